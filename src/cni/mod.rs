@@ -1,0 +1,1 @@
+//! Pure. The CNI protocol as values.

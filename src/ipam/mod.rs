@@ -1,0 +1,1 @@
+//! Which pod owns which address.

@@ -1,0 +1,48 @@
+//! humanz: a pod network in one executable.
+//!
+//! # Map
+//!
+//! Imports point down this list only; `agent` and `plugin` never import each other.
+//!
+//! | place | what lives there |
+//! |---|---|
+//! | `main.rs` | name the program was called by → role → exit code |
+//! | [`agent`] | the host agent: settings, command line, the loop, installation |
+//! | [`plugin`] | the CNI verbs; the only writer of stdout |
+//! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
+//! | [`ipam`] | which pod owns which address: pool (pure), file store |
+//! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, firewall, pod |
+//! | [`linux`] | observe and apply: netlink, nftables, namespaces, sysctls, files |
+//! | [`cni`] | the CNI protocol as values, pure |
+//! | [`net`] | the field's words, pure: subnet, MAC, interface name |
+//!
+//! # Data flow
+//!
+//! ```text
+//! etcd ──snapshot──▶ lease ──peers──▶ plan(wanted, found) ──changes──▶ linux ──▶ kernel
+//!                                          ▲                             │
+//!                                          └────────── observed ─────────┘
+//!
+//! stdin, environment ──▶ cni::Request ──▶ plugin ──▶ ipam (claim) ──▶ linux ──▶ kernel ──▶ stdout
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. ADD and DEL never need the agent or etcd; losing etcd, the agent or a peer's liveness
+//!    changes nothing in the kernel.
+//! 2. No address or subnet has two owners: every claim is an exclusive create (`link(2)` for an
+//!    address, one etcd transaction for a subnet).
+//! 3. Whole states are compared, never events applied; every plan is harmless when run twice.
+//! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft table
+//!    `humanz`); nothing without the mark is removed.
+//! 5. Nothing is removed before the first complete snapshot of etcd.
+//! 6. A file whose first line says `//! Pure.` touches no clock, file, socket or environment.
+
+pub mod agent;
+pub mod cni;
+pub mod ipam;
+pub mod lease;
+pub mod linux;
+pub mod net;
+pub mod plan;
+pub mod plugin;

@@ -1,0 +1,1 @@
+//! Observe and apply: the kernel and the file system.

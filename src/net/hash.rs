@@ -1,0 +1,33 @@
+//! Pure. A hash that is the same on every host, in every release.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+
+/// SipHash-2-4 (key zero) of `parts`, each followed by a byte that cannot occur in UTF-8, so that
+/// `["ab", "c"]` and `["a", "bc"]` differ.
+///
+/// Names of links and MAC addresses are made of it: it must never change.
+pub fn stable(parts: &[&str]) -> u64 {
+    let mut hasher = SipHasher24::new();
+    for part in parts {
+        hasher.write(part.as_bytes());
+        hasher.write(&[0xff]);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_is_fixed_for_ever() {
+        assert_eq!(stable(&["humanz", "container", "eth0"]), 0x20e1be14698432df);
+    }
+
+    #[test]
+    fn parts_do_not_run_together() {
+        assert_ne!(stable(&["ab", "c"]), stable(&["a", "bc"]));
+    }
+}

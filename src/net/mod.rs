@@ -1,0 +1,11 @@
+//! Pure. The field's words: address family, subnet, MAC address, interface name.
+
+pub mod family;
+pub mod hash;
+pub mod ifname;
+pub mod mac;
+pub mod subnet;
+
+pub use family::{Family, PerFamily};
+pub use ifname::IfName;
+pub use mac::Mac;

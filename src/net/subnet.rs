@@ -1,0 +1,240 @@
+//! Pure. Subnets: parsing, cutting a pool into slots, gateway, overlap.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
+
+use super::Family;
+
+/// Why a text is no subnet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubnetError {
+    /// No CIDR.
+    #[error("{0:?} is not a subnet (address/length, as in 10.244.0.0/16)")]
+    Syntax(String),
+    /// Bits are set behind the prefix.
+    #[error("{0} has host bits set; the subnet is {1}")]
+    HostBits(String, IpNetwork),
+}
+
+/// The subnet that `text` names: a CIDR with a length and without host bits.
+///
+/// # Errors
+/// [`SubnetError`]; for host bits it names the subnet that was probably meant.
+pub fn parse(text: &str) -> Result<IpNetwork, SubnetError> {
+    let parsed = text.contains('/').then(|| text.parse::<IpNetwork>().ok()).flatten();
+    let written = parsed.ok_or_else(|| SubnetError::Syntax(text.to_owned()))?;
+    let subnet = masked(written);
+    if subnet == written { Ok(subnet) } else { Err(SubnetError::HostBits(text.to_owned(), subnet)) }
+}
+
+/// `network` without its host bits.
+pub fn masked(network: IpNetwork) -> IpNetwork {
+    with_prefix(network.network(), network.prefix())
+}
+
+/// The address family of a network.
+pub fn family(network: IpNetwork) -> Family {
+    Family::of(network.ip())
+}
+
+/// `address`/`prefix`; `prefix` is at most the bits of the address's family.
+pub fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
+    IpNetwork::new(address, prefix.min(Family::of(address).bits())).expect("the prefix is in range")
+}
+
+/// The host route to one address: /32 or /128.
+pub fn host(address: IpAddr) -> IpNetwork {
+    with_prefix(address, Family::of(address).bits())
+}
+
+/// The gateway of a subnet: its first host address.
+pub fn gateway(subnet: IpNetwork) -> IpAddr {
+    offset(subnet.network(), 1)
+}
+
+/// `address` + `count`, wrapping at the end of the family's space.
+pub fn offset(address: IpAddr, count: u128) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4).wrapping_add(count as u32))),
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from(u128::from(v6).wrapping_add(count))),
+    }
+}
+
+/// The address as a number.
+pub fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u32::from(v4).into(),
+        IpAddr::V6(v6) => v6.into(),
+    }
+}
+
+/// The two networks share an address.
+pub fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
+    contains(a, b) || contains(b, a)
+}
+
+/// Every address of `inner` lies in `outer`.
+pub fn contains(outer: IpNetwork, inner: IpNetwork) -> bool {
+    outer.prefix() <= inner.prefix() && outer.contains(inner.network())
+}
+
+/// A pool cut into equal subnets, one for each host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    network: IpNetwork,
+    margin: u8,
+}
+
+/// Why a pool cannot be cut so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{network} cut by {margin} more bits gives /{}; a host's subnet must be /{longest} or wider and the margin 1 to 24",
+    u16::from(network.prefix()) + u16::from(*margin))]
+pub struct PoolError {
+    network: IpNetwork,
+    margin: u8,
+    longest: u8,
+}
+
+impl Pool {
+    /// `network` (no host bits) cut by `margin` more prefix bits: /16 and 8 give 256 times /24.
+    ///
+    /// # Errors
+    /// [`PoolError`] unless 1 ≤ margin ≤ 24 and the hosts' subnets are at most /30 (IPv4) or /126.
+    pub fn new(network: IpNetwork, margin: u8) -> Result<Pool, PoolError> {
+        let longest = family(network).bits() - 2;
+        let fits = u16::from(network.prefix()) + u16::from(margin) <= u16::from(longest);
+        if (1..=24).contains(&margin) && fits {
+            Ok(Pool { network, margin })
+        } else {
+            Err(PoolError { network, margin, longest })
+        }
+    }
+
+    /// The whole pool.
+    pub fn network(&self) -> IpNetwork {
+        self.network
+    }
+
+    /// Extra prefix bits.
+    pub fn margin(&self) -> u8 {
+        self.margin
+    }
+
+    /// Prefix length of a host's subnet.
+    pub fn host_prefix(&self) -> u8 {
+        self.network.prefix() + self.margin
+    }
+
+    /// How many subnets the pool has, slot 0 included.
+    pub fn slots(&self) -> u32 {
+        1 << self.margin
+    }
+
+    /// The subnet of `slot` (below [`Pool::slots`]).
+    pub fn subnet(&self, slot: u32) -> IpNetwork {
+        let size = 1u128 << (family(self.network).bits() - self.host_prefix());
+        with_prefix(offset(self.network.network(), u128::from(slot) * size), self.host_prefix())
+    }
+
+    /// The slots that `subnet` touches, as first and last; `None` if it lies outside the pool.
+    ///
+    /// A subnet wider than a slot (left by an older margin) covers several.
+    pub fn slots_of(&self, subnet: IpNetwork) -> Option<(u32, u32)> {
+        if family(subnet) != family(self.network) || !overlap(self.network, subnet) {
+            return None;
+        }
+        if contains(subnet, self.network) {
+            return Some((0, self.slots() - 1));
+        }
+        let shift = family(self.network).bits() - self.host_prefix();
+        let base = number(self.network.network());
+        let slot = |address: IpAddr| ((number(address) - base) >> shift) as u32;
+        Some((slot(subnet.network()), slot(last(subnet))))
+    }
+}
+
+/// The last address of a network (IPv4: its broadcast address).
+pub fn last(network: IpNetwork) -> IpAddr {
+    match network {
+        IpNetwork::V4(v4) => IpAddr::V4(Ipv4Network::broadcast(&v4)),
+        IpNetwork::V6(v6) => IpAddr::V6(Ipv6Network::broadcast(&v6)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> IpNetwork {
+        parse(text).unwrap()
+    }
+
+    #[test]
+    fn host_bits_are_refused_with_the_subnet_that_was_meant() {
+        let error = parse("10.1.2.3/24").unwrap_err();
+        assert_eq!(error.to_string(), "10.1.2.3/24 has host bits set; the subnet is 10.1.2.0/24");
+        assert!(parse("fd00::1/64").is_err());
+    }
+
+    #[test]
+    fn text_that_is_no_subnet_is_refused() {
+        for bad in [
+            "",
+            "10.1.2.0",
+            "10.1.2.0/33",
+            "10.1.2/24",
+            "a/8",
+            "10.0.0.0/8; reboot",
+            "/",
+            "fd00::/129",
+        ] {
+            assert!(matches!(parse(bad), Err(SubnetError::Syntax(_))), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_pool_is_cut_into_slots() {
+        let pool = Pool::new(net("10.244.0.0/16"), 8).unwrap();
+        assert_eq!(pool.slots(), 256);
+        assert_eq!(pool.subnet(0), net("10.244.0.0/24"));
+        assert_eq!(pool.subnet(255), net("10.244.255.0/24"));
+        assert_eq!(pool.slots_of(net("10.244.3.0/24")), Some((3, 3)));
+        assert_eq!(pool.slots_of(net("10.244.2.0/23")), Some((2, 3)));
+        assert_eq!(pool.slots_of(net("10.244.3.128/25")), Some((3, 3)));
+        assert_eq!(pool.slots_of(net("10.0.0.0/8")), Some((0, 255)));
+        assert_eq!(pool.slots_of(net("10.245.0.0/24")), None);
+        assert_eq!(pool.slots_of(net("fd00::/24")), None);
+    }
+
+    #[test]
+    fn an_ipv6_pool_is_cut_into_slots() {
+        let pool = Pool::new(net("fd00:10::/48"), 16).unwrap();
+        assert_eq!(pool.subnet(3), net("fd00:10:0:3::/64"));
+        assert_eq!(pool.slots_of(net("fd00:10:0:3::/64")), Some((3, 3)));
+    }
+
+    #[test]
+    fn a_pool_that_leaves_no_room_for_pods_is_refused() {
+        assert!(Pool::new(net("10.244.0.0/16"), 14).is_ok());
+        for (network, margin) in
+            [("10.244.0.0/16", 15), ("10.244.0.0/16", 0), ("fd00::/120", 7), ("fd00::/48", 25)]
+        {
+            assert!(Pool::new(net(network), margin).is_err(), "{network} + {margin} was taken");
+        }
+    }
+
+    #[test]
+    fn the_gateway_is_the_first_host() {
+        assert_eq!(gateway(net("10.244.3.0/24")).to_string(), "10.244.3.1");
+        assert_eq!(gateway(net("fd00::/64")).to_string(), "fd00::1");
+    }
+
+    #[test]
+    fn overlap_is_symmetric_and_families_never_meet() {
+        assert!(overlap(net("10.0.0.0/8"), net("10.1.0.0/16")));
+        assert!(overlap(net("10.1.0.0/16"), net("10.0.0.0/8")));
+        assert!(!overlap(net("10.0.0.0/9"), net("10.128.0.0/9")));
+        assert!(!overlap(net("0.0.0.0/0"), net("::/0")));
+    }
+}

@@ -1,0 +1,1 @@
+//! Pure. What is wanted against what is found.
