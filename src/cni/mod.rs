@@ -1,1 +1,3 @@
 //! Pure. The CNI protocol as values.
+
+pub mod config;
