@@ -1,0 +1,56 @@
+# humanz: `make help` says what there is.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+# The tests run the file that ships, not a build of their own.
+AGENT = $(CURDIR)/dist/humanz-agent
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test bench lint install clean help deps
+
+build: ## the static executable: dist/humanz-agent
+	@packaging/deps build
+	packaging/build
+
+demo: build ## three hosts, etcd and pods in namespaces of this machine (as root)
+	@packaging/deps test
+	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --example demo
+
+test: build ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
+	@packaging/deps test
+	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) $(CARGO) test --locked
+
+bench: build ## humanz, the reference plugins and the kernel's own price, in one run (as root)
+	@packaging/deps test
+	HUMANZ_BIN=$(AGENT) $(CARGO) bench --locked
+
+lint: ## format, clippy, licences
+	@packaging/deps test
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --locked -- -D warnings
+	if $(CARGO) deny --version >/dev/null 2>&1; then \
+		$(CARGO) deny --offline check licenses bans sources; fi
+	$(CARGO) test --locked --quiet --test licences
+
+install: ## into DESTDIR and PREFIX; run `make build` first
+	@test -x dist/humanz-agent || { echo "dist/humanz-agent is missing: run make build" >&2; exit 1; }
+	install -D -m 0755 dist/humanz-agent $(DESTDIR)$(PREFIX)/sbin/humanz-agent
+	install -D -m 0644 packaging/humanz-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/humanz-agent.8
+	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \
+		> $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service
+	chmod 0644 $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service
+	test -e $(DESTDIR)/etc/humanz/agent.env || \
+		install -D -m 0644 packaging/agent.env $(DESTDIR)/etc/humanz/agent.env
+
+clean: ## removes what was built
+	rm -rf dist
+	$(CARGO) clean
+
+deps: ## installs the Debian packages that building and testing need
+	packaging/deps test
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
