@@ -1,1 +1,3 @@
 //! Observe and apply: the kernel and the file system.
+
+pub mod netlink;
