@@ -1,1 +1,32 @@
 //! Which pod owns which address.
+//!
+//! [`pool`] is pure: ranges, and the order in which their addresses are handed out. [`store`] keeps
+//! the owners in a folder, one file per address, so that a claim is one exclusive `link(2)` and
+//! costs the same at 250 and at 60,000 addresses.
+//!
+//! ```text
+//! <dataDir>/<network>/lock                        held (flock) while anything below changes
+//!                     boot                        the boot that the entries belong to
+//!                     cursor.<n>                  last address handed out by range set n
+//!                     owners/<container>:<ifname> whose what: one entry, JSON
+//!                     <address>                   the same file again (a hard link)
+//!                     quarantine/                 what could not be read
+//! ```
+
+pub mod entry;
+mod error;
+mod free;
+pub mod import;
+mod layout;
+mod lock;
+pub mod pool;
+mod range;
+mod reserve;
+pub mod store;
+
+pub use entry::{Entry, Owner};
+pub use error::StoreError;
+pub use pool::RangeSet;
+pub use range::{PoolError, Range};
+pub use reserve::Reservation;
+pub use store::{LockedStore, Store};

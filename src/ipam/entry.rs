@@ -1,0 +1,174 @@
+//! Pure. What the store keeps about one attachment.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::net::hash;
+
+/// Who asks for addresses: one interface of one container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// `CNI_CONTAINERID`.
+    pub container_id: String,
+    /// `CNI_IFNAME`.
+    pub ifname: String,
+    /// `namespace/name` of the pod, where the runtime told it.
+    pub pod: Option<String>,
+    /// `CNI_NETNS`, as given.
+    pub netns: Option<String>,
+    /// Seconds since 1970.
+    pub time_secs: u64,
+}
+
+/// One attachment and its addresses, as it is written: one JSON object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// [`Entry::SCHEMA`].
+    pub schema: u32,
+    /// The container; empty in an entry imported from a store that kept no owners.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// The interface in it; empty where an imported entry did not say.
+    pub ifname: String,
+    /// In the order of the range sets.
+    pub addresses: Vec<IpAddr>,
+    /// `namespace/name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// The path of the pod's network namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    /// The boot that the entry belongs to: after another one it means nothing.
+    pub boot_id: String,
+    /// Seconds since 1970.
+    #[serde(rename = "time")]
+    pub time_secs: u64,
+}
+
+impl Entry {
+    /// The layout of this release.
+    pub const SCHEMA: u32 = 1;
+
+    /// The entry of `owner` with `addresses`.
+    pub fn new(owner: &Owner, addresses: Vec<IpAddr>, boot_id: &str) -> Entry {
+        Entry {
+            schema: Entry::SCHEMA,
+            container_id: owner.container_id.clone(),
+            ifname: owner.ifname.clone(),
+            addresses,
+            pod: owner.pod.clone(),
+            netns: owner.netns.clone(),
+            boot_id: boot_id.to_owned(),
+            time_secs: owner.time_secs,
+        }
+    }
+
+    /// The entry that `bytes` hold.
+    ///
+    /// # Errors
+    /// What is wrong with them, as text.
+    pub fn parse(bytes: &[u8]) -> Result<Entry, String> {
+        let entry: Entry = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if entry.schema == Entry::SCHEMA {
+            Ok(entry)
+        } else {
+            Err(format!("schema {} is not {}", entry.schema, Entry::SCHEMA))
+        }
+    }
+
+    /// One line of JSON.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("strings and numbers are always JSON");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// The entry belongs to this attachment.
+    pub fn is_of(&self, container_id: &str, ifname: &str) -> bool {
+        self.container_id == container_id && self.ifname == ifname
+    }
+
+    /// Nobody is known to own it: it was imported from a store that kept no owners.
+    pub fn is_unowned(&self) -> bool {
+        self.container_id.is_empty()
+    }
+
+    /// For messages: `container c1, interface eth0, pod default/web`.
+    pub fn owner_text(&self) -> String {
+        if self.is_unowned() {
+            return "an unknown container of an earlier plugin".to_owned();
+        }
+        let mut text = format!("container {}", self.container_id);
+        for (word, value) in [("interface", Some(&self.ifname)), ("pod", self.pod.as_ref())] {
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                text.push_str(&format!(", {word} {value}"));
+            }
+        }
+        text
+    }
+}
+
+/// The longest file name, in bytes: NAME_MAX of linux/limits.h.
+const NAME_MAX: usize = 255;
+
+/// The file name of an attachment: `<container id>:<ifname>`; where that is no file name of at most
+/// 255 bytes, the beginning of it and a hash of the whole (`~` is in no container id).
+pub fn file_name(container_id: &str, ifname: &str) -> String {
+    let name = format!("{container_id}:{ifname}");
+    if name.len() <= NAME_MAX && !name.contains('/') {
+        return name;
+    }
+    let digest = [hash::stable(&[container_id, ifname]), hash::stable(&[ifname, container_id])];
+    let kept: String = container_id.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
+    format!("{kept}~{:016x}{:016x}", digest[0], digest[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        let owner = Owner {
+            container_id: "c1".to_owned(),
+            ifname: "eth0".to_owned(),
+            pod: Some("default/web".to_owned()),
+            netns: Some("/run/netns/a".to_owned()),
+            time_secs: 7,
+        };
+        let addresses = vec!["10.1.2.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+        Entry::new(&owner, addresses, "b")
+    }
+
+    #[test]
+    fn an_entry_is_one_line_with_these_keys() {
+        let text = String::from_utf8(entry().to_bytes()).unwrap();
+        let wanted = r#"{"schema":1,"containerID":"c1","ifname":"eth0","addresses":["10.1.2.2","fd00::2"],"pod":"default/web","netns":"/run/netns/a","bootId":"b","time":7}"#;
+        assert_eq!(text, format!("{wanted}\n"));
+        assert_eq!(Entry::parse(text.as_bytes()), Ok(entry()));
+    }
+
+    #[test]
+    fn what_is_no_entry_is_refused() {
+        let later = String::from_utf8(entry().to_bytes()).unwrap().replace(":1,", ":2,");
+        for bytes in ["", "{}", "c1\r\neth0", "{\"schema\":1", later.as_str()] {
+            assert!(Entry::parse(bytes.as_bytes()).is_err(), "{bytes:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_long_container_id_gets_a_hashed_name_of_fixed_length() {
+        let long = "a".repeat(300);
+        let names = [file_name(&long, "eth0"), file_name(&long, "eth1")];
+        assert_eq!(names.each_ref().map(String::len), [97, 97]);
+        assert_ne!(names[0], names[1]);
+        assert_eq!(file_name(&"a".repeat(250), "eth0").len(), 255);
+        assert_eq!(file_name("c1", "eth0"), "c1:eth0");
+    }
+
+    #[test]
+    fn an_owner_is_told_as_a_sentence_part() {
+        assert_eq!(entry().owner_text(), "container c1, interface eth0, pod default/web");
+    }
+}

@@ -1,0 +1,65 @@
+//! Pure. What can go wrong in the store.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::entry::Entry;
+
+/// Why the store did not do what was asked; nothing of it was left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Every address of a range set has an owner. Begins as host-local's message does, which users
+    /// search for.
+    #[error("no IP addresses available in range set: {set}")]
+    Exhausted {
+        /// The ranges.
+        set: String,
+    },
+    /// The attachment has addresses already.
+    #[error("{} has been allocated to {}, duplicate allocation is not allowed", list(&.0.addresses), .0.owner_text())]
+    Duplicate(Box<Entry>),
+    /// A requested address belongs to somebody.
+    #[error("requested IP address {address} is taken by {owner}")]
+    Taken {
+        /// The address asked for.
+        address: IpAddr,
+        /// Whose it is.
+        owner: String,
+    },
+    /// Requested addresses that no range set could give: out of range, or a second one for a set.
+    #[error("failed to allocate all requested IPs: {} (range sets: {sets}; each gives one address)", list(.addresses))]
+    NotInRange {
+        /// The addresses left over.
+        addresses: Vec<IpAddr>,
+        /// The range sets.
+        sets: String,
+    },
+    /// A requested address is a gateway.
+    #[error("requested IP {0} is the subnet's gateway")]
+    Gateway(IpAddr),
+    /// Another process held the lock for too long.
+    #[error("{} is locked by another process for more than {} s", .path.display(), .waited.as_secs())]
+    LockTimeout {
+        /// The lock file.
+        path: PathBuf,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The file system refused.
+    #[error("{what} {}", .path.display())]
+    Io {
+        /// A verb: `open`, `link`.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+    texts.join(", ")
+}

@@ -1,0 +1,84 @@
+//! What can still be handed out. Read without the lock: an answer of the moment.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{AccessFlags, access};
+
+use super::error::StoreError;
+use super::layout::{exists, failed, read_line};
+use super::pool::RangeSet;
+use super::store::Store;
+
+/// How many taken addresses in a row are looked at one by one; behind them the folder is read once.
+const PROBES: usize = 64;
+
+impl Store {
+    /// Every set has a free address.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn has_free(&self, sets: &[RangeSet]) -> Result<bool, StoreError> {
+        for (position, set) in sets.iter().enumerate() {
+            if self.next_free(position, set)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A claim could be written: the folder (or the nearest one above it that exists) may be
+    /// written to, and its file system has room.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] with `EROFS`, `EACCES`, `ENOSPC`, …: why it could not.
+    pub fn writable(&self) -> Result<(), StoreError> {
+        for dir in self.dir().ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
+            match room(dir) {
+                Err(Errno::ENOENT) => continue,
+                outcome => {
+                    return outcome
+                        .map_err(|errno| failed("write to", dir)(io::Error::from(errno)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next address of a set that has no file.
+    pub(super) fn next_free(
+        &self,
+        position: usize,
+        set: &RangeSet,
+    ) -> Result<Option<IpAddr>, StoreError> {
+        let cursor = read_line(&self.layout.cursor(position))?;
+        // A cursor that is no address only says where to begin: anywhere is right.
+        let cursor = cursor.and_then(|text| text.parse().ok());
+        let mut candidates = set.after(cursor);
+        for address in candidates.by_ref().take(PROBES) {
+            if !exists(&self.layout.address(address))? {
+                return Ok(Some(address));
+            }
+        }
+        let Some(candidate) = candidates.next() else { return Ok(None) };
+        let taken: HashSet<IpAddr> = self.layout.addresses()?.into_iter().collect();
+        Ok([candidate].into_iter().chain(candidates).find(|address| !taken.contains(address)))
+    }
+}
+
+/// A file could be made in `dir`.
+fn room(dir: &Path) -> Result<(), Errno> {
+    access(dir, AccessFlags::W_OK | AccessFlags::X_OK)?;
+    let system = statvfs(dir)?;
+    if system.flags().contains(FsFlags::ST_RDONLY) {
+        return Err(Errno::EROFS);
+    }
+    // File systems that do not count blocks or inodes say that they have none at all.
+    let full = system.blocks() > 0 && system.blocks_available() == 0;
+    let no_inodes = system.files() > 0 && system.files_available() == 0;
+    if full || no_inodes { Err(Errno::ENOSPC) } else { Ok(()) }
+}

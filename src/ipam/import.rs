@@ -1,0 +1,242 @@
+//! Taking over what earlier plugins left, once per boot: their pods still run.
+//!
+//! | what | where | owner known |
+//! |---|---|---|
+//! | the Go seed's store | one JSON file, `[{"IP":"100.100.0.2/24","Used":true}, …]` | no |
+//! | host-local's store | a folder, one file per address: `<container id>\r\n<ifname>` | yes |
+//!
+//! A reservation of host-local outlives a reboot, its pod does not. So what was taken over in one
+//! boot is written down beside it, and not taken over in a later one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+use super::entry::{Entry, Owner};
+use super::error::StoreError;
+use super::layout::{names, read};
+use super::store::LockedStore;
+
+/// The file in host-local's folder that says what was taken over: a boot id, then addresses, one
+/// per line.
+const TAKEN_OVER: &str = "taken-over-by-humanz";
+
+/// Where earlier plugins may have left a store.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The Go seed's file.
+    pub go_seed: Option<PathBuf>,
+    /// host-local's folder of the same network.
+    pub host_local: Option<PathBuf>,
+}
+
+impl Sources {
+    /// The places where the Go seed and host-local keep the store of `network` by default.
+    pub fn usual(network: &str) -> Sources {
+        Sources {
+            go_seed: Some(PathBuf::from("/run/humanz-cni.json")),
+            host_local: Some(Path::new("/var/lib/cni/networks").join(network)),
+        }
+    }
+}
+
+/// Puts everything that `sources` hold into the store. What cannot be understood or is owned
+/// already is reported and left out; what is in the store already is not there twice.
+///
+/// # Errors
+/// [`StoreError::Io`] if the store itself cannot be written.
+pub(super) fn run(store: &LockedStore<'_>, sources: &Sources) -> Result<(), StoreError> {
+    if let Some(path) = &sources.go_seed {
+        go_seed(store, path)?;
+    }
+    let own = store.store.dir();
+    host_local(store, own)?;
+    match &sources.host_local {
+        Some(dir) if dir != own => host_local(store, dir),
+        _ => Ok(()),
+    }
+}
+
+/// Takes over the Go seed's file at `path`.
+fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
+    let found = match read(path) {
+        Ok(None) => return Ok(()),
+        Ok(Some(bytes)) => used_addresses(&bytes),
+        Err(error) => Err(error.to_string()),
+    };
+    match found {
+        Ok(addresses) => {
+            let mut each = addresses.iter();
+            each.try_for_each(|address| adopt(store, &Owner::default(), &[*address], path))
+        }
+        Err(reason) => {
+            log::warn!("{} was not taken over: {reason}", path.display());
+            Ok(())
+        }
+    }
+}
+
+/// The addresses in use in a store of the Go seed, without the first: that is the gateway.
+fn used_addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, String> {
+    #[derive(Deserialize)]
+    struct Slot {
+        #[serde(rename = "IP")]
+        address: IpNetwork,
+        #[serde(rename = "Used")]
+        used: bool,
+    }
+    let slots: Vec<Slot> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    Ok(slots.iter().skip(1).filter(|slot| slot.used).map(|slot| slot.address.ip()).collect())
+}
+
+/// Takes over host-local's reservations in `dir`, which may be our own folder.
+fn host_local(store: &LockedStore<'_>, dir: &Path) -> Result<(), StoreError> {
+    let boot_id = store.store.boot_id.as_str();
+    let found = reservations(dir).and_then(|found| Ok((found, taken_over_before(dir, boot_id)?)));
+    let (found, stale) = match found {
+        Ok(found) => found,
+        Err(error) => {
+            log::warn!("{} was not taken over: {error}", dir.display());
+            return Ok(());
+        }
+    };
+    let mut of_owner: BTreeMap<&(String, String), Vec<IpAddr>> = BTreeMap::new();
+    for (address, owner) in found.iter().filter(|(address, _)| !stale.contains(*address)) {
+        of_owner.entry(owner).or_default().push(*address);
+    }
+    for ((container_id, ifname), addresses) in of_owner {
+        let (container_id, ifname) = (container_id.clone(), ifname.clone());
+        adopt(store, &Owner { container_id, ifname, ..Owner::default() }, &addresses, dir)?;
+    }
+    if dir != store.store.dir() && !found.is_empty() {
+        remember(dir, boot_id, found.keys());
+    }
+    Ok(())
+}
+
+/// The reservations in a folder of host-local: address → (container id, interface name; empty in
+/// the oldest format). Files of other kinds are no reservations.
+fn reservations(dir: &Path) -> Result<BTreeMap<IpAddr, (String, String)>, StoreError> {
+    let mut found = BTreeMap::new();
+    for name in names(dir)? {
+        let Ok(address) = name.parse::<IpAddr>() else { continue };
+        let Some(bytes) = read(&dir.join(&name))? else { continue };
+        found.extend(reservation(&bytes).map(|owner| (address, owner)));
+    }
+    Ok(found)
+}
+
+/// Container id and interface name in a file of host-local.
+fn reservation(bytes: &[u8]) -> Option<(String, String)> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (container_id, ifname) = text.split_once("\r\n").unwrap_or((text, ""));
+    let (container_id, ifname) = (container_id.trim(), ifname.trim());
+    let of_id = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let plausible = !container_id.is_empty() && container_id.chars().all(of_id);
+    plausible.then(|| (container_id.to_owned(), ifname.to_owned()))
+}
+
+/// What was taken over from `dir` in an earlier boot: its pods are gone.
+fn taken_over_before(dir: &Path, boot_id: &str) -> Result<BTreeSet<IpAddr>, StoreError> {
+    let bytes = read(&dir.join(TAKEN_OVER))?.unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    match text.split_once('\n') {
+        Some((boot, addresses)) if boot != boot_id => {
+            Ok(addresses.lines().filter_map(|line| line.parse().ok()).collect())
+        }
+        _ => Ok(BTreeSet::new()),
+    }
+}
+
+/// Writes down beside host-local's reservations that they were taken over.
+fn remember<'a>(dir: &Path, boot_id: &str, addresses: impl Iterator<Item = &'a IpAddr>) {
+    let mut text = format!("{boot_id}\n");
+    for address in addresses {
+        text.push_str(&format!("{address}\n"));
+    }
+    let (path, new) = (dir.join(TAKEN_OVER), dir.join(format!("{TAKEN_OVER}.new")));
+    if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, &path)) {
+        log::warn!("{}: {error}; its reservations return after a reboot", path.display());
+    }
+}
+
+/// Enters `addresses` (found in `from`) as those of `owner`, without those that another one has.
+///
+/// The store is locked and of no use to anybody before the import has ended, so files are replaced:
+/// in our own folder the old reservation must not vanish before the new one is there.
+fn adopt(
+    store: &LockedStore<'_>,
+    owner: &Owner,
+    addresses: &[IpAddr],
+    from: &Path,
+) -> Result<(), StoreError> {
+    let layout = &store.store.layout;
+    let mut fresh = Vec::new();
+    for address in addresses {
+        let found = read(&layout.address(*address))?.and_then(|bytes| Entry::parse(&bytes).ok());
+        match found {
+            Some(entry) if !entry.is_of(&owner.container_id, &owner.ifname) => {
+                let other = entry.owner_text();
+                log::warn!("{address} of {} was not taken over: it is {other}'s", from.display());
+            }
+            _ => fresh.push(*address),
+        }
+    }
+    let mut all = fresh.clone();
+    if !owner.container_id.is_empty() {
+        let before = store.entry(&owner.container_id, &owner.ifname)?;
+        let before = before.map_or(Vec::new(), |entry| entry.addresses);
+        all.extend(before.into_iter().filter(|address| !fresh.contains(address)));
+    }
+    let entry = Entry::new(owner, all, &store.store.boot_id);
+    if !entry.is_unowned() {
+        let path = layout.owner(&owner.container_id, &owner.ifname);
+        layout.replace(&path, &entry.to_bytes())?;
+    }
+    for address in &fresh {
+        layout.replace(&layout.address(*address), &entry.to_bytes())?;
+        log::info!("{address} taken over from {} for {}", from.display(), entry.owner_text());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_go_seeds_used_addresses_without_its_gateway() {
+        let text = r#"[
+ {"IP":"100.100.0.1/24","Used":true},
+ {"IP":"100.100.0.2/24","Used":true},
+ {"IP":"100.100.0.3/24","Used":false},
+ {"IP":"100.100.0.4/24","Used":true}
+]"#;
+        let used: Vec<String> =
+            used_addresses(text.as_bytes()).unwrap().iter().map(IpAddr::to_string).collect();
+        assert_eq!(used, ["100.100.0.2", "100.100.0.4"]);
+        for broken in ["", "[{", "{}", r#"[{"IP":"x","Used":true}]"#] {
+            assert!(used_addresses(broken.as_bytes()).is_err(), "{broken:?} was taken");
+        }
+    }
+
+    #[test]
+    fn host_locals_file_names_a_container_and_an_interface() {
+        for (text, wanted) in [
+            ("dummy\r\neth0", Some(("dummy", "eth0"))),
+            ("  dummy \r\n eth0\n", Some(("dummy", "eth0"))),
+            ("dummy", Some(("dummy", ""))),
+            ("", None),
+            ("\r\neth0", None),
+            ("../x\r\neth0", None),
+            ("{\"schema\":1}", None),
+        ] {
+            let wanted = wanted.map(|(id, ifname)| (id.to_owned(), ifname.to_owned()));
+            assert_eq!(reservation(text.as_bytes()), wanted, "{text:?}");
+        }
+    }
+}

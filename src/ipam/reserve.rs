@@ -1,0 +1,195 @@
+//! Reserving addresses: the choice, the claim, and the guard that gives them back.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::entry::{Entry, Owner};
+use super::error::StoreError;
+use super::layout::{failed, remove};
+use super::pool::RangeSet;
+use super::store::{LockedStore, Store};
+
+/// How long a reservation that is given back waits for the lock.
+const UNDO_WAIT: Duration = Duration::from_secs(2);
+
+/// Fresh addresses. Dropping it gives them back; [`Reservation::commit`] keeps them.
+#[must_use = "a reservation that is dropped gives its addresses back"]
+#[derive(Debug)]
+pub struct Reservation<'s> {
+    store: &'s Store,
+    entry: Entry,
+    kept: bool,
+}
+
+impl Reservation<'_> {
+    /// The addresses, in the order of the range sets.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.entry.addresses
+    }
+
+    /// Keeps them until they are released.
+    pub fn commit(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let removed =
+            self.store.lock(UNDO_WAIT).and_then(|locked| locked.remove_entry(&self.entry));
+        if let Err(error) = removed {
+            let owner = self.entry.owner_text();
+            log::error!("the addresses of {owner} were not given back: {error}");
+        }
+    }
+}
+
+impl<'s> LockedStore<'s> {
+    /// One address out of each set for `owner`; an address of `requested` where it lies in the set,
+    /// else the next one behind the last handed out. With no sets at all, exactly `requested`.
+    /// The lock is given back with the answer.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is left reserved then. [`StoreError::Duplicate`] if the owner has
+    /// addresses already: whether that attachment is still alive is for the caller to find out.
+    pub fn reserve(
+        self,
+        owner: &Owner,
+        sets: &[RangeSet],
+        requested: &[IpAddr],
+    ) -> Result<Reservation<'s>, StoreError> {
+        if let Some(entry) = self.entry(&owner.container_id, &owner.ifname)? {
+            return Err(StoreError::Duplicate(Box::new(entry)));
+        }
+        let wishes = wishes(sets, requested)?;
+        let mut addresses = Vec::with_capacity(wishes.len());
+        for (position, wish) in wishes.iter().enumerate() {
+            addresses.push(match wish {
+                Some(address) => *address,
+                None => self.choose(position, &sets[position])?,
+            });
+        }
+        let store = self.store;
+        let entry = Entry::new(owner, addresses, &store.boot_id);
+        self.claim(&entry)?;
+        let reservation = Reservation { store, entry, kept: false };
+        match self.advance(&wishes, &reservation.entry.addresses) {
+            Ok(()) => Ok(reservation),
+            Err(error) => {
+                self.remove_entry(&reservation.entry)?;
+                reservation.commit();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes `entry` and makes every address of it its own, or none: first the owner's name, then
+    /// the addresses, so that wherever a process is killed, a release finds all it has to remove.
+    ///
+    /// # Errors
+    /// [`StoreError::Taken`], [`StoreError::Duplicate`], [`StoreError::Io`].
+    pub(super) fn claim(&self, entry: &Entry) -> Result<(), StoreError> {
+        let new = self.store.layout.write_new(&entry.to_bytes())?;
+        let claimed = self.link_all(&new, entry);
+        remove(&new)?;
+        claimed
+    }
+
+    fn link_all(&self, new: &Path, entry: &Entry) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        let owner = layout.owner(&entry.container_id, &entry.ifname);
+        if !entry.is_unowned() && !link(new, &owner)? {
+            return Err(StoreError::Duplicate(Box::new(entry.clone())));
+        }
+        for address in &entry.addresses {
+            let linked = self.link_address(new, *address);
+            if linked.is_err() {
+                self.remove_entry(entry)?;
+                return linked;
+            }
+        }
+        Ok(())
+    }
+
+    fn link_address(&self, new: &Path, address: IpAddr) -> Result<(), StoreError> {
+        let path = self.store.layout.address(address);
+        if link(new, &path)? {
+            return Ok(());
+        }
+        if let Some(entry) = self.entry_at(&path)? {
+            return Err(StoreError::Taken { address, owner: entry.owner_text() });
+        }
+        // What was there is in quarantine now.
+        match link(new, &path)? {
+            true => Ok(()),
+            false => Err(StoreError::Taken { address, owner: path.display().to_string() }),
+        }
+    }
+
+    /// The next free address of a set. If there is none, entries that cannot be read stop counting.
+    fn choose(&self, position: usize, set: &RangeSet) -> Result<IpAddr, StoreError> {
+        if let Some(address) = self.store.next_free(position, set)? {
+            return Ok(address);
+        }
+        for address in self.store.layout.addresses()? {
+            self.entry_at(&self.store.layout.address(address))?;
+        }
+        let free = self.store.next_free(position, set)?;
+        free.ok_or_else(|| StoreError::Exhausted { set: set.to_string() })
+    }
+
+    /// Remembers what was handed out, so that an address given back rests.
+    fn advance(&self, wishes: &[Option<IpAddr>], addresses: &[IpAddr]) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        for (position, (wish, address)) in wishes.iter().zip(addresses).enumerate() {
+            if wish.is_none() {
+                layout.replace(&layout.cursor(position), format!("{address}\n").as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which set gives which requested address: `None` where the set may choose. A requested address
+/// goes to the first set that holds it and has no other; with no sets, each stands for itself.
+fn wishes(sets: &[RangeSet], requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, StoreError> {
+    let mut left: Vec<IpAddr> = Vec::new();
+    for address in requested {
+        if !left.contains(address) {
+            left.push(*address);
+        }
+    }
+    if sets.is_empty() {
+        return Ok(left.into_iter().map(Some).collect());
+    }
+    if let Some(gateway) =
+        left.iter().find(|address| sets.iter().any(|set| set.is_gateway(**address)))
+    {
+        return Err(StoreError::Gateway(*gateway));
+    }
+    let mut wishes = Vec::with_capacity(sets.len());
+    for set in sets {
+        let position = left.iter().position(|address| set.range_of(*address).is_some());
+        wishes.push(position.map(|position| left.remove(position)));
+    }
+    if left.is_empty() {
+        return Ok(wishes);
+    }
+    let sets: Vec<String> = sets.iter().map(RangeSet::to_string).collect();
+    Err(StoreError::NotInRange { addresses: left, sets: sets.join("; ") })
+}
+
+/// Gives the file `new` the further name `path`; `false` if that name is taken.
+fn link(new: &Path, path: &Path) -> Result<bool, StoreError> {
+    match fs::hard_link(new, path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(failed("link", path)(error)),
+    }
+}

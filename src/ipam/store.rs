@@ -1,0 +1,244 @@
+//! The store of one network: reading it, and taking things out of it. ([`super::reserve`] puts
+//! things in.)
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::fcntl::Flock;
+
+use super::entry::Entry;
+use super::error::StoreError;
+use super::import::{self, Sources};
+use super::layout::{Layout, exists, failed, found, names, read, read_line, remove};
+use super::lock;
+
+/// The addresses handed out in one network of this host, kept in the folder
+/// `<dataDir>/<network>`.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(super) layout: Layout,
+    pub(super) boot_id: String,
+    sources: Sources,
+}
+
+/// The store, held by this process alone until dropped. Hold it for file operations only, not while
+/// talking to the kernel about links.
+#[derive(Debug)]
+pub struct LockedStore<'s> {
+    pub(super) store: &'s Store,
+    _lock: Flock<File>,
+}
+
+impl Store {
+    /// The store of `network` under `data_dir`. Nothing is read or made yet.
+    ///
+    /// `network` is a CNI network name (no `/`); `boot_id` names the running boot: entries of
+    /// another one are free. `sources`: what earlier plugins may have left, see [`import`].
+    pub fn open(data_dir: &Path, network: &str, boot_id: &str, sources: Sources) -> Store {
+        let layout = Layout::new(data_dir.join(network));
+        Store { layout, boot_id: boot_id.to_owned(), sources }
+    }
+
+    /// The folder of the network.
+    pub fn dir(&self) -> &Path {
+        self.layout.dir()
+    }
+
+    /// Takes the lock, waiting at most `wait`; makes the folder if it is missing. The first time in
+    /// a boot, entries of another boot go, and what an earlier plugin left is taken over.
+    ///
+    /// # Errors
+    /// [`StoreError::LockTimeout`], [`StoreError::Io`].
+    pub fn lock(&self, wait: Duration) -> Result<LockedStore<'_>, StoreError> {
+        let path = self.layout.lock();
+        let lock = match lock::acquire(&path, wait) {
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                self.layout.create()?;
+                lock::acquire(&path, wait)?
+            }
+            other => other?,
+        };
+        let locked = LockedStore { store: self, _lock: lock };
+        if read_line(&self.layout.boot())?.as_deref() != Some(self.boot_id.as_str()) {
+            locked.begin_boot()?;
+        }
+        Ok(locked)
+    }
+}
+
+impl LockedStore<'_> {
+    /// The entry of an attachment, in one look-up.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]. An entry that cannot be understood is put into quarantine and counts as
+    /// none.
+    pub fn entry(&self, container_id: &str, ifname: &str) -> Result<Option<Entry>, StoreError> {
+        self.entry_at(&self.store.layout.owner(container_id, ifname))
+    }
+
+    /// Every entry that has an owner, in the order of the file names.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+        let owners = self.store.layout.owners();
+        let mut names = names(&owners)?;
+        names.sort();
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
+            entries.extend(self.entry_at(&owners.join(name))?);
+        }
+        Ok(entries)
+    }
+
+    /// Gives the addresses of an attachment back, in a number of steps that does not depend on the
+    /// size of the store; gives what they were. None: success as well.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn release(&self, container_id: &str, ifname: &str) -> Result<Vec<IpAddr>, StoreError> {
+        let entry = match self.entry(container_id, ifname)? {
+            Some(entry) => Some(entry),
+            // host-local of old kept no interface name.
+            None => self.entry(container_id, "")?,
+        };
+        entry.map_or(Ok(Vec::new()), |entry| self.remove_entry(&entry))
+    }
+
+    /// Frees those of `addresses` that were imported from a store that kept no owners; gives which.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn release_unowned(&self, addresses: &[IpAddr]) -> Result<Vec<IpAddr>, StoreError> {
+        let mut freed = Vec::new();
+        for address in addresses {
+            let path = self.store.layout.address(*address);
+            if self.entry_at(&path)?.is_some_and(|entry| entry.is_unowned()) && remove(&path)? {
+                freed.push(*address);
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Releases every attachment of which `valid` (container id, interface) is false; gives the
+    /// entries released. Addresses without a known owner stay.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] of the last one that could not be released; the others were.
+    pub fn retain(&self, valid: impl Fn(&str, &str) -> bool) -> Result<Vec<Entry>, StoreError> {
+        let mut released = Vec::new();
+        let mut outcome = Ok(());
+        for entry in self.entries()? {
+            if valid(&entry.container_id, &entry.ifname) {
+                continue;
+            }
+            match self.remove_entry(&entry) {
+                Ok(_) => released.push(entry),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        self.remove_strays()?;
+        outcome.map(|()| released)
+    }
+
+    /// The entry in the file at `path`, which may be an owner's or an address's.
+    pub(super) fn entry_at(&self, path: &Path) -> Result<Option<Entry>, StoreError> {
+        let Some(bytes) = read(path)? else { return Ok(None) };
+        match Entry::parse(&bytes) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(reason) => {
+                self.quarantine(path, &reason)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes the addresses of `entry` that are still its own, then its owner file.
+    pub(super) fn remove_entry(&self, entry: &Entry) -> Result<Vec<IpAddr>, StoreError> {
+        let layout = &self.store.layout;
+        let mut freed = Vec::new();
+        for address in &entry.addresses {
+            let path = layout.address(*address);
+            let found = self.entry_at(&path)?;
+            if found.is_some_and(|found| found.is_of(&entry.container_id, &entry.ifname)) {
+                remove(&path)?;
+                freed.push(*address);
+            }
+        }
+        remove(&layout.owner(&entry.container_id, &entry.ifname))?;
+        Ok(freed)
+    }
+
+    /// Removes addresses whose owner has no entry: somebody deleted it by hand.
+    fn remove_strays(&self) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        for address in layout.addresses()? {
+            let path = layout.address(address);
+            let Some(entry) = self.entry_at(&path)? else { continue };
+            let owner = layout.owner(&entry.container_id, &entry.ifname);
+            if !entry.is_unowned() && !exists(&owner)? {
+                log::warn!("address {address} freed: {} has no entry", entry.owner_text());
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a file that is no entry, and every further name of it, out of the way.
+    fn quarantine(&self, path: &Path, reason: &str) -> Result<(), StoreError> {
+        let (dir, layout) = (self.store.layout.quarantine(), &self.store.layout);
+        log::error!("{} is no entry ({reason}): moved to {}", path.display(), dir.display());
+        found(fs::create_dir(&dir)).or_else(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Ok(None),
+            _ => Err(failed("create", &dir)(error)),
+        })?;
+        let same = same_file(layout.dir(), path)?;
+        for path in same.iter().map(|name| layout.dir().join(name)).chain([path.to_owned()]) {
+            let Some(name) = path.file_name() else { continue };
+            found(fs::rename(&path, dir.join(name))).map_err(failed("move", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The exclusive first minutes of a boot; killed in between, it is done again by the next.
+    fn begin_boot(&self) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        layout.create()?;
+        let owners = names(&layout.owners())?;
+        let owners = owners.iter().map(|name| layout.owners().join(name));
+        let addresses = layout.addresses()?.into_iter().map(|address| layout.address(address));
+        let mut stale = 0;
+        for path in addresses.chain(owners) {
+            // What is no entry of ours may be host-local's: the import looks at it.
+            let entry = read(&path)?.and_then(|bytes| Entry::parse(&bytes).ok());
+            if entry.is_some_and(|entry| entry.boot_id != self.store.boot_id) && remove(&path)? {
+                stale += 1;
+            }
+        }
+        if stale > 0 {
+            log::info!("{}: {stale} files of an earlier boot removed", layout.dir().display());
+        }
+        import::run(self, &self.store.sources)?;
+        layout.replace(&layout.boot(), format!("{}\n", self.store.boot_id).as_bytes())
+    }
+}
+
+/// The names in `dir` of the file at `path`: its other hard links.
+fn same_file(dir: &Path, path: &Path) -> Result<Vec<OsString>, StoreError> {
+    let Some(inode) = found(fs::symlink_metadata(path)).map_err(failed("look at", path))? else {
+        return Ok(Vec::new());
+    };
+    let mut same = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed("read", dir))? {
+        let entry = entry.map_err(failed("read", dir))?;
+        if entry.ino() == inode.ino() && entry.path() != path {
+            same.push(entry.file_name());
+        }
+    }
+    Ok(same)
+}

@@ -1,0 +1,90 @@
+//! Broken files, other boots, locks and folders that cannot be had.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use humanz::ipam::import::Sources;
+use humanz::ipam::{Store, StoreError};
+
+use crate::*;
+
+#[test]
+fn a_garbled_entry_goes_into_quarantine_with_all_its_names() {
+    let fixture = Fixture::new();
+    let sets = [set(&["10.1.2.0/29"]), set(&["fd00::/64"])];
+    let store = fixture.store();
+    add(&store, "a", &sets, &[]).unwrap();
+    fs::write(fixture.path("owners/a:eth0"), "{\"sche").unwrap();
+    assert!(del(&store, "a").is_empty());
+    assert!(fixture.addresses().is_empty());
+    let mut moved: Vec<_> = fs::read_dir(fixture.path("quarantine")).unwrap().collect();
+    assert_eq!(moved.drain(..).count(), 3);
+}
+
+#[test]
+fn empty_address_files_do_not_exhaust_the_pool() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
+    drop(store.lock(WAIT).unwrap());
+    for number in 2..=6 {
+        fs::write(fixture.path(&format!("10.1.2.{number}")), "").unwrap();
+    }
+    assert_eq!(add(&store, "a", &sets, &[]).unwrap(), ips(&["10.1.2.2"]));
+    assert_eq!(add(&store, "b", &sets, &["10.1.2.5"]).unwrap(), ips(&["10.1.2.5"]));
+}
+
+#[test]
+fn a_garbled_file_does_not_stand_in_the_way_of_a_request() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
+    drop(store.lock(WAIT).unwrap());
+    fs::write(fixture.path("10.1.2.5"), "{}").unwrap();
+    assert_eq!(add(&store, "a", &sets, &["10.1.2.5"]).unwrap(), ips(&["10.1.2.5"]));
+}
+
+#[test]
+fn entries_of_an_earlier_boot_are_free() {
+    let fixture = Fixture::new();
+    let sets = [set(&["10.1.2.0/29"])];
+    for number in 0..5 {
+        add(&fixture.store(), &format!("c{number}"), &sets, &[]).unwrap();
+    }
+    let rebooted = Store::open(fixture.dir.path(), "net", "boot-2", Sources::default());
+    assert_eq!(add(&rebooted, "c0", &sets, &[]).unwrap(), ips(&["10.1.2.2"]));
+    assert_eq!(fixture.addresses(), ["10.1.2.2"]);
+    assert_eq!(fs::read_dir(fixture.path("owners")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_boot_file_that_vanished_frees_nothing() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
+    add(&store, "a", &sets, &[]).unwrap();
+    fs::remove_file(fixture.path("boot")).unwrap();
+    assert_eq!(add(&store, "b", &sets, &[]).unwrap(), ips(&["10.1.2.3"]));
+    assert_eq!(del(&store, "a"), ips(&["10.1.2.2"]));
+}
+
+#[test]
+fn a_lock_that_is_held_is_an_error_after_the_deadline() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let held = store.lock(WAIT).unwrap();
+    let started = Instant::now();
+    let error = store.lock(Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error, StoreError::LockTimeout { .. }), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+    drop(held);
+    drop(store.lock(Duration::ZERO).unwrap());
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_names_the_path() {
+    let fixture = Fixture::new();
+    fs::write(fixture.dir.path().join("file"), "").unwrap();
+    let store = Store::open(&fixture.dir.path().join("file"), "net", BOOT, Sources::default());
+    let error = add(&store, "a", &[set(&["10.1.2.0/24"])], &[]).unwrap_err();
+    assert!(error.to_string().contains("/file/net"), "{error}");
+    assert!(store.writable().is_err());
+    assert!(fixture.store().writable().is_ok());
+}

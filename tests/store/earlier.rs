@@ -1,0 +1,96 @@
+//! What earlier plugins left.
+
+use std::fs;
+use std::path::Path;
+
+use humanz::ipam::StoreError;
+
+use crate::*;
+
+#[test]
+fn the_go_seeds_addresses_are_not_given_again() {
+    let fixture = Fixture::new();
+    let seed = fixture.dir.path().join("humanz-cni.json");
+    let text = r#"[{"IP":"10.1.2.1/29","Used":true},{"IP":"10.1.2.2/29","Used":true},{"IP":"10.1.2.3/29","Used":false}]"#;
+    fs::write(&seed, text).unwrap();
+    let (store, sets) = (fixture.importing(BOOT, Some(&seed), None), [set(&["10.1.2.0/29"])]);
+    assert_eq!(add(&store, "a", &sets, &[]).unwrap(), ips(&["10.1.2.3"]));
+    let locked = store.lock(WAIT).unwrap();
+    let freed = locked.release_unowned(&ips(&["10.1.2.2", "10.1.2.3", "10.1.2.4"])).unwrap();
+    assert_eq!(freed, ips(&["10.1.2.2"]), "an address with an owner stays");
+    drop(locked);
+    // Taken over once: what it says later is of no interest.
+    fs::write(&seed, text).unwrap();
+    assert_eq!(fixture.addresses(), ["10.1.2.3"]);
+    assert_eq!(add(&store, "b", &sets, &["10.1.2.2"]).unwrap(), ips(&["10.1.2.2"]));
+}
+
+#[test]
+fn a_broken_seed_store_stops_nobody() {
+    let fixture = Fixture::new();
+    let seed = fixture.dir.path().join("humanz-cni.json");
+    fs::write(&seed, "[{\"IP\":").unwrap();
+    let store = fixture.importing(BOOT, Some(&seed), Some(&seed));
+    assert_eq!(add(&store, "a", &[set(&["10.1.2.0/29"])], &[]).unwrap(), ips(&["10.1.2.2"]));
+}
+
+/// A folder as host-local leaves it.
+fn host_local(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    for (name, content) in [
+        ("10.1.2.2", "c1\r\neth0"),
+        ("2001:db8::2", "c1\r\neth0"),
+        ("10.1.2.3", " c2 "),
+        ("10.1.2.4", ""),
+        ("last_reserved_ip.0", "10.1.2.4"),
+        ("lock", ""),
+    ] {
+        fs::write(dir.join(name), content).unwrap();
+    }
+}
+
+#[test]
+fn host_locals_reservations_are_taken_over_and_released() {
+    let fixture = Fixture::new();
+    let theirs = fixture.dir.path().join("host-local");
+    host_local(&theirs);
+    let (store, sets) = (fixture.importing(BOOT, None, Some(&theirs)), [set(&["10.1.2.0/24"])]);
+    assert!(matches!(add(&store, "c1", &sets, &[]), Err(StoreError::Duplicate(_))));
+    assert_eq!(add(&store, "new", &sets, &[]).unwrap(), ips(&["10.1.2.4"]));
+    let mut freed = del(&store, "c1");
+    freed.sort();
+    assert_eq!(freed, ips(&["10.1.2.2", "2001:db8::2"]));
+    assert_eq!(del(&store, "c2"), ips(&["10.1.2.3"]), "the oldest format names no interface");
+    assert_eq!(fixture.addresses(), ["10.1.2.4"]);
+    assert!(theirs.join("10.1.2.2").exists(), "a way back stays open");
+}
+
+#[test]
+fn host_locals_reservations_do_not_come_back_after_a_reboot() {
+    let fixture = Fixture::new();
+    let theirs = fixture.dir.path().join("host-local");
+    host_local(&theirs);
+    drop(fixture.importing(BOOT, None, Some(&theirs)).lock(WAIT).unwrap());
+    assert_eq!(fixture.addresses().len(), 3);
+    // The same boot, our store lost: they are in use.
+    fs::remove_dir_all(fixture.path("")).unwrap();
+    drop(fixture.importing(BOOT, None, Some(&theirs)).lock(WAIT).unwrap());
+    assert_eq!(fixture.addresses().len(), 3);
+    // The next boot: only what host-local has added since.
+    fs::remove_dir_all(fixture.path("")).unwrap();
+    fs::write(theirs.join("10.1.2.9"), "c9\r\neth0").unwrap();
+    drop(fixture.importing("boot-2", None, Some(&theirs)).lock(WAIT).unwrap());
+    assert_eq!(fixture.addresses(), ["10.1.2.9"]);
+}
+
+#[test]
+fn a_data_dir_shared_with_host_local_is_taken_over_in_place() {
+    let fixture = Fixture::new();
+    host_local(&fixture.path(""));
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
+    assert_eq!(add(&store, "new", &sets, &[]).unwrap(), ips(&["10.1.2.5"]));
+    let mut freed = del(&store, "c1");
+    freed.sort();
+    assert_eq!(freed, ips(&["10.1.2.2", "2001:db8::2"]));
+    assert_eq!(fixture.addresses(), ["10.1.2.3", "10.1.2.4", "10.1.2.5"]);
+}
