@@ -1,0 +1,21 @@
+//! Several hosts, a real etcd, agents and pods.
+
+mod support;
+
+use support::cluster::OUTSIDE;
+use support::ping::{addresses, all_reach};
+use support::{Cluster, Place};
+
+/// If this fails, the others say nothing about humanz.
+#[test]
+fn the_hosts_reach_each_other_without_an_agent() {
+    let cluster = Cluster::new(2);
+    let hosts: Vec<&dyn Place> = cluster.hosts.iter().map(|host| host as &dyn Place).collect();
+    let mut to = addresses(&hosts);
+    to.extend(OUTSIDE);
+    all_reach(&hosts, &to);
+    cluster.reboot(&cluster.hosts[1]);
+    all_reach(&hosts, &to);
+    cluster.etcd.put("/key", "value");
+    assert_eq!(cluster.etcd.get("/key").as_deref(), Some("value"));
+}

@@ -1,0 +1,111 @@
+//! The host agent as a service manager runs it.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use super::disk::EXECUTABLE;
+use super::node::{Node, Place, command};
+use super::process::{Ended, Process};
+use super::store::Store;
+use super::wait::{SOON, eventually};
+
+const NOTIFY_SOCKET: &str = "/run/notify";
+
+pub struct Agent {
+    pub host: Node,
+    pub process: Process,
+    pub started: Instant,
+    notify: UnixDatagram,
+}
+
+impl Agent {
+    /// With the cluster's etcd unless `variables` say otherwise; see [`Agent::wait_ready`].
+    pub fn start(host: &Node, variables: &[(&str, &str)]) -> Self {
+        Self::start_with(host, "", variables)
+    }
+
+    pub fn start_with(host: &Node, arguments: &str, variables: &[(&str, &str)]) -> Self {
+        let notify = host.inside(|| {
+            let _ = std::fs::remove_file(NOTIFY_SOCKET);
+            UnixDatagram::bind(NOTIFY_SOCKET).unwrap()
+        });
+        notify.set_nonblocking(true).unwrap();
+        let mut command = prepare(arguments, variables);
+        let started = Instant::now();
+        let process = host.spawn(command.env("NOTIFY_SOCKET", NOTIFY_SOCKET));
+        Self { host: host.clone(), process, started, notify }
+    }
+
+    /// Runs the agent's executable to its end: `check-config`, `--once`, `--version` …
+    pub fn run(host: &Node, arguments: &str, variables: &[(&str, &str)]) -> Ended {
+        host.run_command(&mut prepare(arguments, variables), "")
+    }
+
+    /// Waits for `READY=1`; gives the time since the start.
+    pub fn wait_ready(&self) -> Duration {
+        eventually(&format!("{}: agent says READY=1", self.host.name()), SOON, || {
+            let mut message = [0; 4096];
+            while let Ok(length) = self.notify.recv(&mut message) {
+                if String::from_utf8_lossy(&message[..length]).lines().any(|l| l == "READY=1") {
+                    return Ok(self.started.elapsed());
+                }
+            }
+            match self.process.ended() {
+                Some(status) => panic!("{}: agent: {status}\n{}", self.host.name(), self.log()),
+                None => Err("it has not".into()),
+            }
+        })
+    }
+
+    /// Waits until a line of its log contains all of `words`.
+    pub fn wait_log(&self, words: &[&str]) -> String {
+        eventually(&format!("{}: log line with {words:?}", self.host.name()), SOON, || {
+            let log = self.log();
+            let found = log.lines().find(|line| words.iter().all(|word| line.contains(word)));
+            found.map(String::from).ok_or_else(|| "no such line".into())
+        })
+    }
+
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// SIGTERM, and its end waited for.
+    pub fn stop(&self) {
+        self.process.signal(Signal::SIGTERM);
+        let status = self.process.wait(SOON);
+        assert!(status.success(), "{}: {status}\n{}", self.host.name(), self.log());
+    }
+
+    /// SIGKILL.
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+}
+
+impl Drop for Agent {
+    /// The log of an agent belongs to the report of a failed test.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(40)..].join("\n");
+            eprintln!("--- agent on {}:\n{tail}", self.host.name());
+        }
+    }
+}
+
+fn prepare(arguments: &str, variables: &[(&str, &str)]) -> std::process::Command {
+    let mut command = command(&format!("{EXECUTABLE} {arguments}"));
+    command.env("ETCD_HOST", Store::ADDRESS_V4.to_string());
+    for (name, value) in variables {
+        if value.is_empty() {
+            command.env_remove(name);
+        } else {
+            command.env(name, value);
+        }
+    }
+    command
+}

@@ -1,0 +1,114 @@
+//! What a node sees as its file system: its own disk, and this machine's programs read-only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::mount::{MsFlags, mount};
+
+/// Where the executable under test lies in a node.
+pub const EXECUTABLE: &str = "/opt/humanz/humanz-agent";
+
+/// Kept over a reboot.
+const OWN: [&str; 5] = ["/etc", "/opt", "/var/lib", "/var/log", "/root"];
+/// Empty after a reboot.
+const VOLATILE: [&str; 3] = ["/run", "/tmp", "/var/tmp"];
+/// What programs look for in /etc.
+const NEEDED: [&str; 13] = [
+    "alternatives",
+    "group",
+    "host.conf",
+    "iproute2",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "nsswitch.conf",
+    "passwd",
+    "protocols",
+    "services",
+    "ssl",
+];
+
+pub struct Disk {
+    folder: PathBuf,
+}
+
+impl Disk {
+    /// A fresh one in `folder` for the node `name`, whose /etc/hosts says `hosts`.
+    pub fn new(folder: &Path, name: &str, hosts: &str) -> Self {
+        let disk = Self { folder: folder.to_owned() };
+        for path in OWN {
+            fs::create_dir_all(disk.place(path)).unwrap();
+        }
+        let etc = disk.place("/etc");
+        let found = NEEDED.iter().map(|name| format!("/etc/{name}"));
+        let found = found.filter(|path| Path::new(path).exists());
+        let copied = Command::new("cp").arg("-a").args(found).arg(&etc).status().unwrap();
+        assert!(copied.success(), "copy to {}", etc.display());
+        fs::write(etc.join("hostname"), format!("{name}\n")).unwrap();
+        fs::write(etc.join("machine-id"), format!("{}\n", machine_id(folder))).unwrap();
+        fs::write(etc.join("hosts"), format!("127.0.0.1 localhost\n::1 localhost\n{hosts}"))
+            .unwrap();
+        fs::write(etc.join("resolv.conf"), "").unwrap();
+        fs::create_dir_all(disk.place("/opt/humanz")).unwrap();
+        fs::write(disk.place(EXECUTABLE), "").unwrap();
+        disk
+    }
+
+    /// Where a path of the node below one of [`OWN`] lies on this machine.
+    pub fn place(&self, path: &str) -> PathBuf {
+        self.folder.join(path.trim_start_matches('/'))
+    }
+
+    /// Mounts it all; in the node's mount namespace. `boot_id`: what the kernel is to call this boot.
+    pub fn mount(&self, executable: &Path, boot_id: &str) {
+        bind(executable, &self.place(EXECUTABLE));
+        let boot = self.folder.join("boot-id");
+        fs::write(&boot, format!("{boot_id}\n")).unwrap();
+        bind(&boot, Path::new("/proc/sys/kernel/random/boot_id"));
+        for path in OWN {
+            bind(&self.place(path), Path::new(path));
+        }
+        for path in VOLATILE {
+            let mode = if path == "/run" { "mode=755" } else { "mode=1777" };
+            make(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some(mode));
+        }
+        own_sysfs();
+        // `ip netns` shares this folder's mounts on first use; two first uses at once would race.
+        fs::create_dir("/run/netns").unwrap();
+        bind(Path::new("/run/netns"), Path::new("/run/netns"));
+        make(None, "/run/netns", None, MsFlags::MS_SHARED, None);
+        // What is not the node's own cannot be harmed by it.
+        make(None, "/", None, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY, None);
+    }
+}
+
+/// Shows the network devices of this namespace, and the cgroups of the machine.
+fn own_sysfs() {
+    let cgroups = Path::new("/sys/fs/cgroup").exists();
+    if cgroups {
+        fs::create_dir("/run/cgroup").unwrap();
+        make(Some("/sys/fs/cgroup"), "/run/cgroup", None, MsFlags::MS_BIND | MsFlags::MS_REC, None);
+    }
+    make(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None);
+    if cgroups {
+        make(Some("/run/cgroup"), "/sys/fs/cgroup", None, MsFlags::MS_MOVE, None);
+        fs::remove_dir("/run/cgroup").unwrap();
+    }
+}
+
+fn bind(from: &Path, to: &Path) {
+    make(Some(from.to_str().unwrap()), to.to_str().unwrap(), None, MsFlags::MS_BIND, None);
+}
+
+fn make(from: Option<&str>, to: &str, kind: Option<&str>, flags: MsFlags, options: Option<&str>) {
+    mount(from, to, kind, flags, options)
+        .unwrap_or_else(|e| panic!("mount {kind:?} {from:?} on {to} ({flags:?}): {e}"));
+}
+
+/// 32 hexadecimal digits of its own for every disk.
+fn machine_id(folder: &Path) -> String {
+    let hash = |salt: &str| humanz::net::hash::stable(&[salt, folder.to_str().unwrap()]);
+    format!("{:016x}{:016x}", hash("a"), hash("b"))
+}

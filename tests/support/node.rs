@@ -1,0 +1,212 @@
+//! A machine of the test: namespaces and a disk; and the places in it where programs run.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use super::disk::Disk;
+use super::namespace::{Namespace, enter_network};
+use super::process::{self, Ended, Process, Shared, lock};
+use super::wait::eventually;
+
+/// What programs find in their environment, and nothing else.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A handle; the node goes with the last one.
+#[derive(Clone)]
+pub struct Node(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    v4: Ipv4Addr,
+    v6: Ipv6Addr,
+    executable: PathBuf,
+    disk: Disk,
+    namespace: RwLock<Option<Namespace>>,
+    processes: Mutex<Vec<Arc<Shared>>>,
+    boots: Mutex<u32>,
+}
+
+impl Node {
+    /// Off; see [`Node::boot`].
+    pub fn new(name: &str, v4: Ipv4Addr, v6: Ipv6Addr, disk: Disk) -> Self {
+        Self(Arc::new(Inner {
+            name: name.to_owned(),
+            v4,
+            v6,
+            executable: super::executable(),
+            disk,
+            namespace: RwLock::default(),
+            processes: Mutex::default(),
+            boots: Mutex::default(),
+        }))
+    }
+
+    /// Fresh namespaces on the same disk, without any link to others.
+    pub fn boot(&self) {
+        let boot_id = {
+            let mut boots = lock(&self.0.boots);
+            *boots += 1;
+            format!("{:08x}-0000-4000-8000-{:012x}", *boots, u32::from(self.0.v4))
+        };
+        let namespace = Namespace::new();
+        namespace.inside(|| {
+            nix::unistd::sethostname(&self.0.name).unwrap();
+            self.0.disk.mount(&self.0.executable, &boot_id);
+        });
+        *self.0.namespace.write().unwrap() = Some(namespace);
+        self.run("ip link set lo up").ok();
+    }
+
+    /// Every process dies at once; links are gone when this returns. The disk stays.
+    pub fn power_off(&self) {
+        self.0.power_off();
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub fn v4(&self) -> Ipv4Addr {
+        self.0.v4
+    }
+
+    pub fn v6(&self) -> Ipv6Addr {
+        self.0.v6
+    }
+
+    /// Where a path on the node's disk lies on this machine; also while the node is off.
+    pub fn place(&self, path: &str) -> PathBuf {
+        self.0.disk.place(path)
+    }
+
+    /// Runs `task` in the node; see [`Namespace::inside`].
+    pub fn inside<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
+        self.with_namespace(|namespace| namespace.inside(task))
+    }
+
+    /// Uses the namespace itself.
+    ///
+    /// # Panics
+    /// If the node is off.
+    pub fn with_namespace<T>(&self, task: impl FnOnce(&Namespace) -> T) -> T {
+        let namespace = self.0.namespace.read().unwrap();
+        task(namespace.as_ref().unwrap_or_else(|| panic!("{} is off", self.0.name)))
+    }
+
+    pub fn read(&self, path: &str) -> Option<String> {
+        self.inside(|| std::fs::read_to_string(path).ok())
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        self.inside(|| std::fs::write(path, text))
+            .unwrap_or_else(|e| panic!("{}:{path}: {e}", self.name()));
+    }
+
+    /// Names in a folder, sorted; none if there is no such folder.
+    pub fn list(&self, folder: &str) -> Vec<String> {
+        let mut names = self.inside(|| {
+            let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+        });
+        names.sort();
+        names
+    }
+
+    fn spawn_in(&self, netns: Option<&str>, command: &mut Command) -> std::io::Result<Child> {
+        self.inside(|| {
+            if let Some(path) = netns {
+                enter_network(path);
+            }
+            command.spawn()
+        })
+    }
+}
+
+impl Inner {
+    fn power_off(&self) {
+        let namespace = self.namespace.write().unwrap_or_else(|e| e.into_inner()).take();
+        for process in lock(&self.processes).drain(..) {
+            process.kill();
+        }
+        drop(namespace);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.power_off();
+    }
+}
+
+/// Somewhere that programs run and that others reach: a node or a pod.
+pub trait Place: Sync {
+    fn node(&self) -> &Node;
+
+    /// The file of its network namespace, if it is not the node's own.
+    fn netns(&self) -> Option<&str>;
+
+    /// Its name for people.
+    fn label(&self) -> String;
+
+    /// Its addresses, IPv4 first.
+    fn addresses(&self) -> Vec<IpAddr>;
+
+    /// Runs a program with arguments that need no quoting.
+    fn run(&self, line: &str) -> Ended {
+        self.run_command(&mut command(line), "")
+    }
+
+    /// Runs a shell script.
+    fn shell(&self, script: &str) -> Ended {
+        self.run_command(command("sh -ec").arg(script), "")
+    }
+
+    fn run_command(&self, command: &mut Command, input: &str) -> Ended {
+        process::run(command, input, |command| self.node().spawn_in(self.netns(), command))
+    }
+
+    /// Starts a program that goes on until its handle is dropped or the node is off.
+    fn spawn(&self, command: &mut Command) -> Process {
+        let node = self.node();
+        let process = Process::start(command, |command| node.spawn_in(self.netns(), command));
+        lock(&node.0.processes).push(process.shared());
+        process
+    }
+
+    /// [`Place::run`] until it succeeds.
+    fn until_ok(&self, line: &str, within: Duration) -> String {
+        eventually(&format!("{}: {line}", self.label()), within, || {
+            let ended = self.run(line);
+            if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
+        })
+    }
+}
+
+impl Place for Node {
+    fn node(&self) -> &Node {
+        self
+    }
+
+    fn netns(&self) -> Option<&str> {
+        None
+    }
+
+    fn label(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        vec![self.0.v4.into(), self.0.v6.into()]
+    }
+}
+
+/// A program and its arguments, split at blanks, in a bare environment.
+pub fn command(line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words).env_clear().env("PATH", PATH).env("HOME", "/root").env("TZ", "UTC");
+    command
+}

@@ -1,0 +1,32 @@
+//! Waiting for conditions, with a deadline.
+
+use std::time::{Duration, Instant};
+
+/// How long a local thing may take on a busy machine before a test gives up on it.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// The value that `probe` gives at last; looks every few milliseconds.
+///
+/// # Panics
+/// After `within`, saying `what` was waited for and why `probe` refused last.
+pub fn eventually<T>(
+    what: &str,
+    within: Duration,
+    mut probe: impl FnMut() -> Result<T, String>,
+) -> T {
+    let start = Instant::now();
+    loop {
+        match probe() {
+            Ok(value) => return value,
+            Err(why) if start.elapsed() > within => {
+                panic!("{what}: not within {within:?}: {why}")
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// [`eventually`] for a condition that says nothing about itself, within [`SOON`].
+pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    eventually(what, SOON, || if holds() { Ok(()) } else { Err("it is not so".into()) });
+}
