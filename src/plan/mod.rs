@@ -1,1 +1,3 @@
 //! Pure. What is wanted against what is found.
+
+pub mod firewall;

@@ -1,0 +1,136 @@
+//! nftables over netlink: tables of the family `inet` observed, replaced, changed, removed.
+
+mod expression;
+mod found;
+mod message;
+mod numbers;
+mod ruleset;
+mod userdata;
+
+use std::collections::BTreeMap;
+
+use neli::consts::nl::NlmF;
+use nix::errno::Errno;
+
+pub use found::{FoundChain, FoundRule, FoundSet, FoundTable};
+pub use ruleset::{
+    Base, Chain, ElementChange, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict,
+};
+
+use super::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
+use message::inet;
+use numbers::{message as kind, rule, set, table};
+
+/// A handle on nftables in one network namespace.
+pub struct Nft {
+    socket: NetlinkSocket,
+}
+
+impl Nft {
+    /// Opens a handle on the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn open() -> Result<Nft, NetlinkError> {
+        Ok(Nft { socket: NetlinkSocket::open(Protocol::Netfilter)? })
+    }
+
+    /// Puts `ruleset` in the place of the table of its name, in one transaction: no packet sees
+    /// anything between the old and the new, and a refusal changes nothing. Counters restart.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]; `EOPNOTSUPP` or `ENOENT` where the kernel lacks nftables or NAT in it.
+    pub fn replace(&self, ruleset: &Ruleset) -> Result<(), NetlinkError> {
+        self.transact(message::replace(ruleset))
+    }
+
+    /// Adds and removes elements of sets of a table, in one transaction.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]; `ENOENT` if an element to remove is gone or the table is.
+    pub fn change_elements(
+        &self,
+        table: &str,
+        changes: &[ElementChange],
+    ) -> Result<(), NetlinkError> {
+        self.transact(message::change_elements(table, changes))
+    }
+
+    /// Removes the table, be it there or not.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn delete(&self, table: &str) -> Result<(), NetlinkError> {
+        self.transact(message::delete(table))
+    }
+
+    /// The table with everything in it; `None` if it is not there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn observe(&self, table: &str) -> Result<Option<FoundTable>, NetlinkError> {
+        match self.observe_present(table) {
+            // The table is not there, or went while it was read.
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+            observed => observed.map(Some),
+        }
+    }
+
+    fn observe_present(&self, table: &str) -> Result<FoundTable, NetlinkError> {
+        let name = Attributes::new().text(table::NAME, table);
+        let request = get(table, kind::GET_TABLE, name);
+        let dormant = self.socket.ask(&request, found::dormant)?;
+        let mut rules = self.rules(table)?;
+        let chains = self.chains(table)?.into_iter().map(|(name, base)| {
+            let rules = rules.remove(&name).unwrap_or_default();
+            FoundChain { name, base, rules }
+        });
+        let chains = chains.collect();
+        let sets = self.sets(table)?;
+        Ok(FoundTable { name: table.to_owned(), dormant, sets, chains })
+    }
+
+    fn chains(&self, table: &str) -> Result<Vec<(String, Option<Base>)>, NetlinkError> {
+        let chains =
+            self.socket.dump(&get(table, kind::GET_CHAIN, Attributes::new()), found::chain)?;
+        let ours = chains.into_iter().filter(|(place, _)| place.table == table);
+        Ok(ours.map(|(place, base)| (place.chain, base)).collect())
+    }
+
+    /// The table's rules by chain, in order.
+    fn rules(&self, table: &str) -> Result<BTreeMap<String, Vec<FoundRule>>, NetlinkError> {
+        let name = Attributes::new().text(rule::TABLE, table);
+        let rules = self.socket.dump(&get(table, kind::GET_RULE, name), found::rule)?;
+        let mut by_chain: BTreeMap<String, Vec<FoundRule>> = BTreeMap::new();
+        for (chain, rule) in rules {
+            by_chain.entry(chain).or_default().push(rule);
+        }
+        Ok(by_chain)
+    }
+
+    fn sets(&self, table: &str) -> Result<Vec<FoundSet>, NetlinkError> {
+        let name = Attributes::new().text(set::TABLE, table);
+        let mut sets = self.socket.dump(&get(table, kind::GET_SET, name), found::set)?;
+        for found in &mut sets {
+            let Some((_, set_kind)) = found.holds else { continue };
+            let name =
+                Attributes::new().text(set::LIST_TABLE, table).text(set::LIST_SET, &found.name);
+            let request = get(table, kind::GET_ELEMENT, name);
+            let keys = self.socket.dump(&request, |reply| found::keys(reply).map(Some))?;
+            found.elements = found::ranges(set_kind, &keys.concat());
+        }
+        Ok(sets)
+    }
+
+    fn transact(&self, messages: Vec<Message>) -> Result<(), NetlinkError> {
+        match messages.is_empty() {
+            true => Ok(()),
+            false => self.socket.transact(&message::transaction(messages)),
+        }
+    }
+}
+
+/// A question about a table of the family `inet`.
+fn get(table: &str, kind: u16, attributes: Attributes) -> Message {
+    inet(format!("look at table inet {table}"), kind, NlmF::empty(), attributes)
+}

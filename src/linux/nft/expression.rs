@@ -1,0 +1,169 @@
+//! Pure. Rules as the kernel's expressions: small instructions over registers.
+//!
+//! The shapes are those that nft itself writes (`nft --debug=netlink`), so that it lists the rules
+//! in its own syntax.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::numbers::{expression as n, family};
+use super::ruleset::{Match, Rule, Verdict};
+use crate::linux::netlink::Attributes;
+use crate::net::{Family, IfName, subnet};
+
+/// Bytes of an interface's name in a register: IFNAMSIZ.
+const IFNAMSIZ: usize = 16;
+
+/// The list of a rule's expressions.
+pub fn of_rule(rule: &Rule) -> Attributes {
+    let mut list = List::default();
+    for condition in &rule.matches {
+        list = list.condition(condition);
+    }
+    list.counter().verdict(rule.verdict).expressions
+}
+
+/// A list of expressions that grows.
+#[derive(Default)]
+struct List {
+    expressions: Attributes,
+    /// The family that an expression before has made sure of.
+    family: Option<Family>,
+}
+
+impl List {
+    fn condition(self, condition: &Match) -> List {
+        match condition {
+            Match::Source(network) => self.source(*network),
+            Match::DestinationOutside(family, set) => {
+                self.of_family(*family).address(*family, End::Destination).outside(set)
+            }
+            Match::Input(name) => self.meta(n::INPUT_NAME).compare(n::EQUAL, &padded(name)),
+            Match::Output(name) => self.meta(n::OUTPUT_NAME).compare(n::EQUAL, &padded(name)),
+            Match::OutputNot(name) => {
+                self.meta(n::OUTPUT_NAME).compare(n::NOT_EQUAL, &padded(name))
+            }
+        }
+    }
+
+    fn source(self, network: IpNetwork) -> List {
+        let family = subnet::family(network);
+        let list = self.of_family(family).address(family, End::Source);
+        list.mask(&octets(network.mask())).compare(n::EQUAL, &octets(network.network()))
+    }
+
+    /// The packet is of `family`: a table `inet` sees both.
+    fn of_family(self, family: Family) -> List {
+        if self.family == Some(family) {
+            return self;
+        }
+        let number = match family {
+            Family::V4 => family::IPV4,
+            Family::V6 => family::IPV6,
+        };
+        let list = self.meta(n::NF_PROTOCOL).compare(n::EQUAL, &[number]);
+        List { family: Some(family), ..list }
+    }
+
+    /// Loads the source or destination address.
+    fn address(self, family: Family, end: End) -> List {
+        let (offset, length) = match (family, end) {
+            (Family::V4, End::Source) => (12, 4),
+            (Family::V4, End::Destination) => (16, 4),
+            (Family::V6, End::Source) => (8, 16),
+            (Family::V6, End::Destination) => (24, 16),
+        };
+        let load = Attributes::new()
+            .be32(n::PAYLOAD_REGISTER, n::REGISTER_1)
+            .be32(n::PAYLOAD_BASE, n::NETWORK_HEADER)
+            .be32(n::PAYLOAD_OFFSET, offset)
+            .be32(n::PAYLOAD_LENGTH, length);
+        self.then("payload", load)
+    }
+
+    fn mask(self, mask: &[u8]) -> List {
+        let zeros = vec![0; mask.len()];
+        let and = Attributes::new()
+            .be32(n::BITWISE_SOURCE, n::REGISTER_1)
+            .be32(n::BITWISE_DESTINATION, n::REGISTER_1)
+            .be32(n::BITWISE_LENGTH, mask.len() as u32)
+            .nest(n::BITWISE_MASK, value(mask))
+            .nest(n::BITWISE_XOR, value(&zeros));
+        self.then("bitwise", and)
+    }
+
+    fn meta(self, key: u32) -> List {
+        let load = Attributes::new().be32(n::META_REGISTER, n::REGISTER_1).be32(n::META_KEY, key);
+        self.then("meta", load)
+    }
+
+    fn compare(self, operation: u32, data: &[u8]) -> List {
+        let compare = Attributes::new()
+            .be32(n::COMPARE_REGISTER, n::REGISTER_1)
+            .be32(n::COMPARE_OPERATION, operation)
+            .nest(n::COMPARE_DATA, value(data));
+        self.then("cmp", compare)
+    }
+
+    /// What was loaded is not in the set.
+    fn outside(self, set: &str) -> List {
+        let lookup = Attributes::new()
+            .text(n::LOOKUP_SET, set)
+            .be32(n::LOOKUP_REGISTER, n::REGISTER_1)
+            .be32(n::LOOKUP_FLAGS, n::LOOKUP_INVERTED);
+        self.then("lookup", lookup)
+    }
+
+    fn counter(self) -> List {
+        let zero = Attributes::new().be64(n::COUNTER_BYTES, 0).be64(n::COUNTER_PACKETS, 0);
+        self.then("counter", zero)
+    }
+
+    fn verdict(self, verdict: Verdict) -> List {
+        match verdict {
+            Verdict::Masquerade => {
+                self.then("masq", Attributes::new().be32(n::MASQUERADE_FLAGS, n::FULLY_RANDOM))
+            }
+            Verdict::Accept => {
+                let code = Attributes::new().be32(n::VERDICT_CODE, n::ACCEPT);
+                let data = Attributes::new().nest(n::DATA_VERDICT, code);
+                let immediate = Attributes::new()
+                    .be32(n::IMMEDIATE_REGISTER, n::REGISTER_VERDICT)
+                    .nest(n::IMMEDIATE_DATA, data);
+                self.then("immediate", immediate)
+            }
+        }
+    }
+
+    fn then(self, name: &str, data: Attributes) -> List {
+        let expression = Attributes::new().text(n::NAME, name).nest(n::DATA, data);
+        List { expressions: self.expressions.nest(n::LIST_ELEMENT, expression), ..self }
+    }
+}
+
+/// Which address of a packet.
+#[derive(Clone, Copy)]
+enum End {
+    Source,
+    Destination,
+}
+
+fn value(bytes: &[u8]) -> Attributes {
+    Attributes::new().put(n::DATA_VALUE, bytes)
+}
+
+/// 4 or 16 bytes, network order.
+pub fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// An interface's name as nft compares it: filled up with zeros.
+fn padded(name: &IfName) -> [u8; IFNAMSIZ] {
+    let mut bytes = [0; IFNAMSIZ];
+    bytes[..name.as_str().len()].copy_from_slice(name.as_str().as_bytes());
+    bytes
+}

@@ -1,0 +1,131 @@
+//! Pure. Numbers of nftables' netlink messages: linux/netfilter/nf_tables.h, nfnetlink.h.
+
+/// NFNL_SUBSYS_NFTABLES, in the upper byte of every message type.
+const SUBSYSTEM: u16 = 10 << 8;
+
+/// Message types.
+pub mod message {
+    use super::SUBSYSTEM;
+
+    pub const BATCH_BEGIN: u16 = 16;
+    pub const BATCH_END: u16 = 17;
+    pub const NEW_TABLE: u16 = SUBSYSTEM;
+    pub const GET_TABLE: u16 = SUBSYSTEM | 1;
+    pub const DELETE_TABLE: u16 = SUBSYSTEM | 2;
+    pub const NEW_CHAIN: u16 = SUBSYSTEM | 3;
+    pub const GET_CHAIN: u16 = SUBSYSTEM | 4;
+    pub const NEW_RULE: u16 = SUBSYSTEM | 6;
+    pub const GET_RULE: u16 = SUBSYSTEM | 7;
+    pub const NEW_SET: u16 = SUBSYSTEM | 9;
+    pub const GET_SET: u16 = SUBSYSTEM | 10;
+    pub const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
+    pub const GET_ELEMENT: u16 = SUBSYSTEM | 13;
+    pub const DELETE_ELEMENT: u16 = SUBSYSTEM | 14;
+}
+
+/// Attributes of a table.
+pub mod table {
+    pub const NAME: u16 = 1;
+    pub const FLAGS: u16 = 2;
+    pub const USERDATA: u16 = 6;
+    /// Flag: the table is there and does nothing.
+    pub const DORMANT: u32 = 1;
+}
+
+/// Attributes of a chain and of its hook.
+pub mod chain {
+    pub const TABLE: u16 = 1;
+    pub const NAME: u16 = 3;
+    pub const HOOK: u16 = 4;
+    pub const POLICY: u16 = 5;
+    pub const TYPE: u16 = 7;
+    pub const HOOK_NUMBER: u16 = 1;
+    pub const HOOK_PRIORITY: u16 = 2;
+}
+
+/// Attributes of a rule.
+pub mod rule {
+    pub const TABLE: u16 = 1;
+    pub const CHAIN: u16 = 2;
+    pub const HANDLE: u16 = 3;
+    pub const EXPRESSIONS: u16 = 4;
+    pub const USERDATA: u16 = 7;
+}
+
+/// Attributes of a set, of a list of elements, and of an element.
+pub mod set {
+    pub const TABLE: u16 = 1;
+    pub const NAME: u16 = 2;
+    pub const FLAGS: u16 = 3;
+    pub const KEY_TYPE: u16 = 4;
+    pub const KEY_LENGTH: u16 = 5;
+    pub const ID: u16 = 10;
+    pub const LIST_TABLE: u16 = 1;
+    pub const LIST_SET: u16 = 2;
+    pub const LIST_ELEMENTS: u16 = 3;
+    pub const ELEMENT_KEY: u16 = 1;
+    pub const ELEMENT_FLAGS: u16 = 3;
+    /// Flag of a set: its elements are ranges.
+    pub const INTERVAL: u32 = 4;
+    /// Flag of an element: it is the first address behind a range.
+    pub const INTERVAL_END: u32 = 1;
+    /// Key types are nft's own numbers (its `datatype.h`); the kernel only keeps them.
+    pub const TYPE_IPV4: u32 = 7;
+    pub const TYPE_IPV6: u32 = 8;
+}
+
+/// Attributes of expressions, and what they hold.
+pub mod expression {
+    /// An element of a list, whatever the list.
+    pub const LIST_ELEMENT: u16 = 1;
+    pub const NAME: u16 = 1;
+    pub const DATA: u16 = 2;
+    pub const DATA_VALUE: u16 = 1;
+    pub const DATA_VERDICT: u16 = 2;
+    pub const VERDICT_CODE: u16 = 1;
+    pub const IMMEDIATE_REGISTER: u16 = 1;
+    pub const IMMEDIATE_DATA: u16 = 2;
+    pub const BITWISE_SOURCE: u16 = 1;
+    pub const BITWISE_DESTINATION: u16 = 2;
+    pub const BITWISE_LENGTH: u16 = 3;
+    pub const BITWISE_MASK: u16 = 4;
+    pub const BITWISE_XOR: u16 = 5;
+    pub const COMPARE_REGISTER: u16 = 1;
+    pub const COMPARE_OPERATION: u16 = 2;
+    pub const COMPARE_DATA: u16 = 3;
+    pub const LOOKUP_SET: u16 = 1;
+    pub const LOOKUP_REGISTER: u16 = 2;
+    pub const LOOKUP_FLAGS: u16 = 5;
+    pub const PAYLOAD_REGISTER: u16 = 1;
+    pub const PAYLOAD_BASE: u16 = 2;
+    pub const PAYLOAD_OFFSET: u16 = 3;
+    pub const PAYLOAD_LENGTH: u16 = 4;
+    pub const META_REGISTER: u16 = 1;
+    pub const META_KEY: u16 = 2;
+    pub const COUNTER_BYTES: u16 = 1;
+    pub const COUNTER_PACKETS: u16 = 2;
+    pub const MASQUERADE_FLAGS: u16 = 1;
+
+    pub const EQUAL: u32 = 0;
+    pub const NOT_EQUAL: u32 = 1;
+    pub const LOOKUP_INVERTED: u32 = 1;
+    pub const NETWORK_HEADER: u32 = 1;
+    pub const INPUT_NAME: u32 = 6;
+    pub const OUTPUT_NAME: u32 = 7;
+    pub const NF_PROTOCOL: u32 = 15;
+    pub const REGISTER_VERDICT: u32 = 0;
+    pub const REGISTER_1: u32 = 1;
+    /// NF_NAT_RANGE_PROTO_RANDOM_FULLY of linux/netfilter/nf_nat.h.
+    pub const FULLY_RANDOM: u32 = 1 << 4;
+    /// NF_DROP and NF_ACCEPT of linux/netfilter.h.
+    pub const DROP: u32 = 0;
+    pub const ACCEPT: u32 = 1;
+}
+
+/// Families (NFPROTO_* of linux/netfilter.h).
+pub mod family {
+    pub const ANY: u8 = 0;
+    pub const INET: u8 = 1;
+    pub const IPV4: u8 = 2;
+    pub const IPV6: u8 = 10;
+}

@@ -1,0 +1,259 @@
+//! Pure. A table of nftables as it is wanted: sets, chains, rules.
+//!
+//! Only what humanz needs of nftables; `Display` is nft's own syntax.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use ipnetwork::IpNetwork;
+
+use super::expression;
+use super::userdata;
+use crate::net::{AddressRange, Family, IfName, hash, subnet};
+
+/// A table of the family `inet`, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ruleset {
+    /// The table's name: letters, digits, `_`, `-`, `.`; at most 255 bytes.
+    pub table: String,
+    /// What an operator reads at the table's head; at most 127 bytes.
+    pub comment: String,
+    /// The sets that the rules look into.
+    pub sets: Vec<Set>,
+    /// Its chains, all of them base chains.
+    pub chains: Vec<Chain>,
+}
+
+/// A named set of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// Its name, unique in the table.
+    pub name: String,
+    /// The family of all its elements.
+    pub family: Family,
+    /// Single addresses, or ranges.
+    pub kind: SetKind,
+    /// Its elements; those of [`SetKind::Ranges`] must not touch each other
+    /// ([`crate::net::range::covering`] sees to it).
+    pub elements: BTreeSet<AddressRange>,
+}
+
+/// How the kernel keeps a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetKind {
+    /// Hash of single addresses.
+    Addresses,
+    /// Tree of ranges (`flags interval`).
+    Ranges,
+}
+
+/// Elements to add to and to take from one set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElementChange {
+    /// The set; its elements are not looked at.
+    pub set: Set,
+    /// Elements it lacks.
+    pub added: BTreeSet<AddressRange>,
+    /// Elements it has and should not.
+    pub removed: BTreeSet<AddressRange>,
+}
+
+/// A chain that the kernel calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// Its name, unique in the table.
+    pub name: String,
+    /// Where and when it is called.
+    pub base: Base,
+    /// Its rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+/// What makes a chain a base chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// `filter`, `nat` or `route`.
+    pub kind: String,
+    /// Where packets meet it.
+    pub hook: Hook,
+    /// Its place among the chains of that hook: lower comes first.
+    pub priority: i32,
+    /// What happens to a packet at its end.
+    pub policy: Policy,
+}
+
+/// A netfilter hook of the families `ip`, `ip6` and `inet`, by its number (linux/netfilter.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook(pub u32);
+
+impl Hook {
+    /// Packets that are neither from nor for this host.
+    pub const FORWARD: Hook = Hook(2);
+    /// Packets about to leave.
+    pub const POSTROUTING: Hook = Hook(4);
+}
+
+/// What happens to a packet that no rule has decided on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// It goes on.
+    Accept,
+    /// It is dropped.
+    Drop,
+}
+
+/// One rule: if all `matches` hold, count the packet and do as `verdict` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What an operator reads behind it; at most 127 bytes.
+    pub comment: String,
+    /// Conditions, looked at from left to right.
+    pub matches: Vec<Match>,
+    /// What is done.
+    pub verdict: Verdict,
+}
+
+/// A condition on a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// It comes from this network.
+    Source(IpNetwork),
+    /// It is of this family and goes to no address in the set of that name.
+    DestinationOutside(Family, String),
+    /// It came in by this interface.
+    Input(IfName),
+    /// It goes out by this interface.
+    Output(IfName),
+    /// It goes out by any other interface.
+    OutputNot(IfName),
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// This chain lets the packet pass.
+    Accept,
+    /// The packet leaves with the address of the interface it leaves by, and a random port.
+    Masquerade,
+}
+
+impl Rule {
+    /// A number that differs when the rule differs, for the kernel to keep beside it: what it
+    /// gives back of a rule is not always what it was given.
+    pub fn fingerprint(&self) -> u64 {
+        let expressions = expression::of_rule(self).into_bytes();
+        let hex: String = expressions.iter().map(|byte| format!("{byte:02x}")).collect();
+        hash::stable(&[&self.comment, &hex])
+    }
+
+    /// What the kernel keeps beside the rule: comment and fingerprint.
+    pub(super) fn userdata(&self) -> Vec<u8> {
+        userdata::of_rule(&self.comment, self.fingerprint())
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for condition in &self.matches {
+            write!(f, "{condition} ")?;
+        }
+        write!(f, "counter {}", self.verdict)
+    }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Match::Source(network) => {
+                write!(f, "{} saddr {network}", protocol(subnet::family(*network)))
+            }
+            Match::DestinationOutside(family, set) => {
+                write!(f, "{} daddr != @{set}", protocol(*family))
+            }
+            Match::Input(name) => write!(f, "iifname \"{name}\""),
+            Match::Output(name) => write!(f, "oifname \"{name}\""),
+            Match::OutputNot(name) => write!(f, "oifname != \"{name}\""),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Accept => "accept",
+            Verdict::Masquerade => "masquerade fully-random",
+        })
+    }
+}
+
+impl fmt::Display for Base {
+    /// `type nat hook postrouting priority 100; policy accept`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Base { kind, hook, priority, policy } = self;
+        write!(f, "type {kind} hook {hook} priority {priority}; policy {policy}")
+    }
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("prerouting"),
+            1 => f.write_str("input"),
+            2 => f.write_str("forward"),
+            3 => f.write_str("output"),
+            4 => f.write_str("postrouting"),
+            number => write!(f, "{number}"),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Accept => "accept",
+            Policy::Drop => "drop",
+        })
+    }
+}
+
+fn protocol(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masquerade(network: &str) -> Rule {
+        Rule {
+            comment: "pods to the outside".to_owned(),
+            matches: vec![
+                Match::Source(network.parse().unwrap()),
+                Match::DestinationOutside(Family::V4, "cluster4".to_owned()),
+                Match::OutputNot("humanz0".parse().unwrap()),
+            ],
+            verdict: Verdict::Masquerade,
+        }
+    }
+
+    #[test]
+    fn a_rule_reads_as_nft_writes_it() {
+        let text = "ip saddr 10.244.3.0/24 ip daddr != @cluster4 oifname != \"humanz0\" counter \
+                    masquerade fully-random";
+        assert_eq!(masquerade("10.244.3.0/24").to_string(), text);
+    }
+
+    #[test]
+    fn rules_that_differ_have_other_fingerprints() {
+        let rule = masquerade("10.244.3.0/24");
+        assert_eq!(rule.fingerprint(), rule.clone().fingerprint());
+        assert_ne!(rule.fingerprint(), masquerade("10.244.4.0/24").fingerprint());
+        let renamed = Rule { comment: "x".to_owned(), ..rule.clone() };
+        assert_ne!(rule.fingerprint(), renamed.fingerprint());
+        let accepted = Rule { verdict: Verdict::Accept, ..rule.clone() };
+        assert_ne!(rule.fingerprint(), accepted.fingerprint());
+    }
+}

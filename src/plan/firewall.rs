@@ -1,0 +1,255 @@
+//! Pure. The host's own nftables table: what it must hold, and what differs.
+
+mod changes;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::linux::nft::{Base, Chain, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict};
+use crate::net::range::covering;
+use crate::net::{AddressRange, Family, IfName, subnet};
+
+pub use changes::{Change, Repair, changes, repair};
+
+/// The agent's table.
+pub const AGENT_TABLE: &str = "humanz";
+
+/// Priorities `filter` and `srcnat` of nft.
+const PRIORITY_FILTER: i32 = 0;
+const PRIORITY_SRCNAT: i32 = 100;
+
+/// Destinations that no one answers with an address of his own, so that it would not help to
+/// leave with the host's: multicast and broadcast.
+const NEVER_MASQUERADED: [&str; 3] = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
+
+/// What the firewall of a host must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirewallSpec {
+    /// The table's name: [`AGENT_TABLE`] or [`standalone_table`].
+    pub table: String,
+    /// The bridge that the pods are plugged into.
+    pub bridge: IfName,
+    /// Where this host's pods have their addresses.
+    pub pod_subnets: Vec<IpNetwork>,
+    /// Where the pods of all hosts have them.
+    pub pools: Vec<IpNetwork>,
+    /// Further destinations that shall see the pod's own address.
+    pub non_masq_cidrs: Vec<IpNetwork>,
+    /// The addresses of this host and of every other that is known: they have routes to pods.
+    pub node_addresses: BTreeSet<IpAddr>,
+    /// Pods reach the outside with the host's address.
+    pub masquerade: bool,
+    /// The table accepts what is forwarded from and to pods. That alone does not help against a
+    /// drop in another table.
+    pub accept_forward: bool,
+}
+
+/// The table of one network on a host without an agent. Networks may share a bridge, so each has
+/// its own.
+pub fn standalone_table(network: &str) -> String {
+    format!("{AGENT_TABLE}_{network}")
+}
+
+/// The table that `spec` asks for; `None` if it asks for nothing.
+pub fn ruleset(spec: &FirewallSpec) -> Option<Ruleset> {
+    let families = Family::BOTH.into_iter().filter(|family| spec.has_pods(*family));
+    let families: Vec<Family> = families.filter(|_| spec.masquerade).collect();
+    let chains: Vec<Chain> =
+        [forward(spec), postrouting(spec, &families)].into_iter().flatten().collect();
+    if chains.is_empty() {
+        return None;
+    }
+    let sets = families.iter().flat_map(|family| sets(spec, *family)).collect();
+    let comment = "written by humanz, which puts back what is changed by hand".to_owned();
+    Some(Ruleset { table: spec.table.clone(), comment, sets, chains })
+}
+
+impl FirewallSpec {
+    fn has_pods(&self, family: Family) -> bool {
+        self.pod_subnets.iter().any(|network| subnet::family(*network) == family)
+    }
+
+    fn nodes(&self, family: Family) -> BTreeSet<AddressRange> {
+        let nodes = self.node_addresses.iter().filter(|node| Family::of(**node) == family);
+        nodes.copied().map(AddressRange::single).collect()
+    }
+}
+
+fn forward(spec: &FirewallSpec) -> Option<Chain> {
+    let accept = |comment: &str, condition| Rule {
+        comment: comment.to_owned(),
+        matches: vec![condition],
+        verdict: Verdict::Accept,
+    };
+    let rules = vec![
+        accept("from pods", Match::Input(spec.bridge.clone())),
+        accept("to pods", Match::Output(spec.bridge.clone())),
+    ];
+    let base = base("filter", Hook::FORWARD, PRIORITY_FILTER);
+    spec.accept_forward.then(|| Chain { name: "forward".to_owned(), base, rules })
+}
+
+fn postrouting(spec: &FirewallSpec, families: &[Family]) -> Option<Chain> {
+    let rules: Vec<Rule> = families.iter().flat_map(|family| masquerade(spec, *family)).collect();
+    let base = base("nat", Hook::POSTROUTING, PRIORITY_SRCNAT);
+    (!rules.is_empty()).then(|| Chain { name: "postrouting".to_owned(), base, rules })
+}
+
+/// One rule for each pod subnet.
+fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
+    let subnets = spec.pod_subnets.iter().filter(|network| subnet::family(**network) == family);
+    let subnets: BTreeSet<IpNetwork> = subnets.copied().map(subnet::masked).collect();
+    let mut outside = vec![Match::DestinationOutside(family, cluster_set(family))];
+    if !spec.nodes(family).is_empty() {
+        outside.push(Match::DestinationOutside(family, nodes_set(family)));
+    }
+    outside.push(Match::OutputNot(spec.bridge.clone()));
+    let rule = |network| Rule {
+        comment: "pods to the outside".to_owned(),
+        matches: [vec![Match::Source(network)], outside.clone()].concat(),
+        verdict: Verdict::Masquerade,
+    };
+    subnets.into_iter().map(rule).collect()
+}
+
+fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
+    let fixed = NEVER_MASQUERADED.map(|text| text.parse().expect("a network"));
+    let lists = [&spec.pod_subnets[..], &spec.pools, &spec.non_masq_cidrs, &fixed];
+    let networks = lists.concat().into_iter().filter(|network| subnet::family(*network) == family);
+    let cluster = Set {
+        name: cluster_set(family),
+        family,
+        kind: SetKind::Ranges,
+        elements: covering(networks).into_iter().collect(),
+    };
+    let elements = spec.nodes(family);
+    let nodes = Set { name: nodes_set(family), family, kind: SetKind::Addresses, elements };
+    let nodes = Some(nodes).filter(|nodes| !nodes.elements.is_empty());
+    [cluster].into_iter().chain(nodes).collect()
+}
+
+fn cluster_set(family: Family) -> String {
+    match family {
+        Family::V4 => "cluster4".to_owned(),
+        Family::V6 => "cluster6".to_owned(),
+    }
+}
+
+fn nodes_set(family: Family) -> String {
+    match family {
+        Family::V4 => "nodes4".to_owned(),
+        Family::V6 => "nodes6".to_owned(),
+    }
+}
+
+fn base(kind: &str, hook: Hook, priority: i32) -> Base {
+    Base { kind: kind.to_owned(), hook, priority, policy: Policy::Accept }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(pod_subnets: &[&str]) -> FirewallSpec {
+        let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect();
+        FirewallSpec {
+            table: AGENT_TABLE.to_owned(),
+            bridge: "humanz0".parse().unwrap(),
+            pod_subnets: networks(pod_subnets),
+            pools: networks(&["10.244.0.0/16", "fd00:10::/48"]),
+            non_masq_cidrs: networks(&["172.16.0.0/12", "10.244.128.0/17"]),
+            node_addresses: ["192.0.2.1", "192.0.2.2", "2001:db8::1"]
+                .map(|text| text.parse().unwrap())
+                .into(),
+            masquerade: true,
+            accept_forward: true,
+        }
+    }
+
+    /// Checks the table, written almost as nft does: sets, then rules.
+    fn check(spec: &FirewallSpec, wanted: &[&str]) {
+        let Some(ruleset) = ruleset(spec) else {
+            assert!(wanted.is_empty(), "no table");
+            return;
+        };
+        let mut lines = Vec::new();
+        for set in &ruleset.sets {
+            let elements: Vec<_> = set.elements.iter().map(|range| range.to_string()).collect();
+            lines.push(format!("@{} {}", set.name, elements.join(" ")));
+        }
+        for chain in &ruleset.chains {
+            let rules = chain.rules.iter().map(|rule| format!("{}: {rule}", chain.name));
+            lines.extend(rules);
+        }
+        assert_eq!(lines, wanted);
+    }
+
+    const CLUSTER4: &str = "@cluster4 10.244.0.0/16 172.16.0.0/12 224.0.0.0/4 255.255.255.255";
+    const FROM_PODS: &str = "forward: iifname \"humanz0\" counter accept";
+    const TO_PODS: &str = "forward: oifname \"humanz0\" counter accept";
+    const MASQUERADE4: &str = "postrouting: ip saddr 10.244.3.0/24 ip daddr != @cluster4 \
+        ip daddr != @nodes4 oifname != \"humanz0\" counter masquerade fully-random";
+
+    #[test]
+    fn pods_of_one_family_need_nothing_of_the_other() {
+        let lines = [CLUSTER4, "@nodes4 192.0.2.1 192.0.2.2", FROM_PODS, TO_PODS, MASQUERADE4];
+        check(&spec(&["10.244.3.0/24"]), &lines);
+    }
+
+    #[test]
+    fn dual_stack_has_both() {
+        let lines = [
+            CLUSTER4,
+            "@nodes4 192.0.2.1 192.0.2.2",
+            "@cluster6 fd00:10::/48 ff00::/8",
+            "@nodes6 2001:db8::1",
+            FROM_PODS,
+            TO_PODS,
+            MASQUERADE4,
+            "postrouting: ip6 saddr fd00:10:0:3::/64 ip6 daddr != @cluster6 ip6 daddr != @nodes6 \
+             oifname != \"humanz0\" counter masquerade fully-random",
+        ];
+        check(&spec(&["10.244.3.0/24", "fd00:10:0:3::/64"]), &lines);
+    }
+
+    #[test]
+    fn without_known_nodes_there_is_no_set_of_them() {
+        let alone = FirewallSpec { node_addresses: BTreeSet::new(), ..spec(&["10.244.3.0/24"]) };
+        let rule = "postrouting: ip saddr 10.244.3.0/24 ip daddr != @cluster4 \
+                    oifname != \"humanz0\" counter masquerade fully-random";
+        check(&alone, &[CLUSTER4, FROM_PODS, TO_PODS, rule]);
+    }
+
+    #[test]
+    fn the_own_subnet_counts_as_cluster_even_outside_the_pool() {
+        let moved = FirewallSpec { pools: Vec::new(), ..spec(&["10.9.0.0/24"]) };
+        let cluster = &ruleset(&moved).unwrap().sets[0];
+        assert!(
+            cluster
+                .elements
+                .contains(&AddressRange::from("10.9.0.0/24".parse::<IpNetwork>().unwrap()))
+        );
+    }
+
+    #[test]
+    fn without_masquerade_only_forwarding_is_left() {
+        let plain = FirewallSpec { masquerade: false, ..spec(&["10.244.3.0/24"]) };
+        check(&plain, &[FROM_PODS, TO_PODS]);
+    }
+
+    #[test]
+    fn nothing_asked_for_is_no_table() {
+        let plain =
+            FirewallSpec { masquerade: false, accept_forward: false, ..spec(&["10.244.3.0/24"]) };
+        check(&plain, &[]);
+        let empty = FirewallSpec { accept_forward: false, ..spec(&[]) };
+        check(&empty, &[]);
+    }
+
+    #[test]
+    fn every_network_has_its_own_table() {
+        assert_eq!(standalone_table("podnet"), "humanz_podnet");
+    }
+}
