@@ -1,3 +1,18 @@
 //! Pure. The CNI protocol as values.
 
+pub mod args;
+pub mod attachment;
 pub mod config;
+pub mod env;
+pub mod error;
+mod json;
+pub mod name;
+pub mod version;
+pub mod wishes;
+
+pub use attachment::Attachment;
+pub use config::RangeConf;
+pub use error::CniError;
+pub use json::Fault;
+pub use name::Name;
+pub use version::Version;

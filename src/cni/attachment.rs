@@ -1,0 +1,119 @@
+//! Pure. Attachments: which interface of which container.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::json::Field;
+use super::name::Name;
+use crate::net::IfName;
+
+/// One interface of one container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attachment {
+    /// The container.
+    pub container_id: Name,
+    /// The interface's name in the container.
+    pub ifname: IfName,
+}
+
+impl fmt::Display for Attachment {
+    /// `container id:ifname`; neither part can contain a colon.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.container_id, self.ifname)
+    }
+}
+
+/// The key of the list that GC goes by, and the one that older runtimes write.
+const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
+
+/// The attachments that are alive by the runtime's word: `None` if it says nothing (which is not
+/// "none is alive"), empty if it says null or an empty list.
+///
+/// A member that cannot be read is a fault: left out, it would be garbage.
+///
+/// Source: CNI SPEC, "GC"; libcni writes null for an empty list.
+pub(super) fn read_valid(conf: &Field) -> Option<BTreeSet<Attachment>> {
+    let Some(list) = KEYS.into_iter().find_map(|key| conf.get(key)) else {
+        return KEYS.into_iter().any(|key| conf.has(key)).then(BTreeSet::new);
+    };
+    let members = list.list("{containerID, ifname}", |member| {
+        if !member.value().is_object() {
+            return member.refuse("an object {containerID, ifname}");
+        }
+        let container_id = required(&member, "containerID");
+        let ifname = required(&member, "ifname");
+        Some(Attachment { container_id: container_id?, ifname: ifname? })
+    });
+    members.map(BTreeSet::from_iter)
+}
+
+fn required<T>(member: &Field, key: &str) -> Option<T>
+where
+    T: std::str::FromStr,
+    T::Err: fmt::Display,
+{
+    match member.get(key) {
+        Some(field) => match field.text()?.parse() {
+            Ok(value) => Some(value),
+            Err(error) => field.fault(format!("{error}")),
+        },
+        None => member.fault(format!("{key} is missing")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cni::json::Faults;
+
+    /// The attachments in `document`, and how many faults there were.
+    fn read(document: Value) -> (Option<Vec<String>>, usize) {
+        let faults = Faults::default();
+        let valid = read_valid(&Field::root(&document, &faults));
+        (
+            valid.map(|valid| valid.iter().map(Attachment::to_string).collect()),
+            faults.into_vec().len(),
+        )
+    }
+
+    #[test]
+    fn no_key_says_nothing() {
+        assert_eq!(read(json!({})), (None, 0));
+    }
+
+    #[test]
+    fn null_and_an_empty_list_say_that_nothing_is_alive() {
+        for empty in [json!(null), json!([])] {
+            assert_eq!(read(json!({ "cni.dev/valid-attachments": empty })), (Some(vec![]), 0));
+            assert_eq!(read(json!({ "cni.dev/attachments": empty })), (Some(vec![]), 0));
+        }
+    }
+
+    #[test]
+    fn the_newer_key_wins_unless_it_is_null() {
+        let one = |id: &str| json!([{ "containerID": id, "ifname": "eth0" }]);
+        let both = json!({
+            "cni.dev/attachments": one("old"), "cni.dev/valid-attachments": one("new"),
+        });
+        assert_eq!(read(both), (Some(vec!["new:eth0".into()]), 0));
+        let null = json!({ "cni.dev/attachments": one("old"), "cni.dev/valid-attachments": null });
+        assert_eq!(read(null), (Some(vec!["old:eth0".into()]), 0));
+    }
+
+    #[test]
+    fn a_member_that_cannot_be_read_is_a_fault_and_no_garbage() {
+        for (member, faults) in [
+            (json!({ "containerID": "../../etc", "ifname": "eth0" }), 1),
+            (json!({ "containerID": "c1", "ifname": "a/b" }), 1),
+            (json!({ "containerID": "", "ifname": "" }), 2),
+            (json!({ "containerID": 1, "ifname": null }), 2),
+            (json!({}), 2),
+            (json!("c1"), 1),
+        ] {
+            assert_eq!(read(json!({ "cni.dev/valid-attachments": [member] })).1, faults);
+        }
+        assert_eq!(read(json!({ "cni.dev/valid-attachments": {} })), (None, 1));
+    }
+}

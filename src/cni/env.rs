@@ -1,0 +1,378 @@
+//! Pure. The environment that the runtime starts the plugin with.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use super::attachment::Attachment;
+use super::error::CniError;
+use super::version::Version;
+use crate::net::IfName;
+
+/// What the runtime asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Attach a container.
+    Add,
+    /// Detach it.
+    Del,
+    /// Is it still as ADD left it?
+    Check,
+    /// Remove what no listed attachment owns.
+    Gc,
+    /// Could an ADD be served?
+    Status,
+    /// Which versions of the protocol?
+    Version,
+}
+
+impl Command {
+    const ALL: [Command; 6] = [
+        Command::Add,
+        Command::Del,
+        Command::Check,
+        Command::Gc,
+        Command::Status,
+        Command::Version,
+    ];
+
+    /// As it stands in `CNI_COMMAND`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Command::Add => "ADD",
+            Command::Del => "DEL",
+            Command::Check => "CHECK",
+            Command::Gc => "GC",
+            Command::Status => "STATUS",
+            Command::Version => "VERSION",
+        }
+    }
+
+    /// The first version of the protocol that has this command.
+    pub fn since(self) -> Version {
+        match self {
+            Command::Check => Version::V040,
+            Command::Gc | Command::Status => Version::V110,
+            Command::Add | Command::Del | Command::Version => Version::V010,
+        }
+    }
+
+    /// The variables it cannot do without, in the order an error lists them.
+    ///
+    /// Source: CNI SPEC, section 2; `CNI_PATH` as the reference skeleton has it.
+    fn required(self) -> &'static [&'static str] {
+        match self {
+            Command::Add | Command::Check => &[CONTAINER_ID, NETNS, IFNAME, PATH],
+            Command::Del => &[CONTAINER_ID, IFNAME, PATH],
+            Command::Gc | Command::Status => &[PATH],
+            Command::Version => &[],
+        }
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A container's network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Netns {
+    /// `CNI_NETNS` exactly as given: what a result calls `sandbox`.
+    pub path: String,
+    /// It may be the plugin's own namespace (`CNI_NETNS_OVERRIDE`).
+    pub may_be_own: bool,
+}
+
+/// A command with all it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// ADD.
+    Add(Attachment, Netns),
+    /// DEL; the namespace may be gone.
+    Del(Attachment, Option<Netns>),
+    /// CHECK.
+    Check(Attachment, Netns),
+    /// GC.
+    Gc,
+    /// STATUS.
+    Status,
+    /// VERSION.
+    Version,
+}
+
+/// The environment of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// What to do.
+    pub call: Call,
+    /// `CNI_ARGS`, or empty.
+    pub args: String,
+    /// The trace that the runtime works under (W3C `traceparent`), for the log.
+    pub trace: Option<String>,
+}
+
+impl Environment {
+    /// Reads the variables that `lookup` gives; `None` if there is no `CNI_COMMAND`, which means
+    /// that a human typed the program's name. An empty variable is a missing one, and one that
+    /// the command does not need is not looked at.
+    ///
+    /// # Errors
+    /// Code 4: an unknown command, all the variables that are missing, or one that is wrong.
+    pub fn parse(
+        lookup: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Environment>, CniError> {
+        let variables = Variables(lookup);
+        let Some(command) = variables.optional(COMMAND)? else {
+            return Ok(None);
+        };
+        let known = Command::ALL.into_iter().find(|known| known.as_str() == command);
+        let command = known.ok_or_else(|| {
+            let known = Command::ALL.map(Command::as_str).join(", ");
+            CniError::environment(format!("unknown CNI_COMMAND: {command}"))
+                .with_details(format!("CNI_COMMAND is one of {known}"))
+        })?;
+        variables.require(command.required())?;
+        let call = match command {
+            Command::Add => Call::Add(variables.attachment()?, variables.netns()?),
+            Command::Check => Call::Check(variables.attachment()?, variables.netns()?),
+            Command::Del => Call::Del(variables.attachment()?, variables.netns_if_any()?),
+            Command::Gc => Call::Gc,
+            Command::Status => Call::Status,
+            Command::Version => Call::Version,
+        };
+        let attaches = matches!(call, Call::Add(..) | Call::Del(..) | Call::Check(..));
+        let args = if attaches { variables.optional(ARGS)? } else { None };
+        // Nobody's call fails for want of a trace.
+        let trace = variables.optional(TRACE).unwrap_or_default();
+        Ok(Some(Environment { call, args: args.unwrap_or_default(), trace }))
+    }
+
+    /// The command of the call.
+    pub fn command(&self) -> Command {
+        match self.call {
+            Call::Add(..) => Command::Add,
+            Call::Del(..) => Command::Del,
+            Call::Check(..) => Command::Check,
+            Call::Gc => Command::Gc,
+            Call::Status => Command::Status,
+            Call::Version => Command::Version,
+        }
+    }
+}
+
+const COMMAND: &str = "CNI_COMMAND";
+const CONTAINER_ID: &str = "CNI_CONTAINERID";
+const NETNS: &str = "CNI_NETNS";
+const NETNS_OVERRIDE: &str = "CNI_NETNS_OVERRIDE";
+const IFNAME: &str = "CNI_IFNAME";
+const ARGS: &str = "CNI_ARGS";
+const PATH: &str = "CNI_PATH";
+const TRACE: &str = "TRACEPARENT";
+
+struct Variables<F>(F);
+
+impl<F: Fn(&str) -> Option<OsString>> Variables<F> {
+    /// Every one of `names` is there, or one error lists those that are not.
+    fn require(&self, names: &[&str]) -> Result<(), CniError> {
+        let missing = |name: &&&str| (self.0)(name).is_none_or(|value| value.is_empty());
+        let missing: Vec<&str> = names.iter().filter(missing).copied().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let missing = missing.join(", ");
+        Err(CniError::environment(format!("required environment variables are missing: {missing}")))
+    }
+
+    fn optional(&self, name: &str) -> Result<Option<String>, CniError> {
+        let value = (self.0)(name).filter(|value| !value.is_empty());
+        let text = value.map(OsString::into_string).transpose();
+        text.map_err(|value| {
+            CniError::environment(format!("{name} is not UTF-8"))
+                .with_details(value.to_string_lossy().into_owned())
+        })
+    }
+
+    /// A variable that [`Variables::require`] has seen.
+    fn required(&self, name: &str) -> Result<String, CniError> {
+        Ok(self.optional(name)?.unwrap_or_default())
+    }
+
+    fn attachment(&self) -> Result<Attachment, CniError> {
+        let id = self.required(CONTAINER_ID)?;
+        let container_id = id.parse().map_err(|error| {
+            CniError::environment(format!("invalid {CONTAINER_ID}: {error}")).with_details(&id)
+        })?;
+        let name = self.required(IFNAME)?;
+        let ifname: IfName = name.parse().map_err(|error| {
+            CniError::environment(format!("invalid {IFNAME}: {error}")).with_details(&name)
+        })?;
+        Ok(Attachment { container_id, ifname })
+    }
+
+    fn netns(&self) -> Result<Netns, CniError> {
+        let may_be_own = self.optional(NETNS_OVERRIDE)?;
+        let may_be_own =
+            may_be_own.is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
+        Ok(Netns { path: self.required(NETNS)?, may_be_own })
+    }
+
+    fn netns_if_any(&self) -> Result<Option<Netns>, CniError> {
+        Ok(Some(self.netns()?).filter(|netns| !netns.path.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    const ALL: [(&str, &str); 6] = [
+        (CONTAINER_ID, "some-container-id"),
+        (NETNS, "/run/netns/some"),
+        (IFNAME, "eth0"),
+        (PATH, "/opt/cni/bin"),
+        (ARGS, "K=V"),
+        (TRACE, "00-1-2-01"),
+    ];
+
+    /// `command` with the variables of [`ALL`] but `without`, some of them `changed`.
+    fn parse(
+        command: &str,
+        without: &[&str],
+        changed: &[(&str, &str)],
+    ) -> Result<Option<Environment>, CniError> {
+        Environment::parse(|name| {
+            if name == COMMAND {
+                return Some(command.into());
+            }
+            let given = changed.iter().chain(&ALL).find(|(given, _)| *given == name);
+            given.filter(|_| !without.contains(&name)).map(|(_, value)| value.into())
+        })
+    }
+
+    fn refusal(command: &str, without: &[&str], changed: &[(&str, &str)]) -> CniError {
+        let error = parse(command, without, changed).unwrap_err();
+        assert_eq!(error.code, 4, "{error:?}");
+        error
+    }
+
+    fn attachment() -> Attachment {
+        Attachment {
+            container_id: "some-container-id".parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn add_gets_exactly_what_was_given() {
+        let netns = Netns { path: "/run/netns/some".into(), may_be_own: false };
+        let expected = Environment {
+            call: Call::Add(attachment(), netns),
+            args: "K=V".into(),
+            trace: Some("00-1-2-01".into()),
+        };
+        assert_eq!(parse("ADD", &[], &[]), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn a_container_id_with_strange_characters_is_refused_and_shown() {
+        for command in ["ADD", "CHECK", "DEL"] {
+            let error = refusal(command, &[], &[(CONTAINER_ID, "some-%%container-id")]);
+            assert_eq!(error.details.as_deref(), Some("some-%%container-id"));
+        }
+    }
+
+    #[test]
+    fn interface_names_that_the_kernel_would_refuse() {
+        for bad in ["1234567890123456", ".", "..", "test/test", "test:test", "test test"] {
+            for command in ["ADD", "CHECK", "DEL"] {
+                let error = refusal(command, &[], &[(IFNAME, bad)]);
+                assert!(error.msg.contains("CNI_IFNAME"), "{error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_variable_that_add_and_check_need_is_named_when_it_is_missing() {
+        for command in ["ADD", "CHECK"] {
+            for name in [CONTAINER_ID, NETNS, IFNAME, PATH] {
+                assert!(refusal(command, &[name], &[]).msg.ends_with(&format!(": {name}")));
+                assert!(refusal(command, &[], &[(name, "")]).msg.ends_with(&format!(": {name}")));
+            }
+            assert_eq!(parse(command, &[ARGS], &[]).unwrap().unwrap().args, "");
+        }
+    }
+
+    #[test]
+    fn everything_missing_is_one_error_in_order() {
+        let error = refusal("ADD", &[PATH, IFNAME, NETNS], &[]);
+        let expected =
+            "required environment variables are missing: CNI_NETNS, CNI_IFNAME, CNI_PATH";
+        assert_eq!(error.msg, expected);
+    }
+
+    #[test]
+    fn del_does_without_a_namespace() {
+        let expected = Call::Del(attachment(), None);
+        for parsed in [parse("DEL", &[NETNS, ARGS], &[]), parse("DEL", &[], &[(NETNS, "")])] {
+            assert_eq!(parsed.unwrap().unwrap().call, expected);
+        }
+        assert!(refusal("DEL", &[CONTAINER_ID], &[]).msg.contains(CONTAINER_ID));
+    }
+
+    #[test]
+    fn gc_and_status_need_the_path_alone_and_ignore_the_rest() {
+        let rest = [CONTAINER_ID, NETNS, IFNAME, ARGS];
+        let garbage = [(CONTAINER_ID, "../.."), (IFNAME, "a/b"), (NETNS, "%"), (ARGS, ";;")];
+        for (command, call) in [("GC", Call::Gc), ("STATUS", Call::Status)] {
+            assert_eq!(parse(command, &rest, &[]).unwrap().unwrap().call, call);
+            let ignored = parse(command, &[], &garbage).unwrap().unwrap();
+            assert_eq!((ignored.call, ignored.args), (call, String::new()));
+            assert!(refusal(command, &[PATH], &[]).msg.contains(PATH));
+        }
+    }
+
+    #[test]
+    fn version_needs_nothing() {
+        let found = Environment::parse(|name| (name == COMMAND).then(|| "VERSION".into()));
+        assert_eq!(found.unwrap().unwrap().call, Call::Version);
+    }
+
+    #[test]
+    fn an_unknown_command_is_named() {
+        for bad in ["NOPE", "add", "UPDATE"] {
+            let error = refusal(bad, &[], &[]);
+            assert_eq!(error.msg, format!("unknown CNI_COMMAND: {bad}"));
+        }
+    }
+
+    #[test]
+    fn no_command_is_a_human() {
+        assert_eq!(Environment::parse(|_| None), Ok(None));
+        assert_eq!(Environment::parse(|name| (name == COMMAND).then(OsString::new)), Ok(None));
+    }
+
+    #[test]
+    fn the_override_is_1_or_true_in_any_case() {
+        let may = |value| match parse("ADD", &[], &[(NETNS_OVERRIDE, value)]).unwrap().unwrap().call
+        {
+            Call::Add(_, netns) => netns.may_be_own,
+            other => panic!("{other:?}"),
+        };
+        assert!(["1", "true", "TRUE", "True"].into_iter().all(may));
+        assert!(!["", "0", "false", "yes"].into_iter().any(may));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_refused_by_name() {
+        let found = Environment::parse(|name| match name {
+            COMMAND => Some("ADD".into()),
+            NETNS => Some(OsString::from_vec(vec![b'/', 0xff])),
+            _ => Some("x".into()),
+        });
+        let error = found.unwrap_err();
+        assert_eq!((error.code, error.msg.as_str()), (4, "CNI_NETNS is not UTF-8"));
+    }
+}

@@ -1,0 +1,349 @@
+//! Pure. Reading JSON of strangers: keys in any case, every fault kept with its path.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use ipnetwork::IpNetwork;
+use serde_json::Value;
+
+use super::error::{CniError, code};
+use crate::net::{Family, subnet};
+
+/// A value that cannot be used, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The keys and places on the way to the value: `ipam.ranges[0][1].subnet`.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub text: String,
+    /// The value makes sense, but asks for something that humanz does not have.
+    pub unsupported: bool,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.text)
+    }
+}
+
+/// The error that names all of `faults` (at least one): code 2 if all are fields that humanz does
+/// not have, else 7.
+pub(super) fn error(faults: &[Fault]) -> CniError {
+    let texts: Vec<String> = faults.iter().map(Fault::to_string).collect();
+    let all = texts.join("; ");
+    if faults.iter().all(|fault| fault.unsupported) {
+        CniError::new(code::UNSUPPORTED_FIELD, format!("unsupported field {all}"))
+    } else {
+        CniError::config(format!("invalid network configuration: {all}"))
+    }
+}
+
+/// The faults met so far.
+#[derive(Debug, Default)]
+pub(super) struct Faults(RefCell<Vec<Fault>>);
+
+impl Faults {
+    /// All of them, in the order they were met.
+    pub fn into_vec(self) -> Vec<Fault> {
+        self.0.into_inner()
+    }
+
+    fn push(&self, path: String, text: String, unsupported: bool) {
+        self.0.borrow_mut().push(Fault { path, text, unsupported });
+    }
+}
+
+/// One value of a document, never null. The readers give `None` after keeping the fault.
+#[derive(Clone, Debug)]
+pub(super) struct Field<'a> {
+    value: &'a Value,
+    path: String,
+    faults: &'a Faults,
+}
+
+impl<'a> Field<'a> {
+    /// A whole document.
+    pub fn root(value: &'a Value, faults: &'a Faults) -> Field<'a> {
+        Field { value, path: String::new(), faults }
+    }
+
+    /// The same value, kept in another list of faults.
+    pub fn reporting_to<'b>(&self, faults: &'b Faults) -> Field<'b>
+    where
+        'a: 'b,
+    {
+        Field { value: self.value, path: self.path.clone(), faults }
+    }
+
+    /// The value as it stands.
+    pub fn value(&self) -> &'a Value {
+        self.value
+    }
+
+    /// The path of `key` in this object.
+    fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// What stands under `key`; `None` if that is nothing or null, or this is not an object (then
+    /// [`Field::object`] has said so).
+    ///
+    /// A key spelled exactly so wins over one in other case: runtimes written in Go compare
+    /// without case, and one library writes both `cniVersion` and `CNIVersion`.
+    pub fn get(&self, key: &str) -> Option<Field<'a>> {
+        let fields = self.value.as_object()?;
+        let exact = fields.get(key).filter(|value| !value.is_null());
+        let any = || {
+            let others = fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(key));
+            others.map(|(_, value)| value).find(|value| !value.is_null())
+        };
+        let value = exact.or_else(any)?;
+        Some(Field { value, path: self.path_of(key), faults: self.faults })
+    }
+
+    /// The object under `key`.
+    pub fn object(&self, key: &str) -> Option<Field<'a>> {
+        let field = self.get(key)?;
+        if field.value.is_object() { Some(field) } else { field.refuse("an object") }
+    }
+
+    /// `key` stands here, be it with null.
+    pub fn has(&self, key: &str) -> bool {
+        let fields = self.value.as_object();
+        fields.is_some_and(|fields| fields.keys().any(|other| other.eq_ignore_ascii_case(key)))
+    }
+
+    /// The keys and values of this object; null values are left out.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> + '_ {
+        let fields = self.value.as_object().into_iter().flatten();
+        fields.filter(|(_, value)| !value.is_null()).map(|(key, value)| {
+            let field = Field { value, path: self.path_of(key), faults: self.faults };
+            (key.as_str(), field)
+        })
+    }
+
+    /// The members of this list, read by `read`; `right` says what they are.
+    pub fn list<T>(&self, right: &str, read: impl Fn(Field<'a>) -> Option<T>) -> Option<Vec<T>> {
+        let Some(members) = self.value.as_array() else {
+            return self.refuse(&format!("a list of {right}"));
+        };
+        let members = members.iter().enumerate().map(|(place, value)| Field {
+            value,
+            path: format!("{}[{place}]", self.path),
+            faults: self.faults,
+        });
+        Some(members.filter_map(read).collect())
+    }
+
+    /// `true` or `false`.
+    pub fn bool(&self) -> Option<bool> {
+        self.value.as_bool().or_else(|| self.refuse("true or false"))
+    }
+
+    /// A text.
+    pub fn text(&self) -> Option<&'a str> {
+        self.value.as_str().or_else(|| self.refuse("a text"))
+    }
+
+    /// A text; `None` if it is empty.
+    pub fn filled(&self) -> Option<&'a str> {
+        self.text().filter(|text| !text.is_empty())
+    }
+
+    /// A list of texts.
+    pub fn texts(&self) -> Option<Vec<String>> {
+        self.list("texts", |member| member.text().map(str::to_owned))
+    }
+
+    /// A whole number in `range`.
+    pub fn number(&self, range: RangeInclusive<u32>) -> Option<u32> {
+        let number = self.value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let right = || format!("a whole number from {} to {}", range.start(), range.end());
+        number.filter(|number| range.contains(number)).or_else(|| self.refuse(&right()))
+    }
+
+    /// A text that `T` takes; `None` if it is empty.
+    pub fn parsed<T>(&self) -> Option<T>
+    where
+        T: FromStr,
+        T::Err: fmt::Display,
+    {
+        match self.filled()?.parse() {
+            Ok(value) => Some(value),
+            Err(error) => self.fault(error.to_string()),
+        }
+    }
+
+    /// An IP address without a prefix length; `None` if the text is empty.
+    pub fn address(&self) -> Option<IpAddr> {
+        let address = self.filled()?.parse().ok();
+        address.or_else(|| self.refuse("an IP address, as in 10.244.1.2 or fd00::2"))
+    }
+
+    /// An IP address; a prefix length behind it is looked at and dropped.
+    pub fn address_or_cidr(&self) -> Option<IpAddr> {
+        let address = self.text()?;
+        let right = "an IP address, as in 10.244.1.2 or 10.244.1.2/24";
+        address_or_cidr(address).or_else(|| self.refuse(right))
+    }
+
+    /// An address with a prefix length.
+    pub fn cidr(&self) -> Option<IpNetwork> {
+        let cidr = cidr(self.text()?);
+        cidr.or_else(|| self.refuse("an address with a prefix length, as in 10.244.1.0/24"))
+    }
+
+    /// An address with a prefix length and no bits set behind it.
+    pub fn network(&self) -> Option<IpNetwork> {
+        let written = self.cidr()?;
+        let network = subnet::masked(written);
+        if network == written {
+            return Some(network);
+        }
+        self.fault(format!("{written} has host bits set; the subnet is {network}"))
+    }
+
+    /// Keeps the fault that this is not `right`.
+    pub fn refuse<T>(&self, right: &str) -> Option<T> {
+        self.fault(format!("must be {right}, not {}", shown(self.value)))
+    }
+
+    /// Keeps the fault that humanz does not have what this asks for.
+    pub fn unsupported(&self, instead: &str) {
+        let text = format!("{} ({instead})", shown(self.value));
+        self.faults.push(self.path.clone(), text, true);
+    }
+
+    /// Keeps faults that were met in this value.
+    pub fn report<T>(&self, faults: Vec<Fault>) -> Option<T> {
+        self.faults.0.borrow_mut().extend(faults);
+        None
+    }
+
+    /// Keeps a fault of what stands (or should stand) at `path` in this object.
+    pub fn fault_at(&self, path: &str, text: impl Into<String>) {
+        self.faults.push(self.path_of(path), text.into(), false);
+    }
+
+    /// Keeps a fault of this value.
+    pub fn fault<T>(&self, text: impl Into<String>) -> Option<T> {
+        self.faults.push(self.path.clone(), text.into(), false);
+        None
+    }
+}
+
+/// `text` as address/length. Other than in [`IpNetwork`]'s own reading, the length must be there,
+/// and be a number.
+pub(super) fn cidr(text: &str) -> Option<IpNetwork> {
+    let (address, length) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let digits = (1..=3).contains(&length.len()) && length.bytes().all(|b| b.is_ascii_digit());
+    let length: u8 = length.parse().ok().filter(|_| digits)?;
+    (length <= Family::of(address).bits()).then(|| subnet::with_prefix(address, length))
+}
+
+/// `text` as an address, with or without a length behind it.
+pub(super) fn address_or_cidr(text: &str) -> Option<IpAddr> {
+    text.parse().ok().or_else(|| cidr(text).map(|network| network.ip()))
+}
+
+/// `value` as JSON, cut after 60 characters.
+fn shown(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = match value {
+        // Not worth writing out whole: it may have megabytes.
+        Value::Array(_) => return "a list".to_owned(),
+        Value::Object(_) => return "an object".to_owned(),
+        Value::String(text) => format!("{:?}", text.chars().take(LONGEST).collect::<String>()),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The faults that `read` leaves in `document`.
+    fn faults<T>(document: &Value, read: impl Fn(&Field) -> T) -> Vec<String> {
+        let faults = Faults::default();
+        read(&Field::root(document, &faults));
+        faults.into_vec().iter().map(Fault::to_string).collect()
+    }
+
+    #[test]
+    fn keys_match_in_any_case_and_the_exact_one_wins() {
+        let document = json!({ "CNIVersion": "old", "cniVersion": "new", "bandWidth": "x" });
+        let none = Faults::default();
+        let root = Field::root(&document, &none);
+        assert_eq!(root.get("cniVersion").unwrap().text(), Some("new"));
+        assert_eq!(root.get("bandwidth").unwrap().text(), Some("x"));
+    }
+
+    #[test]
+    fn null_is_nothing() {
+        let document = json!({ "mtu": null, "MTU": 9000, "dns": null });
+        let none = Faults::default();
+        let root = Field::root(&document, &none);
+        assert_eq!(root.get("mtu").unwrap().number(0..=9999), Some(9000));
+        assert!(root.get("dns").is_none() && root.has("dns"));
+    }
+
+    #[test]
+    fn a_fault_names_path_value_and_what_is_right() {
+        let document = json!({ "ipam": { "ranges": [[{}, { "subnet": 7 }]] }, "mtu": "x" });
+        let subnets = |root: &Field| {
+            let ranges = root.object("ipam")?.get("ranges")?;
+            ranges.list("lists", |set| set.list("ranges", |range| range.get("subnet")?.cidr()))
+        };
+        let expected = "ipam.ranges[0][1].subnet: must be a text, not 7";
+        assert_eq!(faults(&document, subnets), [expected]);
+        let expected = "mtu: must be a whole number from 0 to 65535, not \"x\"";
+        assert_eq!(faults(&document, |root| root.get("mtu")?.number(0..=65535)), [expected]);
+        let expected = "mtu: must be an object, not \"x\"";
+        assert_eq!(faults(&document, |root| root.object("mtu").is_none()), [expected]);
+    }
+
+    #[test]
+    fn numbers_are_whole_and_in_range() {
+        for bad in [json!(-1), json!(1.5), json!(1500.0), json!("1"), json!(5_000_000_000u64)] {
+            let document = json!({ "n": bad });
+            let found = faults(&document, |root| root.get("n")?.number(0..=u32::MAX));
+            assert_eq!(found.len(), 1, "{document}");
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_cut() {
+        let document = json!({ "mtu": "ü".repeat(5000) });
+        let found = faults(&document, |root| root.get("mtu")?.bool());
+        assert!(found[0].chars().count() < 120, "{found:?}");
+    }
+
+    #[test]
+    fn addresses_with_a_length() {
+        assert_eq!(cidr("10.1.2.3/24"), Some("10.1.2.3/24".parse().unwrap()));
+        assert_eq!(cidr("fd00::1/64"), Some("fd00::1/64".parse().unwrap()));
+        let bad = ["10.1.2.3", "10.1.2.3/", "10.1.2.3/33", "10.1.2.3/+8", "10.1.2.3/255.0.0.0"];
+        for bad in bad.into_iter().chain(["10.1.2/24", "fd00::/129", "/24", "", "fd00::1%eth0/64"])
+        {
+            assert_eq!(cidr(bad), None, "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn the_error_is_2_only_if_everything_is_unsupported() {
+        let fault = |unsupported| Fault { path: "p".into(), text: "t".into(), unsupported };
+        assert_eq!(error(&[fault(true), fault(true)]).code, 2);
+        assert_eq!(error(&[fault(true), fault(false)]).code, 7);
+        assert_eq!(error(&[fault(false)]).msg, "invalid network configuration: p: t");
+    }
+}

@@ -1,0 +1,52 @@
+//! Pure. What a pod asks for, and which of several who ask is heard.
+
+use std::net::IpAddr;
+
+use super::json::Field;
+use crate::net::Mac;
+
+/// Addresses and MAC that a pod asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Addresses; all of them must be granted. Empty: any.
+    pub ips: Vec<IpAddr>,
+    /// The MAC of the container's interface.
+    pub mac: Option<Mac>,
+}
+
+impl Wishes {
+    /// These wishes; where they say nothing, those of `weaker`. Addresses are never mixed.
+    ///
+    /// Source: CNI conventions: a capability beats `args`, which beats `CNI_ARGS`.
+    pub fn or(self, weaker: Wishes) -> Wishes {
+        let ips = if self.ips.is_empty() { weaker.ips } else { self.ips };
+        Wishes { ips, mac: self.mac.or(weaker.mac) }
+    }
+
+    /// The keys `ips` (with or without prefix lengths, which are dropped) and `mac` of an object.
+    pub(super) fn read(field: &Field) -> Wishes {
+        let list = field.get("ips");
+        let ips = list.and_then(|list| list.list("addresses", |ip| ip.address_or_cidr()));
+        let mac = field.get("mac").and_then(|mac| mac.parsed());
+        Wishes { ips: ips.unwrap_or_default(), mac }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes(ips: &[&str], mac: &str) -> Wishes {
+        let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        Wishes { ips, mac: mac.parse().ok() }
+    }
+
+    #[test]
+    fn the_stronger_voice_is_heard_key_by_key() {
+        let strong = wishes(&["10.1.2.3"], "");
+        let weak = wishes(&["10.1.2.4", "fd00::4"], "0a:00:00:00:00:04");
+        assert_eq!(strong.clone().or(weak.clone()), wishes(&["10.1.2.3"], "0a:00:00:00:00:04"));
+        assert_eq!(weak.clone().or(strong), weak);
+        assert_eq!(Wishes::default().or(weak.clone()), weak);
+    }
+}
