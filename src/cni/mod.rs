@@ -3,10 +3,13 @@
 pub mod args;
 pub mod attachment;
 pub mod config;
+pub mod dns;
 pub mod env;
 pub mod error;
 mod json;
 pub mod name;
+pub mod result;
+pub mod route;
 pub mod version;
 pub mod wishes;
 
@@ -15,4 +18,6 @@ pub use config::RangeConf;
 pub use error::CniError;
 pub use json::Fault;
 pub use name::Name;
+pub use result::CniResult;
+pub use route::Route;
 pub use version::Version;

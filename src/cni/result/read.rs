@@ -1,0 +1,111 @@
+//! Pure. Reading a result, of any version.
+
+use std::str::FromStr;
+
+use super::{CniResult, Interface, IpConfig};
+use crate::cni::dns::Dns;
+use crate::cni::json::Field;
+use crate::cni::route::Route;
+use crate::cni::version::{Version, listed};
+use crate::net::Family;
+
+/// The result in `field`. After a fault it may lack something.
+pub(super) fn result(field: &Field, version: Version) -> Option<CniResult> {
+    if !field.value().is_object() {
+        return field.refuse("an object");
+    }
+    check_version(field, version);
+    let mut result = if version < Version::V030 { by_family(field) } else { by_list(field) };
+    result.dns = field.object("dns").map(|dns| Dns::read(&dns)).unwrap_or_default();
+    Some(result)
+}
+
+/// A result without a version has the network's.
+fn check_version(field: &Field, version: Version) {
+    let Some(own) = field.get("cniVersion") else { return };
+    let Some(text) = own.filled() else { return };
+    if Version::from_str(text) != Ok(version) {
+        let supported = listed();
+        own.refuse::<()>(&format!("{version} as the network's (supported are {supported})"));
+    }
+}
+
+/// 0.1.0 and 0.2.0: `ip4` and `ip6`.
+fn by_family(field: &Field) -> CniResult {
+    let mut result = CniResult::default();
+    for (key, family) in [("ip4", Family::V4), ("ip6", Family::V6)] {
+        let Some(half) = field.object(key) else { continue };
+        result.routes.extend(routes(&half));
+        result.ips.extend(ip(&half, "ip", Some(family)));
+    }
+    result
+}
+
+/// 0.3.0 and later: `interfaces`, `ips` and `routes`.
+fn by_list(field: &Field) -> CniResult {
+    let list = field.get("interfaces");
+    let interfaces = list.and_then(|list| list.list("interfaces", |member| interface(&member)));
+    let list = field.get("ips");
+    let ips = list.and_then(|list| list.list("addresses", |member| ip(&member, "address", None)));
+    let result = CniResult {
+        interfaces: interfaces.unwrap_or_default(),
+        ips: ips.unwrap_or_default(),
+        routes: routes(field),
+        dns: Dns::default(),
+    };
+    for (place, ip) in result.ips.iter().enumerate() {
+        if ip.interface.is_some_and(|index| index >= result.interfaces.len()) {
+            let count = result.interfaces.len();
+            let path = format!("ips[{place}].interface");
+            field.fault_at(&path, format!("points past the {count} interfaces"));
+        }
+    }
+    result
+}
+
+fn routes(field: &Field) -> Vec<Route> {
+    let list = field.get("routes");
+    let routes = list.and_then(|list| list.list("routes", |route| Route::read(&route)));
+    routes.unwrap_or_default()
+}
+
+fn interface(field: &Field) -> Option<Interface> {
+    if !field.value().is_object() {
+        return field.refuse("an object {name, mac, sandbox}");
+    }
+    let text = |key: &str| field.get(key)?.filled().map(str::to_owned);
+    let mtu = field.get("mtu").and_then(|mtu| mtu.number(0..=u32::MAX));
+    let name = match field.get("name") {
+        Some(name) => name.text()?.to_owned(),
+        None => return field.fault("name is missing"),
+    };
+    Some(Interface {
+        name,
+        mac: text("mac"),
+        mtu: mtu.filter(|mtu| *mtu != 0),
+        sandbox: text("sandbox"),
+        socket_path: text("socketPath"),
+        pci_id: text("pciID"),
+    })
+}
+
+/// An address that stands under `key`, of `family` if that is given.
+fn ip(field: &Field, key: &str, family: Option<Family>) -> Option<IpConfig> {
+    if !field.value().is_object() {
+        return field.refuse(&format!("an object {{{key}, gateway}}"));
+    }
+    let Some(address) = field.get(key) else {
+        return field.fault(format!("{key} is missing"));
+    };
+    let gateway = field.get("gateway").and_then(|gateway| gateway.address());
+    let interface = field.get("interface").and_then(|index| index.number(0..=u32::MAX));
+    let found = address.cidr()?;
+    if let Some(family) = family.filter(|family| *family != Family::of(found.ip())) {
+        return address.refuse(&format!("an {family} address with a prefix length"));
+    }
+    Some(IpConfig {
+        address: found,
+        gateway,
+        interface: interface.and_then(|index| usize::try_from(index).ok()),
+    })
+}

@@ -1,0 +1,151 @@
+//! Pure. Routes as they stand in configurations and results.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde_json::{Map, Value, json};
+
+use super::json::Field;
+use super::version::Version;
+use crate::net::Family;
+
+/// One route of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where to; no host bits when it comes from a configuration.
+    pub dst: IpNetwork,
+    /// By which gateway; absent: the gateway of the container's address in that family.
+    pub gw: Option<IpAddr>,
+    /// Bytes; at least 1.
+    pub mtu: Option<u32>,
+    /// Largest TCP segment to announce, bytes; at least 1.
+    pub advmss: Option<u32>,
+    /// The lower, the sooner used; at least 1.
+    pub priority: Option<u32>,
+    /// Routing table; 0 (unspecified) is not the same as absent.
+    pub table: Option<u32>,
+    /// `rtm_scope` of linux/rtnetlink.h; 0 (universe) is not the same as absent.
+    pub scope: Option<u8>,
+}
+
+impl Route {
+    /// A route with nothing but destination and gateway.
+    pub fn new(dst: IpNetwork, gw: Option<IpAddr>) -> Route {
+        Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
+    }
+
+    /// The destination's family.
+    pub fn family(&self) -> Family {
+        Family::of(self.dst.ip())
+    }
+
+    /// To everywhere: 0.0.0.0/0 or ::/0.
+    pub fn is_default(&self) -> bool {
+        self.dst.prefix() == 0
+    }
+
+    /// A route of a configuration.
+    pub(super) fn read_configured(field: &Field) -> Option<Route> {
+        let route = Route::read(field)?;
+        field.get("dst")?.network()?;
+        match route.gw {
+            Some(gw) if Family::of(gw) != route.family() => {
+                field.fault(format!("gateway {gw} is not of the family of {}", route.dst))
+            }
+            _ => Some(route),
+        }
+    }
+
+    /// A route of somebody's result.
+    pub(super) fn read(field: &Field) -> Option<Route> {
+        if !field.value().is_object() {
+            return field.refuse("an object {dst, gw}");
+        }
+        let Some(dst) = field.get("dst") else {
+            return field.fault("dst is missing");
+        };
+        let counted = |key: &str| field.get(key)?.number(0..=u32::MAX).filter(|n| *n != 0);
+        let scope = field.get("scope").and_then(|scope| scope.number(0..=255));
+        Some(Route {
+            dst: dst.cidr()?,
+            gw: field.get("gw").and_then(|gw| gw.address()),
+            mtu: counted("mtu"),
+            advmss: counted("advmss"),
+            priority: counted("priority"),
+            table: field.get("table").and_then(|table| table.number(0..=u32::MAX)),
+            scope: scope.and_then(|scope| u8::try_from(scope).ok()),
+        })
+    }
+
+    /// As it stands in a result of `version`: more than `dst` and `gw` from 1.0.0 on.
+    pub(super) fn to_json(self, version: Version) -> Value {
+        let mut object = Map::from_iter([("dst".to_owned(), json!(self.dst.to_string()))]);
+        let mut put = |key: &str, value: Option<Value>| {
+            object.extend(value.map(|value| (key.to_owned(), value)));
+        };
+        put("gw", self.gw.map(|gw| json!(gw.to_string())));
+        if version >= Version::V100 {
+            put("mtu", self.mtu.map(Value::from));
+            put("advmss", self.advmss.map(Value::from));
+            put("priority", self.priority.map(Value::from));
+            put("table", self.table.map(Value::from));
+            put("scope", self.scope.map(Value::from));
+        }
+        Value::Object(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cni::json::{Fault, Faults};
+
+    fn read(document: Value) -> (Option<Route>, Vec<String>) {
+        let faults = Faults::default();
+        let route = Route::read_configured(&Field::root(&document, &faults));
+        (route, faults.into_vec().iter().map(Fault::to_string).collect())
+    }
+
+    #[test]
+    fn every_key_is_read_and_written() {
+        let document = json!({
+            "dst": "10.0.0.0/8", "gw": "10.1.2.1", "mtu": 1400, "advmss": 1360,
+            "priority": 100, "table": 5000, "scope": 200,
+        });
+        let (route, faults) = read(document.clone());
+        assert_eq!((route.unwrap().to_json(Version::V110), faults.len()), (document, 0));
+    }
+
+    #[test]
+    fn older_results_have_destination_and_gateway_alone() {
+        let (route, _) = read(json!({ "dst": "::/0", "gw": "fd00::1", "mtu": 1400, "table": 0 }));
+        let expected = json!({ "dst": "::/0", "gw": "fd00::1" });
+        assert_eq!(route.unwrap().to_json(Version::V040), expected);
+    }
+
+    #[test]
+    fn zero_is_absent_but_for_table_and_scope() {
+        let zeros = json!({ "mtu": 0, "advmss": 0, "priority": 0, "table": 0, "scope": 0,
+            "dst": "0.0.0.0/0", "gw": "" });
+        let (route, faults) = read(zeros);
+        let expected = json!({ "dst": "0.0.0.0/0", "table": 0, "scope": 0 });
+        assert_eq!((route.unwrap().to_json(Version::V110), faults.len()), (expected, 0));
+    }
+
+    #[test]
+    fn what_is_no_route_is_refused() {
+        for (bad, why) in [
+            (json!({ "gw": "10.0.0.1" }), ": dst is missing"),
+            (json!({ "dst": "10.0.0.1" }), "dst: must be an address with a prefix length"),
+            (json!({ "dst": "10.0.0.1/8" }), "dst: 10.0.0.1/8 has host bits set"),
+            (json!({ "dst": "::/0", "gw": "10.0.0.1" }), "gateway 10.0.0.1 is not of the family"),
+            (json!({ "dst": "::/0", "scope": 256 }), "scope: must be a whole number from 0 to 255"),
+            (json!({ "dst": "::/0", "table": -1 }), "table: must be"),
+            (json!({ "dst": "::/0", "mtu": "1400" }), "mtu: must be"),
+            (json!("default"), "must be an object"),
+        ] {
+            let (_, faults) = read(bad);
+            assert!(faults.len() == 1 && faults[0].contains(why), "{why:?}: {faults:?}");
+        }
+    }
+}
