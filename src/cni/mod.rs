@@ -1,4 +1,10 @@
 //! Pure. The CNI protocol as values.
+//!
+//! ```text
+//! variables ─▶ env::Environment ─┐
+//!                                ├─▶ request::Request ─▶ (plugin) ─▶ result::CniResult ─▶ stdout
+//! stdin ─────▶ config::NetConf ──┘                                   error::CniError
+//! ```
 
 pub mod args;
 pub mod attachment;
@@ -8,16 +14,18 @@ pub mod env;
 pub mod error;
 mod json;
 pub mod name;
+pub mod request;
 pub mod result;
 pub mod route;
 pub mod version;
 pub mod wishes;
 
 pub use attachment::Attachment;
-pub use config::RangeConf;
+pub use config::{NetConf, RangeConf};
 pub use error::CniError;
 pub use json::Fault;
 pub use name::Name;
+pub use request::Request;
 pub use result::CniResult;
 pub use route::Route;
 pub use version::Version;

@@ -1,5 +1,263 @@
 //! Pure. The plugin's configuration: what the runtime writes to stdin.
+//!
+//! Keys match in any case and null is absent, as in the runtimes' own JSON library. A key that
+//! humanz does not know is tolerated; one that it knows must make sense, and every fault is found
+//! in one go.
 
+mod document;
 mod range;
+mod runtime;
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use ipnetwork::IpNetwork;
+use serde_json::Value;
+
+pub use document::MAX_BYTES;
 pub use range::RangeConf;
+pub use runtime::RuntimeConfig;
+
+use super::attachment::{self, Attachment};
+use super::dns::Dns;
+use super::env::Command;
+use super::error::Refused;
+use super::json::{Fault, Faults, Field};
+use super::name::Name;
+use super::result::CniResult;
+use super::route::Route;
+use super::version::Version;
+use super::wishes::Wishes;
+use crate::net::{Family, IfName, Mac};
+
+/// A network's configuration with what the runtime put into it for one call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetConf {
+    /// `cniVersion`: what everything is answered in.
+    pub version: Version,
+    /// `name` of the network.
+    pub name: Name,
+    /// `bridge`.
+    pub bridge: IfName,
+    /// `createBridge`: make the bridge if it is missing. The agent, which makes it itself, says
+    /// false.
+    pub create_bridge: bool,
+    /// `network`: the whole pod network, as far as all hosts go; nothing inside is masqueraded.
+    pub network: Vec<IpNetwork>,
+    /// `mtu`, bytes: absent, the bridge's.
+    pub mtu: Option<u32>,
+    /// `hairpinMode`: a pod may reach itself by way of a service.
+    pub hairpin_mode: bool,
+    /// `portIsolation`: pods of this host do not see each other on the bridge.
+    pub port_isolation: bool,
+    /// `isGateway`: the bridge has the gateways' addresses.
+    pub is_gateway: bool,
+    /// `isDefaultGateway`: pods get a default route for each family, unless `routes` has one.
+    pub is_default_gateway: bool,
+    /// `ipMasq`: what leaves `network` and the pods' subnet does so under the host's address.
+    pub ip_masq: bool,
+    /// Range sets; a pod gets one address from each.
+    pub ranges: Vec<Vec<RangeConf>>,
+    /// `routes`.
+    pub routes: Vec<Route>,
+    /// `dns`, for the result; the runtime's words beat the network's.
+    pub dns: Dns,
+    /// `dataDir`: where addresses are kept, in a directory for each network.
+    pub data_dir: PathBuf,
+    /// `logFile`; the empty text turns it off.
+    pub log_file: Option<PathBuf>,
+    /// `mac`: the MAC of pods that ask for no other.
+    pub mac: Option<Mac>,
+    /// `args.cni`.
+    pub args: Wishes,
+    /// `runtimeConfig`.
+    pub runtime: RuntimeConfig,
+    /// `prevResult`.
+    pub prev_result: Option<CniResult>,
+    /// `cni.dev/valid-attachments`: the attachments alive; `None` if the runtime does not tell.
+    pub valid_attachments: Option<BTreeSet<Attachment>>,
+}
+
+impl NetConf {
+    /// Reads the bytes from stdin (at most [`MAX_BYTES`]) for `command`. What cannot be read has
+    /// its default, and is listed beside: whether that matters is the caller's decision.
+    ///
+    /// # Errors
+    /// Code 6: not a JSON object, or a `cniVersion` that is none. Code 1: a version that humanz
+    /// or `command` does not know. Code 7: no proper `name`.
+    pub fn parse(stdin: &[u8], command: Command) -> Result<(NetConf, Vec<Fault>), Refused> {
+        let latest = |error| Refused { version: Version::LATEST, error };
+        let document = document::parse(stdin).map_err(latest)?;
+        let version = document::version(&document, command).map_err(latest)?;
+        let refused = |error| Refused { version, error };
+        document::serves(version, command).map_err(refused)?;
+        let name = document::name(&document).map_err(refused)?;
+        let faults = Faults::default();
+        let conf = NetConf::read(&Field::root(&document, &faults), version, name);
+        Ok((conf, faults.into_vec()))
+    }
+
+    fn read(conf: &Field, version: Version, name: Name) -> NetConf {
+        let flag = |key: &str| conf.get(key).and_then(|flag| flag.bool());
+        let ipam = ipam(conf);
+        let either = |key: &str| {
+            let in_ipam = ipam.as_ref().and_then(|ipam| ipam.get(key));
+            in_ipam.or_else(|| conf.get(key))
+        };
+        refuse_what_is_not_there(conf);
+        let is_gateway = flag("isGateway");
+        let is_default_gateway = flag("isDefaultGateway").or(is_gateway).unwrap_or(true);
+        let ranges = range::sets(conf, ipam.as_ref());
+        if version < Version::V030 {
+            refuse_second_address(conf, &ranges, version);
+        }
+        let routes = either("routes").and_then(|routes| {
+            routes.list("routes {dst, gw}", |route| Route::read_configured(&route))
+        });
+        let runtime = conf.object("runtimeConfig").map(|runtime| RuntimeConfig::read(&runtime));
+        let runtime = runtime.unwrap_or_default();
+        let dns = conf.object("dns").map(|dns| Dns::read(&dns)).unwrap_or_default();
+        let args = conf.object("args").and_then(|args| args.object("cni"));
+        let prev_result = conf.get("prevResult");
+        NetConf {
+            version,
+            name,
+            bridge: conf.get("bridge").and_then(|name| name.parsed()).unwrap_or_else(bridge),
+            create_bridge: flag("createBridge").unwrap_or(true),
+            network: conf.get("network").and_then(|field| networks(&field)).unwrap_or_default(),
+            mtu: mtu(conf, &ranges),
+            hairpin_mode: flag("hairpinMode").unwrap_or(true),
+            port_isolation: flag("portIsolation").unwrap_or(false),
+            is_gateway: is_default_gateway || is_gateway.unwrap_or(false),
+            is_default_gateway,
+            ip_masq: flag("ipMasq").unwrap_or(false),
+            ranges,
+            routes: routes.unwrap_or_default(),
+            dns: if runtime.dns.is_empty() { dns } else { runtime.dns.clone() },
+            data_dir: either("dataDir").and_then(path).unwrap_or_else(|| DATA_DIR.into()),
+            log_file: log_file(conf),
+            mac: conf.get("mac").and_then(|mac| mac.parsed()),
+            args: args.map(|args| Wishes::read(&args)).unwrap_or_default(),
+            runtime,
+            prev_result: prev_result.and_then(|result| CniResult::read(&result, version)),
+            valid_attachments: attachment::read_valid(conf),
+        }
+    }
+}
+
+/// `dataDir` by default: gone after a reboot, as the interfaces are that the addresses belong to.
+pub const DATA_DIR: &str = "/run/humanz/ipam";
+
+/// `logFile` by default.
+pub const LOG_FILE: &str = "/var/log/humanz.log";
+
+/// `bridge` by default.
+fn bridge() -> IfName {
+    "humanz0".parse().expect("it is a name")
+}
+
+/// The object `ipam`, for those who come from `bridge` with `host-local`.
+fn ipam<'a>(conf: &Field<'a>) -> Option<Field<'a>> {
+    let ipam = conf.object("ipam")?;
+    if let Some(kind) = ipam.get("type") {
+        let name = kind.text();
+        if name.is_some_and(|name| name != "host-local") {
+            return kind.refuse(
+                "\"host-local\": humanz hands out addresses itself and runs no other plugin",
+            );
+        }
+    }
+    Some(ipam)
+}
+
+/// Keys that humanz knows and does not have. Ignored, each would leave a pod less apart from
+/// others than its owner believes, or without what it is there for.
+fn refuse_what_is_not_there(conf: &Field) {
+    let keys = [
+        ("vlan", "humanz has no VLANs"),
+        ("vlanTrunk", "humanz has no VLANs"),
+        ("macspoofchk", "humanz does not filter by MAC"),
+        ("disableContainerInterface", "humanz sets every interface up"),
+    ];
+    for (key, instead) in keys {
+        if let Some(field) = conf.get(key).filter(|field| !is_off(field.value())) {
+            field.unsupported(instead);
+        }
+    }
+    // By itself promiscMode is left out in silence: hairpinMode does what it is used for.
+    let on = |key: &str| conf.get(key).is_some_and(|flag| flag.value() == &Value::Bool(true));
+    if on("promiscMode") && on("hairpinMode") {
+        conf.fault_at("promiscMode", "cannot be used together with hairpinMode; drop it");
+    }
+}
+
+/// The value asks for nothing.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_u64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(object) => object.is_empty(),
+    }
+}
+
+/// A result before 0.3.0 has room for one address of each family.
+fn refuse_second_address(conf: &Field, ranges: &[Vec<RangeConf>], version: Version) {
+    for family in Family::BOTH {
+        let count = sets_of(ranges, family);
+        if count > 1 {
+            let text = format!("{count} sets are {family}, and CNI {version} has one address each");
+            conf.fault_at("ranges", text);
+        }
+    }
+}
+
+/// How many range sets hand out addresses of `family`.
+fn sets_of(ranges: &[Vec<RangeConf>], family: Family) -> usize {
+    let of = |range: &RangeConf| Family::of(range.subnet.ip()) == family;
+    ranges.iter().filter(|set| set.first().is_some_and(of)).count()
+}
+
+/// `mtu`: 0 is absent. The least is what the family can live with.
+///
+/// Source: RFC 791 §3.2 (68 bytes), RFC 8200 §5 (1280 bytes).
+fn mtu(conf: &Field, ranges: &[Vec<RangeConf>]) -> Option<u32> {
+    let field = conf.get("mtu")?;
+    if field.value().as_u64() == Some(0) {
+        return None;
+    }
+    let least = if sets_of(ranges, Family::V6) > 0 { 1280 } else { 68 };
+    let mtu = field.value().as_u64().and_then(|mtu| u32::try_from(mtu).ok());
+    mtu.filter(|mtu| (least..=65535).contains(mtu))
+        .or_else(|| field.refuse(&format!("0 (the bridge's) or {least} to 65535 bytes")))
+}
+
+/// One subnet, or a list of them.
+fn networks(field: &Field) -> Option<Vec<IpNetwork>> {
+    if field.value().is_array() {
+        field.list("subnets", |member| member.network())
+    } else {
+        Some(vec![field.network()?])
+    }
+}
+
+fn log_file(conf: &Field) -> Option<PathBuf> {
+    match conf.get("logFile") {
+        Some(field) => path(field),
+        None => Some(LOG_FILE.into()),
+    }
+}
+
+/// An absolute path; `None` if the text is empty.
+fn path(field: Field) -> Option<PathBuf> {
+    let text = field.filled()?;
+    if text.starts_with('/') && !text.contains('\0') {
+        return Some(text.into());
+    }
+    field.refuse("an absolute path")
+}
+
+#[cfg(test)]
+mod tests;
