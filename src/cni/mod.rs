@@ -14,6 +14,8 @@ pub mod env;
 pub mod error;
 mod json;
 pub mod name;
+#[cfg(test)]
+mod properties;
 pub mod request;
 pub mod result;
 pub mod route;
