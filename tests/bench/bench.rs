@@ -1,0 +1,74 @@
+//! What humanz costs, beside the reference plugins and the kernel's own price, in one run.
+//!
+//! `make bench`, as root; `make bench PART=add,agent` runs a part. It judges itself against the
+//! targets of the design and says so, but ends well whatever the figures: it is no test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a bench stops at the first surprise and talks"
+)]
+
+mod call;
+mod fill;
+mod ground;
+mod parallel;
+mod series;
+mod single;
+mod still;
+mod subject;
+mod table;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use ground::Ground;
+use table::Table;
+
+/// Name, what it measures, and the function that does.
+type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
+
+const PARTS: [Part; 4] = [
+    ("add", "ADD, CHECK and DEL, one at a time", single::measure),
+    ("parallel", "ADD and DEL, eight at a time", parallel::measure),
+    ("ipam", "with 250 and with 60,000 addresses taken", fill::measure),
+    ("still", "STATUS, VERSION, the executable", still::measure),
+];
+
+fn main() {
+    let parts = wanted(&std::env::var("PART").unwrap_or_default());
+    let mut ground = Ground::new();
+    let mut table = Table::default();
+    let mut broken = Vec::new();
+    for (name, what, measure) in parts {
+        let start = Instant::now();
+        println!("{name}: {what}");
+        // The figures of the other parts are worth telling.
+        let run = AssertUnwindSafe(|| measure(&mut ground, &mut table));
+        if std::panic::catch_unwind(run).is_err() {
+            broken.push(name);
+        }
+        println!("  ({:.0} s)", start.elapsed().as_secs_f64());
+    }
+    println!("\n{table}");
+    if !broken.is_empty() {
+        eprintln!("could not be measured, see above: {}", broken.join(", "));
+        std::process::exit(1);
+    }
+}
+
+/// The parts that a comma list names; all of them if it is empty.
+fn wanted(list: &str) -> Vec<Part> {
+    let names: Vec<_> = list.split(',').filter(|name| !name.is_empty()).collect();
+    for name in &names {
+        if !PARTS.iter().any(|part| part.0 == *name) {
+            eprintln!("PART={name}: there is no such part; there are:");
+            PARTS.iter().for_each(|(name, what, _)| eprintln!("  {name:10} {what}"));
+            std::process::exit(2);
+        }
+    }
+    PARTS.into_iter().filter(|part| names.is_empty() || names.contains(&part.0)).collect()
+}

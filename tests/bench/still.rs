@@ -1,0 +1,61 @@
+//! What touches no network: STATUS, VERSION, and the executable itself.
+
+use std::path::Path;
+
+use crate::ground::Ground;
+use crate::series::{Series, alternate};
+use crate::subject::{Offer, Subject, Who};
+use crate::table::{Row, Table};
+
+const BLOCKS: usize = 10;
+const CALLS: usize = 20;
+/// What a chain of the reference plugins that does the same consists of.
+const REFERENCE: [&str; 5] = ["bridge", "host-local", "portmap", "bandwidth", "loopback"];
+
+pub fn measure(ground: &mut Ground, table: &mut Table) {
+    let whom = [Who::Reference, Who::Floor, Who::Humanz];
+    let subjects = whom.map(|who| Subject::new(ground, who, Offer::Plain, 0));
+    let ask = |subjects: &[Subject], verb, version| {
+        alternate(subjects, BLOCKS, |subject, _| subject.ask(verb, version, CALLS))
+    };
+    // Debian's reference plugins do not know STATUS.
+    let status = ask(&subjects[1..], "STATUS", "1.1.0");
+    push("STATUS", None, &status[0], &status[1], table);
+    let version = ask(&subjects, "VERSION", "1.0.0");
+    push("VERSION", Some(&version[0]), &version[1], &version[2], table);
+    size(table);
+}
+
+fn push(
+    what: &'static str,
+    reference: Option<&Series>,
+    floor: &Series,
+    humanz: &Series,
+    table: &mut Table,
+) {
+    let median = humanz.median();
+    table.push(Row {
+        what: what.into(),
+        reference: reference.map(Series::to_string).unwrap_or_default(),
+        floor: floor.to_string(),
+        humanz: humanz.to_string(),
+        target: "≤ 1 ms".into(),
+        reached: format!("{median:.2} ms"),
+        met: Some(median <= 1.0),
+    });
+}
+
+fn size(table: &mut Table) {
+    let megabytes = |path: &Path| std::fs::metadata(path).unwrap().len() as f64 / 1e6;
+    let reference = REFERENCE.map(|name| megabytes(&Path::new("/usr/lib/cni").join(name)));
+    let own = megabytes(&crate::support::executable());
+    table.push(Row {
+        what: "executable".into(),
+        reference: format!("{:.1} MB in {}", reference.iter().sum::<f64>(), reference.len()),
+        humanz: format!("{own:.2} MB"),
+        target: "< 5 MB".into(),
+        reached: format!("{own:.2} MB"),
+        met: Some(own < 5.0),
+        ..Row::default()
+    });
+}

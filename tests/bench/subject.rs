@@ -1,0 +1,177 @@
+//! Whom we measure: a host of their own each, with their plugins, a network and empty pods.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::call::timed;
+use crate::ground::Ground;
+use crate::series::Block;
+use crate::support::cni::{Attachment, Network, PLUGINS};
+use crate::support::disk::{Disk, EXECUTABLE};
+use crate::support::node::{Node, Place};
+
+/// Where Debian's package puts the reference plugins.
+const REFERENCE: &str = "/usr/lib/cni";
+/// Every host's own: they know nothing of each other.
+const SUBNET: &str = "10.88.0.0/16";
+const SUBNET_V6: &str = "fd88::/64";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    Reference,
+    Floor,
+    Humanz,
+}
+
+/// What the network is to offer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offer {
+    Plain,
+    Masquerade,
+    DualStack,
+}
+
+pub struct Subject {
+    pub node: Node,
+    pub network: Network,
+    pods: Vec<Pod>,
+}
+
+struct Pod {
+    attachment: Attachment,
+    /// What ADD gave; CHECK and DEL are told.
+    result: Mutex<Value>,
+}
+
+impl Subject {
+    /// A host with `pods` empty network namespaces, where one more pod has been added and stays:
+    /// it made the bridge and filled the page cache.
+    pub fn new(ground: &mut Ground, who: Who, offer: Offer, pods: usize) -> Self {
+        let subject = Self::without_bridge(ground, who, offer, pods + 1);
+        subject.one_by_one("ADD", pods..pods + 1);
+        subject
+    }
+
+    /// Just the host and its pods.
+    pub fn without_bridge(ground: &mut Ground, who: Who, offer: Offer, pods: usize) -> Self {
+        let name = format!("bench{}", ground.count());
+        let disk = Disk::new(&ground.folder().join(&name), &name, "");
+        let node = Node::new(&name, Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST, disk);
+        std::fs::create_dir_all(node.place("/opt").join("cni/bin")).unwrap();
+        std::fs::copy(ground.floor(), node.place("/opt").join("cni/bin/floor")).unwrap();
+        node.boot();
+        ground.keep(&node);
+        node.shell(&format!(
+            "ln -s {REFERENCE}/bridge {REFERENCE}/host-local {PLUGINS}
+             ln -s {EXECUTABLE} {PLUGINS}/humanz
+             echo 1 >/proc/sys/net/ipv4/ip_forward
+             echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+             for i in $(seq 0 {}); do echo netns add pod$i; done | ip -batch -",
+            pods.saturating_sub(1)
+        ))
+        .ok();
+        if who == Who::Floor {
+            node.shell(
+                "ip link add floor0 type bridge
+                 ip link set floor0 up
+                 ip address add 10.88.0.1/16 dev floor0
+                 ip address add fd88::1/64 dev floor0 nodad",
+            )
+            .ok();
+        }
+        let network = network(who, offer);
+        let pods = (0..pods).map(|number| Pod::new(number, offer)).collect();
+        Self { node, network, pods }
+    }
+
+    /// One verb for some of the pods, one after the other.
+    pub fn one_by_one(&self, verb: &str, pods: std::ops::Range<usize>) -> Block {
+        self.node.inside(|| {
+            let start = Instant::now();
+            let each = self.pods[pods].iter().map(|pod| self.call(verb, pod)).collect();
+            Block { each, wall: start.elapsed() }
+        })
+    }
+
+    /// One verb for some of the pods, `workers` at a time.
+    pub fn in_parallel(&self, verb: &str, pods: std::ops::Range<usize>, workers: usize) -> Block {
+        let left = Mutex::new(self.pods[pods].iter());
+        let next = || left.lock().unwrap().next();
+        let work = || {
+            let each = || std::iter::from_fn(next).map(|pod| self.call(verb, pod)).collect();
+            self.node.inside(each)
+        };
+        let start = Instant::now();
+        let each: Vec<Vec<Duration>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        Block { each: each.concat(), wall: start.elapsed() }
+    }
+
+    /// A verb that is about no pod, `times` times.
+    pub fn ask(&self, verb: &str, version: &str, times: usize) -> Block {
+        let network = self.network.with_version(version);
+        self.node.inside(|| {
+            let start = Instant::now();
+            let once = |_| {
+                let (command, input) =
+                    network.invocation(verb, &network.plugins[0], None, &Value::Null);
+                timed(command, &input).0
+            };
+            Block { each: (0..times).map(once).collect(), wall: start.elapsed() }
+        })
+    }
+
+    /// In the node.
+    fn call(&self, verb: &str, pod: &Pod) -> Duration {
+        let (command, input) = self.invocation(verb, pod);
+        let (took, answer) = timed(command, &input);
+        if verb == "ADD" {
+            *pod.result.lock().unwrap() = serde_json::from_str(&answer).unwrap();
+        }
+        took
+    }
+
+    fn invocation(&self, verb: &str, pod: &Pod) -> (Command, String) {
+        let previous = if verb == "ADD" { Value::Null } else { pod.result.lock().unwrap().clone() };
+        self.network.invocation(verb, &self.network.plugins[0], Some(&pod.attachment), &previous)
+    }
+}
+
+impl Pod {
+    fn new(number: usize, offer: Offer) -> Self {
+        let mut attachment = Attachment::new(&format!("pod{number}"));
+        if offer == Offer::DualStack {
+            // For the floor, which has no configuration.
+            attachment.args += ";DUAL=1";
+        }
+        Self { attachment, result: Mutex::default() }
+    }
+}
+
+/// The same wish in each one's words.
+fn network(who: Who, offer: Offer) -> Network {
+    let mut ranges = vec![json!([{ "subnet": SUBNET }])];
+    if offer == Offer::DualStack {
+        ranges.push(json!([{ "subnet": SUBNET_V6 }]));
+    }
+    let mut conf = match who {
+        Who::Floor => json!({"type": "floor"}),
+        Who::Humanz => json!({"type": "humanz", "bridge": "bench0", "ranges": ranges}),
+        Who::Reference => json!({
+            "type": "bridge", "bridge": "bench0", "isDefaultGateway": true, "hairpinMode": true,
+            "ipam": {"type": "host-local", "ranges": ranges}
+        }),
+    };
+    if who != Who::Floor {
+        conf["ipMasq"] = json!(offer == Offer::Masquerade);
+    }
+    conf["cniVersion"] = json!("1.0.0");
+    conf["name"] = json!("bench");
+    Network::parse(&conf.to_string())
+}
