@@ -1,4 +1,16 @@
 //! Observe and apply: the kernel and the file system.
 
+pub mod address;
+pub mod events;
+pub mod files;
+pub mod identity;
+pub mod link;
+pub mod neighbour;
 pub mod netlink;
+pub mod netns;
 pub mod nft;
+pub mod resolver;
+pub mod route;
+pub mod rtnl;
+pub mod sysctl;
+mod wire;

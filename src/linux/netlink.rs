@@ -9,6 +9,7 @@
 mod attributes;
 mod error;
 mod message;
+mod monitor;
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -24,6 +25,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 pub use attributes::{AttributeList, Attributes};
 pub use error::{NetlinkError, Refused};
 pub use message::{Message, Reply};
+pub use monitor::Monitor;
 
 use message::{Replies, Verdict};
 

@@ -1,3 +1,11 @@
 //! Pure. What is wanted against what is found.
+//!
+//! Every plan is a function (wanted, found) → changes; no change means all is well. Each change
+//! describes itself once, as a [`Line`], for the log and for the dry run.
 
+pub mod bridge;
 pub mod firewall;
+pub mod line;
+pub mod routes;
+
+pub use line::{Describe, Line, Sign};

@@ -1,0 +1,103 @@
+//! What changes in the kernel. An event only says where to look.
+
+use neli::consts::rtnl::Rtm;
+use nix::errno::Errno;
+
+use super::netlink::{Monitor, NetlinkError, Protocol, Reply};
+use super::{address, link, route};
+use crate::net::IfName;
+
+/// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE of linux/rtnetlink.h.
+const ROUTE_GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
+
+/// NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h.
+const NFTABLES_GROUPS: [u32; 1] = [7];
+
+/// Something that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A link came, went or changed.
+    Link {
+        /// Its name.
+        name: IfName,
+    },
+    /// An address came or went.
+    Address {
+        /// Index of the link.
+        index: u32,
+    },
+    /// A route came or went.
+    Route {
+        /// Who made it.
+        protocol: u8,
+        /// It went.
+        gone: bool,
+    },
+    /// nftables changed.
+    Nftables,
+    /// Events were lost: look at everything.
+    Lost,
+}
+
+/// Events of one protocol.
+pub struct Events {
+    monitor: Monitor,
+    protocol: Protocol,
+}
+
+impl Events {
+    /// Links, addresses and routes ([`Protocol::Route`]) or nftables ([`Protocol::Netfilter`]) of
+    /// the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn open(protocol: Protocol) -> Result<Events, NetlinkError> {
+        let groups: &[u32] = match protocol {
+            Protocol::Route => &ROUTE_GROUPS,
+            Protocol::Netfilter => &NFTABLES_GROUPS,
+        };
+        Ok(Events { monitor: Monitor::open(protocol, groups)?, protocol })
+    }
+
+    /// Waits for something to change. What the kernel says cannot be understood counts as
+    /// [`Event::Lost`]: better look once too often.
+    ///
+    /// # Errors
+    /// The socket is of no more use: open another one.
+    pub fn wait(&mut self) -> Result<Vec<Event>, NetlinkError> {
+        let mut events = Vec::new();
+        let protocol = self.protocol;
+        let heard = self.monitor.wait(|reply| {
+            let event = match protocol {
+                Protocol::Route => of_route(reply),
+                Protocol::Netfilter => Ok(Some(Event::Nftables)),
+            };
+            events.extend(event.unwrap_or(Some(Event::Lost)));
+        });
+        match heard {
+            Ok(()) => {}
+            Err(NetlinkError::Malformed(_)) => events.push(Event::Lost),
+            Err(error) if error.errno() == Some(Errno::ENOBUFS) => events.push(Event::Lost),
+            Err(error) => return Err(error),
+        }
+        events.dedup();
+        Ok(events)
+    }
+}
+
+fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
+    let is = |kind: Rtm| reply.kind == u16::from(kind);
+    if is(Rtm::Newlink) || is(Rtm::Dellink) {
+        return Ok(link::parse(reply)?.map(|link| Event::Link { name: link.name }));
+    }
+    if is(Rtm::Newaddr) || is(Rtm::Deladdr) {
+        return Ok(address::parse(reply)?.map(|address| Event::Address { index: address.index }));
+    }
+    if is(Rtm::Newroute) || is(Rtm::Delroute) {
+        let gone = is(Rtm::Delroute);
+        return Ok(
+            route::parse(reply)?.map(|route| Event::Route { protocol: route.protocol, gone })
+        );
+    }
+    Ok(None)
+}

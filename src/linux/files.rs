@@ -1,0 +1,127 @@
+//! Files that others read while we write them.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// A file that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} {path}: {source}")]
+pub struct FileError {
+    what: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl FileError {
+    /// Why.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+}
+
+/// `path` is a file that holds exactly `bytes`.
+pub fn holds(path: &Path, bytes: &[u8]) -> bool {
+    fs::read(path).is_ok_and(|found| found == bytes)
+}
+
+/// `a` and `b` hold the same; a missing `b` does not.
+///
+/// # Errors
+/// `a` cannot be read.
+pub fn same_content(a: &Path, b: &Path) -> Result<bool, FileError> {
+    let (Ok(length_a), Ok(length_b)) = (fs::metadata(a), fs::metadata(b)) else {
+        return Ok(false);
+    };
+    if length_a.len() != length_b.len() {
+        return Ok(false);
+    }
+    let bytes = fs::read(a).map_err(failed("read", a))?;
+    Ok(holds(b, &bytes))
+}
+
+/// Puts `bytes` into the place of `path`, wholly or not at all, and on the disk; makes the
+/// directory if it is missing.
+///
+/// # Errors
+/// [`FileError`]; nothing is left behind.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
+    swap_in(path, |new| {
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(new)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    })
+}
+
+/// As [`replace`], for a directory that a runtime watches: containerd ignores a file that is moved
+/// in, but not one that is written, so the same bytes are written over the finished file once more.
+///
+/// # Errors
+/// [`FileError`].
+pub fn replace_watched(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
+    replace(path, bytes, mode)?;
+    let file = OpenOptions::new().write(true).open(path).map_err(failed("open", path))?;
+    file.write_all_at(bytes, 0).map_err(failed("write", path))
+}
+
+/// Puts a copy of the executable `from` into the place of `path`, also while that one runs.
+///
+/// # Errors
+/// [`FileError`].
+pub fn copy_executable(from: &Path, path: &Path) -> Result<(), FileError> {
+    swap_in(path, |new| {
+        fs::copy(from, new)?;
+        let file = File::open(new)?;
+        file.set_permissions(Permissions::from_mode(0o755))?;
+        file.sync_all()
+    })
+}
+
+/// Puts a symbolic link to `target` into the place of `path`.
+///
+/// # Errors
+/// [`FileError`].
+pub fn replace_link(target: &Path, path: &Path) -> Result<(), FileError> {
+    swap_in(path, |new| symlink(target, new))
+}
+
+/// Removes a file; one that is gone is success.
+///
+/// # Errors
+/// [`FileError`].
+pub fn remove(path: &Path) -> Result<(), FileError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Has `make` make a new file beside `path`, then renames it to `path`.
+fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), FileError> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory).map_err(failed("create directory", directory))?;
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    // No ending that a runtime reads; one name for every try, so that a killed try leaves one file.
+    let new = directory.join(format!(".{name}.humanz-new"));
+    let made = fs::remove_file(&new).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    });
+    let made = made.and_then(|()| make(&new)).map_err(failed("write", &new));
+    let done = made.and_then(|()| fs::rename(&new, path).map_err(failed("replace", path)));
+    if done.is_err() {
+        // The first error is the one to tell; a leftover is removed by the next try.
+        let _leftover = fs::remove_file(&new);
+        return done;
+    }
+    let directory_file = File::open(directory).and_then(|directory| directory.sync_all());
+    directory_file.map_err(failed("sync directory", directory))
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError { what, path, source }
+}

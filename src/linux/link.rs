@@ -1,0 +1,295 @@
+//! Links: observe, make, change, delete. Source: rtnetlink(7), linux/if_link.h.
+
+use neli::consts::nl::NlmF;
+use neli::consts::rtnl::{Iff, Ifla, IflaInfo, RtAddrFamily, Rtm};
+use neli::rtnl::Ifinfomsg;
+
+use super::netlink::{AttributeList, Attributes, Message, NetlinkError, Reply};
+use super::wire::link_header;
+use crate::net::{IfName, Mac};
+
+/// Bytes of `struct ifinfomsg`.
+const HEADER: usize = 16;
+
+/// IFLA_INFO_SLAVE_KIND and IFLA_INFO_SLAVE_DATA.
+const INFO_SLAVE_KIND: u16 = 4;
+const INFO_SLAVE_DATA: u16 = 5;
+
+/// IFLA_BR_FORWARD_DELAY (hundredths of a second) and IFLA_BR_STP_STATE.
+const BRIDGE_FORWARD_DELAY: u16 = 1;
+const BRIDGE_STP_STATE: u16 = 5;
+
+/// IFLA_BRPORT_MODE (hairpin) and IFLA_BRPORT_ISOLATED.
+const PORT_HAIRPIN: u16 = 4;
+const PORT_ISOLATED: u16 = 33;
+
+/// IF_OPER_UP of linux/if.h.
+const OPER_UP: u8 = 6;
+
+/// A link as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its number in this namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: IfName,
+    /// `bridge`, `veth`, `vxlan` …; `None` for a physical device and the loopback.
+    pub kind: Option<String>,
+    /// Its MAC.
+    pub mac: Option<Mac>,
+    /// In bytes.
+    pub mtu: u32,
+    /// Set up by somebody.
+    pub up: bool,
+    /// Up and working.
+    pub oper_up: bool,
+    /// Index of the bridge it is a port of.
+    pub master: Option<u32>,
+    /// For a veth: index of the other end in its namespace.
+    pub peer_index: Option<u32>,
+    /// The text that says whose it is.
+    pub alias: Option<String>,
+    /// If it is a port of a bridge.
+    pub port: Option<Port>,
+    /// If it is a bridge: spanning tree keeps new ports silent.
+    pub delays_ports: bool,
+}
+
+/// A port of a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Frames may leave through the port they came in by.
+    pub hairpin: bool,
+    /// The port does not talk to other isolated ones.
+    pub isolated: bool,
+}
+
+/// What shall change on a link; `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Its MAC.
+    pub mac: Option<Mac>,
+    /// In bytes.
+    pub mtu: Option<u32>,
+    /// Set it up.
+    pub up: bool,
+    /// The text that says whose it is, at most 255 bytes.
+    pub alias: Option<String>,
+    /// Index of the bridge it shall be a port of.
+    pub master: Option<u32>,
+    /// What it shall be as a port.
+    pub port: Option<Port>,
+    /// Link group.
+    pub group: Option<u32>,
+    /// No IPv6 link-local address of its own: a port of a bridge needs none.
+    pub no_link_local: bool,
+}
+
+/// A pair of ends, each made where it belongs.
+#[derive(Clone, Copy, Debug)]
+pub struct Veth<'a> {
+    /// The end in this namespace.
+    pub host: &'a IfName,
+    /// Its MAC.
+    pub host_mac: Mac,
+    /// Index of the bridge it becomes a port of.
+    pub master: u32,
+    /// The end in the pod.
+    pub pod: &'a IfName,
+    /// Its MAC.
+    pub pod_mac: Mac,
+    /// The pod's network namespace, an open descriptor.
+    pub netns: std::os::fd::RawFd,
+    /// Of both ends, in bytes.
+    pub mtu: u32,
+}
+
+/// Which link is meant.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// By number.
+    Index(u32),
+    /// By name.
+    Name(&'a IfName),
+}
+
+/// Makes a bridge that forwards at once: no spanning tree, no delay. It is up.
+pub fn add_bridge(name: &IfName, mac: Mac, mtu: u32, alias: &str) -> [Message; 2] {
+    let data = Attributes::new().u32(BRIDGE_FORWARD_DELAY, 0).u32(BRIDGE_STP_STATE, 0);
+    let info = Attributes::new().text(IflaInfo::Kind, "bridge").nest(IflaInfo::Data, data);
+    let attributes = Attributes::new()
+        .text(Ifla::Ifname, name.as_str())
+        .put(Ifla::Address, mac.0)
+        .u32(Ifla::Mtu, mtu)
+        .nest(Ifla::Linkinfo, info);
+    let header = link_header(RtAddrFamily::Unspecified, 0, true);
+    let what = format!("create bridge {name}");
+    let create = Message::new(what, Rtm::Newlink, NlmF::CREATE | NlmF::EXCL, &header, attributes);
+    let mark = Change { alias: Some(alias.to_owned()), ..Change::default() };
+    [create, change(Which::Name(name), &mark)]
+}
+
+/// Turns spanning tree off; the forward delay then means nothing (kernel: br_make_forwarding).
+pub fn stop_delays(name: &IfName) -> Message {
+    let data = Attributes::new().u32(BRIDGE_STP_STATE, 0);
+    let info = Attributes::new().text(IflaInfo::Kind, "bridge").nest(IflaInfo::Data, data);
+    let attributes = Attributes::new().text(Ifla::Ifname, name.as_str()).nest(Ifla::Linkinfo, info);
+    let header = link_header(RtAddrFamily::Unspecified, 0, false);
+    Message::new(format!("set bridge {name}"), Rtm::Newlink, NlmF::empty(), &header, attributes)
+}
+
+/// Makes a veth pair in place. Neither end is up: the kernel answers `ENOTCONN` to a peer that
+/// shall be up before it is tied, and the host's end follows with its port flags ([`change`]) in
+/// the same send.
+pub fn add_veth(veth: &Veth<'_>) -> Message {
+    /// VETH_INFO_PEER of linux/veth.h: a `struct ifinfomsg` and attributes.
+    const INFO_PEER: u16 = 1;
+    let pod = Attributes::new()
+        .text(Ifla::Ifname, veth.pod.as_str())
+        .put(Ifla::Address, veth.pod_mac.0)
+        .u32(Ifla::Mtu, veth.mtu)
+        .u32(Ifla::NetNsFd, veth.netns.cast_unsigned());
+    let peer = [vec![0; HEADER], pod.into_bytes()].concat();
+    let info = Attributes::new()
+        .text(IflaInfo::Kind, "veth")
+        .nest(IflaInfo::Data, Attributes::new().put(INFO_PEER, peer));
+    let attributes = Attributes::new()
+        .text(Ifla::Ifname, veth.host.as_str())
+        .put(Ifla::Address, veth.host_mac.0)
+        .u32(Ifla::Mtu, veth.mtu)
+        .u32(Ifla::Master, veth.master)
+        .nest(Ifla::Linkinfo, info);
+    let header = link_header(RtAddrFamily::Unspecified, 0, false);
+    let what = format!("create veth {} with {} in the pod", veth.host, veth.pod);
+    Message::new(what, Rtm::Newlink, NlmF::CREATE | NlmF::EXCL, &header, attributes)
+}
+
+/// Changes a link.
+pub fn change(which: Which<'_>, change: &Change) -> Message {
+    /// AF_INET6 inside IFLA_AF_SPEC, IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE.
+    const INET6: u16 = 10;
+    const ADDR_GEN_MODE: u16 = 8;
+    const NONE: u8 = 1;
+    let (index, mut attributes) = named(which);
+    attributes = attributes
+        .put_some(Ifla::Address, change.mac.map(|mac| mac.0))
+        .put_some(Ifla::Mtu, change.mtu.map(u32::to_ne_bytes))
+        .put_some(Ifla::Master, change.master.map(u32::to_ne_bytes))
+        .put_some(Ifla::Group, change.group.map(u32::to_ne_bytes))
+        .put_some(Ifla::Ifalias, change.alias.as_ref().map(|alias| alias.as_bytes()));
+    if let Some(port) = change.port {
+        let data = Attributes::new()
+            .u8(PORT_HAIRPIN, port.hairpin.into())
+            .u8(PORT_ISOLATED, port.isolated.into());
+        let info = Attributes::new().text(INFO_SLAVE_KIND, "bridge").nest(INFO_SLAVE_DATA, data);
+        attributes = attributes.nest(Ifla::Linkinfo, info);
+    }
+    if change.no_link_local {
+        let mode = Attributes::new().u8(ADDR_GEN_MODE, NONE);
+        attributes = attributes.nest(Ifla::AfSpec, Attributes::new().nest(INET6, mode));
+    }
+    let header = link_header(RtAddrFamily::Unspecified, index, change.up);
+    Message::new(format!("set {}", text(which)), Rtm::Newlink, NlmF::empty(), &header, attributes)
+}
+
+/// Deletes a link; `ENODEV` if it is gone.
+pub fn delete(which: Which<'_>) -> Message {
+    let (index, attributes) = named(which);
+    let header = link_header(RtAddrFamily::Unspecified, index, false);
+    Message::new(
+        format!("delete {}", text(which)),
+        Rtm::Dellink,
+        NlmF::empty(),
+        &header,
+        attributes,
+    )
+}
+
+/// Deletes every link of a group with one wait of the kernel; `ENODEV` if there is none.
+pub fn delete_group(group: u32) -> Message {
+    let header = link_header(RtAddrFamily::Unspecified, 0, false);
+    let attributes = Attributes::new().u32(Ifla::Group, group);
+    Message::new(
+        format!("delete link group {group}"),
+        Rtm::Dellink,
+        NlmF::empty(),
+        &header,
+        attributes,
+    )
+}
+
+/// Asks for one link; `ENODEV` if there is none.
+pub fn get(which: Which<'_>) -> Message {
+    let (index, attributes) = named(which);
+    let header = link_header(RtAddrFamily::Unspecified, index, false);
+    Message::new(
+        format!("look at {}", text(which)),
+        Rtm::Getlink,
+        NlmF::empty(),
+        &header,
+        attributes,
+    )
+}
+
+/// Asks for all links, or for the ports of one bridge.
+pub fn list(master: Option<u32>) -> Message {
+    let header = link_header(RtAddrFamily::Unspecified, 0, false);
+    let attributes = Attributes::new().put_some(Ifla::Master, master.map(u32::to_ne_bytes));
+    Message::new("list links", Rtm::Getlink, NlmF::empty(), &header, attributes)
+}
+
+/// The link in an answer; `None` for one whose name is none (never made by humanz).
+pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
+    let (header, attributes) = reply.parse::<Ifinfomsg>(HEADER)?;
+    let Some(name) = attributes.text(Ifla::Ifname).and_then(|name| name.parse().ok()) else {
+        return Ok(None);
+    };
+    let info = attributes.nested(Ifla::Linkinfo)?;
+    let kind = info.as_ref().and_then(|info| info.text(IflaInfo::Kind));
+    let (port, delays_ports) = match &info {
+        Some(info) => (port(info)?, kind.as_deref() == Some("bridge") && delays_ports(info)?),
+        None => (None, false),
+    };
+    Ok(Some(Link {
+        index: header.ifi_index().cast_unsigned(),
+        name,
+        mac: attributes.array(Ifla::Address).map(Mac),
+        mtu: attributes.u32(Ifla::Mtu).unwrap_or(0),
+        up: header.ifi_flags().contains(Iff::UP),
+        oper_up: attributes.u8(Ifla::Operstate) == Some(OPER_UP),
+        master: attributes.u32(Ifla::Master),
+        peer_index: attributes.u32(Ifla::Link),
+        alias: attributes.text(Ifla::Ifalias),
+        port,
+        delays_ports,
+        kind,
+    }))
+}
+
+fn port(info: &AttributeList) -> Result<Option<Port>, NetlinkError> {
+    if info.text(INFO_SLAVE_KIND).as_deref() != Some("bridge") {
+        return Ok(None);
+    }
+    let Some(data) = info.nested(INFO_SLAVE_DATA)? else { return Ok(None) };
+    let flag = |kind: u16| data.u8(kind).is_some_and(|value| value != 0);
+    Ok(Some(Port { hairpin: flag(PORT_HAIRPIN), isolated: flag(PORT_ISOLATED) }))
+}
+
+fn delays_ports(info: &AttributeList) -> Result<bool, NetlinkError> {
+    let Some(data) = info.nested(IflaInfo::Data)? else { return Ok(false) };
+    Ok(data.u32(BRIDGE_STP_STATE).is_some_and(|state| state != 0))
+}
+
+fn named(which: Which<'_>) -> (u32, Attributes) {
+    match which {
+        Which::Index(index) => (index, Attributes::new()),
+        Which::Name(name) => (0, Attributes::new().text(Ifla::Ifname, name.as_str())),
+    }
+}
+
+fn text(which: Which<'_>) -> String {
+    match which {
+        Which::Index(index) => format!("link {index}"),
+        Which::Name(name) => format!("link {name}"),
+    }
+}

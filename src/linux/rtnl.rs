@@ -1,0 +1,101 @@
+//! Links, addresses and routes of one network namespace.
+
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+
+use super::address::{self, Address};
+use super::link::{self, Link, Which};
+use super::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
+use super::route::{self, Route, Way};
+use crate::net::{Family, IfName};
+
+/// A socket in the network namespace that it was opened in.
+pub struct Rtnl {
+    socket: NetlinkSocket,
+}
+
+impl Rtnl {
+    /// Opens it in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn open() -> Result<Rtnl, NetlinkError> {
+        Ok(Rtnl { socket: NetlinkSocket::open(Protocol::Route)? })
+    }
+
+    /// Carries out all messages, sent at once; see [`NetlinkSocket::transact`].
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn apply(&self, messages: &[Message]) -> Result<(), NetlinkError> {
+        self.socket.transact(messages)
+    }
+
+    /// The link of that name.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn link(&self, name: &IfName) -> Result<Option<Link>, NetlinkError> {
+        self.one(&link::get(Which::Name(name)))
+    }
+
+    /// The link of that number.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn link_by_index(&self, index: u32) -> Result<Option<Link>, NetlinkError> {
+        self.one(&link::get(Which::Index(index)))
+    }
+
+    /// All links, or the ports of one bridge.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn links(&self, master: Option<u32>) -> Result<Vec<Link>, NetlinkError> {
+        self.socket.dump(&link::list(master), link::parse)
+    }
+
+    /// All addresses, or those of one link.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn addresses(&self, index: Option<u32>) -> Result<Vec<Address>, NetlinkError> {
+        self.socket.dump(&address::list(index.unwrap_or(0)), address::parse)
+    }
+
+    /// The routes of a protocol in the main table, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn routes(&self, protocol: u8) -> Result<Vec<Route>, NetlinkError> {
+        let mut routes = Vec::new();
+        for family in Family::BOTH {
+            routes.extend(self.socket.dump(&route::list(family, protocol), route::parse)?);
+        }
+        Ok(routes)
+    }
+
+    /// The way that a packet to `address` would take; `None` if there is none.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn way(&self, address: IpAddr) -> Result<Option<Way>, NetlinkError> {
+        match self.socket.ask(&route::way(address), route::parse_way) {
+            Err(error)
+                if matches!(error.errno(), Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH)) =>
+            {
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
+    }
+
+    fn one(&self, request: &Message) -> Result<Option<Link>, NetlinkError> {
+        let parse = |reply: &Reply<'_>| link::parse(reply);
+        match self.socket.ask(request, parse) {
+            Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(None),
+            answer => answer,
+        }
+    }
+}

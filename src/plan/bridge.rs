@@ -1,0 +1,253 @@
+//! Pure. What must change on the bridge.
+
+use ipnetwork::IpNetwork;
+
+use super::{Describe, Line};
+use crate::net::subnet;
+use crate::net::{IfName, Mac};
+
+/// The bridge as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bridge {
+    /// Its name.
+    pub name: IfName,
+    /// Stable: pods remember it as their gateway.
+    pub mac: Mac,
+    /// In bytes.
+    pub mtu: u32,
+    /// Gateway addresses with the prefix length of the pod subnet.
+    pub addresses: Vec<IpNetwork>,
+    /// The pools of the cluster: an address inside one of them that is not wanted is left from an
+    /// earlier lease.
+    pub pools: Vec<IpNetwork>,
+}
+
+/// The device of that name as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Kind of link; only `bridge` will do.
+    pub kind: Option<String>,
+    /// Its MAC.
+    pub mac: Option<Mac>,
+    /// In bytes.
+    pub mtu: u32,
+    /// Administratively up.
+    pub up: bool,
+    /// Spanning tree keeps new ports silent for seconds.
+    pub delays_ports: bool,
+    /// All its addresses, with host bits.
+    pub addresses: Vec<IpNetwork>,
+}
+
+/// A device of the bridge's name that is no bridge.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "interface {name} exists and is {kind}, not a bridge: remove it or set BRIDGE_NAME to another name"
+)]
+pub struct ForeignDevice {
+    name: IfName,
+    kind: String,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Make it, with MAC and MTU, without spanning tree, and set it up.
+    Create(Bridge),
+    /// Give it its MAC.
+    SetMac(IfName, Mac),
+    /// Give it its MTU in bytes.
+    SetMtu(IfName, u32),
+    /// Turn spanning tree off.
+    StopDelays(IfName),
+    /// Set it up.
+    SetUp(IfName),
+    /// An address of an earlier lease.
+    RemoveAddress(IfName, IpNetwork),
+    /// A gateway address that is missing.
+    AddAddress(IfName, IpNetwork),
+}
+
+/// The steps that turn `found` into `wanted`, in the order to take them.
+///
+/// Addresses outside the cluster's pools were put there by somebody else and stay.
+///
+/// # Errors
+/// [`ForeignDevice`] if the name belongs to something that is no bridge.
+pub fn changes(wanted: &Bridge, found: Option<&Found>) -> Result<Vec<Change>, ForeignDevice> {
+    let name = || wanted.name.clone();
+    let Some(found) = found else {
+        let addresses = wanted.addresses.iter().map(|address| Change::AddAddress(name(), *address));
+        return Ok(std::iter::once(Change::Create(wanted.clone())).chain(addresses).collect());
+    };
+    if found.kind.as_deref() != Some("bridge") {
+        let kind =
+            found.kind.as_deref().map_or("a physical device".into(), |kind| format!("a {kind}"));
+        return Err(ForeignDevice { name: name(), kind });
+    }
+    let mut changes = Vec::new();
+    if found.mac != Some(wanted.mac) {
+        changes.push(Change::SetMac(name(), wanted.mac));
+    }
+    if found.mtu != wanted.mtu {
+        changes.push(Change::SetMtu(name(), wanted.mtu));
+    }
+    if found.delays_ports {
+        changes.push(Change::StopDelays(name()));
+    }
+    if !found.up {
+        changes.push(Change::SetUp(name()));
+    }
+    let stale = |address: &&IpNetwork| {
+        let of_a_pool = |pool: &IpNetwork| pool.contains(address.ip());
+        !wanted.addresses.contains(address) && wanted.pools.iter().any(of_a_pool)
+    };
+    let remove = |address: &IpNetwork| Change::RemoveAddress(name(), *address);
+    changes.extend(found.addresses.iter().filter(stale).map(remove));
+    let missing = |address: &&IpNetwork| !found.addresses.contains(address);
+    let add = |address: &IpNetwork| Change::AddAddress(name(), *address);
+    changes.extend(wanted.addresses.iter().filter(missing).map(add));
+    Ok(changes)
+}
+
+/// The gateway address of `subnet` with the subnet's prefix length.
+pub fn gateway(pod_subnet: IpNetwork) -> IpNetwork {
+    subnet::with_prefix(subnet::gateway(pod_subnet), pod_subnet.prefix())
+}
+
+impl Describe for Change {
+    fn line(&self) -> Line {
+        match self {
+            Change::Create(bridge) => Line::added(format!(
+                "bridge {} (mac {}, mtu {})",
+                bridge.name, bridge.mac, bridge.mtu
+            )),
+            Change::SetMac(name, mac) => Line::changed(format!("bridge {name}: mac {mac}")),
+            Change::SetMtu(name, mtu) => Line::changed(format!("bridge {name}: mtu {mtu}")),
+            Change::StopDelays(name) => Line::changed(format!("bridge {name}: spanning tree off")),
+            Change::SetUp(name) => Line::changed(format!("bridge {name}: up")),
+            Change::RemoveAddress(name, address) => {
+                Line::removed(format!("address {address} on bridge {name}"))
+            }
+            Change::AddAddress(name, address) => {
+                Line::added(format!("address {address} on bridge {name}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> Bridge {
+        Bridge {
+            name: "humanz0".parse().unwrap(),
+            mac: "0a:58:0a:f4:03:01".parse().unwrap(),
+            mtu: 1500,
+            addresses: vec![
+                gateway("10.244.3.0/24".parse().unwrap()),
+                gateway("fd00::/64".parse().unwrap()),
+            ],
+            pools: vec!["10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()],
+        }
+    }
+
+    fn right() -> Found {
+        Found {
+            kind: Some("bridge".into()),
+            mac: Some(wanted().mac),
+            mtu: 1500,
+            up: true,
+            delays_ports: false,
+            addresses: vec![
+                "fe80::1/64".parse().unwrap(),
+                "10.244.3.1/24".parse().unwrap(),
+                "fd00::1/64".parse().unwrap(),
+            ],
+        }
+    }
+
+    fn check(found: Option<&Found>, expected: &[&str]) {
+        let changes = changes(&wanted(), found).unwrap();
+        let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_missing_bridge_is_made_with_all_its_addresses() {
+        check(
+            None,
+            &[
+                "+ bridge humanz0 (mac 0a:58:0a:f4:03:01, mtu 1500)",
+                "+ address 10.244.3.1/24 on bridge humanz0",
+                "+ address fd00::1/64 on bridge humanz0",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_right_bridge_is_left_alone() {
+        check(Some(&right()), &[]);
+    }
+
+    #[test]
+    fn a_half_made_bridge_is_finished() {
+        let half = Found {
+            mac: None,
+            mtu: 1280,
+            up: false,
+            delays_ports: true,
+            addresses: vec![],
+            ..right()
+        };
+        check(
+            Some(&half),
+            &[
+                "~ bridge humanz0: mac 0a:58:0a:f4:03:01",
+                "~ bridge humanz0: mtu 1500",
+                "~ bridge humanz0: spanning tree off",
+                "~ bridge humanz0: up",
+                "+ address 10.244.3.1/24 on bridge humanz0",
+                "+ address fd00::1/64 on bridge humanz0",
+            ],
+        );
+    }
+
+    #[test]
+    fn the_address_of_an_earlier_lease_is_replaced_and_a_foreign_one_stays() {
+        let mut found = right();
+        found.addresses[1] = "10.244.9.1/24".parse().unwrap();
+        found.addresses.push("198.51.100.1/24".parse().unwrap());
+        check(
+            Some(&found),
+            &[
+                "- address 10.244.9.1/24 on bridge humanz0",
+                "+ address 10.244.3.1/24 on bridge humanz0",
+            ],
+        );
+    }
+
+    #[test]
+    fn the_network_address_that_the_python_agent_used_is_replaced() {
+        let mut found = right();
+        found.addresses[1] = "10.244.3.0/24".parse().unwrap();
+        check(
+            Some(&found),
+            &[
+                "- address 10.244.3.0/24 on bridge humanz0",
+                "+ address 10.244.3.1/24 on bridge humanz0",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_device_that_is_no_bridge_is_refused_by_name() {
+        let veth = Found { kind: Some("veth".into()), ..right() };
+        let error = changes(&wanted(), Some(&veth)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "interface humanz0 exists and is a veth, not a bridge: remove it or set BRIDGE_NAME to another name"
+        );
+    }
+}

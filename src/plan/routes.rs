@@ -1,0 +1,167 @@
+//! Pure. Which routes to other hosts must change.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::{Describe, Line};
+
+/// Where packets for a pod subnet go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NextHop {
+    /// An address of the host that owns the subnet.
+    pub via: IpAddr,
+    /// Index of the interface on whose segment `via` lies.
+    pub device: u32,
+}
+
+/// Routes to other hosts: pod subnet → next hop.
+pub type Routes = BTreeMap<IpNetwork, NextHop>;
+
+/// A route that bears our mark, as the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FoundRoute {
+    /// Pod subnet.
+    pub destination: IpNetwork,
+    /// `None` for a route that we would not have made.
+    pub next_hop: Option<NextHop>,
+    /// Metric; `None` is the kernel's default of the family.
+    pub priority: Option<u32>,
+}
+
+/// One route that must change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// No longer wanted.
+    Remove(FoundRoute),
+    /// Missing.
+    Add(IpNetwork, NextHop),
+    /// There, with another next hop.
+    Replace(IpNetwork, NextHop),
+}
+
+/// The changes that turn `found` into `wanted`: removals first, then additions and replacements.
+///
+/// `found` holds only routes that bear our mark; two for one destination differ in their metric,
+/// and then all but one go.
+pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<Change> {
+    let mut present: BTreeMap<IpNetwork, FoundRoute> = BTreeMap::new();
+    let mut changes = Vec::new();
+    for route in found {
+        let unwanted = !wanted.contains_key(&route.destination) || !ours(route);
+        if unwanted || present.contains_key(&route.destination) {
+            changes.push(Change::Remove(*route));
+        } else {
+            present.insert(route.destination, *route);
+        }
+    }
+    for (destination, next_hop) in wanted {
+        match present.get(destination) {
+            None => changes.push(Change::Add(*destination, *next_hop)),
+            Some(route) if route.next_hop != Some(*next_hop) => {
+                changes.push(Change::Replace(*destination, *next_hop));
+            }
+            Some(_) => {}
+        }
+    }
+    changes
+}
+
+/// The shape of a route that we make: the kernel's default metric (none for IPv4, 1024 for IPv6,
+/// `IP6_RT_PRIO_USER` of linux/ipv6_route.h).
+fn ours(route: &FoundRoute) -> bool {
+    match route.destination {
+        IpNetwork::V4(_) => route.priority.is_none(),
+        IpNetwork::V6(_) => matches!(route.priority, None | Some(1024)),
+    }
+}
+
+impl Describe for Change {
+    fn line(&self) -> Line {
+        let text =
+            |destination: &IpNetwork, hop: &NextHop| format!("route {destination} via {}", hop.via);
+        match self {
+            Change::Add(destination, hop) => Line::added(text(destination, hop)),
+            Change::Replace(destination, hop) => Line::changed(text(destination, hop)),
+            Change::Remove(FoundRoute { destination, next_hop: Some(hop), .. }) => {
+                Line::removed(text(destination, hop))
+            }
+            Change::Remove(route) => Line::removed(format!("route {}", route.destination)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(text: &str) -> NextHop {
+        NextHop { via: text.parse().unwrap(), device: 2 }
+    }
+
+    fn found(routes: &[(&str, &str)]) -> Vec<FoundRoute> {
+        let route = |(destination, via): &(&str, &str)| FoundRoute {
+            destination: destination.parse().unwrap(),
+            next_hop: Some(hop(via)),
+            priority: None,
+        };
+        routes.iter().map(route).collect()
+    }
+
+    fn check(wanted: &[(&str, &str)], found: &[FoundRoute], expected: &[&str]) {
+        let wanted = wanted.iter().map(|(to, via)| (to.parse().unwrap(), hop(via))).collect();
+        let lines: Vec<String> =
+            changes(&wanted, found).iter().map(|change| change.line().to_string()).collect();
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn what_is_right_is_left_alone() {
+        check(&[("10.1.1.0/24", "192.0.2.1")], &found(&[("10.1.1.0/24", "192.0.2.1")]), &[]);
+    }
+
+    #[test]
+    fn a_host_that_joined_is_added_and_one_that_left_is_removed_first() {
+        check(
+            &[("10.1.1.0/24", "192.0.2.1"), ("fd00:1::/64", "2001:db8::1")],
+            &found(&[("10.1.9.0/24", "192.0.2.9")]),
+            &[
+                "- route 10.1.9.0/24 via 192.0.2.9",
+                "+ route 10.1.1.0/24 via 192.0.2.1",
+                "+ route fd00:1::/64 via 2001:db8::1",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_host_that_moved_gets_a_new_next_hop() {
+        check(
+            &[("10.1.1.0/24", "192.0.2.9")],
+            &found(&[("10.1.1.0/24", "192.0.2.1")]),
+            &["~ route 10.1.1.0/24 via 192.0.2.9"],
+        );
+    }
+
+    #[test]
+    fn another_device_is_another_next_hop() {
+        let mut routes = found(&[("10.1.1.0/24", "192.0.2.1")]);
+        routes[0].next_hop = Some(NextHop { via: "192.0.2.1".parse().unwrap(), device: 3 });
+        check(&[("10.1.1.0/24", "192.0.2.1")], &routes, &["~ route 10.1.1.0/24 via 192.0.2.1"]);
+    }
+
+    #[test]
+    fn a_second_route_to_the_same_subnet_goes() {
+        let mut routes = found(&[("10.1.1.0/24", "192.0.2.1"), ("10.1.1.0/24", "192.0.2.7")]);
+        routes[1].priority = Some(5);
+        check(&[("10.1.1.0/24", "192.0.2.1")], &routes, &["- route 10.1.1.0/24 via 192.0.2.7"]);
+    }
+
+    #[test]
+    fn a_route_without_gateway_that_bears_our_mark_is_replaced() {
+        let mut routes = found(&[("10.1.1.0/24", "192.0.2.1")]);
+        routes[0].next_hop = None;
+        check(&[("10.1.1.0/24", "192.0.2.1")], &routes, &["~ route 10.1.1.0/24 via 192.0.2.1"]);
+        check(&[], &routes, &["- route 10.1.1.0/24"]);
+    }
+}
