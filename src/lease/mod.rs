@@ -1,1 +1,28 @@
 //! Who owns which subnet.
+//!
+//! ```text
+//! etcd ⇄ registry ──▶ Snapshot (all of etcd at one revision) ──▶ peers ──▶ the other hosts
+//!            ▲              │
+//!            └─ Transaction ┴─ claim, restore: what this host must write
+//! ```
+//!
+//! Everything but [`registry`] and [`saved`] is pure.
+
+pub mod choose;
+pub mod claim;
+pub mod error;
+pub mod identity;
+pub mod peers;
+pub mod records;
+pub mod registry;
+pub mod restore;
+pub mod saved;
+pub mod snapshot;
+pub mod transaction;
+
+pub use error::LeaseError;
+pub use identity::{Attributes, Identity, Lease, Network};
+pub use peers::{Peer, PeerFault, Peers, peers};
+pub use records::{NodeName, Roots};
+pub use saved::Saved;
+pub use snapshot::Snapshot;

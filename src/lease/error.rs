@@ -1,0 +1,153 @@
+//! Pure. Why this host cannot have its lease.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::records::{NodeName, RecordError};
+use crate::net::PerFamily;
+
+/// Why this host cannot have its lease. All but [`LeaseError::Exhausted`] need an operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// The name belongs to another machine whose agent runs.
+    #[error(
+        "the name {host} is in use by another machine: machine id {machine_id}, {}, \
+        its agent runs since {since}; give one of the two another NODE_NAME",
+        listed(addresses)
+    )]
+    HeldByOther {
+        /// The name.
+        host: NodeName,
+        /// Machine id of the other.
+        machine_id: String,
+        /// Its addresses.
+        addresses: PerFamily<IpAddr>,
+        /// When its agent started, by its clock.
+        since: String,
+    },
+    /// The subnet that etcd has for this host is not in the pool.
+    #[error(
+        "this host's subnet {subnet} (etcd key {key}) lies outside the pool {pool}; either set \
+        IP_SUBNET or IPV6_SUBNET back to a pool with {subnet}, or drain this host and delete that key"
+    )]
+    OutsidePool {
+        /// The subnet.
+        subnet: IpNetwork,
+        /// The key that holds it.
+        key: String,
+        /// The pool.
+        pool: IpNetwork,
+    },
+    /// This host is configured differently from the network.
+    #[error(
+        "{variable} is {ours} on this host, but {theirs} in the network (etcd key {key}); \
+        all hosts must agree: correct it here, or stop all agents and delete that key"
+    )]
+    ConfigMismatch {
+        /// The variable.
+        variable: &'static str,
+        /// The network's value.
+        theirs: String,
+        /// This host's value.
+        ours: String,
+        /// The key that holds the network's.
+        key: String,
+    },
+    /// The settings of the network cannot be read.
+    #[error("the settings of the network in etcd key {key} cannot be read: {reason}")]
+    ConfigBroken {
+        /// The key.
+        key: String,
+        /// Why not.
+        reason: RecordError,
+    },
+    /// No subnet is free.
+    #[error(
+        "no subnet is free in the pool {pool}: {taken} of {slots} are taken; {}",
+        freeable(dead)
+    )]
+    Exhausted {
+        /// The pool.
+        pool: IpNetwork,
+        /// Subnets that hosts can have.
+        slots: u32,
+        /// How many of them are taken.
+        taken: u32,
+        /// Hosts that have one and whose agents do not run.
+        dead: Vec<NodeName>,
+    },
+    /// The subnet that this host uses belongs to another host now.
+    #[error(
+        "subnet {subnet}, which this host uses, belongs to host {owner} in etcd; this host keeps \
+        it for its pods: drain one of the two hosts and restart its agent without its keys"
+    )]
+    SubnetLost {
+        /// The subnet.
+        subnet: IpNetwork,
+        /// Who has it in etcd.
+        owner: NodeName,
+    },
+}
+
+impl LeaseError {
+    /// It may pass without anybody changing the configuration (exit code 75, `EX_TEMPFAIL`).
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, LeaseError::Exhausted { .. })
+    }
+}
+
+fn listed(addresses: &PerFamily<IpAddr>) -> String {
+    let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+    if addresses.is_empty() { "no address".to_owned() } else { addresses.join(" and ") }
+}
+
+/// Names at most ten hosts.
+fn freeable(dead: &[NodeName]) -> String {
+    if dead.is_empty() {
+        return "widen the pool or remove hosts".to_owned();
+    }
+    let names: Vec<_> = dead.iter().take(10).map(NodeName::as_str).collect();
+    let more = if dead.len() > 10 { ", …" } else { "" };
+    format!(
+        "{} hosts are not alive: {}{more}; remove those that are gone",
+        dead.len(),
+        names.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_pool_names_the_hosts_that_are_not_alive() {
+        let error = LeaseError::Exhausted {
+            pool: "10.0.0.0/20".parse().unwrap(),
+            slots: 15,
+            taken: 15,
+            dead: (0..11).map(|n| format!("h{n}").parse().unwrap()).collect(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "no subnet is free in the pool 10.0.0.0/20: 15 of 15 are taken; 11 hosts are not alive: \
+             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; remove those that are gone"
+        );
+        assert!(error.is_temporary());
+    }
+
+    #[test]
+    fn a_name_in_use_names_the_other_machine() {
+        let error = LeaseError::HeldByOther {
+            host: "h1".parse().unwrap(),
+            machine_id: "abc".to_owned(),
+            addresses: PerFamily { v4: Some("192.0.2.1".parse().unwrap()), v6: None },
+            since: "2026-11-20T18:46:00Z".to_owned(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "the name h1 is in use by another machine: machine id abc, 192.0.2.1, its agent runs \
+             since 2026-11-20T18:46:00Z; give one of the two another NODE_NAME"
+        );
+    }
+}

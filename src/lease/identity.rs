@@ -1,0 +1,77 @@
+//! Pure. What this host is, and what network it wants to belong to.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+use super::records::{Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel};
+use crate::net::PerFamily;
+use crate::net::subnet::Pool;
+
+/// Who this host is; does not change while the agent runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name in keys.
+    pub name: NodeName,
+    /// `/etc/machine-id`: who owns the keys.
+    pub machine_id: String,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Version of humanz.
+    pub version: String,
+}
+
+/// How the others reach this host; may change at any time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Its addresses for the others.
+    pub addresses: PerFamily<IpAddr>,
+    /// How it can be reached.
+    pub backend: Backend,
+    /// The end of its tunnel.
+    pub tunnel: Option<Tunnel>,
+    /// Bytes that a packet between hosts may have.
+    pub mtu: u32,
+}
+
+/// The network, as this host is configured.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Where its keys are.
+    pub roots: Roots,
+    /// The pool of each family in use, at least one.
+    pub pools: PerFamily<Pool>,
+    /// How hosts reach each other.
+    pub backend: Backend,
+}
+
+/// What this host holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Its pod subnet of each family in use.
+    pub subnets: PerFamily<IpNetwork>,
+}
+
+impl Network {
+    /// The text of a key.
+    pub fn key(&self, key: &Key) -> String {
+        self.roots.key(key)
+    }
+
+    /// The settings that all hosts share, kept in the store marked `id`.
+    pub fn config(&self, id: &str) -> ClusterConfig {
+        ClusterConfig::new(id, &self.pools, self.backend.clone())
+    }
+}
+
+/// What this host says about itself when it holds `lease`.
+pub fn node_record(identity: &Identity, attributes: &Attributes, lease: &Lease) -> NodeRecord {
+    let mut node = NodeRecord::new(&identity.machine_id, &identity.boot_id, &identity.version);
+    node.subnets = lease.subnets;
+    node.addresses = attributes.addresses;
+    node.backend = attributes.backend.clone();
+    node.tunnel = attributes.tunnel;
+    node.mtu = attributes.mtu;
+    node
+}

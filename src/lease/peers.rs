@@ -1,0 +1,229 @@
+//! Pure. The other hosts of the network, as far as they can be believed.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::records::{Backend, NodeName, NodeRecord, Tunnel};
+use super::snapshot::{Snapshot, Stored};
+use crate::net::subnet::{self, Pool};
+use crate::net::{Family, PerFamily};
+
+/// Another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its pod subnets: at least one, inside the pool, overlapping nobody's.
+    pub subnets: PerFamily<IpNetwork>,
+    /// Its own addresses. None for a host of the Python agent: its name must be looked up.
+    pub addresses: PerFamily<IpAddr>,
+    /// How it can be reached.
+    pub backend: Backend,
+    /// The end of its tunnel.
+    pub tunnel: Option<Tunnel>,
+    /// Bytes that a packet to it may have, as it said.
+    pub mtu: Option<u32>,
+    /// It has a subnet but says nothing about itself: a host of the Python agent.
+    pub python: bool,
+    /// Its agent runs. For people; a route never depends on it.
+    pub alive: bool,
+}
+
+/// What this host needs to know of the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peers {
+    /// The other hosts, by name.
+    pub by_name: BTreeMap<NodeName, Peer>,
+    /// What was ignored, and why.
+    pub faults: Vec<PeerFault>,
+}
+
+/// Something of another host that is ignored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerFault {
+    /// A subnet where none can be.
+    #[error("host {host}: subnet {subnet} is ignored: it lies outside the pool {pool}")]
+    OutsidePool {
+        /// The host.
+        host: NodeName,
+        /// Its subnet.
+        subnet: IpNetwork,
+        /// The pool of that family, `(none)` if there is none.
+        pool: String,
+    },
+    /// A subnet that is somebody else's.
+    #[error("host {host}: subnet {subnet} is ignored: it overlaps {theirs} of host {owner}{}",
+        if *ours { " (this host)" } else { "" })]
+    Overlap {
+        /// The host.
+        host: NodeName,
+        /// Its subnet.
+        subnet: IpNetwork,
+        /// Who owns what it overlaps.
+        owner: NodeName,
+        /// What it overlaps.
+        theirs: IpNetwork,
+        /// The owner is this host.
+        ours: bool,
+    },
+    /// An address that cannot be a next hop.
+    #[error("host {host}: address {address} is ignored: {reason}")]
+    Address {
+        /// The host.
+        host: NodeName,
+        /// Its address.
+        address: IpAddr,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+/// The hosts of `snapshot` other than `own`, and what was ignored.
+///
+/// `own_subnets`: the subnets this host uses; nobody else can have them. `pools`: the pool of each
+/// family in use. Where two other hosts overlap, the one that claimed its subnet wins, else the one
+/// whose key is older: the same one on every host. A fault costs its host that subnet or address,
+/// and nobody else anything.
+pub fn peers(
+    snapshot: &Snapshot,
+    own: &NodeName,
+    own_subnets: &PerFamily<IpNetwork>,
+    pools: &PerFamily<Pool>,
+) -> Peers {
+    let mut peers = Peers::default();
+    let own_addresses = snapshot.nodes.get(own).map(|node| node.value.addresses);
+    let mut owners = Owners::default();
+    for subnet in own_subnets.iter() {
+        owners.by_first.insert(subnet.network(), (*subnet, own.clone()));
+    }
+    for candidate in candidates(snapshot, own) {
+        match accept(&candidate, own, pools, &mut owners) {
+            Ok(()) => {
+                let name = candidate.host.clone();
+                let peer =
+                    peers.by_name.entry(name).or_insert_with(|| Peer::of(snapshot, &candidate));
+                peer.subnets.set(subnet::family(candidate.subnet), Some(candidate.subnet));
+            }
+            Err(fault) => peers.faults.push(fault),
+        }
+    }
+    for (host, peer) in &mut peers.by_name {
+        for family in Family::BOTH {
+            let Some(address) = peer.addresses.get(family).copied() else { continue };
+            if let Err(reason) = next_hop(address, pools, &own_addresses.unwrap_or_default()) {
+                peer.addresses.set(family, None);
+                peers.faults.push(PeerFault::Address { host: host.clone(), address, reason });
+            }
+        }
+    }
+    peers
+}
+
+impl Peer {
+    fn of(snapshot: &Snapshot, candidate: &Candidate<'_>) -> Peer {
+        let node = candidate.node;
+        Peer {
+            subnets: PerFamily::default(),
+            addresses: node.map_or_else(PerFamily::default, |node| node.addresses),
+            backend: node.map_or_else(Backend::default, |node| node.backend.clone()),
+            tunnel: node.and_then(|node| node.tunnel),
+            mtu: node.map(|node| node.mtu),
+            python: node.is_none(),
+            alive: snapshot.alive.contains_key(candidate.host),
+        }
+    }
+}
+
+/// A subnet that a host wants.
+struct Candidate<'a> {
+    host: &'a NodeName,
+    subnet: IpNetwork,
+    node: Option<&'a NodeRecord>,
+    claimed: bool,
+    created: i64,
+}
+
+/// All wanted subnets of other hosts, those with the better right first.
+fn candidates<'a>(snapshot: &'a Snapshot, own: &NodeName) -> Vec<Candidate<'a>> {
+    let mut candidates = Vec::with_capacity(snapshot.hosts.len());
+    for (host, stored) in snapshot.hosts.iter().filter(|(host, _)| *host != own) {
+        let node = snapshot.nodes.get(host).map(|node| &*node.value);
+        for subnet in wanted(stored, node) {
+            let claimed = snapshot.claims.get(&subnet).is_some_and(|claim| claim.value == *host);
+            candidates.push(Candidate { host, subnet, node, claimed, created: stored.created });
+        }
+    }
+    candidates.sort_by_key(|c| (Reverse(c.claimed), c.created, c.host));
+    candidates
+}
+
+/// The subnets of a host: the one of its key, and of the other family the one it tells.
+fn wanted(
+    stored: &Stored<IpNetwork>,
+    node: Option<&NodeRecord>,
+) -> impl Iterator<Item = IpNetwork> {
+    let family = subnet::family(stored.value);
+    let told = node.map(|node| node.subnets).unwrap_or_default();
+    let others = Family::BOTH.into_iter().filter(move |other| *other != family);
+    std::iter::once(stored.value).chain(others.filter_map(move |other| told.get(other).copied()))
+}
+
+fn accept(
+    candidate: &Candidate<'_>,
+    own: &NodeName,
+    pools: &PerFamily<Pool>,
+    owners: &mut Owners,
+) -> Result<(), PeerFault> {
+    let (host, subnet) = (candidate.host.clone(), candidate.subnet);
+    let pool = pools.get(subnet::family(subnet)).map(Pool::network);
+    if !pool.is_some_and(|pool| subnet::contains(pool, subnet)) {
+        let pool = pool.map_or_else(|| "(none)".to_owned(), |pool| pool.to_string());
+        return Err(PeerFault::OutsidePool { host, subnet, pool });
+    }
+    if let Some((theirs, owner)) = owners.overlapping(subnet) {
+        let ours = owner == *own;
+        return Err(PeerFault::Overlap { host, subnet, owner, theirs, ours });
+    }
+    owners.by_first.insert(subnet.network(), (subnet, host));
+    Ok(())
+}
+
+/// Subnets that do not overlap, by first address, with their owners.
+#[derive(Default)]
+struct Owners {
+    by_first: BTreeMap<IpAddr, (IpNetwork, NodeName)>,
+}
+
+impl Owners {
+    /// One that overlaps `subnet`: of those that start at or before its last address the latest
+    /// one reaches furthest, because they do not overlap each other.
+    fn overlapping(&self, subnet: IpNetwork) -> Option<(IpNetwork, NodeName)> {
+        let up_to_last = self.by_first.range(..=subnet::last(subnet));
+        let (_, (theirs, owner)) = up_to_last.last()?;
+        subnet::overlap(*theirs, subnet).then(|| (*theirs, owner.clone()))
+    }
+}
+
+/// Whether `address` can be the next hop to another host.
+fn next_hop(
+    address: IpAddr,
+    pools: &PerFamily<Pool>,
+    own: &PerFamily<IpAddr>,
+) -> Result<(), &'static str> {
+    let family = Family::of(address);
+    if own.get(family) == Some(&address) {
+        return Err("it is this host's own; is NODE_IP right on both hosts?");
+    }
+    if pools.get(family).is_some_and(|pool| pool.network().contains(address)) {
+        return Err("it lies inside the pool, where only pods are");
+    }
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if link_local || address.is_unspecified() || address.is_loopback() || address.is_multicast() {
+        return Err("it is not an address by which other hosts reach a host");
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Pure. The settings that all hosts of a network share.
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+use super::{Backend, RecordError, SCHEMA, json};
+use crate::net::subnet::Pool;
+use crate::net::{Family, PerFamily};
+
+/// The value of `config`: what the first agent wrote and all others must agree with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterConfig {
+    schema: u32,
+    /// Marks this store, random: if another stands here, or none, the store lost its data.
+    pub id: Box<str>,
+    /// The IPv4 pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip_subnet: Option<IpNetwork>,
+    /// Extra prefix bits of a host's IPv4 subnet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip_subnet_margin: Option<u8>,
+    /// The IPv6 pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv6_subnet: Option<IpNetwork>,
+    /// Extra prefix bits of a host's IPv6 subnet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv6_subnet_margin: Option<u8>,
+    /// How hosts reach each other.
+    pub backend: Backend,
+    /// Stores that this one was rebuilt from, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rebuilt_from: Vec<Ancestor>,
+}
+
+/// A store that lost its data, and how much of it was known to who rebuilt it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ancestor {
+    /// The `id` of that store.
+    pub id: Box<str>,
+    /// The last revision of it that was known.
+    pub revision: i64,
+}
+
+impl ClusterConfig {
+    /// How many ancestors are remembered.
+    const ANCESTORS: usize = 16;
+
+    /// The settings of a network of `pools`, kept in the store marked `id`.
+    pub fn new(id: &str, pools: &PerFamily<Pool>, backend: Backend) -> ClusterConfig {
+        let network = |family| pools.get(family).map(|pool: &Pool| pool.network());
+        let margin = |family| pools.get(family).map(|pool: &Pool| pool.margin());
+        ClusterConfig {
+            schema: SCHEMA,
+            id: id.into(),
+            ip_subnet: network(Family::V4),
+            ip_subnet_margin: margin(Family::V4),
+            ipv6_subnet: network(Family::V6),
+            ipv6_subnet_margin: margin(Family::V6),
+            backend,
+            rebuilt_from: Vec::new(),
+        }
+    }
+
+    /// # Errors
+    /// [`RecordError`] if `value` is no such JSON object.
+    pub fn parse(value: &[u8]) -> Result<ClusterConfig, RecordError> {
+        json(value)
+    }
+
+    /// The JSON text.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers always serialise")
+    }
+
+    /// This configuration, marked as rebuilt from `ancestor` under the new mark `id`.
+    pub fn rebuilt(&self, id: &str, ancestor: Ancestor) -> ClusterConfig {
+        let mut rebuilt = ClusterConfig { id: id.into(), ..self.clone() };
+        rebuilt.rebuilt_from.retain(|known| known.id != ancestor.id);
+        rebuilt.rebuilt_from.push(ancestor);
+        let surplus = rebuilt.rebuilt_from.len().saturating_sub(Self::ANCESTORS);
+        rebuilt.rebuilt_from.drain(..surplus);
+        rebuilt
+    }
+
+    /// The first setting in which `self` and `ours` differ: name of the variable, the value here,
+    /// the value in `ours`.
+    pub fn difference(&self, ours: &ClusterConfig) -> Option<(&'static str, String, String)> {
+        let fields = |config: &ClusterConfig| {
+            [
+                ("IP_SUBNET", shown(config.ip_subnet)),
+                ("IP_SUBNET_MARGIN", shown(config.ip_subnet_margin)),
+                ("IPV6_SUBNET", shown(config.ipv6_subnet)),
+                ("IPV6_SUBNET_MARGIN", shown(config.ipv6_subnet_margin)),
+                ("BACKEND", config.backend.to_string()),
+            ]
+        };
+        let pairs = fields(self).into_iter().zip(fields(ours));
+        let mut differing = pairs.filter(|(here, there)| here != there);
+        differing.next().map(|((name, here), (_, there))| (name, here, there))
+    }
+}
+
+fn shown(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::subnet::parse;
+
+    fn config(v4: &str, margin: u8) -> ClusterConfig {
+        let pool = Pool::new(parse(v4).unwrap(), margin).unwrap();
+        ClusterConfig::new("a", &PerFamily { v4: Some(pool), v6: None }, Backend::Direct)
+    }
+
+    #[test]
+    fn it_comes_back_as_it_went_in() {
+        let config = config("10.244.0.0/16", 8);
+        assert_eq!(ClusterConfig::parse(config.to_json().as_bytes()).unwrap(), config);
+    }
+
+    #[test]
+    fn the_json_is_the_documented_one() {
+        assert_eq!(
+            config("10.244.0.0/16", 8).to_json(),
+            r#"{"schema":1,"id":"a","ipSubnet":"10.244.0.0/16","ipSubnetMargin":8,"backend":"direct"}"#
+        );
+    }
+
+    #[test]
+    fn the_first_difference_is_named_with_both_values() {
+        let ours = config("10.244.0.0/16", 8);
+        assert_eq!(ours.difference(&config("10.244.0.0/16", 8)), None);
+        let (name, theirs, mine) = config("10.244.0.0/16", 9).difference(&ours).unwrap();
+        assert_eq!((name, &*theirs, &*mine), ("IP_SUBNET_MARGIN", "9", "8"));
+    }
+
+    #[test]
+    fn the_mark_of_the_store_is_no_difference() {
+        let mut other = config("10.244.0.0/16", 8);
+        other.id = "b".into();
+        assert_eq!(other.difference(&config("10.244.0.0/16", 8)), None);
+    }
+
+    #[test]
+    fn a_rebuilt_store_remembers_what_it_was() {
+        let mut config = config("10.244.0.0/16", 8);
+        for number in 0..40 {
+            let ancestor = Ancestor { id: number.to_string().into(), revision: number };
+            config = config.rebuilt("b", ancestor);
+        }
+        assert_eq!(&*config.id, "b");
+        assert_eq!(config.rebuilt_from.len(), 16);
+        assert_eq!(config.rebuilt_from.last().unwrap().revision, 39);
+    }
+}

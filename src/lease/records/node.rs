@@ -1,0 +1,199 @@
+//! Pure. What a host says about itself.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use super::{RecordError, SCHEMA, json};
+use crate::net::{Family, Mac, PerFamily, subnet};
+
+/// The value of `nodes/<hostname>`. It also says who owns the host's keys: the machine id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRecord {
+    schema: u32,
+    /// `/etc/machine-id` of the host: its identity.
+    pub machine_id: Box<str>,
+    /// Boot of the kernel under which this was written.
+    pub boot_id: Box<str>,
+    /// Version of humanz that wrote this.
+    pub version: Box<str>,
+    /// The host's pod subnets; in JSON a list.
+    #[serde(serialize_with = "as_list", deserialize_with = "subnets")]
+    pub subnets: PerFamily<IpNetwork>,
+    /// The host's own addresses, next hops for the others; in JSON a list, of which the first of
+    /// each family counts.
+    #[serde(serialize_with = "as_list", deserialize_with = "addresses")]
+    pub addresses: PerFamily<IpAddr>,
+    /// How the host can be reached.
+    pub backend: Backend,
+    /// Where its tunnel ends, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<Tunnel>,
+    /// Bytes that a packet between hosts may have, as this host sees it.
+    pub mtu: u32,
+    /// Fields of later versions, kept so that writing the record again loses nothing.
+    #[serde(flatten)]
+    pub other: BTreeMap<Box<str>, Value>,
+}
+
+/// How a host can be reached by the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Backend {
+    /// Through a route via its address.
+    #[default]
+    Direct,
+    /// In a way this version does not know.
+    Unknown(Box<str>),
+}
+
+/// The end of a VXLAN tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunnel {
+    /// MAC address of the tunnel device.
+    pub mac: Mac,
+    /// VXLAN network identifier, 24 bits.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl NodeRecord {
+    /// A record without the optional parts.
+    pub fn new(machine_id: &str, boot_id: &str, version: &str) -> NodeRecord {
+        NodeRecord {
+            schema: SCHEMA,
+            machine_id: machine_id.into(),
+            boot_id: boot_id.into(),
+            version: version.into(),
+            subnets: PerFamily::default(),
+            addresses: PerFamily::default(),
+            backend: Backend::Direct,
+            tunnel: None,
+            mtu: 0,
+            other: BTreeMap::new(),
+        }
+    }
+
+    /// # Errors
+    /// [`RecordError`] if `value` is no such JSON object.
+    pub fn parse(value: &[u8]) -> Result<NodeRecord, RecordError> {
+        json(value)
+    }
+
+    /// The JSON text.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers always serialise")
+    }
+}
+
+impl From<String> for Backend {
+    fn from(text: String) -> Backend {
+        match text.as_str() {
+            "direct" => Backend::Direct,
+            _ => Backend::Unknown(text.into()),
+        }
+    }
+}
+
+impl From<Backend> for String {
+    fn from(backend: Backend) -> String {
+        backend.to_string()
+    }
+}
+
+impl fmt::Display for Backend {
+    /// `direct`, or the unknown word.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Backend::Direct => f.write_str("direct"),
+            Backend::Unknown(word) => f.write_str(word),
+        }
+    }
+}
+
+fn as_list<T: Serialize, S: Serializer>(
+    values: &PerFamily<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter())
+}
+
+fn subnets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerFamily<IpNetwork>, D::Error> {
+    let mut subnets = PerFamily::default();
+    for text in Vec::<String>::deserialize(deserializer)? {
+        let subnet = subnet::parse(&text).map_err(D::Error::custom)?;
+        let family = subnet::family(subnet);
+        if subnets.get(family).is_some() {
+            return Err(D::Error::custom(format!("subnets: more than one {family} subnet")));
+        }
+        subnets.set(family, Some(subnet));
+    }
+    Ok(subnets)
+}
+
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerFamily<IpAddr>, D::Error> {
+    let mut addresses = PerFamily::default();
+    for address in Vec::<IpAddr>::deserialize(deserializer)? {
+        let family = Family::of(address);
+        if addresses.get(family).is_none() {
+            addresses.set(family, Some(address));
+        }
+    }
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = r#"{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24","fd00:0:0:3::/64"],"addresses":["192.0.2.7","2001:db8::7"],"backend":"direct","tunnel":{"mac":"0a:58:00:00:00:01","vni":4096,"port":8472},"mtu":1500,"later":{"x":1}}"#;
+
+    #[test]
+    fn it_comes_back_as_it_went_in_with_the_fields_of_later_versions() {
+        assert_eq!(NodeRecord::parse(FULL.as_bytes()).unwrap().to_json(), FULL);
+    }
+
+    #[test]
+    fn an_unknown_backend_is_kept_by_its_name() {
+        let text = FULL.replace("direct", "carrier-pigeon");
+        let record = NodeRecord::parse(text.as_bytes()).unwrap();
+        assert_eq!(record.backend, Backend::Unknown("carrier-pigeon".into()));
+        assert_eq!(record.to_json(), text);
+    }
+
+    #[test]
+    fn wrong_records_are_refused_and_the_reason_helps() {
+        let check = |from: &str, to: &str, reason: &str| {
+            let error = NodeRecord::parse(FULL.replace(from, to).as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(reason), "{to}: {error}");
+        };
+        check("10.244.3.0/24", "10.244.3.1/24", "host bits");
+        check("10.244.3.0/24", "; reboot", "not a subnet");
+        check("fd00:0:0:3::/64", "10.1.0.0/16", "more than one IPv4");
+        check("192.0.2.7", "localhost", "IP address");
+        check("1500", "\"big\"", "u32");
+        check("1500", "-1", "u32");
+        check("\"schema\":1", "\"schema\":2", "schema 2");
+        check("\"schema\":1,", "", "schema");
+        check("0a:58:00:00:00:01", "ff:ff:ff:ff:ff:ff", "multicast");
+        check("\"machineId\":\"m\"", "\"machineId\":7", "string");
+        check(FULL, "[]", "not valid");
+        check(FULL, "null", "not valid");
+    }
+
+    #[test]
+    fn a_megabyte_of_json_is_not_even_parsed() {
+        let mut text = FULL.to_owned().into_bytes();
+        text.resize(1 << 20, b' ');
+        assert!(matches!(NodeRecord::parse(&text), Err(RecordError::TooLong { .. })));
+        let deep = format!("{{\"schema\":{}", "[".repeat(10_000));
+        assert!(matches!(NodeRecord::parse(deep.as_bytes()), Err(RecordError::Json(_))));
+    }
+}

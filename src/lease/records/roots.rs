@@ -1,0 +1,174 @@
+//! Pure. Where the keys are, and what a key means.
+
+use ipnetwork::IpNetwork;
+
+use super::{NodeName, RecordError};
+use crate::net::{Family, subnet};
+
+/// Where the keys of the cluster are. Neither prefix begins with the other; none ends in `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roots {
+    /// `ETCD_PREFIX`: host keys, shared with hosts that run the Python agent.
+    pub hosts: String,
+    /// `ETCD_COUNTER_KEY`: its etcd version counts allocations.
+    pub counter: String,
+    /// `HUMANZ_PREFIX`: everything else.
+    pub humanz: String,
+}
+
+/// What a key is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The subnet of a host.
+    Host(NodeName),
+    /// The settings of the network.
+    Config,
+    /// What a host says about itself.
+    Node(NodeName),
+    /// Who claims a subnet.
+    Claim(IpNetwork),
+    /// A host's sign of life.
+    Alive(NodeName),
+}
+
+impl Roots {
+    /// The range of the host keys: `ETCD_PREFIX/`, with the slash, so that `/hostsfoo` is none.
+    pub fn hosts_range(&self) -> String {
+        format!("{}/", self.hosts)
+    }
+
+    /// The range of all other keys.
+    pub fn humanz_range(&self) -> String {
+        format!("{}/", self.humanz)
+    }
+
+    /// The range of the claims of both families.
+    pub fn claims_range(&self) -> String {
+        format!("{}/subnets/", self.humanz)
+    }
+
+    /// The key text.
+    pub fn key(&self, key: &Key) -> String {
+        let humanz = &self.humanz;
+        match key {
+            Key::Host(name) => format!("{}/{name}", self.hosts),
+            Key::Config => format!("{humanz}/config"),
+            Key::Node(name) => format!("{humanz}/nodes/{name}"),
+            Key::Alive(name) => format!("{humanz}/alive/{name}"),
+            Key::Claim(claimed) => {
+                let family = digit(subnet::family(*claimed));
+                format!("{humanz}/subnets/{family}/{}-{}", claimed.ip(), claimed.prefix())
+            }
+        }
+    }
+
+    /// What `key` is about: `None` if it belongs to somebody else (another root, or a part of ours
+    /// that a later version made).
+    ///
+    /// # Errors
+    /// [`RecordError`] if it stands among ours and is malformed.
+    pub fn parse(&self, key: &[u8]) -> Result<Option<Key>, RecordError> {
+        let text = std::str::from_utf8(key).map_err(|_| RecordError::NotUtf8)?;
+        if let Some(name) = below(text, &self.hosts) {
+            return Ok(Some(Key::Host(name.parse()?)));
+        }
+        let Some((part, rest)) = below(text, &self.humanz).map(split) else { return Ok(None) };
+        Ok(match (part, rest) {
+            ("config", None) => Some(Key::Config),
+            ("nodes", Some(name)) => Some(Key::Node(name.parse()?)),
+            ("alive", Some(name)) => Some(Key::Alive(name.parse()?)),
+            ("subnets", Some(claim)) => Some(Key::Claim(parse_claim(claim)?)),
+            _ => None,
+        })
+    }
+}
+
+/// What follows `prefix` and a slash.
+fn below<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    text.strip_prefix(prefix)?.strip_prefix('/')
+}
+
+fn split(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('/') {
+        Some((part, rest)) => (part, Some(rest)),
+        None => (text, None),
+    }
+}
+
+fn digit(family: Family) -> char {
+    match family {
+        Family::V4 => '4',
+        Family::V6 => '6',
+    }
+}
+
+/// `4/10.244.3.0-24`
+fn parse_claim(text: &str) -> Result<IpNetwork, RecordError> {
+    let malformed = || RecordError::Key("subnets/4/10.244.3.0-24");
+    let (family, rest) = text.split_once('/').ok_or_else(malformed)?;
+    let (address, prefix) = rest.rsplit_once('-').ok_or_else(malformed)?;
+    let claimed = subnet::parse(&format!("{address}/{prefix}"))?;
+    let canonical =
+        format!("{}/{}-{}", digit(subnet::family(claimed)), claimed.ip(), claimed.prefix());
+    if canonical == format!("{family}/{rest}") { Ok(claimed) } else { Err(malformed()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roots() -> Roots {
+        Roots {
+            hosts: "/humanz/hosts".to_owned(),
+            counter: "/humanz/counter".to_owned(),
+            humanz: "/humanz/v1".to_owned(),
+        }
+    }
+
+    #[test]
+    fn keys_come_back_as_they_went_in() {
+        let name: NodeName = "h1".parse().unwrap();
+        let claim = |text| Key::Claim(subnet::parse(text).unwrap());
+        for (key, text) in [
+            (Key::Host(name.clone()), "/humanz/hosts/h1"),
+            (Key::Config, "/humanz/v1/config"),
+            (Key::Node(name.clone()), "/humanz/v1/nodes/h1"),
+            (Key::Alive(name), "/humanz/v1/alive/h1"),
+            (claim("10.244.3.0/24"), "/humanz/v1/subnets/4/10.244.3.0-24"),
+            (claim("fd00:0:0:3::/64"), "/humanz/v1/subnets/6/fd00:0:0:3::-64"),
+        ] {
+            assert_eq!(roots().key(&key), text);
+            assert_eq!(roots().parse(text.as_bytes()), Ok(Some(key)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_let_alone() {
+        for other in [
+            "/humanz/hostsfoo/x",
+            "/humanz/counter",
+            "/humanz/v1/networks/default/a",
+            "/humanz/v1/config/x",
+            "/registry/pods/a",
+        ] {
+            assert_eq!(roots().parse(other.as_bytes()), Ok(None), "{other}");
+        }
+    }
+
+    #[test]
+    fn malformed_keys_of_ours_are_faults() {
+        for bad in [
+            "/humanz/hosts/",
+            "/humanz/hosts/a/b",
+            "/humanz/v1/nodes/a b",
+            "/humanz/v1/subnets/4/10.244.3.0",
+            "/humanz/v1/subnets/4/10.244.3.7-24",
+            "/humanz/v1/subnets/6/10.244.3.0-24",
+            "/humanz/v1/subnets/6/fd00:0::-64",
+            "/humanz/v1/subnets/x",
+        ] {
+            assert!(roots().parse(bad.as_bytes()).is_err(), "{bad} was taken");
+        }
+        assert!(roots().parse(b"/humanz/v1/nodes/\xff").is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! The calls to etcd that are needed, in the words of this crate.
+
+use std::time::Duration;
+
+use etcd_client::{
+    Compare, CompareOp, Error, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
+    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
+};
+use tokio::time::{sleep, timeout};
+
+use super::error::EtcdError;
+use super::members::{Members, reason};
+use super::settings::EtcdSettings;
+use super::watch::Watch;
+use crate::lease::records::{Key, Roots};
+use crate::lease::snapshot::{Raw, Snapshot};
+use crate::lease::transaction::{Condition, Transaction, Write};
+
+/// Keys asked for at once.
+const PAGE: i64 = 1000;
+
+/// etcd, whichever member answers.
+pub struct Etcd {
+    members: Members,
+    roots: Roots,
+    timeout: Duration,
+}
+
+impl Etcd {
+    pub fn new(settings: EtcdSettings, roots: Roots) -> Etcd {
+        let timeout = settings.timeout;
+        Etcd { members: Members::new(settings), roots, timeout }
+    }
+
+    /// The URL of the member in use.
+    pub fn endpoint(&self) -> &str {
+        self.members.endpoint()
+    }
+
+    /// Both roots as of one revision.
+    pub async fn read(&self) -> Result<Snapshot, EtcdError> {
+        let mut snapshot = Snapshot::default();
+        let mut revision = 0;
+        for range in [self.roots.hosts_range(), self.roots.humanz_range()] {
+            revision = self.read_range(&range, revision, &mut snapshot).await?;
+        }
+        snapshot.revision = revision;
+        Ok(snapshot)
+    }
+
+    /// Reads `range` as of `revision` (0: now) and returns the revision read.
+    async fn read_range(
+        &self,
+        range: &str,
+        revision: i64,
+        snapshot: &mut Snapshot,
+    ) -> Result<i64, EtcdError> {
+        let end = after(range);
+        let what = format!("read {range}");
+        let (mut revision, mut limit) = (revision, PAGE);
+        let mut from = range.as_bytes().to_vec();
+        loop {
+            let options = GetOptions::new()
+                .with_range(end.clone())
+                .with_sort(SortTarget::Key, SortOrder::Ascend)
+                .with_limit(limit)
+                .with_revision(revision);
+            let request = async |mut member: super::members::Member| {
+                member.kv.get(from.clone(), Some(options.clone())).await
+            };
+            let page = match self.members.call(&what, request).await {
+                Err(EtcdError::TooLarge(_)) if limit > 1 => {
+                    limit /= 2;
+                    continue;
+                }
+                page => page?,
+            };
+            if revision == 0 {
+                revision = page.header().map_or(0, |header| header.revision());
+            }
+            for pair in page.kvs() {
+                snapshot.put(&self.roots, raw(pair));
+            }
+            match page.kvs().last() {
+                Some(last) if page.more() => from = [last.key(), &[0]].concat(),
+                _ => return Ok(revision),
+            }
+        }
+    }
+
+    /// Revision at which the settings of the network were written; 0: there are none.
+    pub async fn config_modified(&self) -> Result<i64, EtcdError> {
+        let key = self.roots.key(&Key::Config);
+        let request =
+            async |mut member: super::members::Member| member.kv.get(key.as_str(), None).await;
+        let answer = self.members.call("read the settings of the network", request).await?;
+        Ok(answer.kvs().first().map_or(0, KeyValue::mod_revision))
+    }
+
+    /// Whether the conditions held and everything was written.
+    ///
+    /// After [`EtcdError::Unreachable`] it may have been written too: read again.
+    pub async fn commit(&self, what: &str, transaction: &Transaction) -> Result<bool, EtcdError> {
+        let request =
+            async |mut member: super::members::Member| member.kv.txn(as_txn(transaction)).await;
+        Ok(self.members.call(what, request).await?.succeeded())
+    }
+
+    /// A number that nobody else gets: the version of the counter key after putting it.
+    pub async fn draw(&self) -> Result<i64, EtcdError> {
+        let key = self.roots.counter.as_str();
+        let request = async |mut member: super::members::Member| {
+            let operations = [TxnOp::put(key, "", None), TxnOp::get(key, None)];
+            member.kv.txn(Txn::new().and_then(operations)).await
+        };
+        let answer = self.members.call(&format!("count up {key}"), request).await?;
+        let version = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(range) => range.kvs().first().map(KeyValue::version),
+            _ => None,
+        });
+        version.ok_or_else(|| EtcdError::Refused(format!("count up {key}: no version came back")))
+    }
+
+    /// A new etcd lease.
+    pub async fn grant(&self, ttl: Duration) -> Result<i64, EtcdError> {
+        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+        let request =
+            async |mut member: super::members::Member| member.lease.grant(seconds, None).await;
+        Ok(self.members.call("grant an etcd lease", request).await?.id())
+    }
+
+    /// Ends an etcd lease and its keys.
+    pub async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
+        let request = async |mut member: super::members::Member| member.lease.revoke(lease).await;
+        self.members.call("revoke the etcd lease", request).await.map(drop)
+    }
+
+    /// Keeps an etcd lease alive for as long as that works; returns why it no longer does.
+    pub async fn keep_alive(&self, lease: i64, every: Duration) -> EtcdError {
+        let what = "keep the etcd lease alive";
+        let request =
+            async |mut member: super::members::Member| member.lease.keep_alive(lease).await;
+        let (mut keeper, mut answers) = match self.members.call(what, request).await {
+            Ok(streams) => streams,
+            Err(error) => return error,
+        };
+        loop {
+            sleep(every).await;
+            match timeout(self.timeout, beat(&mut keeper, &mut answers)).await {
+                Ok(Ok(ttl)) if ttl > 0 => {}
+                Ok(Ok(_)) => return EtcdError::NoLease(format!("{what}: it expired")),
+                Ok(Err(error)) => return EtcdError::Unreachable(reason(&error)),
+                Err(_) => return EtcdError::Unreachable(format!("{what}: no answer")),
+            }
+        }
+    }
+
+    /// Follows both roots from `revision` on.
+    pub async fn watch(&self, revision: i64) -> Result<Watch, EtcdError> {
+        let options = |range: &str, id| {
+            WatchOptions::new()
+                .with_range(after(range))
+                .with_start_revision(revision)
+                .with_progress_notify()
+                .with_fragment()
+                .with_watch_id(id)
+        };
+        let (hosts, humanz) = (self.roots.hosts_range(), self.roots.humanz_range());
+        let request = async |mut member: super::members::Member| {
+            let mut stream = member.watch.watch(hosts.as_str(), Some(options(&hosts, 1))).await?;
+            stream.watch(humanz.as_str(), Some(options(&humanz, 2))).await?;
+            Ok(stream)
+        };
+        let stream = self.members.call("watch", request).await?;
+        Ok(Watch::new(stream, self.roots.clone(), self.endpoint().to_owned()))
+    }
+
+    /// Gives the member in use up.
+    pub fn next_member(&self) {
+        self.members.next();
+    }
+}
+
+/// Asks for more time and returns what is left, in seconds; 0: the lease is gone.
+async fn beat(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<i64, Error> {
+    keeper.keep_alive().await?;
+    match answers.message().await? {
+        Some(answer) => Ok(answer.ttl()),
+        None => Err(Error::LeaseKeepAliveError("the stream ended".to_owned())),
+    }
+}
+
+/// The end of the range of keys that begin with `prefix`. Its last byte is `/`.
+fn after(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+pub fn raw(pair: &KeyValue) -> Raw<'_> {
+    Raw {
+        key: pair.key(),
+        value: pair.value(),
+        created: pair.create_revision(),
+        modified: pair.mod_revision(),
+    }
+}
+
+fn as_txn(transaction: &Transaction) -> Txn {
+    let compares: Vec<_> = transaction.conditions.iter().map(as_compare).collect();
+    let operations: Vec<_> = transaction.writes.iter().map(as_operation).collect();
+    Txn::new().when(compares).and_then(operations)
+}
+
+fn as_compare(condition: &Condition) -> Compare {
+    match condition {
+        // A key that does not exist compares as revision 0.
+        Condition::Unchanged { key, modified } => {
+            Compare::mod_revision(key.as_str(), CompareOp::Equal, *modified)
+        }
+        Condition::RangeUnchanged { prefix, since } => {
+            Compare::mod_revision(prefix.as_str(), CompareOp::Less, since + 1)
+                .with_range(after(prefix))
+        }
+    }
+}
+
+fn as_operation(write: &Write) -> TxnOp {
+    match write {
+        Write::Put { key, value, lease } => {
+            let options = PutOptions::new().with_lease(*lease);
+            TxnOp::put(key.as_str(), value.as_str(), Some(options))
+        }
+        Write::Delete { key } => TxnOp::delete(key.as_str(), None),
+        Write::Try(transaction) => TxnOp::txn(as_txn(transaction)),
+    }
+}

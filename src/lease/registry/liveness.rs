@@ -1,0 +1,50 @@
+//! The etcd lease of the sign of life.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tokio::sync::watch as latest;
+use tokio::time::sleep;
+
+use super::client::Etcd;
+use super::error::EtcdError;
+use super::random;
+
+/// How long the sign of life outlives its agent.
+const TTL: Duration = Duration::from_secs(30);
+
+/// Time between two prolongations.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Time between attempts while etcd does not answer.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Keeps an etcd lease alive for ever and tells its id; a lost one is replaced.
+///
+/// It says nothing about who owns what, and nothing waits for it.
+pub async fn keep(etcd: &Etcd, id: latest::Sender<Option<i64>>) -> Infallible {
+    loop {
+        match etcd.grant(TTL).await {
+            Ok(granted) => {
+                id.send_replace(Some(granted));
+                hold(etcd, granted).await;
+            }
+            Err(error) => log::debug!("{error}"),
+        }
+        sleep(random::jittered(RETRY)).await;
+    }
+}
+
+/// Keeps `lease` alive until it is gone; a member that fails does not mean that.
+async fn hold(etcd: &Etcd, lease: i64) {
+    loop {
+        match etcd.keep_alive(lease, EVERY).await {
+            EtcdError::NoLease(why) => {
+                log::debug!("{why}");
+                return;
+            }
+            why => log::debug!("{why}"),
+        }
+        sleep(random::jittered(RETRY)).await;
+    }
+}

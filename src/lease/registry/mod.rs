@@ -1,0 +1,123 @@
+//! The connection with etcd: holds this host's lease and yields whole snapshots of the others.
+//!
+//! It runs in a thread of its own, for ever: an etcd that cannot be reached is tried again, and
+//! nothing that was published is taken back because of it.
+//!
+//! - `client`: the calls that are needed, on several members; the only file that names the crate
+//! - `error`: why a call failed
+//! - `liveness`: keeps the etcd lease of the sign of life
+//! - `session`: read, claim, restore, watch
+
+mod client;
+mod error;
+mod liveness;
+mod members;
+mod random;
+mod session;
+mod settings;
+mod watch;
+
+pub use settings::EtcdSettings;
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::{oneshot, watch as latest};
+
+use super::error::LeaseError;
+use super::identity::{Attributes, Identity, Lease, Network};
+use super::saved::Saved;
+use super::snapshot::Snapshot;
+
+/// What the registry needs to know.
+#[derive(Debug)]
+pub struct Start {
+    /// How etcd is reached.
+    pub etcd: EtcdSettings,
+    /// The network, as this host is configured.
+    pub network: Network,
+    /// Who this host is.
+    pub identity: Identity,
+    /// How the others reach it.
+    pub attributes: Attributes,
+    /// What was known when the agent last ran: its subnets are taken again, and if etcd has lost
+    /// its data meanwhile, all of it is put back.
+    pub known: Option<Saved>,
+}
+
+/// What the registry has to say.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// etcd answers; a snapshot follows.
+    Connected {
+        /// The member that answers.
+        endpoint: String,
+    },
+    /// etcd does not answer. What was published stays true. Said again when the reason changes.
+    Disconnected {
+        /// Why.
+        why: String,
+    },
+    /// The subnets of this host; before the first snapshot, and again if they change.
+    Lease(Lease),
+    /// Everything that etcd holds. Never partial, never before this host's lease, and never
+    /// without hosts only because etcd lost its data.
+    Snapshot(Arc<Snapshot>),
+    /// etcd no longer agrees with what this host holds; it goes on with what it has. `None`: it
+    /// agrees again.
+    Trouble(Option<LeaseError>),
+    /// This host cannot have a lease. The last update.
+    Fatal(LeaseError),
+}
+
+/// The running registry. Dropped, it stops like [`Handle::stop`], but nobody waits for it.
+#[derive(Debug)]
+pub struct Handle {
+    attributes: latest::Sender<Attributes>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// Starts the registry. `publish` is called from its thread and must not block for long.
+///
+/// # Errors
+/// If the thread or its event loop cannot be made.
+pub fn spawn(start: Start, publish: impl FnMut(Update) + Send + 'static) -> io::Result<Handle> {
+    let (attributes, changes) = latest::channel(start.attributes.clone());
+    let (stop, stopped) = oneshot::channel();
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = thread::Builder::new().name("etcd".to_owned()).spawn(move || {
+        runtime.block_on(session::run(start, changes, stopped, publish));
+        // A name that is still being looked up holds nobody up.
+        runtime.shutdown_background();
+    })?;
+    Ok(Handle { attributes, stop: Some(stop), thread: Some(thread) })
+}
+
+impl Handle {
+    /// Tells the others how this host is reached now. Returns at once; etcd is changed as soon as
+    /// it can be reached, and only while the record there is still this host's.
+    pub fn set_attributes(&self, attributes: Attributes) {
+        self.attributes.send_if_modified(|known| {
+            let changed = *known != attributes;
+            *known = attributes;
+            changed
+        });
+    }
+
+    /// Withdraws the sign of life and ends the thread: within [`STOP_WITHIN`], whatever etcd does.
+    /// The lease stays.
+    pub fn stop(mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; if it panicked, that was reported where it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+/// How long the withdrawal of the sign of life may take.
+pub const STOP_WITHIN: Duration = Duration::from_secs(1);

@@ -1,0 +1,24 @@
+//! Random numbers: marks and waiting times. Not for secrets.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// 64 random bits, from the keys that the standard library draws for its hash maps.
+fn bits() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// 32 hexadecimal digits.
+pub fn mark() -> String {
+    format!("{:016x}{:016x}", bits(), bits())
+}
+
+/// A number below `bound`, which is not zero.
+pub fn below(bound: usize) -> usize {
+    (bits() % bound.max(1) as u64) as usize
+}
+
+/// Half to all of `longest`, so that hosts that fail together do not come back together.
+pub fn jittered(longest: Duration) -> Duration {
+    longest.mul_f64(0.5 + (bits() >> 11) as f64 / (1u64 << 54) as f64)
+}

@@ -1,0 +1,84 @@
+//! The watch: from one complete state to the next.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+
+use super::{End, Session};
+use crate::lease::claim::{self, Step};
+use crate::lease::registry::Update;
+use crate::lease::registry::error::EtcdError;
+use crate::lease::restore::{self, Continuity};
+use crate::lease::snapshot::Snapshot;
+
+/// Events that come closer together than this make one snapshot.
+const COALESCE: Duration = Duration::from_millis(5);
+
+/// Time between two questions whether the watch still lives …
+const ASK: Duration = Duration::from_secs(10);
+
+/// … and how long it may say nothing at all.
+const SILENCE: Duration = Duration::from_secs(30);
+
+impl<P: FnMut(Update)> Session<'_, P> {
+    /// Publishes what the watch brings, beginning after `mirror`. Returns when something must be
+    /// written, or looked at as a whole.
+    pub(super) async fn follow(&mut self, mut mirror: Snapshot) -> Result<(), End> {
+        let mut watch = self.etcd.watch(mirror.revision + 1).await?;
+        let mut heard_at = Instant::now();
+        let mut ask = interval_at(heard_at + ASK, ASK);
+        ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = None;
+        let mut host_removed = false;
+        loop {
+            tokio::select! {
+                heard = watch.next(&mut mirror) => {
+                    let heard = heard?;
+                    heard_at = Instant::now();
+                    host_removed |= heard.host_removed;
+                    if heard.changed {
+                        due.get_or_insert(heard_at + COALESCE);
+                    }
+                }
+                () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() => {
+                    due = None;
+                    let removed = std::mem::take(&mut host_removed);
+                    if !self.agrees(&mirror) || removed && !self.same_store(&mirror).await? {
+                        return Ok(());
+                    }
+                    self.tell_snapshot(&mirror);
+                }
+                _ = ask.tick() => {
+                    if heard_at.elapsed() > SILENCE {
+                        self.etcd.next_member();
+                        let why = format!("watch: etcd said nothing for {SILENCE:?}");
+                        return Err(EtcdError::Unreachable(why).into());
+                    }
+                    watch.ask().await?;
+                }
+                Ok(()) = self.attributes.changed() => return Ok(()),
+                Ok(()) = self.kept.changed() => return Ok(()),
+            }
+        }
+    }
+
+    /// Nothing must be written because of `mirror`, and it may be published.
+    fn agrees(&self, mirror: &Snapshot) -> bool {
+        let Some(known) = &self.known else { return false };
+        let own = &self.own.identity.name;
+        let sign_lost = known.alive.contains_key(own) && !mirror.alive.contains_key(own);
+        let settled = match claim::next(mirror, &self.own) {
+            Step::Held(_) => self.trouble.is_none(),
+            Step::Refused(error) => self.trouble.as_ref() == Some(&error),
+            _ => false,
+        };
+        settled && !sign_lost && restore::continuity(known, mirror) == Continuity::Same
+    }
+
+    /// The settings of the network are still those of `mirror`: hosts were removed, and not the
+    /// store. Of keys that are deleted together, the watch of one root may tell before the other.
+    async fn same_store(&self, mirror: &Snapshot) -> Result<bool, EtcdError> {
+        let modified = self.etcd.config_modified().await?;
+        Ok(mirror.config.as_ref().is_some_and(|config| config.modified == modified))
+    }
+}

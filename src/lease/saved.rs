@@ -1,0 +1,212 @@
+//! The last known good: what this host knew, kept on its disk.
+
+use std::borrow::Borrow;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+use super::identity::{Identity, Lease};
+use super::records::{ClusterConfig, NodeName, NodeRecord};
+use super::snapshot::{Snapshot, Stored};
+use crate::net::hash;
+
+/// What this host knew.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Saved {
+    /// Its name.
+    pub host: NodeName,
+    /// Its machine id.
+    pub machine_id: String,
+    /// Its lease.
+    pub lease: Lease,
+    /// All hosts. Signs of life and faults are not saved.
+    pub snapshot: Arc<Snapshot>,
+}
+
+/// Why a saved state cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// The file cannot be read or written.
+    #[error("{} {path}: {error}", if *write { "write" } else { "read" }, path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// It was to be written.
+        write: bool,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The content is none of ours, or damaged; it was moved out of the way.
+    #[error("{path} is ignored: {reason}; it was moved to {moved}", path = path.display(), moved = moved.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+        /// Where it is now.
+        moved: PathBuf,
+    },
+}
+
+/// Version of the file.
+const SCHEMA: u32 = 1;
+
+/// Key, value, revision of creation, revision of the last change.
+type Entry<K, V> = (K, V, i64, i64);
+
+/// The state in the file, to write.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct View<'a> {
+    host: &'a NodeName,
+    machine_id: &'a str,
+    lease: &'a Lease,
+    revision: i64,
+    config: Option<Entry<&'a (), &'a ClusterConfig>>,
+    hosts: Vec<Entry<&'a NodeName, &'a IpNetwork>>,
+    nodes: Vec<Entry<&'a NodeName, &'a NodeRecord>>,
+    claims: Vec<Entry<&'a IpNetwork, &'a NodeName>>,
+}
+
+/// The state in the file, as read.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct State {
+    host: NodeName,
+    machine_id: String,
+    lease: Lease,
+    revision: i64,
+    config: Option<Entry<(), ClusterConfig>>,
+    hosts: Vec<Entry<NodeName, IpNetwork>>,
+    nodes: Vec<Entry<NodeName, NodeRecord>>,
+    claims: Vec<Entry<IpNetwork, NodeName>>,
+}
+
+impl Saved {
+    /// It was saved by the host that `identity` describes: not by the one this disk was copied
+    /// from.
+    pub fn is_of(&self, identity: &Identity) -> bool {
+        self.host == identity.name && self.machine_id == identity.machine_id
+    }
+
+    /// Writes it to `path`, whole or not at all, readable by its owner only.
+    ///
+    /// # Errors
+    /// [`SavedError::Io`].
+    pub fn save(&self, path: &Path) -> Result<(), SavedError> {
+        let failed = |error| SavedError::Io { path: path.to_owned(), write: true, error };
+        replace(path, self.to_text().as_bytes()).map_err(failed)
+    }
+
+    /// What was saved at `path`; `None` if nothing was.
+    ///
+    /// # Errors
+    /// [`SavedError`]. A damaged file is moved to `path` with `.damaged` appended, so that the next
+    /// save does not destroy it.
+    pub fn load(path: &Path) -> Result<Option<Saved>, SavedError> {
+        let text = match fs::read(path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(SavedError::Io { path: path.to_owned(), write: false, error });
+            }
+        };
+        Saved::from_text(&text).map(Some).map_err(|reason| {
+            let mut moved = path.to_owned().into_os_string();
+            moved.push(".damaged");
+            let moved = PathBuf::from(moved);
+            let reason = match fs::rename(path, &moved) {
+                Ok(()) => reason,
+                Err(error) => format!("{reason} (and it could not be moved: {error})"),
+            };
+            SavedError::Damaged { path: path.to_owned(), reason, moved }
+        })
+    }
+
+    fn to_text(&self) -> String {
+        let state = serde_json::to_string(&self.view()).expect("lists and strings serialise");
+        let checksum = hash::stable(&[&state]);
+        format!(r#"{{"schema":{SCHEMA},"checksum":"{checksum:016x}"{BEFORE_STATE}{state}}}"#)
+    }
+
+    fn from_text(text: &str) -> Result<Saved, String> {
+        #[derive(Deserialize)]
+        struct Header {
+            schema: u32,
+            checksum: String,
+        }
+        let (header, state) = text.split_once(BEFORE_STATE).ok_or("it is no state of humanz")?;
+        let header: Header = serde_json::from_str(&format!("{header}}}"))
+            .map_err(|error| format!("it is no state of humanz: {error}"))?;
+        if header.schema != SCHEMA {
+            return Err(format!("it has schema {}, not {SCHEMA}", header.schema));
+        }
+        let state = state.trim_end().strip_suffix('}').ok_or("it is cut short")?;
+        if header.checksum != format!("{:016x}", hash::stable(&[state])) {
+            return Err("its checksum is wrong".to_owned());
+        }
+        let state: State = serde_json::from_str(state).map_err(|error| error.to_string())?;
+        Ok(state.saved())
+    }
+
+    fn view(&self) -> View<'_> {
+        let snapshot = &self.snapshot;
+        View {
+            host: &self.host,
+            machine_id: &self.machine_id,
+            lease: &self.lease,
+            revision: snapshot.revision,
+            config: snapshot.config.as_ref().map(|config| entry(&(), config)),
+            hosts: snapshot.hosts.iter().map(|(host, stored)| entry(host, stored)).collect(),
+            nodes: snapshot.nodes.iter().map(|(host, stored)| entry(host, stored)).collect(),
+            claims: snapshot.claims.iter().map(|(subnet, stored)| entry(subnet, stored)).collect(),
+        }
+    }
+}
+
+/// What stands between the checksum and what it is the checksum of.
+const BEFORE_STATE: &str = r#","state":"#;
+
+impl State {
+    fn saved(self) -> Saved {
+        let nodes = self.nodes.into_iter().map(|(host, node, created, modified)| {
+            stored((host, Arc::new(node), created, modified))
+        });
+        let snapshot = Snapshot {
+            revision: self.revision,
+            config: self.config.map(|config| stored(config).1),
+            hosts: Arc::new(self.hosts.into_iter().map(stored).collect()),
+            nodes: Arc::new(nodes.collect()),
+            claims: Arc::new(self.claims.into_iter().map(stored).collect()),
+            ..Snapshot::default()
+        };
+        let snapshot = Arc::new(snapshot);
+        Saved { host: self.host, machine_id: self.machine_id, lease: self.lease, snapshot }
+    }
+}
+
+fn entry<'a, K, T: Borrow<V>, V>(key: &'a K, stored: &'a Stored<T>) -> Entry<&'a K, &'a V> {
+    (key, stored.value.borrow(), stored.created, stored.modified)
+}
+
+fn stored<K, V>((key, value, created, modified): Entry<K, V>) -> (K, Stored<V>) {
+    (key, Stored { value, created, modified })
+}
+
+/// Replaces `path` by a file with `content`, mode 0600: written beside it, synced, renamed.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut beside = path.to_owned().into_os_string();
+    beside.push(".new");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}

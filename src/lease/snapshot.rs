@@ -1,0 +1,235 @@
+//! Pure. Everything that etcd holds for the network, parsed, as of one revision.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use super::records::{
+    Alive, ClusterConfig, Key, NodeName, NodeRecord, RecordError, Roots, claim_value, host_value,
+};
+
+/// Both roots as of one revision. A copy shares its parts with the original until one is changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// The revision of the store.
+    pub revision: i64,
+    /// The settings of the network.
+    pub config: Option<Stored<ClusterConfig>>,
+    /// The subnet of each host: who has one is a host of the network.
+    pub hosts: Arc<BTreeMap<NodeName, Stored<IpNetwork>>>,
+    /// What each host says about itself; a host without is one of the Python agent.
+    pub nodes: Arc<BTreeMap<NodeName, Stored<Arc<NodeRecord>>>>,
+    /// Who claims which subnet.
+    pub claims: Arc<BTreeMap<IpNetwork, Stored<NodeName>>>,
+    /// The hosts whose agents run.
+    pub alive: Arc<BTreeMap<NodeName, Stored<Arc<Alive>>>>,
+    /// Keys that hold no valid record, by key.
+    pub faults: Arc<BTreeMap<Box<str>, Fault>>,
+}
+
+/// A value and when it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored<T> {
+    /// The parsed value.
+    pub value: T,
+    /// Revision at which the key was created; 0 for a record that is remembered from before the
+    /// store lost its data and is not in it.
+    pub created: i64,
+    /// Revision at which the value was written; 0 as for `created`.
+    pub modified: i64,
+}
+
+/// A key that is ignored, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The key; bytes that are not text are shown as such.
+    pub key: Box<str>,
+    /// What is wrong with it.
+    pub what: RecordError,
+    /// Revision at which the value was written.
+    pub modified: i64,
+}
+
+/// A key and value as etcd gives them.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// Revision of creation.
+    pub created: i64,
+    /// Revision of the last change.
+    pub modified: i64,
+}
+
+impl Snapshot {
+    /// Takes in a key that was put: parses it, replaces what was there.
+    ///
+    /// A value that cannot be parsed removes the record and becomes a fault.
+    pub fn put(&mut self, roots: &Roots, raw: Raw<'_>) {
+        self.revision = self.revision.max(raw.modified);
+        let text: Box<str> = String::from_utf8_lossy(raw.key).into();
+        let what = match roots.parse(raw.key) {
+            Ok(None) => return,
+            Ok(Some(key)) => match self.insert(&key, raw) {
+                Ok(()) => {
+                    if self.faults.contains_key(&text) {
+                        Arc::make_mut(&mut self.faults).remove(&text);
+                    }
+                    return;
+                }
+                Err(what) => {
+                    self.remove(&key);
+                    what
+                }
+            },
+            Err(what) => what,
+        };
+        let fault = Fault { key: text.clone(), what, modified: raw.modified };
+        Arc::make_mut(&mut self.faults).insert(text, fault);
+    }
+
+    /// Takes in that `key` was deleted at `revision`.
+    pub fn delete(&mut self, roots: &Roots, key: &[u8], revision: i64) {
+        self.revision = self.revision.max(revision);
+        if let Ok(Some(key)) = roots.parse(key) {
+            self.remove(&key);
+        }
+        let text = String::from_utf8_lossy(key);
+        if self.faults.contains_key(&*text) {
+            Arc::make_mut(&mut self.faults).remove(&*text);
+        }
+    }
+
+    /// Revision at which `key` was written, valid or not; 0 if it is not in the store.
+    pub fn modified(&self, roots: &Roots, key: &Key) -> i64 {
+        let valid = match key {
+            Key::Config => self.config.as_ref().map(|stored| stored.modified),
+            Key::Host(name) => self.hosts.get(name).map(|stored| stored.modified),
+            Key::Node(name) => self.nodes.get(name).map(|stored| stored.modified),
+            Key::Claim(subnet) => self.claims.get(subnet).map(|stored| stored.modified),
+            Key::Alive(name) => self.alive.get(name).map(|stored| stored.modified),
+        };
+        let fault = || self.faults.get(roots.key(key).as_str()).map(|fault| fault.modified);
+        valid.or_else(fault).unwrap_or(0)
+    }
+
+    fn insert(&mut self, key: &Key, raw: Raw<'_>) -> Result<(), RecordError> {
+        match key {
+            Key::Config => self.config = Some(raw.stored(ClusterConfig::parse(raw.value)?)),
+            Key::Host(name) => {
+                let stored = raw.stored(host_value(raw.value)?);
+                Arc::make_mut(&mut self.hosts).insert(name.clone(), stored);
+            }
+            Key::Node(name) => {
+                let stored = raw.stored(Arc::new(NodeRecord::parse(raw.value)?));
+                Arc::make_mut(&mut self.nodes).insert(name.clone(), stored);
+            }
+            Key::Claim(subnet) => {
+                let stored = raw.stored(claim_value(raw.value)?);
+                Arc::make_mut(&mut self.claims).insert(*subnet, stored);
+            }
+            Key::Alive(name) => {
+                let stored = raw.stored(Arc::new(Alive::parse(raw.value)?));
+                Arc::make_mut(&mut self.alive).insert(name.clone(), stored);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &Key) {
+        match key {
+            Key::Config => self.config = None,
+            Key::Host(name) => discard(&mut self.hosts, name),
+            Key::Node(name) => discard(&mut self.nodes, name),
+            Key::Claim(subnet) => discard(&mut self.claims, subnet),
+            Key::Alive(name) => discard(&mut self.alive, name),
+        }
+    }
+}
+
+impl Raw<'_> {
+    fn stored<T>(&self, value: T) -> Stored<T> {
+        Stored { value, created: self.created, modified: self.modified }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "etcd key {:?}: {}", self.key, self.what)
+    }
+}
+
+/// Removes `key`; a shared map is copied only if it has the key.
+fn discard<K: Ord + Clone, V: Clone>(map: &mut Arc<BTreeMap<K, V>>, key: &K) {
+    if map.contains_key(key) {
+        Arc::make_mut(map).remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roots() -> Roots {
+        Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() }
+    }
+
+    fn put(snapshot: &mut Snapshot, key: &str, value: &str, revision: i64) {
+        let raw = Raw {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+            created: revision,
+            modified: revision,
+        };
+        snapshot.put(&roots(), raw);
+    }
+
+    #[test]
+    fn a_bad_value_removes_the_record_and_a_good_one_the_fault() {
+        let mut snapshot = Snapshot::default();
+        put(&mut snapshot, "/h/a", "10.0.1.0/24", 3);
+        assert_eq!(snapshot.hosts["a"].value.to_string(), "10.0.1.0/24");
+        put(&mut snapshot, "/h/a", "garbage", 4);
+        assert!(snapshot.hosts.is_empty());
+        assert_eq!(
+            snapshot.faults["/h/a"].to_string(),
+            r#"etcd key "/h/a": "garbage" is not a subnet (address/length, as in 10.244.0.0/16)"#
+        );
+        assert_eq!(snapshot.modified(&roots(), &Key::Host("a".parse().unwrap())), 4);
+        put(&mut snapshot, "/h/a", "10.0.2.0/24", 5);
+        assert!(snapshot.faults.is_empty());
+        assert_eq!(snapshot.revision, 5);
+    }
+
+    #[test]
+    fn a_deleted_key_takes_its_fault_with_it() {
+        let mut snapshot = Snapshot::default();
+        put(&mut snapshot, "/h/a b", "10.0.1.0/24", 3);
+        assert_eq!(snapshot.faults.len(), 1);
+        snapshot.delete(&roots(), b"/h/a b", 4);
+        assert!(snapshot.faults.is_empty());
+    }
+
+    #[test]
+    fn keys_of_others_leave_no_trace() {
+        let mut snapshot = Snapshot::default();
+        put(&mut snapshot, "/c", "", 3);
+        put(&mut snapshot, "/z/networks/blue", "{", 4);
+        assert_eq!(snapshot, Snapshot { revision: 4, ..Snapshot::default() });
+    }
+
+    #[test]
+    fn a_copy_does_not_change_with_the_original() {
+        let mut snapshot = Snapshot::default();
+        put(&mut snapshot, "/h/a", "10.0.1.0/24", 3);
+        let copy = snapshot.clone();
+        put(&mut snapshot, "/h/b", "10.0.2.0/24", 4);
+        snapshot.delete(&roots(), b"/h/a", 5);
+        assert_eq!(copy.hosts.len(), 1);
+        assert!(copy.hosts.contains_key("a"));
+    }
+}
