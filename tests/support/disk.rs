@@ -98,8 +98,10 @@ fn own_sysfs() {
     }
 }
 
+/// With what is mounted below `from`: the executable, on the disk.
 fn bind(from: &Path, to: &Path) {
-    make(Some(from.to_str().unwrap()), to.to_str().unwrap(), None, MsFlags::MS_BIND, None);
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    make(Some(from.to_str().unwrap()), to.to_str().unwrap(), None, flags, None);
 }
 
 fn make(from: Option<&str>, to: &str, kind: Option<&str>, flags: MsFlags, options: Option<&str>) {
