@@ -13,11 +13,14 @@ mod call;
 mod fill;
 mod ground;
 mod parallel;
+mod peers;
+mod records;
 mod series;
 mod single;
 mod still;
 mod subject;
 mod table;
+mod usage;
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -31,11 +34,12 @@ use table::Table;
 /// Name, what it measures, and the function that does.
 type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
     ("parallel", "ADD and DEL, eight at a time", parallel::measure),
     ("ipam", "with 250 and with 60,000 addresses taken", fill::measure),
     ("still", "STATUS, VERSION, the executable", still::measure),
+    ("agent", "the agent among 100, 1,000 and 10,000 hosts", peers::measure),
 ];
 
 fn main() {

@@ -1,0 +1,70 @@
+//! Hosts that exist in etcd only: what their agents would have written.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+use std::time::Instant;
+
+use etcd_client::{Client, Txn, TxnOp};
+use humanz::lease::records::{Key, NodeRecord, Roots};
+use ipnetwork::{IpNetwork, Ipv4Network};
+
+use crate::support::store::Store;
+
+/// Operations that etcd takes in one transaction, unless told otherwise.
+const OPERATIONS: usize = 128;
+
+/// Writes hosts `numbers`, below 15,000, each whole in one transaction; gives the moment just
+/// before the last request left.
+pub fn join(etcd: &Store, numbers: Range<u32>) -> Instant {
+    let operations: Vec<Vec<TxnOp>> = numbers.map(|number| record(number).into()).collect();
+    let batches: Vec<Vec<TxnOp>> =
+        operations.chunks(OPERATIONS / 3).map(|hosts| hosts.concat()).collect();
+    let write = async {
+        let mut client = Client::connect([Store::url()], None).await?;
+        // A connection is made by the first request on it.
+        client.get("x", None).await?;
+        let mut left = Instant::now();
+        for batch in batches {
+            left = Instant::now();
+            client.txn(Txn::new().and_then(batch)).await?;
+        }
+        Ok::<_, etcd_client::Error>(left)
+    };
+    let work = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(write)
+    };
+    etcd.node.with_namespace(|namespace| namespace.on_its_network(work)).unwrap()
+}
+
+/// Where the pods of host `number` are: in 11.0.0.0/8.
+pub fn subnet(number: u32) -> IpNetwork {
+    let first = Ipv4Addr::from(u32::from(Ipv4Addr::new(11, 0, 0, 0)) + (number << 8));
+    Ipv4Network::new(first, 24).expect("24 bits").into()
+}
+
+/// The host's own address: in 10.99.0.0/16.
+fn address(number: u32) -> IpAddr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 99, 0, 0)) + number).into()
+}
+
+fn record(number: u32) -> [TxnOp; 3] {
+    let name = format!("peer{number}");
+    let machine_id = format!("{number:032x}");
+    let mut node = NodeRecord::new(&machine_id, &machine_id, env!("CARGO_PKG_VERSION"));
+    node.subnets.v4 = Some(subnet(number));
+    node.addresses.v4 = Some(address(number));
+    node.mtu = 1500;
+    let parsed = || name.parse().expect("a host name");
+    let roots = Roots {
+        hosts: "/humanz/hosts".to_owned(),
+        counter: "/humanz/counter".to_owned(),
+        humanz: "/humanz/v1".to_owned(),
+    };
+    [
+        (Key::Host(parsed()), subnet(number).to_string()),
+        (Key::Claim(subnet(number)), name.clone()),
+        (Key::Node(parsed()), node.to_json()),
+    ]
+    .map(|(key, value)| TxnOp::put(roots.key(&key), value, None))
+}
