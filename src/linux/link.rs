@@ -141,6 +141,10 @@ pub fn stop_delays(name: &IfName) -> Message {
 /// Makes a veth pair in place. Neither end is up: the kernel answers `ENOTCONN` to a peer that
 /// shall be up before it is tied, and the host's end follows with its port flags ([`change`]) in
 /// the same send.
+///
+/// One queue in each direction is what a veth uses anyway unless it is told otherwise. Unasked the
+/// kernel makes one for each processor, and on setting all but one aside it waits for a grace period
+/// at each end (drivers/net/veth.c: veth_init_queues).
 pub fn add_veth(veth: &Veth<'_>) -> Message {
     /// VETH_INFO_PEER of linux/veth.h: a `struct ifinfomsg` and attributes.
     const INFO_PEER: u16 = 1;
@@ -148,6 +152,8 @@ pub fn add_veth(veth: &Veth<'_>) -> Message {
         .text(Ifla::Ifname, veth.pod.as_str())
         .put(Ifla::Address, veth.pod_mac.0)
         .u32(Ifla::Mtu, veth.mtu)
+        .u32(Ifla::NumTxQueues, 1)
+        .u32(Ifla::NumRxQueues, 1)
         .u32(Ifla::NetNsFd, veth.netns.cast_unsigned());
     let peer = [vec![0; HEADER], pod.into_bytes()].concat();
     let info = Attributes::new()
@@ -157,6 +163,8 @@ pub fn add_veth(veth: &Veth<'_>) -> Message {
         .text(Ifla::Ifname, veth.host.as_str())
         .put(Ifla::Address, veth.host_mac.0)
         .u32(Ifla::Mtu, veth.mtu)
+        .u32(Ifla::NumTxQueues, 1)
+        .u32(Ifla::NumRxQueues, 1)
         .u32(Ifla::Master, veth.master)
         .nest(Ifla::Linkinfo, info);
     let header = link_header(RtAddrFamily::Unspecified, 0, false);
