@@ -3,6 +3,7 @@
 pub mod address;
 pub mod events;
 pub mod files;
+pub mod forward;
 pub mod identity;
 pub mod link;
 pub mod neighbour;

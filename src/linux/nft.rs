@@ -1,18 +1,18 @@
 //! nftables over netlink: tables of the family `inet` observed, replaced, changed, removed.
 
-mod expression;
-mod found;
-mod message;
-mod numbers;
+pub(super) mod expression;
+pub(super) mod found;
+pub(super) mod message;
+pub(super) mod numbers;
 mod ruleset;
-mod userdata;
+pub(super) mod userdata;
 
 use std::collections::BTreeMap;
 
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-pub use found::{FoundChain, FoundRule, FoundSet, FoundTable};
+pub use found::{ChainPlace, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
 pub use ruleset::{
     Base, Chain, ElementChange, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict,
 };

@@ -42,7 +42,7 @@ pub struct FirewallSpec {
     /// Pods reach the outside with the host's address.
     pub masquerade: bool,
     /// The table accepts what is forwarded from and to pods. That alone does not help against a
-    /// drop in another table.
+    /// drop in another table: see [`super::forward`].
     pub accept_forward: bool,
 }
 

@@ -5,6 +5,7 @@
 
 pub mod bridge;
 pub mod firewall;
+pub mod forward;
 pub mod line;
 pub mod routes;
 

@@ -24,6 +24,14 @@ pub fn of_rule(rule: &Rule) -> Attributes {
     list.counter().verdict(rule.verdict).expressions
 }
 
+/// `meta iifname` or `oifname` (by its number) equal to `name`, the verdict `accept`, as
+/// iptables-nft writes it: the name with its final zero and without padding.
+pub fn accept_like_iptables(meta_key: u32, name: &IfName) -> Attributes {
+    let name = [name.as_str().as_bytes(), &[0]].concat();
+    let list = List::default().meta(meta_key).compare(n::EQUAL, &name);
+    list.counter().verdict(Verdict::Accept).expressions
+}
+
 /// A list of expressions that grows.
 #[derive(Default)]
 struct List {

@@ -1,6 +1,7 @@
 //! Pure. What the kernel says of a table: its answers as values.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 
 use neli::types::Buffer;
@@ -60,18 +61,66 @@ pub struct FoundRule {
 /// Where a chain is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChainPlace {
-    /// The number of the table's family.
-    pub family: u8,
+    /// The table's family.
+    pub family: TableFamily,
     /// The table.
     pub table: String,
     /// The chain.
     pub chain: String,
 }
 
+/// Which packets a table sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TableFamily {
+    /// IPv4 and IPv6.
+    Inet,
+    /// IPv4.
+    Ip,
+    /// IPv6.
+    Ip6,
+    /// Neither, by its number (linux/netfilter.h): ARP, bridges, devices.
+    Other(u8),
+}
+
+impl TableFamily {
+    /// The kernel's number for it.
+    pub fn number(self) -> u8 {
+        match self {
+            TableFamily::Inet => family::INET,
+            TableFamily::Ip => family::IPV4,
+            TableFamily::Ip6 => family::IPV6,
+            TableFamily::Other(number) => number,
+        }
+    }
+}
+
+impl From<u8> for TableFamily {
+    fn from(number: u8) -> TableFamily {
+        match number {
+            family::INET => TableFamily::Inet,
+            family::IPV4 => TableFamily::Ip,
+            family::IPV6 => TableFamily::Ip6,
+            number => TableFamily::Other(number),
+        }
+    }
+}
+
+impl fmt::Display for TableFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableFamily::Inet => f.write_str("inet"),
+            TableFamily::Ip => f.write_str("ip"),
+            TableFamily::Ip6 => f.write_str("ip6"),
+            TableFamily::Other(number) => write!(f, "{number}"),
+        }
+    }
+}
+
 /// The header of `reply`: its family, and its attributes.
-pub fn parts(reply: &Reply<'_>) -> Result<(u8, AttributeList), NetlinkError> {
+pub fn parts(reply: &Reply<'_>) -> Result<(TableFamily, AttributeList), NetlinkError> {
     let (header, attributes) = reply.parse::<Buffer>(4)?;
-    Ok((header.as_ref().first().copied().unwrap_or(family::ANY), attributes))
+    let family = header.as_ref().first().copied().unwrap_or(family::ANY);
+    Ok((family.into(), attributes))
 }
 
 /// Whether the table is dormant.

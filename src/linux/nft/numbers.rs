@@ -16,6 +16,7 @@ pub mod message {
     pub const GET_CHAIN: u16 = SUBSYSTEM | 4;
     pub const NEW_RULE: u16 = SUBSYSTEM | 6;
     pub const GET_RULE: u16 = SUBSYSTEM | 7;
+    pub const DELETE_RULE: u16 = SUBSYSTEM | 8;
     pub const NEW_SET: u16 = SUBSYSTEM | 9;
     pub const GET_SET: u16 = SUBSYSTEM | 10;
     pub const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
@@ -72,6 +73,7 @@ pub mod set {
     /// Key types are nft's own numbers (its `datatype.h`); the kernel only keeps them.
     pub const TYPE_IPV4: u32 = 7;
     pub const TYPE_IPV6: u32 = 8;
+    pub const TYPE_IFNAME: u32 = 41;
 }
 
 /// Attributes of expressions, and what they hold.
@@ -105,6 +107,9 @@ pub mod expression {
     pub const COUNTER_BYTES: u16 = 1;
     pub const COUNTER_PACKETS: u16 = 2;
     pub const MASQUERADE_FLAGS: u16 = 1;
+    /// Of `match` and `target`: extensions of iptables.
+    pub const XT_NAME: u16 = 1;
+    pub const XT_INFO: u16 = 3;
 
     pub const EQUAL: u32 = 0;
     pub const NOT_EQUAL: u32 = 1;

@@ -1,0 +1,187 @@
+//! Pure. A chain that forwarded packets meet, and what it does to those of pods.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::linux::nft::{ChainPlace, Policy, TableFamily};
+use crate::net::{Family, IfName};
+
+/// The comments of the rules that humanz inserts into chains of others start with this.
+pub const MARK: &str = "humanz: ";
+
+/// A base chain at the hook `forward` that humanz did not make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardChain {
+    /// Where it is.
+    pub place: Place,
+    /// What happens to a packet at its end.
+    pub policy: Policy,
+    /// Its rules, in order.
+    pub rules: Vec<ForwardRule>,
+    /// Interfaces that the rules and sets of its table name, if it drops and is none of iptables'.
+    pub interfaces: BTreeSet<String>,
+}
+
+/// Where a chain is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In a table of nftables; iptables-nft keeps its chains there too.
+    Nft(ChainPlace),
+    /// In the kernel's older tables, which only the iptables-legacy program can read: chain
+    /// FORWARD of the table `filter`.
+    Legacy(Family),
+}
+
+/// A rule of such a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardRule {
+    /// The kernel's number for it; `None` in older tables.
+    pub handle: Option<u64>,
+    /// What it does.
+    pub sense: Sense,
+    /// Its comment.
+    pub comment: Option<String>,
+}
+
+/// What a rule does, as far as it matters to pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sense {
+    /// It accepts everything that comes in, or goes out, by this interface.
+    Accepts(Direction, String),
+    /// It drops or rejects everything.
+    StopsAll,
+    /// Anything else.
+    Other,
+}
+
+/// Seen from the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// In by the bridge: from pods.
+    In,
+    /// Out by the bridge: to pods.
+    Out,
+}
+
+/// What stops packets in a chain that nothing before has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The rule at this place, from 0.
+    Rule(usize),
+    /// The policy, behind all rules.
+    Policy,
+}
+
+/// A rule of ours to insert at the head of a chain of iptables, or to remove from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The chain.
+    pub place: Place,
+    /// Insert or remove.
+    pub action: Action,
+    /// Which way the packets go that the rule accepts.
+    pub direction: Direction,
+    /// The bridge.
+    pub bridge: IfName,
+}
+
+/// What an [`Edit`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Insert at the head.
+    Insert,
+    /// Remove, by the kernel's number where there is one.
+    Remove(Option<u64>),
+}
+
+impl ForwardChain {
+    /// What stops packets here, if anything does.
+    pub fn stop(&self) -> Option<Stop> {
+        let rule = self.rules.iter().position(|rule| rule.sense == Sense::StopsAll);
+        let policy = (self.policy == Policy::Drop).then_some(Stop::Policy);
+        rule.map(Stop::Rule).or(policy)
+    }
+}
+
+impl Place {
+    /// Made and read by iptables, so that a rule of ours may stand in it.
+    pub fn is_iptables(&self) -> bool {
+        match self {
+            Place::Legacy(_) => true,
+            Place::Nft(ChainPlace { family, table, chain }) => {
+                let single = matches!(family, TableFamily::Ip | TableFamily::Ip6);
+                single && table == "filter" && chain == "FORWARD"
+            }
+        }
+    }
+
+    /// Packets of `family` meet it.
+    pub fn sees(&self, family: Family) -> bool {
+        match self {
+            Place::Legacy(own) => *own == family,
+            Place::Nft(ChainPlace { family: table, .. }) => match table {
+                TableFamily::Inet => true,
+                TableFamily::Ip => family == Family::V4,
+                TableFamily::Ip6 => family == Family::V6,
+                TableFamily::Other(_) => false,
+            },
+        }
+    }
+}
+
+impl Direction {
+    /// Both, in the order in which they are inserted at a head, so that `In` comes first.
+    pub const BOTH: [Direction; 2] = [Direction::Out, Direction::In];
+
+    /// The comment of our rule.
+    pub fn comment(self) -> String {
+        match self {
+            Direction::In => format!("{MARK}from pods"),
+            Direction::Out => format!("{MARK}to pods"),
+        }
+    }
+
+    /// As iptables calls it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Direction::In => "-i",
+            Direction::Out => "-o",
+        }
+    }
+
+    /// As nft calls it.
+    pub fn keyword(self) -> &'static str {
+        match self {
+            Direction::In => "iifname",
+            Direction::Out => "oifname",
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    /// `iptables chain FORWARD`, `ip6tables-legacy chain FORWARD`, `nft table inet filter, chain
+    /// forward`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Legacy(Family::V4) => f.write_str("iptables-legacy chain FORWARD"),
+            Place::Legacy(Family::V6) => f.write_str("ip6tables-legacy chain FORWARD"),
+            Place::Nft(ChainPlace { family, table, chain }) => match self.is_iptables() {
+                true if *family == TableFamily::Ip6 => f.write_str("ip6tables chain FORWARD"),
+                true => f.write_str("iptables chain FORWARD"),
+                false => write!(f, "nft table {family} {table}, chain {chain}"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Edit {
+    /// `iptables chain FORWARD: rule inserted: -i humanz0 -j ACCEPT`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = match self.action {
+            Action::Insert => "inserted",
+            Action::Remove(_) => "removed",
+        };
+        let Edit { place, direction, bridge, .. } = self;
+        write!(f, "{place}: rule {action}: {} {bridge} -j ACCEPT", direction.option())
+    }
+}
