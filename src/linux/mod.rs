@@ -1,6 +1,7 @@
 //! Observe and apply: the kernel and the file system.
 
 pub mod address;
+pub mod conntrack;
 pub mod events;
 pub mod files;
 pub mod forward;
