@@ -1,0 +1,16 @@
+//! The firewall on the real kernel: what packets do, and what an operator's tools show.
+//!
+//! Needs root (or `unshare -rnm`) and the programs `ip`, `nft`, `iptables` (both kinds) and
+//! `conntrack`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and may talk"
+)]
+
+mod conntrack;
+mod forward;
+mod masquerade;
+mod network;
+mod repair;
+mod size;

@@ -1,0 +1,201 @@
+//! A host, a pod on its bridge, and a remote machine that plays everybody else.
+//!
+//! The host is the namespace of the test's own thread. The remote machine has routes to pods, so
+//! that what it sees is what the host let out.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use humanz::plan::firewall::{AGENT_TABLE, FirewallSpec};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// The host's own addresses.
+pub const HOST: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+/// Of a machine outside.
+pub const OUTSIDE: [&str; 2] = ["192.0.2.100", "2001:db8::100"];
+/// Of another host of the cluster.
+pub const NODE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+/// Of a pod on another host.
+pub const OTHER_POD: [&str; 2] = ["10.244.9.2", "fd00:10:0:9::2"];
+/// Of a network that pods must reach with their own address.
+pub const PLAIN: [&str; 2] = ["172.16.5.1", "fd00:99::1"];
+/// Of the pod.
+pub const POD: [&str; 2] = ["10.244.3.2", "fd00:10:0:3::2"];
+
+/// How long a packet that is not dropped may take.
+const ARRIVES: Duration = Duration::from_secs(10);
+/// How long to wait for one that is.
+const LOST: Duration = Duration::from_millis(300);
+
+/// A network namespace.
+pub struct Netns(OwnedFd);
+
+impl Netns {
+    pub fn new() -> Netns {
+        let made = thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace (needs root)");
+            std::fs::File::open("/proc/thread-self/ns/net").unwrap()
+        });
+        Netns(made.join().unwrap().into())
+    }
+
+    /// Runs `task` in it, on a thread of its own.
+    pub fn inside<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
+        let enter = || {
+            setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
+            task()
+        };
+        let outcome = thread::scope(|scope| scope.spawn(enter).join());
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// A path that `ip link … netns` takes.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+}
+
+/// The pod and the remote machine.
+pub struct Network {
+    pub pod: Netns,
+    pub remote: Netns,
+}
+
+/// Runs `test` as the host of a fresh [`Network`], with a `/run` of its own.
+pub fn on_host(test: impl FnOnce(&Network) + Send + 'static) {
+    let host = thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+            .expect("make namespaces (needs root)");
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), none).unwrap();
+        test(&Network::new());
+    });
+    host.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+impl Network {
+    fn new() -> Network {
+        let (pod, remote) = (Netns::new(), Netns::new());
+        run("ip link set lo up");
+        run("ip link add humanz0 type bridge");
+        run("ip addr add 10.244.3.1/24 dev humanz0");
+        run("ip addr add fd00:10:0:3::1/64 dev humanz0 nodad");
+        run("ip link set humanz0 up");
+        run(&format!("ip link add pod0 type veth peer name eth0 netns {}", pod.path()));
+        run("ip link set pod0 master humanz0 up");
+        run(&format!("ip link add uplink type veth peer name eth0 netns {}", remote.path()));
+        run("ip addr add 192.0.2.1/24 dev uplink");
+        run("ip addr add 2001:db8::1/64 dev uplink nodad");
+        run("ip link set uplink up");
+        run("ip route add default via 192.0.2.100");
+        run("ip route add default via 2001:db8::100");
+        pod.inside(|| {
+            run("ip link set lo up");
+            run("ip addr add 10.244.3.2/24 dev eth0");
+            run("ip addr add fd00:10:0:3::2/64 dev eth0 nodad");
+            run("ip link set eth0 up");
+            run("ip route add default via 10.244.3.1");
+            run("ip route add default via fd00:10:0:3::1");
+        });
+        remote.inside(|| {
+            run("ip link set lo up");
+            for (v4, v6) in [OUTSIDE, NODE].map(|[v4, v6]| (v4, v6)) {
+                run(&format!("ip addr add {v4}/24 dev eth0"));
+                run(&format!("ip addr add {v6}/64 dev eth0 nodad"));
+            }
+            for address in [OTHER_POD, PLAIN].concat() {
+                run(&format!("ip addr add {address} dev lo"));
+            }
+            run("ip link set eth0 up");
+            run("ip route add 10.244.3.0/24 via 192.0.2.1");
+            run("ip route add fd00:10:0:3::/64 via 2001:db8::1");
+        });
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+        Network { pod, remote }
+    }
+
+    /// The address with which the pod reaches `server` on the remote machine.
+    pub fn seen_by(&self, server: &str) -> String {
+        let listener = self.remote.listen(server);
+        let to = listener.local_addr().unwrap();
+        let mut stream = self
+            .pod
+            .inside(|| TcpStream::connect_timeout(&to, ARRIVES))
+            .unwrap_or_else(|error| panic!("pod to {to}: {error}"));
+        let (mut accepted, peer) = listener.accept().unwrap();
+        // Both ways, so that a drop of the answers would be noticed too.
+        accepted.write_all(b"hello").unwrap();
+        stream.set_read_timeout(Some(ARRIVES)).unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+        peer.ip().to_string()
+    }
+
+    /// The pod does not reach `server`.
+    pub fn is_cut_off(&self, server: &str) -> bool {
+        let listener = self.remote.listen(server);
+        let to = listener.local_addr().unwrap();
+        self.pod.inside(|| TcpStream::connect_timeout(&to, LOST)).is_err()
+    }
+
+    /// The remote machine reaches the pod from `client`, without having been asked.
+    pub fn reaches_pod(&self, client: &str, pod: &str) -> bool {
+        let socket = |netns: &Netns, address: &str| {
+            let address = SocketAddr::new(address.parse().unwrap(), 0);
+            netns.inside(|| UdpSocket::bind(address)).unwrap()
+        };
+        let server = socket(&self.pod, pod);
+        let client = socket(&self.remote, client);
+        client.send_to(b"hello", server.local_addr().unwrap()).unwrap();
+        server.set_read_timeout(Some(LOST)).unwrap();
+        server.recv(&mut [0; 8]).is_ok()
+    }
+}
+
+impl Netns {
+    fn listen(&self, address: &str) -> TcpListener {
+        let address: IpAddr = address.parse().unwrap();
+        self.inside(|| TcpListener::bind((address, 0))).unwrap()
+    }
+}
+
+/// What the host's firewall must know of this network.
+pub fn spec() -> FirewallSpec {
+    let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect();
+    FirewallSpec {
+        table: AGENT_TABLE.to_owned(),
+        bridge: "humanz0".parse().unwrap(),
+        pod_subnets: networks(&["10.244.3.0/24", "fd00:10:0:3::/64"]),
+        pools: networks(&["10.244.0.0/16", "fd00:10::/48"]),
+        non_masq_cidrs: networks(&["172.16.0.0/12", "fd00:99::/64"]),
+        node_addresses: [HOST, NODE].concat().iter().map(|text| text.parse().unwrap()).collect(),
+        masquerade: true,
+        accept_forward: true,
+    }
+}
+
+/// Runs a command in the calling thread's namespaces and gives what it prints.
+///
+/// # Panics
+/// If it fails, with what it said.
+pub fn run(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    run_args(words.next().unwrap(), &words.collect::<Vec<_>>())
+}
+
+/// The same, for arguments with spaces in them.
+pub fn run_args(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} is missing: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

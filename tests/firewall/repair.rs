@@ -1,0 +1,224 @@
+//! Meddling from outside is noticed, named and undone; what is right is not touched.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use humanz::linux::nft::{Match, Nft, Ruleset};
+use humanz::net::Family;
+use humanz::plan::firewall::{Change, FirewallSpec, Repair, changes, repair, ruleset};
+
+use super::network::{HOST, OUTSIDE, on_host, run, run_args, spec};
+
+/// What the agent does on every pass; gives what differed.
+pub fn reconcile(nft: &Nft, spec: &FirewallSpec) -> Vec<String> {
+    let wanted = ruleset(spec);
+    let differ = found_changes(nft, spec, wanted.as_ref());
+    match repair(&differ) {
+        Repair::Nothing => {}
+        Repair::Elements(elements) => nft.change_elements(&spec.table, &elements).unwrap(),
+        Repair::Replace => nft.replace(wanted.as_ref().unwrap()).unwrap(),
+        Repair::Delete => nft.delete(&spec.table).unwrap(),
+    }
+    assert_eq!(found_changes(nft, spec, wanted.as_ref()), [], "repaired at once");
+    differ.iter().map(|change| change.to_string()).collect()
+}
+
+fn found_changes(nft: &Nft, spec: &FirewallSpec, wanted: Option<&Ruleset>) -> Vec<Change> {
+    changes(wanted, nft.observe(&spec.table).unwrap().as_ref())
+}
+
+/// Meddles with a table that is right; `wanted` is in one of the lines that name what differs.
+fn check(meddle: &str, wanted: &str) {
+    let (meddle, wanted) = (meddle.to_owned(), wanted.to_owned());
+    on_host(move |network| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        run_args("nft", &[&meddle]);
+        let differ = reconcile(&nft, &spec());
+        assert!(differ.iter().any(|line| line.contains(&wanted)), "{meddle}: {differ:?}");
+        assert_eq!(network.seen_by(OUTSIDE[0]), HOST[0]);
+    });
+}
+
+#[test]
+fn a_flushed_ruleset_comes_back() {
+    check("flush ruleset", "nft table inet humanz: missing");
+}
+
+#[test]
+fn a_deleted_table_comes_back() {
+    check("delete table inet humanz", "nft table inet humanz: missing");
+}
+
+#[test]
+fn a_flushed_table_comes_back() {
+    check("flush table inet humanz", "chain forward: rule missing: iifname \"humanz0\"");
+}
+
+#[test]
+fn a_flushed_chain_comes_back() {
+    check("flush chain inet humanz postrouting", "chain postrouting: rule missing: ip saddr");
+}
+
+#[test]
+fn a_deleted_rule_comes_back() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        let listed = run("nft -a list chain inet humanz postrouting");
+        let handle = listed.lines().find(|line| line.contains("ip6 saddr")).unwrap();
+        let handle = handle.rsplit_once("handle ").unwrap().1;
+        run(&format!("nft delete rule inet humanz postrouting handle {handle}"));
+        let differ = reconcile(&nft, &spec());
+        assert_eq!(differ.len(), 1);
+        assert!(differ[0].contains("chain postrouting: rule missing: ip6 saddr"), "{differ:?}");
+    });
+}
+
+#[test]
+fn a_flushed_set_comes_back() {
+    check("flush set inet humanz cluster4", "set cluster4; lacks 10.244.0.0/16 172.16.0.0/12");
+    check("flush set inet humanz nodes4", "set nodes4; lacks 192.0.2.1 192.0.2.2");
+}
+
+#[test]
+fn elements_added_by_hand_go() {
+    check("add element inet humanz nodes4 { 192.0.2.100 }", "must not hold 192.0.2.100");
+    check("add element inet humanz cluster4 { 192.0.2.0/24 }", "must not hold 192.0.2.0/24");
+    check("add element inet humanz cluster6 { fe80::-fe80::9 }", "must not hold fe80::-fe80::9");
+}
+
+#[test]
+fn rules_and_chains_added_by_hand_go() {
+    check("insert rule inet humanz postrouting accept comment \"mine\"", "not ours: handle");
+    check("add chain inet humanz mine", "chain mine not ours");
+    check("add set inet humanz mine { type inet_service; }", "set mine not ours");
+    check("add map inet humanz mine { type ipv4_addr : verdict; }", "set mine not ours");
+}
+
+#[test]
+fn a_table_that_drops_or_sleeps_is_put_right() {
+    check("chain inet humanz forward { policy drop; }", "policy drop\" and not");
+    check("add table inet humanz { flags dormant; }", "dormant");
+}
+
+#[test]
+fn a_table_written_by_nft_from_its_own_listing_is_not_trusted() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        let listed = run("nft list table inet humanz");
+        std::fs::write("/run/saved.nft", format!("flush ruleset\n{listed}")).unwrap();
+        run("nft -f /run/saved.nft");
+        assert_eq!(run("nft list table inet humanz"), listed);
+        assert!(!reconcile(&nft, &spec()).is_empty());
+    });
+}
+
+#[test]
+fn a_table_that_is_right_is_not_touched() {
+    on_host(|network| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        network.seen_by(OUTSIDE[0]);
+        let before = run("nft -a list ruleset");
+        assert_eq!(reconcile(&nft, &spec()), [""; 0]);
+        assert_eq!(run("nft -a list ruleset"), before, "handles and counters stay");
+    });
+}
+
+#[test]
+fn writing_twice_gives_one_table() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        let wanted = ruleset(&spec()).unwrap();
+        nft.replace(&wanted).unwrap();
+        let once = run("nft list ruleset");
+        nft.replace(&wanted).unwrap();
+        assert_eq!(run("nft list ruleset"), once);
+    });
+}
+
+#[test]
+fn tables_of_others_stay() {
+    on_host(|_| {
+        run_args(
+            "nft",
+            &[
+                "add table inet other; add chain inet other c; add set inet other s { type ipv4_addr; }",
+            ],
+        );
+        run_args("nft", &["add table ip humanz; add chain ip humanz c"]);
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        nft.delete("humanz").unwrap();
+        let left = run("nft list tables");
+        assert_eq!(left, "table inet other\ntable ip humanz\n");
+        nft.delete("humanz").unwrap();
+    });
+}
+
+#[test]
+fn a_table_no_longer_wanted_goes() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        let off = FirewallSpec { masquerade: false, accept_forward: false, ..spec() };
+        assert_eq!(reconcile(&nft, &off), ["nft table inet humanz: not wanted"]);
+        assert_eq!(run("nft list tables"), "");
+    });
+}
+
+#[test]
+fn a_refused_table_leaves_the_old_one_and_names_the_rule() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        let before = run("nft -a list ruleset");
+        let mut broken = ruleset(&spec()).unwrap();
+        let lost = Match::DestinationOutside(Family::V4, "lost".to_owned());
+        broken.chains[1].rules[0].matches.push(lost);
+        let error = nft.replace(&broken).unwrap_err();
+        assert_eq!(error.errno(), Some(nix::errno::Errno::ENOENT));
+        assert!(error.to_string().contains("ip daddr != @lost"), "{error}");
+        assert_eq!(run("nft -a list ruleset"), before);
+    });
+}
+
+#[test]
+fn no_connection_slips_through_while_the_table_is_replaced() {
+    const CONNECTIONS: usize = 2000;
+    on_host(|network| {
+        let nft = Nft::open().unwrap();
+        let wanted = ruleset(&spec()).unwrap();
+        nft.replace(&wanted).unwrap();
+        let listener = network.remote.inside(|| TcpListener::bind((OUTSIDE[0], 0)).unwrap());
+        let to = listener.local_addr().unwrap();
+        let done = AtomicBool::new(false);
+        let (replaced, seen) = thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let peers = (0..CONNECTIONS).map(|_| listener.accept().unwrap().1.ip().to_string());
+                peers.collect::<Vec<_>>()
+            });
+            let client = scope.spawn(|| {
+                network.pod.inside(|| {
+                    for _ in 0..CONNECTIONS {
+                        TcpStream::connect(to).unwrap();
+                    }
+                });
+                done.store(true, Ordering::Relaxed);
+            });
+            let mut replaced = 0;
+            while !done.load(Ordering::Relaxed) {
+                nft.replace(&wanted).unwrap();
+                replaced += 1;
+            }
+            client.join().unwrap();
+            (replaced, server.join().unwrap())
+        });
+        assert!(seen.iter().all(|peer| peer == HOST[0]), "{seen:?}");
+        println!("{CONNECTIONS} connections while the table was replaced {replaced} times");
+        assert!(replaced > 10);
+    });
+}
