@@ -7,6 +7,7 @@
 //! those networks only: a pod's own address gets no reply from it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::time::Duration;
 
 use super::agent::Agent;
@@ -27,7 +28,35 @@ pub struct Cluster {
     pub outside: Node,
     pub etcd: Store,
     switch: Node,
-    _disks: tempfile::TempDir,
+    disks: tempfile::TempDir,
+}
+
+/// One host with no network around it.
+pub struct Alone {
+    pub host: Node,
+    _disk: tempfile::TempDir,
+}
+
+impl Alone {
+    pub fn new() -> Self {
+        let disk = tempfile::tempdir().unwrap();
+        let (v4, v6) = (address_v4(1), address_v6(1));
+        let host = Node::new("h1", v4, v6, Disk::new(disk.path(), "h1", ""));
+        host.boot();
+        ip(
+            &host,
+            &format!(
+                "link add eth0 type veth peer name eth0-cable
+                 link set eth0-cable up
+                 address add {v4}/24 dev eth0
+                 address add {v6}/64 dev eth0 nodad
+                 link set eth0 up
+                 route add default via {SWITCH_V4}
+                 route add default via {SWITCH_V6}"
+            ),
+        );
+        Self { host, _disk: disk }
+    }
 }
 
 impl Cluster {
@@ -63,7 +92,7 @@ impl Cluster {
             boots.into_iter().map(|boot| boot.join().unwrap()).collect()
         });
         etcd.wait_ready();
-        Self { hosts, outside, etcd, switch, _disks: disks }
+        Self { hosts, outside, etcd, switch, disks }
     }
 
     /// Starts an agent on every host, with these variables, and waits until all are ready.
@@ -73,6 +102,11 @@ impl Cluster {
             agent.wait_ready();
         }
         agents
+    }
+
+    /// Where all that nodes write lies on this machine; it goes with the cluster.
+    pub fn disks(&self) -> &Path {
+        self.disks.path()
     }
 
     /// Power off and on: new namespaces, same disk.

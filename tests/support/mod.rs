@@ -15,9 +15,11 @@
 )]
 
 pub mod agent;
+pub mod chroot;
 pub mod cluster;
 pub mod cni;
 pub mod disk;
+pub mod facts;
 pub mod namespace;
 pub mod node;
 pub mod ping;
@@ -26,9 +28,10 @@ pub mod process;
 pub mod store;
 pub mod wait;
 pub mod watch;
+pub mod web;
 
 pub use agent::Agent;
-pub use cluster::Cluster;
+pub use cluster::{Alone, Cluster};
 pub use node::{Node, Place};
 pub use ping::Pinger;
 pub use pod::Pod;

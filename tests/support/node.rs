@@ -114,15 +114,6 @@ impl Node {
         names.sort();
         names
     }
-
-    fn spawn_in(&self, netns: Option<&str>, command: &mut Command) -> std::io::Result<Child> {
-        self.inside(|| {
-            if let Some(path) = netns {
-                enter_network(path);
-            }
-            command.spawn()
-        })
-    }
 }
 
 impl Inner {
@@ -154,6 +145,11 @@ pub trait Place: Sync {
     /// Its addresses, IPv4 first.
     fn addresses(&self) -> Vec<IpAddr>;
 
+    /// Where that is, for a task of the test itself.
+    fn spot(&self) -> Spot<'_> {
+        Spot { node: self.node(), netns: self.netns() }
+    }
+
     /// Runs a program with arguments that need no quoting.
     fn run(&self, line: &str) -> Ended {
         self.run_command(&mut command(line), "")
@@ -165,14 +161,15 @@ pub trait Place: Sync {
     }
 
     fn run_command(&self, command: &mut Command, input: &str) -> Ended {
-        process::run(command, input, |command| self.node().spawn_in(self.netns(), command))
+        let spot = self.spot();
+        process::run(command, input, |command| spot.inside(|| command.spawn()))
     }
 
     /// Starts a program that goes on until its handle is dropped or the node is off.
     fn spawn(&self, command: &mut Command) -> Process {
-        let node = self.node();
-        let process = Process::start(command, |command| node.spawn_in(self.netns(), command));
-        lock(&node.0.processes).push(process.shared());
+        let spot = self.spot();
+        let process = Process::start(command, |command| spot.inside(|| command.spawn()));
+        lock(&spot.node.0.processes).push(process.shared());
         process
     }
 
@@ -181,6 +178,25 @@ pub trait Place: Sync {
         eventually(&format!("{}: {line}", self.label()), within, || {
             let ended = self.run(line);
             if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
+        })
+    }
+}
+
+/// The namespaces of a [`Place`].
+#[derive(Clone, Copy)]
+pub struct Spot<'a> {
+    node: &'a Node,
+    netns: Option<&'a str>,
+}
+
+impl Spot<'_> {
+    /// Runs `task` on a thread of its own there; see [`Namespace::inside`].
+    pub fn inside<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
+        self.node.inside(|| {
+            if let Some(path) = self.netns {
+                enter_network(path);
+            }
+            task()
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What happens in a network namespace, with the time: `ip monitor`.
+//! What happens in a network namespace, with the time: `ip monitor` and `nft monitor`.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,27 @@ pub struct Watch {
 impl Watch {
     /// `objects` as `ip monitor` names them: `route`, `address`, `link`.
     pub fn start(place: &dyn Place, objects: &str) -> Self {
+        Self::listen(place, &format!("ip -o monitor {objects}"), 0)
+    }
+
+    /// Links, addresses and routes.
+    pub fn links(place: &dyn Place) -> Self {
+        Self::start(place, "link address route")
+    }
+
+    /// nftables.
+    pub fn firewall(place: &dyn Place) -> Self {
+        Self::listen(place, "nft monitor", 12)
+    }
+
+    /// `protocol`: of the netlink sockets that `line` listens with.
+    fn listen(place: &dyn Place, line: &str, protocol: u8) -> Self {
         let label = place.label();
-        let before = netlink_sockets(place);
-        let monitor = place.spawn(&mut command(&format!("ip -o monitor {objects}")));
+        let before = listeners(place, protocol);
+        let monitor = place.spawn(&mut command(line));
         // It says nothing when it begins to listen, but its socket shows.
-        eventually(&format!("{label}: ip monitor listens"), SOON, || {
-            let now = netlink_sockets(place);
+        eventually(&format!("{label}: {line} listens"), SOON, || {
+            let now = listeners(place, protocol);
             if now > before { Ok(()) } else { Err(format!("{now} sockets")) }
         });
         Self { monitor, label }
@@ -41,12 +56,12 @@ impl Watch {
     }
 }
 
-/// Rtnetlink sockets that listen to some group in the place's network namespace.
-fn netlink_sockets(place: &dyn Place) -> usize {
+/// Netlink sockets that listen to some group in the place's network namespace.
+fn listeners(place: &dyn Place, protocol: u8) -> usize {
     let table = place.run("cat /proc/self/net/netlink").ok();
-    let listening = |line: &&str| {
+    let listens = |line: &&str| {
         let columns: Vec<_> = line.split_whitespace().collect();
-        columns.len() > 3 && columns[1] == "0" && columns[3] != "00000000"
+        columns.len() > 3 && columns[1] == protocol.to_string() && columns[3] != "00000000"
     };
-    table.lines().skip(1).filter(listening).count()
+    table.lines().skip(1).filter(listens).count()
 }
