@@ -1,5 +1,6 @@
 //! The rtnetlink layer against the real kernel. Every test works in fresh network namespaces, on a
 //! thread that ends there; root, or `unshare -rnm`, is all it needs.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
