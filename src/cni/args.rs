@@ -1,6 +1,6 @@
 //! Pure. `CNI_ARGS`.
 
-use std::net::IpAddr;
+use ipnetwork::IpNetwork;
 
 use super::error::CniError;
 use super::json::address_or_cidr;
@@ -10,7 +10,7 @@ use crate::net::Mac;
 /// What `CNI_ARGS` says: `K=V;K=V`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
-    /// `IP` (addresses separated by commas, whose prefix lengths are dropped) and `MAC`.
+    /// `IP` (addresses separated by commas, with or without prefix lengths) and `MAC`.
     pub wishes: Wishes,
     /// `K8S_POD_NAMESPACE`.
     pub pod_namespace: Option<String>,
@@ -81,7 +81,7 @@ fn truth(key: &str, value: &str) -> Result<bool, CniError> {
     }
 }
 
-fn addresses(key: &str, value: &str) -> Result<Vec<IpAddr>, CniError> {
+fn addresses(key: &str, value: &str) -> Result<Vec<IpNetwork>, CniError> {
     if value.is_empty() {
         return Ok(Vec::new());
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn keys_are_case_sensitive() {
         refuses("ip=10.1.2.3", "unknown keys");
-        assert_eq!(args("ip=10.1.2.3;IgnoreUnknown=1").wishes.ips, Vec::<IpAddr>::new());
+        assert_eq!(args("ip=10.1.2.3;IgnoreUnknown=1").wishes.ips, vec![]);
     }
 
     #[test]
@@ -163,10 +163,13 @@ mod tests {
 
     #[test]
     fn addresses_come_with_and_without_a_prefix() {
-        let expected: Vec<IpAddr> = vec!["10.1.2.11".parse().unwrap(), "fd00::b".parse().unwrap()];
-        assert_eq!(args("IP=10.1.2.11,fd00::b").wishes.ips, expected);
-        assert_eq!(args("IP=10.1.2.11/24, fd00::b/64").wishes.ips, expected);
-        assert_eq!(args("IP=").wishes.ips, Vec::<IpAddr>::new());
+        let found = |text: &str| {
+            let ips = args(text).wishes.ips;
+            ips.iter().map(IpNetwork::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(found("IP=10.1.2.11,fd00::b"), ["10.1.2.11/32", "fd00::b/128"]);
+        assert_eq!(found("IP=10.1.2.11/24, fd00::b/64"), ["10.1.2.11/24", "fd00::b/64"]);
+        assert_eq!(args("IP=").wishes.ips, vec![]);
         refuses("IP=10.1.2.300", "IP must be");
         refuses("IP=10.1.2.3/33", "IP must be");
         refuses("IP=10.1.2.3,", "IP must be");

@@ -183,8 +183,8 @@ impl<'a> Field<'a> {
         address.or_else(|| self.refuse("an IP address, as in 10.244.1.2 or fd00::2"))
     }
 
-    /// An IP address; a prefix length behind it is looked at and dropped.
-    pub fn address_or_cidr(&self) -> Option<IpAddr> {
+    /// An IP address with its prefix length; without one, that of one address.
+    pub fn address_or_cidr(&self) -> Option<IpNetwork> {
         let address = self.text()?;
         let right = "an IP address, as in 10.244.1.2 or 10.244.1.2/24";
         address_or_cidr(address).or_else(|| self.refuse(right))
@@ -245,9 +245,9 @@ pub(super) fn cidr(text: &str) -> Option<IpNetwork> {
     (length <= Family::of(address).bits()).then(|| subnet::with_prefix(address, length))
 }
 
-/// `text` as an address, with or without a length behind it.
-pub(super) fn address_or_cidr(text: &str) -> Option<IpAddr> {
-    text.parse().ok().or_else(|| cidr(text).map(|network| network.ip()))
+/// `text` as an address, with or without a length behind it: /32 or /128 then.
+pub(super) fn address_or_cidr(text: &str) -> Option<IpNetwork> {
+    text.parse().ok().map(subnet::host).or_else(|| cidr(text))
 }
 
 /// `value` as JSON, cut after 60 characters.

@@ -45,7 +45,7 @@ pub struct Add {
     pub attachment: Attachment,
     /// Where.
     pub netns: Netns,
-    /// The network; for [`Role::Network`] it has at least one range set.
+    /// The network; for [`Role::Network`] it has at least one range set, or addresses are wished for.
     pub conf: NetConf,
     /// `CNI_ARGS`.
     pub args: CniArgs,
@@ -98,7 +98,7 @@ impl Request {
     ///
     /// # Errors
     /// [`Refused`]: those of [`NetConf::parse`]; code 7 with every fault of the configuration, no
-    /// range to take addresses from (ADD, STATUS), no `prevResult` (CHECK), or no list of valid
+    /// range to take addresses from and none wished for (ADD), no `prevResult` (CHECK), or no list of valid
     /// attachments (GC); code 2 if all that is wrong is something humanz does not have; code 4
     /// for `CNI_ARGS`. DEL is refused for version and name alone.
     pub fn parse(role: Role, environment: Environment, stdin: &[u8]) -> Result<Request, Refused> {
@@ -118,7 +118,7 @@ impl Request {
                 sound(args).and_then(|args| check(attachment, netns, conf, args))
             }
             Call::Gc => sound(args).and_then(|_| gc(conf)),
-            Call::Status => sound(args).and_then(|_| status(role, conf)),
+            Call::Status => sound(args).map(|_| Request::Status(Box::new(conf))),
             Call::Version => Ok(Request::Version),
         };
         request.map_err(|error| Refused { version, error })
@@ -144,8 +144,13 @@ fn add(
     conf: NetConf,
     args: CniArgs,
 ) -> Result<Request, CniError> {
-    require_ranges(role, &conf)?;
     let wishes = wishes(&conf, &args);
+    if role == Role::Network && conf.ranges.is_empty() && wishes.ips.is_empty() {
+        return Err(CniError::config(
+            "the configuration has no address to give, and none was asked for: set subnet (as in \
+             \"10.244.1.0/24\") or ranges",
+        ));
+    }
     Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, wishes })))
 }
 
@@ -167,11 +172,6 @@ fn gc(mut conf: NetConf) -> Result<Request, CniError> {
     Ok(Request::Gc(Box::new(Gc { conf, valid })))
 }
 
-fn status(role: Role, conf: NetConf) -> Result<Request, CniError> {
-    require_ranges(role, &conf)?;
-    Ok(Request::Status(Box::new(conf)))
-}
-
 fn del(
     attachment: Attachment,
     netns: Option<Netns>,
@@ -185,15 +185,6 @@ fn del(
         CniArgs::default()
     });
     Request::Del(Box::new(Del { attachment, netns, conf, args, ignored }))
-}
-
-fn require_ranges(role: Role, conf: &NetConf) -> Result<(), CniError> {
-    if role == Role::Loopback || !conf.ranges.is_empty() {
-        return Ok(());
-    }
-    Err(CniError::config(
-        "the configuration has no address to give: set subnet (as in \"10.244.1.0/24\") or ranges",
-    ))
 }
 
 /// The container's wishes: `runtimeConfig` before `args.cni` before `CNI_ARGS` before `mac`.

@@ -1,6 +1,6 @@
 //! Pure. What a pod asks for, and which of several who ask is heard.
 
-use std::net::IpAddr;
+use ipnetwork::IpNetwork;
 
 use super::json::Field;
 use crate::net::Mac;
@@ -8,8 +8,9 @@ use crate::net::Mac;
 /// Addresses and MAC that a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Addresses; all of them must be granted. Empty: any.
-    pub ips: Vec<IpAddr>,
+    /// Addresses; all of them must be granted. Empty: any. The prefix length (that of one address if
+    /// none was written) counts only where no range tells one.
+    pub ips: Vec<IpNetwork>,
     /// The MAC of the container's interface.
     pub mac: Option<Mac>,
 }
@@ -23,7 +24,7 @@ impl Wishes {
         Wishes { ips, mac: self.mac.or(weaker.mac) }
     }
 
-    /// The keys `ips` (with or without prefix lengths, which are dropped) and `mac` of an object.
+    /// The keys `ips` (with or without prefix lengths) and `mac` of an object.
     pub(super) fn read(field: &Field) -> Wishes {
         let list = field.get("ips");
         let ips = list.and_then(|list| list.list("addresses", |ip| ip.address_or_cidr()));

@@ -74,13 +74,16 @@ fn another_ipam_plugin_is_refused_by_name() {
 }
 
 #[test]
-fn add_and_status_need_a_range_and_loopback_needs_none() {
+fn add_needs_a_range_or_a_wish_and_loopback_neither() {
+    let error = refusal("ADD", json!({}));
+    assert_eq!(error.code, 7);
+    assert!(error.msg.contains("set subnet"), "{error}");
+    let asked = add("IP=10.1.2.3/24", json!({})).unwrap();
+    assert_eq!(asked.wishes.ips[0].to_string(), "10.1.2.3/24");
     for command in ["ADD", "STATUS"] {
-        let error = refusal(command, json!({}));
-        assert_eq!(error.code, 7);
-        assert!(error.msg.contains("set subnet"), "{error}");
         assert!(request(Role::Loopback, command, "", json!({})).is_ok());
     }
+    assert!(request(Role::Network, "STATUS", "", json!({})).is_ok());
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn the_runtime_beats_args_which_beat_cni_args_which_beat_the_network() {
         let wishes = add(args, keys).unwrap().wishes;
         let expected =
             (format!("0a:00:00:00:00:0{}", loudest + 1), format!("10.1.2.1{}", loudest + 1));
-        let found = (wishes.mac.unwrap().to_string(), wishes.ips[0].to_string());
+        let found = (wishes.mac.unwrap().to_string(), wishes.ips[0].ip().to_string());
         assert_eq!(found, expected, "{}", voices[loudest].0);
         assert_eq!(wishes.ips.len(), 1, "addresses of several voices are never mixed");
     }
