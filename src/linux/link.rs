@@ -49,6 +49,8 @@ pub struct Link {
     pub peer_index: Option<u32>,
     /// The text that says whose it is.
     pub alias: Option<String>,
+    /// Its link group; 0 unless somebody set it.
+    pub group: u32,
     /// If it is a port of a bridge.
     pub port: Option<Port>,
     /// If it is a bridge: spanning tree keeps new ports silent.
@@ -268,6 +270,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
         master: attributes.u32(Ifla::Master),
         peer_index: attributes.u32(Ifla::Link),
         alias: attributes.text(Ifla::Ifalias),
+        group: attributes.u32(Ifla::Group).unwrap_or(0),
         port,
         delays_ports,
         kind,

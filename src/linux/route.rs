@@ -107,6 +107,12 @@ pub fn list(family: Family, protocol: u8) -> Message {
     Message::new("list routes", Rtm::Getroute, NlmF::empty(), &header, Attributes::new())
 }
 
+/// Asks for the routes of all tables.
+pub fn list_all(family: Family) -> Message {
+    let header = header(wire::of(family), 0, RtTable::Unspec, 0, 0, RtmF::empty());
+    Message::new("list routes", Rtm::Getroute, NlmF::empty(), &header, Attributes::new())
+}
+
 /// Asks for the way that a packet to `address` would take.
 pub fn way(address: IpAddr) -> Message {
     let family = wire::family(address);

@@ -76,6 +76,18 @@ impl Rtnl {
         Ok(routes)
     }
 
+    /// The routes of every table, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn all_routes(&self) -> Result<Vec<Route>, NetlinkError> {
+        let mut routes = Vec::new();
+        for family in Family::BOTH {
+            routes.extend(self.socket.dump(&route::list_all(family), route::parse)?);
+        }
+        Ok(routes)
+    }
+
     /// The way that a packet to `address` would take; `None` if there is none.
     ///
     /// # Errors
