@@ -7,6 +7,7 @@ pub mod bridge;
 pub mod firewall;
 pub mod forward;
 pub mod line;
+pub mod pod;
 pub mod routes;
 
 pub use line::{Describe, Line, Sign};

@@ -1,0 +1,194 @@
+//! Pure. A pod's attachment: what it should be, and what of it is not so.
+//!
+//! ADD makes what [`Attachment`] says; CHECK compares it with what is there, and all is well if
+//! [`differences`] gives nothing.
+
+mod differences;
+mod identity;
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+pub use differences::{Difference, Found, differences};
+pub use identity::{Identity, is_of_network};
+
+use crate::cni;
+use crate::linux::link::Port;
+use crate::linux::route::{self, Route};
+use crate::net::{Family, IfName, Mac, subnet};
+
+/// RT_SCOPE_UNIVERSE and RT_SCOPE_LINK of linux/rtnetlink.h.
+const UNIVERSE: u8 = 0;
+const LINK: u8 = 253;
+
+/// An address of a pod, and the way out of its subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// With the subnet's length.
+    pub address: IpNetwork,
+    /// On the same link.
+    pub gateway: Option<IpAddr>,
+}
+
+/// One interface of one pod, as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Name of the host's end.
+    pub host_ifname: IfName,
+    /// Its MAC; `None`: any.
+    pub host_mac: Option<Mac>,
+    /// What it should be as a port of the bridge.
+    pub port: Port,
+    /// Name of the pod's end.
+    pub ifname: IfName,
+    /// Its MAC; `None`: any.
+    pub mac: Option<Mac>,
+    /// Its addresses.
+    pub addresses: Vec<IpNetwork>,
+    /// The pod's routes; their device is the pod's end.
+    pub routes: Vec<Route>,
+}
+
+/// The pod's routes as the result tells them: those of the configuration, then, if
+/// `default_route`, one default route for each family that has a gateway and no configured default
+/// route with a gateway of its own.
+pub fn routes(
+    configured: &[cni::Route],
+    assigned: &[Assigned],
+    default_route: bool,
+) -> Vec<cni::Route> {
+    let mut routes = configured.to_vec();
+    for family in Family::BOTH.into_iter().filter(|_| default_route) {
+        let own = |route: &cni::Route| {
+            route.is_default() && route.family() == family && route.table.is_none()
+        };
+        let Some(gateway) = gateway(assigned, family) else { continue };
+        match routes.iter_mut().find(|route| own(route)) {
+            Some(route) => route.gw = route.gw.or(Some(gateway)),
+            None => routes.push(cni::Route::new(any(family), Some(gateway))),
+        }
+    }
+    routes
+}
+
+/// `route` as the kernel takes it. Without a gateway of its own it goes through the pod's gateway
+/// of that family; if there is none either, its destination is on the link.
+pub fn kernel_route(route: &cni::Route, assigned: &[Assigned]) -> Route {
+    let gateway = route.gw.or_else(|| gateway(assigned, route.family()));
+    // An IPv6 route has no scope, whatever is asked for.
+    let scope = match (route.family(), gateway) {
+        (Family::V6, _) => UNIVERSE,
+        (Family::V4, Some(_)) => route.scope.unwrap_or(UNIVERSE),
+        (Family::V4, None) => route.scope.unwrap_or(LINK),
+    };
+    Route {
+        destination: subnet::masked(route.dst),
+        gateway,
+        device: None,
+        protocol: route::PROTOCOL,
+        table: route.table.filter(|table| *table != 0).unwrap_or(route::MAIN),
+        scope,
+        priority: route.priority,
+        mtu: route.mtu,
+        advmss: route.advmss,
+        onlink: false,
+    }
+}
+
+fn gateway(assigned: &[Assigned], family: Family) -> Option<IpAddr> {
+    let of_family = |assigned: &&Assigned| Family::of(assigned.address.ip()) == family;
+    assigned.iter().filter(of_family).find_map(|assigned| assigned.gateway)
+}
+
+/// Every address of a family.
+fn any(family: Family) -> IpNetwork {
+    match family {
+        Family::V4 => subnet::with_prefix(IpAddr::from([0u8; 4]), 0),
+        Family::V6 => subnet::with_prefix(IpAddr::from([0u8; 16]), 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assigned(list: &[(&str, Option<&str>)]) -> Vec<Assigned> {
+        let one = |(address, gateway): &(&str, Option<&str>)| Assigned {
+            address: address.parse().unwrap(),
+            gateway: gateway.map(|gateway| gateway.parse().unwrap()),
+        };
+        list.iter().map(one).collect()
+    }
+
+    fn dual() -> Vec<Assigned> {
+        assigned(&[("10.1.2.3/24", Some("10.1.2.1")), ("fd00::3/64", Some("fd00::1"))])
+    }
+
+    fn route(text: &str) -> cni::Route {
+        let (dst, gw) = text.split_once(" via ").map_or((text, None), |(dst, gw)| (dst, Some(gw)));
+        cni::Route::new(dst.parse().unwrap(), gw.map(|gw| gw.parse().unwrap()))
+    }
+
+    /// The routes of the result, as text.
+    fn check(configured: &[&str], assigned: &[Assigned], default_route: bool, wanted: &[&str]) {
+        let configured: Vec<_> = configured.iter().map(|text| route(text)).collect();
+        let text = |route: &cni::Route| match route.gw {
+            Some(gw) => format!("{} via {gw}", route.dst),
+            None => route.dst.to_string(),
+        };
+        let found: Vec<_> = routes(&configured, assigned, default_route).iter().map(text).collect();
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn each_family_gets_its_default_route() {
+        check(&[], &dual(), true, &["0.0.0.0/0 via 10.1.2.1", "::/0 via fd00::1"]);
+        check(&[], &dual()[..1], true, &["0.0.0.0/0 via 10.1.2.1"]);
+        check(&[], &dual(), false, &[]);
+    }
+
+    #[test]
+    fn a_configured_default_route_is_the_only_one_of_its_family() {
+        let wanted = ["0.0.0.0/0 via 10.1.2.9", "::/0 via fd00::1"];
+        check(&["0.0.0.0/0 via 10.1.2.9"], &dual(), true, &wanted);
+        let wanted = ["0.0.0.0/0 via 10.1.2.1", "::/0 via fd00::1"];
+        check(&["0.0.0.0/0"], &dual(), true, &wanted);
+    }
+
+    #[test]
+    fn configured_routes_come_first_as_they_were_written() {
+        let wanted = ["10.0.0.0/8", "10.0.0.0/8 via 10.1.2.9", "0.0.0.0/0 via 10.1.2.1"];
+        check(&["10.0.0.0/8", "10.0.0.0/8 via 10.1.2.9"], &dual()[..1], true, &wanted);
+    }
+
+    #[test]
+    fn without_any_gateway_there_is_no_default_route() {
+        check(&[], &assigned(&[("10.1.2.3/24", None)]), true, &[]);
+    }
+
+    #[test]
+    fn a_route_without_a_gateway_takes_the_pods_or_lies_on_the_link() {
+        let via = kernel_route(&route("192.0.2.0/24"), &dual());
+        assert_eq!((via.gateway.unwrap().to_string().as_str(), via.scope), ("10.1.2.1", UNIVERSE));
+        let via = kernel_route(&route("2001:db8::/32"), &dual());
+        assert_eq!(via.gateway.unwrap().to_string(), "fd00::1");
+        let device = kernel_route(&route("192.0.2.0/24"), &assigned(&[("10.1.2.3/24", None)]));
+        assert_eq!((device.gateway, device.scope, device.table), (None, LINK, route::MAIN));
+    }
+
+    #[test]
+    fn table_scope_and_metrics_are_kept() {
+        let asked = cni::Route {
+            table: Some(5000),
+            scope: Some(200),
+            mtu: Some(1400),
+            advmss: Some(1360),
+            priority: Some(7),
+            ..route("192.0.2.0/24")
+        };
+        let route = kernel_route(&asked, &[]);
+        assert_eq!((route.table, route.scope, route.priority), (5000, 200, Some(7)));
+        assert_eq!((route.mtu, route.advmss), (Some(1400), Some(1360)));
+    }
+}

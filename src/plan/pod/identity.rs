@@ -1,0 +1,153 @@
+//! Pure. Whose a link is: the name and the alias of a pod's link on the host.
+//!
+//! Both follow from the attachment alone, so that DEL and GC find the link without its namespace
+//! and without what ADD answered, and can prove that it is ours.
+
+use crate::net::{IfName, Mac, hash};
+
+/// One interface of one container in one network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity<'a> {
+    /// The network's name.
+    pub network: &'a str,
+    /// `CNI_CONTAINERID`.
+    pub container_id: &'a str,
+    /// `CNI_IFNAME`.
+    pub ifname: &'a str,
+}
+
+/// The first word of every alias, and the mark that a link is humanz's.
+const MARK: &str = "humanz";
+
+/// The longest alias, in bytes: IFALIASZ of linux/if.h less its final zero.
+const ALIAS_BYTES: usize = 255;
+
+/// The longest name or id that stands in an alias as it is, in bytes.
+const WORD_BYTES: usize = 96;
+
+/// The kind of a MAC derived for the host's end of a pod's veth (`0a:56:…`).
+const HOST_MAC: u8 = 0x56;
+
+/// The kind of a MAC derived for a pod's end (`0a:57:…`).
+const POD_MAC: u8 = 0x57;
+
+impl Identity<'_> {
+    /// `hz` and 13 hexadecimal digits.
+    pub fn host_ifname(&self) -> IfName {
+        let digits = hash::stable(&self.parts()) >> 12;
+        format!("hz{digits:013x}").parse().expect("15 letters and digits are a name")
+    }
+
+    /// The MAC of the host's end. It answers no one, but it must differ from the pod's.
+    pub fn host_mac(&self) -> Mac {
+        Mac::derived(HOST_MAC, &self.parts())
+    }
+
+    /// A MAC for a pod's end without an address that would name one.
+    pub fn pod_mac(&self) -> Mac {
+        Mac::derived(POD_MAC, &self.parts())
+    }
+
+    /// `humanz <network> <container id> <ifname>`, and `pod` (`namespace/name`) as far as it fits.
+    pub fn alias(&self, pod: Option<&str>) -> String {
+        let mut alias = self.words();
+        if let Some(pod) = pod {
+            alias.push(' ');
+            let room = ALIAS_BYTES.saturating_sub(alias.len());
+            alias.extend(pod.chars().scan(room, |room, c| {
+                *room = room.checked_sub(c.len_utf8())?;
+                Some(c)
+            }));
+        }
+        alias
+    }
+
+    /// `alias` says that the link belongs to this attachment.
+    pub fn owns(&self, alias: Option<&str>) -> bool {
+        let rest = alias.and_then(|alias| alias.strip_prefix(&self.words()));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    }
+
+    fn words(&self) -> String {
+        format!("{MARK} {} {} {}", word(self.network), word(self.container_id), self.ifname)
+    }
+
+    fn parts(&self) -> [&str; 3] {
+        [self.network, self.container_id, self.ifname]
+    }
+}
+
+/// `alias` says that the link belongs to a pod of `network`.
+pub fn is_of_network(alias: Option<&str>, network: &str) -> bool {
+    let mut words = alias.unwrap_or_default().split(' ');
+    words.next() == Some(MARK) && words.next() == Some(&word(network)) && words.next().is_some()
+}
+
+/// `name` itself, or its beginning and a hash of the whole (`~` is in no name) if it is long.
+fn word(name: &str) -> String {
+    if name.len() <= WORD_BYTES {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().filter(char::is_ascii).take(WORD_BYTES - 17).collect();
+    format!("{kept}~{:016x}", hash::stable(&[name]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: Identity<'_> = Identity { network: "humanz", container_id: "c1", ifname: "eth0" };
+
+    #[test]
+    fn the_host_end_is_named_by_the_attachment_for_ever() {
+        assert_eq!(POD.host_ifname().as_str(), "hzd75962edb1250");
+        assert_ne!(POD.host_ifname(), Identity { ifname: "eth1", ..POD }.host_ifname());
+        assert_ne!(POD.host_ifname(), Identity { network: "b", ..POD }.host_ifname());
+    }
+
+    #[test]
+    fn the_alias_spells_the_owner_out() {
+        assert_eq!(POD.alias(Some("default/web")), "humanz humanz c1 eth0 default/web");
+        assert_eq!(POD.alias(None), "humanz humanz c1 eth0");
+    }
+
+    #[test]
+    fn an_alias_proves_its_owner_and_nobody_elses() {
+        assert!(POD.owns(Some(&POD.alias(None))));
+        assert!(POD.owns(Some(&POD.alias(Some("default/web")))));
+        for other in [
+            None,
+            Some(""),
+            Some("humanz humanz c1 eth01"),
+            Some("humanz humanz c11 eth0"),
+            Some("humanz other c1 eth0"),
+            Some("somebody else's"),
+        ] {
+            assert!(!POD.owns(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_network_is_read_off_an_alias() {
+        let other = Identity { container_id: "c2", ..POD };
+        assert!(is_of_network(Some(&other.alias(Some("a/b"))), "humanz"));
+        assert!(!is_of_network(Some("humanz other c1 eth0"), "humanz"));
+        assert!(!is_of_network(Some("humanz"), "humanz"));
+        assert!(!is_of_network(Some("humanz bridge"), "bridge"), "the mark of a bridge");
+        assert!(!is_of_network(None, "humanz"));
+    }
+
+    #[test]
+    fn long_names_still_fit_and_still_differ() {
+        let (network, mut ids) = ("n".repeat(255), ["c".repeat(1000), "c".repeat(1001)]);
+        let [a, b] = ids.each_mut().map(|id| Identity {
+            network: &network,
+            container_id: id,
+            ifname: "fifteen-bytes-x",
+        });
+        let alias = a.alias(Some(&"ü".repeat(300)));
+        assert!(alias.len() <= 255, "{}", alias.len());
+        assert!(a.owns(Some(&alias)) && !b.owns(Some(&alias)));
+        assert!(is_of_network(Some(&alias), &network));
+    }
+}
