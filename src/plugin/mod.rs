@@ -1,1 +1,62 @@
-//! The CNI plugin.
+//! The CNI plugin: one process for each call, which needs nothing but its configuration.
+//!
+//! ```text
+//! frame     environment, stdin ─▶ Request ─▶ verb ─▶ stdout, log file, exit code
+//! add       observe (bridge, namespace) ─▶ plan (addresses, plan::pod) ─▶ apply, undone on failure
+//! check     observe ─▶ plan::pod::differences: nothing may be left to do
+//! del, gc   remove what bears our mark, and go on after a failure
+//! ```
+//!
+//! Only [`frame`] writes to stdout.
+
+mod add;
+mod attach;
+mod bridge;
+mod check;
+mod claim;
+mod del;
+mod failure;
+mod frame;
+mod gc;
+mod log;
+pub mod loopback;
+mod masquerade;
+mod status;
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+
+use crate::cni::attachment::Attachment;
+use crate::cni::name::Name;
+use crate::cni::request::{Request, Role};
+use crate::plan::pod::Identity;
+
+/// Serves one call of the pod network's plugin, called by `name`; gives the exit code.
+///
+/// `env` looks up a variable of the environment. The reply goes to `stdout`, and nothing else.
+pub fn run(
+    name: &str,
+    env: &dyn Fn(&str) -> Option<OsString>,
+    stdin: &mut dyn Read,
+    stdout: &mut dyn Write,
+    stderr: &mut dyn Write,
+) -> i32 {
+    let streams = frame::Streams { stdin, stdout, stderr };
+    frame::run(Role::Network, name, env, streams, |request, call| match request {
+        Request::Add(add) => add::add(add, call),
+        Request::Del(del) => del::del(del, call),
+        Request::Check(check) => check::check(check),
+        Request::Gc(gc) => gc::gc(gc, call),
+        Request::Status(conf) => status::status(conf),
+        Request::Version => Ok(()),
+    })
+}
+
+/// Whose link `attachment`'s is.
+fn identity<'a>(network: &'a Name, attachment: &'a Attachment) -> Identity<'a> {
+    Identity {
+        network: network.as_str(),
+        container_id: attachment.container_id.as_str(),
+        ifname: attachment.ifname.as_str(),
+    }
+}

@@ -1,0 +1,158 @@
+//! ADD: plugs a pod into the bridge.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::attach::{self, Site};
+use super::frame::Call;
+use super::{bridge, claim, failure, identity, masquerade};
+use crate::cni;
+use crate::cni::env::Netns;
+use crate::cni::error::CniError;
+use crate::cni::request::Add;
+use crate::cni::result::{CniResult, Interface, IpConfig};
+use crate::linux::link::{self, Port, Which};
+use crate::linux::netns::{NetNs, NetNsError};
+use crate::linux::rtnl::Rtnl;
+use crate::net::{IfName, Mac};
+use crate::plan::pod::{Assigned, Attachment, Identity, kernel_route, routes};
+
+/// The pod's interface, third in every result.
+const POD_INTERFACE: usize = 2;
+
+/// Attaches the pod and prints the result. Whatever fails, the pod has nothing of it afterwards.
+///
+/// # Errors
+/// Every code of [`crate::cni::error::code`] but those of the other verbs.
+pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
+    let conf = &add.conf;
+    let netns = open(&add.netns)?;
+    let sets = claim::sets(conf)?;
+    let gateways = claim::gateways(&sets);
+    let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
+    let bridge = bridge::ready(&rtnl, conf, &gateways)?;
+    masquerade::ensure(conf, &sets)?;
+
+    let identity = identity(&conf.name, &add.attachment);
+    let link_is_there = link_is_there(&rtnl, &identity)?;
+    let store = claim::store(conf)?;
+    let claim = claim::reserve(&store, add, &sets, call.since_1970, link_is_there)?;
+    if link_is_there {
+        make_way(&rtnl, &identity, claim.replaced)?;
+    }
+    let reservation = claim.reservation;
+    let assigned = claim::assigned(&reservation, &sets, add);
+    let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
+    let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, &identity));
+    let wanted = Attachment {
+        host_ifname: identity.host_ifname(),
+        host_mac: Some(identity.host_mac()),
+        port: Port { hairpin: conf.hairpin_mode, isolated: conf.port_isolation },
+        ifname: add.attachment.ifname.clone(),
+        mac: Some(mac),
+        addresses: assigned.iter().map(|assigned| assigned.address).collect(),
+        routes: told.iter().map(|route| kernel_route(route, &assigned)).collect(),
+    };
+    let site = Site {
+        rtnl: &rtnl,
+        bridge: &bridge,
+        netns: &netns,
+        netns_path: &add.netns.path,
+        mtu: conf.mtu.unwrap_or(bridge.mtu),
+        alias: identity.alias(add.args.pod().as_deref()),
+        is_gateway: conf.is_gateway,
+    };
+    let attached = attach::attach(&site, &wanted, identity.host_mac(), mac)?;
+    attach::forget_flows(reservation.addresses().iter().copied());
+    let addresses: Vec<String> = reservation.addresses().iter().map(IpAddr::to_string).collect();
+    call.line.fact("ips", addresses.join(","));
+    let result = result(add, &site, &wanted, &assigned, told).to_json(conf.version)?;
+    call.print(&result)?;
+    attached.keep();
+    reservation.commit();
+    Ok(())
+}
+
+/// The pod's namespace: not the plugin's own, unless the runtime says that it may be.
+fn open(netns: &Netns) -> Result<NetNs, CniError> {
+    let refused = |error: NetNsError| CniError::netns(failure::chain(&error));
+    let opened = NetNs::open(Path::new(&netns.path)).map_err(refused)?;
+    if !netns.may_be_own && NetNs::current().and_then(|own| own.is(&opened)).map_err(refused)? {
+        return Err(CniError::netns(format!(
+            "CNI_NETNS {} is the host's own network namespace, not a container's",
+            netns.path
+        )));
+    }
+    Ok(opened)
+}
+
+/// The host's end of the attachment exists already.
+fn link_is_there(rtnl: &Rtnl, identity: &Identity<'_>) -> Result<bool, CniError> {
+    let name = identity.host_ifname();
+    let found = rtnl.link(&name);
+    let found = found.map_err(|error| failure::internal(&format!("look at {name}"), &error))?;
+    match found {
+        None => Ok(false),
+        Some(link) if identity.owns(link.alias.as_deref()) => Ok(true),
+        Some(link) => Err(CniError::internal(format!(
+            "the interface name {name}, which stands for this container, is taken by {}; remove or \
+             rename that interface",
+            link.alias
+                .map_or("an interface of somebody else".to_owned(), |alias| format!("{alias:?}"))
+        ))),
+    }
+}
+
+/// Removes the host's end of a dead attachment; refuses where the former one may be alive.
+fn make_way(rtnl: &Rtnl, identity: &Identity<'_>, dead: bool) -> Result<(), CniError> {
+    let name = identity.host_ifname();
+    if !dead {
+        return Err(claim::already_attached(format!(
+            "{} is attached already, by interface {name}; DEL it first",
+            identity.ifname
+        )));
+    }
+    let delete = link::delete(Which::Name(&name)).tolerating(Errno::ENODEV);
+    let failed = |error| failure::internal(&format!("remove the dead interface {name}"), &error);
+    rtnl.apply(&[delete]).map_err(failed)
+}
+
+/// The MAC that the pod's address names: whoever inherits the address inherits the MAC.
+fn own_mac(assigned: &[Assigned], identity: &Identity<'_>) -> Mac {
+    let first = assigned.first().map(|assigned| Mac::of_address(assigned.address.ip()));
+    first.unwrap_or_else(|| identity.pod_mac())
+}
+
+/// What the runtime is told.
+fn result(
+    add: &Add,
+    site: &Site<'_>,
+    wanted: &Attachment,
+    assigned: &[Assigned],
+    routes: Vec<cni::Route>,
+) -> CniResult {
+    let interface = |name: &IfName, mac: Option<Mac>, mtu, sandbox: Option<&str>| Interface {
+        name: name.to_string(),
+        mac: mac.map(|mac| mac.to_string()),
+        mtu: Some(mtu),
+        sandbox: sandbox.map(str::to_owned),
+        ..Interface::default()
+    };
+    let ip = |assigned: &Assigned| IpConfig {
+        address: assigned.address,
+        gateway: assigned.gateway,
+        interface: Some(POD_INTERFACE),
+    };
+    CniResult {
+        interfaces: vec![
+            interface(&site.bridge.name, site.bridge.mac, site.bridge.mtu, None),
+            interface(&wanted.host_ifname, wanted.host_mac, site.mtu, None),
+            interface(&wanted.ifname, wanted.mac, site.mtu, Some(&add.netns.path)),
+        ],
+        ips: assigned.iter().map(ip).collect(),
+        routes,
+        dns: add.conf.dns.clone(),
+    }
+}

@@ -1,0 +1,195 @@
+//! A pod's link, addresses and routes: made in two sends, and taken away again on failure.
+
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+
+use super::failure;
+use crate::cni::error::CniError;
+use crate::linux::link::{self, Change, Link, Veth, Which};
+use crate::linux::netlink::{Message, NetlinkError};
+use crate::linux::netns::NetNs;
+use crate::linux::rtnl::Rtnl;
+use crate::linux::{address, conntrack, neighbour, route, sysctl};
+use crate::net::{Family, IfName, Mac};
+use crate::plan::pod::Attachment;
+
+/// What an attachment is made of beside what [`Attachment`] says.
+pub struct Site<'a> {
+    /// The host's namespace.
+    pub rtnl: &'a Rtnl,
+    /// The bridge.
+    pub bridge: &'a Link,
+    /// The pod's namespace.
+    pub netns: &'a NetNs,
+    /// Its path as the runtime calls it.
+    pub netns_path: &'a str,
+    /// Bytes, of both ends.
+    pub mtu: u32,
+    /// The alias of the host's end.
+    pub alias: String,
+    /// The host is the pods' gateway, so it talks to them.
+    pub is_gateway: bool,
+}
+
+/// A link that goes when this is dropped, unless [`Attached::keep`] was called.
+#[must_use = "an attachment that is dropped is undone"]
+pub struct Attached<'a> {
+    rtnl: &'a Rtnl,
+    name: &'a IfName,
+    bridge: u32,
+    neighbours: Vec<IpAddr>,
+    kept: bool,
+}
+
+impl Attached<'_> {
+    /// It stays until DEL.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let mut messages = vec![link::delete(Which::Name(self.name)).tolerating(Errno::ENODEV)];
+        messages.extend(forget(self.bridge, &self.neighbours));
+        if let Err(error) = self.rtnl.apply(&messages) {
+            log::error!("undo: {error}");
+        }
+    }
+}
+
+/// Makes what `wanted` says; `host_mac` and `mac` are the MACs of the two ends.
+///
+/// The caller has seen that there is no link of the host's name: the messages that follow the one
+/// that makes it find it by that name.
+///
+/// # Errors
+/// Code 999 with the kernel's words; nothing of it is left then.
+pub fn attach<'a>(
+    site: &Site<'a>,
+    wanted: &'a Attachment,
+    host_mac: Mac,
+    mac: Mac,
+) -> Result<Attached<'a>, CniError> {
+    let veth = Veth {
+        host: &wanted.host_ifname,
+        host_mac,
+        master: site.bridge.index,
+        pod: &wanted.ifname,
+        pod_mac: mac,
+        netns: site.netns.file().as_raw_fd(),
+        mtu: site.mtu,
+    };
+    let host_end = Change {
+        up: true,
+        alias: Some(site.alias.clone()),
+        port: Some(wanted.port),
+        no_link_local: true,
+        ..Change::default()
+    };
+    let name = &wanted.host_ifname;
+    let messages = [link::add_veth(&veth), link::change(Which::Name(name), &host_end)];
+    let mut attached = Attached {
+        rtnl: site.rtnl,
+        name,
+        bridge: site.bridge.index,
+        neighbours: Vec::new(),
+        kept: false,
+    };
+    if let Err(error) = site.rtnl.apply(&messages) {
+        let refused = veth_refused(site, wanted, &error);
+        // Refused as a whole: there is nothing to undo.
+        if matches!(&error, NetlinkError::Refused(refused) if refused.index == 0) {
+            attached.kept = true;
+        }
+        return Err(refused);
+    }
+    configure(site, wanted)?;
+    if site.is_gateway {
+        let addresses = wanted.addresses.iter().map(|address| address.ip());
+        let known =
+            addresses.clone().map(|address| neighbour::set(site.bridge.index, address, mac));
+        let known: Vec<Message> = known.collect();
+        attached.neighbours = addresses.collect();
+        let failed = |error| failure::internal("tell the host the pod's MAC", &error);
+        site.rtnl.apply(&known).map_err(failed)?;
+    }
+    Ok(attached)
+}
+
+/// The messages by which the host forgets the MACs of `addresses`.
+pub fn forget(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
+    let forget = |address: &IpAddr| neighbour::delete(bridge, *address).tolerating(Errno::ENOENT);
+    addresses.iter().map(forget).collect()
+}
+
+/// Flows over UDP to a former owner of these addresses would go on to the dead pod. That they could
+/// not be forgotten is no reason to fail.
+pub fn forget_flows(addresses: impl IntoIterator<Item = IpAddr>) {
+    for address in addresses {
+        if let Err(error) = conntrack::flush_udp(address) {
+            log::warn!("{}", failure::chain(&error));
+        }
+    }
+}
+
+/// Addresses, up, routes: one send in the pod's namespace.
+fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<(), CniError> {
+    let what = format!("set up {} in {}", wanted.ifname, site.netns_path);
+    let entered = site.netns.run(Rtnl::open).map_err(|error| failure::internal(&what, &error))?;
+    let failed = |error: NetlinkError| failure::internal(&what, &error);
+    let pod = entered.map_err(failed)?;
+    let index = pod.link(&wanted.ifname).map_err(failed)?.map(|link| link.index);
+    let index = index.ok_or_else(|| CniError::internal(format!("{what}: it went away")))?;
+    let messages = pod_messages(wanted, index);
+    match pod.apply(&messages) {
+        Err(error) if error.errno() == Some(Errno::EACCES) && has_ipv6(wanted) => {
+            // The runtime has switched IPv6 off in the pod, but the network gives it an address.
+            let key = format!("net/ipv6/conf/{}/disable_ipv6", wanted.ifname);
+            let on = site.netns.run(|| sysctl::write(&key, "0"));
+            let on = on.map_err(|error| failure::internal(&what, &error))?;
+            on.map_err(|error| failure::internal(&what, &error))?;
+            let again = messages.into_iter().map(|message| message.tolerating(Errno::EEXIST));
+            pod.apply(&again.collect::<Vec<_>>()).map_err(failed)
+        }
+        outcome => outcome.map_err(failed),
+    }
+}
+
+fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
+    let up = Change { up: true, ..Change::default() };
+    let addresses = wanted.addresses.iter().map(|wanted| address::add(index, *wanted));
+    let up = link::change(Which::Index(index), &up);
+    let routes = wanted.routes.iter().map(|wanted| {
+        let route = route::Route { device: Some(index), ..*wanted };
+        route::add(&route)
+    });
+    addresses.chain([up]).chain(routes).collect()
+}
+
+fn has_ipv6(wanted: &Attachment) -> bool {
+    wanted.addresses.iter().any(|address| Family::of(address.ip()) == Family::V6)
+}
+
+/// Why the kernel did not make the veth.
+fn veth_refused(site: &Site<'_>, wanted: &Attachment, error: &NetlinkError) -> CniError {
+    let (bridge, ifname, netns) = (&site.bridge.name, &wanted.ifname, site.netns_path);
+    match error.errno() {
+        Some(Errno::EEXIST) => {
+            super::claim::already_attached(format!("interface {ifname} already exists in {netns}"))
+        }
+        Some(Errno::EXFULL) => CniError::internal(format!(
+            "bridge {bridge} is full: the kernel takes 1,023 ports on one bridge, and no more pods \
+             fit on this host"
+        )),
+        Some(Errno::EOPNOTSUPP) => {
+            failure::internal("create a veth pair; try: modprobe veth", error)
+        }
+        _ => failure::internal(&format!("create {ifname} in {netns}"), error),
+    }
+}

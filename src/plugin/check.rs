@@ -1,0 +1,86 @@
+//! CHECK: is the pod still attached as ADD said?
+
+use std::path::Path;
+
+use super::{bridge, claim, del, failure, identity};
+use crate::cni::error::{CniError, code};
+use crate::cni::request::Check;
+use crate::linux::link::Port;
+use crate::linux::netns::NetNs;
+use crate::linux::rtnl::Rtnl;
+use crate::plan::pod::{Assigned, Attachment, Found, Identity, differences, kernel_route};
+
+/// Compares what is there with what the configuration and `prevResult` say.
+///
+/// # Errors
+/// Code 103: the first difference, and how many more there are.
+pub fn check(check: &Check) -> Result<(), CniError> {
+    let identity = identity(&check.conf.name, &check.attachment);
+    let wanted = wanted(check, &identity)?;
+    let found = observe(check, &identity)?;
+    let differences = differences(&wanted, &check.conf.bridge, &found);
+    let Some(first) = differences.first() else { return Ok(()) };
+    let error = CniError::new(code::CHECK_FAILED, first.to_string());
+    if differences.len() == 1 {
+        return Err(error);
+    }
+    let rest: Vec<String> = differences[1..].iter().map(ToString::to_string).collect();
+    Err(error.with_details(rest.join("; ")))
+}
+
+/// The attachment that `prevResult` describes.
+fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError> {
+    let (result, ifname) = (&check.prev_result, &check.attachment.ifname);
+    let interface = result.container_interface(ifname.as_str()).ok_or_else(|| {
+        CniError::new(code::CHECK_FAILED, format!("prevResult has no interface {ifname}"))
+    })?;
+    let host_ifname = identity.host_ifname();
+    let host = result
+        .interfaces
+        .iter()
+        .find(|host| host.name == host_ifname.as_str() && host.sandbox.is_none());
+    let addresses = result.container_addresses(ifname.as_str());
+    let assigned: Vec<Assigned> =
+        addresses.map(|ip| Assigned { address: ip.address, gateway: ip.gateway }).collect();
+    let mac = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
+    Ok(Attachment {
+        host_mac: host.and_then(|host| mac(&host.mac)),
+        host_ifname,
+        port: Port { hairpin: check.conf.hairpin_mode, isolated: check.conf.port_isolation },
+        ifname: ifname.clone(),
+        mac: mac(&interface.mac),
+        addresses: assigned.iter().map(|assigned| assigned.address).collect(),
+        routes: result.routes.iter().map(|route| kernel_route(route, &assigned)).collect(),
+    })
+}
+
+/// The attachment as it is.
+fn observe(check: &Check, identity: &Identity<'_>) -> Result<Found, CniError> {
+    let failed = |error| failure::internal("look at the host's interfaces", &error);
+    let rtnl = Rtnl::open().map_err(failed)?;
+    let host = rtnl.link(&identity.host_ifname()).map_err(failed)?;
+    let mut found = Found {
+        bridge: bridge::look(&rtnl, &check.conf)?,
+        host: host.filter(|host| identity.owns(host.alias.as_deref())),
+        ..Found::default()
+    };
+    let netns = NetNs::open(Path::new(&check.netns.path));
+    let netns = netns.map_err(|error| CniError::netns(failure::chain(&error)))?;
+    let what = format!("look into {}", check.netns.path);
+    let failed = |error| failure::internal(&what, &error);
+    let entered = netns.run(Rtnl::open).map_err(|error| failure::internal(&what, &error))?;
+    let pod = entered.map_err(failed)?;
+    found.pod = pod.link(&check.attachment.ifname).map_err(failed)?;
+    if let Some(link) = &found.pod {
+        let addresses = pod.addresses(Some(link.index)).map_err(failed)?;
+        found.addresses = addresses.into_iter().map(|found| found.address).collect();
+        found.routes = pod.all_routes().map_err(failed)?;
+    }
+    let store = claim::store(&check.conf)?;
+    if let Some(locked) = del::locked(&store)? {
+        let entry = locked.entry(identity.container_id, identity.ifname);
+        let entry = entry.map_err(|error| failure::of_store(&error))?;
+        found.reserved = entry.map_or(Vec::new(), |entry| entry.addresses);
+    }
+    Ok(found)
+}

@@ -1,0 +1,99 @@
+//! GC: removes what belongs to no attachment that is alive.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+
+use super::attach::{forget, forget_flows};
+use super::failure::{self, Problems};
+use super::frame::Call;
+use super::{claim, del, identity};
+use crate::cni::error::CniError;
+use crate::cni::request::Gc;
+use crate::ipam::{Entry, Store};
+use crate::linux::link::{self, Change, Link, Which};
+use crate::linux::netlink::Message;
+use crate::linux::rtnl::Rtnl;
+use crate::net::IfName;
+use crate::plan::pod::is_of_network;
+
+/// The link group that dying links are put into: `hzgc`. A link dies in 20 ms, a group as well.
+const DYING: u32 = u32::from_be_bytes(*b"hzgc");
+
+/// Removes links, then what the host remembers of their addresses, then reservations.
+///
+/// # Errors
+/// Every failure, in one error; the rest was done.
+pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
+    let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
+    let mut problems = Problems::default();
+    let links = rtnl.links(None);
+    let links = links.map_err(|error| failure::internal("list the interfaces", &error))?;
+    let stale = stale(&links, gc);
+    if !stale.is_empty() {
+        call.line.fact("links", stale.len());
+        problems.note(remove(&rtnl, &links, &stale));
+    }
+    let store = claim::store(&gc.conf)?;
+    let released = problems.note(release(&rtnl, &store, gc)).unwrap_or_default();
+    let addresses: Vec<IpAddr> = released.into_iter().flat_map(|entry| entry.addresses).collect();
+    if !addresses.is_empty() {
+        call.line.fact("reservations", addresses.len());
+    }
+    if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
+        let forgotten = rtnl.apply(&forget(bridge.index, &addresses));
+        problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
+    }
+    forget_flows(addresses);
+    problems.into_result()
+}
+
+/// The network's links that no valid attachment's name stands for.
+fn stale<'a>(links: &'a [Link], gc: &Gc) -> Vec<&'a Link> {
+    let network = &gc.conf.name;
+    let valid: BTreeSet<IfName> =
+        gc.valid.iter().map(|attachment| identity(network, attachment).host_ifname()).collect();
+    let dead = |link: &&Link| {
+        is_of_network(link.alias.as_deref(), network.as_str()) && !valid.contains(&link.name)
+    };
+    links.iter().filter(dead).collect()
+}
+
+/// All of `stale` with one wait of the kernel, unless somebody else uses our group: then one by one.
+fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), CniError> {
+    let failed = |error| failure::internal("remove dead interfaces", &error);
+    let dying = |link: &Link| stale.iter().any(|stale| stale.index == link.index);
+    if links.iter().any(|link| link.group == DYING && !dying(link)) {
+        let delete = |link: &&Link| link::delete(Which::Index(link.index));
+        let each = stale.iter().map(delete).map(|delete| delete.tolerating(Errno::ENODEV));
+        return rtnl.apply(&each.collect::<Vec<Message>>()).map_err(failed);
+    }
+    let mark = Change { group: Some(DYING), ..Change::default() };
+    let mark = |link: &&Link| link::change(Which::Index(link.index), &mark);
+    let marks = stale.iter().map(mark).map(|mark| mark.tolerating(Errno::ENODEV));
+    let delete = link::delete_group(DYING).tolerating(Errno::ENODEV);
+    rtnl.apply(&marks.chain([delete]).collect::<Vec<Message>>()).map_err(failed)
+}
+
+/// Releases what no valid attachment and no link that is still there owns.
+fn release(rtnl: &Rtnl, store: &Store, gc: &Gc) -> Result<Vec<Entry>, CniError> {
+    let Some(locked) = del::locked(store)? else { return Ok(Vec::new()) };
+    let network = &gc.conf.name;
+    let alive = |container_id: &str, ifname: &str| {
+        gc.valid.iter().any(|valid| {
+            let same_ifname = ifname.is_empty() || valid.ifname.as_str() == ifname;
+            valid.container_id.as_str() == container_id && same_ifname
+        })
+    };
+    let links = rtnl.links(None);
+    let links = links.map_err(|error| failure::internal("list the interfaces", &error))?;
+    let still_there: BTreeSet<IfName> = links.into_iter().map(|link| link.name).collect();
+    let linked = |container_id: &str, ifname: &str| {
+        let identity =
+            crate::plan::pod::Identity { network: network.as_str(), container_id, ifname };
+        still_there.contains(&identity.host_ifname())
+    };
+    let released = locked.retain(|id, ifname| alive(id, ifname) || linked(id, ifname));
+    released.map_err(|error| failure::of_store(&error))
+}
