@@ -11,6 +11,7 @@
 pub mod choose;
 pub mod claim;
 pub mod error;
+pub mod foresee;
 pub mod identity;
 pub mod peers;
 pub mod records;

@@ -29,6 +29,7 @@ use tokio::sync::{oneshot, watch as latest};
 
 use super::error::LeaseError;
 use super::identity::{Attributes, Identity, Lease, Network};
+use super::records::Roots;
 use super::saved::Saved;
 use super::snapshot::Snapshot;
 
@@ -95,6 +96,19 @@ pub fn spawn(start: Start, publish: impl FnMut(Update) + Send + 'static) -> io::
         runtime.shutdown_background();
     })?;
     Ok(Handle { attributes, stop: Some(stop), thread: Some(thread) })
+}
+
+/// Everything that etcd holds for the network, read once. Writes nothing.
+///
+/// # Errors
+/// No member answers, or reading is not allowed; the text says which.
+pub fn read(settings: &EtcdSettings, roots: &Roots) -> Result<Snapshot, String> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("make an event loop: {error}"))?;
+    let etcd = client::Etcd::new(settings.clone(), roots.clone());
+    let found = runtime.block_on(etcd.read()).map_err(|error| error.to_string());
+    runtime.shutdown_background();
+    found
 }
 
 impl Handle {

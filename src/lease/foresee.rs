@@ -1,0 +1,55 @@
+//! Pure. Which subnet a host would have, for a dry run.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use super::claim::{self, Claimant, Step};
+use super::error::LeaseError;
+use super::identity::Lease;
+use super::records::Alive;
+use super::snapshot::{Snapshot, Stored};
+
+/// What claiming would lead to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Foreseen {
+    /// etcd says what it must already.
+    Held(Lease),
+    /// Keys of this host would be written; it has these subnets already.
+    Repaired(Lease),
+    /// A subnet would be chosen; another host may be quicker and take this one.
+    Chosen(Lease),
+}
+
+impl Foreseen {
+    /// The subnets in any case.
+    pub fn lease(&self) -> &Lease {
+        match self {
+            Foreseen::Held(lease) | Foreseen::Repaired(lease) | Foreseen::Chosen(lease) => lease,
+        }
+    }
+}
+
+/// What `own` would get if it claimed a subnet now, with `found` in etcd. Writes nothing.
+///
+/// # Errors
+/// Why it would get none.
+pub fn foresee(found: &Snapshot, own: &Claimant) -> Result<Foreseen, LeaseError> {
+    let (mut found, mut own) = (found.clone(), own.clone());
+    let alive = Alive::new(&own.identity.machine_id, UNIX_EPOCH);
+    let stored = Stored { value: alive.into(), created: 0, modified: 0 };
+    if let Step::Refused(error) = claim::next(&found, &own) {
+        return Err(error);
+    }
+    Arc::make_mut(&mut found.alive).insert(own.identity.name.clone(), stored);
+    own.shown = true;
+    own.ticket = own.ticket.or(Some(1));
+    match claim::next(&found, &own) {
+        Step::Refused(error) => Err(error),
+        Step::Write { lease, fresh: true, .. } => Ok(Foreseen::Chosen(lease)),
+        Step::Write { lease, .. } => Ok(Foreseen::Repaired(lease)),
+        Step::Held(lease) => Ok(Foreseen::Held(lease)),
+        Step::ShowLife | Step::Draw => {
+            unreachable!("the sign of life is shown and the ticket is drawn")
+        }
+    }
+}
