@@ -1,21 +1,36 @@
 //! humanz: the name that the program was called by decides its role.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use humanz::plugin;
+use humanz::{agent, linux, plugin};
 
 fn main() -> ExitCode {
+    linux::resolver::prepare();
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let env = |name: &str| -> Option<OsString> { std::env::var_os(name) };
     let (mut stdin, mut stdout, mut stderr) = (io::stdin(), io::stdout(), io::stderr());
     let code = match name.as_str() {
-        "humanz-agent" => 2,
+        "humanz-agent" if env("CNI_COMMAND").is_some() => called_as_plugin(Path::new(&called)),
+        "humanz-agent" => agent::main(std::env::args_os().skip(1)),
         "loopback" => plugin::loopback::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),
         _ => plugin::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// A runtime was told to run the agent as a plugin.
+fn called_as_plugin(called: &Path) -> i32 {
+    let advice = format!(
+        "humanz-agent is the host agent, not a CNI plugin: runtimes must call it by the plugin's \
+         name.\nMake a symlink beside it and name that in the configuration's \"type\":\n  \
+         ln -s humanz-agent {}\n(humanz-agent does this by itself when it serves a host.)\n",
+        called.with_file_name("humanz").display()
+    );
+    // A closed stderr is no reason to do anything else.
+    let _closed = io::stderr().write_all(advice.as_bytes());
+    1
 }

@@ -64,12 +64,13 @@ pub struct Way {
 }
 
 impl Route {
-    /// The route of ours to `destination`: main table, our protocol, universe scope.
-    pub fn via(destination: IpNetwork, gateway: IpAddr, device: u32) -> Route {
+    /// A route of ours to `destination`, with nothing said of the way: main table, our protocol,
+    /// universe scope.
+    pub fn to(destination: IpNetwork) -> Route {
         Route {
             destination,
-            gateway: Some(gateway),
-            device: Some(device),
+            gateway: None,
+            device: None,
             protocol: PROTOCOL,
             table: MAIN,
             scope: u8::from(RtScope::Universe),
@@ -78,6 +79,11 @@ impl Route {
             advmss: None,
             onlink: false,
         }
+    }
+
+    /// A route of ours to `destination` through a neighbour on a link.
+    pub fn via(destination: IpNetwork, gateway: IpAddr, device: u32) -> Route {
+        Route { gateway: Some(gateway), device: Some(device), ..Route::to(destination) }
     }
 }
 

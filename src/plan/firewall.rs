@@ -11,7 +11,7 @@ use crate::linux::nft::{Base, Chain, Hook, Match, Policy, Rule, Ruleset, Set, Se
 use crate::net::range::covering;
 use crate::net::{AddressRange, Family, IfName, subnet};
 
-pub use changes::{Change, Repair, changes, repair};
+pub use changes::{Change, Difference, Repair, changes, repair};
 
 /// The agent's table.
 pub const AGENT_TABLE: &str = "humanz";

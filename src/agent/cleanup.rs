@@ -1,0 +1,38 @@
+//! Takes away what the agent keeps, when it is told to on its way out.
+
+use std::path::Path;
+
+use crate::agent::keep;
+use crate::agent::pass::World;
+use crate::agent::report::Report;
+use crate::agent::settings::Settings;
+use crate::linux::files;
+use crate::plan::{Describe, Line};
+
+struct Configuration<'a>(&'a Path);
+
+impl Describe for Configuration<'_> {
+    fn line(&self) -> Line {
+        Line::removed(format!("CNI configuration {}", self.0.display()))
+    }
+}
+
+struct Bridge<'a>(&'a Settings);
+
+impl Describe for Bridge<'_> {
+    fn line(&self) -> Line {
+        Line::removed(format!("bridge {}", self.0.bridge))
+    }
+}
+
+/// Removes the CNI configuration first, so that no new pod is plugged in, then routes, firewall and
+/// bridge. The lease, the plugin and the state stay: DELs must go on working.
+pub fn clean_up(settings: &Settings, world: &World) -> Report {
+    let mut report = Report::new(false);
+    let config = &settings.cni.config;
+    report.apply(&Configuration(config), || files::remove(config));
+    keep::routes::remove_all(&world.rtnl, &mut report);
+    keep::firewall::remove_all(world, settings, &mut report);
+    report.apply(&Bridge(settings), || keep::bridge::remove(&world.rtnl, &settings.bridge));
+    report
+}

@@ -1,0 +1,123 @@
+//! Pure. The command line: flags of the same meaning as the variables, and subcommands.
+
+use std::collections::BTreeMap;
+
+use argh::FromArgs;
+
+/// A setting of the agent as its users know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Name in the environment; the flag is the same in lower case with dashes.
+    pub name: &'static str,
+    /// What holds when neither flag nor variable is given; empty for "nothing".
+    pub default: &'static str,
+    /// What it means, one line.
+    pub help: &'static str,
+}
+
+/// Declares every setting once: the variable, its default and its flag.
+macro_rules! settings {
+    ($($name:literal $field:ident $default:literal $help:literal)*) => {
+        /// Every setting, in the order of the documentation.
+        pub const VARIABLES: &[Variable] =
+            &[$(Variable { name: $name, default: $default, help: $help }),*];
+
+        /// humanz: pod network for Kubernetes and plain containers. Without a subcommand it
+        /// serves this host until it is stopped. Every option can also be given as an
+        /// environment variable (--etcd-host is ETCD_HOST); options win.
+        #[derive(FromArgs, Default, Debug)]
+        #[argh(note = "Examples:
+  humanz-agent --etcd-host 192.0.2.1,192.0.2.2      serve this host
+  humanz-agent --standalone --subnet 10.244.1.0/24  serve one host without etcd
+  humanz-agent --etcd-host 192.0.2.1 --dry-run      print what would change
+  humanz-agent check-config                         report every fault of the settings")]
+        #[argh(error_code(0, "done, or stopped as asked"))]
+        #[argh(error_code(1, "a failure while running; standard error says which"))]
+        #[argh(error_code(2, "a setting is wrong; every fault is listed"))]
+        #[argh(error_code(69, "etcd cannot be reached (with --once or --dry-run)"))]
+        #[argh(error_code(75, "no free subnet in the pool: try again when one is released"))]
+        pub struct Arguments {
+            $(#[argh(option, description = $help)]
+            $field: Option<String>,)*
+            /// serve one host without any etcd (the same as --subnet-source static)
+            #[argh(switch)]
+            pub standalone: bool,
+            /// reconcile once and leave
+            #[argh(switch)]
+            pub once: bool,
+            /// print what would change as +, - and ~ lines; change nothing
+            #[argh(switch)]
+            pub dry_run: bool,
+            /// print the version
+            #[argh(switch)]
+            pub version: bool,
+            #[argh(subcommand)]
+            /// what to do instead of serving
+            pub command: Option<Command>,
+        }
+
+        impl Arguments {
+            /// The settings given as flags, by the name of their variable.
+            pub fn given(&self) -> BTreeMap<&'static str, String> {
+                let mut given = BTreeMap::new();
+                $(if let Some(value) = &self.$field {
+                    given.insert($name, value.clone());
+                })*
+                if self.standalone {
+                    given.insert("SUBNET_SOURCE", "static".to_owned());
+                }
+                given
+            }
+        }
+    };
+}
+
+settings! {
+    "ETCD_HOST" etcd_host "" "etcd members: host, host:port or URL, several with commas"
+    "ETCD_CACERT" etcd_cacert "" "file with the authority that signed the members' certificates (PEM)"
+    "ETCD_CERT" etcd_cert "" "file with this host's client certificate (PEM)"
+    "ETCD_KEY" etcd_key "" "file with the key of the client certificate (PEM)"
+    "ETCD_USER" etcd_user "" "etcd user name"
+    "ETCD_PASSWORD_FILE" etcd_password_file "" "file with the password of the etcd user"
+    "ETCD_TIMEOUT" etcd_timeout "5s" "longest wait for one answer of etcd: 1s to 60s"
+    "ETCD_PREFIX" etcd_prefix "/humanz/hosts" "key prefix of the hosts' subnets"
+    "ETCD_COUNTER_KEY" etcd_counter_key "/humanz/counter" "key whose version counts allocations"
+    "HUMANZ_PREFIX" humanz_prefix "/humanz/v1" "key prefix of everything else"
+    "NODE_NAME" node_name "" "name of this host in etcd (default: the kernel's host name)"
+    "NODE_IP" node_ip "" "address of this host for the other hosts, IPv4 and/or IPv6 with a comma (default: source of the default route)"
+    "IP_SUBNET" ip_subnet "10.244.0.0/16" "the pool of pod addresses, or none for IPv6 only"
+    "IP_SUBNET_MARGIN" ip_subnet_margin "8" "extra prefix bits: /16 + 8 gives each host a /24"
+    "IPV6_SUBNET" ipv6_subnet "" "the IPv6 pool; empty for IPv4 only"
+    "IPV6_SUBNET_MARGIN" ipv6_subnet_margin "16" "extra prefix bits: /48 + 16 gives each host a /64"
+    "SUBNET_SOURCE" subnet_source "etcd" "where this host's subnet comes from: etcd or static"
+    "SUBNET" subnet "" "with SUBNET_SOURCE=static: this host's subnet, IPv4 and/or IPv6 with a comma"
+    "BRIDGE_NAME" bridge_name "humanz0" "the bridge the pods are plugged into"
+    "MTU" mtu "auto" "MTU of pods and bridge: auto (that of the way to the other hosts) or 576 to 65535"
+    "IP_MASQ" ip_masq "true" "masquerade pods that talk to addresses outside the pool"
+    "NON_MASQ_CIDRS" non_masq_cidrs "" "further destinations that see the pod's own address"
+    "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"
+    "MANAGE_SYSCTL" manage_sysctl "true" "turn on forwarding in the kernel"
+    "CNI_VERSION" cni_version "1.0.0" "cniVersion of the configuration: 0.3.1, 0.4.0, 1.0.0 or 1.1.0"
+    "CNI_NAME" cni_name "humanz" "name of the network"
+    "CNI_TYPE" cni_type "humanz" "name of the plugin"
+    "CNI_CONFIG_LOCATION" cni_config_location "/etc/cni/net.d/05-humanz.conflist" "the configuration to write; .conf gives the single-plugin form"
+    "CNI_PLUGIN_LOCATION" cni_plugin_location "" "the plugin to install (default: /opt/cni/bin/$CNI_TYPE)"
+    "PLUGIN_LOG_FILE" plugin_log_file "/var/log/humanz.log" "log of the plugin; none for no log"
+    "IPAM_DIR" ipam_dir "/run/humanz/ipam" "the store of pod addresses"
+    "STATE_DIR" state_dir "/var/lib/humanz" "last known good state of the agent"
+    "RESYNC_INTERVAL" resync_interval "60s" "time between full checks that need no event: 1s to 3600s"
+    "CLEANUP_ON_STOP" cleanup_on_stop "false" "remove bridge, routes and rules when stopped; running pods lose their network"
+}
+
+/// What to do instead of serving.
+#[derive(FromArgs, Debug)]
+#[argh(subcommand)]
+pub enum Command {
+    /// Report every fault of the settings.
+    CheckConfig(CheckConfig),
+}
+
+/// report every fault of the settings, or print the effective ones; exit code 2 if there is one
+#[derive(FromArgs, Debug)]
+#[argh(subcommand, name = "check-config")]
+pub struct CheckConfig {}

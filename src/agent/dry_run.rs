@@ -1,0 +1,85 @@
+//! What a start would change, without changing anything.
+
+use crate::agent::exit::{self, Exit};
+use crate::agent::host;
+use crate::agent::pass::{Pass, World};
+use crate::agent::reach::Resolved;
+use crate::agent::report::Report;
+use crate::agent::serve::refused;
+use crate::agent::settings::{Settings, Source};
+use crate::agent::start;
+use crate::agent::wake::Look;
+use crate::lease::claim::Claimant;
+use crate::lease::foresee::{Foreseen, foresee};
+use crate::lease::registry::{self, EtcdSettings};
+use crate::lease::{Attributes, Lease, Peers, Roots, peers};
+use crate::plan::Line;
+
+/// The changes, as `+`, `-` and `~` lines, in the order they would be made; then what would stand
+/// in the way, as `!` lines.
+///
+/// # Errors
+/// etcd cannot be read, or this host would get no subnet.
+pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
+    let world = start::world(settings)?;
+    let (lines, lease, peers) = match &settings.source {
+        Source::Static(subnets) => (Vec::new(), Lease { subnets: *subnets }, None),
+        Source::Etcd { server, roots } => claim(settings, &world, server, roots)?,
+    };
+    let mut report = Report::new(true);
+    let pass = Pass {
+        settings,
+        world: &world,
+        subnets: &lease.subnets,
+        peers: peers.as_ref(),
+        in_sync: true,
+        resolved: &Resolved::new(),
+        look: Look::ALL,
+    };
+    let seen = pass.run(&mut report);
+    let told = seen.into_iter().flat_map(|seen| {
+        seen.unreachable.into_iter().chain(seen.obstacles).flatten().collect::<Vec<String>>()
+    });
+    let trouble = report.failures().iter().cloned().chain(told).map(|text| format!("! {text}"));
+    let lines = lines.iter().chain(report.lines()).map(Line::to_string);
+    Ok(lines.chain(trouble).collect())
+}
+
+/// What would happen in etcd, the subnets then, and the other hosts.
+fn claim(
+    settings: &Settings,
+    world: &World,
+    server: &EtcdSettings,
+    roots: &Roots,
+) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
+    let found = registry::read(server, roots)
+        .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
+    let name = start::node_name(settings)?;
+    let facts = host::observe(&world.rtnl, settings)?;
+    let attributes =
+        Attributes { addresses: facts.addresses, mtu: facts.mtu_bytes, ..Attributes::default() };
+    let claimant = Claimant {
+        identity: start::this_host(&name, world)?,
+        attributes,
+        network: start::network(settings, roots),
+        keep: Default::default(),
+        remembered: Default::default(),
+        ticket: None,
+        shown: false,
+    };
+    let foreseen = foresee(&found, &claimant).map_err(|error| refused(&error))?;
+    let lease = foreseen.lease().clone();
+    let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
+    let subnets = subnets.join(", ");
+    let line = match foreseen {
+        Foreseen::Held(_) => None,
+        Foreseen::Repaired(_) => {
+            Some(Line::changed(format!("etcd keys of host {name} ({subnets})")))
+        }
+        Foreseen::Chosen(_) => {
+            Some(Line::added(format!("lease of a free subnet for host {name}, such as {subnets}")))
+        }
+    };
+    let others = peers(&found, &name, &lease.subnets, &settings.pools);
+    Ok((line.into_iter().collect(), lease, Some(others)))
+}

@@ -1,0 +1,34 @@
+//! Pure. Why the agent leaves, and with which exit code.
+
+use std::fmt;
+
+/// A reason to leave; the text says what failed, on what, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code; see the constants of this module.
+    pub code: u8,
+    /// For the operator.
+    pub why: String,
+}
+
+/// A failure while running.
+pub const FAILURE: u8 = 1;
+/// A setting is wrong; starting again does not help.
+pub const SETTINGS: u8 = 2;
+/// etcd cannot be reached. Source: `EX_UNAVAILABLE` of sysexits.h.
+pub const UNAVAILABLE: u8 = 69;
+/// Later it may work: the pool is full. Source: `EX_TEMPFAIL` of sysexits.h.
+pub const TEMPORARY: u8 = 75;
+
+impl Exit {
+    /// Leaves with `code`.
+    pub fn new(code: u8, why: impl fmt::Display) -> Exit {
+        Exit { code, why: why.to_string() }
+    }
+}
+
+impl From<anyhow::Error> for Exit {
+    fn from(error: anyhow::Error) -> Exit {
+        Exit { code: FAILURE, why: format!("{error:#}") }
+    }
+}

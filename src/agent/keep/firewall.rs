@@ -1,0 +1,147 @@
+//! Keeps our nftables table, and a way for pods through the forward chains of others.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::agent::host::Facts;
+use crate::agent::pass::{Pass, World};
+use crate::agent::report::Report;
+use crate::agent::settings::Settings;
+use crate::linux::forward::{Action, Edit};
+use crate::linux::nft::SetKind;
+use crate::net::{Family, subnet};
+use crate::plan::firewall::{
+    AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
+};
+use crate::plan::{Describe, Line, forward};
+
+/// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
+    keep_table(pass, facts, report);
+    if !pass.settings.manage_forward {
+        return BTreeSet::new();
+    }
+    let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
+    let found = match pass.world.forward.observe(&families) {
+        Ok(found) => found,
+        Err(error) => {
+            report.failed(format!("look at forward chains: {error}"));
+            return BTreeSet::new();
+        }
+    };
+    let plan = forward::plan(&pass.settings.bridge, &found);
+    apply_edits(pass.world, &plan.edits, report);
+    plan.obstacles.iter().map(ToString::to_string).collect()
+}
+
+/// Removes our table and our rules in the chains of others.
+pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
+    report.apply(&Table, || world.nft.delete(AGENT_TABLE));
+    match world.forward.observe(&Family::BOTH) {
+        Ok(found) => {
+            apply_edits(world, &forward::removals(&settings.bridge, &found), report);
+        }
+        Err(error) => report.failed(format!("look at forward chains: {error}")),
+    }
+}
+
+fn keep_table(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
+    let nft = &pass.world.nft;
+    let wanted = ruleset(&spec(pass, facts));
+    let found = match nft.observe(AGENT_TABLE) {
+        Ok(found) => found,
+        Err(error) => {
+            return report.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
+        }
+    };
+    let mut changes = changes(wanted.as_ref(), found.as_ref());
+    if !pass.in_sync {
+        changes.retain_mut(keeps_hosts);
+    }
+    if changes.is_empty() {
+        return;
+    }
+    report.apply(&Mend(&changes), || match (repair(&changes), &wanted) {
+        (Repair::Elements(elements), _) => nft.change_elements(AGENT_TABLE, &elements),
+        (Repair::Replace, Some(wanted)) => nft.replace(wanted),
+        (Repair::Delete, _) => nft.delete(AGENT_TABLE),
+        (Repair::Nothing, _) | (Repair::Replace, None) => Ok(()),
+    });
+}
+
+/// Leaves the addresses of hosts in the table that are perhaps only not known yet; false if nothing
+/// else would change.
+fn keeps_hosts(change: &mut Change) -> bool {
+    let Difference::Elements(elements) = &mut change.difference else { return true };
+    if elements.set.kind != SetKind::Addresses {
+        return true;
+    }
+    elements.removed.clear();
+    !elements.added.is_empty()
+}
+
+fn spec(pass: &Pass<'_>, facts: &Facts) -> FirewallSpec {
+    let settings = pass.settings;
+    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+    let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
+        Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
+        _ => peer.addresses.iter().copied().collect(),
+    });
+    FirewallSpec {
+        table: AGENT_TABLE.to_owned(),
+        bridge: settings.bridge.clone(),
+        pod_subnets: pass.subnets.iter().copied().collect(),
+        pools: settings.pools.iter().map(|pool| pool.network()).collect(),
+        non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
+        node_addresses: published.chain(facts.all_addresses.iter().copied()).collect(),
+        masquerade: settings.masquerade,
+        accept_forward: settings.manage_forward,
+    }
+}
+
+fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {
+    for edit in edits {
+        report.apply(&Foreign(edit), || world.forward.apply(edit));
+    }
+}
+
+/// A rule of ours in somebody else's chain.
+struct Foreign<'a>(&'a Edit);
+
+impl Describe for Foreign<'_> {
+    fn line(&self) -> Line {
+        let Edit { place, direction, bridge, action } = self.0;
+        let what = format!("rule in {place}: {} {bridge} -j ACCEPT", direction.option());
+        match action {
+            Action::Insert => Line::added(what),
+            Action::Remove(_) => Line::removed(what),
+        }
+    }
+}
+
+/// Everything that differs in our table, put right by one transaction.
+struct Mend<'a>(&'a [Change]);
+
+impl Describe for Mend<'_> {
+    fn line(&self) -> Line {
+        let table = format!("nft table inet {AGENT_TABLE}");
+        match self.0 {
+            [Change { difference: Difference::Missing, .. }] => Line::added(table),
+            [Change { difference: Difference::Unwanted, .. }] => Line::removed(table),
+            changes => {
+                let differences: Vec<String> =
+                    changes.iter().map(|change| change.difference.to_string()).collect();
+                Line::changed(format!("{table} ({})", differences.join("; ")))
+            }
+        }
+    }
+}
+
+/// Our table as a whole.
+struct Table;
+
+impl Describe for Table {
+    fn line(&self) -> Line {
+        Line::removed(format!("nftables table inet {AGENT_TABLE}"))
+    }
+}

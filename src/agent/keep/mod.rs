@@ -1,0 +1,8 @@
+//! Keeps one kind of thing true, each in its file: observe, plan, apply.
+
+pub mod bridge;
+pub mod conf;
+pub mod firewall;
+pub mod plugin;
+pub mod routes;
+pub mod sysctls;

@@ -1,0 +1,59 @@
+//! Keeps the plugin installed: a copy of this executable and its names.
+//!
+//! A copy, because a link out of a container's image leads nowhere on the host; relative links,
+//! because a runtime may see the directory under another path.
+
+use std::path::{Path, PathBuf};
+
+use crate::agent::pass::Pass;
+use crate::agent::report::Report;
+use crate::linux::files;
+use crate::plan::{Describe, Line};
+
+/// The copy's name in the plugin directory.
+const COPY: &str = "humanz-agent";
+
+/// The plugin that containerd runs for the loopback interface.
+const LOOPBACK: &str = "loopback";
+
+enum Change<'a> {
+    Copy(&'a Path),
+    Link(&'a Path),
+}
+
+impl Describe for Change<'_> {
+    fn line(&self) -> Line {
+        match self {
+            Change::Copy(path) => Line::added(format!("plugin {}", path.display())),
+            Change::Link(path) => Line::added(format!("link {} -> {COPY}", path.display())),
+        }
+    }
+}
+
+/// Installs what is missing or different; true if all is there. `loopback` is taken only if the
+/// name is free.
+pub fn keep(pass: &Pass<'_>, report: &mut Report) -> bool {
+    let before = report.failures().len();
+    let plugin = &pass.settings.cni.plugin;
+    let directory = plugin.parent().unwrap_or(Path::new("/"));
+    let copy = directory.join(COPY);
+    let own = Path::new("/proc/self/exe");
+    match files::same_content(own, &copy) {
+        Ok(true) => {}
+        Ok(false) => report.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
+        Err(error) => report.failed(error),
+    }
+    link(plugin, report);
+    let loopback: PathBuf = directory.join(LOOPBACK);
+    if loopback.symlink_metadata().is_err() {
+        link(&loopback, report);
+    }
+    report.failures().len() == before
+}
+
+fn link(path: &Path, report: &mut Report) {
+    if std::fs::read_link(path).is_ok_and(|target| target == Path::new(COPY)) {
+        return;
+    }
+    report.apply(&Change::Link(path), || files::replace_link(Path::new(COPY), path));
+}

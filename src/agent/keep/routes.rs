@@ -1,0 +1,65 @@
+//! Keeps the routes to other hosts.
+
+use crate::agent::pass::Pass;
+use crate::agent::report::Report;
+use crate::linux::netlink::NetlinkError;
+use crate::linux::route::{self, Route};
+use crate::linux::rtnl::Rtnl;
+use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes};
+
+/// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
+/// not before the hosts are completely known.
+pub fn keep(pass: &Pass<'_>, wanted: &Routes, report: &mut Report) {
+    let rtnl = &pass.world.rtnl;
+    let found = match found(rtnl) {
+        Ok(found) => found,
+        Err(error) => return report.failed(format!("list routes: {error}")),
+    };
+    for change in changes(wanted, &found) {
+        if pass.in_sync || !matches!(change, Change::Remove(_)) {
+            report.apply(&change, || apply(rtnl, &change));
+        }
+    }
+}
+
+/// Removes every route that bears our mark.
+pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
+    match found(rtnl) {
+        Ok(found) => {
+            for change in changes(&Routes::new(), &found) {
+                report.apply(&change, || apply(rtnl, &change));
+            }
+        }
+        Err(error) => report.failed(format!("list routes: {error}")),
+    }
+}
+
+fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
+    let next_hop = |route: &Route| {
+        route.gateway.zip(route.device).map(|(via, device)| NextHop { via, device })
+    };
+    let found = |route: &Route| FoundRoute {
+        destination: route.destination,
+        next_hop: next_hop(route),
+        priority: route.priority,
+    };
+    Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
+}
+
+fn apply(rtnl: &Rtnl, change: &Change) -> Result<(), NetlinkError> {
+    let message = match change {
+        Change::Add(to, hop) => route::add(&Route::via(*to, hop.via, hop.device)),
+        Change::Replace(to, hop) => route::replace(&Route::via(*to, hop.via, hop.device)),
+        Change::Remove(found) => {
+            let hop = found.next_hop;
+            route::delete(&Route {
+                gateway: hop.map(|hop| hop.via),
+                device: hop.map(|hop| hop.device),
+                priority: found.priority,
+                ..Route::to(found.destination)
+            })
+            .tolerating(nix::errno::Errno::ESRCH)
+        }
+    };
+    rtnl.apply(&[message])
+}

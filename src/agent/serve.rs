@@ -1,0 +1,354 @@
+//! The loop: waits for a reason to look, looks, mends.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use ipnetwork::IpNetwork;
+use nix::sys::signal::Signal;
+
+use crate::agent::cleanup;
+use crate::agent::exit::{self, Exit};
+use crate::agent::names::Names;
+use crate::agent::notify;
+use crate::agent::pass::{Pass, Seen, World};
+use crate::agent::reach::Resolved;
+use crate::agent::report::{Report, Standing};
+use crate::agent::settings::Settings;
+use crate::agent::source::Source;
+use crate::agent::wake::{Look, Wake};
+use crate::lease::error::LeaseError;
+use crate::lease::records::NodeName;
+use crate::lease::registry::Update;
+use crate::lease::snapshot::Snapshot;
+use crate::lease::{Attributes, Peers, peers};
+use crate::net::PerFamily;
+
+/// Quiet time after a pass: a storm of events costs one pass each 20 ms, a single one waits for
+/// nothing.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// First wait before a failed pass is tried again; doubled up to the resync interval.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long `--once` waits for etcd.
+const ONCE: Duration = Duration::from_secs(30);
+
+/// The agent while it runs.
+pub struct Agent {
+    /// What the operator wants.
+    pub settings: Settings,
+    /// This host's name.
+    pub name: NodeName,
+    /// Reasons to look.
+    pub inbox: Receiver<Wake>,
+    /// Subnet and other hosts.
+    pub source: Source,
+    /// Resolves names of hosts.
+    pub names: Names,
+    /// The kernel.
+    pub world: World,
+    /// What the agent knows and has to do.
+    pub state: State,
+}
+
+/// What the agent knows and what it has to do.
+pub struct State {
+    /// This host's pod subnets, once it has them.
+    subnets: Option<PerFamily<IpNetwork>>,
+    /// All hosts; from the last known good state until etcd has answered.
+    snapshot: Option<Arc<Snapshot>>,
+    /// The others among them.
+    peers: Option<Peers>,
+    /// A complete snapshot came from etcd in this life: what is not in it may be removed.
+    in_sync: bool,
+    resolved: Resolved,
+    look: Look,
+    /// When to look, if there is something to look at.
+    look_at: Instant,
+    /// When to look at everything.
+    resync_at: Instant,
+    retry: Duration,
+    ready: bool,
+    stop: bool,
+    failures: Standing,
+    unreachable: Standing,
+    obstacles: Standing,
+    records: Standing,
+}
+
+impl State {
+    /// Nothing is known yet but, on a host without etcd, its subnets.
+    pub fn new(fixed: Option<PerFamily<IpNetwork>>) -> State {
+        let now = Instant::now();
+        State {
+            subnets: fixed,
+            snapshot: None,
+            peers: None,
+            in_sync: fixed.is_some(),
+            resolved: Resolved::new(),
+            look: Look::ALL,
+            look_at: now,
+            resync_at: now,
+            retry: RETRY,
+            ready: false,
+            stop: false,
+            failures: Standing::default(),
+            unreachable: Standing::default(),
+            obstacles: Standing::default(),
+            records: Standing::default(),
+        }
+    }
+}
+
+impl Agent {
+    /// Serves until it is told to stop.
+    ///
+    /// # Errors
+    /// Only before the host is served for the first time; afterwards every failure is reported and
+    /// tried again.
+    pub fn serve(mut self) -> Result<(), Exit> {
+        while !self.state.stop {
+            self.wait()?;
+            self.use_last_known_good();
+            notify::alive();
+            self.look();
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// Serves until the host is as it should be, and leaves it so.
+    ///
+    /// # Errors
+    /// What could not be done.
+    pub fn once(mut self) -> Result<(), Exit> {
+        let deadline = Instant::now() + ONCE;
+        while !self.state.ready && !self.state.stop {
+            if Instant::now() > deadline {
+                return Err(self.source.unavailable());
+            }
+            self.wait()?;
+            self.use_last_known_good();
+            let failures = self.look().map(|report| report.failures().join("\n"));
+            if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
+                return Err(Exit::new(exit::FAILURE, failures));
+            }
+        }
+        self.source.save();
+        self.source.stop();
+        Ok(())
+    }
+
+    /// Waits for a wake or for the next thing that is due, and takes in all wakes there are.
+    fn wait(&mut self) -> Result<(), Exit> {
+        let now = Instant::now();
+        let can_look = self.state.subnets.is_some();
+        let due = [
+            (can_look && !self.state.look.is_nothing()).then_some(self.state.look_at),
+            can_look.then_some(self.state.resync_at),
+            self.source.patience_ends().filter(|_| !can_look),
+            self.source.save_due(),
+            notify::watchdog_interval().map(|interval| now + interval),
+        ];
+        let until = due.into_iter().flatten().min().unwrap_or(now + RETRY);
+        match self.inbox.recv_timeout(until.saturating_duration_since(now)) {
+            Ok(wake) => self.take(wake)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Exit::new(
+                    exit::FAILURE,
+                    "every thread that could wake the agent ended",
+                ));
+            }
+        }
+        while let Ok(wake) = self.inbox.try_recv() {
+            self.take(wake)?;
+        }
+        if self.source.save_due().is_some_and(|due| due <= Instant::now()) {
+            self.source.save();
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, wake: Wake) -> Result<(), Exit> {
+        let look = match wake {
+            Wake::Kernel(look) => look,
+            Wake::Names(resolved) => {
+                self.state.resolved = resolved;
+                Look::ROUTES.and(Look::FIREWALL)
+            }
+            Wake::Signal(Signal::SIGHUP) => Look::ALL,
+            Wake::Signal(signal) => {
+                log::info!("{signal}: stopping; pods keep their network");
+                self.state.stop = true;
+                Look::default()
+            }
+            Wake::Registry(update) => self.take_update(update)?,
+        };
+        self.state.look = self.state.look.and(look);
+        Ok(())
+    }
+
+    fn take_update(&mut self, update: Update) -> Result<Look, Exit> {
+        match update {
+            Update::Connected { endpoint } => {
+                log::info!("etcd answers: {endpoint}");
+                self.note_down(None);
+            }
+            Update::Disconnected { why } => {
+                log::warn!("etcd does not answer: {why}; this host goes on with what it knows");
+                self.note_down(Some(why));
+            }
+            Update::Trouble(None) => log::info!("etcd agrees with this host again"),
+            Update::Trouble(Some(error)) => log::error!("{error}"),
+            Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
+            Update::Fatal(error) => {
+                log::error!("{error}; this host goes on with what it knew last");
+            }
+            Update::Lease(lease) => {
+                if self.state.subnets != Some(lease.subnets) {
+                    let subnets = lease.subnets.iter().map(ToString::to_string);
+                    log::info!("this host's subnet: {}", subnets.collect::<Vec<_>>().join(", "));
+                }
+                self.state.subnets = Some(lease.subnets);
+                return Ok(Look::ALL);
+            }
+            Update::Snapshot(snapshot) => {
+                self.know(snapshot);
+                let first = !std::mem::replace(&mut self.state.in_sync, true);
+                return Ok(if first { Look::ALL } else { Look::ROUTES.and(Look::FIREWALL) });
+            }
+        }
+        Ok(Look::default())
+    }
+
+    fn note_down(&mut self, why: Option<String>) {
+        if let Source::Leased(leased) = &mut self.source {
+            leased.down = why;
+        }
+    }
+
+    /// Computes the other hosts anew from everything that etcd holds.
+    fn know(&mut self, snapshot: Arc<Snapshot>) {
+        let Some(subnets) = self.state.subnets else { return };
+        let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
+        let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
+        self.names.want(python.map(|(name, _)| name.clone()).collect());
+        let faults = snapshot.faults.values().map(ToString::to_string).collect();
+        self.state.records.tell(log::Level::Warn, faults);
+        self.source.keep(subnets, &snapshot);
+        self.state.snapshot = Some(snapshot);
+        self.state.peers = Some(peers);
+    }
+
+    /// Serves what the host knew last if etcd has not answered in time.
+    fn use_last_known_good(&mut self) {
+        let waiting = self.state.subnets.is_none();
+        let ended = self.source.patience_ends().is_some_and(|end| end <= Instant::now());
+        if !(waiting && ended) {
+            return;
+        }
+        if let Some((known, down)) = self.source.last_known_good() {
+            log::warn!(
+                "etcd: {down}; serving the last known good state ({} hosts as of revision {})",
+                known.snapshot.hosts.len(),
+                known.snapshot.revision
+            );
+            self.state.subnets = Some(known.lease.subnets);
+            self.know(known.snapshot);
+        }
+    }
+
+    /// Makes a pass if there is something to look at and it is time.
+    fn look(&mut self) -> Option<Report> {
+        let now = Instant::now();
+        if now >= self.state.resync_at {
+            self.state.look = Look::ALL;
+        }
+        let subnets = self.state.subnets?;
+        if self.state.look.is_nothing() || now < self.state.look_at {
+            return None;
+        }
+        let look = std::mem::take(&mut self.state.look);
+        let pass = Pass {
+            settings: &self.settings,
+            world: &self.world,
+            subnets: &subnets,
+            peers: self.state.peers.as_ref(),
+            in_sync: self.state.in_sync,
+            resolved: &self.state.resolved,
+            look,
+        };
+        let mut report = Report::new(false);
+        let seen = pass.run(&mut report);
+        log::debug!("looked at {look:?} in {:?}", now.elapsed());
+        self.conclude(look, seen, &report);
+        Some(report)
+    }
+
+    fn conclude(&mut self, look: Look, seen: Option<Seen>, report: &Report) {
+        let state = &mut self.state;
+        let now = Instant::now();
+        state.look_at = now + SETTLE;
+        if look == Look::ALL {
+            state.resync_at = now + self.settings.resync;
+        }
+        state.failures.tell(log::Level::Error, report.failures().iter().cloned().collect());
+        if report.failures().is_empty() {
+            state.retry = RETRY;
+        } else {
+            state.resync_at = state.resync_at.min(now + state.retry);
+            state.retry = (state.retry * 2).min(self.settings.resync);
+        }
+        let Some(seen) = seen else { return };
+        self.source.publish(attributes(&seen));
+        let warn = |standing: &mut Standing, now: Option<BTreeSet<String>>| {
+            if let Some(now) = now {
+                standing.tell(log::Level::Warn, now);
+            }
+        };
+        warn(&mut state.unreachable, seen.unreachable);
+        warn(&mut state.obstacles, seen.obstacles);
+        if !state.ready && look == Look::ALL && report.failures().is_empty() {
+            state.ready = true;
+            let status = status(state.subnets.as_ref(), state.peers.as_ref());
+            log::info!("ready: {status}");
+            notify::ready(&status);
+        }
+    }
+
+    fn leave(mut self) {
+        notify::stopping();
+        self.source.save();
+        if self.settings.cleanup_on_stop {
+            for failure in cleanup::clean_up(&self.settings, &self.world).failures() {
+                log::error!("{failure}");
+            }
+        }
+        self.source.stop();
+    }
+}
+
+/// How the other hosts reach this one, as a pass saw it.
+pub fn attributes(seen: &Seen) -> Attributes {
+    Attributes { addresses: seen.addresses, mtu: seen.mtu_bytes, ..Attributes::default() }
+}
+
+fn status(subnets: Option<&PerFamily<IpNetwork>>, peers: Option<&Peers>) -> String {
+    let subnets: Vec<String> =
+        subnets.into_iter().flat_map(PerFamily::iter).map(ToString::to_string).collect();
+    let others = peers.map_or(0, |peers| peers.by_name.len());
+    format!("serving {}; {others} other hosts", subnets.join(", "))
+}
+
+/// This host cannot have a subnet: the exit code tells whether waiting helps.
+pub fn refused(error: &LeaseError) -> Exit {
+    let code = match error {
+        LeaseError::OutsidePool { .. } | LeaseError::ConfigMismatch { .. } => exit::SETTINGS,
+        error if error.is_temporary() => exit::TEMPORARY,
+        _ => exit::FAILURE,
+    };
+    Exit::new(code, error)
+}

@@ -1,0 +1,495 @@
+//! Pure. The settings of the agent: flags over environment over defaults, every fault at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+
+use crate::agent::cli::VARIABLES;
+use crate::agent::values;
+use crate::cni::version::Version;
+use crate::lease::records::{NodeName, Roots};
+use crate::lease::registry::EtcdSettings;
+use crate::net::subnet::{self, Pool};
+use crate::net::{Family, IfName, PerFamily};
+
+/// Everything the agent was told, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where this host's subnet comes from.
+    pub source: Source,
+    /// The cluster's pods: one pool for each family in use, at least one.
+    pub pools: PerFamily<Pool>,
+    /// Name of this host in etcd, if given.
+    pub node_name: Option<NodeName>,
+    /// Addresses of this host for the others, where given.
+    pub node_addresses: PerFamily<IpAddr>,
+    /// The bridge.
+    pub bridge: IfName,
+    /// MTU in bytes; `None`: that of the way to the other hosts.
+    pub mtu_bytes: Option<u32>,
+    /// Masquerade what leaves the pool.
+    pub masquerade: bool,
+    /// Destinations that are not masqueraded although outside the pool.
+    pub non_masquerade: Vec<IpNetwork>,
+    /// Let forwarded pod traffic through foreign rules.
+    pub manage_forward: bool,
+    /// Turn on forwarding.
+    pub manage_sysctl: bool,
+    /// The configuration for the runtimes.
+    pub cni: CniSettings,
+    /// Directory of the last known good state.
+    pub state_dir: PathBuf,
+    /// Time between full passes.
+    pub resync: Duration,
+    /// Remove everything when stopped.
+    pub cleanup_on_stop: bool,
+}
+
+/// Where this host's subnet comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Leased from etcd.
+    Etcd {
+        /// How to reach it.
+        server: EtcdSettings,
+        /// Where the keys are.
+        roots: Roots,
+    },
+    /// Given by the operator; there is no etcd and there are no other hosts.
+    Static(PerFamily<IpNetwork>),
+}
+
+/// What runtimes are told, and where.
+#[derive(Clone, Debug)]
+pub struct CniSettings {
+    /// `cniVersion`.
+    pub version: Version,
+    /// Name of the network.
+    pub name: String,
+    /// Name of the plugin: the last part of `plugin`.
+    pub plugin_type: String,
+    /// The file to write.
+    pub config: PathBuf,
+    /// The plugin to install.
+    pub plugin: PathBuf,
+    /// The plugin's log; `None` for no log.
+    pub log_file: Option<PathBuf>,
+    /// The store of pod addresses.
+    pub ipam_dir: PathBuf,
+}
+
+/// A setting that is wrong: variable, value, what is wrong and what is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The variable.
+    pub variable: &'static str,
+    /// What it was set to; empty if it was not.
+    pub value: String,
+    /// What is wrong, and what would be right.
+    pub wrong: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.value.is_empty() {
+            write!(f, "{} is not set: {}", self.variable, self.wrong)
+        } else {
+            write!(f, "{}={}: {}", self.variable, self.value, self.wrong)
+        }
+    }
+}
+
+/// The settings that `given` (flags, by variable), `environment` and the defaults make.
+///
+/// # Errors
+/// Every [`Fault`] there is, in the order of [`VARIABLES`].
+pub fn read(
+    given: &BTreeMap<&'static str, String>,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Settings, Vec<Fault>> {
+    let mut reader = Reader { given, environment, faults: Vec::new() };
+    let settings = reader.settings();
+    let mut faults = reader.faults;
+    match settings {
+        Some(settings) if faults.is_empty() => Ok(settings),
+        _ => {
+            let position = |fault: &Fault| VARIABLES.iter().position(|v| v.name == fault.variable);
+            faults.sort_by_key(position);
+            Err(faults)
+        }
+    }
+}
+
+/// The text that holds for a variable: flag, else environment, else default.
+pub fn text(
+    given: &BTreeMap<&'static str, String>,
+    environment: &dyn Fn(&str) -> Option<String>,
+    variable: &str,
+) -> String {
+    let default = || {
+        let known = VARIABLES.iter().find(|known| known.name == variable);
+        known.map(|known| known.default.to_owned()).unwrap_or_default()
+    };
+    let set = given.get(variable).cloned().or_else(|| environment(variable));
+    set.filter(|value| !value.is_empty()).unwrap_or_else(default)
+}
+
+/// Reads one variable after the other and goes on after a fault.
+struct Reader<'a> {
+    given: &'a BTreeMap<&'static str, String>,
+    environment: &'a dyn Fn(&str) -> Option<String>,
+    faults: Vec<Fault>,
+}
+
+impl Reader<'_> {
+    fn text(&self, variable: &str) -> String {
+        text(self.given, self.environment, variable).trim().to_owned()
+    }
+
+    fn fault(&mut self, variable: &'static str, wrong: impl Into<String>) {
+        let value = self.text(variable);
+        self.faults.push(Fault { variable, value, wrong: wrong.into() });
+    }
+
+    /// The variable through `parse`; a fault is noted and gives `None`.
+    fn value<T>(
+        &mut self,
+        variable: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        match parse(&self.text(variable)) {
+            Ok(value) => Some(value),
+            Err(wrong) => {
+                self.fault(variable, wrong);
+                None
+            }
+        }
+    }
+
+    /// As [`Reader::value`], but nothing set is nothing wanted.
+    fn optional<T>(
+        &mut self,
+        variable: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<Option<T>> {
+        self.value(variable, |text| if text.is_empty() { Ok(None) } else { parse(text).map(Some) })
+    }
+
+    fn settings(&mut self) -> Option<Settings> {
+        let pools = self.pools();
+        let source = self.source(&pools);
+        let node_name = self.optional("NODE_NAME", values::node_name);
+        let node_addresses = self.node_addresses(&pools);
+        let bridge = self.value("BRIDGE_NAME", values::interface);
+        let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
+        let masquerade = self.value("IP_MASQ", values::boolean);
+        let non_masquerade =
+            self.value("NON_MASQ_CIDRS", |text| values::list(text, values::subnet));
+        let manage_forward = self.value("MANAGE_FORWARD", values::boolean);
+        let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
+        let cni = self.cni();
+        let state_dir = self.value("STATE_DIR", values::absolute);
+        let seconds = Duration::from_secs(1)..=Duration::from_secs(3600);
+        let resync = self.value("RESYNC_INTERVAL", |text| values::duration(text, seconds));
+        let cleanup_on_stop = self.value("CLEANUP_ON_STOP", values::boolean);
+        Some(Settings {
+            source: source?,
+            pools,
+            node_name: node_name?,
+            node_addresses,
+            bridge: bridge?,
+            mtu_bytes: mtu_bytes?,
+            masquerade: masquerade?,
+            non_masquerade: non_masquerade?,
+            manage_forward: manage_forward?,
+            manage_sysctl: manage_sysctl?,
+            cni: cni?,
+            state_dir: state_dir?,
+            resync: resync?,
+            cleanup_on_stop: cleanup_on_stop?,
+        })
+    }
+
+    fn pools(&mut self) -> PerFamily<Pool> {
+        let v4 = self.pool(Family::V4, "IP_SUBNET", "IP_SUBNET_MARGIN");
+        let v6 = self.pool(Family::V6, "IPV6_SUBNET", "IPV6_SUBNET_MARGIN");
+        if v4 == Some(None) && v6 == Some(None) {
+            self.fault("IP_SUBNET", "no pool is left; set IPV6_SUBNET or give IP_SUBNET a subnet");
+        }
+        PerFamily { v4: v4.flatten(), v6: v6.flatten() }
+    }
+
+    /// `None` after a fault, `Some(None)` if the family is not wanted.
+    fn pool(
+        &mut self,
+        family: Family,
+        variable: &'static str,
+        margin: &'static str,
+    ) -> Option<Option<Pool>> {
+        let bits = self.value(margin, values::margin);
+        if matches!(self.text(variable).as_str(), "" | "none") {
+            return Some(None);
+        }
+        let network = self.value(variable, |text| values::subnet_of(text, family))?;
+        match Pool::new(network, bits?) {
+            Ok(pool) => Some(Some(pool)),
+            Err(error) => {
+                self.fault(margin, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn node_addresses(&mut self, pools: &PerFamily<Pool>) -> PerFamily<IpAddr> {
+        let Some(addresses) = self.value("NODE_IP", values::address_per_family) else {
+            return PerFamily::default();
+        };
+        for (family, address) in addresses.entries() {
+            let inside = pools.get(family).filter(|pool| pool.network().contains(*address));
+            if let Some(pool) = inside {
+                let pool = pool.network();
+                self.fault("NODE_IP", format!("{address} lies inside the pod pool {pool}"));
+            }
+        }
+        addresses
+    }
+
+    fn source(&mut self, pools: &PerFamily<Pool>) -> Option<Source> {
+        match self.text("SUBNET_SOURCE").as_str() {
+            "etcd" => self.etcd(),
+            "static" => self.fixed(pools).map(Source::Static),
+            _ => {
+                self.fault("SUBNET_SOURCE", "must be etcd or static");
+                None
+            }
+        }
+    }
+
+    fn etcd(&mut self) -> Option<Source> {
+        if self.text("ETCD_HOST").is_empty() {
+            self.fault("ETCD_HOST", "name the etcd members (host, host:port or URL), or serve this host alone with --standalone");
+        }
+        let endpoints = self.value("ETCD_HOST", values::endpoints);
+        let cacert = self.optional("ETCD_CACERT", values::absolute)?;
+        let cert = self.optional("ETCD_CERT", values::absolute)?;
+        let key = self.optional("ETCD_KEY", values::absolute)?;
+        if cert.is_some() && key.is_none() {
+            self.fault("ETCD_KEY", "ETCD_CERT is set, so its key is needed too");
+        }
+        if key.is_some() && cert.is_none() {
+            self.fault("ETCD_CERT", "ETCD_KEY is set, so its certificate is needed too");
+        }
+        let user = self.optional("ETCD_USER", |text| Ok(text.to_owned()))?;
+        let password_file = self.optional("ETCD_PASSWORD_FILE", values::absolute)?;
+        if user.is_some() && password_file.is_none() {
+            self.fault(
+                "ETCD_PASSWORD_FILE",
+                "ETCD_USER is set, so the file with its password is needed too",
+            );
+        }
+        if password_file.is_some() && user.is_none() {
+            self.fault(
+                "ETCD_USER",
+                "ETCD_PASSWORD_FILE is set, so the name of the user is needed too",
+            );
+        }
+        let bounds = Duration::from_secs(1)..=Duration::from_secs(60);
+        let timeout = self.value("ETCD_TIMEOUT", |text| values::duration(text, bounds));
+        let roots = self.roots();
+        let server = EtcdSettings {
+            endpoints: endpoints?,
+            ca: cacert,
+            cert,
+            key,
+            user,
+            password_file,
+            timeout: timeout?,
+        };
+        Some(Source::Etcd { server, roots: roots? })
+    }
+
+    fn roots(&mut self) -> Option<Roots> {
+        let hosts = self.value("ETCD_PREFIX", values::key)?;
+        let counter = self.value("ETCD_COUNTER_KEY", values::key)?;
+        let humanz = self.value("HUMANZ_PREFIX", values::key)?;
+        let below = |key: &str, prefix: &str| key.starts_with(prefix);
+        if below(&humanz, &hosts) || below(&hosts, &humanz) {
+            self.fault(
+                "HUMANZ_PREFIX",
+                format!("{humanz} and ETCD_PREFIX {hosts} must not begin with each other"),
+            );
+        }
+        for prefix in [&hosts, &humanz] {
+            if below(&counter, prefix) {
+                self.fault("ETCD_COUNTER_KEY", format!("must not begin with the prefix {prefix}"));
+            }
+        }
+        Some(Roots { hosts, counter, humanz })
+    }
+
+    fn fixed(&mut self, pools: &PerFamily<Pool>) -> Option<PerFamily<IpNetwork>> {
+        let mut subnets = self.value("SUBNET", values::subnet_per_family)?;
+        for family in Family::BOTH {
+            match (subnets.get(family), pools.get(family)) {
+                (None, Some(pool)) => subnets.set(family, Some(pool.subnet(1))),
+                (Some(subnet), Some(pool)) if !subnet::contains(pool.network(), *subnet) => {
+                    let pool = pool.network();
+                    self.fault("SUBNET", format!("{subnet} lies outside the pool {pool}"));
+                }
+                (Some(subnet), None) => {
+                    self.fault(
+                        "SUBNET",
+                        format!("{subnet} is {family}, but there is no {family} pool"),
+                    );
+                }
+                _ => {}
+            }
+        }
+        Some(subnets)
+    }
+
+    fn cni(&mut self) -> Option<CniSettings> {
+        let version = self.value("CNI_VERSION", values::cni_version);
+        let name = self.value("CNI_NAME", values::cni_name);
+        let plugin_type = self.value("CNI_TYPE", values::plugin_type);
+        let config = self.value("CNI_CONFIG_LOCATION", values::config_file);
+        let plugin = self.plugin(plugin_type.as_deref().unwrap_or_default());
+        let log_file = self.value("PLUGIN_LOG_FILE", |text| match text {
+            "none" => Ok(None),
+            path => values::absolute(path).map(Some),
+        });
+        let ipam_dir = self.value("IPAM_DIR", values::absolute);
+        Some(CniSettings {
+            version: version?,
+            name: name?,
+            plugin_type: plugin_type?,
+            config: config?,
+            plugin: plugin?,
+            log_file: log_file?,
+            ipam_dir: ipam_dir?,
+        })
+    }
+
+    fn plugin(&mut self, plugin_type: &str) -> Option<PathBuf> {
+        if self.text("CNI_PLUGIN_LOCATION").is_empty() {
+            return Some(PathBuf::from("/opt/cni/bin").join(plugin_type));
+        }
+        let path = self.value("CNI_PLUGIN_LOCATION", values::absolute)?;
+        if path.file_name().and_then(|name| name.to_str()) != Some(plugin_type) {
+            let wrong = format!(
+                "the last part must be CNI_TYPE ({plugin_type}), the name that runtimes look for"
+            );
+            self.fault("CNI_PLUGIN_LOCATION", wrong);
+        }
+        Some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(environment: &[(&str, &str)]) -> Result<Settings, Vec<Fault>> {
+        let lookup = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        read(&BTreeMap::new(), &lookup)
+    }
+
+    /// The faults of `environment` (and an etcd), as text.
+    fn faults(environment: &[(&str, &str)]) -> Vec<String> {
+        let mut environment = environment.to_vec();
+        environment.push(("ETCD_HOST", "etcd"));
+        with(&environment).err().unwrap_or_default().iter().map(Fault::to_string).collect()
+    }
+
+    #[test]
+    fn an_etcd_is_all_that_must_be_said() {
+        let settings = with(&[("ETCD_HOST", "etcd")]).unwrap();
+        assert_eq!(settings.pools.v4.unwrap().network().to_string(), "10.244.0.0/16");
+        assert_eq!(settings.pools.v6, None);
+        assert_eq!(settings.cni.plugin, PathBuf::from("/opt/cni/bin/humanz"));
+        assert!(settings.masquerade && settings.manage_forward && !settings.cleanup_on_stop);
+    }
+
+    #[test]
+    fn a_missing_etcd_is_an_error_that_names_the_way_out() {
+        let faults = with(&[]).unwrap_err();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].to_string().contains("ETCD_HOST is not set"), "{}", faults[0]);
+        assert!(faults[0].wrong.contains("--standalone"));
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment() {
+        let given =
+            BTreeMap::from([("BRIDGE_NAME", "br1".to_owned()), ("ETCD_HOST", "a".to_owned())]);
+        let settings = read(&given, &|name| (name == "BRIDGE_NAME").then(|| "br2".to_owned()));
+        assert_eq!(settings.unwrap().bridge.as_str(), "br1");
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once_in_the_order_of_the_documentation() {
+        let faults = faults(&[
+            ("CNI_VERSION", "0.2.0"),
+            ("IP_SUBNET", "10.1.2.3/16"),
+            ("BRIDGE_NAME", "a/b"),
+            ("MTU", "12"),
+            ("IP_MASQ", "maybe"),
+        ]);
+        let variables: Vec<&str> =
+            faults.iter().map(|fault| fault.split_once('=').unwrap().0).collect();
+        assert_eq!(variables, ["IP_SUBNET", "BRIDGE_NAME", "MTU", "IP_MASQ", "CNI_VERSION"]);
+        assert_eq!(
+            faults[0],
+            "IP_SUBNET=10.1.2.3/16: 10.1.2.3/16 has host bits set; the subnet is 10.1.0.0/16"
+        );
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_faults() {
+        for (environment, about) in [
+            (&[("NODE_IP", "10.244.3.7")][..], "NODE_IP"),
+            (&[("IP_SUBNET", "none")], "IP_SUBNET"),
+            (&[("IP_SUBNET_MARGIN", "15")], "IP_SUBNET_MARGIN"),
+            (&[("IPV6_SUBNET", "10.0.0.0/8")], "IPV6_SUBNET"),
+            (&[("ETCD_PREFIX", "/a"), ("HUMANZ_PREFIX", "/ab")], "HUMANZ_PREFIX"),
+            (&[("ETCD_COUNTER_KEY", "/humanz/hosts/counter")], "ETCD_COUNTER_KEY"),
+            (&[("ETCD_CERT", "/c")], "ETCD_KEY"),
+            (&[("ETCD_USER", "u")], "ETCD_PASSWORD_FILE"),
+            (
+                &[("CNI_TYPE", "cni"), ("CNI_PLUGIN_LOCATION", "/opt/cni/bin/humanz")],
+                "CNI_PLUGIN_LOCATION",
+            ),
+            (&[("CNI_CONFIG_LOCATION", "/etc/cni/net.d/humanz")], "CNI_CONFIG_LOCATION"),
+            (&[("SUBNET_SOURCE", "magic")], "SUBNET_SOURCE"),
+        ] {
+            let faults = faults(environment);
+            assert!(
+                faults.len() == 1 && faults[0].starts_with(about),
+                "{environment:?}: {faults:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn one_host_needs_no_etcd() {
+        let settings = with(&[("SUBNET_SOURCE", "static")]).unwrap();
+        let Source::Static(subnets) = settings.source else { panic!("not static") };
+        assert_eq!(subnets.v4.unwrap().to_string(), "10.244.1.0/24");
+        let outside = with(&[("SUBNET_SOURCE", "static"), ("SUBNET", "192.0.2.0/24")]).unwrap_err();
+        assert!(outside[0].wrong.contains("outside the pool 10.244.0.0/16"));
+    }
+
+    #[test]
+    fn ipv6_alone_is_a_network() {
+        let settings =
+            with(&[("ETCD_HOST", "e"), ("IP_SUBNET", "none"), ("IPV6_SUBNET", "fd00::/48")]);
+        assert!(settings.unwrap().pools.v4.is_none());
+    }
+}

@@ -1,0 +1,217 @@
+//! The start: who this host is, the threads that wake the loop, the loop.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::agent::exit::Exit;
+use crate::agent::host;
+use crate::agent::names::Names;
+use crate::agent::pass::World;
+use crate::agent::serve::{Agent, State};
+use crate::agent::settings::{Settings, Source as Wanted};
+use crate::agent::signals;
+use crate::agent::source::{Leased, Source};
+use crate::agent::wake::{Look, Wake};
+use crate::lease::records::NodeName;
+use crate::lease::registry::{self, Start};
+use crate::lease::saved::Saved;
+use crate::lease::{Attributes, Identity, Network, Roots};
+use crate::linux::events::{Event, Events};
+use crate::linux::netlink::Protocol;
+use crate::linux::{files, identity, route};
+use crate::net::IfName;
+
+/// Serves this host until it is told to stop, or once.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn serve(settings: Settings, once: bool) -> Result<(), Exit> {
+    let (wakes, inbox) = channel();
+    let signalled = wakes.clone();
+    signals::watch(move |signal| send(&signalled, Wake::Signal(signal)))
+        .context("watch for signals")?;
+    let world = world(&settings)?;
+    make_state_dir(&settings.state_dir, &world.machine_id)?;
+    watch_kernel(&settings.bridge, &wakes)?;
+    let resolved = wakes.clone();
+    let names =
+        Names::spawn(move |names| send(&resolved, Wake::Names(names))).context("start a thread")?;
+    let name = node_name(&settings)?;
+    let source = source(&settings, &name, &world, wakes)?;
+    let state = State::new(source.fixed());
+    let agent = Agent { settings, name, inbox, source, names, world, state };
+    if once { agent.once() } else { agent.serve() }
+}
+
+fn send(wakes: &Sender<Wake>, wake: Wake) {
+    // The loop has ended: nobody needs to be woken.
+    let _ended = wakes.send(wake);
+}
+
+/// Opens the kernel of this host.
+pub fn world(settings: &Settings) -> Result<World, Exit> {
+    let machine_id = machine_id(&settings.state_dir)?;
+    Ok(World::open(machine_id).context("speak to the kernel")?)
+}
+
+/// The name of this host in etcd.
+pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
+    if let Some(name) = &settings.node_name {
+        return Ok(name.clone());
+    }
+    let name = identity::host_name().context("NODE_NAME is not set")?;
+    let parsed = name.parse();
+    Ok(parsed
+        .with_context(|| format!("the host name {name:?} is no name for etcd: set NODE_NAME"))?)
+}
+
+/// /etc/machine-id; on a host without one, an identifier of our own, fresh if there is none yet.
+fn machine_id(state_dir: &Path) -> anyhow::Result<String> {
+    if let Some(id) = identity::machine_id() {
+        return Ok(id);
+    }
+    match fs::read_to_string(own_machine_id(state_dir)) {
+        Ok(id) => Ok(id.trim().to_owned()),
+        Err(_) => Ok(identity::random_id()?.replace('-', "")),
+    }
+}
+
+/// Makes the state directory, and keeps the identifier of a machine that has none but ours.
+fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("create {} (STATE_DIR)", path.display()))?;
+    if identity::machine_id().is_none() {
+        let text = format!("{machine_id}\n");
+        files::replace(&own_machine_id(path), text.as_bytes(), 0o600)
+            .map_err(anyhow::Error::from)?;
+    }
+    Ok(())
+}
+
+fn own_machine_id(state_dir: &Path) -> PathBuf {
+    state_dir.join("machine-id")
+}
+
+/// Starts the threads that hear the kernel.
+fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>) -> Result<(), Exit> {
+    for protocol in [Protocol::Route, Protocol::Netfilter] {
+        let mut events = Events::open(protocol).context("watch the kernel")?;
+        let (bridge, wakes) = (bridge.clone(), wakes.clone());
+        let hear = move || {
+            loop {
+                match events.wait() {
+                    Ok(batch) => hear(&batch, &bridge, &wakes),
+                    Err(error) => {
+                        log::error!(
+                            "{error}: changes in the kernel are noticed at the next full pass only"
+                        );
+                        return;
+                    }
+                }
+            }
+        };
+        let name = thread::Builder::new().name("kernel".into());
+        name.spawn(hear).context("start a thread")?;
+    }
+    Ok(())
+}
+
+fn hear(events: &[Event], bridge: &IfName, wakes: &Sender<Wake>) {
+    let look = events.iter().map(|event| look_for(event, bridge)).fold(Look::default(), Look::and);
+    if !look.is_nothing() {
+        send(wakes, Wake::Kernel(look));
+    }
+}
+
+/// Where an event says to look. Ends of pods come and go all the time and are the plugin's; of
+/// routes only those matter that bear our mark and went, or that somebody else added over ours.
+fn look_for(event: &Event, bridge: &IfName) -> Look {
+    match event {
+        Event::Link { name } if name == bridge => Look::LINKS,
+        Event::Link { name } if name.as_str().starts_with("hz") => Look::default(),
+        Event::Link { .. } | Event::Address { .. } => Look::LINKS,
+        Event::Route { protocol: route::PROTOCOL, gone: true } => Look::ROUTES,
+        Event::Route { .. } => Look::default(),
+        Event::Nftables => Look::FIREWALL,
+        Event::Lost => Look::ALL,
+    }
+}
+
+fn source(
+    settings: &Settings,
+    name: &NodeName,
+    world: &World,
+    wakes: Sender<Wake>,
+) -> Result<Source, Exit> {
+    let (server, roots) = match &settings.source {
+        Wanted::Static(subnets) => return Ok(Source::Fixed(*subnets)),
+        Wanted::Etcd { server, roots } => (server, roots),
+    };
+    let identity = this_host(name, world)?;
+    let path = settings.state_dir.join("state.json");
+    let known = last_known_good(&path, &identity);
+    let facts = host::observe(&world.rtnl, settings)?;
+    let attributes =
+        Attributes { addresses: facts.addresses, mtu: facts.mtu_bytes, ..Attributes::default() };
+    let start = Start {
+        etcd: server.clone(),
+        network: network(settings, roots),
+        identity: identity.clone(),
+        attributes,
+        known: known.clone(),
+    };
+    let registry = registry::spawn(start, move |update| send(&wakes, Wake::Registry(update)))
+        .context("start the connection with etcd")?;
+    let started = Instant::now();
+    Ok(Source::Leased(Box::new(Leased {
+        registry,
+        identity,
+        known,
+        path,
+        started,
+        down: None,
+        unsaved: None,
+        save_at: started,
+    })))
+}
+
+/// Who this host is.
+pub fn this_host(name: &NodeName, world: &World) -> Result<Identity, Exit> {
+    Ok(Identity {
+        name: name.clone(),
+        machine_id: world.machine_id.clone(),
+        boot_id: identity::boot_id().context("identify this boot")?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+/// The network that the settings describe.
+pub fn network(settings: &Settings, roots: &Roots) -> Network {
+    Network { roots: roots.clone(), pools: settings.pools, backend: Default::default() }
+}
+
+/// What was saved by this very host; anything else is reported and not used.
+fn last_known_good(path: &Path, identity: &Identity) -> Option<Saved> {
+    match Saved::load(path) {
+        Ok(Some(saved)) if saved.is_of(identity) => Some(saved),
+        Ok(Some(saved)) => {
+            log::warn!(
+                "{} is ignored: it was saved by host {} with another machine id or name",
+                path.display(),
+                saved.host
+            );
+            None
+        }
+        Ok(None) => None,
+        Err(error) => {
+            log::error!("{error}");
+            None
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Pure. One value of a setting: text in, value or what is wrong (and what is right) out.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::{Component, PathBuf};
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+
+use crate::cni::version::Version;
+use crate::lease::records::{NameError, NodeName};
+use crate::net::{Family, IfName, PerFamily, subnet};
+
+/// `true` or `false`, also `yes`/`no`, `on`/`off`, `1`/`0`.
+pub fn boolean(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err("must be true or false".into()),
+    }
+}
+
+/// The comma list `text` with every part through `parse`; an empty text is an empty list.
+pub fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(parse).collect()
+}
+
+/// `90s`, `2m`, `500ms` or plain seconds, within `bounds`.
+pub fn duration(text: &str, bounds: RangeInclusive<Duration>) -> Result<Duration, String> {
+    let right = || {
+        format!("must be a time from {:?} to {:?}, as in 5s or 2m", bounds.start(), bounds.end())
+    };
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let count: u64 = text[..digits].parse().map_err(|_| right())?;
+    let duration = match &text[digits..] {
+        "ms" => Duration::from_millis(count),
+        "" | "s" => Duration::from_secs(count),
+        "m" => Duration::from_secs(count.saturating_mul(60)),
+        _ => return Err(right()),
+    };
+    if bounds.contains(&duration) { Ok(duration) } else { Err(right()) }
+}
+
+/// A subnet of either family, without host bits.
+pub fn subnet(text: &str) -> Result<IpNetwork, String> {
+    subnet::parse(text).map_err(|error| error.to_string())
+}
+
+/// A subnet of `family`.
+pub fn subnet_of(text: &str, family: Family) -> Result<IpNetwork, String> {
+    let subnet = subnet(text)?;
+    if subnet::family(subnet) == family {
+        Ok(subnet)
+    } else {
+        Err(format!("must be an {family} subnet"))
+    }
+}
+
+/// At most one subnet for each family.
+pub fn subnet_per_family(text: &str) -> Result<PerFamily<IpNetwork>, String> {
+    per_family(list(text, subnet)?, subnet::family)
+}
+
+/// At most one address for each family, each one that a host can have.
+pub fn address_per_family(text: &str) -> Result<PerFamily<IpAddr>, String> {
+    per_family(list(text, host_address)?, Family::of)
+}
+
+fn host_address(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr =
+        text.parse().map_err(|_| format!("{text:?} is not an address, as in 192.0.2.7"))?;
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local {
+        return Err(format!("other hosts cannot reach {address}; give an address of this host"));
+    }
+    Ok(address)
+}
+
+fn per_family<T: Copy>(
+    values: Vec<T>,
+    family: impl Fn(T) -> Family,
+) -> Result<PerFamily<T>, String> {
+    let mut result = PerFamily::default();
+    for value in values {
+        let family = family(value);
+        if result.get(family).is_some() {
+            return Err(format!("at most one for {family}"));
+        }
+        result.set(family, Some(value));
+    }
+    Ok(result)
+}
+
+/// Extra prefix bits, 1 to 24.
+pub fn margin(text: &str) -> Result<u8, String> {
+    let right = "must be a number of extra prefix bits from 1 to 24 (8 cuts a /16 into /24s)";
+    text.parse().ok().filter(|bits| (1..=24).contains(bits)).ok_or_else(|| right.to_owned())
+}
+
+/// `auto` or bytes: 576 (with IPv6: 1280, RFC 8200 §5) to 65535.
+pub fn mtu(text: &str, ipv6: bool) -> Result<Option<u32>, String> {
+    let least = if ipv6 { 1280 } else { 576 };
+    if text == "auto" {
+        return Ok(None);
+    }
+    let bytes = text.parse().ok().filter(|bytes| (least..=65535).contains(bytes));
+    bytes
+        .map(Some)
+        .ok_or_else(|| format!("must be auto or a number of bytes from {least} to 65535"))
+}
+
+/// An interface name.
+pub fn interface(text: &str) -> Result<IfName, String> {
+    text.parse().map_err(|error: crate::net::ifname::IfNameError| error.to_string())
+}
+
+/// A path from the root, without `..`.
+pub fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
+        Ok(path)
+    } else {
+        Err("must be a path that begins with / and has no ..".into())
+    }
+}
+
+/// The CNI configuration: `.conflist`, or `.conf` (also `.json`) for the single-plugin form.
+pub fn config_file(text: &str) -> Result<PathBuf, String> {
+    let path = absolute(text)?;
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("conflist" | "conf" | "json") => Ok(path),
+        _ => Err("must end in .conflist, .conf or .json: runtimes read nothing else".into()),
+    }
+}
+
+/// An etcd key: begins with `/`, does not end with it.
+pub fn key(text: &str) -> Result<String, String> {
+    if text.starts_with('/') && !text.ends_with('/') && !text.contains('\0') {
+        Ok(text.to_owned())
+    } else {
+        Err("must begin with / and not end with /".into())
+    }
+}
+
+/// A host's name as a part of an etcd key.
+pub fn node_name(text: &str) -> Result<NodeName, String> {
+    text.parse().map_err(|error: NameError| error.to_string())
+}
+
+/// One of the versions of the CNI specification that a configuration may name.
+pub fn cni_version(text: &str) -> Result<Version, String> {
+    let version = text.parse().ok().filter(|version: &Version| *version >= Version::V031);
+    version.ok_or_else(|| "must be 0.3.1, 0.4.0, 1.0.0 or 1.1.0".into())
+}
+
+/// The name of a network: a letter or digit, then letters, digits, `_`, `.`, `-`.
+///
+/// Source: CNI SPEC §1, key `name`.
+pub fn cni_name(text: &str) -> Result<String, String> {
+    let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    if text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(rest) {
+        Ok(text.to_owned())
+    } else {
+        Err("must begin with a letter or digit and hold only letters, digits, '_', '.' and '-'"
+            .into())
+    }
+}
+
+/// The name of the plugin's file; not one that has another meaning.
+pub fn plugin_type(text: &str) -> Result<String, String> {
+    match text {
+        "humanz-agent" | "loopback" => Err("has a meaning of its own; choose another name".into()),
+        "" | "." | ".." => Err("must be the name of a file".into()),
+        _ if text.contains(['/', '\0']) => Err("must be the name of a file, without /".into()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// URLs of etcd members: a bare host means `http://host:2379`.
+pub fn endpoints(text: &str) -> Result<Vec<String>, String> {
+    let mut endpoints = list(text, endpoint)?;
+    let mut seen = std::collections::BTreeSet::new();
+    endpoints.retain(|endpoint| seen.insert(endpoint.clone()));
+    Ok(endpoints)
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    let right = || {
+        format!(
+            "{text:?} must be host, host:port or a URL, as in 192.0.2.1, [2001:db8::1]:2379 or https://etcd-1:2379"
+        )
+    };
+    let (scheme, authority) = match text.split_once("://") {
+        None => ("http", text),
+        Some((scheme @ ("http" | "https"), rest)) => (scheme, rest.trim_end_matches('/')),
+        Some(_) => return Err(right()),
+    };
+    let (host, port) = split_port(authority).ok_or_else(right)?;
+    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let named = !host.is_empty() && host.chars().all(valid);
+    let bracketed = host.parse::<std::net::Ipv6Addr>().is_ok();
+    match (named, bracketed) {
+        (true, _) => Ok(format!("{scheme}://{host}:{port}")),
+        (_, true) => Ok(format!("{scheme}://[{host}]:{port}")),
+        _ => Err(right()),
+    }
+}
+
+/// Host and port of `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
+fn split_port(authority: &str) -> Option<(&str, u16)> {
+    const ETCD_CLIENT_PORT: u16 = 2379;
+    let port = |text: &str| text.parse().ok().filter(|port| *port != 0);
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        return match rest.strip_prefix(':') {
+            Some(text) => Some((host, port(text)?)),
+            None => rest.is_empty().then_some((host, ETCD_CLIENT_PORT)),
+        };
+    }
+    match authority.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Some((authority, ETCD_CLIENT_PORT)),
+        Some((host, text)) => Some((host, port(text)?)),
+        None => Some((authority, ETCD_CLIENT_PORT)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_may_leave_out_scheme_and_port() {
+        for (text, url) in [
+            ("etcd", "http://etcd:2379"),
+            ("192.0.2.1:4001", "http://192.0.2.1:4001"),
+            ("https://etcd-1", "https://etcd-1:2379"),
+            ("https://etcd-1:2379/", "https://etcd-1:2379"),
+            ("2001:db8::1", "http://[2001:db8::1]:2379"),
+            ("[2001:db8::1]:4001", "http://[2001:db8::1]:4001"),
+        ] {
+            assert_eq!(endpoint(text), Ok(url.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_refused() {
+        for bad in [
+            "ftp://etcd",
+            "etcd:0",
+            "etcd:http",
+            "a b",
+            "http://",
+            "[::1",
+            "[::1]x",
+            "etcd/path",
+            "user@etcd",
+            ":2379",
+        ] {
+            assert!(endpoint(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn endpoints_are_listed_once() {
+        assert_eq!(endpoints("a, b,a,").unwrap(), ["http://a:2379", "http://b:2379"]);
+    }
+
+    #[test]
+    fn times_have_units_and_bounds() {
+        let bounds = Duration::from_secs(1)..=Duration::from_secs(60);
+        assert_eq!(duration("5s", bounds.clone()), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("1m", bounds.clone()), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("1500ms", bounds.clone()), Ok(Duration::from_millis(1500)));
+        for bad in ["", "s", "0s", "61s", "5 s", "5h", "-1s", "99999999999999999999s"] {
+            assert!(duration(bad, bounds.clone()).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn an_address_must_be_reachable_for_others() {
+        for bad in [
+            "127.0.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "fe80::1",
+            "169.254.1.1",
+            "192.0.2.1,192.0.2.2",
+            "x",
+        ] {
+            assert!(address_per_family(bad).is_err(), "{bad:?} was taken");
+        }
+        let both = address_per_family("2001:db8::1, 192.0.2.1").unwrap();
+        assert_eq!(both.v4, Some("192.0.2.1".parse().unwrap()));
+        assert_eq!(both.v6, Some("2001:db8::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn names_with_a_meaning_are_refused() {
+        for bad in ["humanz-agent", "loopback", "", "..", "a/b"] {
+            assert!(plugin_type(bad).is_err(), "{bad:?} was taken");
+        }
+        for bad in ["", "a/b", "a b", "..", "hôte"] {
+            assert!(node_name(bad).is_err(), "{bad:?} was taken");
+        }
+        for bad in ["", "-a", "te%%st", "a/b"] {
+            assert!(cni_name(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn an_mtu_leaves_room_for_ipv6() {
+        assert_eq!(mtu("auto", true), Ok(None));
+        assert_eq!(mtu("576", false), Ok(Some(576)));
+        assert!(mtu("1279", true).is_err());
+        assert!(mtu("65536", false).is_err());
+    }
+
+    #[test]
+    fn a_key_is_a_path_without_an_end() {
+        assert!(key("/humanz").is_ok());
+        for bad in ["", "/", "humanz", "/humanz/"] {
+            assert!(key(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+}
