@@ -1,0 +1,17 @@
+//! The lease against a real etcd.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a test stops at the first surprise and may talk"
+)]
+
+#[path = "../support"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod support {
+    pub mod etcd;
+    pub mod wait;
+}
+
+mod allocation;
+mod host;
