@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use super::netlink::{
     AttributeList, Attributes, Message, NetlinkError, NetlinkSocket, Protocol, Reply,
 };
-use super::nft::expression::octets;
+use super::wire::octets;
 use crate::net::Family;
 
 /// How many flows the calling thread's network namespace has; absent without connection tracking.

@@ -21,6 +21,22 @@ use super::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol}
 use message::inet;
 use numbers::{message as kind, rule, set, table};
 
+/// Why a table could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} nft table inet {table}{}", hint(source))]
+pub struct NftError {
+    what: &'static str,
+    table: String,
+    source: NetlinkError,
+}
+
+impl NftError {
+    /// The error number, for the place that acts on it.
+    pub fn errno(&self) -> Option<Errno> {
+        self.source.errno()
+    }
+}
+
 /// A handle on nftables in one network namespace.
 pub struct Nft {
     socket: NetlinkSocket,
@@ -39,40 +55,37 @@ impl Nft {
     /// anything between the old and the new, and a refusal changes nothing. Counters restart.
     ///
     /// # Errors
-    /// [`NetlinkError`]; `EOPNOTSUPP` or `ENOENT` where the kernel lacks nftables or NAT in it.
-    pub fn replace(&self, ruleset: &Ruleset) -> Result<(), NetlinkError> {
-        self.transact(message::replace(ruleset))
+    /// [`NftError`]: the message refused, as in `add rule "…" to chain …`, is its source.
+    pub fn replace(&self, ruleset: &Ruleset) -> Result<(), NftError> {
+        self.transact(message::replace(ruleset)).map_err(failed("write", &ruleset.table))
     }
 
     /// Adds and removes elements of sets of a table, in one transaction.
     ///
     /// # Errors
-    /// [`NetlinkError`]; `ENOENT` if an element to remove is gone or the table is.
-    pub fn change_elements(
-        &self,
-        table: &str,
-        changes: &[ElementChange],
-    ) -> Result<(), NetlinkError> {
-        self.transact(message::change_elements(table, changes))
+    /// [`NftError`]; `ENOENT` if an element to remove is gone or the table is.
+    pub fn change_elements(&self, table: &str, changes: &[ElementChange]) -> Result<(), NftError> {
+        let messages = message::change_elements(table, changes);
+        self.transact(messages).map_err(failed("change sets of", table))
     }
 
     /// Removes the table, be it there or not.
     ///
     /// # Errors
-    /// [`NetlinkError`].
-    pub fn delete(&self, table: &str) -> Result<(), NetlinkError> {
-        self.transact(message::delete(table))
+    /// [`NftError`].
+    pub fn delete(&self, table: &str) -> Result<(), NftError> {
+        self.transact(message::delete(table)).map_err(failed("delete", table))
     }
 
     /// The table with everything in it; `None` if it is not there.
     ///
     /// # Errors
-    /// [`NetlinkError`].
-    pub fn observe(&self, table: &str) -> Result<Option<FoundTable>, NetlinkError> {
+    /// [`NftError`].
+    pub fn observe(&self, table: &str) -> Result<Option<FoundTable>, NftError> {
         match self.observe_present(table) {
             // The table is not there, or went while it was read.
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
-            observed => observed.map(Some),
+            observed => observed.map(Some).map_err(failed("look at", table)),
         }
     }
 
@@ -127,6 +140,24 @@ impl Nft {
             true => Ok(()),
             false => self.socket.transact(&message::transaction(messages)),
         }
+    }
+}
+
+/// For `map_err`.
+fn failed(what: &'static str, table: &str) -> impl FnOnce(NetlinkError) -> NftError {
+    move |source| NftError { what, table: table.to_owned(), source }
+}
+
+/// What to do about the kernel's refusal.
+fn hint(error: &NetlinkError) -> &'static str {
+    match error.errno() {
+        Some(Errno::EPERM) => " (CAP_NET_ADMIN is needed)",
+        // No such family, subsystem, kind of chain, or expression.
+        Some(Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT | Errno::EOPNOTSUPP) => {
+            " (Linux 5.2 with nftables and its NAT is needed; try: modprobe -a nf_tables \
+             nft_chain_nat nft_masq)"
+        }
+        _ => "",
     }
 }
 

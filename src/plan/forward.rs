@@ -12,6 +12,7 @@ use crate::linux::forward::{
 };
 use crate::linux::nft::ChainPlace;
 use crate::net::IfName;
+use crate::plan::{Describe, Line};
 
 /// What lets pod traffic through.
 #[derive(Debug, Default)]
@@ -125,6 +126,15 @@ fn whole(error: &ForwardError) -> String {
     text
 }
 
+impl Describe for Edit {
+    fn line(&self) -> Line {
+        match self.action {
+            Action::Insert => Line::added(self.rule()),
+            Action::Remove(_) => Line::removed(self.rule()),
+        }
+    }
+}
+
 impl fmt::Display for Obstacle {
     /// One line: which chain stops pod traffic, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,14 +197,15 @@ mod tests {
     fn check(chain: ForwardChain, wanted: &[&str]) {
         let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
         let plan = plan(&bridge(), &found);
-        let mut lines: Vec<String> = plan.edits.iter().map(|edit| edit.to_string()).collect();
+        let mut lines: Vec<String> =
+            plan.edits.iter().map(|edit| edit.line().to_string()).collect();
         lines.extend(plan.obstacles.iter().map(|obstacle| obstacle.to_string()));
         assert_eq!(lines, wanted);
     }
 
-    const INSERT_OUT: &str = "iptables chain FORWARD: rule inserted: -o humanz0 -j ACCEPT";
-    const INSERT_IN: &str = "iptables chain FORWARD: rule inserted: -i humanz0 -j ACCEPT";
-    const REMOVE_IN: &str = "iptables chain FORWARD: rule removed: -i humanz0 -j ACCEPT";
+    const INSERT_OUT: &str = "+ rule -o humanz0 -j ACCEPT in iptables chain FORWARD";
+    const INSERT_IN: &str = "+ rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
+    const REMOVE_IN: &str = "- rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
 
     #[test]
     fn a_chain_that_stops_nothing_is_left_alone() {
@@ -217,14 +228,14 @@ mod tests {
     fn ipv6_and_older_tables_have_their_own() {
         let at = (TableFamily::Ip6, "filter", "FORWARD");
         let lines = [
-            "ip6tables chain FORWARD: rule inserted: -o humanz0 -j ACCEPT",
-            "ip6tables chain FORWARD: rule inserted: -i humanz0 -j ACCEPT",
+            "+ rule -o humanz0 -j ACCEPT in ip6tables chain FORWARD",
+            "+ rule -i humanz0 -j ACCEPT in ip6tables chain FORWARD",
         ];
         check(chain(at, Policy::Drop, &[]), &lines);
         let place = Place::Legacy(Family::V4);
         let lines = [
-            "iptables-legacy chain FORWARD: rule inserted: -o humanz0 -j ACCEPT",
-            "iptables-legacy chain FORWARD: rule inserted: -i humanz0 -j ACCEPT",
+            "+ rule -o humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
+            "+ rule -i humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
         ];
         check(ForwardChain { place, ..chain(IPTABLES, Policy::Drop, &[]) }, &lines);
     }
@@ -289,10 +300,7 @@ mod tests {
         let rules = [ours(Direction::In), accept(Direction::Out, "humanz0"), ours(Direction::Out)];
         let chains = vec![chain(IPTABLES, Policy::Accept, &rules)];
         let edits = removals(&bridge(), &FoundForward { chains, unreadable: Vec::new() });
-        let lines: Vec<String> = edits.iter().map(|edit| edit.to_string()).collect();
-        assert_eq!(
-            lines,
-            ["iptables chain FORWARD: rule removed: -o humanz0 -j ACCEPT", REMOVE_IN]
-        );
+        let lines: Vec<String> = edits.iter().map(|edit| edit.line().to_string()).collect();
+        assert_eq!(lines, ["- rule -o humanz0 -j ACCEPT in iptables chain FORWARD", REMOVE_IN]);
     }
 }

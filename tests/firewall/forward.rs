@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use humanz::linux::forward::Forward;
 use humanz::net::{Family, IfName};
+use humanz::plan::Describe;
 use humanz::plan::forward::{plan, removals};
 
 use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args};
@@ -19,14 +20,18 @@ fn reconcile(forward: &Forward) -> Vec<String> {
     for edit in &plan.edits {
         forward.apply(edit).unwrap();
     }
-    let edits = plan.edits.iter().map(|edit| edit.to_string());
+    let edits = plan.edits.iter().map(|edit| edit.line().to_string());
     edits.chain(plan.obstacles.iter().map(|obstacle| obstacle.to_string())).collect()
 }
 
 fn assert_cut_off(network: &Network) {
     for family in 0..2 {
         assert!(network.is_cut_off(OUTSIDE[family]), "pod to {}", OUTSIDE[family]);
-        assert!(!network.reaches_pod(OUTSIDE[family], POD[family]), "{} to pod", OUTSIDE[family]);
+        assert!(
+            network.never_reaches_pod(OUTSIDE[family], POD[family]),
+            "{} to pod",
+            OUTSIDE[family]
+        );
     }
 }
 
@@ -52,8 +57,8 @@ fn check(kind: &'static str) {
         let mut lines = Vec::new();
         for program in ["iptables", "ip6tables"] {
             for option in ["-o", "-i"] {
-                let rule = format!("{option} humanz0 -j ACCEPT");
-                lines.push(format!("{program}{name} chain FORWARD: rule inserted: {rule}"));
+                let rule = format!("rule {option} humanz0 -j ACCEPT");
+                lines.push(format!("+ {rule} in {program}{name} chain FORWARD"));
             }
         }
         let mut done = reconcile(&forward);

@@ -6,7 +6,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ impl Netns {
     pub fn new() -> Netns {
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace (needs root)");
+            trust_addresses();
             std::fs::File::open("/proc/thread-self/ns/net").unwrap()
         });
         Netns(made.join().unwrap().into())
@@ -60,6 +61,13 @@ impl Netns {
     }
 }
 
+/// No second of waiting for someone else who might have the same address.
+fn trust_addresses() {
+    for conf in ["all", "default"] {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{conf}/accept_dad"), "0").unwrap();
+    }
+}
+
 /// The pod and the remote machine.
 pub struct Network {
     pub pod: Netns,
@@ -74,6 +82,7 @@ pub fn on_host(test: impl FnOnce(&Network) + Send + 'static) {
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), none).unwrap();
+        trust_addresses();
         test(&Network::new());
     });
     host.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -82,39 +91,42 @@ pub fn on_host(test: impl FnOnce(&Network) + Send + 'static) {
 impl Network {
     fn new() -> Network {
         let (pod, remote) = (Netns::new(), Netns::new());
-        run("ip link set lo up");
-        run("ip link add humanz0 type bridge");
-        run("ip addr add 10.244.3.1/24 dev humanz0");
-        run("ip addr add fd00:10:0:3::1/64 dev humanz0 nodad");
-        run("ip link set humanz0 up");
-        run(&format!("ip link add pod0 type veth peer name eth0 netns {}", pod.path()));
-        run("ip link set pod0 master humanz0 up");
-        run(&format!("ip link add uplink type veth peer name eth0 netns {}", remote.path()));
-        run("ip addr add 192.0.2.1/24 dev uplink");
-        run("ip addr add 2001:db8::1/64 dev uplink nodad");
-        run("ip link set uplink up");
-        run("ip route add default via 192.0.2.100");
-        run("ip route add default via 2001:db8::100");
+        ip(&format!(
+            "link set lo up
+             link add humanz0 type bridge
+             addr add 10.244.3.1/24 dev humanz0
+             addr add fd00:10:0:3::1/64 dev humanz0 nodad
+             link set humanz0 up
+             link add pod0 type veth peer name eth0 netns {}
+             link set pod0 master humanz0 up
+             link add uplink type veth peer name eth0 netns {}
+             addr add 192.0.2.1/24 dev uplink
+             addr add 2001:db8::1/64 dev uplink nodad
+             link set uplink up
+             route add default via 192.0.2.100
+             route add default via 2001:db8::100",
+            pod.path(),
+            remote.path()
+        ));
         pod.inside(|| {
-            run("ip link set lo up");
-            run("ip addr add 10.244.3.2/24 dev eth0");
-            run("ip addr add fd00:10:0:3::2/64 dev eth0 nodad");
-            run("ip link set eth0 up");
-            run("ip route add default via 10.244.3.1");
-            run("ip route add default via fd00:10:0:3::1");
+            ip("link set lo up
+                addr add 10.244.3.2/24 dev eth0
+                addr add fd00:10:0:3::2/64 dev eth0 nodad
+                link set eth0 up
+                route add default via 10.244.3.1
+                route add default via fd00:10:0:3::1");
         });
         remote.inside(|| {
-            run("ip link set lo up");
-            for (v4, v6) in [OUTSIDE, NODE].map(|[v4, v6]| (v4, v6)) {
-                run(&format!("ip addr add {v4}/24 dev eth0"));
-                run(&format!("ip addr add {v6}/64 dev eth0 nodad"));
-            }
-            for address in [OTHER_POD, PLAIN].concat() {
-                run(&format!("ip addr add {address} dev lo"));
-            }
-            run("ip link set eth0 up");
-            run("ip route add 10.244.3.0/24 via 192.0.2.1");
-            run("ip route add fd00:10:0:3::/64 via 2001:db8::1");
+            let on_link = [OUTSIDE, NODE].map(|[v4, v6]| {
+                format!("addr add {v4}/24 dev eth0\naddr add {v6}/64 dev eth0 nodad\n")
+            });
+            let behind = [OTHER_POD, PLAIN].concat();
+            let behind = behind.iter().map(|address| format!("addr add {address} dev lo\n"));
+            ip(&on_link.into_iter().chain(behind).collect::<String>());
+            ip("link set lo up
+                link set eth0 up
+                route add 10.244.3.0/24 via 192.0.2.1
+                route add fd00:10:0:3::/64 via 2001:db8::1");
         });
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
@@ -146,6 +158,15 @@ impl Network {
 
     /// The remote machine reaches the pod from `client`, without having been asked.
     pub fn reaches_pod(&self, client: &str, pod: &str) -> bool {
+        self.arrives_at_pod(client, pod, ARRIVES)
+    }
+
+    /// It does not.
+    pub fn never_reaches_pod(&self, client: &str, pod: &str) -> bool {
+        !self.arrives_at_pod(client, pod, LOST)
+    }
+
+    fn arrives_at_pod(&self, client: &str, pod: &str, within: Duration) -> bool {
         let socket = |netns: &Netns, address: &str| {
             let address = SocketAddr::new(address.parse().unwrap(), 0);
             netns.inside(|| UdpSocket::bind(address)).unwrap()
@@ -153,7 +174,7 @@ impl Network {
         let server = socket(&self.pod, pod);
         let client = socket(&self.remote, client);
         client.send_to(b"hello", server.local_addr().unwrap()).unwrap();
-        server.set_read_timeout(Some(LOST)).unwrap();
+        server.set_read_timeout(Some(within)).unwrap();
         server.recv(&mut [0; 8]).is_ok()
     }
 }
@@ -178,6 +199,17 @@ pub fn spec() -> FirewallSpec {
         masquerade: true,
         accept_forward: true,
     }
+}
+
+/// Runs lines of `ip` commands in the calling thread's namespaces.
+fn ip(lines: &str) {
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip is missing (package iproute2)");
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{lines}");
 }
 
 /// Runs a command in the calling thread's namespaces and gives what it prints.

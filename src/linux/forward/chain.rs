@@ -174,14 +174,21 @@ impl fmt::Display for Place {
     }
 }
 
+impl Edit {
+    /// `rule -i humanz0 -j ACCEPT in iptables chain FORWARD`.
+    pub fn rule(&self) -> String {
+        let Edit { place, direction, bridge, .. } = self;
+        format!("rule {} {bridge} -j ACCEPT in {place}", direction.option())
+    }
+}
+
 impl fmt::Display for Edit {
-    /// `iptables chain FORWARD: rule inserted: -i humanz0 -j ACCEPT`.
+    /// `insert rule -i humanz0 -j ACCEPT in iptables chain FORWARD`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let action = match self.action {
-            Action::Insert => "inserted",
-            Action::Remove(_) => "removed",
+            Action::Insert => "insert",
+            Action::Remove(_) => "remove",
         };
-        let Edit { place, direction, bridge, .. } = self;
-        write!(f, "{place}: rule {action}: {} {bridge} -j ACCEPT", direction.option())
+        write!(f, "{action} {}", self.rule())
     }
 }

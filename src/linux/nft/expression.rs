@@ -3,13 +3,12 @@
 //! The shapes are those that nft itself writes (`nft --debug=netlink`), so that it lists the rules
 //! in its own syntax.
 
-use std::net::IpAddr;
-
 use ipnetwork::IpNetwork;
 
 use super::numbers::{expression as n, family};
 use super::ruleset::{Match, Rule, Verdict};
 use crate::linux::netlink::Attributes;
+use crate::linux::wire::octets;
 use crate::net::{Family, IfName, subnet};
 
 /// Bytes of an interface's name in a register: IFNAMSIZ.
@@ -159,14 +158,6 @@ enum End {
 
 fn value(bytes: &[u8]) -> Attributes {
     Attributes::new().put(n::DATA_VALUE, bytes)
-}
-
-/// 4 or 16 bytes, network order.
-pub fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    }
 }
 
 /// An interface's name as nft compares it: filled up with zeros.

@@ -10,6 +10,7 @@ use super::numbers::{chain, expression as list, family, rule, set, table};
 use super::ruleset::{Base, Hook, Policy, SetKind};
 use super::userdata;
 use crate::linux::netlink::{AttributeList, NetlinkError, Reply};
+use crate::linux::wire;
 use crate::net::{AddressRange, Family, subnet};
 
 /// A table of the family `inet` as it was found.
@@ -197,7 +198,7 @@ pub fn keys(reply: &Reply<'_>) -> Result<Vec<(Vec<u8>, bool)>, NetlinkError> {
 /// The ranges that a set's keys stand for. The kernel lists them in any order.
 pub fn ranges(kind: SetKind, keys: &[(Vec<u8>, bool)]) -> BTreeSet<AddressRange> {
     let mut keys: Vec<_> =
-        keys.iter().filter_map(|(key, end)| Some((address(key)?, !end))).collect();
+        keys.iter().filter_map(|(key, end)| Some((wire::address(key)?, !end))).collect();
     // An end comes before a start at the same address.
     keys.sort();
     if kind == SetKind::Addresses {
@@ -215,14 +216,6 @@ pub fn ranges(kind: SetKind, keys: &[(Vec<u8>, bool)]) -> BTreeSet<AddressRange>
     ranges
 }
 
-fn address(octets: &[u8]) -> Option<IpAddr> {
-    match octets.len() {
-        4 => <[u8; 4]>::try_from(octets).ok().map(IpAddr::from),
-        16 => <[u8; 16]>::try_from(octets).ok().map(IpAddr::from),
-        _ => None,
-    }
-}
-
 fn before(address: IpAddr) -> IpAddr {
     subnet::offset(address, u128::MAX)
 }
@@ -236,7 +229,7 @@ mod tests {
     use super::*;
 
     fn check(kind: SetKind, keys: &[(&str, bool)], wanted: &[&str]) {
-        let octets = |text: &str| super::super::expression::octets(text.parse().unwrap());
+        let octets = |text: &str| wire::octets(text.parse().unwrap());
         let keys: Vec<_> = keys.iter().map(|(key, end)| (octets(key), *end)).collect();
         let found: Vec<_> = ranges(kind, &keys).iter().map(|range| range.to_string()).collect();
         assert_eq!(found, wanted);

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 
 use neli::consts::nl::NlmF;
 
-use super::expression::{self, octets};
+use super::expression;
 use super::numbers::{chain, expression as list, family, message, rule, set, table};
 use super::ruleset::{Base, Chain, ElementChange, Policy, Rule, Ruleset, Set, SetKind};
 use super::userdata;
 use crate::linux::netlink::{Attributes, Message};
+use crate::linux::wire::octets;
 use crate::net::{AddressRange, Family, subnet};
 
 /// Elements in one message. An element takes at most 36 bytes (IPv6 and flags), and the list that

@@ -7,9 +7,12 @@ use std::fmt;
 
 use ipnetwork::IpNetwork;
 
-use super::expression;
 use super::userdata;
 use crate::net::{AddressRange, Family, IfName, hash, subnet};
+
+/// Raised when the same rule is given to the kernel in another way than before, so that tables
+/// written by an earlier release are written anew.
+const SHAPE: &str = "1";
 
 /// A table of the family `inet`, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,9 +144,7 @@ impl Rule {
     /// A number that differs when the rule differs, for the kernel to keep beside it: what it
     /// gives back of a rule is not always what it was given.
     pub fn fingerprint(&self) -> u64 {
-        let expressions = expression::of_rule(self).into_bytes();
-        let hex: String = expressions.iter().map(|byte| format!("{byte:02x}")).collect();
-        hash::stable(&[&self.comment, &hex])
+        hash::stable(&[SHAPE, &self.comment, &self.to_string()])
     }
 
     /// What the kernel keeps beside the rule: comment and fingerprint.
@@ -226,6 +227,7 @@ fn protocol(family: Family) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linux::nft::expression::of_rule;
 
     fn masquerade(network: &str) -> Rule {
         Rule {
@@ -244,6 +246,25 @@ mod tests {
         let text = "ip saddr 10.244.3.0/24 ip daddr != @cluster4 oifname != \"humanz0\" counter \
                     masquerade fully-random";
         assert_eq!(masquerade("10.244.3.0/24").to_string(), text);
+    }
+
+    /// Should this fail: raise `SHAPE`, and write the new number here.
+    #[test]
+    fn rules_are_given_to_the_kernel_as_in_the_release_before() {
+        let name = || "humanz0".parse().unwrap();
+        let v6 = Rule {
+            comment: String::new(),
+            matches: vec![
+                Match::Source("fd00::/64".parse().unwrap()),
+                Match::DestinationOutside(Family::V6, "cluster6".to_owned()),
+                Match::Input(name()),
+                Match::Output(name()),
+            ],
+            verdict: Verdict::Accept,
+        };
+        let bytes = [masquerade("10.244.3.0/24"), v6].map(|rule| of_rule(&rule).into_bytes());
+        let hex: String = bytes.concat().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((SHAPE, hash::stable(&[&hex])), ("1", 6265816357755760845));
     }
 
     #[test]
