@@ -21,22 +21,6 @@ use super::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol}
 use message::inet;
 use numbers::{message as kind, rule, set, table};
 
-/// Why a table could not be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} nft table inet {table}{}", hint(source))]
-pub struct NftError {
-    what: &'static str,
-    table: String,
-    source: NetlinkError,
-}
-
-impl NftError {
-    /// The error number, for the place that acts on it.
-    pub fn errno(&self) -> Option<Errno> {
-        self.source.errno()
-    }
-}
-
 /// A handle on nftables in one network namespace.
 pub struct Nft {
     socket: NetlinkSocket,
@@ -55,37 +39,41 @@ impl Nft {
     /// anything between the old and the new, and a refusal changes nothing. Counters restart.
     ///
     /// # Errors
-    /// [`NftError`]: the message refused, as in `add rule "…" to chain …`, is its source.
-    pub fn replace(&self, ruleset: &Ruleset) -> Result<(), NftError> {
-        self.transact(message::replace(ruleset)).map_err(failed("write", &ruleset.table))
+    /// [`NetlinkError`]; a refusal names the table, set, chain or rule that was refused, and what
+    /// to do if the kernel seems to lack something.
+    pub fn replace(&self, ruleset: &Ruleset) -> Result<(), NetlinkError> {
+        self.transact(message::replace(ruleset)).map_err(with_hint)
     }
 
     /// Adds and removes elements of sets of a table, in one transaction.
     ///
     /// # Errors
-    /// [`NftError`]; `ENOENT` if an element to remove is gone or the table is.
-    pub fn change_elements(&self, table: &str, changes: &[ElementChange]) -> Result<(), NftError> {
-        let messages = message::change_elements(table, changes);
-        self.transact(messages).map_err(failed("change sets of", table))
+    /// [`NetlinkError`]; `ENOENT` if an element to remove is gone or the table is.
+    pub fn change_elements(
+        &self,
+        table: &str,
+        changes: &[ElementChange],
+    ) -> Result<(), NetlinkError> {
+        self.transact(message::change_elements(table, changes))
     }
 
     /// Removes the table, be it there or not.
     ///
     /// # Errors
-    /// [`NftError`].
-    pub fn delete(&self, table: &str) -> Result<(), NftError> {
-        self.transact(message::delete(table)).map_err(failed("delete", table))
+    /// [`NetlinkError`].
+    pub fn delete(&self, table: &str) -> Result<(), NetlinkError> {
+        self.transact(message::delete(table))
     }
 
     /// The table with everything in it; `None` if it is not there.
     ///
     /// # Errors
-    /// [`NftError`].
-    pub fn observe(&self, table: &str) -> Result<Option<FoundTable>, NftError> {
+    /// [`NetlinkError`].
+    pub fn observe(&self, table: &str) -> Result<Option<FoundTable>, NetlinkError> {
         match self.observe_present(table) {
             // The table is not there, or went while it was read.
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
-            observed => observed.map(Some).map_err(failed("look at", table)),
+            observed => observed.map(Some),
         }
     }
 
@@ -143,22 +131,20 @@ impl Nft {
     }
 }
 
-/// For `map_err`.
-fn failed(what: &'static str, table: &str) -> impl FnOnce(NetlinkError) -> NftError {
-    move |source| NftError { what, table: table.to_owned(), source }
-}
-
-/// What to do about the kernel's refusal.
-fn hint(error: &NetlinkError) -> &'static str {
-    match error.errno() {
-        Some(Errno::EPERM) => " (CAP_NET_ADMIN is needed)",
+/// Adds to a refusal what to do about it.
+fn with_hint(error: NetlinkError) -> NetlinkError {
+    let NetlinkError::Refused(mut refused) = error else { return error };
+    let hint = match refused.errno {
+        Errno::EPERM => " (CAP_NET_ADMIN is needed)",
         // No such family, subsystem, kind of chain, or expression.
-        Some(Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT | Errno::EOPNOTSUPP) => {
+        Errno::EAFNOSUPPORT | Errno::EINVAL | Errno::ENOENT | Errno::EOPNOTSUPP => {
             " (Linux 5.2 with nftables and its NAT is needed; try: modprobe -a nf_tables \
              nft_chain_nat nft_masq)"
         }
         _ => "",
-    }
+    };
+    refused.what.push_str(hint);
+    NetlinkError::Refused(refused)
 }
 
 /// A question about a table of the family `inet`.

@@ -54,18 +54,12 @@ fn a_deleted_table_comes_back() {
 
 #[test]
 fn a_flushed_table_comes_back() {
-    check(
-        "flush table inet humanz",
-        "+ rule in chain forward of nft table inet humanz: iifname \"humanz0\"",
-    );
+    check("flush table inet humanz", "rule missing in chain forward: iifname \"humanz0\"");
 }
 
 #[test]
 fn a_flushed_chain_comes_back() {
-    check(
-        "flush chain inet humanz postrouting",
-        "+ rule in chain postrouting of nft table inet humanz: ip saddr",
-    );
+    check("flush chain inet humanz postrouting", "rule missing in chain postrouting: ip saddr");
 }
 
 #[test]
@@ -79,32 +73,20 @@ fn a_deleted_rule_comes_back() {
         run(&format!("nft delete rule inet humanz postrouting handle {handle}"));
         let differ = reconcile(&nft, &spec());
         assert_eq!(differ.len(), 1);
-        assert!(
-            differ[0]
-                .starts_with("+ rule in chain postrouting of nft table inet humanz: ip6 saddr"),
-            "{differ:?}"
-        );
+        let wanted = "rule missing in chain postrouting: ip6 saddr";
+        assert!(differ[0].contains(wanted), "{differ:?}");
     });
 }
 
 #[test]
 fn a_flushed_set_comes_back() {
-    check(
-        "flush set inet humanz cluster4",
-        "~ set cluster4 of nft table inet humanz: +10.244.0.0/16 +172.16.0.0/12",
-    );
-    check(
-        "flush set inet humanz nodes4",
-        "~ set nodes4 of nft table inet humanz: +192.0.2.1 +192.0.2.2",
-    );
+    check("flush set inet humanz cluster4", "set cluster4: +10.244.0.0/16 +172.16.0.0/12");
+    check("flush set inet humanz nodes4", "set nodes4: +192.0.2.1 +192.0.2.2");
 }
 
 #[test]
 fn elements_added_by_hand_go() {
-    check(
-        "add element inet humanz nodes4 { 192.0.2.100 }",
-        "~ set nodes4 of nft table inet humanz: -192.0.2.100",
-    );
+    check("add element inet humanz nodes4 { 192.0.2.100 }", "set nodes4: -192.0.2.100");
     check("add element inet humanz cluster4 { 192.0.2.0/24 }", ": -192.0.2.0/24");
     check("add element inet humanz cluster6 { fe80::-fe80::9 }", ": -fe80::-fe80::9");
 }
@@ -113,20 +95,17 @@ fn elements_added_by_hand_go() {
 fn rules_and_chains_added_by_hand_go() {
     check(
         "insert rule inet humanz postrouting accept comment \"mine\"",
-        "- rule in chain postrouting of nft table inet humanz: handle",
+        "rule not ours in chain postrouting: handle",
     );
-    check("add chain inet humanz mine", "- chain mine of");
-    check("add set inet humanz mine { type inet_service; }", "- set mine of");
-    check("add map inet humanz mine { type ipv4_addr : verdict; }", "- set mine of");
+    check("add chain inet humanz mine", "chain mine not ours");
+    check("add set inet humanz mine { type inet_service; }", "set mine not ours");
+    check("add map inet humanz mine { type ipv4_addr : verdict; }", "set mine not ours");
 }
 
 #[test]
 fn a_table_that_drops_or_sleeps_is_put_right() {
-    check(
-        "chain inet humanz forward { policy drop; }",
-        "(was: type filter hook forward priority 0; policy drop)",
-    );
-    check("add table inet humanz { flags dormant; }", "no longer dormant");
+    check("chain inet humanz forward { policy drop; }", "policy drop\" and not");
+    check("add table inet humanz { flags dormant; }", ": dormant");
 }
 
 #[test]
@@ -207,8 +186,7 @@ fn a_refused_table_leaves_the_old_one_and_names_the_rule() {
         broken.chains[1].rules[0].matches.push(lost);
         let error = nft.replace(&broken).unwrap_err();
         assert_eq!(error.errno(), Some(nix::errno::Errno::ENOENT));
-        let refused = std::error::Error::source(&error).unwrap().to_string();
-        assert!(refused.contains("ip daddr != @lost"), "{refused}");
+        assert!(error.to_string().contains("ip daddr != @lost"), "{error}");
         assert_eq!(run("nft -a list ruleset"), before);
     });
 }

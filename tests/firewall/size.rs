@@ -35,7 +35,7 @@ fn ten_thousand_hosts_fit_and_one_more_is_one_element() {
         many.node_addresses.insert("203.0.113.9".parse().unwrap());
         many.node_addresses.remove(&"100.64.0.0".parse().unwrap());
         let differ = reconcile(&nft, &many);
-        let line = "~ set nodes4 of nft table inet humanz: +203.0.113.9 -100.64.0.0";
+        let line = "~ nft table inet humanz: set nodes4: +203.0.113.9 -100.64.0.0";
         assert_eq!(differ, [line]);
         assert_eq!(run("nft -a list chains"), table, "the table was not written anew");
     });

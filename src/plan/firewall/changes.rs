@@ -1,6 +1,7 @@
 //! Pure. How a table found differs from the one wanted, and what puts it right.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::linux::nft::{
     Chain, ElementChange, FoundChain, FoundRule, FoundSet, FoundTable, Rule, Ruleset, Set, SetKind,
@@ -179,34 +180,39 @@ fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<Difference> {
 impl Describe for Change {
     fn line(&self) -> Line {
         let table = format!("nft table inet {}", self.table);
-        let chain = |name: &str| format!("chain {name} of {table}");
-        let set = |name: &str| format!("set {name} of {table}");
         match &self.difference {
             Difference::Missing => Line::added(table),
             Difference::Unwanted => Line::removed(table),
-            Difference::Dormant => Line::changed(format!("{table}: no longer dormant")),
-            Difference::ChainMissing(name) => Line::added(chain(name)),
-            Difference::ChainForeign(name) => Line::removed(chain(name)),
+            difference => Line::changed(format!("{table}: {difference}")),
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    /// What was found, as in `chain forward missing`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Difference::Missing => f.write_str("missing"),
+            Difference::Unwanted => f.write_str("not wanted"),
+            Difference::Dormant => f.write_str("dormant"),
+            Difference::ChainMissing(name) => write!(f, "chain {name} missing"),
+            Difference::ChainForeign(name) => write!(f, "chain {name} not ours"),
             Difference::ChainDiffers(name, found, wanted) => {
-                Line::changed(format!("{}: {wanted} (was: {found})", chain(name)))
+                write!(f, "chain {name} is \"{found}\" and not \"{wanted}\"")
             }
-            Difference::RuleMissing(name, rule) => {
-                Line::added(format!("rule in {}: {rule}", chain(name)))
+            Difference::RuleMissing(chain, rule) => {
+                write!(f, "rule missing in chain {chain}: {rule}")
             }
-            Difference::RuleForeign(name, handle, comment) => {
-                let comment = comment.as_ref().map(|text| format!(", {text:?}"));
-                let comment = comment.unwrap_or_default();
-                Line::removed(format!("rule in {}: handle {handle}{comment}", chain(name)))
+            Difference::RuleForeign(chain, handle, comment) => {
+                write!(f, "rule not ours in chain {chain}: handle {handle}")?;
+                comment.iter().try_for_each(|comment| write!(f, ", {comment:?}"))
             }
-            Difference::RulesDisordered(name) => {
-                Line::changed(format!("{}: order of its rules", chain(name)))
-            }
-            Difference::SetMissing(name) => Line::added(set(name)),
-            Difference::SetForeign(name) => Line::removed(set(name)),
-            Difference::SetDiffers(name) => Line::changed(format!("{}: its type", set(name))),
-            Difference::Elements(ElementChange { set: of, added, removed }) => {
-                let elements = [elements('+', added), elements('-', removed)].concat();
-                Line::changed(format!("{}:{elements}", set(&of.name)))
+            Difference::RulesDisordered(chain) => write!(f, "rules out of order in chain {chain}"),
+            Difference::SetMissing(name) => write!(f, "set {name} missing"),
+            Difference::SetForeign(name) => write!(f, "set {name} not ours"),
+            Difference::SetDiffers(name) => write!(f, "set {name} is of another type"),
+            Difference::Elements(ElementChange { set, added, removed }) => {
+                write!(f, "set {}:{}{}", set.name, elements('+', added), elements('-', removed))
             }
         }
     }
@@ -290,8 +296,9 @@ mod tests {
         let mut found = as_wanted();
         spoil(&mut found);
         let changes = changes(Some(&wanted()), Some(&found));
-        let said = changes.iter().map(|change| change.line().to_string());
-        let said: Vec<_> = said.map(|line| line.replace(" of nft table inet humanz", "")).collect();
+        let prefix = "~ nft table inet humanz: ";
+        let said: Vec<_> = changes.iter().map(|change| change.line().to_string()).collect();
+        let said: Vec<_> = said.iter().map(|line| line.strip_prefix(prefix).unwrap()).collect();
         assert_eq!(said, lines);
         let repair = match repair(&changes) {
             Repair::Nothing => "nothing",
@@ -310,50 +317,50 @@ mod tests {
     #[test]
     fn a_flushed_chain_is_noticed_rule_by_rule() {
         let lines = [
-            "+ rule in chain forward: iifname \"humanz0\" counter accept",
-            "+ rule in chain forward: iifname \"humanz1\" counter accept",
+            "rule missing in chain forward: iifname \"humanz0\" counter accept",
+            "rule missing in chain forward: iifname \"humanz1\" counter accept",
         ];
         check(|found| found.chains[0].rules.clear(), &lines, "replace");
     }
 
     #[test]
     fn a_deleted_rule_is_noticed() {
-        let lines = ["+ rule in chain forward: iifname \"humanz0\" counter accept"];
+        let lines = ["rule missing in chain forward: iifname \"humanz0\" counter accept"];
         check(|found| drop(found.chains[0].rules.remove(0)), &lines, "replace");
     }
 
     #[test]
     fn a_rule_added_by_hand_is_noticed() {
         let foreign = FoundRule { handle: 9, comment: None, fingerprint: None };
-        let lines = ["- rule in chain forward: handle 9"];
+        let lines = ["rule not ours in chain forward: handle 9"];
         check(|found| found.chains[0].rules.push(foreign), &lines, "replace");
     }
 
     #[test]
     fn a_rule_that_is_there_twice_is_noticed() {
         let again = found(9, &rule("humanz0"));
-        let lines = ["- rule in chain forward: handle 9, \"from pods\""];
+        let lines = ["rule not ours in chain forward: handle 9, \"from pods\""];
         check(|found| found.chains[0].rules.push(again), &lines, "replace");
     }
 
     #[test]
     fn rules_in_another_order_are_noticed() {
-        let lines = ["~ chain forward: order of its rules"];
+        let lines = ["rules out of order in chain forward"];
         check(|found| found.chains[0].rules.reverse(), &lines, "replace");
     }
 
     #[test]
     fn a_policy_changed_by_hand_is_noticed() {
         let drop = Some(Base { policy: Policy::Drop, ..base() });
-        let lines = ["~ chain forward: type filter hook forward priority 0; policy accept (was: \
-                      type filter hook forward priority 0; policy drop)"];
+        let lines = ["chain forward is \"type filter hook forward priority 0; policy drop\" and \
+                      not \"type filter hook forward priority 0; policy accept\""];
         check(|found| found.chains[0].base = drop, &lines, "replace");
     }
 
     #[test]
     fn a_host_that_came_and_one_that_went_change_elements_only() {
         let elements = ranges(&["192.0.2.1", "192.0.2.9"]);
-        let lines = ["~ set nodes4: +192.0.2.2 -192.0.2.9"];
+        let lines = ["set nodes4: +192.0.2.2 -192.0.2.9"];
         check(|found| found.sets[1].elements = elements, &lines, "elements");
     }
 
@@ -361,35 +368,31 @@ mod tests {
     fn many_elements_are_counted() {
         let first: std::net::IpAddr = "198.51.100.1".parse().unwrap();
         let next = |n| AddressRange::single(crate::net::subnet::offset(first, n));
-        let lines = ["~ set nodes4: -9 elements"];
+        let lines = ["set nodes4: -9 elements"];
         check(|found| found.sets[1].elements.extend((0..9).map(next)), &lines, "elements");
     }
 
     #[test]
     fn a_range_that_differs_is_a_new_table() {
-        let lines = ["~ set cluster4: +10.0.0.1"];
+        let lines = ["set cluster4: +10.0.0.1"];
         check(|found| found.sets[0].elements.clear(), &lines, "replace");
     }
 
     #[test]
     fn sets_and_chains_that_are_missing_foreign_or_of_another_kind_are_noticed() {
-        let lines = ["+ set cluster4"];
+        let lines = ["set cluster4 missing"];
         check(|found| drop(found.sets.remove(0)), &lines, "replace");
-        check(|found| found.sets[1].holds = None, &["~ set nodes4: its type"], "replace");
-        check(|found| found.chains.clear(), &["+ chain forward"], "replace");
+        check(|found| found.sets[1].holds = None, &["set nodes4 is of another type"], "replace");
+        check(|found| found.chains.clear(), &["chain forward missing"], "replace");
         let mine = FoundChain { name: "mine".to_owned(), base: None, rules: Vec::new() };
-        check(|found| found.chains.push(mine), &["- chain mine"], "replace");
+        check(|found| found.chains.push(mine), &["chain mine not ours"], "replace");
         let other = FoundSet { name: "x".to_owned(), holds: None, elements: BTreeSet::new() };
-        check(|found| found.sets.push(other), &["- set x"], "replace");
+        check(|found| found.sets.push(other), &["set x not ours"], "replace");
     }
 
     #[test]
     fn a_table_switched_off_is_noticed() {
-        check(
-            |found| found.dormant = true,
-            &["~ nft table inet humanz: no longer dormant"],
-            "replace",
-        );
+        check(|found| found.dormant = true, &["dormant"], "replace");
     }
 
     #[test]
