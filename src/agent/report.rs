@@ -27,17 +27,33 @@ impl Report {
         change: &impl Describe,
         apply: impl FnOnce() -> Result<(), E>,
     ) {
-        let line = change.line();
+        self.carry_out(vec![change.line()], apply);
+    }
+
+    /// Carries out changes that `apply` makes all at once or not at all.
+    pub fn apply_together<E: Into<anyhow::Error>>(
+        &mut self,
+        changes: &[impl Describe],
+        apply: impl FnOnce() -> Result<(), E>,
+    ) {
+        self.carry_out(changes.iter().map(Describe::line).collect(), apply);
+    }
+
+    fn carry_out<E: Into<anyhow::Error>>(
+        &mut self,
+        lines: Vec<Line>,
+        apply: impl FnOnce() -> Result<(), E>,
+    ) {
         let done = if self.dry { Ok(()) } else { apply().map_err(Into::into) };
-        match done {
-            Ok(()) => {
-                if !self.dry {
-                    log::info!("{}", line.past());
-                }
-                self.lines.push(line);
-            }
-            Err(error) => self.failed(format!("{}: {error:#}", line.attempt())),
+        if let Err(error) = done {
+            let error: anyhow::Error = error;
+            let attempts: Vec<String> = lines.iter().map(Line::attempt).collect();
+            return self.failed(format!("{}: {error:#}", attempts.join(", ")));
         }
+        if !self.dry {
+            lines.iter().for_each(|line| log::info!("{}", line.past()));
+        }
+        self.lines.extend(lines);
     }
 
     /// Something that could not be looked at or done.
@@ -65,12 +81,21 @@ pub struct Standing {
 impl Standing {
     /// `now` is everything that is wrong at this moment.
     pub fn tell(&mut self, level: log::Level, now: BTreeSet<String>) {
-        for began in now.difference(&self.told) {
-            log::log!(level, "{began}");
-        }
-        for ended in self.told.difference(&now) {
-            log::info!("no longer: {ended}");
-        }
+        tell(level, "", now.difference(&self.told));
+        tell(log::Level::Info, "no longer: ", self.told.difference(&now));
         self.told = now;
+    }
+}
+
+/// How many lines of one kind are written at once; with many hosts a fault can concern them all.
+const LINES: usize = 20;
+
+fn tell<'a>(level: log::Level, prefix: &str, mut texts: impl Iterator<Item = &'a String>) {
+    for text in texts.by_ref().take(LINES) {
+        log::log!(level, "{prefix}{text}");
+    }
+    let more = texts.count();
+    if more > 0 {
+        log::log!(level, "{prefix}{more} more of this kind");
     }
 }

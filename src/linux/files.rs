@@ -1,6 +1,6 @@
 //! Files that others read while we write them.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -26,19 +26,15 @@ pub fn holds(path: &Path, bytes: &[u8]) -> bool {
     fs::read(path).is_ok_and(|found| found == bytes)
 }
 
-/// `a` and `b` hold the same; a missing `b` does not.
+/// `copy` is what [`copy_executable`] made of `from` as it is now: as long, and as old. Nothing is
+/// read, so that it can be asked often.
 ///
 /// # Errors
-/// `a` cannot be read.
-pub fn same_content(a: &Path, b: &Path) -> Result<bool, FileError> {
-    let (Ok(length_a), Ok(length_b)) = (fs::metadata(a), fs::metadata(b)) else {
-        return Ok(false);
-    };
-    if length_a.len() != length_b.len() {
-        return Ok(false);
-    }
-    let bytes = fs::read(a).map_err(failed("read", a))?;
-    Ok(holds(b, &bytes))
+/// `from` cannot be looked at.
+pub fn is_copy(from: &Path, copy: &Path) -> Result<bool, FileError> {
+    let stamp = |metadata: Metadata| Ok((metadata.len(), metadata.modified()?));
+    let original = fs::metadata(from).and_then(stamp).map_err(failed("look at", from))?;
+    Ok(fs::symlink_metadata(copy).and_then(stamp).is_ok_and(|found| found == original))
 }
 
 /// Puts `bytes` into the place of `path`, wholly or not at all, and on the disk; makes the
@@ -67,15 +63,17 @@ pub fn replace_watched(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileE
     file.write_all_at(bytes, 0).map_err(failed("write", path))
 }
 
-/// Puts a copy of the executable `from` into the place of `path`, also while that one runs.
+/// Puts a copy of the executable `from`, as old as that, into the place of `path`, also while
+/// `path` runs.
 ///
 /// # Errors
 /// [`FileError`].
 pub fn copy_executable(from: &Path, path: &Path) -> Result<(), FileError> {
     swap_in(path, |new| {
         fs::copy(from, new)?;
-        let file = File::open(new)?;
+        let file = OpenOptions::new().append(true).open(new)?;
         file.set_permissions(Permissions::from_mode(0o755))?;
+        file.set_modified(fs::metadata(from)?.modified()?)?;
         file.sync_all()
     })
 }

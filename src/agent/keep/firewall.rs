@@ -61,7 +61,7 @@ fn keep_table(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
     if changes.is_empty() {
         return;
     }
-    report.apply(&Mend(&changes), || match (repair(&changes), &wanted) {
+    report.apply_together(&changes, || match (repair(&changes), &wanted) {
         (Repair::Elements(elements), _) => nft.change_elements(AGENT_TABLE, &elements),
         (Repair::Replace, Some(wanted)) => nft.replace(wanted),
         (Repair::Delete, _) => nft.delete(AGENT_TABLE),
@@ -115,24 +115,6 @@ impl Describe for Foreign<'_> {
         match action {
             Action::Insert => Line::added(what),
             Action::Remove(_) => Line::removed(what),
-        }
-    }
-}
-
-/// Everything that differs in our table, put right by one transaction.
-struct Mend<'a>(&'a [Change]);
-
-impl Describe for Mend<'_> {
-    fn line(&self) -> Line {
-        let table = format!("nft table inet {AGENT_TABLE}");
-        match self.0 {
-            [Change { difference: Difference::Missing, .. }] => Line::added(table),
-            [Change { difference: Difference::Unwanted, .. }] => Line::removed(table),
-            changes => {
-                let differences: Vec<String> =
-                    changes.iter().map(|change| change.difference.to_string()).collect();
-                Line::changed(format!("{table} ({})", differences.join("; ")))
-            }
         }
     }
 }

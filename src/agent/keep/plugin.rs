@@ -38,7 +38,7 @@ pub fn keep(pass: &Pass<'_>, report: &mut Report) -> bool {
     let directory = plugin.parent().unwrap_or(Path::new("/"));
     let copy = directory.join(COPY);
     let own = Path::new("/proc/self/exe");
-    match files::same_content(own, &copy) {
+    match files::is_copy(own, &copy) {
         Ok(true) => {}
         Ok(false) => report.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
         Err(error) => report.failed(error),
