@@ -14,6 +14,7 @@ mod keep;
 mod names;
 mod notify;
 mod pass;
+mod preflight;
 pub mod reach;
 mod report;
 mod serve;
@@ -31,7 +32,7 @@ use argh::FromArgs;
 
 use cli::{Arguments, Command};
 use exit::Exit;
-use settings::Settings;
+use settings::{Fault, Settings};
 
 /// Runs the agent with the arguments behind its name; `--help` documents the exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
@@ -55,15 +56,21 @@ fn run(arguments: &Arguments) -> Result<(), Exit> {
     }
     let given = arguments.given();
     let environment = |name: &str| std::env::var(name).ok();
-    let settings = settings::read(&given, &environment).map_err(|faults| {
-        let lines: Vec<String> = faults.iter().map(|fault| format!("  {fault}")).collect();
-        let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
-        Exit::new(exit::SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))
-    })?;
+    let settings = settings::read(&given, &environment).map_err(|faults| wrong(&faults))?;
+    let faults = preflight::faults(&settings);
+    if !faults.is_empty() {
+        return Err(wrong(&faults));
+    }
     match &arguments.command {
         Some(Command::CheckConfig(_)) => say(&effective(&given, &environment)),
         None => serve(settings, arguments),
     }
+}
+
+fn wrong(faults: &[Fault]) -> Exit {
+    let lines: Vec<String> = faults.iter().map(|fault| format!("  {fault}")).collect();
+    let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
+    Exit::new(exit::SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))
 }
 
 /// Every setting with the value that holds, as `NAME=value` lines.

@@ -85,6 +85,12 @@ impl Standing {
         tell(log::Level::Info, "no longer: ", self.told.difference(&now));
         self.told = now;
     }
+
+    /// `more` is wrong besides, as far as was looked.
+    pub fn add(&mut self, level: log::Level, more: BTreeSet<String>) {
+        tell(level, "", more.difference(&self.told));
+        self.told.extend(more);
+    }
 }
 
 /// How many lines of one kind are written at once; with many hosts a fault can concern them all.

@@ -295,12 +295,17 @@ impl Agent {
         if look == Look::ALL {
             state.resync_at = now + self.settings.resync;
         }
-        state.failures.tell(log::Level::Error, report.failures().iter().cloned().collect());
-        if report.failures().is_empty() {
-            state.retry = RETRY;
+        let failures = report.failures().iter().cloned();
+        if look == Look::ALL {
+            state.failures.tell(log::Level::Error, failures.collect());
         } else {
+            state.failures.add(log::Level::Error, failures.collect());
+        }
+        if !report.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);
             state.retry = (state.retry * 2).min(self.settings.resync);
+        } else if look == Look::ALL {
+            state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
         self.source.publish(attributes(&seen));

@@ -1,15 +1,17 @@
 //! The start: who this host is, the threads that wake the loop, the loop.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
-use crate::agent::exit::Exit;
+use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::names::Names;
 use crate::agent::pass::World;
@@ -38,6 +40,7 @@ pub fn serve(settings: Settings, once: bool) -> Result<(), Exit> {
         .context("watch for signals")?;
     let world = world(&settings)?;
     make_state_dir(&settings.state_dir, &world.machine_id)?;
+    let _lock = lock(&settings.state_dir)?;
     watch_kernel(&settings.bridge, &wakes)?;
     let resolved = wakes.clone();
     let names =
@@ -94,6 +97,22 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
     Ok(())
 }
 
+/// Keeps a second agent from serving this host. Gone with the process, however it ends.
+fn lock(state_dir: &Path) -> Result<Flock<File>, Exit> {
+    let path = state_dir.join("lock");
+    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        let what = format!("lock {}: {errno}", path.display());
+        match errno {
+            Errno::EWOULDBLOCK => Exit::new(
+                exit::FAILURE,
+                format!("another humanz-agent serves this host ({} is locked)", path.display()),
+            ),
+            _ => Exit::new(exit::FAILURE, what),
+        }
+    })
+}
+
 fn own_machine_id(state_dir: &Path) -> PathBuf {
     state_dir.join("machine-id")
 }
@@ -101,26 +120,33 @@ fn own_machine_id(state_dir: &Path) -> PathBuf {
 /// Starts the threads that hear the kernel.
 fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>) -> Result<(), Exit> {
     for protocol in [Protocol::Route, Protocol::Netfilter] {
-        let mut events = Events::open(protocol).context("watch the kernel")?;
+        let events = Events::open(protocol).context("watch the kernel")?;
         let (bridge, wakes) = (bridge.clone(), wakes.clone());
-        let hear = move || {
-            loop {
-                match events.wait() {
-                    Ok(batch) => hear(&batch, &bridge, &wakes),
-                    Err(error) => {
-                        log::error!(
-                            "{error}: changes in the kernel are noticed at the next full pass only"
-                        );
-                        return;
-                    }
-                }
-            }
-        };
         let name = thread::Builder::new().name("kernel".into());
-        name.spawn(hear).context("start a thread")?;
+        name.spawn(move || hear_for_ever(events, protocol, &bridge, &wakes))
+            .context("start a thread")?;
     }
     Ok(())
 }
+
+/// Hands on what is heard; a socket that breaks is replaced, and everything looked at.
+fn hear_for_ever(mut events: Events, protocol: Protocol, bridge: &IfName, wakes: &Sender<Wake>) {
+    loop {
+        let heard = events.wait().map(|batch| hear(&batch, bridge, wakes));
+        if let Err(error) = heard {
+            log::error!("watch the kernel: {error}; watching anew");
+            thread::sleep(WATCH_AGAIN);
+            match Events::open(protocol) {
+                Ok(opened) => events = opened,
+                Err(error) => log::error!("watch the kernel: {error}"),
+            }
+            send(wakes, Wake::Kernel(Look::ALL));
+        }
+    }
+}
+
+/// Wait before a broken socket is replaced.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 fn hear(events: &[Event], bridge: &IfName, wakes: &Sender<Wake>) {
     let look = events.iter().map(|event| look_for(event, bridge)).fold(Look::default(), Look::and);

@@ -4,12 +4,13 @@ use crate::agent::host::Facts;
 use crate::agent::pass::Pass;
 use crate::agent::report::Report;
 use crate::linux::sysctl;
+use crate::net::Family;
 use crate::plan::{Describe, Line};
 
 /// A sysctl that must change.
 struct Change {
     key: String,
-    value: &'static str,
+    value: String,
 }
 
 impl Describe for Change {
@@ -23,14 +24,37 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
     if !pass.settings.manage_sysctl {
         return;
     }
+    keep_neighbours(pass, report);
     for (key, value) in wanted(pass, facts) {
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
             Ok(_) => {
-                let change = Change { key, value };
-                report.apply(&change, || sysctl::write(&change.key, change.value));
+                let change = Change { key, value: value.to_owned() };
+                report.apply(&change, || sysctl::write(&change.key, &change.value));
             }
             Err(error) => report.failed(error),
+        }
+    }
+}
+
+/// Makes room for every other host in the table of neighbours: with the kernel's limit of 1024, the
+/// hosts of a large segment push each other out, and packets are lost. Never makes it smaller.
+///
+/// Only the host's own namespace has these settings (kernel: net/core/neighbour.c).
+fn keep_neighbours(pass: &Pass<'_>, report: &mut Report) {
+    let hosts = pass.peers.map_or(0, |peers| peers.by_name.len());
+    for (family, _) in pass.subnets.entries() {
+        let family = match family {
+            Family::V4 => "ipv4",
+            Family::V6 => "ipv6",
+        };
+        for (limit, least) in [(3, 4 * hosts), (2, 2 * hosts), (1, hosts)] {
+            let key = format!("net/{family}/neigh/default/gc_thresh{limit}");
+            let found = sysctl::read(&key).ok().and_then(|text| text.parse::<usize>().ok());
+            if found.is_some_and(|found| found < least) {
+                let change = Change { key, value: least.to_string() };
+                report.apply(&change, || sysctl::write(&change.key, &change.value));
+            }
         }
     }
 }

@@ -1,0 +1,75 @@
+//! Faults of the settings that only this host shows: files, the bridge's name, its own addresses.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::agent::settings::{Fault, Settings, Source};
+use crate::linux::rtnl::Rtnl;
+
+/// Every setting that does not fit this host. What cannot be looked at is no fault: the start
+/// will tell.
+pub fn faults(settings: &Settings) -> Vec<Fault> {
+    let mut faults = unreadable_files(settings);
+    if let Ok(rtnl) = Rtnl::open() {
+        faults.extend(foreign_bridge(settings, &rtnl));
+        faults.extend(pool_around_host(settings, &rtnl));
+    }
+    faults
+}
+
+fn unreadable_files(settings: &Settings) -> Vec<Fault> {
+    let Source::Etcd { server, .. } = &settings.source else { return Vec::new() };
+    let files = [
+        ("ETCD_CACERT", &server.ca),
+        ("ETCD_CERT", &server.cert),
+        ("ETCD_KEY", &server.key),
+        ("ETCD_PASSWORD_FILE", &server.password_file),
+    ];
+    let fault = |(variable, path): (&'static str, &Option<PathBuf>)| {
+        let path = path.as_ref()?;
+        let error = File::open(path).err()?;
+        Some(Fault {
+            variable,
+            value: path.display().to_string(),
+            wrong: format!("cannot be read: {error}"),
+        })
+    };
+    files.into_iter().filter_map(fault).collect()
+}
+
+fn foreign_bridge(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {
+    let link = rtnl.link(&settings.bridge).ok().flatten()?;
+    let kind = match link.kind.as_deref() {
+        Some("bridge") => return None,
+        Some(kind) => format!("a {kind}"),
+        None => "a physical device".to_owned(),
+    };
+    Some(Fault {
+        variable: "BRIDGE_NAME",
+        value: settings.bridge.to_string(),
+        wrong: format!("this interface exists and is {kind}, not a bridge; choose another name"),
+    })
+}
+
+/// The pool covers an address of this host: it could no longer reach its own segment.
+fn pool_around_host(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {
+    let bridge = rtnl.link(&settings.bridge).ok().flatten().map(|link| link.index);
+    let addresses = rtnl.addresses(None).ok()?;
+    let mut foreign = addresses.iter().filter(|found| Some(found.index) != bridge);
+    let (pool, found) = foreign.find_map(|found| {
+        let mut pools = settings.pools.iter().map(|pool| pool.network());
+        pools.find(|pool| pool.contains(found.address.ip())).map(|pool| (pool, found))
+    })?;
+    let link = rtnl.link_by_index(found.index).ok().flatten();
+    let link = link.map_or("an interface".to_owned(), |link| link.name.to_string());
+    let variable = if pool.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
+    Some(Fault {
+        variable,
+        value: pool.to_string(),
+        wrong: format!(
+            "contains {}, an address of this host on {link}; choose a pool that nobody uses, or \
+             remove {link} if it is left from another pod network",
+            found.address
+        ),
+    })
+}
