@@ -1,20 +1,17 @@
 //! ADD: plugs a pod into the bridge.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use nix::errno::Errno;
 
 use super::attach::{self, Site};
 use super::frame::Call;
-use super::{bridge, claim, failure, identity, masquerade};
+use super::{bridge, claim, failure, identity, masquerade, netns};
 use crate::cni;
-use crate::cni::env::Netns;
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::linux::link::{self, Port, Which};
-use crate::linux::netns::{NetNs, NetNsError};
 use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
 use crate::plan::pod::{Assigned, Attachment, Identity, kernel_route, routes};
@@ -28,7 +25,7 @@ const POD_INTERFACE: usize = 2;
 /// Every code of [`crate::cni::error::code`] but those of the other verbs.
 pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let conf = &add.conf;
-    let netns = open(&add.netns)?;
+    let netns = netns::open(&add.netns)?;
     let sets = claim::sets(conf)?;
     let gateways = claim::gateways(&sets);
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
@@ -73,19 +70,6 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     attached.keep();
     reservation.commit();
     Ok(())
-}
-
-/// The pod's namespace: not the plugin's own, unless the runtime says that it may be.
-fn open(netns: &Netns) -> Result<NetNs, CniError> {
-    let refused = |error: NetNsError| CniError::netns(failure::chain(&error));
-    let opened = NetNs::open(Path::new(&netns.path)).map_err(refused)?;
-    if !netns.may_be_own && NetNs::current().and_then(|own| own.is(&opened)).map_err(refused)? {
-        return Err(CniError::netns(format!(
-            "CNI_NETNS {} is the host's own network namespace, not a container's",
-            netns.path
-        )));
-    }
-    Ok(opened)
 }
 
 /// The host's end of the attachment exists already.

@@ -2,16 +2,15 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::path::Path;
 
-use super::failure;
 use super::frame::{self, Call, Streams};
+use super::{failure, netns};
 use crate::cni::env::Netns;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::{Add, Request, Role};
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::linux::link::{self, Change, Link, Which};
-use crate::linux::netns::{NetNs, NetNsError};
+use crate::linux::netns::NetNsError;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{Family, IfName, subnet};
 
@@ -44,8 +43,7 @@ struct Pod {
 impl Pod {
     fn enter(netns: &Netns) -> Result<Pod, CniError> {
         let refused = |error: NetNsError| CniError::netns(failure::chain(&error));
-        let opened = NetNs::open(Path::new(&netns.path)).map_err(refused)?;
-        let rtnl = opened.run(Rtnl::open).map_err(refused)?;
+        let rtnl = netns::open(netns)?.run(Rtnl::open).map_err(refused)?;
         let rtnl = rtnl.map_err(|error| failure::internal("talk to the kernel", &error))?;
         Ok(Pod { rtnl, path: netns.path.clone() })
     }

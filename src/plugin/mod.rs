@@ -21,6 +21,7 @@ mod gc;
 mod log;
 pub mod loopback;
 mod masquerade;
+mod netns;
 mod status;
 
 use std::ffi::OsString;

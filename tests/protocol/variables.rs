@@ -120,6 +120,11 @@ fn the_plugins_own_namespace_is_refused_before_anything_is_done() {
     call.refused(&machine).says(8, &["CNI_NETNS", "/proc/self/ns/net"]);
     assert_eq!(machine.node.run("ip -o link").ok(), before);
     assert_eq!(machine.reserved(), Vec::<String>::new());
+    machine.node.run("ip link set lo down").ok();
+    let call = Call::new("loopback", "ADD").with("CNI_NETNS", "/proc/self/ns/net");
+    call.refused(&machine).says(8, &["CNI_NETNS", "/proc/self/ns/net"]);
+    let shown = machine.node.run("ip link show lo").ok();
+    assert!(!shown.contains("LOOPBACK,UP"), "{shown}");
     for leave in ["1", "true", "TRUE"] {
         let call = Call::new("loopback", "ADD").with("CNI_NETNS", "/proc/self/ns/net");
         call.with("CNI_NETNS_OVERRIDE", leave).answer(&machine);
