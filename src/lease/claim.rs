@@ -1,5 +1,10 @@
 //! Pure. What this host must write so that its subnets are its own.
 
+pub mod python;
+pub mod refusal;
+#[cfg(test)]
+mod tests;
+
 use std::time::SystemTime;
 
 use ipnetwork::IpNetwork;
@@ -10,7 +15,7 @@ use super::identity::{Attributes, Identity, Lease, Network, node_record};
 use super::records::{Alive, Key, NodeName};
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::net::subnet;
+use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 
 /// This host's side of the claim.
@@ -60,10 +65,7 @@ pub enum Step {
 /// A subnet is, in this order: the one this host uses; the one etcd has for it; the one it claims;
 /// the one it remembers; a free one. One that another host claims is none of these.
 pub fn next(found: &Snapshot, own: &Claimant) -> Step {
-    let refusal = outside_pool(found, own)
-        .or_else(|| config_refusal(found, &own.network))
-        .or_else(|| holder_refusal(found, own));
-    if let Some(refusal) = refusal {
+    if let Some(refusal) = refusal::of(found, own) {
         return Step::Refused(refusal);
     }
     let mut lease = Lease::default();
@@ -72,14 +74,10 @@ pub fn next(found: &Snapshot, own: &Claimant) -> Step {
         let subnet = match standing(found, own, family) {
             Ok(Some(subnet)) => subnet,
             Ok(None) => {
-                if !shown(found, own) {
-                    return Step::ShowLife;
-                }
-                let Some(ticket) = own.ticket else { return Step::Draw };
                 fresh = true;
-                match choose::next_free(pool, ticket, taken(found, &own.identity.name)) {
+                match choose(found, own, pool) {
                     Ok(subnet) => subnet,
-                    Err(full) => return Step::Refused(exhausted(found, own, full)),
+                    Err(step) => return step,
                 }
             }
             Err(refusal) => return Step::Refused(refusal),
@@ -90,6 +88,23 @@ pub fn next(found: &Snapshot, own: &Claimant) -> Step {
         Some(_) if !shown(found, own) => Step::ShowLife,
         Some(transaction) => Step::Write { transaction, lease, fresh },
         None => Step::Held(lease),
+    }
+}
+
+/// A free subnet of `pool`, or what must be done first.
+fn choose(found: &Snapshot, own: &Claimant, pool: &Pool) -> Result<IpNetwork, Step> {
+    if !shown(found, own) {
+        return Err(Step::ShowLife);
+    }
+    let ticket = own.ticket.ok_or(Step::Draw)?;
+    let chosen = choose::next_free(pool, ticket, taken(found, &own.identity.name))
+        .map_err(|full| Step::Refused(refusal::exhausted(found, own, full)))?;
+    // A host of the Python agent that draws the number of a slot takes that slot, so no other slot
+    // than the drawn one is safe, until the numbers have run past the pool.
+    let drawn = u32::try_from(ticket).ok().filter(|ticket| *ticket < pool.slots());
+    match drawn {
+        Some(slot) if chosen != pool.subnet(slot) && python::exist(found) => Err(Step::Draw),
+        _ => Ok(chosen),
     }
 }
 
@@ -120,61 +135,6 @@ pub fn release(found: &Snapshot, own: &Claimant, lease: &Lease) -> Transaction {
         transaction.delete(text);
     }
     transaction
-}
-
-/// Another host, of the Python agent, that has one of the subnets of `lease`.
-///
-/// It takes its number and writes its key in two steps without looking, so it can take a subnet
-/// that this host claimed in between; and it never gives way.
-pub fn taken_by_python(found: &Snapshot, own: &NodeName, lease: &Lease) -> Option<NodeName> {
-    let others = found.hosts.iter().filter(|(host, _)| *host != own && is_python(found, host));
-    let mut overlapping = others.filter(|(_, stored)| {
-        lease.subnets.iter().any(|subnet| subnet::overlap(*subnet, stored.value))
-    });
-    overlapping.next().map(|(host, _)| host.clone())
-}
-
-/// Some host runs the Python agent.
-pub fn has_python_hosts(found: &Snapshot) -> bool {
-    found.hosts.keys().any(|host| is_python(found, host))
-}
-
-fn is_python(found: &Snapshot, host: &NodeName) -> bool {
-    !found.nodes.contains_key(host)
-}
-
-/// The settings of the network in etcd differ from this host's.
-pub fn config_refusal(found: &Snapshot, network: &Network) -> Option<LeaseError> {
-    let key = network.key(&Key::Config);
-    if let Some(fault) = found.faults.get(key.as_str()) {
-        return Some(LeaseError::ConfigBroken { key, reason: fault.what.clone() });
-    }
-    let (variable, theirs, ours) = found.config.as_ref()?.value.difference(&network.config(""))?;
-    Some(LeaseError::ConfigMismatch { variable, theirs, ours, key })
-}
-
-/// A subnet that etcd has for this host is not in the pool, and it does not use another one.
-fn outside_pool(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
-    let pools = own.network.pools.entries().filter(|(family, _)| own.keep.get(*family).is_none());
-    let mut told =
-        pools.filter_map(|(family, pool)| Some((told(found, own, family)?, pool.network())));
-    let ((key, subnet), pool) =
-        told.find(|((_, subnet), pool)| !subnet::contains(*pool, *subnet))?;
-    Some(LeaseError::OutsidePool { subnet, key: own.network.key(&key), pool })
-}
-
-/// The name is in use by another machine whose agent runs.
-fn holder_refusal(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
-    let host = own.identity.name.clone();
-    let alive = &found.alive.get(&host)?.value;
-    let node = found.nodes.get(&host);
-    let addresses = node.map(|node| node.value.addresses).unwrap_or_default();
-    (*alive.machine_id != own.identity.machine_id).then(|| LeaseError::HeldByOther {
-        host,
-        machine_id: alive.machine_id.to_string(),
-        addresses,
-        since: alive.since.to_string(),
-    })
 }
 
 /// The subnet of `family` that this host already has a right to.
@@ -213,36 +173,40 @@ fn told(found: &Snapshot, own: &Claimant, family: Family) -> Option<(Key, IpNetw
     node.value.subnets.get(family).map(|subnet| (Key::Node(name.clone()), *subnet))
 }
 
-/// The other host that has a right to (a part of) `subnet`: who claims it; or whose key says it,
-/// unless this host's key says the same and nobody claimed it.
+/// The other host that has a right to (a part of) `subnet`.
+///
+/// If this host's keys say nothing about the subnet: whoever has it or claims it. If they do: only
+/// who has it and claims it too; a claim alone, or a key without a claim, takes it from nobody.
 fn owner(found: &Snapshot, own: &NodeName, subnet: IpNetwork) -> Option<NodeName> {
+    let has =
+        |host: &NodeName| subnets_of(found, host).any(|theirs| subnet::overlap(theirs, subnet));
+    let ours = subnets_of(found, own).any(|had| had == subnet);
+    let claimed = found.claims.get(&subnet).is_some_and(|claim| claim.value == *own);
     let mut claims = found.claims.iter();
-    let claim = claims.find(|(claimed, by)| by.value != *own && subnet::overlap(**claimed, subnet));
-    if let Some((_, by)) = claim {
-        return Some(by.value.clone());
+    let claim = claims.find(|(theirs, claim)| {
+        claim.value != *own && subnet::overlap(**theirs, subnet) && (!ours || has(&claim.value))
+    });
+    if let Some((_, claim)) = claim {
+        return Some(claim.value.clone());
     }
-    let ours = found.claims.get(&subnet).is_some_and(|claim| claim.value == *own)
-        || found.hosts.get(own).is_some_and(|stored| stored.value == subnet);
-    let mut hosts = found.hosts.iter();
-    let host = hosts.find(|(host, stored)| *host != own && subnet::overlap(stored.value, subnet));
-    host.filter(|_| !ours).map(|(host, _)| host.clone())
+    let mut hosts = found.hosts.keys();
+    let host = hosts.find(|host| *host != own && has(host));
+    host.filter(|_| !ours && !claimed).cloned()
+}
+
+/// The subnets that etcd has for a host.
+fn subnets_of<'a>(found: &'a Snapshot, host: &NodeName) -> impl Iterator<Item = IpNetwork> + 'a {
+    let key = found.hosts.get(host).map(|stored| stored.value);
+    let told = found.nodes.get(host).into_iter();
+    key.into_iter().chain(told.flat_map(|node| node.value.subnets.iter().copied()))
 }
 
 /// What other hosts have or claim.
 fn taken<'a>(found: &'a Snapshot, own: &'a NodeName) -> impl Iterator<Item = IpNetwork> + 'a {
-    let hosts = found.hosts.iter().filter(move |(host, _)| *host != own);
+    let names = found.hosts.keys().chain(found.nodes.keys());
+    let had = names.filter(move |host| *host != own).flat_map(|host| subnets_of(found, host));
     let claims = found.claims.iter().filter(move |(_, claim)| claim.value != *own);
-    let told = found.nodes.iter().filter(move |(host, _)| *host != own);
-    hosts.map(|(_, stored)| stored.value).chain(claims.map(|(claimed, _)| *claimed)).chain(
-        told.flat_map(|(_, node)| node.value.subnets.v4.into_iter().chain(node.value.subnets.v6)),
-    )
-}
-
-fn exhausted(found: &Snapshot, own: &Claimant, full: choose::Full) -> LeaseError {
-    let hosts = found.hosts.keys().filter(|host| **host != own.identity.name);
-    let gone = |host: &&NodeName| !is_python(found, host) && !found.alive.contains_key(*host);
-    let choose::Full { pool, slots, taken } = full;
-    LeaseError::Exhausted { pool, slots, taken, dead: hosts.filter(gone).cloned().collect() }
+    had.chain(claims.map(|(claimed, _)| *claimed))
 }
 
 /// What makes etcd say that this host holds `lease`; `None` if it does.

@@ -43,13 +43,18 @@ pub fn foresee(found: &Snapshot, own: &Claimant) -> Result<Foreseen, LeaseError>
     Arc::make_mut(&mut found.alive).insert(own.identity.name.clone(), stored);
     own.shown = true;
     own.ticket = own.ticket.or(Some(1));
-    match claim::next(&found, &own) {
-        Step::Refused(error) => Err(error),
-        Step::Write { lease, fresh: true, .. } => Ok(Foreseen::Chosen(lease)),
-        Step::Write { lease, .. } => Ok(Foreseen::Repaired(lease)),
-        Step::Held(lease) => Ok(Foreseen::Held(lease)),
-        Step::ShowLife | Step::Draw => {
-            unreachable!("the sign of life is shown and the ticket is drawn")
-        }
+    loop {
+        return match claim::next(&found, &own) {
+            Step::Refused(error) => Err(error),
+            Step::Write { lease, fresh: true, .. } => Ok(Foreseen::Chosen(lease)),
+            Step::Write { lease, .. } => Ok(Foreseen::Repaired(lease)),
+            Step::Held(lease) => Ok(Foreseen::Held(lease)),
+            Step::ShowLife => unreachable!("the sign of life is shown"),
+            // There is no end to the numbers, but to the slots that they must not pass over.
+            Step::Draw => {
+                own.ticket = own.ticket.map(|ticket| ticket + 1);
+                continue;
+            }
+        };
     }
 }

@@ -227,3 +227,6 @@ fn next_hop(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -208,3 +208,6 @@ fn size(transaction: &Transaction) -> usize {
     };
     transaction.writes.iter().map(bytes).sum()
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,3 +210,87 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::lease::records::Roots;
+    use crate::lease::snapshot::Raw;
+    use crate::net::subnet;
+
+    fn saved() -> Saved {
+        let roots =
+            Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() };
+        let mut snapshot = Snapshot::default();
+        let config = r#"{"schema":1,"id":"a","ipSubnet":"10.0.0.0/16","ipSubnetMargin":8,"backend":"direct"}"#;
+        let node = r#"{"schema":1,"machineId":"m2","bootId":"b","version":"0.1.0","subnets":["10.0.2.0/24"],"addresses":["192.0.2.2"],"backend":"direct","mtu":1500,"later":true}"#;
+        for (key, value, created, modified) in [
+            ("/z/config", config, 2, 2),
+            ("/h/h2", "10.0.2.0/24", 3, 5),
+            ("/z/nodes/h2", node, 4, 4),
+            ("/z/subnets/4/10.0.2.0-24", "h2", 4, 4),
+        ] {
+            let raw = Raw { key: key.as_bytes(), value: value.as_bytes(), created, modified };
+            snapshot.put(&roots, raw);
+        }
+        let mut lease = Lease::default();
+        lease.subnets.v4 = subnet::parse("10.0.1.0/24").ok();
+        Saved {
+            host: "h1".parse().unwrap(),
+            machine_id: "m1".to_owned(),
+            lease,
+            snapshot: Arc::new(snapshot),
+        }
+    }
+
+    #[test]
+    fn it_comes_back_as_it_was_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        assert_eq!(Saved::load(&path).unwrap(), None);
+        saved().save(&path).unwrap();
+        assert_eq!(Saved::load(&path).unwrap(), Some(saved()));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing lies beside it");
+        serde_json::from_slice::<serde_json::Value>(&fs::read(&path).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_and_moved_out_of_the_way() {
+        let whole = saved().to_text();
+        let flipped = whole.replace("10.0.1.0/24", "10.0.9.0/24");
+        let newer = whole.replace(r#"{"schema":1"#, r#"{"schema":2"#);
+        for (text, reason) in [
+            ("", "no state of humanz"),
+            ("garbage\n", "no state of humanz"),
+            (&whole[..whole.len() / 2], "cut short"),
+            (&whole[..whole.len() - 1], "checksum"),
+            (&flipped, "checksum"),
+            (&newer, "schema 2"),
+            (r#"{"schema":1,"checksum":"","state":}"#, "checksum"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("state.json");
+            fs::write(&path, text).unwrap();
+            let error = Saved::load(&path).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+            assert!(!path.exists());
+            assert_eq!(
+                fs::read(folder.path().join("state.json.damaged")).unwrap(),
+                text.as_bytes()
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_written_is_told_with_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Saved::load(folder.path()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("read {}: Is a directory", folder.path().display())));
+        let path = folder.path().join("missing/state.json");
+        let error = saved().save(&path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("write {}: No such file", path.display())), "{error}");
+    }
+}

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::client::Etcd;
 use super::error::EtcdError;
 use super::{STOP_WITHIN, Start, Update, liveness, random};
-use crate::lease::claim::{self, Claimant, Step};
+use crate::lease::claim::{self, Claimant, Step, python, refusal};
 use crate::lease::error::LeaseError;
 use crate::lease::identity::{Attributes, Lease};
 use crate::lease::records::Key;
@@ -46,7 +46,7 @@ pub async fn run(
 ) {
     let etcd = Etcd::new(start.etcd, start.network.roots.clone());
     let (kept_alive, kept) = latest::channel(None);
-    let usable = |snapshot: &Snapshot| claim::config_refusal(snapshot, &start.network).is_none();
+    let usable = |snapshot: &Snapshot| refusal::config(snapshot, &start.network).is_none();
     let known = start.known.filter(|saved| saved.is_of(&start.identity) && usable(&saved.snapshot));
     let own = Claimant {
         identity: start.identity,
@@ -193,7 +193,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     if !self.etcd.commit("claim this host's subnet", &transaction).await? {
                         races += 1;
                         sleep(random::jittered(LOST_RACE * races)).await;
-                    } else if fresh && claim::has_python_hosts(&found) {
+                    } else if fresh && python::exist(&found) {
                         on_probation = Some(lease);
                         sleep(PROBATION).await;
                     }

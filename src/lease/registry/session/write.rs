@@ -3,7 +3,7 @@
 use tokio::time::timeout;
 
 use super::{RETRY, Session};
-use crate::lease::claim;
+use crate::lease::claim::{self, python};
 use crate::lease::identity::Lease;
 use crate::lease::records::Key;
 use crate::lease::registry::error::EtcdError;
@@ -53,7 +53,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         fresh: &Lease,
     ) -> Result<bool, EtcdError> {
         let name = &self.own.identity.name;
-        let Some(other) = claim::taken_by_python(found, name, fresh) else { return Ok(false) };
+        let Some(other) = python::taken_by(found, name, fresh) else { return Ok(false) };
         log::warn!("host {other} of the Python agent took this host's number: taking another");
         self.own.ticket = None;
         let transaction = claim::release(found, &self.own, fresh);

@@ -1,0 +1,28 @@
+//! Pure. Hosts of the Python agent in the same network.
+//!
+//! Such a host takes a number (it puts the counter key, then reads its version) and writes its key
+//! in a second step, without looking who has that subnet; and it never gives way.
+
+use crate::lease::identity::Lease;
+use crate::lease::records::NodeName;
+use crate::lease::snapshot::Snapshot;
+use crate::net::subnet;
+
+/// Another host, of the Python agent, that has one of the subnets of `lease`.
+pub fn taken_by(found: &Snapshot, own: &NodeName, lease: &Lease) -> Option<NodeName> {
+    let others = found.hosts.iter().filter(|(host, _)| *host != own && is_python(found, host));
+    let mut overlapping = others.filter(|(_, stored)| {
+        lease.subnets.iter().any(|subnet| subnet::overlap(*subnet, stored.value))
+    });
+    overlapping.next().map(|(host, _)| host.clone())
+}
+
+/// Some host runs the Python agent.
+pub fn exist(found: &Snapshot) -> bool {
+    found.hosts.keys().any(|host| is_python(found, host))
+}
+
+/// The host has a subnet but says nothing about itself.
+pub fn is_python(found: &Snapshot, host: &NodeName) -> bool {
+    !found.nodes.contains_key(host)
+}

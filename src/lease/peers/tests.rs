@@ -1,0 +1,186 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::lease::records::Roots;
+use crate::lease::snapshot::Raw;
+
+/// A store with these keys, each written at a revision of its own.
+fn found(keys: &[(&str, &str)]) -> Snapshot {
+    let roots = Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() };
+    let mut found = Snapshot::default();
+    for (key, value) in keys {
+        let (created, modified) = (found.revision + 1, found.revision + 1);
+        found.put(&roots, Raw { key: key.as_bytes(), value: value.as_bytes(), created, modified });
+    }
+    found
+}
+
+fn node(subnets: &str, addresses: &str) -> String {
+    format!(
+        r#"{{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":[{subnets}],"addresses":[{addresses}],"backend":"direct","mtu":1500}}"#
+    )
+}
+
+fn pools() -> PerFamily<Pool> {
+    let pool = |text, margin| Pool::new(subnet::parse(text).unwrap(), margin).ok();
+    PerFamily { v4: pool("10.0.0.0/16", 8), v6: pool("fd00:10::/48", 16) }
+}
+
+/// What h1, which has 10.0.1.0/24, makes of these keys: each peer with its subnets and addresses,
+/// and the faults.
+fn check(keys: &[(&str, &str)], expected: &[&str], faults: &[&str]) {
+    let own = PerFamily { v4: subnet::parse("10.0.1.0/24").ok(), v6: None };
+    let peers = peers(&found(keys), &"h1".parse().unwrap(), &own, &pools());
+    let shown = |(name, peer): (&NodeName, &Peer)| {
+        let subnets = peer.subnets.iter().map(ToString::to_string);
+        let addresses = peer.addresses.iter().map(ToString::to_string);
+        let python = peer.python.then(|| "python".to_owned());
+        let words: Vec<_> = subnets.chain(addresses).chain(python).collect();
+        format!("{name} {}", words.join(" "))
+    };
+    assert_eq!(peers.by_name.iter().map(shown).collect::<Vec<_>>(), expected);
+    let told: Vec<_> = peers.faults.iter().map(ToString::to_string).collect();
+    assert_eq!(told, faults);
+}
+
+#[test]
+fn a_host_with_a_record_tells_its_addresses() {
+    let node = node(r#""10.0.2.0/24","fd00:10:0:2::/64""#, r#""192.0.2.2","2001:db8::2""#);
+    check(
+        &[("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &node)],
+        &["h2 10.0.2.0/24 fd00:10:0:2::/64 192.0.2.2 2001:db8::2"],
+        &[],
+    );
+}
+
+#[test]
+fn a_host_of_the_python_agent_has_only_a_subnet() {
+    check(&[("/h/py", "10.0.2.0/24")], &["py 10.0.2.0/24 python"], &[]);
+}
+
+#[test]
+fn this_host_is_no_peer_and_a_host_without_key_is_gone() {
+    check(&[("/h/h1", "10.0.1.0/24"), ("/z/nodes/h2", &node("", ""))], &[], &[]);
+}
+
+#[test]
+fn a_subnet_outside_the_pool_is_ignored() {
+    check(
+        &[("/h/h2", "10.1.2.0/24"), ("/h/h3", "10.0.3.0/24"), ("/h/h4", "0.0.0.0/0")],
+        &["h3 10.0.3.0/24 python"],
+        &[
+            "host h2: subnet 10.1.2.0/24 is ignored: it lies outside the pool 10.0.0.0/16",
+            "host h4: subnet 0.0.0.0/0 is ignored: it lies outside the pool 10.0.0.0/16",
+        ],
+    );
+}
+
+#[test]
+fn what_overlaps_this_host_is_ignored_whoever_claims_it() {
+    check(
+        &[("/h/h2", "10.0.0.0/23"), ("/z/subnets/4/10.0.0.0-23", "h2")],
+        &[],
+        &["host h2: subnet 10.0.0.0/23 is ignored: it overlaps 10.0.1.0/24 of host h1 (this host)"],
+    );
+}
+
+#[test]
+fn of_two_the_one_that_claimed_wins() {
+    check(
+        &[("/h/h2", "10.0.2.0/24"), ("/h/h3", "10.0.2.0/24"), ("/z/subnets/4/10.0.2.0-24", "h3")],
+        &["h3 10.0.2.0/24 python"],
+        &["host h2: subnet 10.0.2.0/24 is ignored: it overlaps 10.0.2.0/24 of host h3"],
+    );
+}
+
+#[test]
+fn of_two_without_a_claim_the_older_wins() {
+    check(
+        &[("/h/h3", "10.0.2.128/25"), ("/h/h2", "10.0.2.0/24")],
+        &["h3 10.0.2.128/25 python"],
+        &["host h2: subnet 10.0.2.0/24 is ignored: it overlaps 10.0.2.128/25 of host h3"],
+    );
+}
+
+#[test]
+fn a_host_that_takes_the_whole_pool_gets_only_what_nobody_had() {
+    check(
+        &[
+            ("/h/h2", "10.0.2.0/24"),
+            ("/h/evil", "10.0.0.0/16"),
+            ("/h/h3", "10.0.3.0/24"),
+            ("/z/subnets/4/10.0.3.0-24", "h3"),
+        ],
+        &["h2 10.0.2.0/24 python", "h3 10.0.3.0/24 python"],
+        &["host evil: subnet 10.0.0.0/16 is ignored: it overlaps 10.0.3.0/24 of host h3"],
+    );
+}
+
+#[test]
+fn one_bad_family_does_not_cost_the_other() {
+    let node = node(r#""10.0.2.0/24","fd99::/64""#, r#""192.0.2.2""#);
+    check(
+        &[("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &node)],
+        &["h2 10.0.2.0/24 192.0.2.2"],
+        &["host h2: subnet fd99::/64 is ignored: it lies outside the pool fd00:10::/48"],
+    );
+}
+
+#[test]
+fn the_host_key_counts_for_its_family_and_not_the_record() {
+    let node = node(r#""10.0.9.0/24""#, r#""192.0.2.2""#);
+    check(&[("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &node)], &["h2 10.0.2.0/24 192.0.2.2"], &[]);
+}
+
+#[test]
+fn addresses_that_cannot_be_next_hops_are_ignored() {
+    for (address, reason) in [
+        ("127.0.0.1", "it is not an address by which other hosts reach a host"),
+        ("0.0.0.0", "it is not an address by which other hosts reach a host"),
+        ("224.0.0.1", "it is not an address by which other hosts reach a host"),
+        ("255.255.255.255", "it is not an address by which other hosts reach a host"),
+        ("169.254.1.1", "it is not an address by which other hosts reach a host"),
+        ("fe80::1", "it is not an address by which other hosts reach a host"),
+        ("10.0.9.9", "it lies inside the pool, where only pods are"),
+        ("192.0.2.1", "it is this host's own; is NODE_IP right on both hosts?"),
+    ] {
+        let own = node("", r#""192.0.2.1""#);
+        let other = node("", &format!("{address:?}"));
+        let keys = [("/z/nodes/h1", &*own), ("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &*other)];
+        let fault = format!("host h2: address {address} is ignored: {reason}");
+        check(&keys, &["h2 10.0.2.0/24"], &[&fault]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn peers_never_overlap_each_other_or_this_host(
+        hosts in proptest::collection::vec((0u32..64, 20u8..=28, proptest::bool::ANY), 0..40),
+    ) {
+        let texts: Vec<_> = hosts
+            .iter()
+            .map(|(slot, prefix, _)| {
+                let first = subnet::offset("10.0.0.0".parse().unwrap(), u128::from(*slot) * 64);
+                subnet::masked(subnet::with_prefix(first, *prefix))
+            })
+            .collect();
+        let mut keys = Vec::new();
+        for (number, (subnet, (_, _, claimed))) in texts.iter().zip(&hosts).enumerate() {
+            let name = format!("p{number}");
+            keys.push((format!("/h/{name}"), subnet.to_string()));
+            if *claimed {
+                keys.push((format!("/z/subnets/4/{}-{}", subnet.ip(), subnet.prefix()), name));
+            }
+        }
+        let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let own = subnet::parse("10.0.1.0/24").unwrap();
+        let subnets = PerFamily { v4: Some(own), v6: None };
+        let peers = peers(&found(&keys), &"h1".parse().unwrap(), &subnets, &pools());
+        let mut all: Vec<_> = peers.by_name.values().filter_map(|peer| peer.subnets.v4).collect();
+        all.push(own);
+        for (index, one) in all.iter().enumerate() {
+            prop_assert!(all[..index].iter().all(|other| !subnet::overlap(*one, *other)));
+        }
+        prop_assert_eq!(peers.by_name.len() + peers.faults.len(), hosts.len());
+    }
+}

@@ -1,0 +1,146 @@
+use super::*;
+use crate::lease::records::Backend;
+use crate::lease::snapshot::Raw;
+use crate::lease::transaction::Condition;
+use crate::net::PerFamily;
+
+fn roots() -> Roots {
+    Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() }
+}
+
+fn config(id: &str) -> ClusterConfig {
+    ClusterConfig::new(id, &PerFamily::default(), Backend::Direct)
+}
+
+/// A store with these settings and keys, at `revision`.
+fn store(config: Option<&ClusterConfig>, keys: &[(&str, &str)], revision: i64) -> Snapshot {
+    let config = config.map(|config| ("/z/config", config.to_json()));
+    let mut store = Snapshot::default();
+    let config = config.iter().map(|(key, value)| (*key, value.as_str()));
+    for (key, value) in config.chain(keys.iter().copied()) {
+        let raw = Raw { key: key.as_bytes(), value: value.as_bytes(), created: 1, modified: 1 };
+        store.put(&roots(), raw);
+    }
+    store.revision = revision;
+    store
+}
+
+fn own() -> NodeName {
+    "h1".parse().unwrap()
+}
+
+const HOSTS: [(&str, &str); 5] = [
+    ("/h/h1", "10.0.1.0/24"),
+    ("/h/h2", "10.0.2.0/24"),
+    ("/h/py", "10.0.3.0/24"),
+    ("/z/subnets/4/10.0.1.0-24", "h1"),
+    ("/z/subnets/4/10.0.2.0-24", "h2"),
+];
+
+/// The keys put back, each with what must be absent for it.
+fn put_back(known: &Snapshot, found: &Snapshot) -> Vec<(Vec<String>, Vec<String>)> {
+    let mut all = Vec::new();
+    for batch in transactions(known, found, &own(), &roots()) {
+        assert_eq!(batch.conditions, []);
+        for write in batch.writes {
+            let Write::Try(attempt) = write else { panic!("{write:?}") };
+            let absent = attempt.conditions.into_iter().map(|condition| match condition {
+                Condition::Unchanged { key, modified: 0 } => key,
+                other => panic!("{other:?}"),
+            });
+            let put = attempt.writes.into_iter().map(|write| match write {
+                Write::Put { key, value, lease: 0 } => format!("{key}={value}"),
+                other => panic!("{other:?}"),
+            });
+            all.push((put.collect(), absent.collect()));
+        }
+    }
+    all
+}
+
+#[test]
+fn the_same_mark_and_a_later_revision_is_the_same_store() {
+    let (a, b) = (config("a"), config("b"));
+    let known = store(Some(&a), &[], 50);
+    let check = |found: Snapshot, expected| assert_eq!(continuity(&known, &found), expected);
+    check(store(Some(&a), &[], 50), Continuity::Same);
+    check(store(Some(&a), &[], 90), Continuity::Same);
+    check(store(Some(&a), &[], 49), Continuity::Lost);
+    check(store(None, &[], 90), Continuity::Lost);
+    check(store(Some(&b), &[], 90), Continuity::Lost);
+    assert_eq!(continuity(&store(None, &[], 9), &store(Some(&b), &[], 3)), Continuity::Same);
+}
+
+#[test]
+fn a_store_rebuilt_by_one_who_knew_more_needs_nothing() {
+    let (known, ancestor) =
+        (store(Some(&config("a")), &[], 50), |revision| Ancestor { id: "a".into(), revision });
+    let rebuilt = |revision| store(Some(&config("a").rebuilt("b", ancestor(revision))), &[], 3);
+    assert_eq!(continuity(&known, &rebuilt(50)), Continuity::Rebuilt);
+    assert_eq!(continuity(&known, &rebuilt(51)), Continuity::Rebuilt);
+    assert_eq!(continuity(&known, &rebuilt(49)), Continuity::Lost);
+}
+
+#[test]
+fn every_other_host_is_put_back_whole_if_it_and_its_subnet_are_free() {
+    let known = store(Some(&config("a")), &HOSTS, 50);
+    let text = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        put_back(&known, &store(None, &[], 1)),
+        [
+            (
+                text(&["/h/h2=10.0.2.0/24", "/z/subnets/4/10.0.2.0-24=h2"]),
+                text(&["/h/h2", "/z/nodes/h2", "/z/subnets/4/10.0.2.0-24"])
+            ),
+            (
+                text(&["/h/py=10.0.3.0/24"]),
+                text(&["/h/py", "/z/nodes/py", "/z/subnets/4/10.0.3.0-24"])
+            ),
+        ]
+    );
+}
+
+#[test]
+fn who_is_back_or_whose_subnet_is_taken_is_let_alone() {
+    let known = store(Some(&config("a")), &HOSTS, 50);
+    let found = store(None, &[("/h/h2", "10.0.7.0/24"), ("/z/subnets/4/10.0.2.0-23", "new")], 9);
+    assert_eq!(put_back(&known, &found), []);
+}
+
+#[test]
+fn many_hosts_are_put_back_in_batches_that_etcd_takes() {
+    let keys: Vec<_> = (0..250).map(|n| (format!("/h/n{n}"), format!("10.{n}.0.0/16"))).collect();
+    let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let known = store(Some(&config("a")), &keys, 50);
+    let batches = transactions(&known, &store(None, &[], 1), &own(), &roots());
+    let sizes: Vec<_> = batches.iter().map(|batch| batch.writes.len()).collect();
+    assert_eq!(sizes, [100, 100, 50]);
+}
+
+#[test]
+fn the_mark_says_what_the_store_was_rebuilt_from() {
+    let known = store(Some(&config("a")), &[], 50);
+    let fresh = config("of a new host");
+    for (found, modified) in [(store(None, &[], 1), 0), (store(Some(&fresh), &[], 1), 1)] {
+        let mark = mark(&known, &found, &config(""), "b", &roots());
+        let key = "/z/config".to_owned();
+        assert_eq!(mark.conditions, [Condition::Unchanged { key, modified }]);
+        let Write::Put { value, .. } = &mark.writes[0] else { panic!("no put") };
+        let written = ClusterConfig::parse(value.as_bytes()).unwrap();
+        assert_eq!(&*written.id, "b");
+        assert_eq!(written.rebuilt_from, [Ancestor { id: "a".into(), revision: 50 }]);
+    }
+}
+
+#[test]
+fn what_may_not_be_put_back_is_remembered_until_it_returns() {
+    let known = store(Some(&config("a")), &HOSTS, 50);
+    let found = remembering(&known, store(None, &[], 3), &own(), &roots());
+    assert_eq!(found.revision, 3);
+    assert_eq!(found.hosts.len(), 2);
+    assert_eq!(found.hosts["h2"].created, 0);
+    let returned = store(None, &[("/h/h2", "10.0.2.0/24")], 4);
+    let rest = still_absent(&known, &returned);
+    assert_eq!(rest.hosts.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["h1", "py"]);
+    assert_eq!(rest.claims.len(), 1);
+}
