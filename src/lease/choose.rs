@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use ipnetwork::IpNetwork;
 
-use crate::net::subnet::Pool;
+use crate::net::subnet::{self, Pool};
 
 /// Every slot of a pool is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub struct Full {
 ///
 /// `ticket` is a number no other host has (the version of the counter key: 1, 2, …), so that hosts
 /// that start together try different slots, and the first host of a cluster gets slot 1. `taken`:
-/// the subnets of hosts and claims; whatever overlaps a slot, takes it.
+/// the subnets of hosts and claims; whatever overlaps a slot takes it, if a host [can](possible)
+/// have it at all.
 ///
 /// # Errors
 /// [`Full`] if no slot is free.
@@ -31,12 +32,19 @@ pub fn next_free(
     taken: impl IntoIterator<Item = IpNetwork>,
 ) -> Result<IpNetwork, Full> {
     let last = pool.slots() - 1;
-    let mut taken: Vec<_> = taken.into_iter().filter_map(|subnet| pool.slots_of(subnet)).collect();
+    let possible = taken.into_iter().filter(|subnet| possible(pool, *subnet));
+    let mut taken: Vec<_> = possible.filter_map(|subnet| pool.slots_of(subnet)).collect();
     taken.sort_unstable();
     let start = (ticket.max(1) - 1).rem_euclid(i64::from(last)) as u32 + 1;
     let free = free_slot(start..=last, &taken).or_else(|| free_slot(1..=start - 1, &taken));
     let full = Full { pool: pool.network(), slots: last, taken: last };
     free.map(|slot| pool.subnet(slot)).ok_or(full)
+}
+
+/// A host can have `subnet`: it lies in the pool and is not all of it. Anything else in etcd is a
+/// mistake or malice, and must not keep hosts from their subnets.
+pub fn possible(pool: &Pool, subnet: IpNetwork) -> bool {
+    subnet::contains(pool.network(), subnet) && subnet.prefix() > pool.network().prefix()
 }
 
 /// The first of `slots` that lies in none of the ranges `taken` (first and last slot, sorted).
@@ -101,6 +109,11 @@ mod tests {
     #[test]
     fn other_networks_take_nothing() {
         check(3, &["10.1.3.0/24", "fd00::/64", "192.168.0.0/16"], "10.0.3.0/24");
+    }
+
+    #[test]
+    fn nobody_can_take_the_whole_pool() {
+        check(3, &["10.0.0.0/16", "10.0.0.0/8", "0.0.0.0/0"], "10.0.3.0/24");
     }
 
     #[test]

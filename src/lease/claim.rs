@@ -145,7 +145,7 @@ fn standing(
 ) -> Result<Option<IpNetwork>, LeaseError> {
     let name = &own.identity.name;
     if let Some(subnet) = own.keep.get(family).copied() {
-        return match owner(found, name, subnet) {
+        return match owner(found, own, subnet) {
             Some(owner) => Err(LeaseError::SubnetLost { subnet, owner }),
             None => Ok(Some(subnet)),
         };
@@ -153,7 +153,7 @@ fn standing(
     let pool = own.network.pools.get(family).map(|pool| pool.network());
     let usable = |subnet: &IpNetwork| {
         pool.is_some_and(|pool| subnet::contains(pool, *subnet))
-            && owner(found, name, *subnet).is_none()
+            && owner(found, own, *subnet).is_none()
     };
     let told = told(found, own, family).map(|(_, subnet)| subnet);
     let claims = found.claims.iter().filter(|(_, claim)| claim.value == *name);
@@ -176,15 +176,20 @@ fn told(found: &Snapshot, own: &Claimant, family: Family) -> Option<(Key, IpNetw
 /// The other host that has a right to (a part of) `subnet`.
 ///
 /// If this host's keys say nothing about the subnet: whoever has it or claims it. If they do: only
-/// who has it and claims it too; a claim alone, or a key without a claim, takes it from nobody.
-fn owner(found: &Snapshot, own: &NodeName, subnet: IpNetwork) -> Option<NodeName> {
-    let has =
-        |host: &NodeName| subnets_of(found, host).any(|theirs| subnet::overlap(theirs, subnet));
+/// who has it and claims it too; a claim alone, or a key without a claim, takes it from nobody. Nor
+/// does what no host can have.
+fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<NodeName> {
+    let pools = &own.network.pools;
+    let own = &own.identity.name;
+    let possible = |theirs: IpNetwork| {
+        pools.iter().any(|pool| choose::possible(pool, theirs)) && subnet::overlap(theirs, subnet)
+    };
+    let has = |host: &NodeName| subnets_of(found, host).any(possible);
     let ours = subnets_of(found, own).any(|had| had == subnet);
     let claimed = found.claims.get(&subnet).is_some_and(|claim| claim.value == *own);
     let mut claims = found.claims.iter();
     let claim = claims.find(|(theirs, claim)| {
-        claim.value != *own && subnet::overlap(**theirs, subnet) && (!ours || has(&claim.value))
+        claim.value != *own && possible(**theirs) && (!ours || has(&claim.value))
     });
     if let Some((_, claim)) = claim {
         return Some(claim.value.clone());

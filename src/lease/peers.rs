@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use super::choose;
 use super::records::{Backend, NodeName, NodeRecord, Tunnel};
 use super::snapshot::{Snapshot, Stored};
 use crate::net::subnet::{self, Pool};
@@ -43,7 +44,7 @@ pub struct Peers {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerFault {
     /// A subnet where none can be.
-    #[error("host {host}: subnet {subnet} is ignored: it lies outside the pool {pool}")]
+    #[error("host {host}: subnet {subnet} is ignored: it is no part of the pool {pool}")]
     OutsidePool {
         /// The host.
         host: NodeName,
@@ -176,9 +177,9 @@ fn accept(
     owners: &mut Owners,
 ) -> Result<(), PeerFault> {
     let (host, subnet) = (candidate.host.clone(), candidate.subnet);
-    let pool = pools.get(subnet::family(subnet)).map(Pool::network);
-    if !pool.is_some_and(|pool| subnet::contains(pool, subnet)) {
-        let pool = pool.map_or_else(|| "(none)".to_owned(), |pool| pool.to_string());
+    let pool = pools.get(subnet::family(subnet));
+    if !pool.is_some_and(|pool| choose::possible(pool, subnet)) {
+        let pool = pool.map_or_else(|| "(none)".to_owned(), |pool| pool.network().to_string());
         return Err(PeerFault::OutsidePool { host, subnet, pool });
     }
     if let Some((theirs, owner)) = owners.overlapping(subnet) {

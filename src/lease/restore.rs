@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use super::choose;
+use super::identity::Network;
 use super::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
 use super::snapshot::{Snapshot, Stored};
 use super::transaction::{Transaction, Write};
@@ -40,25 +42,20 @@ pub fn continuity(known: &Snapshot, found: &Snapshot) -> Continuity {
     }
 }
 
-/// What puts back the other hosts that `known` has and `found` has not: batches that fit into one
-/// etcd transaction each.
+/// What puts back the hosts that `known` has and `found` has not: batches that fit into one etcd
+/// transaction each.
 ///
 /// A host is put back whole, if neither it nor anybody else on its subnets has appeared meanwhile:
 /// several survivors may do this at once.
-pub fn transactions(
-    known: &Snapshot,
-    found: &Snapshot,
-    own: &NodeName,
-    roots: &Roots,
-) -> Vec<Transaction> {
+pub fn transactions(known: &Snapshot, found: &Snapshot, network: &Network) -> Vec<Transaction> {
     let mut batches = Vec::new();
     let mut batch = Transaction::default();
     let mut bytes = 0;
-    for (host, remains) in remains(known).iter().filter(|(host, _)| **host != own) {
-        if !may_return(host, remains, found) {
+    for (host, remains) in &remains(known) {
+        if !may_return(host, remains, found, network) {
             continue;
         }
-        let attempt = put_back(host, remains, known, roots);
+        let attempt = put_back(host, remains, known, &network.roots);
         bytes += size(&attempt);
         batch.writes.push(Write::Try(attempt));
         if batch.writes.len() == BATCH_HOSTS || bytes > BATCH_BYTES {
@@ -101,22 +98,22 @@ pub fn remembering(
     known: &Snapshot,
     mut found: Snapshot,
     own: &NodeName,
-    roots: &Roots,
+    network: &Network,
 ) -> Snapshot {
     for (host, remains) in remains(known).iter().filter(|(host, _)| **host != own) {
-        if !may_return(host, remains, &found) {
+        if !may_return(host, remains, &found, network) {
             continue;
         }
         let revision = found.revision;
         for (key, value) in values(host, remains, known) {
-            let (key, value) = (roots.key(&key), value.into_bytes());
+            let (key, value) = (network.key(&key), value.into_bytes());
             let raw = super::snapshot::Raw {
                 key: key.as_bytes(),
                 value: &value,
                 created: 0,
                 modified: 0,
             };
-            found.put(roots, raw);
+            found.put(&network.roots, raw);
         }
         found.revision = revision;
     }
@@ -161,12 +158,13 @@ fn remains(known: &Snapshot) -> BTreeMap<&NodeName, Remains> {
 }
 
 /// The host is not there, and nobody is on its subnets.
-fn may_return(host: &NodeName, remains: &Remains, found: &Snapshot) -> bool {
+fn may_return(host: &NodeName, remains: &Remains, found: &Snapshot, network: &Network) -> bool {
     let absent = !found.hosts.contains_key(host) && !found.nodes.contains_key(host);
-    let hosts = found.hosts.values().map(|stored| &stored.value);
+    let possible =
+        |other: &IpNetwork| network.pools.iter().any(|pool| choose::possible(pool, *other));
     let free = |subnet: &IpNetwork| {
-        let mut taken = found.claims.keys().chain(hosts.clone());
-        !taken.any(|other| subnet::overlap(*other, *subnet))
+        let taken = found.claims.keys().chain(found.hosts.values().map(|stored| &stored.value));
+        !taken.filter(|other| possible(other)).any(|other| subnet::overlap(*other, *subnet))
     };
     absent && remains.subnets.iter().all(free)
 }

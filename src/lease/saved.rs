@@ -2,8 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::identity::{Identity, Lease};
 use super::records::{ClusterConfig, NodeName, NodeRecord};
 use super::snapshot::{Snapshot, Stored};
+use crate::linux::files::{self, FileError};
 use crate::net::hash;
 
 /// What this host knew.
@@ -31,13 +31,11 @@ pub struct Saved {
 /// Why a saved state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    /// The file cannot be read or written.
-    #[error("{} {path}: {error}", if *write { "write" } else { "read" }, path = path.display())]
-    Io {
+    /// The file cannot be read.
+    #[error("read {path}: {error}", path = path.display())]
+    Unreadable {
         /// The file.
         path: PathBuf,
-        /// It was to be written.
-        write: bool,
         /// Why not.
         error: io::Error,
     },
@@ -97,10 +95,9 @@ impl Saved {
     /// Writes it to `path`, whole or not at all, readable by its owner only.
     ///
     /// # Errors
-    /// [`SavedError::Io`].
-    pub fn save(&self, path: &Path) -> Result<(), SavedError> {
-        let failed = |error| SavedError::Io { path: path.to_owned(), write: true, error };
-        replace(path, self.to_text().as_bytes()).map_err(failed)
+    /// [`FileError`].
+    pub fn save(&self, path: &Path) -> Result<(), FileError> {
+        files::replace(path, self.to_text().as_bytes(), 0o600)
     }
 
     /// What was saved at `path`; `None` if nothing was.
@@ -113,7 +110,7 @@ impl Saved {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
-                return Err(SavedError::Io { path: path.to_owned(), write: false, error });
+                return Err(SavedError::Unreadable { path: path.to_owned(), error });
             }
         };
         Saved::from_text(&text).map(Some).map_err(|reason| {
@@ -198,19 +195,6 @@ fn stored<K, V>((key, value, created, modified): Entry<K, V>) -> (K, Stored<V>) 
     (key, Stored { value, created, modified })
 }
 
-/// Replaces `path` by a file with `content`, mode 0600: written beside it, synced, renamed.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut beside = path.to_owned().into_os_string();
-    beside.push(".new");
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -289,8 +273,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = Saved::load(folder.path()).unwrap_err().to_string();
         assert!(error.starts_with(&format!("read {}: Is a directory", folder.path().display())));
-        let path = folder.path().join("missing/state.json");
+        let path = folder.path().join("state.json");
+        fs::create_dir(&path).unwrap();
         let error = saved().save(&path).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("write {}: No such file", path.display())), "{error}");
+        assert!(error.contains(&path.display().to_string()), "{error}");
     }
 }

@@ -13,5 +13,11 @@ mod support {
     pub mod wait;
 }
 
+mod adoption;
 mod allocation;
 mod host;
+mod hostile;
+mod loss;
+mod outage;
+mod python;
+mod watching;

@@ -160,6 +160,11 @@ impl EtcdServer {
         self.call(async |client| client.put(key, value, None).await.map(drop));
     }
 
+    /// Puts a value, if there is a leader.
+    pub fn try_put(&self, key: &str, value: &str) -> Result<(), Error> {
+        self.try_call(async |client| client.put(key, value, None).await.map(drop))
+    }
+
     /// Puts a value if there is none; says whether it did.
     pub fn create(&self, key: &str, value: &str) -> bool {
         self.call(async |client| {

@@ -3,16 +3,20 @@
 //! Such a host takes a number (it puts the counter key, then reads its version) and writes its key
 //! in a second step, without looking who has that subnet; and it never gives way.
 
+use super::Claimant;
+use crate::lease::choose;
 use crate::lease::identity::Lease;
 use crate::lease::records::NodeName;
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
 /// Another host, of the Python agent, that has one of the subnets of `lease`.
-pub fn taken_by(found: &Snapshot, own: &NodeName, lease: &Lease) -> Option<NodeName> {
-    let others = found.hosts.iter().filter(|(host, _)| *host != own && is_python(found, host));
+pub fn taken_by(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<NodeName> {
+    let name = &own.identity.name;
+    let others = found.hosts.iter().filter(|(host, _)| *host != name && is_python(found, host));
     let mut overlapping = others.filter(|(_, stored)| {
-        lease.subnets.iter().any(|subnet| subnet::overlap(*subnet, stored.value))
+        let possible = own.network.pools.iter().any(|pool| choose::possible(pool, stored.value));
+        possible && lease.subnets.iter().any(|subnet| subnet::overlap(*subnet, stored.value))
     });
     overlapping.next().map(|(host, _)| host.clone())
 }

@@ -314,3 +314,15 @@ fn a_subnet_is_given_back_only_as_it_was_found() {
     );
     assert_eq!(release.writes.len(), 3);
 }
+
+#[test]
+fn only_a_possible_subnet_of_a_python_host_takes_one() {
+    let lease = Lease { subnets: v4("10.0.9.0/24") };
+    let keys = [("/h/h1", "10.0.9.0/24"), ("/h/a", "0.0.0.0/0"), ("/h/b", "10.0.0.0/16")];
+    assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None);
+    let keys = [("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24")];
+    assert_eq!(python::taken_by(&found(&keys), &own(), &lease).unwrap().as_str(), "a");
+    let node = node("m2", "10.0.9.0/24");
+    let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", &*node)];
+    assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None, "it is none of those");
+}

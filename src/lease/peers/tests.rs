@@ -66,11 +66,17 @@ fn this_host_is_no_peer_and_a_host_without_key_is_gone() {
 #[test]
 fn a_subnet_outside_the_pool_is_ignored() {
     check(
-        &[("/h/h2", "10.1.2.0/24"), ("/h/h3", "10.0.3.0/24"), ("/h/h4", "0.0.0.0/0")],
+        &[
+            ("/h/h2", "10.1.2.0/24"),
+            ("/h/h3", "10.0.3.0/24"),
+            ("/h/h4", "0.0.0.0/0"),
+            ("/h/h5", "10.0.0.0/16"),
+        ],
         &["h3 10.0.3.0/24 python"],
         &[
-            "host h2: subnet 10.1.2.0/24 is ignored: it lies outside the pool 10.0.0.0/16",
-            "host h4: subnet 0.0.0.0/0 is ignored: it lies outside the pool 10.0.0.0/16",
+            "host h2: subnet 10.1.2.0/24 is ignored: it is no part of the pool 10.0.0.0/16",
+            "host h4: subnet 0.0.0.0/0 is ignored: it is no part of the pool 10.0.0.0/16",
+            "host h5: subnet 10.0.0.0/16 is ignored: it is no part of the pool 10.0.0.0/16",
         ],
     );
 }
@@ -103,16 +109,16 @@ fn of_two_without_a_claim_the_older_wins() {
 }
 
 #[test]
-fn a_host_that_takes_the_whole_pool_gets_only_what_nobody_had() {
+fn a_host_that_takes_half_the_pool_gets_only_what_nobody_had() {
     check(
         &[
             ("/h/h2", "10.0.2.0/24"),
-            ("/h/evil", "10.0.0.0/16"),
+            ("/h/evil", "10.0.0.0/17"),
             ("/h/h3", "10.0.3.0/24"),
             ("/z/subnets/4/10.0.3.0-24", "h3"),
         ],
         &["h2 10.0.2.0/24 python", "h3 10.0.3.0/24 python"],
-        &["host evil: subnet 10.0.0.0/16 is ignored: it overlaps 10.0.3.0/24 of host h3"],
+        &["host evil: subnet 10.0.0.0/17 is ignored: it overlaps 10.0.3.0/24 of host h3"],
     );
 }
 
@@ -122,7 +128,7 @@ fn one_bad_family_does_not_cost_the_other() {
     check(
         &[("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &node)],
         &["h2 10.0.2.0/24 192.0.2.2"],
-        &["host h2: subnet fd99::/64 is ignored: it lies outside the pool fd00:10::/48"],
+        &["host h2: subnet fd99::/64 is ignored: it is no part of the pool fd00:10::/48"],
     );
 }
 

@@ -21,14 +21,14 @@ use crate::lease::restore::{self, Continuity};
 use crate::lease::snapshot::Snapshot;
 
 /// Longest time between two attempts while etcd does not answer.
-const RETRY: Duration = Duration::from_millis(800);
+const RETRY: Duration = Duration::from_millis(500);
 
 /// Hosts that read again at once after an interruption; more of them take 1 ms each longer.
 const AT_ONCE: usize = 100;
 
-/// How long a host that knows nothing leaves an empty etcd alone. Longer than [`RETRY`], so that a
-/// survivor of a loss of data can put the keys back before a new host takes one of the subnets.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long a host that knows nothing leaves an empty etcd alone. Much longer than [`RETRY`], so that
+/// a survivor of a loss of data has put the keys back before a new host takes one of the subnets.
+const GRACE: Duration = Duration::from_millis(1500);
 
 /// How long a fresh subnet is held back if there are hosts of the Python agent, which take a number
 /// and write their key in two steps.
@@ -175,6 +175,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 }
                 continue;
             }
+            if lost && refusal::config(&found, &self.own.network).is_none() {
+                self.put_back(&found).await?;
+                continue;
+            }
             let lease = match claim::next(&found, &self.own) {
                 Step::Held(lease) => {
                     self.tell_trouble(None);
@@ -203,10 +207,6 @@ impl<P: FnMut(Update)> Session<'_, P> {
             if let Some(fresh) = on_probation.take()
                 && self.give_way(&found, &fresh).await?
             {
-                continue;
-            }
-            if lost {
-                self.put_back(&found).await?;
                 continue;
             }
             return Ok((self.complete(found).await, lease));

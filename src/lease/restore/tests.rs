@@ -3,9 +3,15 @@ use crate::lease::records::Backend;
 use crate::lease::snapshot::Raw;
 use crate::lease::transaction::Condition;
 use crate::net::PerFamily;
+use crate::net::subnet::Pool;
 
 fn roots() -> Roots {
     Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() }
+}
+
+fn network() -> Network {
+    let pool = Pool::new(subnet::parse("10.0.0.0/8").unwrap(), 16).ok();
+    Network { roots: roots(), pools: PerFamily { v4: pool, v6: None }, backend: Backend::Direct }
 }
 
 fn config(id: &str) -> ClusterConfig {
@@ -40,7 +46,7 @@ const HOSTS: [(&str, &str); 5] = [
 /// The keys put back, each with what must be absent for it.
 fn put_back(known: &Snapshot, found: &Snapshot) -> Vec<(Vec<String>, Vec<String>)> {
     let mut all = Vec::new();
-    for batch in transactions(known, found, &own(), &roots()) {
+    for batch in transactions(known, found, &network()) {
         assert_eq!(batch.conditions, []);
         for write in batch.writes {
             let Write::Try(attempt) = write else { panic!("{write:?}") };
@@ -82,12 +88,16 @@ fn a_store_rebuilt_by_one_who_knew_more_needs_nothing() {
 }
 
 #[test]
-fn every_other_host_is_put_back_whole_if_it_and_its_subnet_are_free() {
+fn every_host_is_put_back_whole_if_it_and_its_subnet_are_free() {
     let known = store(Some(&config("a")), &HOSTS, 50);
     let text = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     assert_eq!(
-        put_back(&known, &store(None, &[], 1)),
+        put_back(&known, &store(None, &[("/h/evil", "0.0.0.0/0")], 1)),
         [
+            (
+                text(&["/h/h1=10.0.1.0/24", "/z/subnets/4/10.0.1.0-24=h1"]),
+                text(&["/h/h1", "/z/nodes/h1", "/z/subnets/4/10.0.1.0-24"])
+            ),
             (
                 text(&["/h/h2=10.0.2.0/24", "/z/subnets/4/10.0.2.0-24=h2"]),
                 text(&["/h/h2", "/z/nodes/h2", "/z/subnets/4/10.0.2.0-24"])
@@ -103,7 +113,11 @@ fn every_other_host_is_put_back_whole_if_it_and_its_subnet_are_free() {
 #[test]
 fn who_is_back_or_whose_subnet_is_taken_is_let_alone() {
     let known = store(Some(&config("a")), &HOSTS, 50);
-    let found = store(None, &[("/h/h2", "10.0.7.0/24"), ("/z/subnets/4/10.0.2.0-23", "new")], 9);
+    let found = store(
+        None,
+        &[("/h/h1", "10.0.7.0/24"), ("/h/h2", "10.0.8.0/24"), ("/z/subnets/4/10.0.2.0-23", "new")],
+        9,
+    );
     assert_eq!(put_back(&known, &found), []);
 }
 
@@ -112,7 +126,7 @@ fn many_hosts_are_put_back_in_batches_that_etcd_takes() {
     let keys: Vec<_> = (0..250).map(|n| (format!("/h/n{n}"), format!("10.{n}.0.0/16"))).collect();
     let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let known = store(Some(&config("a")), &keys, 50);
-    let batches = transactions(&known, &store(None, &[], 1), &own(), &roots());
+    let batches = transactions(&known, &store(None, &[], 1), &network());
     let sizes: Vec<_> = batches.iter().map(|batch| batch.writes.len()).collect();
     assert_eq!(sizes, [100, 100, 50]);
 }
@@ -135,7 +149,7 @@ fn the_mark_says_what_the_store_was_rebuilt_from() {
 #[test]
 fn what_may_not_be_put_back_is_remembered_until_it_returns() {
     let known = store(Some(&config("a")), &HOSTS, 50);
-    let found = remembering(&known, store(None, &[], 3), &own(), &roots());
+    let found = remembering(&known, store(None, &[], 3), &own(), &network());
     assert_eq!(found.revision, 3);
     assert_eq!(found.hosts.len(), 2);
     assert_eq!(found.hosts["h2"].created, 0);

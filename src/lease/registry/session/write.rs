@@ -52,8 +52,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         found: &Snapshot,
         fresh: &Lease,
     ) -> Result<bool, EtcdError> {
-        let name = &self.own.identity.name;
-        let Some(other) = python::taken_by(found, name, fresh) else { return Ok(false) };
+        let Some(other) = python::taken_by(found, &self.own, fresh) else { return Ok(false) };
         log::warn!("host {other} of the Python agent took this host's number: taking another");
         self.own.ticket = None;
         let transaction = claim::release(found, &self.own, fresh);
@@ -64,10 +63,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
     /// Puts back what etcd lost, and marks it as rebuilt.
     pub(super) async fn put_back(&mut self, found: &Snapshot) -> Result<(), EtcdError> {
         let Some(known) = self.known.clone() else { return Ok(()) };
-        let (own, roots) = (&self.own.identity.name, &self.own.network.roots);
-        let batches = restore::transactions(&known, found, own, roots);
+        let network = &self.own.network;
+        let batches = restore::transactions(&known, found, network);
         let hosts: usize = batches.iter().map(|batch| batch.writes.len()).sum();
-        log::warn!("etcd lost its data: putting back {hosts} other hosts as of {}", known.revision);
+        log::warn!("etcd lost its data: putting back {hosts} hosts as of {}", known.revision);
         for batch in &batches {
             match self.etcd.commit("put back a lost host", batch).await {
                 Ok(_) => {}
@@ -79,8 +78,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 Err(error) => return Err(error),
             }
         }
-        let ours = self.own.network.config("");
-        let mark = restore::mark(&known, found, &ours, &random::mark(), roots);
+        let ours = network.config("");
+        let mark = restore::mark(&known, found, &ours, &random::mark(), &network.roots);
         match self.etcd.commit("mark etcd as rebuilt", &mark).await {
             Ok(_) => Ok(()),
             Err(EtcdError::Denied(why)) if found.config.is_some() => {
@@ -95,11 +94,11 @@ impl<P: FnMut(Update)> Session<'_, P> {
     /// What is published of `found`: with the hosts that are only remembered. Puts the sign of life
     /// if it is missing, but does not depend on it.
     pub(super) async fn complete(&mut self, found: Snapshot) -> Snapshot {
-        let (own, roots) = (&self.own.identity.name, &self.own.network.roots);
+        let (own, network) = (&self.own.identity.name, &self.own.network);
         let found = match &mut self.absent {
             Some(absent) => {
                 *absent = restore::still_absent(absent, &found);
-                restore::remembering(absent, found, own, roots)
+                restore::remembering(absent, found, own, network)
             }
             None => found,
         };

@@ -1,0 +1,97 @@
+//! Values that no honest host writes.
+
+use crate::host::{HOSTS, HUMANZ, Host, start};
+use crate::support::etcd::{EtcdServer, isolated};
+
+#[test]
+fn hostile_values_are_told_and_ignored_and_all_others_served() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
+        let mut million = b"{\"schema\":1,\"x\":\"".to_vec();
+        million.resize(1 << 20, b'x');
+        let deep = "[".repeat(10_000);
+        for (key, value) in [
+            ("hosts/shell", "10.244.9.0/24; touch /tmp/owned".as_bytes()),
+            ("hosts/subst", b"$(reboot)"),
+            ("hosts/hostbits", b"10.244.9.7/24"),
+            ("hosts/nocidr", b"10.244.9.0"),
+            ("hosts/binary", b"\xff\x00\xfe"),
+            ("hosts/empty", b""),
+            ("hosts/million", &million),
+            ("hosts/outside", b"192.168.0.0/24"),
+            ("hosts/everything", b"0.0.0.0/0"),
+            ("hosts/mine", b"10.244.1.0/24"),
+            ("hosts/pool", b"10.244.0.0/16"),
+            ("hosts/nested/name", b"10.244.9.0/24"),
+            ("hosts/$(id)", b"10.244.9.0/24"),
+            ("v1/nodes/h9", &million),
+            ("v1/nodes/list", b"[]"),
+            ("v1/nodes/deep", deep.as_bytes()),
+            ("v1/nodes/types", br#"{"schema":"one","subnets":7}"#),
+            ("v1/nodes/future", br#"{"schema":9}"#),
+            ("v1/subnets/4/garbage", b"h1"),
+            ("v1/subnets/4/10.244.50.0-24", b"; rm -rf /"),
+            ("v1/subnets/9/10.244.50.0-24", b"h1"),
+            ("v1/alive/h9", b"yes"),
+        ] {
+            etcd.put(&format!("/humanz/{key}"), value);
+        }
+        etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
+        for host in [&one, &two] {
+            host.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
+            let snapshot = host.snapshot();
+            assert_eq!(snapshot.faults.len(), 18, "{:#?}", snapshot.faults);
+            let peers = host.peers();
+            let names: Vec<_> = peers.by_name.keys().map(|name| name.as_str()).collect();
+            let other = if host.subnet() == "10.244.1.0/24" { "h2" } else { "h1" };
+            assert_eq!(names, [other, "h3"]);
+            assert_eq!(peers.faults.len(), 4, "{:#?}", peers.faults);
+            for fault in snapshot.faults.values() {
+                assert!(fault.to_string().len() < 400, "{fault}");
+            }
+        }
+        let three = Host::launch(start(&etcd, "h4"));
+        assert!(!["10.244.1.0/24", "10.244.2.0/24", "10.244.3.0/24"].contains(&&*three.subnet()));
+        assert_eq!(one.subnet(), "10.244.1.0/24");
+    });
+}
+
+#[test]
+fn large_values_that_do_not_fit_into_one_answer_are_still_read() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let million = vec![b'x'; 1 << 20];
+        for n in 0..40 {
+            etcd.put(&format!("{HUMANZ}/nodes/big{n}"), million.clone());
+        }
+        let host = Host::launch(start(&etcd, "h1"));
+        host.until("the faults", |found| found.faults.len() == 40);
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+    });
+}
+
+#[test]
+fn broken_settings_of_the_network_are_told_and_never_overwritten() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let key = format!("{HUMANZ}/config");
+        etcd.put(&key, "{}");
+        let error = Host::launch(start(&etcd, "h1")).fatal().to_string();
+        assert!(error.contains(&key), "{error}");
+        assert_eq!(etcd.get(&key).unwrap(), "{}");
+        etcd.delete(&key);
+        let host = Host::up(&etcd, "h1");
+        let good = etcd.get(&key).unwrap();
+        let mark = host.mark();
+        etcd.put(&key, "garbage");
+        host.told(mark, "trouble", |update| {
+            use humanz::lease::LeaseError::ConfigBroken;
+            use humanz::lease::registry::Update::Trouble;
+            matches!(update, Trouble(Some(ConfigBroken { .. })))
+        });
+        etcd.put(&key, good);
+        etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
+        host.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
+    });
+}

@@ -1,0 +1,229 @@
+//! etcd that lost its data: nobody changes subnet, no host is ever missing.
+
+use std::collections::BTreeMap;
+
+use humanz::lease::registry::Update;
+use humanz::lease::{LeaseError, Saved};
+
+use crate::host::{HOSTS, HUMANZ, Host, SOON, pool, start};
+use crate::support::etcd::{EtcdServer, isolated};
+use crate::support::wait::eventually;
+
+const NAMES: [&str; 5] = ["h1", "h2", "h3", "h4", "h5"];
+
+/// Five hosts that know each other, and one of the Python agent.
+fn five(etcd: &EtcdServer) -> Vec<Host> {
+    etcd.put(&format!("{HOSTS}/py"), "10.244.200.0/24");
+    let hosts: Vec<_> = NAMES.iter().map(|name| Host::launch(start(etcd, name))).collect();
+    for host in &hosts {
+        host.until("all", |found| found.hosts.len() == 6 && found.nodes.len() == 5);
+    }
+    hosts
+}
+
+fn leases(hosts: &[Host]) -> BTreeMap<String, String> {
+    hosts.iter().map(|host| (host.identity.name.to_string(), host.subnet())).collect()
+}
+
+/// Waits until etcd says again what it said.
+fn eventually_says(etcd: &EtcdServer, before: &[(String, String)], prefix: &str) {
+    eventually(&format!("{prefix} as before"), SOON, || {
+        let now = etcd.list(prefix);
+        if now == before { Ok(()) } else { Err(format!("{now:?}\ninstead of {before:?}")) }
+    });
+}
+
+#[test]
+fn an_etcd_that_comes_back_empty_is_rebuilt_and_nobody_misses_anybody() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let hosts = five(&etcd);
+        let before = leases(&hosts);
+        let (keys, claims) = (etcd.list(HOSTS), etcd.list(&format!("{HUMANZ}/subnets/")));
+        let nodes = etcd.list(&format!("{HUMANZ}/nodes/"));
+        let id = hosts[0].snapshot().config.clone().unwrap().value.id;
+        let marks: Vec<_> = hosts.iter().map(Host::mark).collect();
+        etcd.restart_empty();
+        eventually_says(&etcd, &keys, HOSTS);
+        eventually_says(&etcd, &claims, &format!("{HUMANZ}/subnets/"));
+        eventually_says(&etcd, &nodes, &format!("{HUMANZ}/nodes/"));
+        for (host, mark) in hosts.iter().zip(marks) {
+            host.until("the rebuilt store", |found| {
+                found.config.as_ref().unwrap().value.id != id && found.alive.len() == 5
+            });
+            assert_eq!(host.ever_missing(mark, &["h1", "h2", "h3", "h4", "h5", "py"]), [].into());
+        }
+        assert_eq!(leases(&hosts), before);
+    });
+}
+
+#[test]
+fn one_survivor_rebuilds_all_and_a_new_host_takes_nobodys_subnet() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let mut hosts = five(&etcd);
+        let keys = etcd.list(HOSTS);
+        let survivor = hosts.remove(2);
+        for host in hosts {
+            host.stop();
+        }
+        etcd.kill();
+        let newcomer = Host::launch(start(&etcd, "h9"));
+        etcd.restart_empty();
+        let taken: Vec<_> = keys.iter().map(|(_, subnet)| subnet.clone()).collect();
+        assert!(!taken.contains(&newcomer.subnet()), "{} is another's", newcomer.subnet());
+        survivor.until("the new host", |found| found.hosts.contains_key("h9"));
+        let now = etcd.list(HOSTS);
+        assert_eq!(now.len(), 7);
+        assert!(keys.iter().all(|pair| now.contains(pair)));
+    });
+}
+
+#[test]
+fn keys_deleted_all_at_once_by_hand_are_back_and_no_host_was_missing() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let hosts = five(&etcd);
+        let keys = etcd.list(HOSTS);
+        let marks: Vec<_> = hosts.iter().map(Host::mark).collect();
+        etcd.delete_all("/humanz/");
+        eventually_says(&etcd, &keys, HOSTS);
+        for (host, mark) in hosts.iter().zip(marks) {
+            host.until("all alive", |found| found.hosts.len() == 6 && found.alive.len() == 5);
+            assert_eq!(host.ever_missing(mark, &NAMES), [].into());
+        }
+    });
+}
+
+#[test]
+fn a_host_that_is_removed_stays_removed() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let mut hosts = five(&etcd);
+        let gone = hosts.pop().unwrap();
+        let name = gone.identity.name.to_string();
+        gone.stop();
+        etcd.delete(&format!("{HOSTS}/{name}"));
+        for host in &hosts {
+            host.until_peers("one less", |peers| !peers.by_name.contains_key(name.as_str()));
+        }
+        assert_eq!(etcd.get(&format!("{HOSTS}/{name}")), None);
+    });
+}
+
+#[test]
+fn an_etcd_restored_from_a_backup_gets_back_what_came_after_it() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let backup = tempfile::tempdir().unwrap();
+        let one = Host::up(&etcd, "h1");
+        etcd.kill();
+        etcd.copy_data(&backup.path().join("data"));
+        etcd.restart();
+        let two = Host::up(&etcd, "h2");
+        one.until("h2", |found| found.nodes.contains_key("h2"));
+        let marks = [one.mark(), two.mark()];
+        etcd.kill();
+        etcd.replace_data(&backup.path().join("data"));
+        etcd.restart();
+        for (host, mark) in [&one, &two].into_iter().zip(marks) {
+            host.told(mark, "the return", |update| matches!(update, Update::Connected { .. }));
+            host.until("both", |found| found.alive.len() == 2);
+            assert_eq!(host.ever_missing(mark, &["h1", "h2"]), [].into());
+        }
+        assert_eq!(etcd.list(HOSTS).len(), 2);
+        assert_eq!((one.subnet(), two.subnet()), ("10.244.1.0/24".into(), "10.244.2.0/24".into()));
+    });
+}
+
+/// A host that starts with what it knew.
+fn started_with(etcd: &EtcdServer, known: Saved) -> Host {
+    let mut start = start(etcd, known.host.as_str());
+    start.known = Some(known);
+    Host::launch(start)
+}
+
+#[test]
+fn hosts_that_were_down_while_etcd_lost_its_data_rebuild_it_from_their_disks() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let hosts = five(&etcd);
+        let (before, keys) = (leases(&hosts), etcd.list(HOSTS));
+        let saved: Vec<_> = hosts.into_iter().map(Host::stop).collect();
+        etcd.restart_empty();
+        let hosts: Vec<_> = saved.into_iter().map(|known| started_with(&etcd, known)).collect();
+        for host in &hosts {
+            assert_eq!(host.snapshot().hosts.len(), 6, "the first snapshot is whole");
+        }
+        assert_eq!(leases(&hosts), before);
+        assert_eq!(etcd.list(HOSTS), keys);
+    });
+}
+
+#[test]
+fn a_host_that_slept_long_does_not_bring_back_who_left_meanwhile() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let mut hosts = five(&etcd);
+        let sleeper = hosts.pop().unwrap().stop();
+        let gone = hosts.pop().unwrap().stop();
+        for prefix in [HOSTS.to_owned(), format!("{HUMANZ}/nodes")] {
+            etcd.delete(&format!("{prefix}/{}", gone.host));
+        }
+        etcd.delete(&format!("{HUMANZ}/subnets/4/{}-24", gone.lease.subnets.v4.unwrap().ip()));
+        for host in &hosts {
+            host.until("one less", |found| !found.hosts.contains_key(&gone.host));
+        }
+        etcd.restart_empty();
+        for host in &hosts {
+            host.until("rebuilt", |found| {
+                !found.config.as_ref().unwrap().value.rebuilt_from.is_empty()
+            });
+        }
+        let subnet = sleeper.lease.clone();
+        let awake = started_with(&etcd, sleeper);
+        assert_eq!(awake.lease(), subnet);
+        awake.until_peers("the others", |peers| peers.by_name.len() == 4);
+        assert_eq!(etcd.get(&format!("{HOSTS}/{}", gone.host)), None);
+    });
+}
+
+#[test]
+fn what_is_known_of_a_network_with_other_settings_is_not_put_back() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let saved = Host::up(&etcd, "h1").stop();
+        etcd.restart_empty();
+        let mut start = start(&etcd, "h1");
+        start.known = Some(saved);
+        start.network.pools.v4 = Some(pool("10.99.0.0/16", 8));
+        let host = Host::launch(start);
+        assert_eq!(host.subnet(), "10.99.1.0/24");
+        assert_eq!(etcd.list(HOSTS).len(), 1);
+    });
+}
+
+#[test]
+fn another_network_in_the_same_place_changes_nothing_for_who_runs() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let host = Host::up(&etcd, "h1");
+        let mark = host.mark();
+        etcd.kill();
+        let mut other = start(&etcd, "h2");
+        other.network.pools.v4 = Some(pool("10.99.0.0/16", 8));
+        etcd.restart_empty();
+        // Whoever is first founds the network; put by hand, it is surely the other one.
+        etcd.delete_all("/humanz/");
+        let config = other.network.config("other").to_json();
+        etcd.put(&format!("{HUMANZ}/config"), config);
+        host.told(mark, "trouble", |update| {
+            matches!(update, Update::Trouble(Some(LeaseError::ConfigMismatch { .. })))
+        });
+        assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
+        let mark = host.mark();
+        etcd.delete(&format!("{HUMANZ}/config"));
+        host.told(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
+        assert_eq!(etcd.get(&format!("{HOSTS}/h1")).unwrap(), "10.244.1.0/24");
+    });
+}

@@ -1,0 +1,66 @@
+//! Hosts of the Python agent in the same network: they draw a number by a put and a later get, and
+//! write their key without looking.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use humanz::net::subnet;
+use ipnetwork::IpNetwork;
+
+use crate::host::{COUNTER, HOSTS, Host, pool, start};
+use crate::support::etcd::{EtcdServer, isolated};
+
+/// What the Python agent does at its first start, with `gap` between its steps.
+fn python_joins(etcd: &EtcdServer, name: &str, gap: Duration) {
+    etcd.put(COUNTER, "");
+    thread::sleep(gap);
+    let version = etcd.pairs(COUNTER).pop().unwrap().version();
+    thread::sleep(gap);
+    let slot = u32::try_from(version).unwrap();
+    etcd.put(&format!("{HOSTS}/{name}"), pool("10.244.0.0/16", 8).subnet(slot).to_string());
+}
+
+#[test]
+fn hosts_of_both_agents_that_start_together_do_not_share_a_subnet() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        python_joins(&etcd, "py0", Duration::ZERO);
+        let humanz: Vec<_> =
+            (1..=30).map(|n| Host::launch(start(&etcd, &format!("h{n}")))).collect();
+        // One after the other: two of them at once do share one, whatever others do.
+        for n in 1..=15 {
+            python_joins(&etcd, &format!("py{n}"), Duration::from_millis(30));
+        }
+        let mut owners: BTreeMap<IpNetwork, String> = BTreeMap::new();
+        for host in &humanz {
+            let subnet = host.lease().subnets.v4.unwrap();
+            let other = owners.insert(subnet, host.identity.name.to_string());
+            assert_eq!(other, None, "{subnet} of {}", host.identity.name);
+        }
+        for (key, value) in etcd.list(&format!("{HOSTS}/py")) {
+            let subnet = subnet::parse(&value).unwrap();
+            assert_eq!(owners.get(&subnet), None, "{subnet} of {key}");
+        }
+        assert_eq!(etcd.list(HOSTS).len(), 46);
+    });
+}
+
+#[test]
+fn a_python_host_that_takes_a_held_subnet_is_told_and_gets_no_route() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
+        etcd.put(&format!("{HOSTS}/py"), one.subnet());
+        for host in [&one, &two] {
+            host.until_peers("a fault", |peers| {
+                let told = peers.faults.iter().map(ToString::to_string);
+                told.into_iter().any(|fault| fault.starts_with("host py: subnet 10.244.1.0/24"))
+                    && !peers.by_name.contains_key("py")
+            });
+        }
+        assert!(two.peers().by_name.contains_key("h1"));
+        assert_eq!(one.subnet(), "10.244.1.0/24");
+        assert_eq!(etcd.get(&format!("{HOSTS}/h1")).unwrap(), "10.244.1.0/24");
+    });
+}
