@@ -5,14 +5,14 @@ use crate::agent::host;
 use crate::agent::pass::{Pass, World};
 use crate::agent::reach::Resolved;
 use crate::agent::report::Report;
-use crate::agent::serve::refused;
+use crate::agent::serve::{attributes, refused};
 use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
 use crate::agent::wake::Look;
 use crate::lease::claim::Claimant;
 use crate::lease::foresee::{Foreseen, foresee};
 use crate::lease::registry::{self, EtcdSettings};
-use crate::lease::{Attributes, Lease, Peers, Roots, peers};
+use crate::lease::{Lease, Peers, Roots, peers};
 use crate::plan::Line;
 
 /// The changes, as `+`, `-` and `~` lines, in the order they would be made; then what would stand
@@ -34,6 +34,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
         peers: peers.as_ref(),
         in_sync: true,
         resolved: &Resolved::new(),
+        before: None,
         look: Look::ALL,
     };
     let seen = pass.run(&mut report);
@@ -55,9 +56,8 @@ fn claim(
     let found = registry::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
     let name = start::node_name(settings)?;
-    let facts = host::observe(&world.rtnl, settings)?;
-    let attributes =
-        Attributes { addresses: facts.addresses, mtu: facts.mtu_bytes, ..Attributes::default() };
+    let facts = host::observe(&world.rtnl, settings, None)?;
+    let attributes = attributes(facts.own);
     let claimant = Claimant {
         identity: start::this_host(&name, world)?,
         attributes,

@@ -1,6 +1,6 @@
 //! What this host is like: its addresses, segments and MTU, as the kernel has them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anyhow::{Context, bail};
@@ -8,53 +8,60 @@ use anyhow::{Context, bail};
 use crate::agent::reach::Connected;
 use crate::agent::settings::{Settings, Source};
 use crate::linux::address::Address;
+use crate::linux::link::Link;
+use crate::linux::netlink::NetlinkError;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{Family, IfName, PerFamily, subnet};
 
-/// This host as it was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// Its address for the other hosts.
+/// What the other hosts must know of this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Its address for them.
     pub addresses: PerFamily<IpAddr>,
-    /// All its addresses but those of the bridge.
-    pub all_addresses: BTreeSet<IpAddr>,
-    /// Prefixes on its own segments.
-    pub connected: Vec<Connected>,
-    /// The interfaces that lead to the other hosts.
-    pub uplinks: BTreeSet<IfName>,
     /// MTU of pods and bridge, in bytes.
     pub mtu_bytes: u32,
 }
 
-/// Looks at links and addresses.
+/// This host as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What the other hosts must know.
+    pub own: Own,
+    /// All its addresses but those of the bridge.
+    pub all_addresses: BTreeSet<IpAddr>,
+    /// Prefixes on its own segments, as far as the links to them are up.
+    pub connected: Vec<Connected>,
+    /// The interfaces that lead to the other hosts.
+    pub uplinks: BTreeSet<IfName>,
+}
+
+/// Looks at links and addresses. `before` is what the host was: an uplink that is down for a moment
+/// takes its IPv6 addresses and the default route with it, and that is no reason to tell the others
+/// that this host has none.
 ///
 /// # Errors
 /// The kernel's, and a host whose own address cannot be told or lies inside a pool.
-pub fn observe(rtnl: &Rtnl, settings: &Settings) -> anyhow::Result<Facts> {
+pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow::Result<Facts> {
     let bridge = rtnl.link(&settings.bridge).context("look at the bridge")?.map(|link| link.index);
     let mut addresses = rtnl.addresses(None).context("list addresses")?;
     addresses.retain(|found| Some(found.index) != bridge && is_global(found.address.ip()));
-    let own = own_addresses(rtnl, settings, &addresses)?;
+    let own = own_addresses(rtnl, settings, &addresses, before.unwrap_or_default().addresses)?;
     refuse_inside_pool(settings, &own)?;
-    let mut uplinks = BTreeSet::new();
-    let mut mtu_bytes = u32::MAX;
-    for index in devices_of(&own, &addresses) {
-        if let Some(link) = rtnl.link_by_index(index).context("look at an uplink")? {
-            mtu_bytes = mtu_bytes.min(link.mtu);
-            uplinks.insert(link.name);
-        }
-    }
-    if uplinks.is_empty() {
-        mtu_bytes = ETHERNET_MTU_BYTES;
-    }
+    let links = links_of(rtnl, &addresses).context("look at the links with addresses")?;
+    let of_own = devices_of(&own, &addresses);
+    let uplinks = of_own.iter().filter_map(|index| links.get(index));
+    let uplinks: BTreeMap<IfName, u32> =
+        uplinks.map(|link| (link.name.clone(), link.mtu)).collect();
+    let mtu_before = before.map_or(ETHERNET_MTU_BYTES, |before| before.mtu_bytes);
+    let mtu_bytes = uplinks.values().copied().min().unwrap_or(mtu_before);
+    let is_up = |found: &&Address| links.get(&found.index).is_some_and(|link| link.up);
     let connected =
         |found: &Address| Connected { prefix: subnet::masked(found.address), device: found.index };
     Ok(Facts {
-        addresses: own,
+        own: Own { addresses: own, mtu_bytes: settings.mtu_bytes.unwrap_or(mtu_bytes) },
         all_addresses: addresses.iter().map(|found| found.address.ip()).collect(),
-        connected: addresses.iter().map(connected).collect(),
-        uplinks,
-        mtu_bytes: settings.mtu_bytes.unwrap_or(mtu_bytes),
+        connected: addresses.iter().filter(is_up).map(connected).collect(),
+        uplinks: uplinks.into_keys().collect(),
     })
 }
 
@@ -69,11 +76,12 @@ const NOBODY: PerFamily<IpAddr> = PerFamily {
 };
 
 /// The address for the others, for each family that has a pool: as set, else the source address
-/// of the default route, else the only address there is.
+/// of the default route, else the only address there is, else the one it had.
 fn own_addresses(
     rtnl: &Rtnl,
     settings: &Settings,
     found: &[Address],
+    before: PerFamily<IpAddr>,
 ) -> anyhow::Result<PerFamily<IpAddr>> {
     let mut own = settings.node_addresses;
     for (family, _) in settings.pools.entries() {
@@ -81,10 +89,10 @@ fn own_addresses(
             let of_family = found.iter().map(|found| found.address.ip());
             let of_family: BTreeSet<IpAddr> =
                 of_family.filter(|address| Family::of(*address) == family).collect();
-            own.set(
-                family,
-                source_of_default_route(rtnl, family, &of_family)?.or_else(|| only(&of_family)),
-            );
+            let default = source_of_default_route(rtnl, family, &of_family)?;
+            let had = before.get(family).copied();
+            let has = had.filter(|had| of_family.contains(had));
+            own.set(family, default.or(has).or_else(|| only(&of_family)).or(had));
         }
     }
     if own.is_empty() && matches!(settings.source, Source::Etcd { .. }) {
@@ -120,6 +128,16 @@ fn refuse_inside_pool(settings: &Settings, own: &PerFamily<IpAddr>) -> anyhow::R
         }
     }
     Ok(())
+}
+
+/// The links that have one of `addresses`, by index.
+fn links_of(rtnl: &Rtnl, addresses: &[Address]) -> Result<BTreeMap<u32, Link>, NetlinkError> {
+    let indexes: BTreeSet<u32> = addresses.iter().map(|found| found.index).collect();
+    let mut links = BTreeMap::new();
+    for index in indexes {
+        links.extend(rtnl.link_by_index(index)?.map(|link| (index, link)));
+    }
+    Ok(links)
 }
 
 fn devices_of(own: &PerFamily<IpAddr>, addresses: &[Address]) -> BTreeSet<u32> {

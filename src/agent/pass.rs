@@ -4,11 +4,10 @@
 //! configuration last, because runtimes start pods as soon as it is there.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::host::{self, Facts};
+use crate::agent::host::{self, Facts, Own};
 use crate::agent::keep;
 use crate::agent::reach::{self, Resolved};
 use crate::agent::report::Report;
@@ -57,6 +56,8 @@ pub struct Pass<'a> {
     pub in_sync: bool,
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
+    /// What this host was when it was looked at last.
+    pub before: Option<Own>,
     /// What to look at.
     pub look: Look,
 }
@@ -64,10 +65,8 @@ pub struct Pass<'a> {
 /// What a pass saw that others want to know.
 #[derive(Debug)]
 pub struct Seen {
-    /// This host's own addresses, as the others should use them.
-    pub addresses: PerFamily<IpAddr>,
-    /// MTU of the pods in bytes.
-    pub mtu_bytes: u32,
+    /// What the other hosts must know of this one.
+    pub own: Own,
     /// What is wrong and not ours to mend, if it was looked at: hosts without a way to them …
     pub unreachable: Option<BTreeSet<String>>,
     /// … and other people's firewall.
@@ -77,7 +76,7 @@ pub struct Seen {
 impl Pass<'_> {
     /// Looks, and mends what is wrong. `None` if the host could not be looked at.
     pub fn run(&self, report: &mut Report) -> Option<Seen> {
-        let facts = match host::observe(&self.world.rtnl, self.settings) {
+        let facts = match host::observe(&self.world.rtnl, self.settings, self.before) {
             Ok(facts) => facts,
             Err(error) => {
                 report.failed(format!("{error:#}"));
@@ -94,14 +93,13 @@ impl Pass<'_> {
         if self.look.files && keep::plugin::keep(self, report) && bridge {
             keep::conf::keep(self, &facts, report);
         }
-        let Facts { addresses, mtu_bytes, .. } = facts;
-        Some(Seen { addresses, mtu_bytes, unreachable, obstacles })
+        Some(Seen { own: facts.own, unreachable, obstacles })
     }
 
     fn routes(&self, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
         let Some(peers) = self.peers else { return BTreeSet::new() };
         let (wanted, unreachable) =
-            reach::routes(&peers.by_name, self.resolved, &facts.connected, &facts.addresses);
+            reach::routes(&peers.by_name, self.resolved, &facts.connected, &facts.own.addresses);
         keep::routes::keep(self, &wanted, report);
         let unreachable = unreachable.iter().map(ToString::to_string);
         unreachable.chain(peers.faults.iter().map(ToString::to_string)).collect()

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::agent::cleanup;
 use crate::agent::exit::{self, Exit};
+use crate::agent::host::Own;
 use crate::agent::names::Names;
 use crate::agent::notify;
 use crate::agent::pass::{Pass, Seen, World};
@@ -64,6 +65,8 @@ pub struct State {
     /// A complete snapshot came from etcd in this life: what is not in it may be removed.
     in_sync: bool,
     resolved: Resolved,
+    /// What this host was when it was looked at last.
+    own: Option<Own>,
     look: Look,
     /// When to look, if there is something to look at.
     look_at: Instant,
@@ -88,6 +91,7 @@ impl State {
             peers: None,
             in_sync: fixed.is_some(),
             resolved: Resolved::new(),
+            own: None,
             look: Look::ALL,
             look_at: now,
             resync_at: now,
@@ -279,6 +283,7 @@ impl Agent {
             peers: self.state.peers.as_ref(),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
+            before: self.state.own,
             look,
         };
         let mut report = Report::new(false);
@@ -308,7 +313,8 @@ impl Agent {
             state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
-        self.source.publish(attributes(&seen));
+        state.own = Some(seen.own);
+        self.source.publish(attributes(seen.own));
         let warn = |standing: &mut Standing, now: Option<BTreeSet<String>>| {
             if let Some(now) = now {
                 standing.tell(log::Level::Warn, now);
@@ -336,9 +342,9 @@ impl Agent {
     }
 }
 
-/// How the other hosts reach this one, as a pass saw it.
-pub fn attributes(seen: &Seen) -> Attributes {
-    Attributes { addresses: seen.addresses, mtu: seen.mtu_bytes, ..Attributes::default() }
+/// How the other hosts reach this one.
+pub fn attributes(own: Own) -> Attributes {
+    Attributes { addresses: own.addresses, mtu: own.mtu_bytes, ..Attributes::default() }
 }
 
 fn status(subnets: Option<&PerFamily<IpNetwork>>, peers: Option<&Peers>) -> String {

@@ -15,7 +15,7 @@ use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::names::Names;
 use crate::agent::pass::World;
-use crate::agent::serve::{Agent, State};
+use crate::agent::serve::{Agent, State, attributes};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::signals;
 use crate::agent::source::{Leased, Source};
@@ -23,7 +23,7 @@ use crate::agent::wake::{Look, Wake};
 use crate::lease::records::NodeName;
 use crate::lease::registry::{self, Start};
 use crate::lease::saved::Saved;
-use crate::lease::{Attributes, Identity, Network, Roots};
+use crate::lease::{Identity, Network, Roots};
 use crate::linux::events::{Event, Events};
 use crate::linux::netlink::Protocol;
 use crate::linux::{files, identity, route};
@@ -182,9 +182,8 @@ fn source(
     let identity = this_host(name, world)?;
     let path = settings.state_dir.join("state.json");
     let known = last_known_good(&path, &identity);
-    let facts = host::observe(&world.rtnl, settings)?;
-    let attributes =
-        Attributes { addresses: facts.addresses, mtu: facts.mtu_bytes, ..Attributes::default() };
+    let facts = host::observe(&world.rtnl, settings, None)?;
+    let attributes = attributes(facts.own);
     let start = Start {
         etcd: server.clone(),
         network: network(settings, roots),
