@@ -1,0 +1,77 @@
+//! What the kernel tells unasked.
+
+use std::net::IpAddr;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use humanz::linux::address;
+use humanz::linux::events::{Event, Events};
+use humanz::linux::netlink::Protocol;
+use humanz::linux::route::{self, Route};
+use ipnetwork::IpNetwork;
+
+use super::{bridge, in_namespace, ip, name, net};
+
+#[test]
+fn events_tell_where_to_look() {
+    in_namespace(|rtnl| {
+        let (sender, receiver) = channel();
+        let mut events = Events::open(Protocol::Route).unwrap();
+        thread::spawn(move || {
+            while let Ok(batch) = events.wait() {
+                for event in batch {
+                    sender.send(event).ok();
+                }
+            }
+        });
+        let bridge = bridge(rtnl, "br0");
+        rtnl.apply(&[
+            address::add(bridge.index, net("192.0.2.1/24")),
+            route::add(&Route::via(net("10.1.2.0/24"), ip("192.0.2.7"), bridge.index)),
+            route::delete(&Route::via(net("10.1.2.0/24"), ip("192.0.2.7"), bridge.index)),
+        ])
+        .unwrap();
+        let mut wanted = vec![
+            Event::Link { name: name("br0") },
+            Event::Address { index: bridge.index },
+            Event::Route { protocol: route::PROTOCOL, gone: false },
+            Event::Route { protocol: route::PROTOCOL, gone: true },
+        ];
+        while !wanted.is_empty() {
+            let event = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");
+            wanted.retain(|wanted| *wanted != event);
+        }
+    });
+}
+
+#[test]
+fn lost_events_say_that_they_were_lost() {
+    in_namespace(|rtnl| {
+        let mut events = Events::open(Protocol::Route).unwrap();
+        let bridge = bridge(rtnl, "br0");
+        rtnl.apply(&[address::add(bridge.index, net("10.0.0.1/8"))]).unwrap();
+        let hosts = (0..30_000u32).map(|n| Route {
+            gateway: None,
+            ..Route::via(
+                IpNetwork::new(ip("10.1.0.0"), 32).map(|_| host(n)).unwrap(),
+                ip("10.0.0.2"),
+                bridge.index,
+            )
+        });
+        let messages: Vec<_> = hosts.map(|route| route::add(&route)).collect();
+        rtnl.apply(&messages).unwrap();
+        let mut lost = false;
+        for _ in 0..100_000 {
+            if events.wait().unwrap().contains(&Event::Lost) {
+                lost = true;
+                break;
+            }
+        }
+        assert!(lost);
+    });
+}
+
+fn host(number: u32) -> IpNetwork {
+    let address = u32::from_be_bytes([10, 1, 0, 0]) + number;
+    IpNetwork::new(IpAddr::V4(address.into()), 32).unwrap()
+}

@@ -1,0 +1,60 @@
+//! Files and sysctls.
+
+use std::path::Path;
+
+use humanz::linux::{files, sysctl};
+
+use super::namespace;
+
+#[test]
+fn a_sysctl_is_written_in_its_namespace_only() {
+    let key = "net/ipv4/ip_forward";
+    let outside = sysctl::read(key).unwrap();
+    namespace()
+        .run(|| {
+            let other = if sysctl::read(key).unwrap() == "1" { "0" } else { "1" };
+            sysctl::write(key, other).unwrap();
+            assert_eq!(sysctl::read(key).unwrap(), other);
+        })
+        .unwrap();
+    assert_eq!(sysctl::read(key).unwrap(), outside);
+    assert!(sysctl::read("net/ipv4/no_such_key").unwrap_err().is_missing());
+}
+
+#[test]
+fn a_file_is_replaced_whole_and_leaves_nothing_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b.conf");
+    files::replace(&path, b"one", 0o600).unwrap();
+    files::replace_watched(&path, b"two", 0o600).unwrap();
+    assert!(files::holds(&path, b"two") && !files::holds(&path, b"one"));
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    files::replace_link(Path::new("b.conf"), &dir.path().join("a/link")).unwrap();
+    files::replace_link(Path::new("b.conf"), &dir.path().join("a/link")).unwrap();
+    let mut names: Vec<_> = std::fs::read_dir(dir.path().join("a"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["b.conf", "link"]);
+    files::remove(&path).unwrap();
+    files::remove(&path).unwrap();
+    let text = files::replace(&dir.path().join("a/link/x"), b"", 0o600).unwrap_err().to_string();
+    assert!(text.contains("a/link"), "{text}");
+}
+
+#[test]
+fn a_running_executable_is_replaced_by_a_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("sleep");
+    files::copy_executable(Path::new("/bin/sleep"), &copy).unwrap();
+    let mut child = std::process::Command::new(&copy).arg("60").spawn().unwrap();
+    assert!(files::is_copy(Path::new("/bin/sleep"), &copy).unwrap());
+    let replaced = files::copy_executable(Path::new("/bin/true"), &copy);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    replaced.unwrap();
+    assert!(!files::is_copy(Path::new("/bin/sleep"), &copy).unwrap());
+}

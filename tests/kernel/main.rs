@@ -1,0 +1,59 @@
+//! The kernel and the file system as `linux` sees them. Every test works in fresh network namespaces, on a
+//! thread that ends there; root, or `unshare -rnm`, is all it needs.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod events;
+mod files;
+mod link;
+mod netns;
+mod route;
+
+use std::net::IpAddr;
+use std::thread;
+
+use humanz::linux::link::Link;
+use humanz::linux::netlink::NetlinkError;
+use humanz::linux::netns::NetNs;
+use humanz::linux::rtnl::Rtnl;
+use humanz::net::{IfName, Mac};
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+
+/// Runs `test` in a fresh network namespace.
+fn in_namespace<T: Send>(test: impl FnOnce(&Rtnl) -> T + Send) -> T {
+    let inside = || {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .expect("make a network namespace: run the tests as root or under unshare -rnm");
+        test(&Rtnl::open().unwrap())
+    };
+    thread::scope(|scope| scope.spawn(inside).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A namespace that lives as long as the value.
+fn namespace() -> NetNs {
+    in_namespace(|_| NetNs::current().unwrap())
+}
+
+fn name(text: &str) -> IfName {
+    text.parse().unwrap()
+}
+
+fn net(text: &str) -> IpNetwork {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn bridge(rtnl: &Rtnl, text: &str) -> Link {
+    let mac = Mac([0x0a, 0x5a, 0, 0, 0, 1]);
+    rtnl.apply(&humanz::linux::link::add_bridge(&name(text), mac, 1400, "humanz bridge")).unwrap();
+    rtnl.link(&name(text)).unwrap().unwrap()
+}
+
+fn errno(result: Result<(), NetlinkError>) -> Option<Errno> {
+    result.unwrap_err().errno()
+}
