@@ -3,6 +3,7 @@
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Iff, Ifla, IflaInfo, RtAddrFamily, Rtm};
 use neli::rtnl::Ifinfomsg;
+use nix::errno::Errno;
 
 use super::netlink::{AttributeList, Attributes, Message, NetlinkError, Reply};
 use super::wire::link_header;
@@ -83,8 +84,6 @@ pub struct Change {
     pub port: Option<Port>,
     /// Link group.
     pub group: Option<u32>,
-    /// No IPv6 link-local address of its own: a port of a bridge needs none.
-    pub no_link_local: bool,
 }
 
 /// A pair of ends, each made where it belongs.
@@ -116,6 +115,8 @@ pub enum Which<'a> {
 }
 
 /// Makes a bridge that forwards at once: no spanning tree, no delay. It is up.
+///
+/// The second message marks whatever bears the name: look first whether the name is free.
 pub fn add_bridge(name: &IfName, mac: Mac, mtu: u32, alias: &str) -> [Message; 2] {
     let data = Attributes::new().u32(BRIDGE_FORWARD_DELAY, 0).u32(BRIDGE_STP_STATE, 0);
     let info = Attributes::new().text(IflaInfo::Kind, "bridge").nest(IflaInfo::Data, data);
@@ -176,10 +177,6 @@ pub fn add_veth(veth: &Veth<'_>) -> Message {
 
 /// Changes a link.
 pub fn change(which: Which<'_>, change: &Change) -> Message {
-    /// AF_INET6 inside IFLA_AF_SPEC, IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE.
-    const INET6: u16 = 10;
-    const ADDR_GEN_MODE: u16 = 8;
-    const NONE: u8 = 1;
     let (index, mut attributes) = named(which);
     attributes = attributes
         .put_some(Ifla::Address, change.mac.map(|mac| mac.0))
@@ -194,12 +191,26 @@ pub fn change(which: Which<'_>, change: &Change) -> Message {
         let info = Attributes::new().text(INFO_SLAVE_KIND, "bridge").nest(INFO_SLAVE_DATA, data);
         attributes = attributes.nest(Ifla::Linkinfo, info);
     }
-    if change.no_link_local {
-        let mode = Attributes::new().u8(ADDR_GEN_MODE, NONE);
-        attributes = attributes.nest(Ifla::AfSpec, Attributes::new().nest(INET6, mode));
-    }
     let header = link_header(RtAddrFamily::Unspecified, index, change.up);
     Message::new(format!("set {}", text(which)), Rtm::Newlink, NlmF::empty(), &header, attributes)
+}
+
+/// Gives a link no IPv6 link-local address of its own: a port of a bridge needs none.
+///
+/// A message for itself, because one that cannot be followed is refused whole, and a link without
+/// IPv6 (switched off at boot, or an MTU below 1280) knows no such mode: that is success.
+pub fn without_link_local(which: Which<'_>) -> Message {
+    /// AF_INET6 inside IFLA_AF_SPEC, IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE.
+    const INET6: u16 = 10;
+    const ADDR_GEN_MODE: u16 = 8;
+    const NONE: u8 = 1;
+    let mode = Attributes::new().u8(ADDR_GEN_MODE, NONE);
+    let (index, attributes) = named(which);
+    let attributes = attributes.nest(Ifla::AfSpec, Attributes::new().nest(INET6, mode));
+    let header = link_header(RtAddrFamily::Unspecified, index, false);
+    let what = format!("switch off the link-local address of {}", text(which));
+    Message::new(what, Rtm::Newlink, NlmF::empty(), &header, attributes)
+        .tolerating(Errno::EAFNOSUPPORT)
 }
 
 /// Deletes a link; `ENODEV` if it is gone.

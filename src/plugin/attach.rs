@@ -89,11 +89,14 @@ pub fn attach<'a>(
         up: true,
         alias: Some(site.alias.clone()),
         port: Some(wanted.port),
-        no_link_local: true,
         ..Change::default()
     };
     let name = &wanted.host_ifname;
-    let messages = [link::add_veth(&veth), link::change(Which::Name(name), &host_end)];
+    let messages = [
+        link::add_veth(&veth),
+        link::change(Which::Name(name), &host_end),
+        link::without_link_local(Which::Name(name)),
+    ];
     let mut attached = Attached {
         rtnl: site.rtnl,
         name,

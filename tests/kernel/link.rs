@@ -15,6 +15,17 @@ use super::{bridge, errno, in_namespace, ip, name, namespace, net};
 
 /// A veth from `bridge` into `pod`, as the plugin makes it: all in one send.
 fn plug(rtnl: &Rtnl, bridge: &Link, host: &str, pod: &NetNs) -> Result<(), NetlinkError> {
+    plug_of(rtnl, bridge, host, pod, 1400)
+}
+
+/// A veth of that MTU.
+fn plug_of(
+    rtnl: &Rtnl,
+    bridge: &Link,
+    host: &str,
+    pod: &NetNs,
+    mtu: u32,
+) -> Result<(), NetlinkError> {
     let veth = Veth {
         host: &name(host),
         host_mac: Mac([0x0a, 1, 0, 0, 0, 1]),
@@ -22,16 +33,20 @@ fn plug(rtnl: &Rtnl, bridge: &Link, host: &str, pod: &NetNs) -> Result<(), Netli
         pod: &name("eth0"),
         pod_mac: Mac([0x0a, 0x58, 10, 1, 0, 2]),
         netns: pod.file().as_raw_fd(),
-        mtu: 1400,
+        mtu,
     };
     let change = Change {
         up: true,
         alias: Some(format!("humanz {host}")),
         port: Some(Port { hairpin: true, isolated: true }),
-        no_link_local: true,
         ..Change::default()
     };
-    rtnl.apply(&[link::add_veth(&veth), link::change(Which::Name(&name(host)), &change)])
+    let host = &name(host);
+    rtnl.apply(&[
+        link::add_veth(&veth),
+        link::change(Which::Name(host), &change),
+        link::without_link_local(Which::Name(host)),
+    ])
 }
 
 #[test]
@@ -137,5 +152,16 @@ fn a_group_of_links_goes_with_one_message() {
         let left = rtnl.links(None).unwrap();
         assert!(left.iter().all(|link| !link.name.as_str().starts_with("br")), "{left:?}");
         assert_eq!(errno(rtnl.apply(&[link::delete_group(104)])), Some(Errno::ENODEV));
+    });
+}
+
+#[test]
+fn a_veth_too_narrow_for_ipv6_is_made_all_the_same() {
+    let pod = namespace();
+    in_namespace(|rtnl| {
+        let bridge = bridge(rtnl, "br0");
+        plug_of(rtnl, &bridge, "hz1", &pod, 1000).unwrap();
+        let host = rtnl.link(&name("hz1")).unwrap().unwrap();
+        assert_eq!((host.alias.as_deref(), host.up), (Some("humanz hz1"), true));
     });
 }
