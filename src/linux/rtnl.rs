@@ -8,7 +8,7 @@ use super::address::{self, Address};
 use super::link::{self, Link, Which};
 use super::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
 use super::route::{self, Route, Way};
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, subnet};
 
 /// A socket in the network namespace that it was opened in.
 pub struct Rtnl {
@@ -69,11 +69,7 @@ impl Rtnl {
     /// # Errors
     /// [`NetlinkError`].
     pub fn routes(&self, protocol: u8) -> Result<Vec<Route>, NetlinkError> {
-        let mut routes = Vec::new();
-        for family in Family::BOTH {
-            routes.extend(self.socket.dump(&route::list(family, protocol), route::parse)?);
-        }
-        Ok(routes)
+        self.both(|family| route::list(family, protocol))
     }
 
     /// The routes of every table, both families.
@@ -81,11 +77,7 @@ impl Rtnl {
     /// # Errors
     /// [`NetlinkError`].
     pub fn all_routes(&self) -> Result<Vec<Route>, NetlinkError> {
-        let mut routes = Vec::new();
-        for family in Family::BOTH {
-            routes.extend(self.socket.dump(&route::list_all(family), route::parse)?);
-        }
-        Ok(routes)
+        self.both(route::list_all)
     }
 
     /// The way that a packet to `address` would take; `None` if there is none.
@@ -101,6 +93,23 @@ impl Rtnl {
             }
             answer => answer.map(Some),
         }
+    }
+
+    /// The routes of both families. A family without any address has no table yet: `ENOENT`. A
+    /// kernel without IPv6 answers a question for it with what it has, the routes of IPv4.
+    fn both(&self, list: impl Fn(Family) -> Message) -> Result<Vec<Route>, NetlinkError> {
+        let mut routes = Vec::new();
+        for family in Family::BOTH {
+            let parse = |reply: &Reply<'_>| {
+                let route = route::parse(reply)?;
+                Ok(route.filter(|route| subnet::family(route.destination) == family))
+            };
+            match self.socket.dump(&list(family), parse) {
+                Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+                found => routes.extend(found?),
+            }
+        }
+        Ok(routes)
     }
 
     fn one(&self, request: &Message) -> Result<Option<Link>, NetlinkError> {

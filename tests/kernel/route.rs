@@ -1,7 +1,10 @@
 //! Routes, neighbours, and what a refusal says.
 
+use std::net::IpAddr;
+
 use humanz::linux::netlink::NetlinkError;
 use humanz::linux::route::{self, Route};
+use humanz::linux::rtnl::Rtnl;
 use humanz::linux::{address, neighbour};
 use humanz::net::Mac;
 use nix::errno::Errno;
@@ -90,4 +93,79 @@ fn a_neighbour_is_set_over_what_was_believed() {
         let gone = errno(rtnl.apply(&[neighbour::delete(bridge.index, ip("10.1.0.2"))]));
         assert!(matches!(gone, None | Some(Errno::ENOENT)), "{gone:?}");
     });
+}
+
+#[test]
+fn an_ipv6_route_is_replaced_not_joined() {
+    in_namespace(|rtnl| {
+        let bridge = bridge(rtnl, "br0");
+        rtnl.apply(&[address::add(bridge.index, net("2001:db8::1/64"))]).unwrap();
+        let first = Route::via(net("fd00:1::/64"), ip("2001:db8::7"), bridge.index);
+        let moved = Route { gateway: Some(ip("2001:db8::9")), ..first };
+        rtnl.apply(&[route::add(&first), route::replace(&moved)]).unwrap();
+        assert_eq!(gateways(rtnl), [Some(ip("2001:db8::9"))]);
+        assert_eq!(rtnl.way(ip("fd00:1::5")).unwrap().unwrap().gateway, Some(ip("2001:db8::9")));
+        assert_eq!(rtnl.way(ip("2001:db8::5")).unwrap().unwrap().gateway, None, "on the link");
+        assert_eq!(rtnl.way(ip("2001:db9::5")).unwrap(), None, "no way is no error");
+    });
+}
+
+#[test]
+fn an_ipv6_route_can_have_a_gateway_off_the_link() {
+    in_namespace(|rtnl| {
+        let bridge = bridge(rtnl, "br0");
+        rtnl.apply(&[address::add(bridge.index, net("2001:db8::1/64"))]).unwrap();
+        let wanted = Route {
+            onlink: true,
+            mtu: Some(1300),
+            priority: Some(50),
+            ..Route::via(net("fd00:1::/64"), ip("2001:db8:1::7"), bridge.index)
+        };
+        rtnl.apply(&[route::add(&wanted)]).unwrap();
+        assert_eq!(rtnl.routes(route::PROTOCOL).unwrap(), [wanted]);
+    });
+}
+
+/// Somebody gave a route of ours a second next hop: one route, found without gateway. It can be
+/// replaced by what is wanted, and removed.
+#[test]
+fn a_route_with_two_next_hops_is_one_that_we_did_not_make() {
+    in_namespace(|rtnl| {
+        let bridge = bridge(rtnl, "br0");
+        rtnl.apply(&[
+            address::add(bridge.index, net("192.0.2.1/24")),
+            address::add(bridge.index, net("2001:db8::1/64")),
+        ])
+        .unwrap();
+        for (to, first, second) in [
+            ("10.1.2.0/24", "192.0.2.7", "192.0.2.8"),
+            ("fd00:1::/64", "2001:db8::7", "2001:db8::8"),
+        ] {
+            two_next_hops(to, first, second);
+            assert_eq!(gateways(rtnl), [None], "{to}");
+            let wanted = Route::via(net(to), ip(first), bridge.index);
+            rtnl.apply(&[route::replace(&wanted)]).unwrap();
+            assert_eq!(gateways(rtnl), [wanted.gateway], "{to} replaced");
+            rtnl.apply(&[route::delete(&wanted)]).unwrap();
+            assert_eq!(gateways(rtnl), [], "{to} deleted");
+
+            two_next_hops(to, first, second);
+            let found = rtnl.routes(route::PROTOCOL).unwrap();
+            rtnl.apply(&[route::delete(&found[0])]).unwrap();
+            assert_eq!(gateways(rtnl), [], "{to} deleted with both next hops");
+        }
+    });
+}
+
+/// A route with our mark and two next hops, as `ip` makes it.
+fn two_next_hops(to: &str, first: &str, second: &str) {
+    let nexthops = ["nexthop", "via", first, "nexthop", "via", second];
+    let arguments = [&["route", "add", to, "proto", "104"], &nexthops[..]].concat();
+    let status = std::process::Command::new("ip").args(arguments).status();
+    assert!(status.expect("ip of Debian's iproute2 is needed").success());
+}
+
+/// The gateways of our routes.
+fn gateways(rtnl: &Rtnl) -> Vec<Option<IpAddr>> {
+    rtnl.routes(route::PROTOCOL).unwrap().iter().map(|route| route.gateway).collect()
 }
