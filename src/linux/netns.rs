@@ -1,20 +1,16 @@
 //! Network namespaces: open, compare, work inside.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::errno::Errno;
+use nix::libc::O_NONBLOCK;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::statfs::{FsType, fstatfs};
-
-/// Magic numbers of file systems whose files are namespaces: nsfs and, on old kernels, proc.
-/// Source: linux/magic.h.
-const NSFS: i64 = 0x6e73_6673;
-const PROC: i64 = 0x9fa0;
+use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 
 /// A network namespace, held open.
 #[derive(Debug)]
@@ -29,8 +25,9 @@ pub enum NetNsError {
     /// Nothing is there.
     #[error("network namespace {0} does not exist")]
     Missing(PathBuf),
-    /// A file is there that is no namespace: what is left when one was unmounted.
-    #[error("{0} is a file, not a network namespace")]
+    /// Something else is there: the file that is left when one was unmounted, or a namespace of
+    /// another kind.
+    #[error("{0} is not a network namespace")]
     NotANamespace(PathBuf),
     /// It cannot be opened or entered.
     #[error("{what} network namespace {path}: {source}")]
@@ -45,19 +42,22 @@ pub enum NetNsError {
 }
 
 impl NetNs {
-    /// The namespace at `path`, as in /run/netns/x or /proc/1234/ns/net.
+    /// The namespace at `path`, as in /run/netns/x or /proc/1234/ns/net. (A namespace of another
+    /// kind is only noticed on entering it.)
     ///
     /// # Errors
     /// [`NetNsError`].
     pub fn open(path: &Path) -> Result<NetNs, NetNsError> {
         let failed = |what| move |source| NetNsError::Io { what, path: path.to_owned(), source };
-        let file = match File::open(path) {
+        // A pipe would wait for its writer.
+        let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
             Ok(file) => file,
             Err(error) if is_gone(&error) => return Err(NetNsError::Missing(path.to_owned())),
             Err(error) => return Err(failed("open")(error)),
         };
         let kind = fstatfs(&file).map_err(|errno| failed("look at")(errno.into()))?;
-        if [FsType(NSFS), FsType(PROC)].contains(&kind.filesystem_type()) {
+        // nsfs; proc on kernels before 3.19.
+        if [NSFS_MAGIC, PROC_SUPER_MAGIC].contains(&kind.filesystem_type()) {
             Ok(NetNs { path: path.to_owned(), file })
         } else {
             Err(NetNsError::NotANamespace(path.to_owned()))
@@ -84,16 +84,20 @@ impl NetNs {
     /// thread never moves. A socket opened there stays there and can be given back.
     ///
     /// # Errors
-    /// [`NetNsError::Io`] if the namespace cannot be entered.
+    /// [`NetNsError::Io`] if the namespace cannot be entered or there can be no more threads;
+    /// [`NetNsError::NotANamespace`] if it is one of another kind.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
         let inside = || {
-            setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET)
-                .map_err(|errno| self.failed("enter", errno))?;
+            setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
+                Errno::EINVAL => NetNsError::NotANamespace(self.path.clone()),
+                _ => self.failed("enter", errno.into()),
+            })?;
             Ok(work())
         };
-        thread::scope(|scope| match scope.spawn(inside).join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().spawn_scoped(scope, inside);
+            let thread = thread.map_err(|error| self.failed("make a thread to enter", error))?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -103,12 +107,12 @@ impl NetNs {
     }
 
     fn identity(&self) -> Result<(u64, u64), NetNsError> {
-        let failed = |source| NetNsError::Io { what: "look at", path: self.path.clone(), source };
+        let failed = |error| self.failed("look at", error);
         self.file.metadata().map(|meta| (meta.dev(), meta.ino())).map_err(failed)
     }
 
-    fn failed(&self, what: &'static str, errno: Errno) -> NetNsError {
-        NetNsError::Io { what, path: self.path.clone(), source: errno.into() }
+    fn failed(&self, what: &'static str, source: io::Error) -> NetNsError {
+        NetNsError::Io { what, path: self.path.clone(), source }
     }
 }
 

@@ -32,3 +32,20 @@ fn work_in_a_namespace_leaves_the_caller_where_it_was() {
     assert!(inside.is(&other).unwrap());
     assert!(before.is(&NetNs::current().unwrap()).unwrap());
 }
+
+#[test]
+fn a_pipe_is_no_namespace_and_nobody_waits_for_its_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(NetNs::open(&pipe)));
+    let opened = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an answer");
+    assert!(matches!(opened, Err(NetNsError::NotANamespace(_))), "{opened:?}");
+}
+
+#[test]
+fn a_namespace_of_another_kind_is_refused() {
+    let entered = NetNs::open(Path::new("/proc/self/ns/mnt")).unwrap().run(|| ());
+    assert!(matches!(entered, Err(NetNsError::NotANamespace(_))), "{entered:?}");
+}
