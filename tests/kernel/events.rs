@@ -75,3 +75,16 @@ fn host(number: u32) -> IpNetwork {
     let address = u32::from_be_bytes([10, 1, 0, 0]) + number;
     IpNetwork::new(IpAddr::V4(address.into()), 32).unwrap()
 }
+
+#[test]
+fn a_change_of_nftables_is_heard() {
+    in_namespace(|_| {
+        let (sender, receiver) = channel();
+        let mut events = Events::open(Protocol::Netfilter).unwrap();
+        thread::spawn(move || sender.send(events.wait().map_err(|error| error.to_string())));
+        let status = std::process::Command::new("nft").args(["add", "table", "inet", "t"]).status();
+        assert!(status.expect("nft of Debian's nftables is needed").success());
+        let heard = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");
+        assert_eq!(heard.unwrap(), [Event::Nftables]);
+    });
+}

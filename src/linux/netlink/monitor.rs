@@ -1,5 +1,7 @@
 //! A socket that hears what changes in the kernel.
 
+use std::io::ErrorKind;
+
 use nix::errno::Errno;
 use nix::libc::MSG_TRUNC;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -47,11 +49,13 @@ impl Monitor {
     /// `ENOBUFS`: notifications were lost, so everything must be looked at. Any other: the socket
     /// is of no more use.
     pub fn wait(&mut self, mut hear: impl FnMut(&Reply<'_>)) -> Result<(), NetlinkError> {
-        self.buffer.clear();
-        let (length, _) = self
-            .socket
-            .recv_from(&mut self.buffer, MSG_TRUNC)
-            .map_err(NetlinkError::io("receive"))?;
+        let length = loop {
+            self.buffer.clear();
+            match self.socket.recv_from(&mut self.buffer, MSG_TRUNC) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.map_err(NetlinkError::io("receive"))?.0,
+            }
+        };
         if length > self.buffer.len() {
             return Err(NetlinkError::io("receive")(Errno::ENOBUFS));
         }
