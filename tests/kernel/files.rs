@@ -58,3 +58,9 @@ fn a_running_executable_is_replaced_by_a_copy() {
     replaced.unwrap();
     assert!(!files::is_copy(Path::new("/bin/sleep"), &copy).unwrap());
 }
+
+#[test]
+fn a_sysctl_that_is_not_there_is_missing_for_the_writer_too() {
+    let error = sysctl::write("net/ipv4/no_such_key", "1").unwrap_err();
+    assert!(error.is_missing(), "{error}");
+}

@@ -2,6 +2,7 @@
 //! thread that ends there; root, or `unshare -rnm`, is all it needs.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod address;
 mod events;
 mod files;
 mod link;
