@@ -20,8 +20,7 @@ pub const AGENT_TABLE: &str = "humanz";
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SRCNAT: i32 = 100;
 
-/// Destinations that no one answers with an address of his own, so that it would not help to
-/// leave with the host's: multicast and broadcast.
+/// Multicast and broadcast: who receives them must know the pod itself.
 const NEVER_MASQUERADED: [&str; 3] = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
 
 /// What the firewall of a host must know.

@@ -197,7 +197,14 @@ fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::linux::nft::found;
+    use crate::net::range::covering;
 
     fn range(first: &str, last: &str) -> AddressRange {
         AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap()
@@ -217,6 +224,26 @@ mod tests {
         let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
         let v6 = keys(SetKind::Ranges, &range("ff00::", last));
         assert_eq!(v6, [("ff00::".parse().unwrap(), false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn elements_are_read_back_as_they_were_written(
+            networks in vec((any::<u32>(), 0..=32u8, any::<u128>(), 0..=128u8), 0..40)
+        ) {
+            for family in Family::BOTH {
+                let networks = networks.iter().map(|(v4, short, v6, long)| match family {
+                    Family::V4 => subnet::with_prefix(Ipv4Addr::from(*v4).into(), *short),
+                    Family::V6 => subnet::with_prefix(Ipv6Addr::from(*v6).into(), *long),
+                });
+                let wanted: BTreeSet<_> = covering(networks).into_iter().collect();
+                let written = wanted.iter().flat_map(|range| keys(SetKind::Ranges, range));
+                // The kernel lists them backwards.
+                let listed: Vec<_> = written.map(|(key, end)| (octets(key), end)).collect();
+                let listed: Vec<_> = listed.into_iter().rev().collect();
+                prop_assert_eq!(found::ranges(SetKind::Ranges, &listed), wanted);
+            }
+        }
     }
 
     #[test]
