@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 
 use crate::agent::host::{self, Facts, Own};
-use crate::agent::keep;
+use crate::agent::keep::{self, bridge::Kept};
 use crate::agent::reach::{self, Resolved};
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
@@ -83,14 +83,18 @@ impl Pass<'_> {
                 return None;
             }
         };
-        let mut bridge = true;
+        let mut bridge = Kept::Whole;
         if self.look.links {
             keep::sysctls::keep(self, &facts, report);
             bridge = keep::bridge::keep(self, &facts, report);
         }
+        // Looking at every link is too much for every event of one.
+        if bridge == Kept::New || self.look == Look::ALL {
+            keep::ports::keep(self, report);
+        }
         let obstacles = self.look.firewall.then(|| keep::firewall::keep(self, &facts, report));
         let unreachable = self.look.routes.then(|| self.routes(&facts, report));
-        if self.look.files && keep::plugin::keep(self, report) && bridge {
+        if self.look.files && keep::plugin::keep(self, report) && bridge != Kept::Broken {
             keep::conf::keep(self, &facts, report);
         }
         Some(Seen { own: facts.own, unreachable, obstacles })

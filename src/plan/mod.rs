@@ -8,6 +8,7 @@ pub mod firewall;
 pub mod forward;
 pub mod line;
 pub mod pod;
+pub mod ports;
 pub mod routes;
 
 pub use line::{Describe, Line, Sign};

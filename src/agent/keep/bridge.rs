@@ -15,21 +15,36 @@ use crate::plan::bridge::{Bridge, Change, Found, changes, gateway};
 /// The mark of a bridge that humanz made, as its alias.
 const ALIAS: &str = "humanz bridge";
 
-/// Makes or repairs the bridge; true if it is as it should be.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> bool {
+/// The bridge after a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// As it should be, as far as that was looked at.
+    Whole,
+    /// It was missing, and is new: nothing is plugged into it.
+    New,
+    /// Something is wrong with it; it was told.
+    Broken,
+}
+
+/// Makes or repairs the bridge.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Kept {
     let wanted = wanted(pass, facts);
     let rtnl = &pass.world.rtnl;
     let before = report.failures().len();
+    let mut kept = Kept::Whole;
     match found(rtnl, &wanted.name).map(|found| changes(&wanted, found.as_ref())) {
         Ok(Ok(changes)) => {
             for change in changes {
+                if matches!(change, Change::Create(_)) {
+                    kept = Kept::New;
+                }
                 report.apply(&change, || apply(rtnl, &change));
             }
         }
         Ok(Err(foreign)) => report.failed(foreign),
         Err(error) => report.failed(format!("{error:#}")),
     }
-    report.failures().len() == before
+    if report.failures().len() == before { kept } else { Kept::Broken }
 }
 
 /// Deletes the bridge if humanz made it, and with it every pod's network on this host.

@@ -4,5 +4,6 @@ pub mod bridge;
 pub mod conf;
 pub mod firewall;
 pub mod plugin;
+pub mod ports;
 pub mod routes;
 pub mod sysctls;

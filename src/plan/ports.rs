@@ -1,0 +1,85 @@
+//! Pure. Which pods' links must be plugged into the bridge again.
+
+use super::pod::is_of_network;
+use super::{Describe, Line};
+use crate::linux::link::Link;
+use crate::net::IfName;
+
+/// A link that lost its bridge, because somebody deleted that or unplugged the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plug {
+    /// The host's end of the pod's veth.
+    pub link: IfName,
+    /// Its number.
+    pub index: u32,
+    /// The bridge to plug it into.
+    pub bridge: IfName,
+    /// Whose it is, as its alias says.
+    pub owner: String,
+}
+
+/// The links among `found` that belong to pods of `network` and are ports of nothing, each of them
+/// to be plugged into `bridge`.
+///
+/// A link that is a port of another bridge was put there by somebody, and stays.
+pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Plug> {
+    let lost = found
+        .iter()
+        .filter(|link| link.master.is_none() && is_of_network(link.alias.as_deref(), network));
+    let plug = |link: &Link| Plug {
+        link: link.name.clone(),
+        index: link.index,
+        bridge: bridge.clone(),
+        owner: link.alias.clone().unwrap_or_default(),
+    };
+    lost.map(plug).collect()
+}
+
+impl Describe for Plug {
+    fn line(&self) -> Line {
+        let Plug { link, bridge, owner, .. } = self;
+        Line::changed(format!("bridge {bridge}: port {link} ({owner})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Links with these aliases and masters; the names of those to be plugged in.
+    fn check(found: &[(&str, Option<u32>)], expected: &[u32]) {
+        let link = |(index, (alias, master)): (usize, &(&str, Option<u32>))| Link {
+            index: u32::try_from(index).unwrap(),
+            name: format!("hz{index}").parse().unwrap(),
+            kind: Some("veth".into()),
+            mac: None,
+            mtu: 1500,
+            up: true,
+            oper_up: true,
+            master: *master,
+            peer_index: None,
+            alias: Some((*alias).into()),
+            group: 0,
+            port: None,
+            delays_ports: false,
+        };
+        let links: Vec<Link> = found.iter().enumerate().map(link).collect();
+        let plugs = changes("humanz", &"humanz0".parse().unwrap(), &links);
+        assert_eq!(plugs.iter().map(|plug| plug.index).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn pods_without_a_bridge_get_it_back() {
+        check(&[("humanz humanz c1 eth0", None), ("humanz humanz c2 eth0 a/b", None)], &[0, 1]);
+    }
+
+    #[test]
+    fn ports_stay_where_they_are() {
+        check(&[("humanz humanz c1 eth0", Some(7))], &[]);
+    }
+
+    #[test]
+    fn links_of_others_are_left_alone() {
+        check(&[("humanz other c1 eth0", None), ("vm 3", None), ("humanz bridge", None)], &[]);
+    }
+}
