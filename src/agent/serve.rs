@@ -82,13 +82,13 @@ pub struct State {
 }
 
 impl State {
-    /// Nothing is known yet but, on a host without etcd, its subnets.
+    /// Nothing is known yet but, on a host without etcd, its subnets and that there are no others.
     pub fn new(fixed: Option<PerFamily<IpNetwork>>) -> State {
         let now = Instant::now();
         State {
             subnets: fixed,
             snapshot: None,
-            peers: None,
+            peers: fixed.map(|_| Peers::default()),
             in_sync: fixed.is_some(),
             resolved: Resolved::new(),
             own: None,

@@ -100,7 +100,8 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
 /// Keeps a second agent from serving this host. Gone with the process, however it ends.
 fn lock(state_dir: &Path) -> Result<Flock<File>, Exit> {
     let path = state_dir.join("lock");
-    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    let file = File::options().write(true).create(true).truncate(false).open(&path);
+    let file = file.with_context(|| format!("create {}", path.display()))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
         let what = format!("lock {}: {errno}", path.display());
         match errno {

@@ -1,0 +1,115 @@
+//! What an operator types, and what is answered.
+
+use crate::support::{Agent, Ended};
+use crate::{STANDALONE, alone, standalone, state};
+
+fn refused(ended: &Ended, code: i32, words: &[&str]) {
+    assert_eq!(ended.status.code(), Some(code), "{ended}");
+    for word in words {
+        assert!(ended.stderr.contains(word), "{word:?} is not in: {ended}");
+    }
+}
+
+#[test]
+fn help_names_every_setting_and_exit_code() {
+    let alone = alone();
+    let help = Agent::run(&alone.host, "--help", &[]).ok();
+    for word in ["--etcd-host", "--cleanup-on-stop", "--dry-run", "check-config", "69", "75"] {
+        assert!(help.contains(word), "{word} is not in:\n{help}");
+    }
+    assert!(Agent::run(&alone.host, "--version", &[]).ok().starts_with("humanz-agent 0."));
+    assert!(Agent::run(&alone.host, "check-config --help", &[]).ok().contains("fault"));
+}
+
+#[test]
+fn what_is_mistyped_is_answered_with_exit_code_2() {
+    let alone = alone();
+    refused(&Agent::run(&alone.host, "--etcd-hots x", &[]), 2, &["--etcd-hots"]);
+    refused(&Agent::run(&alone.host, "chek-config", &[]), 2, &["chek-config"]);
+    refused(&Agent::run(&alone.host, "", &[("ETCD_HOST", "")]), 2, &["ETCD_HOST", "--standalone"]);
+}
+
+#[test]
+fn every_fault_is_told_at_once() {
+    let alone = alone();
+    let wrong = [("IP_SUBNET", "10.1.2.3/16"), ("MTU", "9"), ("ETCD_CACERT", "ca.pem")];
+    let ended = Agent::run(&alone.host, "check-config", &wrong);
+    refused(&ended, 2, &["IP_SUBNET=10.1.2.3/16", "10.1.0.0/16", "MTU=9", "ETCD_CACERT=ca.pem"]);
+    assert_eq!(ended.stderr.lines().count(), 4, "a heading and a line each: {ended}");
+}
+
+#[test]
+fn a_good_configuration_is_shown_as_it_holds() {
+    let alone = alone();
+    let shown = Agent::run(&alone.host, "--bridge-name br7 check-config", STANDALONE).ok();
+    for line in ["BRIDGE_NAME=br7", "SUBNET_SOURCE=static", "IP_SUBNET=10.244.0.0/16"] {
+        assert!(shown.lines().any(|shown| shown == line), "{line} is not in:\n{shown}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_this_host_is_a_fault() {
+    let alone = alone();
+    let bridge = Agent::run(&alone.host, "", &standalone(&[("BRIDGE_NAME", "eth0")]));
+    refused(&bridge, 2, &["BRIDGE_NAME=eth0", "a veth, not a bridge"]);
+    let pool = Agent::run(&alone.host, "", &standalone(&[("IP_SUBNET", "192.0.0.0/16")]));
+    refused(&pool, 2, &["IP_SUBNET=192.0.0.0/16", "192.0.2.11/24", "eth0"]);
+    let file = Agent::run(&alone.host, "", &[("ETCD_CACERT", "/etc/none.pem")]);
+    refused(&file, 2, &["ETCD_CACERT=/etc/none.pem", "No such file"]);
+}
+
+#[test]
+fn a_dry_run_tells_what_a_start_would_do_and_does_nothing() {
+    let alone = alone();
+    let before = state(&alone.host);
+    let told = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
+    assert_eq!(state(&alone.host), before);
+    for line in [
+        "+ bridge humanz0",
+        "+ address 10.244.1.1/24 on bridge humanz0",
+        "+ address fd10:0:0:1::1/64 on bridge humanz0",
+        "+ nft table inet humanz",
+        "+ CNI configuration /etc/cni/net.d/05-humanz.conflist",
+    ] {
+        assert!(told.lines().any(|told| told.starts_with(line)), "{line} is not in:\n{told}");
+    }
+
+    Agent::run(&alone.host, "--once", STANDALONE).ok();
+    let nothing = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
+    assert_eq!(nothing.trim(), "nothing would change");
+}
+
+#[test]
+fn once_brings_the_host_into_its_state_and_leaves() {
+    let alone = alone();
+    Agent::run(&alone.host, "--once", STANDALONE).ok();
+    let first = state(&alone.host);
+    assert!(first.contains("10.244.1.1/24"), "{first}");
+    Agent::run(&alone.host, "--once", STANDALONE).ok();
+    assert_eq!(state(&alone.host), first, "a second time changes nothing, not even a file's age");
+}
+
+#[test]
+fn an_etcd_that_does_not_answer_is_exit_code_69() {
+    let alone = alone();
+    let nowhere = [("ETCD_HOST", "127.0.0.1:1"), ("ETCD_TIMEOUT", "1s")];
+    refused(&Agent::run(&alone.host, "--dry-run", &nowhere), 69, &["127.0.0.1:1"]);
+}
+
+#[test]
+fn a_second_agent_is_refused_and_the_first_goes_on() {
+    let alone = alone();
+    let agent = crate::serve(&alone.host, &[]);
+    refused(&Agent::run(&alone.host, "--once", STANDALONE), 1, &["another humanz-agent"]);
+    agent.stop();
+    Agent::run(&alone.host, "--once", STANDALONE).ok();
+}
+
+/// The name under which a runtime finds the plugin is not the agent's.
+#[test]
+fn a_runtime_that_calls_the_agent_is_told_how_to_install_the_plugin() {
+    let alone = alone();
+    let ended = Agent::run(&alone.host, "", &[("CNI_COMMAND", "ADD")]);
+    refused(&ended, 1, &["ln -s humanz-agent"]);
+    assert_eq!(ended.stdout, "");
+}

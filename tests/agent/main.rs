@@ -1,0 +1,49 @@
+//! The agent on one host without etcd: its command line, what it tells the service manager, what it
+//! keeps and what it leaves alone.
+
+// A test stops at the first surprise and may say what it measured.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod command_line;
+mod keeping;
+mod leaving;
+mod starting;
+
+use support::cluster::Alone;
+use support::{Agent, Node, Place};
+
+/// A host that serves itself.
+const STANDALONE: &[(&str, &str)] =
+    &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
+
+/// The configuration that it writes.
+const CONFIGURATION: &str = "/etc/cni/net.d/05-humanz.conflist";
+
+/// [`STANDALONE`] and more.
+fn standalone<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [STANDALONE, more].concat()
+}
+
+/// Everything of the kernel and the disk that the agent could change.
+fn state(host: &Node) -> String {
+    host.shell(
+        "ip -o link | sed 's/ qlen .*//'; ip -o address; ip route; ip -6 route; nft list ruleset; \
+         sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding; \
+         find /opt /etc/cni /var/lib/humanz -printf '%p %T@ %i\\n' | sort",
+    )
+    .ok()
+}
+
+/// Starts the agent and waits until it serves.
+fn serve(host: &Node, more: &[(&str, &str)]) -> Agent {
+    let agent = Agent::start(host, &standalone(more));
+    agent.wait_ready();
+    agent
+}
+
+fn alone() -> Alone {
+    Alone::new()
+}

@@ -1,0 +1,87 @@
+//! The order of a start, and what the service manager is told.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::command;
+use crate::support::{Agent, Node, Place, soon};
+use crate::{CONFIGURATION, STANDALONE, alone, serve, standalone};
+
+/// A configuration that is there must be whole, and everything that it needs must be there too.
+fn usable(host: &Node) -> bool {
+    let Some(text) = host.read(CONFIGURATION) else { return false };
+    let parsed: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("half a configuration: {e}: {text}"));
+    assert_eq!(parsed["plugins"][0]["type"], "humanz");
+    host.run("test -x /opt/cni/bin/humanz -a -x /opt/cni/bin/loopback").ok();
+    host.run("ip -o address show dev humanz0").ok();
+    host.run("nft list table inet humanz").ok();
+    true
+}
+
+#[test]
+fn the_configuration_comes_last_and_is_never_half_there() {
+    let alone = alone();
+    let agent = Agent::start(&alone.host, STANDALONE);
+    soon("the configuration is there", || usable(&alone.host));
+    agent.wait_ready();
+    assert!(usable(&alone.host));
+}
+
+#[test]
+fn a_configuration_that_changes_is_whole_at_every_moment() {
+    let alone = alone();
+    serve(&alone.host, &[]).stop();
+    for mtu in ["1400", "1300", "1500"] {
+        let agent = Agent::start(&alone.host, &standalone(&[("MTU", mtu)]));
+        let wanted = format!("\"mtu\": {mtu},");
+        soon("the new MTU is in the configuration", || {
+            assert!(usable(&alone.host));
+            alone.host.read(CONFIGURATION).is_some_and(|text| text.contains(&wanted))
+        });
+        agent.stop();
+    }
+}
+
+#[test]
+fn the_single_plugin_form_has_the_keys_of_the_python_agent() {
+    let alone = alone();
+    let path = "/etc/cni/net.d/05-humanz.conf";
+    serve(&alone.host, &[("CNI_CONFIG_LOCATION", path), ("CNI_VERSION", "0.3.1")]).stop();
+    let conf: serde_json::Value = serde_json::from_str(&alone.host.read(path).unwrap()).unwrap();
+    assert_eq!(conf["cniVersion"], "0.3.1");
+    assert_eq!((&conf["name"], &conf["type"]), (&"humanz".into(), &"humanz".into()));
+    assert_eq!(conf["network"], "10.244.0.0/16");
+    assert_eq!(conf["subnet"], "10.244.1.0/24");
+    assert_eq!(conf["plugins"], serde_json::Value::Null);
+}
+
+#[test]
+fn the_service_manager_hears_ready_alive_and_stopping() {
+    let alone = alone();
+    let socket = alone.host.inside(|| UnixDatagram::bind("/run/manager").unwrap());
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut agent = command(EXECUTABLE);
+    agent.envs(standalone(&[("NOTIFY_SOCKET", "/run/manager"), ("WATCHDOG_USEC", "200000")]));
+    let agent = alone.host.spawn(&mut agent);
+    let hear = |wanted: &str| {
+        let mut message = [0; 4096];
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            let length = socket.recv(&mut message).expect("a message of the agent");
+            let text = String::from_utf8_lossy(&message[..length]).into_owned();
+            if text.lines().any(|line| line == wanted) {
+                return text;
+            }
+        }
+        panic!("{wanted} never came:\n{}", agent.log());
+    };
+    let ready = hear("READY=1");
+    assert!(ready.contains("STATUS=serving 10.244.1.0/24"), "{ready}");
+    for _ in 0..5 {
+        hear("WATCHDOG=1");
+    }
+    agent.signal(nix::sys::signal::Signal::SIGTERM);
+    hear("STOPPING=1");
+}
