@@ -8,14 +8,16 @@ use std::process::ExitCode;
 use humanz::{agent, linux, plugin};
 
 fn main() -> ExitCode {
-    linux::resolver::prepare();
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let env = |name: &str| -> Option<OsString> { std::env::var_os(name) };
     let (mut stdin, mut stdout, mut stderr) = (io::stdin(), io::stdout(), io::stderr());
     let code = match name.as_str() {
         "humanz-agent" if env("CNI_COMMAND").is_some() => called_as_plugin(Path::new(&called)),
-        "humanz-agent" => agent::main(std::env::args_os().skip(1)),
+        "humanz-agent" => {
+            linux::resolver::prepare();
+            agent::main(std::env::args_os().skip(1))
+        }
         "loopback" => plugin::loopback::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),
         _ => plugin::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),
     };
