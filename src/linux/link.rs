@@ -24,6 +24,9 @@ const BRIDGE_STP_STATE: u16 = 5;
 const PORT_HAIRPIN: u16 = 4;
 const PORT_ISOLATED: u16 = 33;
 
+/// RTEXT_FILTER_SKIP_STATS: counters of every processor, which nobody here reads.
+const SKIP_STATS: u32 = 1 << 3;
+
 /// IF_OPER_UP of linux/if.h.
 const OPER_UP: u8 = 6;
 
@@ -242,6 +245,7 @@ pub fn delete_group(group: u32) -> Message {
 /// Asks for one link; `ENODEV` if there is none.
 pub fn get(which: Which<'_>) -> Message {
     let (index, attributes) = named(which);
+    let attributes = attributes.u32(Ifla::ExtMask, SKIP_STATS);
     let header = link_header(RtAddrFamily::Unspecified, index, false);
     Message::new(
         format!("look at {}", text(which)),
@@ -255,7 +259,9 @@ pub fn get(which: Which<'_>) -> Message {
 /// Asks for all links, or for the ports of one bridge.
 pub fn list(master: Option<u32>) -> Message {
     let header = link_header(RtAddrFamily::Unspecified, 0, false);
-    let attributes = Attributes::new().put_some(Ifla::Master, master.map(u32::to_ne_bytes));
+    let attributes = Attributes::new()
+        .u32(Ifla::ExtMask, SKIP_STATS)
+        .put_some(Ifla::Master, master.map(u32::to_ne_bytes));
     Message::new("list links", Rtm::Getlink, NlmF::empty(), &header, attributes)
 }
 
