@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::attach::{self, Site};
 use super::frame::Call;
-use super::{bridge, claim, failure, identity, masquerade, netns};
+use super::{bridge, claim, failure, flows, identity, masquerade, netns};
 use crate::cni;
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
@@ -61,8 +61,9 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
         alias: identity.alias(add.args.pod().as_deref()),
         is_gateway: conf.is_gateway,
     };
-    let attached = attach::attach(&site, &wanted, identity.host_mac(), mac)?;
-    attach::forget_flows(reservation.addresses().iter().copied());
+    let attached = flows::forgotten_during(reservation.addresses(), || {
+        attach::attach(&site, &wanted, identity.host_mac(), mac)
+    })?;
     let addresses: Vec<String> = reservation.addresses().iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));
     let result = result(add, &site, &wanted, &assigned, told).to_json(conf.version)?;

@@ -11,7 +11,7 @@ use crate::linux::link::{self, Change, Link, Veth, Which};
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
-use crate::linux::{address, conntrack, neighbour, route, sysctl};
+use crate::linux::{address, neighbour, route, sysctl};
 use crate::net::{Family, IfName, Mac};
 use crate::plan::pod::Attachment;
 
@@ -129,16 +129,6 @@ pub fn attach<'a>(
 pub fn forget(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
     let forget = |address: &IpAddr| neighbour::delete(bridge, *address).tolerating(Errno::ENOENT);
     addresses.iter().map(forget).collect()
-}
-
-/// Flows over UDP to a former owner of these addresses would go on to the dead pod. That they could
-/// not be forgotten is no reason to fail.
-pub fn forget_flows(addresses: impl IntoIterator<Item = IpAddr>) {
-    for address in addresses {
-        if let Err(error) = conntrack::flush_udp(address) {
-            log::warn!("{}", failure::chain(&error));
-        }
-    }
 }
 
 /// Addresses, up, routes: one send in the pod's namespace.

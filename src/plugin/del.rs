@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use nix::errno::Errno;
 
-use super::attach::{forget, forget_flows};
+use super::attach::forget;
 use super::claim::{self, LOCK_WAIT};
 use super::failure::{self, Problems};
 use super::frame::Call;
-use super::identity;
+use super::{flows, identity};
 use crate::cni::error::CniError;
 use crate::cni::request::Del;
 use crate::ipam::{LockedStore, Store, StoreError};
@@ -26,20 +26,22 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
     let identity = identity(&del.conf.name, &del.attachment);
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let mut problems = Problems::default();
-    let bridge = match problems.note(remove_link(&rtnl, &identity)) {
+    let store = problems.note(claim::store(&del.conf));
+    let reserved = store.as_ref().and_then(|store| problems.note(reserved(store, del)));
+    let reserved = reserved.unwrap_or_default();
+    let removed = flows::away_during(&reserved, || remove_link(&rtnl, &identity));
+    let bridge = match problems.note(removed) {
         Some(Some(bridge)) => Some(bridge),
         // The link may still be there, and the address must not go to another while it is.
         None => return problems.into_result(),
         Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
     };
-    let store = claim::store(&del.conf)?;
-    let reserved = problems.note(reserved(&store, del)).unwrap_or_default();
     if let Some(bridge) = bridge {
         let forgotten = rtnl.apply(&forget(bridge, &reserved));
         problems.note(forgotten.map_err(|error| failure::internal("forget the pod's MAC", &error)));
     }
-    forget_flows(reserved.iter().copied());
-    let released = problems.note(release(&store, del, &reserved)).unwrap_or_default();
+    let released = store.and_then(|store| problems.note(release(&store, del, &reserved)));
+    let released = released.unwrap_or_default();
     let texts: Vec<String> = released.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", texts.join(","));
     problems.into_result()

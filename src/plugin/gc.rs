@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use nix::errno::Errno;
 
-use super::attach::{forget, forget_flows};
+use super::attach::forget;
 use super::failure::{self, Problems};
 use super::frame::Call;
-use super::{claim, del, identity};
+use super::{claim, del, flows, identity};
 use crate::cni::error::CniError;
 use crate::cni::request::Gc;
 use crate::ipam::{Entry, Store};
@@ -45,7 +45,7 @@ pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
         let forgotten = rtnl.apply(&forget(bridge.index, &addresses));
         problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
     }
-    forget_flows(addresses);
+    flows::forget(&addresses);
     problems.into_result()
 }
 

@@ -16,6 +16,7 @@ mod check;
 mod claim;
 mod del;
 mod failure;
+mod flows;
 mod frame;
 mod gc;
 mod log;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use humanz::linux::conntrack::flush_udp;
+use humanz::linux::conntrack::{flush_udp, flush_udp_ends};
 
 use super::network::{Netns, run, run_args};
 
@@ -31,7 +31,12 @@ fn flows(family: &str) -> BTreeSet<String> {
 }
 
 fn flush(address: &str) -> usize {
-    flush_udp(address.parse::<IpAddr>().unwrap()).unwrap()
+    flush_udp(&[address.parse::<IpAddr>().unwrap()]).unwrap()
+}
+
+fn flush_ends(addresses: &[&str]) {
+    let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    flush_udp_ends(&addresses).unwrap();
 }
 
 #[test]
@@ -60,6 +65,37 @@ fn ipv6_flows_are_forgotten_too() {
         flow("udp", ["2001:db8::9", "fd00:96::10", pod], 2);
         flow("udp", ["fd00:10:0:3::3", "2001:db8::9", "2001:db8::9"], 3);
         assert_eq!(flush(pod), 2);
+        assert_eq!(flows("ipv6"), ["udp fd00:10:0:3::3 2001:db8::9".to_owned()].into());
+    });
+}
+
+#[test]
+fn flows_of_several_addresses_are_forgotten_in_one_go() {
+    Netns::new().inside(|| {
+        flow("udp", ["10.244.3.2", "8.8.8.8", "8.8.8.8"], 1);
+        flow("udp", ["192.0.2.9", "10.96.0.10", "10.244.3.3"], 2);
+        flow("udp", ["10.244.3.4", "8.8.8.8", "8.8.8.8"], 3);
+        flow("udp", ["fd00:10:0:3::2", "2001:db8::9", "2001:db8::9"], 4);
+        let pods = ["10.244.3.2", "10.244.3.3", "fd00:10:0:3::2"];
+        let pods: Vec<IpAddr> = pods.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(flush_udp(&pods).unwrap(), 3);
+        assert_eq!(flows("ipv4"), ["udp 10.244.3.4 8.8.8.8".to_owned()].into());
+        assert_eq!(flows("ipv6"), BTreeSet::new());
+    });
+}
+
+#[test]
+fn the_kernel_alone_forgets_flows_with_an_ipv4_address_at_either_end() {
+    Netns::new().inside(|| {
+        let (pod, pod6) = ("10.244.3.2", "fd00:10:0:3::2");
+        flow("udp", [pod, "8.8.8.8", "8.8.8.8"], 1);
+        flow("udp", ["192.0.2.9", pod, pod], 2);
+        flow("udp", ["10.244.3.20", "8.8.8.8", "8.8.8.8"], 3);
+        flow("tcp", [pod, "192.0.2.9", "192.0.2.9"], 4);
+        flow("udp", ["fd00:10:0:3::3", "2001:db8::9", "2001:db8::9"], 5);
+        flush_ends(&[pod, pod6]);
+        let left = ["udp 10.244.3.20 8.8.8.8", "tcp 10.244.3.2 192.0.2.9"];
+        assert_eq!(flows("ipv4"), left.map(str::to_owned).into());
         assert_eq!(flows("ipv6"), ["udp fd00:10:0:3::3 2001:db8::9".to_owned()].into());
     });
 }
