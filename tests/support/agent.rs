@@ -1,13 +1,15 @@
 //! The host agent as a service manager runs it.
 
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use super::disk::EXECUTABLE;
 use super::node::{Node, Place, command};
-use super::process::{Ended, Process};
+use super::process::{Ended, Process, lock};
 use super::store::Store;
 use super::wait::{SOON, eventually};
 
@@ -17,7 +19,37 @@ pub struct Agent {
     pub host: Node,
     pub process: Process,
     pub started: Instant,
-    notify: UnixDatagram,
+    manager: Arc<Manager>,
+}
+
+/// The service manager's side of sd_notify(3): it reads what it is told, or the agent would wait.
+#[derive(Default)]
+struct Manager {
+    ready: Mutex<Option<Instant>>,
+    gone: AtomicBool,
+}
+
+impl Manager {
+    fn listen(host: &Node) -> Arc<Self> {
+        let socket = host.inside(|| {
+            let _ = std::fs::remove_file(NOTIFY_SOCKET);
+            UnixDatagram::bind(NOTIFY_SOCKET).unwrap()
+        });
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let manager = Arc::new(Self::default());
+        let shared = Arc::clone(&manager);
+        std::thread::spawn(move || {
+            let mut message = [0; 4096];
+            while !shared.gone.load(Ordering::Relaxed) {
+                let Ok(length) = socket.recv(&mut message) else { continue };
+                let text = String::from_utf8_lossy(&message[..length]);
+                if text.lines().any(|line| line == "READY=1") {
+                    lock(&shared.ready).get_or_insert_with(Instant::now);
+                }
+            }
+        });
+        manager
+    }
 }
 
 impl Agent {
@@ -27,15 +59,11 @@ impl Agent {
     }
 
     pub fn start_with(host: &Node, arguments: &str, variables: &[(&str, &str)]) -> Self {
-        let notify = host.inside(|| {
-            let _ = std::fs::remove_file(NOTIFY_SOCKET);
-            UnixDatagram::bind(NOTIFY_SOCKET).unwrap()
-        });
-        notify.set_nonblocking(true).unwrap();
+        let manager = Manager::listen(host);
         let mut command = prepare(arguments, variables);
         let started = Instant::now();
         let process = host.spawn(command.env("NOTIFY_SOCKET", NOTIFY_SOCKET));
-        Self { host: host.clone(), process, started, notify }
+        Self { host: host.clone(), process, started, manager }
     }
 
     /// Runs the agent's executable to its end: `check-config`, `--once`, `--version` …
@@ -46,11 +74,8 @@ impl Agent {
     /// Waits for `READY=1`; gives the time since the start.
     pub fn wait_ready(&self) -> Duration {
         eventually(&format!("{}: agent says READY=1", self.host.name()), SOON, || {
-            let mut message = [0; 4096];
-            while let Ok(length) = self.notify.recv(&mut message) {
-                if String::from_utf8_lossy(&message[..length]).lines().any(|l| l == "READY=1") {
-                    return Ok(self.started.elapsed());
-                }
+            if let Some(ready) = *lock(&self.manager.ready) {
+                return Ok(ready - self.started);
             }
             match self.process.ended() {
                 Some(status) => panic!("{}: agent: {status}\n{}", self.host.name(), self.log()),
@@ -88,6 +113,7 @@ impl Agent {
 impl Drop for Agent {
     /// The log of an agent belongs to the report of a failed test.
     fn drop(&mut self) {
+        self.manager.gone.store(true, Ordering::Relaxed);
         if std::thread::panicking() {
             let log = self.log();
             let lines: Vec<_> = log.lines().collect();

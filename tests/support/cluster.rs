@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::disk::Disk;
+use super::disk::{self, Disk};
 use super::node::{Node, Place, command};
 use super::store::Store;
 use super::wait::eventually;
@@ -39,7 +39,7 @@ pub struct Alone {
 
 impl Alone {
     pub fn new() -> Self {
-        let disk = tempfile::tempdir().unwrap();
+        let disk = disk::folder();
         let (v4, v6) = (address_v4(1), address_v6(1));
         let host = Node::new("h1", v4, v6, Disk::new(disk.path(), "h1", ""));
         host.boot();
@@ -62,7 +62,7 @@ impl Alone {
 impl Cluster {
     /// `count` hosts that are up, and an etcd that answers.
     pub fn new(count: u8) -> Self {
-        let disks = tempfile::tempdir().unwrap();
+        let disks = disk::folder();
         let names: String = (1..=count).map(|i| format!("{} h{i}\n", address_v4(i))).collect();
         let names = format!("{names}{} etcd\n", Store::ADDRESS_V4);
         let node = |name: &str, v4, v6| {

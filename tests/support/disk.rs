@@ -14,7 +14,7 @@ const OWN: [&str; 5] = ["/etc", "/opt", "/var/lib", "/var/log", "/root"];
 /// Empty after a reboot.
 const VOLATILE: [&str; 3] = ["/run", "/tmp", "/var/tmp"];
 /// What programs look for in /etc.
-const NEEDED: [&str; 13] = [
+const NEEDED: [&str; 12] = [
     "alternatives",
     "group",
     "host.conf",
@@ -27,8 +27,22 @@ const NEEDED: [&str; 13] = [
     "passwd",
     "protocols",
     "services",
-    "ssl",
 ];
+
+/// A folder for disks, named after this process. What killed processes left is removed.
+pub fn folder() -> tempfile::TempDir {
+    const PREFIX: &str = "humanz-test-";
+    for entry in fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Two tests may do this at once.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir().unwrap()
+}
 
 pub struct Disk {
     folder: PathBuf,
@@ -61,12 +75,18 @@ impl Disk {
         self.folder.join(path.trim_start_matches('/'))
     }
 
-    /// Mounts it all; in the node's mount namespace. `boot_id`: what the kernel is to call this boot.
-    pub fn mount(&self, executable: &Path, boot_id: &str) {
+    /// What the kernel is to call the next boot.
+    pub fn set_boot_id(&self, id: &str) {
+        fs::write(self.folder.join("boot-id"), format!("{id}\n")).unwrap();
+    }
+
+    /// Mounts it all; in the node's mount namespace.
+    ///
+    /// Opens no file for writing: another thread that forks just then would have it open a moment
+    /// longer, and what is being written cannot be made read-only.
+    pub fn mount(&self, executable: &Path) {
         bind(executable, &self.place(EXECUTABLE));
-        let boot = self.folder.join("boot-id");
-        fs::write(&boot, format!("{boot_id}\n")).unwrap();
-        bind(&boot, Path::new("/proc/sys/kernel/random/boot_id"));
+        bind(&self.folder.join("boot-id"), Path::new("/proc/sys/kernel/random/boot_id"));
         for path in OWN {
             bind(&self.place(path), Path::new(path));
         }

@@ -46,15 +46,16 @@ impl Node {
 
     /// Fresh namespaces on the same disk, without any link to others.
     pub fn boot(&self) {
-        let boot_id = {
+        {
             let mut boots = lock(&self.0.boots);
             *boots += 1;
-            format!("{:08x}-0000-4000-8000-{:012x}", *boots, u32::from(self.0.v4))
-        };
+            let id = format!("{:08x}-0000-4000-8000-{:012x}", *boots, u32::from(self.0.v4));
+            self.0.disk.set_boot_id(&id);
+        }
         let namespace = Namespace::new();
         namespace.inside(|| {
             nix::unistd::sethostname(&self.0.name).unwrap();
-            self.0.disk.mount(&self.0.executable, &boot_id);
+            self.0.disk.mount(&self.0.executable);
         });
         *self.0.namespace.write().unwrap() = Some(namespace);
         self.run("ip link set lo up").ok();
