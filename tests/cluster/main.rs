@@ -1,10 +1,27 @@
 //! Several hosts, a real etcd, agents and pods.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise, and tells what it measured"
+)]
 
+#[path = "../support/mod.rs"]
 mod support;
+
+mod hostile;
+mod leases;
+mod outage;
+mod peers;
+mod reach;
+mod repair;
+mod restart;
 
 use support::cluster::OUTSIDE;
 use support::ping::{addresses, all_reach};
 use support::{Cluster, Place};
+
+/// Both families.
+const DUAL_STACK: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10:244::/48")];
 
 /// If this fails, the others say nothing about humanz.
 #[test]

@@ -1,0 +1,108 @@
+//! Somebody writes nonsense into etcd: it is told and ignored, everybody else is served.
+
+use std::time::Duration;
+
+use crate::support::{Agent, Cluster, Place, Pod, eventually, facts};
+
+#[test]
+fn hostile_values_are_reported_and_harm_nobody() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(&[]);
+    let host = &cluster.hosts[0];
+    let (near, far) = (Pod::add(host, "a"), Pod::add(&cluster.hosts[1], "a"));
+    let own = cluster.etcd.get("/humanz/hosts/h1").unwrap();
+    let half_of_own = own.replace("/24", "/25");
+    let honest = facts::routes(host);
+
+    let values: [(&str, String); 10] = [
+        ("hosts/shell", "10.244.9.0/24; touch /tmp/pwned #".into()),
+        ("hosts/command", "$(touch /tmp/pwned)".into()),
+        ("hosts/wrong-length", "10.244.9.0/99".into()),
+        ("hosts/host-bits", "10.244.9.7/24".into()),
+        ("hosts/outside", "192.0.2.0/24".into()),
+        ("hosts/everything", "0.0.0.0/0".into()),
+        ("hosts/mine", own.clone()),
+        ("hosts/half-of-mine", half_of_own),
+        ("hosts/large", "[".repeat(1 << 20)),
+        ("hosts/empty", String::new()),
+    ];
+    for (key, value) in &values {
+        cluster.etcd.put(&format!("/humanz/{key}"), value.as_bytes());
+    }
+    let records = [
+        ("large", format!(r#"{{"schema":1,"machineId":"{}"}}"#, "x".repeat(1 << 20))),
+        ("deep", "[".repeat(100_000)),
+        ("types", r#"{"schema":"one","addresses":{"a":1},"subnets":7,"mtu":-1}"#.into()),
+        ("null", "null".into()),
+        ("binary", "\u{0}\u{1}\u{fffd}".into()),
+    ];
+    for (name, value) in &records {
+        cluster.etcd.put(&format!("/humanz/v1/nodes/{name}"), value.as_bytes());
+    }
+    // A good subnet, but the way to it is through this host, the pool, or nowhere.
+    for (name, subnet, address) in [
+        ("through-me", "10.244.101.0/24", "192.0.2.11"),
+        ("through-pool", "10.244.102.0/24", "10.244.7.7"),
+        ("through-loopback", "10.244.103.0/24", "127.0.0.1"),
+        ("through-multicast", "10.244.104.0/24", "224.0.0.1"),
+    ] {
+        join(&cluster, name, subnet, address);
+    }
+    join(&cluster, "honest", "10.244.105.0/24", "192.0.2.77");
+
+    let mut wanted = honest;
+    wanted.insert("10.244.105.0/24".into(), "192.0.2.77".into());
+    for agent in &agents[..1] {
+        eventually(
+            "the honest host is served, the others are not",
+            Duration::from_secs(20),
+            || {
+                let routes = facts::routes(&agent.host);
+                if routes == wanted { Ok(()) } else { Err(format!("{routes:?}")) }
+            },
+        );
+        is_told(agent, &values.each_ref().map(|(key, _)| key.trim_start_matches("hosts/")));
+        is_told(agent, &records.each_ref().map(|(name, _)| *name));
+        is_told(agent, &["through-me", "through-pool", "through-loopback", "through-multicast"]);
+        assert!(agent.process.ended().is_none(), "{}", agent.log());
+        let longest = agent.log().lines().map(str::len).max();
+        assert!(longest < Some(2_000), "a log line of {longest:?} bytes");
+    }
+    for host in &cluster.hosts {
+        assert_eq!(host.read("/tmp/pwned"), None);
+    }
+    assert_eq!(cluster.etcd.get("/humanz/hosts/h1"), Some(own));
+    far.run(&format!("ping -n -c 1 -W 3 {}", near.v4())).ok();
+    Pod::add(host, "b").run(&format!("ping -n -c 1 -W 3 {}", far.v4())).ok();
+}
+
+#[test]
+fn an_agent_that_starts_into_nonsense_works() {
+    let cluster = Cluster::new(1);
+    cluster.etcd.put("/humanz/hosts/shell", "`reboot`");
+    cluster.etcd.put("/humanz/hosts/all", "10.244.0.0/16");
+    cluster.etcd.put("/humanz/v1/nodes/x", "7");
+    cluster.etcd.put("/humanz/v1/subnets/4/x", "7");
+    cluster.etcd.put("/humanz/v1/subnets/4/10.244.1.0-24", "somebody\nelse");
+    cluster.etcd.put("/humanz/v1/alive/x", vec![0xff, 0xfe]);
+    let agent = Agent::start(&cluster.hosts[0], &[]);
+    agent.wait_ready();
+    is_told(&agent, &["shell", "all", "/humanz/v1/nodes/x", "/humanz/v1/subnets/4/x"]);
+    Pod::add(&cluster.hosts[0], "a").delete();
+}
+
+fn join(cluster: &Cluster, name: &str, subnet: &str, address: &str) {
+    let record = format!(
+        r#"{{"schema":1,"machineId":"{name}","bootId":"b","version":"0.1.0",
+        "subnets":["{subnet}"],"addresses":["{address}"],"backend":"direct","mtu":1500}}"#
+    );
+    cluster.etcd.put(&format!("/humanz/v1/nodes/{name}"), record);
+    cluster.etcd.put(&format!("/humanz/hosts/{name}"), subnet);
+}
+
+/// The log has a line about each of `names`.
+fn is_told(agent: &Agent, names: &[&str]) {
+    for name in names {
+        agent.wait_log(&[name]);
+    }
+}

@@ -1,0 +1,120 @@
+//! Hosts come, go and move: the others follow at once.
+
+use std::time::{Duration, Instant};
+
+use crate::support::watch::Watch;
+use crate::support::{Agent, Cluster, Place, eventually, facts};
+
+/// From the request that changes etcd to the route in the kernel. DESIGN 8.
+const LIMIT: Duration = Duration::from_millis(50);
+/// A busy machine may spoil some.
+const ROUNDS: usize = 9;
+
+#[test]
+fn a_change_of_a_host_is_a_route_within_50_ms() {
+    let cluster = Cluster::new(2);
+    let _agents = cluster.start_agents(&[]);
+    let host = &cluster.hosts[0];
+    let watch = Watch::links(host);
+    let (node, lease) = ("/humanz/v1/nodes/new", "/humanz/hosts/new");
+    let (mut join, mut move_, mut leave) = (vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        cluster.etcd.put(node, record("192.0.2.77"));
+        let event = cluster.etcd.put(lease, "10.244.200.0/24");
+        join.push(watch.after(event, &["10.244.200.0/24 via 192.0.2.77"]));
+        let event = cluster.etcd.put(node, record("192.0.2.78"));
+        move_.push(watch.after(event, &["10.244.200.0/24 via 192.0.2.78"]));
+        let event = cluster.etcd.delete(lease);
+        leave.push(watch.after(event, &["Deleted", "10.244.200.0/24"]));
+        cluster.etcd.delete(node);
+    }
+    for (what, times) in [("joins", join), ("changes its address", move_), ("leaves", leave)] {
+        let median = median(&times);
+        println!("a host {what} → route: median {median:?} of {times:?}");
+        assert!(median < LIMIT, "{what}: {median:?}");
+    }
+}
+
+#[test]
+fn a_host_of_the_python_agent_gets_a_route_by_its_name() {
+    let cluster = Cluster::new(1);
+    let agent = Agent::start(&cluster.hosts[0], &[]);
+    agent.wait_ready();
+    let host = &cluster.hosts[0];
+    let hosts = host.read("/etc/hosts").unwrap();
+    host.write("/etc/hosts", &format!("{hosts}192.0.2.77 py1\n"));
+    let watch = Watch::links(host);
+    cluster.etcd.put("/humanz/hosts/nowhere", "10.244.99.0/24");
+    let event = cluster.etcd.put("/humanz/hosts/py1", "10.244.98.0/24");
+    let took = watch.after(event, &["10.244.98.0/24 via 192.0.2.77"]);
+    println!("a Python host joins → route: {took:?}");
+    agent.wait_log(&["nowhere"]);
+    let event = cluster.etcd.delete("/humanz/hosts/py1");
+    let took = watch.after(event, &["Deleted", "10.244.98.0/24"]);
+    println!("a Python host leaves → route: {took:?}");
+}
+
+#[test]
+fn a_host_with_a_new_address_keeps_its_subnet_and_stays_reachable() {
+    let cluster = Cluster::new(3);
+    let mut agents = cluster.start_agents(&[]);
+    let moved = &cluster.hosts[2];
+    let lease = "/humanz/hosts/h3";
+    let subnet = cluster.etcd.get(lease).unwrap();
+    has_route(&cluster, &subnet, "192.0.2.13");
+
+    // Another address while the agent runs …
+    moved.write("/proc/sys/net/ipv4/conf/eth0/promote_secondaries", "1");
+    moved.run("ip address add 192.0.2.113/24 dev eth0").ok();
+    moved.run("ip address del 192.0.2.13/24 dev eth0").ok();
+    moved.run("ip route replace default via 192.0.2.1").ok();
+    has_route(&cluster, &subnet, "192.0.2.113");
+
+    // … and one it is told at its next start.
+    agents.pop().unwrap().stop();
+    moved.run("ip address add 192.0.2.213/24 dev eth0").ok();
+    let agent = Agent::start(moved, &[("NODE_IP", "192.0.2.213")]);
+    agent.wait_ready();
+    has_route(&cluster, &subnet, "192.0.2.213");
+    assert_eq!(cluster.etcd.get(lease), Some(subnet));
+}
+
+#[test]
+fn a_host_that_really_joins_is_a_route_as_soon_as_it_is_ready() {
+    let cluster = Cluster::new(2);
+    let first = Agent::start(&cluster.hosts[0], &[]);
+    first.wait_ready();
+    let watch = Watch::links(&cluster.hosts[0]);
+    let start = Instant::now();
+    let second = Agent::start(&cluster.hosts[1], &[]);
+    let route = watch.after(start, &["via 192.0.2.12 dev eth0 proto 104"]);
+    let ready = second.wait_ready();
+    println!("start of an agent → READY {ready:?}, its route on the other host {route:?}");
+}
+
+/// Every other host routes `subnet` via `address`.
+fn has_route(cluster: &Cluster, subnet: &str, address: &str) {
+    for host in &cluster.hosts[..2] {
+        let what = format!("{}: {subnet} via {address}", host.name());
+        eventually(&what, Duration::from_secs(20), || {
+            let routes = facts::routes(host);
+            let found = routes.get(subnet).is_some_and(|via| via == address);
+            if found { Ok(()) } else { Err(format!("{routes:?}")) }
+        });
+    }
+}
+
+/// A node record with these addresses, as docs and seeds of other versions write it.
+fn record(address: &str) -> String {
+    format!(
+        r#"{{"schema":1,"machineId":"0123456789abcdef0123456789abcdef","bootId":"b",
+        "version":"0.1.0","subnets":["10.244.200.0/24"],"addresses":["{address}"],
+        "backend":"direct","mtu":1500}}"#
+    )
+}
+
+fn median(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort();
+    times[times.len() / 2]
+}

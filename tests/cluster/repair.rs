@@ -1,0 +1,121 @@
+//! Somebody breaks the host's network by hand: it is whole again at once.
+
+use std::time::{Duration, Instant};
+
+use crate::DUAL_STACK;
+use crate::support::watch::Watch;
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts};
+
+/// From the damage to the repair in the kernel. DESIGN 8.
+const LIMIT: Duration = Duration::from_millis(100);
+/// A busy machine may spoil some.
+const ROUNDS: usize = 5;
+
+#[test]
+fn what_is_broken_by_hand_is_back_within_100_ms() {
+    let scene = Scene::start();
+    let host = &scene.cluster.hosts[0];
+    let links = Watch::links(host);
+    let firewall = Watch::firewall(host);
+    let (route, via) = facts::routes(host).into_iter().find(|(_, via)| via.contains('.')).unwrap();
+    let gateways = facts::addresses(host, "humanz0");
+    let [v4, v6] = &gateways[..] else { panic!("{gateways:?}") };
+
+    let route_line = format!("{route} via {via}");
+    scene.breaks(&format!("ip route del {route}"), &links, &[&route_line]);
+    scene.breaks(&format!("ip address del {v4} dev humanz0"), &links, &["humanz0", v4]);
+    scene.breaks(&format!("ip address del {v6} dev humanz0"), &links, &["humanz0", v6]);
+    scene.breaks("ip link set humanz0 down", &links, &["humanz0", ",UP"]);
+    scene.breaks("ip link set humanz0 mtu 1280", &links, &["humanz0", "mtu 1500"]);
+    scene.breaks("nft flush ruleset", &firewall, &["add table inet humanz"]);
+    scene.breaks("nft delete table inet humanz", &firewall, &["add table inet humanz"]);
+}
+
+#[test]
+fn a_deleted_bridge_is_back_with_its_address_and_its_pods() {
+    let scene = Scene::start();
+    let host = &scene.cluster.hosts[0];
+    let links = Watch::links(host);
+    let gateways = facts::addresses(host, "humanz0");
+    let v4 = gateways.iter().find(|address| address.contains('.')).unwrap();
+    scene.breaks("ip link del humanz0", &links, &["humanz0", v4]);
+    assert_eq!(facts::addresses(host, "humanz0"), gateways);
+    Pod::add(host, "b").delete();
+}
+
+#[test]
+fn routes_are_back_after_the_uplink_was_down() {
+    let scene = Scene::start();
+    let host = &scene.cluster.hosts[0];
+    let links = Watch::links(host);
+    let (route, via) = facts::routes(host).into_iter().find(|(_, via)| via.contains('.')).unwrap();
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        host.run("ip link set eth0 down").ok();
+        // What the host's own network configuration would do.
+        host.run("ip link set eth0 up").ok();
+        host.run(&format!("ip address replace {}/64 dev eth0 nodad", host.v6())).ok();
+        host.run("ip route replace default via fd99::1").ok();
+        let event = Instant::now();
+        host.run("ip route replace default via 192.0.2.1").ok();
+        times.push(links.after(event, &[]).min(Duration::from_secs(1)));
+        eventually("the route is back", Duration::from_secs(5), || {
+            let found = facts::routes(host).get(&route) == Some(&via);
+            if found { Ok(()) } else { Err("it is not".into()) }
+        });
+    }
+    scene.is_whole();
+}
+
+/// Two hosts, a pod on each.
+struct Scene {
+    pods: Vec<Pod>,
+    _agents: Vec<Agent>,
+    cluster: Cluster,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let cluster = Cluster::new(2);
+        let agents = cluster.start_agents(DUAL_STACK);
+        let pods = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+        for host in &cluster.hosts {
+            all_routes(host);
+        }
+        Self { pods, _agents: agents, cluster }
+    }
+
+    /// Does the damage some times; a line with these words must tell of the repair each time.
+    fn breaks(&self, damage: &str, watch: &Watch, repair: &[&str]) {
+        let host = &self.cluster.hosts[0];
+        let mut times: Vec<Duration> = Vec::new();
+        for _ in 0..ROUNDS {
+            let event = Instant::now();
+            host.run(damage).ok();
+            times.push(watch.after(event, repair));
+            self.is_whole();
+        }
+        times.sort();
+        let median = times[ROUNDS / 2];
+        println!("{damage} → repaired: median {median:?} of {times:?}");
+        assert!(median < LIMIT, "{damage}: {median:?}");
+    }
+
+    /// All routes are there, and the pods reach each other and the outside.
+    fn is_whole(&self) {
+        all_routes(&self.cluster.hosts[0]);
+        let [near, far] = &self.pods[..] else { panic!("two pods") };
+        for address in far.addresses() {
+            near.until_ok(&format!("ping -n -c 1 -W 1 {address}"), Duration::from_secs(5));
+        }
+        let outside = crate::support::cluster::OUTSIDE[0];
+        near.until_ok(&format!("ping -n -c 1 -W 1 {outside}"), Duration::from_secs(5));
+    }
+}
+
+fn all_routes(host: &Node) {
+    eventually(&format!("{} has its routes", host.name()), Duration::from_secs(20), || {
+        let routes = facts::routes(host);
+        if routes.len() == 2 { Ok(()) } else { Err(format!("{routes:?}")) }
+    });
+}

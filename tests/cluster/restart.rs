@@ -1,0 +1,101 @@
+//! The agent dies, the host reboots: the network is as it was.
+
+use std::time::Duration;
+
+use crate::DUAL_STACK;
+use crate::support::wait::SOON;
+use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts};
+
+#[test]
+fn a_killed_agent_is_not_missed_and_takes_up_its_work() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(DUAL_STACK);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
+    let before = state(host, 2);
+    let pinger = Pinger::start(&far, near.v4());
+
+    agents[0].kill();
+    let meanwhile = Pod::add(host, "b");
+    meanwhile.run(&format!("ping -n -c 1 -W 3 {}", far.v6())).ok();
+    near.check().unwrap_or_else(|e| panic!("CHECK without an agent: {e}"));
+
+    let agent = Agent::start(host, DUAL_STACK);
+    println!("restarted agent: ready after {:?}", agent.wait_ready());
+    assert_eq!(state(host, 2), before);
+    let changes = agent.log().lines().filter(|line| touches_the_kernel(line)).count();
+    assert_eq!(changes, 0, "there was nothing to do:\n{}", agent.log());
+    meanwhile.delete();
+    near.delete();
+    let report = pinger.report();
+    println!("{report} (the last ones after the pod was deleted)");
+}
+
+#[test]
+fn a_stopped_agent_leaves_the_data_path() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(DUAL_STACK);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
+    let before = state(host, 2);
+    let pinger = Pinger::start(&near, far.v4());
+    for agent in &agents {
+        agent.stop();
+    }
+    assert_eq!(state(host, 2), before);
+    let pod = Pod::add(host, "b");
+    pod.run(&format!("ping -n -c 1 -W 3 {}", far.v4())).ok();
+    pinger.report().assert_nothing_lost();
+}
+
+#[test]
+fn a_host_that_boots_without_etcd_has_the_network_it_had() {
+    let cluster = Cluster::new(2);
+    let mut agents = cluster.start_agents(DUAL_STACK);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let far = Pod::add(other, "a");
+    let before = state(host, 2);
+    let lease = cluster.etcd.get("/humanz/hosts/h1");
+    // The agent saves what it knows a moment after it has used it.
+    eventually("the other host is in the saved state", SOON, || {
+        let saved = host.read("/var/lib/humanz/state.json").unwrap_or_default();
+        if saved.contains("192.0.2.12") { Ok(()) } else { Err(saved) }
+    });
+
+    cluster.etcd.kill();
+    agents.remove(0).kill();
+    cluster.reboot(host);
+    let agent = Agent::start(host, DUAL_STACK);
+    println!("boot without etcd: ready after {:?}", agent.wait_ready());
+    assert_eq!(state(host, 2), before);
+    let pod = Pod::add(host, "b");
+    for address in far.addresses() {
+        pod.run(&format!("ping -n -c 1 -W 3 {address}")).ok();
+    }
+
+    cluster.etcd.restart();
+    eventually("the host is alive in etcd", Duration::from_secs(60), || {
+        let found = cluster.etcd.get("/humanz/v1/alive/h1");
+        found.map(drop).ok_or_else(|| agent.log())
+    });
+    assert_eq!(cluster.etcd.get("/humanz/hosts/h1"), lease);
+    assert_eq!(state(host, 2), before);
+    assert!(agent.process.ended().is_none(), "{}", agent.log());
+}
+
+/// Bridge addresses and routes, once there are that many routes.
+fn state(host: &Node, routes: usize) -> (Vec<String>, Vec<(String, String)>) {
+    let found = eventually(&format!("{} has {routes} routes", host.name()), SOON, || {
+        let found = facts::routes(host);
+        if found.len() == routes { Ok(found) } else { Err(format!("{found:?}")) }
+    });
+    (facts::addresses(host, "humanz0"), found.into_iter().collect())
+}
+
+/// A log line of the agent that tells of a change to links, addresses, routes or rules.
+fn touches_the_kernel(line: &str) -> bool {
+    let things = ["route ", "bridge ", "address ", "link ", "table "];
+    let deeds = [" added", " removed", " replaced", " changed", " set"];
+    let contains = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    line.contains("INFO") && contains(&things) && contains(&deeds)
+}
