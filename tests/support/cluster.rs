@@ -198,6 +198,8 @@ fn connect_outside(switch: &Node, outside: &Node) {
 /// Gives `node` an eth0 on the switch's segment.
 fn plug(switch: &Node, node: &Node) {
     cable(switch, node);
+    // A host that has been up for two seconds may use its link-local address.
+    node.write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0");
     ip(switch, &format!("link set {} master lan up", node.name()));
     ip(
         node,
