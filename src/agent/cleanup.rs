@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::agent::keep;
-use crate::agent::pass::World;
+use crate::agent::keep::World;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::files;

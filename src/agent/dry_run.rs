@@ -2,7 +2,8 @@
 
 use crate::agent::exit::{self, Exit};
 use crate::agent::host;
-use crate::agent::pass::{Pass, World};
+use crate::agent::keep::{Pass, World};
+use crate::agent::pass;
 use crate::agent::reach::Resolved;
 use crate::agent::report::Report;
 use crate::agent::serve::{attributes, refused};
@@ -37,7 +38,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
         before: None,
         look: Look::ALL,
     };
-    let seen = pass.run(&mut report);
+    let seen = pass::run(&pass, &mut report);
     let told = seen.into_iter().flat_map(|seen| {
         seen.unreachable.into_iter().chain(seen.obstacles).flatten().collect::<Vec<String>>()
     });

@@ -11,9 +11,10 @@ use nix::sys::signal::Signal;
 use crate::agent::cleanup;
 use crate::agent::exit::{self, Exit};
 use crate::agent::host::Own;
+use crate::agent::keep::{Pass, World};
 use crate::agent::names::Names;
 use crate::agent::notify;
-use crate::agent::pass::{Pass, Seen, World};
+use crate::agent::pass::{self, Seen};
 use crate::agent::reach::Resolved;
 use crate::agent::report::{Report, Standing};
 use crate::agent::settings::Settings;
@@ -287,7 +288,7 @@ impl Agent {
             look,
         };
         let mut report = Report::new(false);
-        let seen = pass.run(&mut report);
+        let seen = pass::run(&pass, &mut report);
         log::debug!("looked at {look:?} in {:?}", now.elapsed());
         self.conclude(look, seen, &report);
         Some(report)

@@ -13,8 +13,8 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::agent::exit::{self, Exit};
 use crate::agent::host;
+use crate::agent::keep::World;
 use crate::agent::names::Names;
-use crate::agent::pass::World;
 use crate::agent::serve::{Agent, State, attributes};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::signals;

@@ -4,7 +4,7 @@ use anyhow::Context;
 use nix::errno::Errno;
 
 use crate::agent::host::Facts;
-use crate::agent::pass::Pass;
+use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::link::{self, Which};
 use crate::linux::rtnl::Rtnl;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::agent::conf;
 use crate::agent::host::Facts;
-use crate::agent::pass::Pass;
+use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::files;
 use crate::plan::{Describe, Line};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::agent::host::Facts;
-use crate::agent::pass::{Pass, World};
+use crate::agent::keep::{Pass, World};
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};

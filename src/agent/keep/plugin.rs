@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::agent::pass::Pass;
+use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::files;
 use crate::plan::{Describe, Line};

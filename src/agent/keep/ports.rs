@@ -1,6 +1,6 @@
 //! Keeps pods plugged into the bridge.
 
-use crate::agent::pass::Pass;
+use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::link::{self, Port, Which};
 use crate::linux::rtnl::Rtnl;

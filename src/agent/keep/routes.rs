@@ -1,6 +1,6 @@
 //! Keeps the routes to other hosts.
 
-use crate::agent::pass::Pass;
+use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::netlink::NetlinkError;
 use crate::linux::route::{self, Route};

@@ -1,7 +1,7 @@
 //! Keeps forwarding on.
 
 use crate::agent::host::Facts;
-use crate::agent::pass::Pass;
+use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::sysctl;
 use crate::net::Family;
