@@ -1,24 +1,30 @@
 //! What the service manager is told: ready, alive, stopping.
 //!
-//! Source: sd_notify(3). Without `NOTIFY_SOCKET` nothing is sent.
+//! Source: sd_notify(3). Without `NOTIFY_SOCKET` nothing is sent. A service manager that does not
+//! listen holds nothing up: what it has no room for is not sent.
 
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
-
-use sd_notify::NotifyState;
 
 /// This host's network is up.
 pub fn ready(status: &str) {
-    send(&[NotifyState::Ready, NotifyState::Status(status)]);
+    send(&format!("READY=1\nSTATUS={status}"));
 }
 
 /// The loop still turns.
 pub fn alive() {
-    send(&[NotifyState::Watchdog]);
+    if watchdog_interval().is_some() {
+        send("WATCHDOG=1");
+    }
 }
 
 /// The agent is about to leave.
 pub fn stopping() {
-    send(&[NotifyState::Stopping]);
+    send("STOPPING=1");
 }
 
 /// How often [`alive`] must be called: half of what the service manager allows.
@@ -26,8 +32,55 @@ pub fn watchdog_interval() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2)
 }
 
-fn send(state: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(state) {
-        log::warn!("the service manager cannot be told {state:?}: {error}");
+fn send(message: &str) {
+    let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    match send_to(&address, message) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            log::debug!("the service manager does not listen: {message:?} not sent");
+        }
+        Err(error) => {
+            log::warn!("the service manager cannot be told {message:?} on {address:?}: {error}");
+        }
+        Ok(_) => {}
+    }
+}
+
+/// `address`: a path, or `@` and an abstract name.
+fn send_to(address: &OsStr, message: &str) -> io::Result<usize> {
+    let address = match address.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(address)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(message.as_bytes(), &address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_manager_that_does_not_listen_holds_nothing_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let mut sent = (0..10_000).map(|_| send_to(path.as_os_str(), "WATCHDOG=1"));
+        let refused = sent.find_map(Result::err).unwrap();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        let mut first = [0; 64];
+        let length = manager.recv(&mut first).unwrap();
+        assert_eq!(&first[..length], b"WATCHDOG=1");
+    }
+
+    #[test]
+    fn an_abstract_name_is_understood() {
+        let name = format!("humanz-notify-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let manager = UnixDatagram::bind_addr(&address).unwrap();
+        send_to(OsStr::new(&format!("@{name}")), "READY=1").unwrap();
+        let mut message = [0; 64];
+        let length = manager.recv(&mut message).unwrap();
+        assert_eq!(&message[..length], b"READY=1");
     }
 }
