@@ -59,7 +59,7 @@ fn starts(case: &Case, host: &Node, table: &mut Table) -> Agent {
         drop(running.take());
         host.shell("rm -rf /var/lib/humanz; ip route flush proto 104").ok();
         floors.push(floor(case, host));
-        host.shell("ip route flush proto boot").ok();
+        host.shell("ip route flush root 11.0.0.0/8 proto boot").ok();
         let agent = Agent::start(host, &VARIABLES);
         owns.push(milliseconds(&agent.wait_ready()));
         cpu = usage::cpu(host);
