@@ -149,7 +149,7 @@ impl Agent {
     /// Waits for a wake or for the next thing that is due, and takes in all wakes there are.
     fn wait(&mut self) -> Result<(), Exit> {
         let now = Instant::now();
-        let can_look = self.state.subnets.is_some();
+        let can_look = self.state.peers.is_some();
         let due = [
             (can_look && !self.state.look.is_nothing()).then_some(self.state.look_at),
             can_look.then_some(self.state.resync_at),
@@ -250,7 +250,7 @@ impl Agent {
 
     /// Serves what the host knew last if etcd has not answered in time.
     fn use_last_known_good(&mut self) {
-        let waiting = self.state.subnets.is_none();
+        let waiting = self.state.peers.is_none();
         let ended = self.source.patience_ends().is_some_and(|end| end <= Instant::now());
         if !(waiting && ended) {
             return;
@@ -266,13 +266,14 @@ impl Agent {
         }
     }
 
-    /// Makes a pass if there is something to look at and it is time.
+    /// Makes a pass if there is something to look at and it is time. Not before the other hosts are
+    /// known: the lease is told a moment earlier, and a host without routes is not ready.
     fn look(&mut self) -> Option<Report> {
         let now = Instant::now();
         if now >= self.state.resync_at {
             self.state.look = Look::ALL;
         }
-        let subnets = self.state.subnets?;
+        let (subnets, peers) = (self.state.subnets?, self.state.peers.as_ref()?);
         if self.state.look.is_nothing() || now < self.state.look_at {
             return None;
         }
@@ -281,7 +282,7 @@ impl Agent {
             settings: &self.settings,
             world: &self.world,
             subnets: &subnets,
-            peers: self.state.peers.as_ref(),
+            peers: Some(peers),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
             before: self.state.own,
