@@ -30,6 +30,9 @@ const SKIP_STATS: u32 = 1 << 3;
 /// IF_OPER_UP of linux/if.h.
 const OPER_UP: u8 = 6;
 
+/// The MTU that a link is born with unless another one is said.
+const ETHERNET_MTU: u32 = 1500;
+
 /// A link as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -117,7 +120,9 @@ pub enum Which<'a> {
     Name(&'a IfName),
 }
 
-/// Makes a bridge that forwards at once: no spanning tree, no delay. It is up.
+/// Makes a bridge that forwards at once: no spanning tree, no delay. It is up, and keeps its MTU:
+/// until somebody *changes* the MTU it follows that of the ports, and is 1500 when the last one
+/// goes (kernel: br_mtu_auto_adjust). So it is born with another one.
 ///
 /// The second message marks whatever bears the name: look first whether the name is free.
 pub fn add_bridge(name: &IfName, mac: Mac, mtu: u32, alias: &str) -> [Message; 2] {
@@ -126,12 +131,12 @@ pub fn add_bridge(name: &IfName, mac: Mac, mtu: u32, alias: &str) -> [Message; 2
     let attributes = Attributes::new()
         .text(Ifla::Ifname, name.as_str())
         .put(Ifla::Address, mac.0)
-        .u32(Ifla::Mtu, mtu)
+        .put_some(Ifla::Mtu, (mtu == ETHERNET_MTU).then_some((mtu - 1).to_ne_bytes()))
         .nest(Ifla::Linkinfo, info);
     let header = link_header(RtAddrFamily::Unspecified, 0, true);
     let what = format!("create bridge {name}");
     let create = Message::new(what, Rtm::Newlink, NlmF::CREATE | NlmF::EXCL, &header, attributes);
-    let mark = Change { alias: Some(alias.to_owned()), ..Change::default() };
+    let mark = Change { alias: Some(alias.to_owned()), mtu: Some(mtu), ..Change::default() };
     [create, change(Which::Name(name), &mark)]
 }
 

@@ -61,6 +61,8 @@ pub struct Way {
     pub device: Option<u32>,
     /// The address that packets are sent from.
     pub source: Option<IpAddr>,
+    /// The address is the namespace's own.
+    pub local: bool,
 }
 
 impl Route {
@@ -164,11 +166,12 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Route>, NetlinkError> {
 
 /// The way in an answer to [`way`].
 pub fn parse_way(reply: &Reply<'_>) -> Result<Way, NetlinkError> {
-    let (_, attributes) = reply.parse::<Rtmsg>(HEADER)?;
+    let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
     Ok(Way {
         gateway: gateway(&attributes),
         device: attributes.u32(Rta::Oif),
         source: attributes.get(Rta::Prefsrc).and_then(wire::address),
+        local: *header.rtm_type() == Rtn::Local,
     })
 }
 
