@@ -94,7 +94,11 @@ impl Layout {
     /// Replaces the file at `path` by one that holds `bytes`; a reader sees the old or the new one.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let new = self.write_new(bytes)?;
-        fs::rename(&new, path).map_err(failed("replace", path))
+        if let Err(error) = fs::rename(&new, path) {
+            remove(&new)?;
+            return Err(failed("replace", path)(error));
+        }
+        Ok(())
     }
 
     /// The addresses that have a file, in no order.

@@ -142,7 +142,7 @@ impl LockedStore<'_> {
                 Err(error) => outcome = Err(error),
             }
         }
-        self.remove_strays()?;
+        released.extend(self.remove_strays()?);
         outcome.map(|()| released)
     }
 
@@ -174,9 +174,11 @@ impl LockedStore<'_> {
         Ok(freed)
     }
 
-    /// Removes addresses whose owner has no entry: somebody deleted it by hand.
-    fn remove_strays(&self) -> Result<(), StoreError> {
+    /// Removes addresses whose owner has no entry (somebody deleted it by hand); gives what they
+    /// said.
+    fn remove_strays(&self) -> Result<Vec<Entry>, StoreError> {
         let layout = &self.store.layout;
+        let mut strays = Vec::new();
         for address in layout.addresses()? {
             let path = layout.address(address);
             let Some(entry) = self.entry_at(&path)? else { continue };
@@ -184,9 +186,10 @@ impl LockedStore<'_> {
             if !entry.is_unowned() && !exists(&owner)? {
                 log::warn!("address {address} freed: {} has no entry", entry.owner_text());
                 remove(&path)?;
+                strays.push(Entry { addresses: vec![address], ..entry });
             }
         }
-        Ok(())
+        Ok(strays)
     }
 
     /// Moves a file that is no entry, and every further name of it, out of the way.

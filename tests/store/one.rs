@@ -217,7 +217,7 @@ fn retain_releases_what_is_not_valid_and_nothing_else() {
     fs::remove_file(fixture.path("owners/c:eth0")).unwrap();
     let released = store.lock(WAIT).unwrap().retain(|id, ifname| (id, ifname) == ("a", "eth0"));
     let released: Vec<_> = released.unwrap().into_iter().map(|entry| entry.container_id).collect();
-    assert_eq!(released, ["b"]);
+    assert_eq!(released, ["b", "c"]);
     assert_eq!(fixture.addresses(), ["10.1.2.2"], "the stray address of c goes as well");
 }
 
