@@ -25,8 +25,8 @@ const POD_INTERFACE: usize = 2;
 /// Every code of [`crate::cni::error::code`] but those of the other verbs.
 pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let conf = &add.conf;
-    let netns = netns::open(&add.netns)?;
     let sets = claim::sets(conf)?;
+    let netns = netns::open(&add.netns)?;
     let gateways = claim::gateways(&sets);
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let bridge = bridge::ready(&rtnl, conf, &gateways)?;
@@ -36,8 +36,10 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let link_is_there = link_is_there(&rtnl, &identity)?;
     let store = claim::store(conf)?;
     let claim = claim::reserve(&store, add, &sets, call.since_1970, link_is_there)?;
-    if link_is_there {
-        make_way(&rtnl, &identity, claim.replaced)?;
+    match (claim.replaced, link_is_there) {
+        (Some(former), _) => remove_former(&rtnl, &identity, bridge.index, &former)?,
+        (None, true) => return Err(attached_already(&identity)),
+        (None, false) => {}
     }
     let reservation = claim.reservation;
     let assigned = claim::assigned(&reservation, &sets, add);
@@ -90,18 +92,26 @@ fn link_is_there(rtnl: &Rtnl, identity: &Identity<'_>) -> Result<bool, CniError>
     }
 }
 
-/// Removes the host's end of a dead attachment; refuses where the former one may be alive.
-fn make_way(rtnl: &Rtnl, identity: &Identity<'_>, dead: bool) -> Result<(), CniError> {
+/// Removes what is left of a dead attachment that had these addresses.
+fn remove_former(
+    rtnl: &Rtnl,
+    identity: &Identity<'_>,
+    bridge: u32,
+    addresses: &[IpAddr],
+) -> Result<(), CniError> {
     let name = identity.host_ifname();
-    if !dead {
-        return Err(claim::already_attached(format!(
-            "{} is attached already, by interface {name}; DEL it first",
-            identity.ifname
-        )));
-    }
-    let delete = link::delete(Which::Name(&name)).tolerating(Errno::ENODEV);
+    let mut messages = vec![link::delete(Which::Name(&name)).tolerating(Errno::ENODEV)];
+    messages.extend(attach::forget(bridge, addresses));
     let failed = |error| failure::internal(&format!("remove the dead interface {name}"), &error);
-    rtnl.apply(&[delete]).map_err(failed)
+    rtnl.apply(&messages).map_err(failed)
+}
+
+/// Its interface is there although nothing is reserved for it: it may be alive.
+fn attached_already(identity: &Identity<'_>) -> CniError {
+    let (ifname, name) = (identity.ifname, identity.host_ifname());
+    claim::already_attached(format!(
+        "{ifname} is attached already, by interface {name}; DEL it first"
+    ))
 }
 
 /// The MAC that the pod's address names: whoever inherits the address inherits the MAC.

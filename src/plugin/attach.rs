@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 
 use super::failure;
+use super::ready::wait_until_it_works;
 use crate::cni::error::CniError;
 use crate::linux::link::{self, Change, Link, Veth, Which};
 use crate::linux::netlink::{Message, NetlinkError};
@@ -112,7 +113,7 @@ pub fn attach<'a>(
         }
         return Err(refused);
     }
-    configure(site, wanted)?;
+    let pod = configure(site, wanted)?;
     if site.is_gateway {
         let addresses = wanted.addresses.iter().map(|address| address.ip());
         let known =
@@ -122,6 +123,7 @@ pub fn attach<'a>(
         let failed = |error| failure::internal("tell the host the pod's MAC", &error);
         site.rtnl.apply(&known).map_err(failed)?;
     }
+    wait_until_it_works(site, wanted, &pod)?;
     Ok(attached)
 }
 
@@ -131,8 +133,8 @@ pub fn forget(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
     addresses.iter().map(forget).collect()
 }
 
-/// Addresses, up, routes: one send in the pod's namespace.
-fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<(), CniError> {
+/// Addresses, up, routes: one send in the pod's namespace. Gives the socket in there.
+fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<Rtnl, CniError> {
     let what = format!("set up {} in {}", wanted.ifname, site.netns_path);
     let entered = site.netns.run(Rtnl::open).map_err(|error| failure::internal(&what, &error))?;
     let failed = |error: NetlinkError| failure::internal(&what, &error);
@@ -148,10 +150,11 @@ fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<(), CniError> {
             let on = on.map_err(|error| failure::internal(&what, &error))?;
             on.map_err(|error| failure::internal(&what, &error))?;
             let again = messages.into_iter().map(|message| message.tolerating(Errno::EEXIST));
-            pod.apply(&again.collect::<Vec<_>>()).map_err(failed)
+            pod.apply(&again.collect::<Vec<_>>()).map_err(failed)?;
         }
-        outcome => outcome.map_err(failed),
+        outcome => outcome.map_err(failed)?,
     }
+    Ok(pod)
 }
 
 fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {

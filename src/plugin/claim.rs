@@ -1,5 +1,6 @@
 //! Addresses for a pod, claimed from the store.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -56,8 +57,8 @@ pub fn gateways(sets: &[RangeSet]) -> Vec<IpNetwork> {
 pub struct Claim<'s> {
     /// The addresses.
     pub reservation: Reservation<'s>,
-    /// They were given in the place of those of a dead attachment.
-    pub replaced: bool,
+    /// The addresses of the dead attachment that it replaces, if there was one.
+    pub replaced: Option<Vec<IpAddr>>,
 }
 
 /// Claims the pod's addresses. `link_is_there`: its interface on the host exists.
@@ -89,9 +90,9 @@ pub fn reserve<'s>(
             let released = locked.release(&owner.container_id, &owner.ifname);
             released.map_err(|error| failure::of_store(&error))?;
             log::warn!("replaced the dead attachment of {}", former.owner_text());
-            (locked.reserve(&owner, sets, &requested), true)
+            (locked.reserve(&owner, sets, &requested), Some(former.addresses))
         }
-        outcome => (outcome, false),
+        outcome => (outcome, None),
     };
     let reservation = outcome.map_err(|error| failure::of_store(&error))?;
     Ok(Claim { reservation, replaced })
@@ -100,7 +101,7 @@ pub fn reserve<'s>(
 /// `reservation`'s addresses with prefix lengths and gateways: those of the ranges they come from;
 /// without ranges, as they were asked for.
 pub fn assigned(reservation: &Reservation<'_>, sets: &[RangeSet], add: &Add) -> Vec<Assigned> {
-    let of = |address: &std::net::IpAddr| {
+    let of = |address: &IpAddr| {
         let range = sets.iter().find_map(|set| set.range_of(*address));
         let asked = add.wishes.ips.iter().find(|asked| asked.ip() == *address);
         match (range, asked) {

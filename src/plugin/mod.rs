@@ -23,6 +23,7 @@ mod log;
 pub mod loopback;
 mod masquerade;
 mod netns;
+mod ready;
 mod status;
 
 use std::ffi::OsString;
