@@ -1,0 +1,148 @@
+//! CHECK names what differs.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
+
+struct Pod {
+    host: PluginHost,
+    conf: Value,
+    result: Value,
+    veth: String,
+}
+
+impl Pod {
+    fn new() -> Pod {
+        let host = PluginHost::new();
+        let dual = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+        let conf = conf("1.0.0", json!({ "ranges": dual }));
+        let result = host.add(&conf, "c1");
+        let veth = result["interfaces"][1]["name"].as_str().unwrap().to_owned();
+        Pod { host, conf, result, veth }
+    }
+
+    fn call(&self) -> Call {
+        Call::new("CHECK", &self.conf, "c1").key("prevResult", self.result.clone())
+    }
+
+    fn ok(&self) {
+        self.call().run(&self.host).ok();
+    }
+
+    /// After `spoil`, CHECK says `text` first; after `mend`, all is well.
+    fn names(&self, spoil: &str, text: &str, mend: &str) {
+        let line = |script: &str| script.replace("VETH", &self.veth);
+        self.host.shell(&line(spoil)).ok();
+        let answer = self.call().run(&self.host);
+        assert_eq!(answer.code(), 103, "{spoil}");
+        let text = line(text);
+        assert!(answer.value["msg"].as_str().unwrap().contains(&text), "{}", answer.error());
+        self.host.shell(&line(mend)).ok();
+        self.ok();
+    }
+}
+
+#[test]
+fn each_thing_that_differs_is_named_first() {
+    let pod = Pod::new();
+    pod.ok();
+    let in_pod = |script: &str| format!("ip -n c1 {script}");
+    pod.names(
+        "ip link set VETH nomaster",
+        "interface VETH is not a port of bridge hz0",
+        "ip link set VETH master hz0; bridge link set dev VETH hairpin on",
+    );
+    pod.names(
+        "bridge link set dev VETH hairpin off",
+        "VETH is not hairpin",
+        "bridge link set dev VETH hairpin on",
+    );
+    pod.names(
+        "bridge link set dev VETH isolated on",
+        "VETH is isolated",
+        "bridge link set dev VETH isolated off",
+    );
+    pod.names("ip link set VETH down", "VETH is down on the host", "ip link set VETH up");
+    pod.names("ip link set hz0 down", "hz0 is down on the host", "ip link set hz0 up");
+    let mac = pod.result["interfaces"][2]["mac"].as_str().unwrap();
+    pod.names(
+        &in_pod("link set eth0 address 02:00:00:00:00:99"),
+        "eth0 in the pod has MAC 02:00:00:00:00:99",
+        &in_pod(&format!("link set eth0 address {mac}")),
+    );
+    pod.names(
+        &in_pod("addr del fd00::2/64 dev eth0"),
+        "lacks address fd00::2/64",
+        &in_pod("addr add fd00::2/64 dev eth0 nodad"),
+    );
+    pod.names(
+        &in_pod("route del default via 10.1.2.1"),
+        "lacks the route to 0.0.0.0/0 via 10.1.2.1",
+        &in_pod("route add default via 10.1.2.1"),
+    );
+    pod.names(
+        &in_pod("-6 route replace default via fd00::9"),
+        "lacks the route to ::/0 via fd00::1",
+        &in_pod("-6 route replace default via fd00::1"),
+    );
+    let owner = format!("{STORE}/owners/c1:eth0");
+    pod.names(
+        &format!("mv {owner} /run/away"),
+        "address 10.1.2.2 is not reserved",
+        &format!("mv /run/away {owner}"),
+    );
+    pod.names(
+        "ip link set VETH alias 'somebody else'",
+        "VETH is missing on the host",
+        "ip link set VETH alias 'humanz net c1 eth0'",
+    );
+}
+
+#[test]
+fn links_that_are_gone_or_swapped_are_named() {
+    let pod = Pod::new();
+    pod.host.run("ip -n c1 link set eth0 name other").ok();
+    let answer = pod.call().run(&pod.host);
+    assert!(
+        answer.error().starts_with("interface eth0 is missing in the pod"),
+        "{}",
+        answer.error()
+    );
+    pod.host.shell("ip -n c1 link add eth0 type veth; ip -n c1 link set eth0 up").ok();
+    let answer = pod.call().run(&pod.host);
+    assert!(answer.error().contains("is not the other end of"), "{}", answer.error());
+    pod.host.run(&format!("ip link del {}", pod.veth)).ok();
+    let answer = pod.call().run(&pod.host);
+    assert!(answer.error().contains("missing on the host"), "{}", answer.error());
+    pod.host.run("ip link del hz0").ok();
+    let answer = pod.call().run(&pod.host);
+    assert!(answer.error().starts_with("bridge hz0 is missing"), "{}", answer.error());
+    pod.host.run("ip netns del c1").ok();
+    assert_eq!(pod.call().run(&pod.host).code(), 8);
+}
+
+#[test]
+fn what_later_plugins_added_or_changed_is_accepted() {
+    let mut pod = Pod::new();
+    pod.host
+        .shell(
+            "ip -n c1 addr add 192.0.2.9/24 dev eth0
+             ip -n c1 route add 198.51.100.0/24 via 10.1.2.1
+             ip -n c1 link set eth0 address 02:00:00:00:00:77",
+        )
+        .ok();
+    pod.result["interfaces"][2]["mac"] = json!("02:00:00:00:00:77");
+    pod.ok();
+}
+
+#[test]
+fn a_prev_result_is_needed_and_must_be_of_the_same_version() {
+    let pod = Pod::new();
+    let call = Call::new("CHECK", &pod.conf, "c1");
+    assert_eq!(call.run(&pod.host).code(), 7);
+    let mut other = pod.result.clone();
+    other["cniVersion"] = json!("0.4.0");
+    let answer = call.key("prevResult", other).run(&pod.host);
+    assert!(!answer.ended.succeeded() && answer.error().contains("0.1.0"), "{}", answer.error());
+}

@@ -1,0 +1,216 @@
+//! Whatever fails in ADD, there is an error object and nothing is left.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+use crate::support::facts::veths;
+use crate::support::node::command;
+use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
+
+fn dual() -> Value {
+    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+    conf("1.0.0", json!({ "ranges": sets }))
+}
+
+/// A host with one living pod, which nothing may touch.
+struct Ground {
+    host: PluginHost,
+    alive: Value,
+    before: std::collections::BTreeSet<String>,
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let host = PluginHost::new();
+        let alive = host.add(&dual(), "alive");
+        host.netns("c1");
+        let before = host.leftovers();
+        Ground { host, alive, before }
+    }
+
+    /// Nothing has changed, and the next ADD and DEL work.
+    fn assert_unchanged(&self, what: &str) {
+        assert_eq!(self.host.leftovers(), self.before, "{what}");
+        let gone = self.host.pod_ip("c1", "link show eth0");
+        assert_eq!(gone, Value::Null, "{what}: in the pod");
+    }
+
+    fn assert_usable(&self) {
+        Call::new("ADD", &dual(), "c1").run(&self.host).ok();
+        Call::new("DEL", &dual(), "c1").run(&self.host).ok();
+        let check = Call::new("CHECK", &dual(), "alive").key("prevResult", self.alive.clone());
+        check.run(&self.host).ok();
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_written() {
+    let ground = Ground::new();
+    let host = &ground.host;
+    host.shell(&format!("mount --bind {STORE} {STORE}; mount -o remount,bind,ro {STORE}")).ok();
+    let answer = Call::new("ADD", &dual(), "c1").run(host);
+    assert_eq!(answer.code(), 5);
+    assert!(answer.error().contains(STORE), "{}", answer.error());
+    ground.assert_unchanged("a read-only store");
+    host.shell(&format!("umount {STORE}")).ok();
+    ground.assert_usable();
+}
+
+#[test]
+fn a_store_that_is_full_at_every_file() {
+    let host = PluginHost::new();
+    host.netns("c1");
+    host.run("mkdir /run/store").ok();
+    // The inodes of an empty file system are given out one by one: every file of a claim is once
+    // the one that does not fit.
+    let mut codes = Vec::new();
+    for inodes in 2..16 {
+        host.shell(&format!("mount -t tmpfs -o nr_inodes={inodes} tmpfs /run/store")).ok();
+        let call = Call::new("ADD", &dual(), "c1").key("dataDir", json!("/run/store"));
+        let answer = call.run(&host);
+        if answer.ended.succeeded() {
+            let del = Call::new("DEL", &dual(), "c1").key("dataDir", json!("/run/store"));
+            del.run(&host).ok();
+        } else {
+            codes.push(answer.code());
+        }
+        let files = host.run("find /run/store -type f").ok();
+        let of_pod = |file: &&str| file.contains("10.1.2") || file.contains("owners/");
+        assert!(!files.lines().any(|file| of_pod(&file)), "{inodes} inodes: {files}");
+        assert_eq!(veths(&host), Vec::<String>::new(), "{inodes} inodes");
+        host.run("umount /run/store").ok();
+    }
+    assert!(
+        codes.len() > 5 && codes.len() < 14 && codes.iter().all(|code| *code == 5),
+        "{codes:?}"
+    );
+}
+
+#[test]
+fn a_lock_that_somebody_holds() {
+    let ground = Ground::new();
+    let holder = ground.host.spawn(&mut command(&format!("flock -F {STORE}/lock sleep 600")));
+    let held = format!("flock -n {STORE}/lock true");
+    crate::support::soon("the lock is held", || !ground.host.run(&held).succeeded());
+    let answer = Call::new("ADD", &dual(), "c1").run(&ground.host);
+    assert_eq!(answer.code(), 11);
+    assert!(answer.error().contains("locked by another process"), "{}", answer.error());
+    holder.kill();
+    crate::support::soon("the lock is free", || ground.host.run(&held).succeeded());
+    ground.assert_unchanged("a held lock");
+    ground.assert_usable();
+}
+
+#[test]
+fn a_name_that_is_taken_on_the_host() {
+    let ground = Ground::new();
+    let result = Call::new("ADD", &dual(), "c1").run(&ground.host).ok();
+    let name = result["interfaces"][1]["name"].as_str().unwrap();
+    Call::new("DEL", &dual(), "c1").run(&ground.host).ok();
+    let add = format!("ip link add {name} type bridge; ip link set {name} alias theirs");
+    ground.host.shell(&add).ok();
+    let answer = Call::new("ADD", &dual(), "c1").run(&ground.host);
+    assert!(answer.error().contains(name), "{}", answer.error());
+    assert!(answer.error().contains("theirs"), "{}", answer.error());
+    assert_eq!(ground.host.list(&format!("{STORE}/owners")), ["alive:eth0"]);
+    Call::new("DEL", &dual(), "c1").run(&ground.host).ok();
+    let shown = ground.host.ip(&format!("link show {name}"));
+    assert_eq!((&shown[0]["ifalias"], &shown[0]["operstate"]), (&json!("theirs"), &json!("DOWN")));
+    ground.host.run(&format!("ip link del {name}")).ok();
+    ground.assert_usable();
+}
+
+#[test]
+fn an_interface_in_the_pod_an_address_and_routes_that_the_kernel_refuses() {
+    let ground = Ground::new();
+    let host = &ground.host;
+    host.run("ip -n c1 link add eth0 type bridge").ok();
+    assert_eq!(Call::new("ADD", &dual(), "c1").run(host).code(), 102);
+    host.run("ip -n c1 link del eth0").ok();
+    ground.assert_unchanged("an interface in the pod");
+    for route in [
+        json!({ "dst": "198.51.100.0/24", "gw": "203.0.113.1" }),
+        json!({ "dst": "2001:db8::/32", "gw": "2001:db9::1" }),
+        json!({ "dst": "10.1.2.0/24", "gw": "10.1.2.1", "scope": 254 }),
+    ] {
+        let answer = Call::new("ADD", &dual(), "c1").key("routes", json!([route])).run(host);
+        assert!(answer.error().contains("route"), "{}", answer.error());
+        ground.assert_unchanged(&route.to_string());
+    }
+    ground.assert_usable();
+}
+
+#[test]
+fn a_result_that_nobody_reads() {
+    let ground = Ground::new();
+    let host = &ground.host;
+    let call = Call::new("ADD", &dual(), "c1");
+    let plugin = "/opt/cni/bin/humanz";
+    for (what, shell) in [
+        ("a full disk", format!("{plugin} > /dev/full")),
+        (
+            "a closed pipe",
+            format!("{plugin} | true; test ${{PIPESTATUS[0]}} = 1 && exit 1; exit 0"),
+        ),
+    ] {
+        let mut bash = command("bash -c");
+        bash.arg(&shell).envs(call.variables.iter().map(|(name, value)| (*name, value)));
+        // With a pipe it is a race who is quicker, the plugin or the end of its reader.
+        for round in 0..20 {
+            let ended = host.run_command(&mut bash, &call.conf.to_string());
+            if ended.succeeded() && what == "a closed pipe" {
+                Call::new("DEL", &dual(), "c1").run(host).ok();
+                continue;
+            }
+            assert_eq!(ended.status.code(), Some(1), "{what}: {ended}");
+            ground.assert_unchanged(what);
+            if round == 0 && what == "a full disk" {
+                let log = host.read("/var/log/humanz.log").unwrap();
+                assert!(log.contains("write the result to stdout"), "{log}");
+            }
+        }
+    }
+    ground.assert_usable();
+}
+
+#[test]
+fn an_error_of_every_system_call_that_add_makes() {
+    let ground = Ground::new();
+    let host = &ground.host;
+    let mut refused = 0;
+    for (calls, error) in [
+        ("openat", "EMFILE"),
+        ("openat", "EACCES"),
+        ("sendto", "ENOBUFS"),
+        ("recvfrom", "ENOBUFS"),
+        ("socket", "EMFILE"),
+        ("setns", "EPERM"),
+        ("flock", "EIO"),
+        ("linkat", "ENOSPC"),
+        ("rename,renameat,renameat2", "ENOSPC"),
+        ("write", "ENOSPC"),
+        ("unlink,unlinkat", "EIO"),
+        ("read", "EIO"),
+    ] {
+        for when in 1..40 {
+            let trace = format!(
+                "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:error={error}:when={when}"
+            );
+            let answer = Call::new("ADD", &dual(), "c1").under(&trace).run(host);
+            let seen = host.read("/run/trace").expect("strace is needed: apt-get install strace");
+            if !seen.contains("INJECTED") {
+                Call::new("DEL", &dual(), "c1").run(host).ok();
+                break;
+            }
+            let what = format!("{error} of {calls} number {when}");
+            // Some calls do not matter: the log file, the count of flows.
+            refused += usize::from(!answer.ended.succeeded());
+            // What could not be undone either goes with the DEL that runtimes send.
+            Call::new("DEL", &dual(), "c1").run(host).ok();
+            ground.assert_unchanged(&what);
+        }
+    }
+    println!("{refused} injected errors failed ADD");
+    assert!(refused > 40, "{refused}");
+    ground.assert_usable();
+}

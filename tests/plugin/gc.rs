@@ -1,0 +1,105 @@
+//! GC removes what is not listed, in one go, and nothing else.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+use crate::support::facts::veths;
+use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
+
+fn subnet() -> Value {
+    conf("1.1.0", json!({ "subnet": "10.1.2.0/24" }))
+}
+
+fn gc(conf: &Value, valid: Value) -> Call {
+    let call = Call::new("GC", conf, "").with("CNI_CONTAINERID", "").with("CNI_NETNS", "");
+    call.with("CNI_IFNAME", "").key("cni.dev/valid-attachments", valid)
+}
+
+fn listed(names: &[&str]) -> Value {
+    names.iter().map(|name| json!({ "containerID": name, "ifname": "eth0" })).collect()
+}
+
+#[test]
+fn an_absent_list_is_refused_and_an_empty_one_means_nothing_lives() {
+    let host = PluginHost::new();
+    host.add(&subnet(), "c1");
+    let mut call = gc(&subnet(), Value::Null);
+    call.conf.as_object_mut().unwrap().remove("cni.dev/valid-attachments");
+    assert_eq!(call.run(&host).code(), 7);
+    assert_eq!(veths(&host).len(), 1);
+    gc(&subnet(), Value::Null).run(&host).ok();
+    host.assert_clean("after GC with null");
+    host.add(&subnet(), "c2");
+    gc(&subnet(), json!([])).run(&host).ok();
+    host.assert_clean("after GC with an empty list");
+}
+
+#[test]
+fn twenty_dead_pods_go_and_the_living_and_the_foreign_stay() {
+    let host = PluginHost::new();
+    let (ours, other) =
+        (subnet(), Call::new("ADD", &subnet(), "x").key("name", json!("other")).conf);
+    let names: Vec<String> = (0..20).map(|number| format!("dead{number}")).collect();
+    for name in &names {
+        host.add(&ours, name);
+    }
+    let alive = host.add(&ours, "alive");
+    host.netns("theirs");
+    let theirs =
+        Call::new("ADD", &other, "theirs").with("CNI_ARGS", "IP=10.1.2.200").run(&host).ok();
+    host.shell("ip link add hzforeign type veth peer name hzforeign2").ok();
+    // A pod whose link went by itself, and one whose reservation was lost.
+    let name = |result: &Value| result["interfaces"][1]["name"].as_str().unwrap().to_owned();
+    host.run("ip netns del dead0").ok();
+    host.shell(&format!("rm {STORE}/owners/dead1:eth0")).ok();
+    let took = gc(&ours, listed(&["alive"])).run(&host);
+    println!("GC of 20 pods: {:?}", took.ended.took);
+    took.ok();
+    let mut left = vec![name(&alive), name(&theirs), "hzforeign".into(), "hzforeign2".into()];
+    let mut there = veths(&host);
+    left.sort();
+    there.sort();
+    assert_eq!(there, left);
+    assert_eq!(host.list(&format!("{STORE}/owners")), ["alive:eth0"]);
+    let kept = |left: &String| left.starts_with("file") || left.starts_with("neighbour");
+    let mut rest = host.leftovers().into_iter().filter(kept).collect::<Vec<_>>();
+    rest.retain(|left| !left.contains("10.1.2.22") && !left.contains("10.1.2.200"));
+    assert_eq!(rest, Vec::<String>::new());
+    Call::new("CHECK", &ours, "alive").key("prevResult", alive).run(&host).ok();
+}
+
+#[test]
+fn links_of_somebody_else_in_our_group_do_not_die_with_ours() {
+    let host = PluginHost::new();
+    host.add(&subnet(), "c1");
+    let group = u32::from_be_bytes(*b"hzgc");
+    host.shell(&format!("ip link add bystander type bridge; ip link set bystander group {group}"))
+        .ok();
+    gc(&subnet(), json!([])).run(&host).ok();
+    host.assert_clean("after GC");
+    assert_eq!(host.ip("link show bystander")[0]["ifname"], "bystander");
+}
+
+#[test]
+fn a_failure_does_not_keep_the_rest_from_going() {
+    let host = PluginHost::new();
+    for name in ["c1", "c2"] {
+        host.add(&subnet(), name);
+    }
+    host.shell(&format!("mount --bind {STORE} {STORE}; mount -o remount,bind,ro {STORE}")).ok();
+    let answer = gc(&subnet(), json!([])).run(&host);
+    assert_eq!(answer.code(), 5, "{}", answer.error());
+    assert_eq!(veths(&host), Vec::<String>::new());
+    host.shell(&format!("umount {STORE}")).ok();
+    gc(&subnet(), json!([])).run(&host).ok();
+    host.assert_clean("after the second GC");
+}
+
+#[test]
+fn a_member_that_cannot_be_read_stops_gc_before_it_begins() {
+    let host = PluginHost::new();
+    host.add(&subnet(), "c1");
+    let hostile = json!([{ "containerID": "../../etc", "ifname": "eth0" }]);
+    assert_eq!(gc(&subnet(), hostile).run(&host).code(), 7);
+    assert_eq!(veths(&host).len(), 1);
+}

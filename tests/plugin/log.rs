@@ -1,0 +1,40 @@
+//! The log file: what happened, and never a reason to fail.
+
+use serde_json::json;
+
+use crate::support::Place;
+use crate::support::plugin_host::{Call, PluginHost, conf};
+
+#[test]
+fn the_log_file_tells_verb_container_pod_address_and_error() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    host.netns("c1");
+    let kubernetes = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0";
+    let call = Call::new("ADD", &conf, "c1").with("CNI_ARGS", kubernetes);
+    call.run(&host).ok();
+    assert_eq!(call.run(&host).code(), 102);
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    let log = host.read("/var/log/humanz.log").unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains(" net container=c1")).collect();
+    let [added, again, deleted] = lines[..] else { panic!("{log}") };
+    for (line, words) in [
+        (added, ["Z ADD net", "pod=shop/web-0", "ips=10.1.2.2", " ok"]),
+        (again, ["Z ADD net", "pod=shop/web-0", "error: code 102", "duplicate"]),
+        (deleted, ["Z DEL net", "ifname=eth0", "ips=10.1.2.2", " ok"]),
+    ] {
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    }
+    assert_eq!(host.run("stat -c %a /var/log/humanz.log").ok().trim(), "640");
+    let elsewhere = Call::new("ADD", &conf, "c1").key("logFile", json!("/run/other.log"));
+    assert_eq!(elsewhere.with("CNI_NETNS", "/nowhere").run(&host).code(), 8);
+    assert_eq!(host.read("/run/other.log").unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_log_file_that_cannot_be_written_fails_nobody() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "logFile": "/proc/nowhere/log" }));
+    host.add(&conf, "c1");
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+}

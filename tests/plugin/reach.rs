@@ -1,0 +1,153 @@
+//! What pods can do: reach each other, the host, themselves, and the outside.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+use crate::support::plugin_host::{Call, PluginHost, conf};
+
+/// One ping; the kernel may not have to ask anybody for a MAC first.
+#[track_caller]
+fn pings(host: &PluginHost, from: &str, to: &str) {
+    host.run(&format!("{from}ping -n -c 1 -W 2 {to}")).ok();
+}
+
+fn in_pod(name: &str) -> String {
+    format!("ip netns exec {name} ")
+}
+
+fn dual() -> Value {
+    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+    conf("1.0.0", json!({ "ranges": sets }))
+}
+
+#[test]
+fn pods_reach_each_other_the_gateway_and_the_host_reaches_them() {
+    let host = PluginHost::new();
+    for name in ["c1", "c2"] {
+        host.add(&dual(), name);
+    }
+    for to in ["10.1.2.3", "fd00::3", "10.1.2.1", "fd00::1"] {
+        pings(&host, &in_pod("c1"), to);
+    }
+    for to in ["10.1.2.2", "fd00::2"] {
+        pings(&host, "", to);
+    }
+}
+
+#[test]
+fn isolated_pods_reach_the_gateway_but_not_each_other() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "portIsolation": true }));
+    for name in ["c1", "c2"] {
+        host.add(&conf, name);
+    }
+    pings(&host, &in_pod("c1"), "10.1.2.1");
+    let ended = host.run("ip netns exec c1 ping -n -c 1 -W 1 10.1.2.3");
+    assert!(!ended.succeeded(), "{ended}");
+}
+
+#[test]
+fn a_pod_reaches_itself_through_an_address_that_is_translated_to_its_own() {
+    let host = PluginHost::new();
+    host.add(&conf("1.0.0", json!({ "subnet": "10.1.2.0/24" })), "c1");
+    let rules = "add table ip t
+        add chain ip t pre { type nat hook prerouting priority dstnat; }
+        add chain ip t post { type nat hook postrouting priority srcnat; }
+        add rule ip t pre ip daddr 192.0.2.222 dnat to 10.1.2.2
+        add rule ip t post ip daddr 10.1.2.2 ip saddr 10.1.2.2 masquerade";
+    host.run_command(&mut crate::support::node::command("nft -f -"), rules).ok();
+    pings(&host, &in_pod("c1"), "192.0.2.222");
+}
+
+#[test]
+fn an_address_that_gets_a_new_owner_is_reached_at_once() {
+    let host = PluginHost::new();
+    let conf = dual();
+    host.add(&conf, "watcher");
+    let wish = "IP=10.1.2.77,fd00::77";
+    for round in 0..3 {
+        let name = format!("c{round}");
+        host.netns(&name);
+        Call::new("ADD", &conf, &name).with("CNI_ARGS", wish).run(&host).ok();
+        for to in ["10.1.2.77", "fd00::77"] {
+            // The first packet, from the host and from another pod that remembers the old owner.
+            pings(&host, "", to);
+            pings(&host, &in_pod("watcher"), to);
+        }
+        Call::new("DEL", &conf, &name).run(&host).ok();
+    }
+    // Even with another MAC than before the host needs no question.
+    host.netns("late");
+    let args = format!("{wish};MAC=02:00:00:00:07:77");
+    Call::new("ADD", &conf, "late").with("CNI_ARGS", &args).run(&host).ok();
+    for to in ["10.1.2.77", "fd00::77"] {
+        pings(&host, "", to);
+        let shown = host.run(&format!("ip neigh show {to} dev hz0")).ok();
+        assert!(shown.contains("02:00:00:00:07:77"), "{shown}");
+    }
+}
+
+#[test]
+fn udp_flows_to_the_last_owner_are_forgotten_and_others_kept() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    // A rule that looks at states makes the kernel track connections.
+    host.run_command(
+        &mut crate::support::node::command("nft -f -"),
+        "add table ip t\nadd chain ip t c { type filter hook output priority 0; }
+         add rule ip t c ct state established accept",
+    )
+    .ok();
+    let flow = |address: &str| {
+        let line = format!(
+            "conntrack -I -p udp -s 192.0.2.50 -d {address} --sport 5000 --dport 53 -t 600"
+        );
+        host.run(&line).ok();
+    };
+    let flows = || host.run("conntrack -L -p udp").stdout;
+    flow("10.1.2.2");
+    flow("10.9.9.9");
+    host.add(&conf, "c1");
+    assert!(!flows().contains("10.1.2.2") && flows().contains("10.9.9.9"), "{}", flows());
+    flow("10.1.2.2");
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    assert!(!flows().contains("10.1.2.2") && flows().contains("10.9.9.9"), "{}", flows());
+}
+
+#[test]
+fn masquerading_is_one_table_for_the_network_and_comes_back_if_flushed() {
+    let host = PluginHost::new();
+    let conf =
+        conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "network": "10.0.0.0/8", "ipMasq": true }));
+    // The other end of the uplink says from where it is spoken to.
+    host.shell(
+        "ip netns add outside; ip link set eth0-cable netns outside
+         ip -n outside link set eth0-cable up; ip -n outside addr add 192.0.2.99/24 dev eth0-cable
+         ip -n outside addr add 10.99.0.1/32 dev lo; ip -n outside link set lo up
+         ip -n outside route add 10.1.2.0/24 via 192.0.2.11; ip route add 10.99.0.1 via 192.0.2.99",
+    )
+    .ok();
+    let seen_as = |to: &str| {
+        let capture = "ip netns exec outside nft -f -";
+        let rules = "table ip w { chain c { type filter hook input priority 0; ip saddr 10.1.2.0/24 counter comment \"pod\"; ip saddr 192.0.2.11 counter comment \"host\"; }; }";
+        host.run("ip netns exec outside nft flush ruleset").ok();
+        host.run_command(&mut crate::support::node::command(capture), rules).ok();
+        host.run(&format!("ip netns exec c1 ping -n -c 1 -W 2 {to}")).ok();
+        let counters = host.run("ip netns exec outside nft list ruleset").ok();
+        let line = counters.lines().find(|line| line.contains("packets 1 ")).unwrap().to_owned();
+        line.split('"').nth(1).unwrap().to_owned()
+    };
+    host.add(&conf, "c1");
+    assert_eq!(seen_as("192.0.2.99"), "host");
+    assert_eq!(seen_as("10.99.0.1"), "pod", "the cluster sees the pod's own address");
+    let before = host.run("nft list ruleset").ok();
+    host.add(&conf, "c2");
+    assert_eq!(before, host.run("nft list ruleset").ok(), "nothing for each pod");
+    host.run("nft flush ruleset").ok();
+    host.add(&conf, "c3");
+    assert_eq!(seen_as("192.0.2.99"), "host");
+    for name in ["c1", "c2", "c3"] {
+        Call::new("DEL", &conf, name).run(&host).ok();
+    }
+    host.assert_clean("after DEL");
+}
