@@ -17,9 +17,11 @@ demo: build ## three hosts, etcd and pods in namespaces of this machine (as root
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --example demo
 
+# Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
 test: build ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
 	@packaging/deps test
-	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) $(CARGO) test --locked -- --show-output
+	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) RUST_TEST_THREADS=$$((2 * $$(nproc))) \
+		$(CARGO) test --locked -- --show-output
 
 # What is measured is the file that ships; the bench itself needs no optimisation.
 bench: build ## humanz, the reference plugins and the kernel's own price, in one run (as root); PART=add,agent runs a part
