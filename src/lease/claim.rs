@@ -186,7 +186,6 @@ fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<NodeName
     };
     let has = |host: &NodeName| subnets_of(found, host).any(possible);
     let ours = subnets_of(found, own).any(|had| had == subnet);
-    let claimed = found.claims.get(&subnet).is_some_and(|claim| claim.value == *own);
     let mut claims = found.claims.iter();
     let claim = claims.find(|(theirs, claim)| {
         claim.value != *own && possible(**theirs) && (!ours || has(&claim.value))
@@ -194,9 +193,17 @@ fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<NodeName
     if let Some((_, claim)) = claim {
         return Some(claim.value.clone());
     }
-    let mut hosts = found.hosts.keys();
-    let host = hosts.find(|host| *host != own && has(host));
-    host.filter(|_| !ours && !claimed).cloned()
+    if ours || found.claims.get(&subnet).is_some_and(|claim| claim.value == *own) {
+        return None;
+    }
+    let hosts = found.hosts.iter().map(|(host, stored)| (host, stored.value));
+    let told = found
+        .nodes
+        .iter()
+        .flat_map(|(host, node)| node.value.subnets.iter().map(move |subnet| (host, *subnet)));
+    let mut had = hosts.chain(told);
+    let host = had.find(|(host, theirs)| *host != own && possible(*theirs));
+    host.map(|(host, _)| host.clone())
 }
 
 /// The subnets that etcd has for a host.

@@ -43,30 +43,28 @@ pub fn continuity(known: &Snapshot, found: &Snapshot) -> Continuity {
 }
 
 /// What puts back the hosts that `known` has and `found` has not: batches that fit into one etcd
-/// transaction each.
+/// transaction each, made one by one.
 ///
 /// A host is put back whole, if neither it nor anybody else on its subnets has appeared meanwhile:
 /// several survivors may do this at once.
-pub fn transactions(known: &Snapshot, found: &Snapshot, network: &Network) -> Vec<Transaction> {
-    let mut batches = Vec::new();
-    let mut batch = Transaction::default();
-    let mut bytes = 0;
-    for (host, remains) in &remains(known) {
-        if !may_return(host, remains, found, network) {
-            continue;
+pub fn transactions<'a>(
+    known: &'a Snapshot,
+    found: &'a Snapshot,
+    network: &'a Network,
+) -> impl Iterator<Item = Transaction> + 'a {
+    let lost = remains(known).into_iter();
+    let mut lost = lost.filter(|(host, remains)| may_return(host, remains, found, network));
+    std::iter::from_fn(move || {
+        let mut batch = Transaction::default();
+        let mut bytes = 0;
+        while batch.writes.len() < BATCH_HOSTS && bytes < BATCH_BYTES {
+            let Some((host, remains)) = lost.next() else { break };
+            let attempt = put_back(host, &remains, known, &network.roots);
+            bytes += size(&attempt);
+            batch.writes.push(Write::Try(attempt));
         }
-        let attempt = put_back(host, remains, known, &network.roots);
-        bytes += size(&attempt);
-        batch.writes.push(Write::Try(attempt));
-        if batch.writes.len() == BATCH_HOSTS || bytes > BATCH_BYTES {
-            batches.push(std::mem::take(&mut batch));
-            bytes = 0;
-        }
-    }
-    if !batch.writes.is_empty() {
-        batches.push(batch);
-    }
-    batches
+        (!batch.writes.is_empty()).then_some(batch)
+    })
 }
 
 /// What marks the store as rebuilt from `known`: settings with the new mark `id`, if they are still

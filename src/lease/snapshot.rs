@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use super::records::{
     Alive, ClusterConfig, Key, NodeName, NodeRecord, RecordError, Roots, claim_value, host_value,
 };
+use super::transaction::{Transaction, Write};
 
 /// Both roots as of one revision. A copy shares its parts with the original until one is changed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,6 +49,8 @@ pub struct Fault {
     pub key: Box<str>,
     /// What is wrong with it.
     pub what: RecordError,
+    /// Revision at which the key was created.
+    pub created: i64,
     /// Revision at which the value was written.
     pub modified: i64,
 }
@@ -88,7 +91,8 @@ impl Snapshot {
             },
             Err(what) => what,
         };
-        let fault = Fault { key: text.clone(), what, modified: raw.modified };
+        let Raw { created, modified, .. } = raw;
+        let fault = Fault { key: text.clone(), what, created, modified };
         Arc::make_mut(&mut self.faults).insert(text, fault);
     }
 
@@ -104,17 +108,44 @@ impl Snapshot {
         }
     }
 
+    /// Takes in what was written at `revision` by a transaction that held. What others wrote up to
+    /// then is not known by it: the revision of the snapshot stays.
+    pub fn written(&mut self, roots: &Roots, transaction: &Transaction, revision: i64) {
+        let known = self.revision;
+        for write in &transaction.writes {
+            match write {
+                Write::Put { key, value, .. } => {
+                    let (key, value) = (key.as_bytes(), value.as_bytes());
+                    let created = match roots.parse(key) {
+                        Ok(Some(parsed)) => self.revisions(roots, &parsed).0,
+                        _ => 0,
+                    };
+                    let created = if created == 0 { revision } else { created };
+                    self.put(roots, Raw { key, value, created, modified: revision });
+                }
+                Write::Delete { key } => self.delete(roots, key.as_bytes(), revision),
+                Write::Try(_) => {}
+            }
+        }
+        self.revision = known;
+    }
+
     /// Revision at which `key` was written, valid or not; 0 if it is not in the store.
     pub fn modified(&self, roots: &Roots, key: &Key) -> i64 {
+        self.revisions(roots, key).1
+    }
+
+    /// Revisions at which `key` was created and written; 0 if it is not in the store.
+    fn revisions(&self, roots: &Roots, key: &Key) -> (i64, i64) {
         let valid = match key {
-            Key::Config => self.config.as_ref().map(|stored| stored.modified),
-            Key::Host(name) => self.hosts.get(name).map(|stored| stored.modified),
-            Key::Node(name) => self.nodes.get(name).map(|stored| stored.modified),
-            Key::Claim(subnet) => self.claims.get(subnet).map(|stored| stored.modified),
-            Key::Alive(name) => self.alive.get(name).map(|stored| stored.modified),
+            Key::Config => self.config.as_ref().map(Stored::revisions),
+            Key::Host(name) => self.hosts.get(name).map(Stored::revisions),
+            Key::Node(name) => self.nodes.get(name).map(Stored::revisions),
+            Key::Claim(subnet) => self.claims.get(subnet).map(Stored::revisions),
+            Key::Alive(name) => self.alive.get(name).map(Stored::revisions),
         };
-        let fault = || self.faults.get(roots.key(key).as_str()).map(|fault| fault.modified);
-        valid.or_else(fault).unwrap_or(0)
+        let fault = || self.faults.get(roots.key(key).as_str());
+        valid.or_else(|| fault().map(|fault| (fault.created, fault.modified))).unwrap_or_default()
     }
 
     fn insert(&mut self, key: &Key, raw: Raw<'_>) -> Result<(), RecordError> {
@@ -148,6 +179,12 @@ impl Snapshot {
             Key::Claim(subnet) => discard(&mut self.claims, subnet),
             Key::Alive(name) => discard(&mut self.alive, name),
         }
+    }
+}
+
+impl<T> Stored<T> {
+    fn revisions(&self) -> (i64, i64) {
+        (self.created, self.modified)
     }
 }
 
@@ -220,6 +257,21 @@ mod tests {
         put(&mut snapshot, "/c", "", 3);
         put(&mut snapshot, "/z/networks/blue", "{", 4);
         assert_eq!(snapshot, Snapshot { revision: 4, ..Snapshot::default() });
+    }
+
+    #[test]
+    fn what_was_written_is_taken_in_without_moving_the_revision() {
+        let mut snapshot = Snapshot::default();
+        put(&mut snapshot, "/h/a", "10.0.1.0/24", 3);
+        put(&mut snapshot, "/h/b", "10.0.2.0/24", 4);
+        let mut transaction = Transaction::default();
+        transaction.put("/h/a", "10.0.9.0/24").put("/h/c", "10.0.3.0/24").delete("/h/b");
+        snapshot.written(&roots(), &transaction, 8);
+        assert_eq!(snapshot.revision, 4);
+        let revisions: Vec<_> =
+            snapshot.hosts.values().map(|stored| (stored.created, stored.modified)).collect();
+        assert_eq!(revisions, [(3, 8), (8, 8)]);
+        assert!(!snapshot.hosts.contains_key("b"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod support {
     pub mod wait;
 }
 
+mod access;
 mod adoption;
 mod allocation;
 mod host;
@@ -20,4 +21,6 @@ mod hostile;
 mod loss;
 mod outage;
 mod python;
+mod scale;
+mod tls;
 mod watching;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use etcd_client::{
     Compare, CompareOp, Error, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
-    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
+    ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
 };
 use tokio::time::{sleep, timeout};
 
@@ -97,13 +97,18 @@ impl Etcd {
         Ok(answer.kvs().first().map_or(0, KeyValue::mod_revision))
     }
 
-    /// Whether the conditions held and everything was written.
+    /// The revision at which everything was written; `None` if a condition did not hold.
     ///
     /// After [`EtcdError::Unreachable`] it may have been written too: read again.
-    pub async fn commit(&self, what: &str, transaction: &Transaction) -> Result<bool, EtcdError> {
+    pub async fn commit(
+        &self,
+        what: &str,
+        transaction: &Transaction,
+    ) -> Result<Option<i64>, EtcdError> {
         let request =
             async |mut member: super::members::Member| member.kv.txn(as_txn(transaction)).await;
-        Ok(self.members.call(what, request).await?.succeeded())
+        let answer = self.members.call(what, request).await?;
+        Ok(answer.header().filter(|_| answer.succeeded()).map(ResponseHeader::revision))
     }
 
     /// A number that nobody else gets: the version of the counter key after putting it.

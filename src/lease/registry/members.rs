@@ -85,7 +85,8 @@ impl Members {
                     return Err(EtcdError::Refused(format!("{what}: etcd {endpoint}: {reason}")));
                 }
                 Failure::Member(reason) => {
-                    unreachable.push(format!("etcd {endpoint}: {reason}"));
+                    let advice = Self::advice(&reason);
+                    unreachable.push(format!("etcd {endpoint}: {reason}{advice}"));
                     self.give_up(index);
                 }
             }
@@ -126,6 +127,18 @@ impl Members {
             }
         };
         Ok(request(member).await?)
+    }
+
+    /// What to do about a TLS handshake that failed.
+    fn advice(reason: &str) -> &'static str {
+        let refused = ["BadCertificate", "CertificateRequired", "HandshakeFailure"];
+        if reason.contains("UnknownIssuer") {
+            "; the authority that signed its certificate is not in ETCD_CACERT"
+        } else if refused.iter().any(|alert| reason.contains(alert)) {
+            "; it wants a certificate that it trusts: ETCD_CERT and ETCD_KEY"
+        } else {
+            ""
+        }
     }
 
     fn options(&self) -> Result<ConnectOptions, Failure> {

@@ -57,7 +57,7 @@ pub enum Update {
         /// The member that answers.
         endpoint: String,
     },
-    /// etcd does not answer. What was published stays true. Said again when the reason changes.
+    /// etcd does not answer. What was published stays true. Said again for every new reason.
     Disconnected {
         /// Why.
         why: String,

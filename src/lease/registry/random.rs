@@ -20,5 +20,15 @@ pub fn below(bound: usize) -> usize {
 
 /// Half to all of `longest`, so that hosts that fail together do not come back together.
 pub fn jittered(longest: Duration) -> Duration {
-    longest.mul_f64(0.5 + (bits() >> 11) as f64 / (1u64 << 54) as f64)
+    longest.mul_f64(0.5 + fraction() / 2.0)
+}
+
+/// Anything from nothing to `longest`, so that hosts that met once do not meet again.
+pub fn up_to(longest: Duration) -> Duration {
+    longest.mul_f64(fraction())
+}
+
+/// A number from 0 up to 1.
+fn fraction() -> f64 {
+    (bits() >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -3,6 +3,7 @@
 mod follow;
 mod write;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,7 +24,7 @@ use crate::lease::snapshot::Snapshot;
 /// Longest time between two attempts while etcd does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Hosts that read again at once after an interruption; more of them take 1 ms each longer.
+/// Hosts that read again at once after an interruption; more of them take up to 1 ms each longer.
 const AT_ONCE: usize = 100;
 
 /// How long a host that knows nothing leaves an empty etcd alone. Much longer than [`RETRY`], so that
@@ -34,7 +35,7 @@ const GRACE: Duration = Duration::from_millis(1500);
 /// and write their key in two steps.
 const PROBATION: Duration = Duration::from_secs(2);
 
-/// Longest time between two attempts after a lost race, for each one lost.
+/// Longest time before another attempt after a lost race; doubled for each one lost, six times.
 const LOST_RACE: Duration = Duration::from_millis(10);
 
 /// Runs the registry until `stopped` or a fatal error.
@@ -64,7 +65,7 @@ pub async fn run(
         absent: None,
         lease: None,
         trouble: None,
-        state: State::Unknown,
+        state: State::Disconnected(BTreeSet::new()),
         kept: kept.clone(),
         shown_with: None,
         attributes,
@@ -103,12 +104,22 @@ struct Session<'a, P> {
     publish: P,
 }
 
-/// What was said last about the connection.
-#[derive(PartialEq)]
+/// What happened while a session settles.
+#[derive(Default)]
+struct SoFar {
+    /// An empty etcd was left alone for a while.
+    waited: bool,
+    /// How often another host was quicker.
+    races: u32,
+    /// A subnet that a host of the Python agent may be taking.
+    on_probation: Option<Lease>,
+}
+
+/// What was said about the connection.
 enum State {
-    Unknown,
     Connected,
-    Disconnected(String),
+    /// With every reason told since it is so: reasons that take turns are told once.
+    Disconnected(BTreeSet<String>),
 }
 
 /// Why it cannot go on as it is.
@@ -133,7 +144,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     return (self.publish)(Update::Fatal(error));
                 }
                 End::Refused(error) => self.tell_trouble(Some(error)),
-                End::Failed(error) => self.tell_state(State::Disconnected(error.to_string())),
+                End::Failed(error) => self.tell_disconnected(error.to_string()),
             }
             attempts += 1;
             sleep(self.pause(attempts)).await;
@@ -145,7 +156,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         loop {
             let (found, lease) = self.settle().await?;
             *attempts = 0;
-            self.tell_state(State::Connected);
+            self.tell_connected();
             if self.lease.as_ref() != Some(&lease) {
                 self.own.keep = lease.subnets;
                 self.lease = Some(lease.clone());
@@ -158,59 +169,73 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     /// Reads everything and writes what must be, until nothing must be written.
     async fn settle(&mut self) -> Result<(Snapshot, Lease), End> {
-        let (mut waited, mut races, mut on_probation) = (false, 0, None);
+        let mut so_far = SoFar::default();
         loop {
             let found = self.etcd.read().await?;
+            if let Some(settled) = self.settle_on(found, &mut so_far).await? {
+                return Ok(settled);
+            }
+        }
+    }
+
+    /// Writes what must be, given that etcd holds `found`; `None`: it must be read again.
+    async fn settle_on(
+        &mut self,
+        mut found: Snapshot,
+        so_far: &mut SoFar,
+    ) -> Result<Option<(Snapshot, Lease)>, End> {
+        let known = self.known.as_deref();
+        let lost =
+            known.is_some_and(|known| restore::continuity(known, &found) == Continuity::Lost);
+        if lost && refusal::config(&found, &self.own.network).is_none() {
+            self.put_back(&found).await?;
+            return Ok(None);
+        }
+        if !lost && found.modified(&self.own.network.roots, &Key::Config) == 0 {
+            if !std::mem::replace(&mut so_far.waited, true) {
+                sleep(GRACE).await;
+                return Ok(None);
+            }
+            if !self.found_network(&mut found).await? {
+                return Ok(None);
+            }
+        }
+        let lease = loop {
             self.own.attributes = self.attributes.borrow_and_update().clone();
             let kept = *self.kept.borrow_and_update();
             self.own.shown = kept.is_some() && kept == self.shown_with;
-            let known = self.known.as_deref();
-            let lost =
-                known.is_some_and(|known| restore::continuity(known, &found) == Continuity::Lost);
-            if !lost && found.modified(&self.own.network.roots, &Key::Config) == 0 {
-                if std::mem::replace(&mut waited, true) {
-                    self.found_network(&found).await?;
-                } else {
-                    sleep(GRACE).await;
-                }
-                continue;
-            }
-            if lost && refusal::config(&found, &self.own.network).is_none() {
-                self.put_back(&found).await?;
-                continue;
-            }
-            let lease = match claim::next(&found, &self.own) {
+            match claim::next(&found, &self.own) {
                 Step::Held(lease) => {
                     self.tell_trouble(None);
-                    lease
+                    break lease;
                 }
-                Step::Refused(error) => self.withstand(error)?,
+                Step::Refused(error) => break self.withstand(error)?,
                 Step::ShowLife => {
-                    self.show_life(&found).await?;
-                    continue;
-                }
-                Step::Draw => {
-                    self.own.ticket = Some(self.etcd.draw().await?);
-                    continue;
-                }
-                Step::Write { transaction, lease, fresh } => {
-                    if !self.etcd.commit("claim this host's subnet", &transaction).await? {
-                        races += 1;
-                        sleep(random::jittered(LOST_RACE * races)).await;
-                    } else if fresh && python::exist(&found) {
-                        on_probation = Some(lease);
-                        sleep(PROBATION).await;
+                    if !self.show_life(&mut found).await? {
+                        return Ok(None);
                     }
-                    continue;
                 }
-            };
-            if let Some(fresh) = on_probation.take()
-                && self.give_way(&found, &fresh).await?
-            {
-                continue;
+                Step::Draw => self.own.ticket = Some(self.etcd.draw().await?),
+                Step::Write { transaction, lease, fresh } => {
+                    if !self.commit("claim this host's subnet", &transaction, &mut found).await? {
+                        so_far.races += 1;
+                        sleep(random::up_to(LOST_RACE * 2u32.pow(so_far.races.min(6)))).await;
+                        return Ok(None);
+                    }
+                    if fresh && python::exist(&found) {
+                        so_far.on_probation = Some(lease);
+                        sleep(PROBATION).await;
+                        return Ok(None);
+                    }
+                }
             }
-            return Ok((self.complete(found).await, lease));
+        };
+        if let Some(fresh) = so_far.on_probation.take()
+            && self.give_way(&found, &fresh).await?
+        {
+            return Ok(None);
         }
+        Ok(Some((self.complete(found).await, lease)))
     }
 
     /// Goes on with the lease this host has, if etcd only disagrees about that.
@@ -230,19 +255,27 @@ impl<P: FnMut(Update)> Session<'_, P> {
     /// How long to wait after that many failed attempts.
     fn pause(&self, attempts: u32) -> Duration {
         let hosts = self.known.as_ref().map_or(0, |known| known.hosts.len());
-        let spread = Duration::from_millis(random::below(hosts.saturating_sub(AT_ONCE) + 1) as u64);
-        spread + random::jittered(RETRY.min(Duration::from_millis(50) * attempts * attempts))
+        let spread = Duration::from_millis(hosts.saturating_sub(AT_ONCE) as u64);
+        random::up_to(spread)
+            + random::jittered(RETRY.min(Duration::from_millis(50) * attempts * attempts))
     }
 
-    fn tell_state(&mut self, state: State) {
-        if self.state == state {
-            return;
+    fn tell_connected(&mut self) {
+        if let State::Disconnected(_) = std::mem::replace(&mut self.state, State::Connected) {
+            let endpoint = self.etcd.endpoint().to_owned();
+            (self.publish)(Update::Connected { endpoint });
         }
-        (self.publish)(match &state {
-            State::Disconnected(why) => Update::Disconnected { why: why.clone() },
-            _ => Update::Connected { endpoint: self.etcd.endpoint().to_owned() },
-        });
-        self.state = state;
+    }
+
+    fn tell_disconnected(&mut self, why: String) {
+        if let State::Connected = self.state {
+            self.state = State::Disconnected(BTreeSet::new());
+        }
+        if let State::Disconnected(told) = &mut self.state
+            && told.insert(why.clone())
+        {
+            (self.publish)(Update::Disconnected { why });
+        }
     }
 
     fn tell_trouble(&mut self, trouble: Option<LeaseError>) {

@@ -14,6 +14,10 @@ use crate::lease::snapshot::Snapshot;
 /// Events that come closer together than this make one snapshot.
 const COALESCE: Duration = Duration::from_millis(5);
 
+/// Rest after a snapshot, in multiples of what it cost: a storm in a large network takes a quarter
+/// of a processor at most.
+const REST: u32 = 3;
+
 /// Time between two questions whether the watch still lives …
 const ASK: Duration = Duration::from_secs(10);
 
@@ -29,6 +33,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let mut ask = interval_at(heard_at + ASK, ASK);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut due = None;
+        let mut rested = heard_at;
         let mut host_removed = false;
         loop {
             tokio::select! {
@@ -37,16 +42,18 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     heard_at = Instant::now();
                     host_removed |= heard.host_removed;
                     if heard.changed {
-                        due.get_or_insert(heard_at + COALESCE);
+                        due.get_or_insert((heard_at + COALESCE).max(rested));
                     }
                 }
                 () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() => {
+                    let begun = Instant::now();
                     due = None;
                     let removed = std::mem::take(&mut host_removed);
                     if !self.agrees(&mirror) || removed && !self.same_store(&mirror).await? {
                         return Ok(());
                     }
                     self.tell_snapshot(&mirror);
+                    rested = Instant::now() + begun.elapsed() * REST;
                 }
                 _ = ask.tick() => {
                     if heard_at.elapsed() > SILENCE {

@@ -13,31 +13,48 @@ use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
 impl<P: FnMut(Update)> Session<'_, P> {
-    /// Writes the settings of the network, unless another host does.
-    pub(super) async fn found_network(&self, found: &Snapshot) -> Result<(), EtcdError> {
-        let network = &self.own.network;
-        let key = network.key(&Key::Config);
-        let mut transaction = Transaction::default();
-        transaction.unchanged(&key, found.modified(&network.roots, &Key::Config));
-        transaction.put(key, network.config(&random::mark()).to_json());
-        self.etcd.commit("write the settings of the network", &transaction).await.map(drop)
+    /// Writes, and takes what was written into `found`; whether `found` was still true.
+    pub(super) async fn commit(
+        &self,
+        what: &str,
+        transaction: &Transaction,
+        found: &mut Snapshot,
+    ) -> Result<bool, EtcdError> {
+        let written = self.etcd.commit(what, transaction).await?;
+        if let Some(revision) = written {
+            found.written(&self.own.network.roots, transaction, revision);
+        }
+        Ok(written.is_some())
     }
 
-    /// Puts the sign of life, as soon as there is an etcd lease for it.
-    pub(super) async fn show_life(&mut self, found: &Snapshot) -> Result<(), EtcdError> {
+    /// Writes the settings of the network, unless another host does.
+    pub(super) async fn found_network(&self, found: &mut Snapshot) -> Result<bool, EtcdError> {
+        let key = self.own.network.key(&Key::Config);
+        let mut transaction = Transaction::default();
+        transaction.unchanged(&key, 0);
+        transaction.put(key, self.own.network.config(&random::mark()).to_json());
+        self.commit("write the settings of the network", &transaction, found).await
+    }
+
+    /// Puts the sign of life, if there is an etcd lease for it; whether `found` was still true.
+    pub(super) async fn show_life(&mut self, found: &mut Snapshot) -> Result<bool, EtcdError> {
         let kept = *self.kept.borrow_and_update();
-        if let Some(lease) = kept {
-            let transaction = claim::show_life(found, &self.own, self.since, lease);
-            match self.etcd.commit("write the sign of life", &transaction).await {
-                Ok(true) => self.shown_with = Some(lease),
-                Ok(false) => {}
-                Err(EtcdError::NoLease(_)) => self.await_lease().await,
-                Err(error) => return Err(error),
-            }
-        } else {
+        let Some(lease) = kept else {
             self.await_lease().await;
+            return Ok(true);
+        };
+        let transaction = claim::show_life(found, &self.own, self.since, lease);
+        match self.commit("write the sign of life", &transaction, found).await {
+            Ok(true) => {
+                self.shown_with = Some(lease);
+                Ok(true)
+            }
+            Err(EtcdError::NoLease(_)) => {
+                self.await_lease().await;
+                Ok(true)
+            }
+            other => other,
         }
-        Ok(())
     }
 
     /// Waits for another etcd lease, but not for ever.
@@ -64,11 +81,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
     pub(super) async fn put_back(&mut self, found: &Snapshot) -> Result<(), EtcdError> {
         let Some(known) = self.known.clone() else { return Ok(()) };
         let network = &self.own.network;
-        let batches = restore::transactions(&known, found, network);
-        let hosts: usize = batches.iter().map(|batch| batch.writes.len()).sum();
-        log::warn!("etcd lost its data: putting back {hosts} hosts as of {}", known.revision);
-        for batch in &batches {
-            match self.etcd.commit("put back a lost host", batch).await {
+        log::warn!("etcd lost its data: putting back what it had at revision {}", known.revision);
+        for batch in restore::transactions(&known, found, network) {
+            match self.etcd.commit("put back lost hosts", &batch).await {
                 Ok(_) => {}
                 Err(EtcdError::Denied(why)) => {
                     log::warn!("{why}; this host remembers the others until they return");
@@ -93,25 +108,19 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     /// What is published of `found`: with the hosts that are only remembered. Puts the sign of life
     /// if it is missing, but does not depend on it.
-    pub(super) async fn complete(&mut self, found: Snapshot) -> Snapshot {
+    pub(super) async fn complete(&mut self, mut found: Snapshot) -> Snapshot {
+        if (!self.own.shown || !found.alive.contains_key(&self.own.identity.name))
+            && let Err(error) = self.show_life(&mut found).await
+        {
+            log::warn!("{error}");
+        }
         let (own, network) = (&self.own.identity.name, &self.own.network);
-        let found = match &mut self.absent {
+        match &mut self.absent {
             Some(absent) => {
                 *absent = restore::still_absent(absent, &found);
                 restore::remembering(absent, found, own, network)
             }
             None => found,
-        };
-        if !self.own.shown || !found.alive.contains_key(own) {
-            let kept = *self.kept.borrow_and_update();
-            if let Some(lease) = kept {
-                let transaction = claim::show_life(&found, &self.own, self.since, lease);
-                match self.etcd.commit("write the sign of life", &transaction).await {
-                    Ok(_) => self.shown_with = Some(lease),
-                    Err(error) => log::warn!("{error}"),
-                }
-            }
         }
-        found
     }
 }

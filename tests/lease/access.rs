@@ -1,0 +1,202 @@
+//! etcd with users and roles.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use etcd_client::{Permission, UserAddOptions};
+use humanz::lease::registry::{Start, Update};
+
+use crate::host::{HOSTS, HUMANZ, Host, start};
+use crate::support::etcd::{EtcdServer, isolated};
+
+/// Turns authentication on: `root`, and `agent` with a role that has `permissions`.
+fn enable(etcd: &mut EtcdServer, permissions: Vec<Permission>) {
+    etcd.call(async |client| {
+        client.user_add("root", "secret", None).await?;
+        client.role_add("root").await?;
+        client.user_grant_role("root", "root").await?;
+        client.user_add("agent", "password", None).await?;
+        client.role_add("host").await?;
+        for permission in permissions {
+            client.role_grant_permission("host", permission).await?;
+        }
+        client.user_grant_role("agent", "host").await?;
+        client.auth_enable().await.map(drop)
+    });
+    etcd.connect_as("root", "secret");
+}
+
+/// What a host must be allowed.
+fn needed(name: &str) -> Vec<Permission> {
+    let mut permissions = vec![
+        Permission::read(format!("{HOSTS}/")).with_prefix(),
+        Permission::read(format!("{HUMANZ}/")).with_prefix(),
+        Permission::read_write("/humanz/counter"),
+        Permission::write(format!("{HUMANZ}/config")),
+        Permission::write(format!("{HUMANZ}/subnets/")).with_prefix(),
+    ];
+    for own in [
+        format!("{HOSTS}/{name}"),
+        format!("{HUMANZ}/nodes/{name}"),
+        format!("{HUMANZ}/alive/{name}"),
+    ] {
+        permissions.push(Permission::write(own));
+    }
+    permissions
+}
+
+fn start_as_agent(etcd: &EtcdServer, password_file: &Path) -> Start {
+    let mut start = start(etcd, "h1");
+    start.etcd.user = Some("agent".to_owned());
+    start.etcd.password_file = Some(password_file.to_owned());
+    start
+}
+
+fn password_file(folder: &Path, password: &str) -> std::path::PathBuf {
+    let path = folder.join("password");
+    fs::write(&path, format!("{password}\n")).unwrap();
+    path
+}
+
+/// Changes the host's MTU and waits until etcd says so: a write and a read.
+fn check_writes(host: &Host, mtu: u32) {
+    let mut attributes = host.attributes.clone();
+    attributes.mtu = mtu;
+    host.handle().set_attributes(attributes);
+    host.until("the new MTU", |found| found.nodes["h1"].value.mtu == mtu);
+}
+
+#[test]
+fn a_host_needs_few_permissions_and_outlives_its_token() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start_with(&["--auth-token-ttl", "2"]);
+        enable(&mut etcd, needed("h1"));
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+        // A token that nobody uses for its time is gone; only time does that.
+        thread::sleep(Duration::from_secs(5));
+        check_writes(&host, 1400);
+        // Tokens do not outlive their server.
+        etcd.restart();
+        check_writes(&host, 1300);
+        etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
+        host.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
+    });
+}
+
+#[test]
+fn a_signed_token_is_renewed_when_users_change() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (private, public) = (folder.path().join("jwt"), folder.path().join("jwt.pub"));
+        crate::tls::openssl(&["genrsa", "-out", private.to_str().unwrap(), "2048"]);
+        let (from, to) = (private.to_str().unwrap(), public.to_str().unwrap());
+        crate::tls::openssl(&["rsa", "-in", from, "-pubout", "-out", to]);
+        let kind = format!("jwt,priv-key={from},pub-key={to},sign-method=RS256,ttl=10m");
+        let mut etcd = EtcdServer::start_with(&["--auth-token", &kind]);
+        enable(&mut etcd, needed("h1"));
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        host.snapshot();
+        etcd.call(async |client| {
+            client.user_add("other", "x", None::<UserAddOptions>).await.map(drop)
+        });
+        check_writes(&host, 1400);
+    });
+}
+
+#[test]
+fn a_wrong_password_is_told_and_the_right_one_used_without_a_restart() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        enable(&mut etcd, needed("h1"));
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "wrong")));
+        host.told(0, "why", |update| match update {
+            Update::Disconnected { why } => {
+                assert!(!why.contains("wrong"), "a password is in {why}");
+                why.contains("invalid user ID or password")
+            }
+            _ => false,
+        });
+        password_file(folder.path(), "password");
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+    });
+}
+
+#[test]
+fn what_a_role_may_not_is_told_with_what_it_needs() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        let mut permissions = needed("h1");
+        let missing = permissions.remove(1);
+        enable(&mut etcd, permissions);
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        host.told(0, "why", |update| match update {
+            Update::Disconnected { why } => {
+                why.contains("read /humanz/v1/") && why.contains("permission denied")
+            }
+            _ => false,
+        });
+        etcd.call(async |client| client.role_grant_permission("host", missing).await.map(drop));
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+    });
+}
+
+#[test]
+fn a_watch_that_is_refused_is_told_and_tried_again() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        enable(&mut etcd, needed("h1"));
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        host.snapshot();
+        let mark = host.mark();
+        etcd.call(async |client| {
+            let range = etcd_client::RoleRevokePermissionOptions::new().with_prefix();
+            let key = format!("{HOSTS}/");
+            client.role_revoke_permission("host", key, Some(range)).await.map(drop)
+        });
+        // A watch that is there goes on; a new one is refused.
+        etcd.restart();
+        host.told(mark, "why", |update| match update {
+            Update::Disconnected { why } => why.contains("permission denied"),
+            _ => false,
+        });
+        etcd.call(async |client| {
+            let permission = Permission::read(format!("{HOSTS}/")).with_prefix();
+            client.role_grant_permission("host", permission).await.map(drop)
+        });
+        etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
+        host.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
+    });
+}
+
+#[test]
+fn a_host_that_may_write_only_its_own_keys_misses_nobody_when_all_are_lost() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        enable(&mut etcd, needed("h1"));
+        etcd.put(&format!("{HOSTS}/h2"), "10.244.2.0/24");
+        etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        host.until("both", |found| found.hosts.len() == 3);
+        let (subnet, mark) = (host.subnet(), host.mark());
+        etcd.delete_all("/humanz/");
+        host.until("a rebuilt store", |found| {
+            found.config.as_ref().is_some_and(|config| !config.value.rebuilt_from.is_empty())
+        });
+        assert_eq!(host.ever_missing(mark, &["h1", "h2", "h3"]), [].into());
+        assert_eq!(etcd.get(&format!("{HOSTS}/h1")).unwrap(), subnet);
+        // Whether the others are in etcd again or only remembered (etcd 3.4 asks for no permission
+        // inside a nested transaction), one that returns and leaves is gone.
+        etcd.put(&format!("{HOSTS}/h2"), "10.244.2.0/24");
+        host.until("h2 is back", |found| found.hosts["h2"].created > 0);
+        etcd.delete(&format!("{HOSTS}/h2"));
+        host.until("h2 is gone for good", |found| !found.hosts.contains_key("h2"));
+    });
+}
