@@ -64,3 +64,47 @@ fn a_python_host_that_takes_a_held_subnet_is_told_and_gets_no_route() {
         assert_eq!(etcd.get(&format!("{HOSTS}/h1")).unwrap(), "10.244.1.0/24");
     });
 }
+
+#[test]
+fn nobody_claims_what_a_key_made_by_hand_has_already() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let hosts: Vec<_> =
+            (1..=30).map(|n| Host::launch(start(&etcd, &format!("h{n}")))).collect();
+        // Always the subnets that the next hosts are about to choose, so that some are put between
+        // what a host reads and what it writes.
+        etcd.call(async |client| {
+            let mut next = 1;
+            while next < 40 {
+                let drawn =
+                    client.get(COUNTER, None).await?.kvs().first().map_or(0, |kv| kv.version());
+                if drawn + 2 > next && drawn > 0 {
+                    let subnet = format!("10.244.{next}.0/24");
+                    client.put(format!("{HOSTS}/by-hand-{next}"), subnet, None).await?;
+                    next += 2;
+                }
+                if hosts.iter().all(|host| host.mark() > 0) && drawn >= 30 {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        for host in &hosts {
+            host.lease();
+        }
+        let (mut by_hand, mut claimed) = (BTreeMap::new(), Vec::new());
+        for pair in etcd.pairs(HOSTS) {
+            let (key, subnet) =
+                (pair.key_str().unwrap().to_owned(), pair.value_str().unwrap().to_owned());
+            match key.contains("by-hand") {
+                true => drop(by_hand.insert(subnet, pair.create_revision())),
+                false => claimed.push((key, subnet, pair.create_revision())),
+            }
+        }
+        assert!(!by_hand.is_empty());
+        for (key, subnet, created) in claimed {
+            let earlier = by_hand.get(&subnet).is_some_and(|by_hand| *by_hand < created);
+            assert!(!earlier, "{key} claimed {subnet}, which was there");
+        }
+    });
+}
