@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use super::choose;
 use super::identity::Network;
 use super::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
-use super::snapshot::{Snapshot, Stored};
+use super::snapshot::{Raw, Snapshot, Stored};
 use super::transaction::{Transaction, Write};
 use crate::net::subnet;
 
@@ -45,23 +45,25 @@ pub fn continuity(known: &Snapshot, found: &Snapshot) -> Continuity {
 /// What puts back the hosts that `known` has and `found` has not: batches that fit into one etcd
 /// transaction each, made one by one.
 ///
-/// A host is put back whole, if neither it nor anybody else on its subnets has appeared meanwhile:
-/// several survivors may do this at once.
+/// What is missing of a host is put back together, if it has not got another subnet meanwhile and
+/// nobody else is on its subnets: several survivors may do this at once.
 pub fn transactions<'a>(
     known: &'a Snapshot,
     found: &'a Snapshot,
     network: &'a Network,
 ) -> impl Iterator<Item = Transaction> + 'a {
-    let lost = remains(known).into_iter();
-    let mut lost = lost.filter(|(host, remains)| may_return(host, remains, found, network));
+    let mut lost = remains(known).into_iter();
     std::iter::from_fn(move || {
         let mut batch = Transaction::default();
         let mut bytes = 0;
         while batch.writes.len() < BATCH_HOSTS && bytes < BATCH_BYTES {
             let Some((host, remains)) = lost.next() else { break };
-            let attempt = put_back(host, &remains, known, &network.roots);
-            bytes += size(&attempt);
-            batch.writes.push(Write::Try(attempt));
+            let missing = missing(host, &remains, known, found, network);
+            if !missing.is_empty() {
+                bytes += missing.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+                let attempt = put_back(host, &remains, missing, found, &network.roots);
+                batch.writes.push(Write::Try(attempt));
+            }
         }
         (!batch.writes.is_empty()).then_some(batch)
     })
@@ -99,19 +101,10 @@ pub fn remembering(
     network: &Network,
 ) -> Snapshot {
     for (host, remains) in remains(known).iter().filter(|(host, _)| **host != own) {
-        if !may_return(host, remains, &found, network) {
-            continue;
-        }
         let revision = found.revision;
-        for (key, value) in values(host, remains, known) {
-            let (key, value) = (network.key(&key), value.into_bytes());
-            let raw = super::snapshot::Raw {
-                key: key.as_bytes(),
-                value: &value,
-                created: 0,
-                modified: 0,
-            };
-            found.put(&network.roots, raw);
+        for (key, value) in missing(host, remains, known, &found, network) {
+            let (key, value) = (key.as_bytes(), value.as_bytes());
+            found.put(&network.roots, Raw { key, value, created: 0, modified: 0 });
         }
         found.revision = revision;
     }
@@ -155,54 +148,63 @@ fn remains(known: &Snapshot) -> BTreeMap<&NodeName, Remains> {
     hosts
 }
 
-/// The host is not there, and nobody is on its subnets.
-fn may_return(host: &NodeName, remains: &Remains, found: &Snapshot, network: &Network) -> bool {
-    let absent = !found.hosts.contains_key(host) && !found.nodes.contains_key(host);
+/// The keys and values of a host that `found` has not; none if the host has got another subnet, or
+/// somebody else one of its subnets.
+fn missing(
+    host: &NodeName,
+    remains: &Remains,
+    known: &Snapshot,
+    found: &Snapshot,
+    network: &Network,
+) -> Vec<(String, String)> {
     let possible =
-        |other: &IpNetwork| network.pools.iter().any(|pool| choose::possible(pool, *other));
-    let free = |subnet: &IpNetwork| {
-        let taken = found.claims.keys().chain(found.hosts.values().map(|stored| &stored.value));
-        !taken.filter(|other| possible(other)).any(|other| subnet::overlap(*other, *subnet))
+        |subnet: &IpNetwork| network.pools.iter().any(|pool| choose::possible(pool, *subnet));
+    let hosts = found.hosts.iter().map(|(host, stored)| (&stored.value, host));
+    let mut taken = found.claims.iter().map(|(subnet, claim)| (subnet, &claim.value)).chain(hosts);
+    let in_the_way = taken.any(|(subnet, by)| {
+        let ours = remains.subnets.iter().any(|ours| subnet::overlap(*ours, *subnet));
+        by != host && possible(subnet) && ours
+    });
+    let moved =
+        found.hosts.get(host).is_some_and(|stored| !remains.subnets.contains(&stored.value));
+    if in_the_way || moved {
+        return Vec::new();
+    }
+    let mut missing = Vec::new();
+    let mut add = |key: Key, value: &dyn Fn() -> String| {
+        if found.modified(&network.roots, &key) == 0 {
+            missing.push((network.key(&key), value()));
+        }
     };
-    absent && remains.subnets.iter().all(free)
-}
-
-/// The keys and values of a host.
-fn values(host: &NodeName, remains: &Remains, known: &Snapshot) -> Vec<(Key, String)> {
-    let mut values = Vec::new();
     if let Some(stored) = known.hosts.get(host) {
-        values.push((Key::Host(host.clone()), stored.value.to_string()));
+        add(Key::Host(host.clone()), &|| stored.value.to_string());
     }
     if let Some(stored) = known.nodes.get(host) {
-        values.push((Key::Node(host.clone()), stored.value.to_json()));
+        add(Key::Node(host.clone()), &|| stored.value.to_json());
     }
     for subnet in remains.subnets.iter().filter(|subnet| known.claims.contains_key(subnet)) {
-        values.push((Key::Claim(*subnet), host.to_string()));
+        add(Key::Claim(*subnet), &|| host.to_string());
     }
-    values
+    missing
 }
 
-fn put_back(host: &NodeName, remains: &Remains, known: &Snapshot, roots: &Roots) -> Transaction {
+/// Puts `missing`, if the host's key and record and all claims of its subnets are as `found`.
+fn put_back(
+    host: &NodeName,
+    remains: &Remains,
+    missing: Vec<(String, String)>,
+    found: &Snapshot,
+    roots: &Roots,
+) -> Transaction {
     let mut transaction = Transaction::default();
-    for key in [Key::Host(host.clone()), Key::Node(host.clone())] {
-        transaction.unchanged(roots.key(&key), 0);
+    let claims = remains.subnets.iter().map(|subnet| Key::Claim(*subnet));
+    for key in [Key::Host(host.clone()), Key::Node(host.clone())].into_iter().chain(claims) {
+        transaction.unchanged(roots.key(&key), found.modified(roots, &key));
     }
-    for subnet in &remains.subnets {
-        transaction.unchanged(roots.key(&Key::Claim(*subnet)), 0);
-    }
-    for (key, value) in values(host, remains, known) {
-        transaction.put(roots.key(&key), value);
+    for (key, value) in missing {
+        transaction.put(key, value);
     }
     transaction
-}
-
-fn size(transaction: &Transaction) -> usize {
-    let bytes = |write: &Write| match write {
-        Write::Put { key, value, .. } => key.len() + value.len(),
-        Write::Delete { key } => key.len(),
-        Write::Try(_) => 0,
-    };
-    transaction.writes.iter().map(bytes).sum()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use etcd_client::{Txn, TxnOp};
 use humanz::lease::registry::Update;
 use humanz::lease::{LeaseError, Saved};
 
@@ -92,6 +93,24 @@ fn keys_deleted_all_at_once_by_hand_are_back_and_no_host_was_missing() {
             host.until("all alive", |found| found.hosts.len() == 6 && found.alive.len() == 5);
             assert_eq!(host.ever_missing(mark, &NAMES), [].into());
         }
+    });
+}
+
+#[test]
+fn hosts_that_vanish_together_with_the_settings_were_not_removed() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let hosts = five(&etcd);
+        let (keys, mark) = (etcd.list(HOSTS), hosts[0].mark());
+        // All that is lost of h1 itself is nothing.
+        etcd.call(async |client| {
+            let gone = ["h2", "h3", "h4", "h5", "py"].map(|name| format!("{HOSTS}/{name}"));
+            let keys = gone.into_iter().chain([format!("{HUMANZ}/config")]);
+            let operations: Vec<_> = keys.map(|key| TxnOp::delete(key, None)).collect();
+            client.txn(Txn::new().and_then(operations)).await.map(drop)
+        });
+        eventually_says(&etcd, &keys, HOSTS);
+        assert_eq!(hosts[0].ever_missing(mark, &NAMES), [].into());
     });
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use humanz::net::subnet;
 use ipnetwork::IpNetwork;
 
-use crate::host::{COUNTER, HOSTS, Host, pool, start};
+use crate::host::{COUNTER, HOSTS, Host, SOON, pool, start};
 use crate::support::etcd::{EtcdServer, isolated};
+use crate::support::wait::eventually;
 
 /// What the Python agent does at its first start, with `gap` between its steps.
 fn python_joins(etcd: &EtcdServer, name: &str, gap: Duration) {
@@ -106,5 +107,35 @@ fn nobody_claims_what_a_key_made_by_hand_has_already() {
             let earlier = by_hand.get(&subnet).is_some_and(|by_hand| *by_hand < created);
             assert!(!earlier, "{key} claimed {subnet}, which was there");
         }
+    });
+}
+
+#[test]
+fn a_host_whose_number_a_python_host_reads_too_takes_another() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        python_joins(&etcd, "py0", Duration::ZERO);
+        etcd.put(COUNTER, "");
+        let host = Host::launch(start(&etcd, "h1"));
+        let claimed = eventually("a claim", SOON, || {
+            etcd.get(&format!("{HOSTS}/h1")).ok_or_else(|| "none yet".to_owned())
+        });
+        let version = etcd.pairs(COUNTER).pop().unwrap().version();
+        assert_eq!(claimed, format!("10.244.{version}.0/24"), "it would be shared");
+        etcd.put(&format!("{HOSTS}/py1"), claimed.clone());
+        assert_ne!(host.subnet(), claimed);
+        assert_eq!(etcd.get(&format!("{HOSTS}/h1")).unwrap(), host.subnet());
+    });
+}
+
+#[test]
+fn a_python_host_that_comes_later_gets_a_number_whose_subnet_is_free() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        etcd.put(&format!("{HOSTS}/by-hand"), "10.244.1.0/24");
+        let host = Host::up(&etcd, "h1");
+        assert_eq!(host.subnet(), "10.244.2.0/24");
+        python_joins(&etcd, "py", Duration::ZERO);
+        assert_eq!(etcd.get(&format!("{HOSTS}/py")).unwrap(), "10.244.3.0/24");
     });
 }

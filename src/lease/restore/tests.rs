@@ -43,22 +43,22 @@ const HOSTS: [(&str, &str); 5] = [
     ("/z/subnets/4/10.0.2.0-24", "h2"),
 ];
 
-/// The keys put back, each with what must be absent for it.
+/// The keys put back, each host's with the keys and revisions that must be unchanged for it.
 fn put_back(known: &Snapshot, found: &Snapshot) -> Vec<(Vec<String>, Vec<String>)> {
     let mut all = Vec::new();
     for batch in transactions(known, found, &network()) {
         assert_eq!(batch.conditions, []);
         for write in batch.writes {
             let Write::Try(attempt) = write else { panic!("{write:?}") };
-            let absent = attempt.conditions.into_iter().map(|condition| match condition {
-                Condition::Unchanged { key, modified: 0 } => key,
+            let unchanged = attempt.conditions.into_iter().map(|condition| match condition {
+                Condition::Unchanged { key, modified } => format!("{key}@{modified}"),
                 other => panic!("{other:?}"),
             });
             let put = attempt.writes.into_iter().map(|write| match write {
                 Write::Put { key, value, lease: 0 } => format!("{key}={value}"),
                 other => panic!("{other:?}"),
             });
-            all.push((put.collect(), absent.collect()));
+            all.push((put.collect(), unchanged.collect()));
         }
     }
     all
@@ -96,18 +96,27 @@ fn every_host_is_put_back_whole_if_it_and_its_subnet_are_free() {
         [
             (
                 text(&["/h/h1=10.0.1.0/24", "/z/subnets/4/10.0.1.0-24=h1"]),
-                text(&["/h/h1", "/z/nodes/h1", "/z/subnets/4/10.0.1.0-24"])
+                text(&["/h/h1@0", "/z/nodes/h1@0", "/z/subnets/4/10.0.1.0-24@0"])
             ),
             (
                 text(&["/h/h2=10.0.2.0/24", "/z/subnets/4/10.0.2.0-24=h2"]),
-                text(&["/h/h2", "/z/nodes/h2", "/z/subnets/4/10.0.2.0-24"])
+                text(&["/h/h2@0", "/z/nodes/h2@0", "/z/subnets/4/10.0.2.0-24@0"])
             ),
             (
                 text(&["/h/py=10.0.3.0/24"]),
-                text(&["/h/py", "/z/nodes/py", "/z/subnets/4/10.0.3.0-24"])
+                text(&["/h/py@0", "/z/nodes/py@0", "/z/subnets/4/10.0.3.0-24@0"])
             ),
         ]
     );
+}
+
+#[test]
+fn what_is_left_of_a_host_stays_and_the_rest_is_put_back() {
+    let known = store(Some(&config("a")), &HOSTS, 50);
+    let found = store(None, &[HOSTS[0], HOSTS[2], HOSTS[3], HOSTS[4]], 9);
+    let text = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let conditions = ["/h/h2@0", "/z/nodes/h2@0", "/z/subnets/4/10.0.2.0-24@1"];
+    assert_eq!(put_back(&known, &found), [(text(&["/h/h2=10.0.2.0/24"]), text(&conditions))]);
 }
 
 #[test]
