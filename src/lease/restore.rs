@@ -69,8 +69,9 @@ pub fn transactions<'a>(
     })
 }
 
-/// What marks the store as rebuilt from `known`: settings with the new mark `id`, if they are still
-/// as `found`.
+/// What marks the store as rebuilt from `known`, if its settings are still as `found`. They get the
+/// new mark `id`, unless they have another than `known` already: every change of it makes all hosts
+/// read again.
 pub fn mark(
     known: &Snapshot,
     found: &Snapshot,
@@ -83,7 +84,8 @@ pub fn mark(
     let mut settings = now.or(before).unwrap_or(ours).clone();
     if let Some(before) = before {
         let ancestor = Ancestor { id: before.id.clone(), revision: known.revision };
-        settings = settings.rebuilt(id, ancestor);
+        let changed = now.filter(|now| now.id != before.id).map(|now| &*now.id);
+        settings = settings.rebuilt(changed.unwrap_or(id), ancestor);
     }
     let key = roots.key(&Key::Config);
     let mut transaction = Transaction::default();
@@ -157,19 +159,6 @@ fn missing(
     found: &Snapshot,
     network: &Network,
 ) -> Vec<(String, String)> {
-    let possible =
-        |subnet: &IpNetwork| network.pools.iter().any(|pool| choose::possible(pool, *subnet));
-    let hosts = found.hosts.iter().map(|(host, stored)| (&stored.value, host));
-    let mut taken = found.claims.iter().map(|(subnet, claim)| (subnet, &claim.value)).chain(hosts);
-    let in_the_way = taken.any(|(subnet, by)| {
-        let ours = remains.subnets.iter().any(|ours| subnet::overlap(*ours, *subnet));
-        by != host && possible(subnet) && ours
-    });
-    let moved =
-        found.hosts.get(host).is_some_and(|stored| !remains.subnets.contains(&stored.value));
-    if in_the_way || moved {
-        return Vec::new();
-    }
     let mut missing = Vec::new();
     let mut add = |key: Key, value: &dyn Fn() -> String| {
         if found.modified(&network.roots, &key) == 0 {
@@ -185,7 +174,26 @@ fn missing(
     for subnet in remains.subnets.iter().filter(|subnet| known.claims.contains_key(subnet)) {
         add(Key::Claim(*subnet), &|| host.to_string());
     }
+    if !missing.is_empty() && has_lost_its_place(host, remains, found, network) {
+        missing.clear();
+    }
     missing
+}
+
+/// The host has got another subnet, or somebody else one of its subnets.
+fn has_lost_its_place(
+    host: &NodeName,
+    remains: &Remains,
+    found: &Snapshot,
+    network: &Network,
+) -> bool {
+    let possible = |subnet| network.pools.iter().any(|pool| choose::possible(pool, subnet));
+    let overlap = |subnet| remains.subnets.iter().any(|ours| subnet::overlap(*ours, subnet));
+    let claims = found.claims.iter().map(|(subnet, claim)| (*subnet, &claim.value));
+    let hosts = found.hosts.iter().map(|(host, stored)| (stored.value, host));
+    let moved = |stored: &Stored<IpNetwork>| !remains.subnets.contains(&stored.value);
+    found.hosts.get(host).is_some_and(moved)
+        || claims.chain(hosts).any(|(subnet, by)| by != host && overlap(subnet) && possible(subnet))
 }
 
 /// Puts `missing`, if the host's key and record and all claims of its subnets are as `found`.

@@ -15,6 +15,9 @@ use crate::support::wait::eventually;
 
 const HOSTS_IN_ALL: u32 = 12_000;
 
+/// The latest snapshot and when it came.
+type Latest = Option<(Instant, Arc<Snapshot>)>;
+
 fn wide() -> Pool {
     pool("10.0.0.0/8", 16)
 }
@@ -61,7 +64,7 @@ fn twelve_thousand_hosts_are_read_followed_saved_and_put_back() {
         let mut start = start(&etcd, "h1");
         start.network.pools = PerFamily { v4: Some(wide()), v6: None };
         let (pools, identity) = (start.network.pools, start.identity.clone());
-        let latest: Arc<Mutex<Option<(Instant, Arc<Snapshot>)>>> = Arc::default();
+        let latest: Arc<Mutex<Latest>> = Arc::default();
         let missing = Arc::new(Mutex::new(0));
         let (to, least) = (Arc::clone(&latest), Arc::clone(&missing));
         let before = status("VmRSS");

@@ -142,17 +142,23 @@ fn many_hosts_are_put_back_in_batches_that_etcd_takes() {
 }
 
 #[test]
-fn the_mark_says_what_the_store_was_rebuilt_from() {
+fn the_mark_says_what_the_store_was_rebuilt_from_and_changes_once() {
     let known = store(Some(&config("a")), &[], 50);
-    let fresh = config("of a new host");
-    for (found, modified) in [(store(None, &[], 1), 0), (store(Some(&fresh), &[], 1), 1)] {
+    let (fresh, backup) = (config("of a new host"), config("a"));
+    for (found, modified, id) in [
+        (store(None, &[], 1), 0, "b"),
+        (store(Some(&backup), &[], 20), 1, "b"),
+        (store(Some(&fresh), &[], 1), 1, "of a new host"),
+    ] {
         let mark = mark(&known, &found, &config(""), "b", &roots());
         let key = "/z/config".to_owned();
         assert_eq!(mark.conditions, [Condition::Unchanged { key, modified }]);
         let Write::Put { value, .. } = &mark.writes[0] else { panic!("no put") };
         let written = ClusterConfig::parse(value.as_bytes()).unwrap();
-        assert_eq!(&*written.id, "b");
+        assert_eq!(&*written.id, id);
         assert_eq!(written.rebuilt_from, [Ancestor { id: "a".into(), revision: 50 }]);
+        let rebuilt = store(Some(&written), &[], 2);
+        assert_eq!(continuity(&known, &rebuilt), Continuity::Rebuilt);
     }
 }
 
