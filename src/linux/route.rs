@@ -20,6 +20,9 @@ pub const MAIN: u32 = 254;
 /// Bytes of `struct rtmsg`.
 const HEADER: usize = 12;
 
+/// Bytes of `struct rtnexthop`: length, flags, weight, index of the link.
+const NEXT_HOP: usize = 8;
+
 /// RTNH_F_ONLINK: the gateway is on the link although no address says so.
 const ONLINK: u32 = 4;
 
@@ -94,6 +97,30 @@ pub fn add(route: &Route) -> Message {
     change(format!("add route {}", text(route)), Rtm::Newroute, NlmF::CREATE | NlmF::EXCL, route)
 }
 
+/// Adds one route over several ways, which share the load; they differ in gateway and device alone.
+/// Of none there is no message.
+pub fn add_paths(ways: &[Route]) -> Option<Message> {
+    let (first, rest) = ways.split_first()?;
+    if rest.is_empty() {
+        return Some(add(first));
+    }
+    let mut hops = Vec::new();
+    for way in ways {
+        let gateway = Attributes::new().put_some(Rta::Gateway, way.gateway.map(wire::octets));
+        let gateway = gateway.into_bytes();
+        let length = (NEXT_HOP + gateway.len()) as u16;
+        let flags = if way.onlink { ONLINK as u8 } else { 0 };
+        hops.extend_from_slice(&length.to_ne_bytes());
+        hops.extend_from_slice(&[flags, 0]);
+        hops.extend_from_slice(&way.device.unwrap_or(0).to_ne_bytes());
+        hops.extend_from_slice(&gateway);
+    }
+    let what = format!("add route {} over {} ways", first.destination, ways.len());
+    let whole = Route { gateway: None, device: None, onlink: false, ..*first };
+    let attributes = attributes(&whole).put(Rta::Multipath, hops);
+    Some(message(what, Rtm::Newroute, NlmF::CREATE | NlmF::EXCL, &whole, attributes))
+}
+
 /// Adds a route, or puts it in the place of the one with the same destination and metric.
 pub fn replace(route: &Route) -> Message {
     change(
@@ -164,6 +191,29 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Route>, NetlinkError> {
     }))
 }
 
+/// As [`parse`], with a route for each way of one that has several.
+pub fn parse_paths(reply: &Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError> {
+    let Some(route) = parse(reply)? else { return Ok(None) };
+    let (_, attributes) = reply.parse::<Rtmsg>(HEADER)?;
+    let Some(mut hops) = attributes.get(Rta::Multipath) else { return Ok(Some(vec![route])) };
+    let mut routes = Vec::new();
+    while let Some((head, rest)) = hops.split_first_chunk::<NEXT_HOP>() {
+        let [a, b, flags, _, device @ ..] = *head;
+        let length = usize::from(u16::from_ne_bytes([a, b]));
+        let own = length.checked_sub(NEXT_HOP).and_then(|length| rest.split_at_checked(length));
+        let malformed = || NetlinkError::Malformed(format!("next hop of {length} bytes"));
+        let (own, next) = own.ok_or_else(malformed)?;
+        routes.push(Route {
+            gateway: gateway(&AttributeList::parse(own)?),
+            device: Some(u32::from_ne_bytes(device)),
+            onlink: u32::from(flags) & ONLINK != 0,
+            ..route
+        });
+        hops = next;
+    }
+    Ok(Some(routes))
+}
+
 /// The way in an answer to [`way`].
 pub fn parse_way(reply: &Reply<'_>) -> Result<Way, NetlinkError> {
     let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
@@ -180,10 +230,18 @@ fn gateway(attributes: &AttributeList) -> Option<IpAddr> {
 }
 
 fn change(what: String, kind: Rtm, flags: NlmF, route: &Route) -> Message {
+    message(what, kind, flags, route, attributes(route))
+}
+
+fn message(what: String, kind: Rtm, flags: NlmF, route: &Route, attributes: Attributes) -> Message {
     let family = wire::family(route.destination.ip());
     let rtm_flags = if route.onlink { RtmF::from_bits_retain(ONLINK) } else { RtmF::empty() };
     let prefix = route.destination.prefix();
     let header = header(family, prefix, RtTable::Unspec, route.protocol, route.scope, rtm_flags);
+    Message::new(what, kind, flags, &header, attributes)
+}
+
+fn attributes(route: &Route) -> Attributes {
     let metrics = Attributes::new()
         .put_some(METRIC_MTU, route.mtu.map(u32::to_ne_bytes))
         .put_some(METRIC_ADVMSS, route.advmss.map(u32::to_ne_bytes));
@@ -196,7 +254,7 @@ fn change(what: String, kind: Rtm, flags: NlmF, route: &Route) -> Message {
     if route.mtu.is_some() || route.advmss.is_some() {
         attributes = attributes.nest(Rta::Metrics, metrics);
     }
-    Message::new(what, kind, flags, &header, attributes)
+    attributes
 }
 
 fn header(

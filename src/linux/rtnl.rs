@@ -69,15 +69,16 @@ impl Rtnl {
     /// # Errors
     /// [`NetlinkError`].
     pub fn routes(&self, protocol: u8) -> Result<Vec<Route>, NetlinkError> {
-        self.both(|family| route::list(family, protocol))
+        let parse = |reply: &Reply<'_>| Ok(route::parse(reply)?.map(|route| vec![route]));
+        self.both(|family| route::list(family, protocol), parse)
     }
 
-    /// The routes of every table, both families.
+    /// The routes of every table, both families; one with several ways is there as often.
     ///
     /// # Errors
     /// [`NetlinkError`].
     pub fn all_routes(&self) -> Result<Vec<Route>, NetlinkError> {
-        self.both(route::list_all)
+        self.both(route::list_all, route::parse_paths)
     }
 
     /// The way that a packet to `address` would take; `None` if there is none.
@@ -97,16 +98,21 @@ impl Rtnl {
 
     /// The routes of both families. A family without any address has no table yet: `ENOENT`. A
     /// kernel without IPv6 answers a question for it with what it has, the routes of IPv4.
-    fn both(&self, list: impl Fn(Family) -> Message) -> Result<Vec<Route>, NetlinkError> {
+    fn both(
+        &self,
+        list: impl Fn(Family) -> Message,
+        parse: impl Fn(&Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError>,
+    ) -> Result<Vec<Route>, NetlinkError> {
         let mut routes = Vec::new();
         for family in Family::BOTH {
-            let parse = |reply: &Reply<'_>| {
-                let route = route::parse(reply)?;
-                Ok(route.filter(|route| subnet::family(route.destination) == family))
-            };
-            match self.socket.dump(&list(family), parse) {
+            match self.socket.dump(&list(family), &parse) {
                 Err(error) if error.errno() == Some(Errno::ENOENT) => {}
-                found => routes.extend(found?),
+                found => routes.extend(
+                    found?
+                        .into_iter()
+                        .flatten()
+                        .filter(|route| subnet::family(route.destination) == family),
+                ),
             }
         }
         Ok(routes)

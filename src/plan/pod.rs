@@ -96,6 +96,21 @@ pub fn kernel_route(route: &cni::Route, assigned: &[Assigned]) -> Route {
     }
 }
 
+/// `routes` as the kernel takes them: those to one destination, in one table, with one metric, are
+/// several ways of one route. One that is there twice counts once.
+pub fn paths(routes: &[Route]) -> Vec<Vec<Route>> {
+    let mut paths: Vec<Vec<Route>> = Vec::new();
+    for route in routes {
+        let key = |route: &Route| (route.destination, route.table, route.priority);
+        match paths.iter_mut().find(|ways| key(&ways[0]) == key(route)) {
+            Some(ways) if ways.contains(route) => {}
+            Some(ways) => ways.push(*route),
+            None => paths.push(vec![*route]),
+        }
+    }
+    paths
+}
+
 fn gateway(assigned: &[Assigned], family: Family) -> Option<IpAddr> {
     let of_family = |assigned: &&Assigned| Family::of(assigned.address.ip()) == family;
     assigned.iter().filter(of_family).find_map(|assigned| assigned.gateway)
@@ -175,6 +190,17 @@ mod tests {
         assert_eq!(via.gateway.unwrap().to_string(), "fd00::1");
         let device = kernel_route(&route("192.0.2.0/24"), &assigned(&[("10.1.2.3/24", None)]));
         assert_eq!((device.gateway, device.scope, device.table), (None, LINK, route::MAIN));
+    }
+
+    #[test]
+    fn routes_to_one_destination_are_ways_of_one_route() {
+        let text = ["10.0.0.0/8 via 10.1.2.8", "::/0 via fd00::1", "10.0.0.0/8 via 10.1.2.9"];
+        let mut routes: Vec<Route> =
+            text.iter().map(|text| kernel_route(&route(text), &[])).collect();
+        routes.push(routes[0]);
+        routes.push(Route { priority: Some(7), ..routes[0] });
+        let counts: Vec<usize> = paths(&routes).iter().map(Vec::len).collect();
+        assert_eq!(counts, [2, 1, 1]);
     }
 
     #[test]
