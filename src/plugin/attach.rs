@@ -11,10 +11,11 @@ use crate::cni::error::CniError;
 use crate::linux::link::{self, Change, Link, Veth, Which};
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::netns::NetNs;
+use crate::linux::route::{self, Route};
 use crate::linux::rtnl::Rtnl;
-use crate::linux::{address, neighbour, route, sysctl};
+use crate::linux::{address, neighbour, sysctl};
 use crate::net::{Family, IfName, Mac};
-use crate::plan::pod::Attachment;
+use crate::plan::pod::{Attachment, paths};
 
 /// What an attachment is made of beside what [`Attachment`] says.
 pub struct Site<'a> {
@@ -136,7 +137,13 @@ pub fn forget(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
 /// Addresses, up, routes: one send in the pod's namespace. Gives the socket in there.
 fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<Rtnl, CniError> {
     let what = format!("set up {} in {}", wanted.ifname, site.netns_path);
-    let entered = site.netns.run(Rtnl::open).map_err(|error| failure::internal(&what, &error))?;
+    let entered = site.netns.run(|| {
+        if has_ipv6(wanted) {
+            keep_ipv6(&wanted.ifname);
+        }
+        Rtnl::open()
+    });
+    let entered = entered.map_err(|error| failure::internal(&what, &error))?;
     let failed = |error: NetlinkError| failure::internal(&what, &error);
     let pod = entered.map_err(failed)?;
     let index = pod.link(&wanted.ifname).map_err(failed)?.map(|link| link.index);
@@ -157,15 +164,23 @@ fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<Rtnl, CniError> {
     Ok(pod)
 }
 
+/// The kernel takes IPv6 addresses, unlike IPv4 ones, from a link that somebody sets down for a
+/// moment, unless it is told not to. In the pod's namespace.
+fn keep_ipv6(ifname: &IfName) {
+    let key = format!("net/ipv6/conf/{ifname}/keep_addr_on_down");
+    if let Err(error) = sysctl::write(&key, "1") {
+        log::warn!("{error}");
+    }
+}
+
 fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
     let up = Change { up: true, ..Change::default() };
     let addresses = wanted.addresses.iter().map(|wanted| address::add(index, *wanted));
     let up = link::change(Which::Index(index), &up);
-    let routes = wanted.routes.iter().map(|wanted| {
-        let route = route::Route { device: Some(index), ..*wanted };
-        route::add(&route)
-    });
-    addresses.chain([up]).chain(routes).collect()
+    let on_link = |way: &Route| Route { device: Some(index), ..*way };
+    let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
+    let routes = paths(&routes).into_iter().map(|ways| route::add_paths(&ways));
+    addresses.chain([up]).chain(routes.flatten()).collect()
 }
 
 fn has_ipv6(wanted: &Attachment) -> bool {

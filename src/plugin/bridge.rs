@@ -11,6 +11,7 @@ use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::rtnl::Rtnl;
 use crate::linux::{address, sysctl};
 use crate::net::{Family, Mac, subnet};
+use crate::plan::Describe;
 use crate::plan::bridge::{Bridge, Change, Found, changes};
 
 /// MTU of a bridge made here, unless the configuration says another: Ethernet's.
@@ -100,7 +101,7 @@ fn create(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Option<
     let mac = gateway.unwrap_or_else(|| Mac::derived(MAC, &[name.as_str()]));
     let mtu = conf.mtu.unwrap_or(MTU);
     match rtnl.apply(&link::add_bridge(name, mac, mtu, ALIAS)) {
-        Ok(()) => {}
+        Ok(()) => log::info!("added bridge {name} (mac {mac}, mtu {mtu})"),
         Err(error) if error.errno() == Some(Errno::EEXIST) => {}
         Err(error) => return Err(failure::internal(&format!("create bridge {name}"), &error)),
     }
@@ -142,7 +143,7 @@ fn repair(
         return Ok(());
     }
     for change in &changes {
-        log::warn!("{}", crate::plan::Describe::line(change).past());
+        log::info!("{}", change.line().past());
     }
     let failed = |error: NetlinkError| failure::internal(&format!("set up bridge {name}"), &error);
     rtnl.apply(&messages).map_err(failed)

@@ -89,7 +89,7 @@ pub fn reserve<'s>(
             let locked = store.lock(LOCK_WAIT).map_err(|error| failure::of_store(&error))?;
             let released = locked.release(&owner.container_id, &owner.ifname);
             released.map_err(|error| failure::of_store(&error))?;
-            log::warn!("replaced the dead attachment of {}", former.owner_text());
+            log::info!("replaced the dead attachment of {}", former.owner_text());
             (locked.reserve(&owner, sets, &requested), Some(former.addresses))
         }
         outcome => (outcome, None),

@@ -68,18 +68,18 @@ pub fn append(path: &Path, lines: &[String]) {
     }
 }
 
-/// Warnings and errors of the parts below, kept for the log file.
+/// What the parts below changed, warned of, or failed at, kept for the log file.
 pub struct Notes(Mutex<Vec<String>>);
 
 /// The notes of this process.
 pub static NOTES: Notes = Notes(Mutex::new(Vec::new()));
 
 impl Notes {
-    /// From now on, what the parts below say with `log::warn` and `log::error` is noted.
+    /// From now on, what the parts below say with `log::info` and louder is noted.
     pub fn listen(&'static self) {
         // Refused if somebody listens already: then they hear it.
         if log::set_logger(self).is_ok() {
-            log::set_max_level(LevelFilter::Warn);
+            log::set_max_level(LevelFilter::Info);
         }
     }
 
@@ -91,7 +91,7 @@ impl Notes {
 
 impl Log for Notes {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= Level::Warn && metadata.target().starts_with("humanz")
+        metadata.level() <= Level::Info && metadata.target().starts_with("humanz")
     }
 
     fn log(&self, record: &Record<'_>) {

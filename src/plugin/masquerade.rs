@@ -34,6 +34,10 @@ pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
     let found = nft.observe(&spec.table).map_err(failed)?;
     match repair(&changes(Some(&wanted), found.as_ref())) {
         Repair::Nothing => Ok(()),
-        _ => nft.replace(&wanted).map_err(failed),
+        _ => {
+            nft.replace(&wanted).map_err(failed)?;
+            log::info!("wrote nftables table inet {}", spec.table);
+            Ok(())
+        }
     }
 }

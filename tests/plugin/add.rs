@@ -326,6 +326,36 @@ fn configured_routes_tables_scopes_and_metrics_are_made() {
 }
 
 #[test]
+fn several_gateways_of_one_destination_share_the_load() {
+    let host = PluginHost::new();
+    let ways = |dst: &str, gateways: [&str; 2]| gateways.map(|gw| json!({ "dst": dst, "gw": gw }));
+    let routes =
+        [ways("192.0.2.0/24", ["10.1.2.8", "10.1.2.9"]), ways("::/0", ["fd00::8", "fd00::9"])];
+    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+    let conf = conf("1.0.0", json!({ "ranges": sets, "routes": routes.concat() }));
+    let result = host.add(&conf, "c1");
+    for (family, gateways) in [("-4", ["10.1.2.8", "10.1.2.9"]), ("-6", ["fd00::8", "fd00::9"])] {
+        let shown = host.run(&format!("ip {family} -n c1 route show")).ok();
+        for gateway in gateways {
+            assert!(shown.contains(&format!("nexthop via {gateway} dev eth0")), "{shown}");
+        }
+    }
+    let check = Call::new("CHECK", &conf, "c1").key("prevResult", result);
+    check.run(&host).ok();
+    host.run("ip -n c1 route replace 192.0.2.0/24 via 10.1.2.8").ok();
+    let answer = check.run(&host);
+    assert!(answer.error().contains("192.0.2.0/24 via 10.1.2.9"), "{}", answer.error());
+}
+
+#[test]
+fn an_ipv6_address_survives_that_its_link_is_set_down() {
+    let host = PluginHost::new();
+    host.add(&conf("1.0.0", json!({ "subnet": "fd00::/64" })), "c1");
+    host.shell("ip -n c1 link set eth0 down; ip -n c1 link set eth0 up").ok();
+    assert_eq!(pod_addresses(&host, "c1"), ["fd00::2/64"]);
+}
+
+#[test]
 fn without_a_default_gateway_there_is_no_default_route() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "isDefaultGateway": false }));
