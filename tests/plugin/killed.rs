@@ -51,7 +51,8 @@ fn an_add_killed_at_any_system_call_leaves_nothing_after_del_or_gc() {
         host.run("ip netns del c1").ok();
     }
     println!("ADD killed {kills} times");
-    assert!(kills > 18, "{kills}");
+    // 17 where the executable is static; the C library's loader makes more.
+    assert!(kills > 12, "{kills}");
 }
 
 #[test]
@@ -72,7 +73,8 @@ fn a_del_killed_at_any_system_call_is_finished_by_the_next() {
         kills += 1;
     }
     println!("DEL killed {kills} times");
-    assert!(kills > 15, "{kills}");
+    // 13 where the executable is static.
+    assert!(kills > 9, "{kills}");
 }
 
 #[test]
