@@ -6,13 +6,14 @@ use crate::DUAL_STACK;
 use crate::support::watch::Watch;
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts};
 
-/// From the damage to the repair in the kernel. DESIGN 8.
-const LIMIT: Duration = Duration::from_millis(100);
+/// Far above what is printed, which the bench holds against its target; far below the full pass
+/// (60 s), so that only an event can be the reason.
+const LIMIT: Duration = Duration::from_secs(5);
 /// A busy machine may spoil some.
 const ROUNDS: usize = 5;
 
 #[test]
-fn what_is_broken_by_hand_is_back_within_100_ms() {
+fn what_is_broken_by_hand_is_back_at_once() {
     let scene = Scene::start();
     let host = &scene.cluster.hosts[0];
     let links = Watch::links(host);
