@@ -40,8 +40,12 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     if bridge == Kept::New || pass.look == Look::ALL {
         keep::ports::keep(pass, report);
     }
-    let obstacles = pass.look.firewall.then(|| keep::firewall::keep(pass, &facts, report));
+    // A start has its firewall first. Later it is the route to a new host that is waited for.
+    let start = pass.look == Look::ALL;
+    let firewall = |report: &mut Report| keep::firewall::keep(pass, &facts, report);
+    let first = start.then(|| firewall(report));
     let unreachable = pass.look.routes.then(|| routes(pass, &facts, report));
+    let obstacles = first.or_else(|| pass.look.firewall.then(|| firewall(report)));
     if pass.look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
     }
