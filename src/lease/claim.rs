@@ -109,15 +109,23 @@ fn choose(found: &Snapshot, own: &Claimant, pool: &Pool) -> Result<IpNetwork, St
 }
 
 /// What puts this host's sign of life, which goes with the etcd lease `lease`, if nobody else's
-/// appeared since.
-pub fn show_life(found: &Snapshot, own: &Claimant, since: SystemTime, lease: i64) -> Transaction {
+/// appeared since; `None` if another machine's is there.
+pub fn show_life(
+    found: &Snapshot,
+    own: &Claimant,
+    since: SystemTime,
+    lease: i64,
+) -> Option<Transaction> {
+    if refusal::held_by_other(found, own).is_some() {
+        return None;
+    }
     let key = Key::Alive(own.identity.name.clone());
     let text = own.network.key(&key);
     let alive = Alive::new(&own.identity.machine_id, since);
     let mut transaction = Transaction::default();
     transaction.unchanged(&text, found.modified(&own.network.roots, &key));
     transaction.put_with_lease(text, alive.to_json(), lease);
-    transaction
+    Some(transaction)
 }
 
 fn shown(found: &Snapshot, own: &Claimant) -> bool {

@@ -12,7 +12,7 @@ use super::records::{
 use super::transaction::{Transaction, Write};
 
 /// Both roots as of one revision. A copy shares its parts with the original until one is changed.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The revision of the store.
     pub revision: i64,
@@ -128,6 +128,12 @@ impl Snapshot {
             }
         }
         self.revision = known;
+    }
+
+    /// Says the same as `other`, as of whatever revision.
+    pub fn says_the_same(&self, other: &Snapshot) -> bool {
+        // Equal because shared costs nothing; a copy shares everything.
+        *other == Snapshot { revision: other.revision, ..self.clone() }
     }
 
     /// Revision at which `key` was written, valid or not; 0 if it is not in the store.

@@ -1,10 +1,12 @@
 //! Hosts that were there before, and names in use.
 
 use humanz::lease::LeaseError;
+use humanz::lease::records::Alive;
 use humanz::lease::registry::Update;
 
-use crate::host::{HOSTS, HUMANZ, Host, pool, start};
+use crate::host::{HOSTS, HUMANZ, Host, SOON, pool, start};
 use crate::support::etcd::{EtcdServer, isolated};
+use crate::support::wait::eventually;
 
 #[test]
 fn what_the_python_agent_left_is_adopted_and_completed() {
@@ -81,6 +83,31 @@ fn a_name_of_a_living_machine_is_refused_and_of_a_dead_one_taken_over() {
         assert_eq!(host.subnet(), "10.244.1.0/24");
         host.until("its own record", |found| {
             &*found.nodes["h1"].value.machine_id == "another-machine"
+        });
+    });
+}
+
+#[test]
+fn a_name_taken_by_another_machine_meanwhile_is_told_and_not_fought_for() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let host = Host::up(&etcd, "h1");
+        let mark = host.mark();
+        let key = format!("{HUMANZ}/alive/h1");
+        let other = Alive::new("another-machine", std::time::UNIX_EPOCH).to_json();
+        etcd.put(&key, other.as_str());
+        host.told(mark, "trouble", |update| {
+            matches!(update, Update::Trouble(Some(LeaseError::HeldByOther { .. })))
+        });
+        etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
+        host.until_peers("others all the same", |peers| peers.by_name.contains_key("h3"));
+        assert_eq!(etcd.get(&key).unwrap(), other);
+        let mark = host.mark();
+        etcd.delete(&key);
+        host.told(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
+        eventually("its own sign of life", SOON, || {
+            let alive = etcd.get(&key).unwrap_or_default();
+            if alive.contains("machine-of-h1") { Ok(()) } else { Err(alive) }
         });
     });
 }

@@ -37,7 +37,7 @@ fn outside_pool(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
 }
 
 /// The name is in use by another machine whose agent runs.
-fn held_by_other(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
+pub fn held_by_other(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
     let host = own.identity.name.clone();
     let alive = &found.alive.get(&host)?.value;
     let node = found.nodes.get(&host);

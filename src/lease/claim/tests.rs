@@ -226,6 +226,23 @@ fn a_name_of_a_living_machine_is_refused_and_of_a_dead_one_taken_over() {
 }
 
 #[test]
+fn the_sign_of_life_of_another_machine_is_never_overwritten() {
+    let alive = |machine: &str| {
+        format!(r#"{{"schema":1,"machineId":"{machine}","since":"2026-11-20T18:46:00Z"}}"#)
+    };
+    let shown = |value: Option<&str>| {
+        let keys: Vec<_> = value.map(|value| ("/z/alive/h1", value)).into_iter().collect();
+        show_life(&found(&keys), &own(), std::time::UNIX_EPOCH, 9)
+    };
+    assert_eq!(shown(Some(&alive("m2"))), None);
+    for (value, modified) in [(None, 0), (Some(&*alive("m1")), 2), (Some("garbage"), 2)] {
+        let transaction = shown(value).unwrap();
+        let key = "/z/alive/h1".to_owned();
+        assert_eq!(transaction.conditions, [Condition::Unchanged { key, modified }]);
+    }
+}
+
+#[test]
 fn a_subnet_outside_the_pool_is_refused_with_both_and_what_to_do() {
     assert_eq!(
         refused(&[("/h/h1", "10.1.9.0/24")], &own()).to_string(),

@@ -13,7 +13,7 @@ use super::{RecordError, SCHEMA, json};
 use crate::net::{Family, Mac, PerFamily, subnet};
 
 /// The value of `nodes/<hostname>`. It also says who owns the host's keys: the machine id.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecord {
     schema: u32,

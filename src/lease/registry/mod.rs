@@ -20,6 +20,7 @@ mod watch;
 pub use settings::EtcdSettings;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -34,7 +35,7 @@ use super::saved::Saved;
 use super::snapshot::Snapshot;
 
 /// What the registry needs to know.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Start {
     /// How etcd is reached.
     pub etcd: EtcdSettings,
@@ -86,12 +87,19 @@ pub struct Handle {
 ///
 /// # Errors
 /// If the thread or its event loop cannot be made.
-pub fn spawn(start: Start, publish: impl FnMut(Update) + Send + 'static) -> io::Result<Handle> {
+pub fn spawn(start: Start, mut publish: impl FnMut(Update) + Send + 'static) -> io::Result<Handle> {
     let (attributes, changes) = latest::channel(start.attributes.clone());
-    let (stop, stopped) = oneshot::channel();
+    let (stop, mut stopped) = oneshot::channel();
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let thread = thread::Builder::new().name("etcd".to_owned()).spawn(move || {
-        runtime.block_on(session::run(start, changes, stopped, publish));
+        loop {
+            let run = session::run(start.clone(), changes.clone(), &mut stopped, &mut publish);
+            match catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))) {
+                Ok(()) => break,
+                // The panic hook has said where. No host may be left alone because of it.
+                Err(_) => thread::sleep(AFTER_PANIC),
+            }
+        }
         // A name that is still being looked up holds nobody up.
         runtime.shutdown_background();
     })?;
@@ -132,6 +140,9 @@ impl Handle {
         }
     }
 }
+
+/// Rest before a session that panicked begins anew.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// How long the withdrawal of the sign of life may take.
 pub const STOP_WITHIN: Duration = Duration::from_secs(1);

@@ -42,7 +42,7 @@ const LOST_RACE: Duration = Duration::from_millis(10);
 pub async fn run(
     start: Start,
     attributes: latest::Receiver<Attributes>,
-    stopped: oneshot::Receiver<()>,
+    stopped: &mut oneshot::Receiver<()>,
     publish: impl FnMut(Update),
 ) {
     let etcd = Etcd::new(start.etcd, start.network.roots.clone());

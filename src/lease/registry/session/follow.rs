@@ -52,7 +52,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     if !self.agrees(&mirror) || removed && !self.same_store(&mirror).await? {
                         return Ok(());
                     }
-                    self.tell_snapshot(&mirror);
+                    if !self.known.as_ref().is_some_and(|known| mirror.says_the_same(known)) {
+                        self.tell_snapshot(&mirror);
+                    }
                     rested = Instant::now() + begun.elapsed() * REST;
                 }
                 _ = ask.tick() => {

@@ -43,7 +43,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
             self.await_lease().await;
             return Ok(true);
         };
-        let transaction = claim::show_life(found, &self.own, self.since, lease);
+        let Some(transaction) = claim::show_life(found, &self.own, self.since, lease) else {
+            return Ok(true);
+        };
         match self.commit("write the sign of life", &transaction, found).await {
             Ok(true) => {
                 self.shown_with = Some(lease);
