@@ -14,7 +14,7 @@ use super::agent::Agent;
 use super::disk::{self, Disk};
 use super::node::{Node, Place, command};
 use super::store::Store;
-use super::wait::eventually;
+use super::wait::{SOON, eventually};
 
 /// The outside's addresses, IPv4 first.
 pub const OUTSIDE: [IpAddr; 2] = [IpAddr::V4(OUTSIDE_V4), IpAddr::V6(OUTSIDE_V6)];
@@ -135,6 +135,9 @@ impl Cluster {
     pub fn set_cable(&self, host: &Node, plugged: bool) {
         let state = if plugged { "up" } else { "down" };
         self.switch.run(&format!("ip link set {} {state}", host.name())).ok();
+        if plugged {
+            forwards(&self.switch, host);
+        }
     }
 }
 
@@ -213,6 +216,17 @@ fn plug(switch: &Node, node: &Node) {
             node.v6()
         ),
     );
+    forwards(switch, node);
+}
+
+/// Waits until the switch forwards what comes from and goes to `node`: the kernel notices the
+/// carrier of a new port when it has time for that.
+fn forwards(switch: &Node, node: &Node) {
+    let state = format!("/sys/class/net/{}/brport/state", node.name());
+    eventually(&format!("{state} is forwarding"), SOON, || {
+        let found = switch.read(&state).unwrap_or_default();
+        if found.trim() == "3" { Ok(()) } else { Err(found) }
+    });
 }
 
 /// A veth pair: eth0 in `node`, with the same MAC at every boot; the node's name in the switch.
