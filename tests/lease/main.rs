@@ -10,6 +10,7 @@
 #[allow(dead_code, reason = "shared with other tests")]
 mod support {
     pub mod etcd;
+    pub mod keys;
     pub mod wait;
 }
 

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KeyValue, Txn, TxnOp,
-};
+use etcd_client::ConnectOptions;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use super::keys::Keys;
 use super::wait::eventually;
 
 /// Runs `test` on a thread with a network of its own: only a loopback.
@@ -34,8 +33,7 @@ pub struct EtcdServer {
     name: String,
     address: Ipv4Addr,
     arguments: Vec<String>,
-    client_options: Option<ConnectOptions>,
-    scheme: &'static str,
+    keys: Keys,
     folder: TempDir,
     process: Option<Child>,
 }
@@ -56,8 +54,8 @@ impl EtcdServer {
     /// Runs and answers by https only. `arguments` name the certificates; `ours` is how to connect.
     pub fn start_tls(arguments: &[&str], ours: ConnectOptions) -> EtcdServer {
         let mut server = EtcdServer::member("one", Ipv4Addr::LOCALHOST, arguments);
-        server.scheme = "https";
-        server.client_options = Some(ours);
+        server.keys.url = server.keys.url.replace("http:", "https:");
+        server.keys.options = ours;
         server.restart();
         server
     }
@@ -93,15 +91,14 @@ impl EtcdServer {
             name: name.to_owned(),
             address,
             arguments: all,
-            client_options: None,
-            scheme: "http",
+            keys: Keys::new(format!("http://{address}:2379"), Box::new(|task| task())),
             folder: tempfile::tempdir().unwrap(),
             process: None,
         }
     }
 
     pub fn url(&self) -> String {
-        format!("{}://{}:2379", self.scheme, self.address)
+        self.keys.url.clone()
     }
 
     /// Killed if it runs, and back with its data.
@@ -148,65 +145,7 @@ impl EtcdServer {
 
     /// How the tests connect from now on: with user and password.
     pub fn connect_as(&mut self, user: &str, password: &str) {
-        self.client_options = Some(ConnectOptions::new().with_user(user, password));
-    }
-
-    /// Does something with a connection of the test's own.
-    pub fn call<T>(&self, request: impl AsyncFnOnce(&mut Client) -> Result<T, Error>) -> T {
-        self.try_call(request).unwrap_or_else(|error| panic!("etcd: {error}"))
-    }
-
-    pub fn put(&self, key: &str, value: impl Into<Vec<u8>>) {
-        self.call(async |client| client.put(key, value, None).await.map(drop));
-    }
-
-    /// Puts a value, if there is a leader.
-    pub fn try_put(&self, key: &str, value: &str) -> Result<(), Error> {
-        self.try_call(async |client| client.put(key, value, None).await.map(drop))
-    }
-
-    /// Puts a value if there is none; says whether it did.
-    pub fn create(&self, key: &str, value: &str) -> bool {
-        self.call(async |client| {
-            let absent = Compare::version(key, CompareOp::Equal, 0);
-            let put = TxnOp::put(key, value, None);
-            Ok(client.txn(Txn::new().when([absent]).and_then([put])).await?.succeeded())
-        })
-    }
-
-    /// Deletes every key that begins with `prefix`; says how many.
-    pub fn delete_all(&self, prefix: &str) -> i64 {
-        let options = etcd_client::DeleteOptions::new().with_prefix();
-        self.call(async |client| Ok(client.delete(prefix, Some(options)).await?.deleted()))
-    }
-
-    pub fn delete(&self, key: &str) {
-        let deleted = self.call(async |client| Ok(client.delete(key, None).await?.deleted()));
-        assert_eq!(deleted, 1, "{key} was there");
-    }
-
-    /// Keys below a prefix with their values, in the order of the keys.
-    pub fn list(&self, prefix: &str) -> Vec<(String, String)> {
-        let pairs = self.pairs(prefix);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        pairs.iter().map(|pair| (text(pair.key()), text(pair.value()))).collect()
-    }
-
-    pub fn pairs(&self, prefix: &str) -> Vec<KeyValue> {
-        let options = GetOptions::new().with_prefix();
-        self.call(async |client| Ok(client.get(prefix, Some(options)).await?.take_kvs()))
-    }
-
-    pub fn get(&self, key: &str) -> Option<String> {
-        self.list(key).into_iter().find(|(name, _)| name == key).map(|(_, value)| value)
-    }
-
-    /// Forgets all history: a watch from before cannot go on.
-    pub fn compact(&self) {
-        self.call(async |client| {
-            let now = client.get("x", None).await?.header().expect("a header").revision();
-            client.compact(now, None).await.map(drop)
-        });
+        self.keys.options = ConnectOptions::new().with_user(user, password);
     }
 
     fn data(&self) -> PathBuf {
@@ -242,22 +181,17 @@ impl EtcdServer {
         });
     }
 
-    fn try_call<T>(
-        &self,
-        request: impl AsyncFnOnce(&mut Client) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let options = self.client_options.clone().unwrap_or_default();
-        let options = options.with_timeout(Duration::from_secs(10));
-        runtime.block_on(async {
-            let mut client = Client::connect([self.url()], Some(options)).await?;
-            request(&mut client).await
-        })
-    }
-
     fn signal(&self, signal: Signal) {
         let process = self.process.as_ref().expect("etcd runs");
         kill(Pid::from_raw(i32::try_from(process.id()).unwrap()), signal).unwrap();
+    }
+}
+
+impl std::ops::Deref for EtcdServer {
+    type Target = Keys;
+
+    fn deref(&self) -> &Keys {
+        &self.keys
     }
 }
 

@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod cni;
 pub mod disk;
 pub mod facts;
+pub mod keys;
 pub mod namespace;
 pub mod node;
 pub mod ping;

@@ -2,11 +2,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
 use nix::sys::signal::Signal;
 
+use super::keys::{Keys, Network};
 use super::node::{Node, Place, command};
 use super::process::{Process, lock};
 use super::wait::eventually;
@@ -16,6 +16,7 @@ const DATA: &str = "/var/lib/etcd";
 pub struct Store {
     pub node: Node,
     server: Mutex<Option<Process>>,
+    keys: Keys,
 }
 
 impl Store {
@@ -24,7 +25,11 @@ impl Store {
 
     /// Not running; see [`Store::start`].
     pub fn new(node: Node) -> Self {
-        Self { node, server: Mutex::default() }
+        let network = node.clone();
+        let network: Network = Box::new(move |task| {
+            network.with_namespace(|namespace| namespace.on_its_network(task));
+        });
+        Self { node, server: Mutex::default(), keys: Keys::new(Self::url(), network) }
     }
 
     pub fn url() -> String {
@@ -79,88 +84,15 @@ impl Store {
         self.wait_ready();
     }
 
-    /// Puts a value; gives the moment just before the request left.
-    pub fn put(&self, key: &str, value: impl Into<Vec<u8>> + Send) -> Instant {
-        let value = value.into();
-        self.timed(async |client| client.put(key, value, None).await.map(drop))
-    }
-
-    /// Deletes a key that is there; gives the moment just before the request left.
-    pub fn delete(&self, key: &str) -> Instant {
-        self.timed(async |client| {
-            let answer = client.delete(key, None).await?;
-            assert_eq!(answer.deleted(), 1, "{key} was there");
-            Ok(())
-        })
-    }
-
-    /// Keys below a prefix with their values, in the order of the keys.
-    pub fn list(&self, prefix: &str) -> Vec<(String, String)> {
-        self.call(async |client| {
-            let answer = client.get(prefix, Some(GetOptions::new().with_prefix())).await?;
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            Ok(answer.kvs().iter().map(|kv| (text(kv.key()), text(kv.value()))).collect())
-        })
-    }
-
-    pub fn get(&self, key: &str) -> Option<String> {
-        let found = self.list(key).into_iter().find(|(name, _)| name == key);
-        found.map(|(_, value)| value)
-    }
-
-    /// Puts a value if there is none; whether it did.
-    pub fn create(&self, key: &str, value: &str) -> bool {
-        self.call(async |client| {
-            let absent = Compare::version(key, CompareOp::Equal, 0);
-            let put = TxnOp::put(key, value, None);
-            Ok(client.txn(Txn::new().when([absent]).and_then([put])).await?.succeeded())
-        })
-    }
-
-    /// How often a key has been put since it was created.
-    pub fn version(&self, key: &str) -> i64 {
-        self.call(async |client| {
-            Ok(client.get(key, None).await?.kvs().first().map_or(0, |kv| kv.version()))
-        })
-    }
-
-    /// Forgets all history: a watch from before cannot go on.
-    pub fn compact(&self) {
-        self.call(async |client| {
-            let now = client.get("x", None).await?.header().expect("a header").revision();
-            client.compact(now, None).await.map(drop)
-        });
-    }
-
     fn server<T>(&self, use_it: impl FnOnce(&Process) -> T) -> T {
         use_it(lock(&self.server).as_ref().expect("etcd was started"))
     }
+}
 
-    fn timed(
-        &self,
-        request: impl AsyncFnOnce(&mut Client) -> Result<(), etcd_client::Error> + Send,
-    ) -> Instant {
-        self.call(async |client| {
-            // A connection is made by the first request on it.
-            client.get("x", None).await?;
-            let start = Instant::now();
-            request(client).await?;
-            Ok(start)
-        })
-    }
+impl std::ops::Deref for Store {
+    type Target = Keys;
 
-    fn call<T: Send>(
-        &self,
-        request: impl AsyncFnOnce(&mut Client) -> Result<T, etcd_client::Error> + Send,
-    ) -> T {
-        let work = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                let mut client = Client::connect([Self::url()], None).await?;
-                request(&mut client).await
-            })
-        };
-        let answer = self.node.with_namespace(|namespace| namespace.on_its_network(work));
-        answer.unwrap_or_else(|e| panic!("etcd: {e}"))
+    fn deref(&self) -> &Keys {
+        &self.keys
     }
 }
