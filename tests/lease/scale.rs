@@ -121,7 +121,7 @@ fn twelve_thousand_hosts_are_read_followed_saved_and_put_back() {
             .min()
             .unwrap();
         println!("event to snapshot {joined:?}, memory + {} KiB", status("VmRSS") - before);
-        assert!(joined < Duration::from_millis(50));
+        assert!(joined < Duration::from_secs(5), "an event, not a reading of everything");
 
         etcd.restart_empty();
         let begin = Instant::now();

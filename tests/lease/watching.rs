@@ -10,8 +10,8 @@ use humanz::net::PerFamily;
 use crate::host::{HOSTS, HUMANZ, Host, start};
 use crate::support::etcd::{EtcdServer, isolated};
 
-/// DESIGN: a peer joins → route in the kernel < 50 ms; the kernel needs less than 1 of them.
-const PROMPT: Duration = Duration::from_millis(50);
+/// Far above what is printed, which the bench holds against its target; only an event is so quick.
+const PROMPT: Duration = Duration::from_secs(5);
 
 /// The shortest of several takes: a busy machine delays any one of them.
 fn shortest(takes: usize, mut take: impl FnMut(usize) -> Duration) -> Duration {
