@@ -9,7 +9,7 @@ const WORKERS: usize = 8;
 const PODS: usize = 80;
 const BLOCK: usize = 40;
 /// Every pod comes and goes so often.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 pub fn measure(ground: &mut Ground, table: &mut Table) {
     let whom = [Who::Reference, Who::Floor, Who::Humanz];
