@@ -125,7 +125,7 @@ impl Keys {
         request: impl AsyncFnOnce(&mut Client) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let options = self.options.clone().with_timeout(Duration::from_secs(10));
+        let options = self.options.clone().with_timeout(Duration::from_secs(30));
         runtime.block_on(async {
             let mut client = Client::connect([&self.url], Some(options)).await?;
             request(&mut client).await
