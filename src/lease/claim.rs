@@ -190,7 +190,7 @@ fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<NodeName
     let pools = &own.network.pools;
     let own = &own.identity.name;
     let possible = |theirs: IpNetwork| {
-        pools.iter().any(|pool| choose::possible(pool, theirs)) && subnet::overlap(theirs, subnet)
+        subnet::overlap(theirs, subnet) && pools.iter().any(|pool| choose::possible(pool, theirs))
     };
     let has = |host: &NodeName| subnets_of(found, host).any(possible);
     let ours = subnets_of(found, own).any(|had| had == subnet);

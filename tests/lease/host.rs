@@ -72,6 +72,7 @@ pub struct Host {
     pub identity: Identity,
     pub attributes: Attributes,
     pub network: Network,
+    known: Option<Saved>,
     said: Arc<Said>,
     handle: Option<Handle>,
 }
@@ -85,7 +86,7 @@ struct Said {
 impl Host {
     pub fn launch(start: Start) -> Host {
         let (identity, attributes) = (start.identity.clone(), start.attributes.clone());
-        let network = start.network.clone();
+        let (network, known) = (start.network.clone(), start.known.clone());
         let said = Arc::new(Said::default());
         let to = Arc::clone(&said);
         let publish = move |update| {
@@ -93,7 +94,7 @@ impl Host {
             to.more.notify_all();
         };
         let handle = Some(registry::spawn(start, publish).unwrap());
-        Host { identity, attributes, network, said, handle }
+        Host { identity, attributes, network, known, said, handle }
     }
 
     /// Running, with its lease and its first snapshot.
@@ -107,20 +108,21 @@ impl Host {
         self.handle.as_ref().unwrap()
     }
 
-    /// A clean stop; what it knew last.
+    /// A clean stop; what it knew last: what it learned, else what it started with.
     pub fn stop(mut self) -> Saved {
         self.handle.take().unwrap().stop();
-        self.saved()
-    }
-
-    /// The agent is gone without a word (`kill -9`): nothing is revoked, as far as etcd can tell.
-    pub fn saved(&self) -> Saved {
-        Saved {
+        let updates = self.updates();
+        let lease = updates.iter().rev().find_map(|(_, update)| match update {
+            Update::Lease(lease) => Some(lease.clone()),
+            _ => None,
+        });
+        let learned = lease.zip(latest(&updates)).map(|(lease, (_, snapshot))| Saved {
             host: self.identity.name.clone(),
             machine_id: self.identity.machine_id.clone(),
-            lease: self.lease(),
-            snapshot: self.snapshot(),
-        }
+            lease,
+            snapshot,
+        });
+        learned.or(self.known.clone()).expect("it had a lease once")
     }
 
     /// Waits until what was said so far satisfies `probe`.
@@ -155,6 +157,16 @@ impl Host {
 
     pub fn subnet(&self) -> String {
         self.lease().subnets.v4.unwrap().to_string()
+    }
+
+    /// Every IPv4 subnet it ever had.
+    pub fn leases(&self) -> BTreeSet<String> {
+        let updates = self.updates();
+        let leases = updates.iter().filter_map(|(_, update)| match update {
+            Update::Lease(lease) => lease.subnets.v4.map(|subnet| subnet.to_string()),
+            _ => None,
+        });
+        leases.collect()
     }
 
     /// The first snapshot, waited for, or the latest.

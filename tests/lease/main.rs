@@ -17,6 +17,7 @@ mod support {
 mod access;
 mod adoption;
 mod allocation;
+mod chaos;
 mod host;
 mod hostile;
 mod loss;

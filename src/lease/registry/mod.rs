@@ -3,10 +3,10 @@
 //! It runs in a thread of its own, for ever: an etcd that cannot be reached is tried again, and
 //! nothing that was published is taken back because of it.
 //!
-//! - `client`: the calls that are needed, on several members; the only file that names the crate
-//! - `error`: why a call failed
+//! - `session`: read, claim, put back, watch
 //! - `liveness`: keeps the etcd lease of the sign of life
-//! - `session`: read, claim, restore, watch
+//! - `client`, `members`, `watch`: the calls that are needed, and who answers them; the only files
+//!   that name the etcd crate
 
 mod client;
 mod error;
