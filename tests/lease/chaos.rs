@@ -17,6 +17,7 @@ const HOSTS_IN_ALL: usize = 8;
 /// How long it goes on; etcd needs about half a second for a restart.
 const LONG: Duration = Duration::from_secs(20);
 
+#[allow(clippy::large_enum_variant, reason = "there are eight of them")]
 enum Agent {
     Runs(Host),
     Stopped(Saved),
