@@ -81,18 +81,28 @@ impl LockedStore<'_> {
         self.entry_at(&self.store.layout.owner(container_id, ifname))
     }
 
-    /// Every entry that has an owner, in the order of the file names.
+    /// Every entry that has an owner, in the order of the file names; at the end those that only
+    /// their addresses' files still tell of (somebody deleted the owner's by hand).
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub fn entries(&self) -> Result<Vec<Entry>, StoreError> {
-        let owners = self.store.layout.owners();
-        let mut names = names(&owners)?;
+        let layout = &self.store.layout;
+        let mut names = names(&layout.owners())?;
         names.sort();
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
-            entries.extend(self.entry_at(&owners.join(name))?);
+            entries.extend(self.entry_at(&layout.owners().join(name))?);
         }
+        let mut strays: Vec<Entry> = Vec::new();
+        for address in layout.addresses()? {
+            let Some(entry) = self.entry_at(&layout.address(address))? else { continue };
+            let known = strays.iter().any(|stray| stray.is_of(&entry.container_id, &entry.ifname));
+            if !known && !entry.is_unowned() && !self.has_owner_file(&entry)? {
+                strays.push(entry);
+            }
+        }
+        entries.extend(strays);
         Ok(entries)
     }
 
@@ -134,15 +144,12 @@ impl LockedStore<'_> {
         let mut released = Vec::new();
         let mut outcome = Ok(());
         for entry in self.entries()? {
-            if valid(&entry.container_id, &entry.ifname) {
-                continue;
-            }
-            match self.remove_entry(&entry) {
-                Ok(_) => released.push(entry),
-                Err(error) => outcome = Err(error),
-            }
+            let done = match valid(&entry.container_id, &entry.ifname) {
+                true => self.restore_owner_file(&entry),
+                false => self.remove_entry(&entry).map(|_| released.push(entry)),
+            };
+            outcome = done.and(outcome);
         }
-        released.extend(self.remove_strays()?);
         outcome.map(|()| released)
     }
 
@@ -174,22 +181,18 @@ impl LockedStore<'_> {
         Ok(freed)
     }
 
-    /// Removes addresses whose owner has no entry (somebody deleted it by hand); gives what they
-    /// said.
-    fn remove_strays(&self) -> Result<Vec<Entry>, StoreError> {
-        let layout = &self.store.layout;
-        let mut strays = Vec::new();
-        for address in layout.addresses()? {
-            let path = layout.address(address);
-            let Some(entry) = self.entry_at(&path)? else { continue };
-            let owner = layout.owner(&entry.container_id, &entry.ifname);
-            if !entry.is_unowned() && !exists(&owner)? {
-                log::warn!("address {address} freed: {} has no entry", entry.owner_text());
-                remove(&path)?;
-                strays.push(Entry { addresses: vec![address], ..entry });
-            }
+    fn has_owner_file(&self, entry: &Entry) -> Result<bool, StoreError> {
+        exists(&self.store.layout.owner(&entry.container_id, &entry.ifname))
+    }
+
+    /// Makes the owner's file of a stray entry again, so that a release finds it.
+    fn restore_owner_file(&self, entry: &Entry) -> Result<(), StoreError> {
+        if self.has_owner_file(entry)? {
+            return Ok(());
         }
-        Ok(strays)
+        log::warn!("the entry of {} was lost, and is restored", entry.owner_text());
+        let path = self.store.layout.owner(&entry.container_id, &entry.ifname);
+        self.store.layout.replace(&path, &entry.to_bytes())
     }
 
     /// Moves a file that is no entry, and every further name of it, out of the way.

@@ -210,15 +210,19 @@ fn a_temporary_file_left_by_a_killed_process_harms_nobody() {
 #[test]
 fn retain_releases_what_is_not_valid_and_nothing_else() {
     let fixture = Fixture::new();
-    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
-    for name in ["a", "b", "c"] {
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"]), set(&["fd00::/64"])]);
+    for name in ["a", "b", "c", "d"] {
         add(&store, name, &sets, &[]).unwrap();
     }
-    fs::remove_file(fixture.path("owners/c:eth0")).unwrap();
-    let released = store.lock(WAIT).unwrap().retain(|id, ifname| (id, ifname) == ("a", "eth0"));
+    for name in ["c", "d"] {
+        fs::remove_file(fixture.path(&format!("owners/{name}:eth0"))).unwrap();
+    }
+    let valid = |id: &str, ifname: &str| ["a", "d"].contains(&id) && ifname == "eth0";
+    let released = store.lock(WAIT).unwrap().retain(valid);
     let released: Vec<_> = released.unwrap().into_iter().map(|entry| entry.container_id).collect();
-    assert_eq!(released, ["b", "c"]);
-    assert_eq!(fixture.addresses(), ["10.1.2.2"], "the stray address of c goes as well");
+    assert_eq!(released, ["b", "c"], "also what only its addresses tell of");
+    assert_eq!(fixture.addresses(), ["10.1.2.2", "10.1.2.5", "fd00::2", "fd00::5"]);
+    assert_eq!(del(&store, "d"), ips(&["10.1.2.5", "fd00::5"]), "and a valid owner is known again");
 }
 
 #[test]
