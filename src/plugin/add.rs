@@ -35,13 +35,8 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let identity = identity(&conf.name, &add.attachment);
     let link_is_there = link_is_there(&rtnl, &identity)?;
     let store = claim::store(conf)?;
-    let claim = claim::reserve(&store, add, &sets, call.since_1970, link_is_there)?;
-    match (claim.replaced, link_is_there) {
-        (Some(former), _) => remove_former(&rtnl, &identity, bridge.index, &former)?,
-        (None, true) => return Err(attached_already(&identity)),
-        (None, false) => {}
-    }
-    let reservation = claim.reservation;
+    let bury = |former: &[IpAddr]| remove_former(&rtnl, &identity, bridge.index, former);
+    let reservation = claim::reserve(&store, add, &sets, call.since_1970, link_is_there, bury)?;
     let assigned = claim::assigned(&reservation, &sets, add);
     let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
     let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, &identity));
@@ -104,14 +99,6 @@ fn remove_former(
     messages.extend(attach::forget(bridge, addresses));
     let failed = |error| failure::internal(&format!("remove the dead interface {name}"), &error);
     rtnl.apply(&messages).map_err(failed)
-}
-
-/// Its interface is there although nothing is reserved for it: it may be alive.
-fn attached_already(identity: &Identity<'_>) -> CniError {
-    let (ifname, name) = (identity.ifname, identity.host_ifname());
-    claim::already_attached(format!(
-        "{ifname} is attached already, by interface {name}; DEL it first"
-    ))
 }
 
 /// The MAC that the pod's address names: whoever inherits the address inherits the MAC.

@@ -53,28 +53,22 @@ pub fn gateways(sets: &[RangeSet]) -> Vec<IpNetwork> {
     gateways
 }
 
-/// Fresh addresses for a pod.
-pub struct Claim<'s> {
-    /// The addresses.
-    pub reservation: Reservation<'s>,
-    /// The addresses of the dead attachment that it replaces, if there was one.
-    pub replaced: Option<Vec<IpAddr>>,
-}
-
 /// Claims the pod's addresses. `link_is_there`: its interface on the host exists.
 ///
 /// A former attachment of the same container and interface is replaced if it is dead: its
-/// interface on the host, or its namespace, is gone.
+/// interface on the host, or its namespace, is gone. `bury` removes what is left of it, given its
+/// addresses; only then are they released, so that the next call knows them if this one is killed.
 ///
 /// # Errors
-/// Codes 100 (exhausted), 101 (requested addresses), 102 (attached already), 11, 5.
+/// Those of `bury`; codes 100 (exhausted), 101 (requested addresses), 102 (attached already), 11, 5.
 pub fn reserve<'s>(
     store: &'s Store,
     add: &Add,
     sets: &[RangeSet],
     since_1970: Duration,
     link_is_there: bool,
-) -> Result<Claim<'s>, CniError> {
+    bury: impl FnOnce(&[IpAddr]) -> Result<(), CniError>,
+) -> Result<Reservation<'s>, CniError> {
     let owner = Owner {
         container_id: add.attachment.container_id.to_string(),
         ifname: add.attachment.ifname.to_string(),
@@ -84,18 +78,25 @@ pub fn reserve<'s>(
     };
     let requested: Vec<_> = add.wishes.ips.iter().map(IpNetwork::ip).collect();
     let locked = store.lock(LOCK_WAIT).map_err(|error| failure::of_store(&error))?;
-    let (outcome, replaced) = match locked.reserve(&owner, sets, &requested) {
+    let outcome = match locked.reserve(&owner, sets, &requested) {
         Err(StoreError::Duplicate(former)) if is_dead(&former, link_is_there) => {
+            bury(&former.addresses)?;
             let locked = store.lock(LOCK_WAIT).map_err(|error| failure::of_store(&error))?;
             let released = locked.release(&owner.container_id, &owner.ifname);
             released.map_err(|error| failure::of_store(&error))?;
             log::info!("replaced the dead attachment of {}", former.owner_text());
-            (locked.reserve(&owner, sets, &requested), Some(former.addresses))
+            locked.reserve(&owner, sets, &requested)
         }
-        outcome => (outcome, None),
+        // Nothing is reserved for an interface that is there: it may be alive.
+        Ok(_undone) if link_is_there => {
+            return Err(already_attached(format!(
+                "{} is attached already, although no address is reserved for it; DEL it first",
+                owner.ifname
+            )));
+        }
+        outcome => outcome,
     };
-    let reservation = outcome.map_err(|error| failure::of_store(&error))?;
-    Ok(Claim { reservation, replaced })
+    outcome.map_err(|error| failure::of_store(&error))
 }
 
 /// `reservation`'s addresses with prefix lengths and gateways: those of the ranges they come from;

@@ -11,12 +11,12 @@ use super::frame::Call;
 use super::{claim, del, flows, identity};
 use crate::cni::error::CniError;
 use crate::cni::request::Gc;
-use crate::ipam::{Entry, Store};
+use crate::ipam::Store;
 use crate::linux::link::{self, Change, Link, Which};
 use crate::linux::netlink::Message;
 use crate::linux::rtnl::Rtnl;
 use crate::net::IfName;
-use crate::plan::pod::is_of_network;
+use crate::plan::pod::{Identity, is_of_network};
 
 /// The link group that dying links are put into: `hzgc`. A link dies in 20 ms, a group as well.
 const DYING: u32 = u32::from_be_bytes(*b"hzgc");
@@ -36,16 +36,17 @@ pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
         problems.note(remove(&rtnl, &links, &stale));
     }
     let store = claim::store(&gc.conf)?;
-    let released = problems.note(release(&rtnl, &store, gc)).unwrap_or_default();
-    let addresses: Vec<IpAddr> = released.into_iter().flat_map(|entry| entry.addresses).collect();
-    if !addresses.is_empty() {
-        call.line.fact("reservations", addresses.len());
-    }
+    let owners = problems.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
+    let dead = problems.note(dead(&store, &owners)).unwrap_or_default();
     if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
-        let forgotten = rtnl.apply(&forget(bridge.index, &addresses));
+        let forgotten = rtnl.apply(&forget(bridge.index, &dead));
         problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
     }
-    flows::forget(&addresses);
+    flows::forget(&dead);
+    let released = problems.note(release(&store, &owners)).unwrap_or_default();
+    if released > 0 {
+        call.line.fact("reservations", released);
+    }
     problems.into_result()
 }
 
@@ -76,24 +77,46 @@ fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), CniError> 
     rtnl.apply(&marks.chain([delete]).collect::<Vec<Message>>()).map_err(failed)
 }
 
-/// Releases what no valid attachment and no link that is still there owns.
-fn release(rtnl: &Rtnl, store: &Store, gc: &Gc) -> Result<Vec<Entry>, CniError> {
-    let Some(locked) = del::locked(store)? else { return Ok(Vec::new()) };
-    let network = &gc.conf.name;
-    let alive = |container_id: &str, ifname: &str| {
-        gc.valid.iter().any(|valid| {
+/// Who may own addresses: valid attachments, and those whose link could not be removed.
+#[derive(Default)]
+enum Owners<'a> {
+    /// Nobody could tell, so everybody.
+    #[default]
+    Anybody,
+    /// These.
+    Of { gc: &'a Gc, links: BTreeSet<IfName> },
+}
+
+impl<'a> Owners<'a> {
+    fn observe(rtnl: &Rtnl, gc: &'a Gc) -> Result<Owners<'a>, CniError> {
+        let links = rtnl.links(None);
+        let links = links.map_err(|error| failure::internal("list the interfaces", &error))?;
+        Ok(Owners::Of { gc, links: links.into_iter().map(|link| link.name).collect() })
+    }
+
+    /// `ifname` is empty for a reservation that an old plugin made without it.
+    fn include(&self, container_id: &str, ifname: &str) -> bool {
+        let Owners::Of { gc, links } = self else { return true };
+        let network = gc.conf.name.as_str();
+        let valid = gc.valid.iter().any(|valid| {
             let same_ifname = ifname.is_empty() || valid.ifname.as_str() == ifname;
             valid.container_id.as_str() == container_id && same_ifname
-        })
-    };
-    let links = rtnl.links(None);
-    let links = links.map_err(|error| failure::internal("list the interfaces", &error))?;
-    let still_there: BTreeSet<IfName> = links.into_iter().map(|link| link.name).collect();
-    let linked = |container_id: &str, ifname: &str| {
-        let identity =
-            crate::plan::pod::Identity { network: network.as_str(), container_id, ifname };
-        still_there.contains(&identity.host_ifname())
-    };
-    let released = locked.retain(|id, ifname| alive(id, ifname) || linked(id, ifname));
-    released.map_err(|error| failure::of_store(&error))
+        });
+        valid || links.contains(&Identity { network, container_id, ifname }.host_ifname())
+    }
+}
+
+/// The addresses that nobody owns any more.
+fn dead(store: &Store, owners: &Owners<'_>) -> Result<Vec<IpAddr>, CniError> {
+    let Some(locked) = del::locked(store)? else { return Ok(Vec::new()) };
+    let entries = locked.entries().map_err(|error| failure::of_store(&error))?;
+    let dead = entries.into_iter().filter(|of| !owners.include(&of.container_id, &of.ifname));
+    Ok(dead.flat_map(|entry| entry.addresses).collect())
+}
+
+/// Releases them; gives how many attachments they belonged to.
+fn release(store: &Store, owners: &Owners<'_>) -> Result<usize, CniError> {
+    let Some(locked) = del::locked(store)? else { return Ok(0) };
+    let released = locked.retain(|container_id, ifname| owners.include(container_id, ifname));
+    Ok(released.map_err(|error| failure::of_store(&error))?.len())
 }
