@@ -17,9 +17,8 @@ const HOSTS_IN_ALL: usize = 8;
 /// How long it goes on; etcd needs about half a second for a restart.
 const LONG: Duration = Duration::from_secs(20);
 
-#[allow(clippy::large_enum_variant, reason = "there are eight of them")]
 enum Agent {
-    Runs(Host),
+    Runs(Box<Host>),
     Stopped(Saved),
 }
 
@@ -30,8 +29,10 @@ fn whatever_happens_every_host_keeps_its_own_subnet() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let names: Vec<_> = (1..=HOSTS_IN_ALL).map(|n| format!("h{n}")).collect();
-        let mut agents: Vec<_> =
-            names.iter().map(|name| Agent::Runs(Host::launch(start(&etcd, name)))).collect();
+        let mut agents: Vec<_> = names
+            .iter()
+            .map(|name| Agent::Runs(Box::new(Host::launch(start(&etcd, name)))))
+            .collect();
         let mut subnets = BTreeMap::new();
         for agent in &agents {
             let Agent::Runs(host) = agent else { unreachable!("all run") };
@@ -64,7 +65,7 @@ fn whatever_happens_every_host_keeps_its_own_subnet() {
                         Agent::Stopped(known) => {
                             let mut start = start(&etcd, known.host.as_str());
                             start.known = Some(known);
-                            Agent::Runs(Host::launch(start))
+                            Agent::Runs(Box::new(Host::launch(start)))
                         }
                     });
                 }
@@ -74,7 +75,7 @@ fn whatever_happens_every_host_keeps_its_own_subnet() {
             if let Agent::Stopped(known) = agent {
                 let mut start = start(&etcd, known.host.as_str());
                 start.known = Some(known.clone());
-                *agent = Agent::Runs(Host::launch(start));
+                *agent = Agent::Runs(Box::new(Host::launch(start)));
             }
         }
         eventually("etcd says what it said", SOON, || {

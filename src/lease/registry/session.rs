@@ -29,7 +29,7 @@ const AT_ONCE: usize = 100;
 
 /// How long a host that knows nothing leaves an empty etcd alone. Much longer than [`RETRY`], so that
 /// a survivor of a loss of data has put the keys back before a new host takes one of the subnets.
-const GRACE: Duration = Duration::from_millis(1500);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How long a fresh subnet is held back if there are hosts of the Python agent, which take a number
 /// and write their key in two steps.
