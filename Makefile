@@ -31,6 +31,7 @@ bench: build ## humanz, the reference plugins and the kernel's own price, in one
 lint: ## format, clippy, licences
 	@packaging/deps test
 	$(CARGO) fmt --check
+	$(CARGO) fetch --quiet --locked # for the licences of all platforms
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --offline check licenses bans sources; fi

@@ -53,7 +53,7 @@ fn allowed(deny_toml: &str) -> Vec<String> {
 /// Name and licence expression of every package but our own.
 fn packages() -> Vec<(String, String)> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline", "--locked"])
+        .args(["metadata", "--format-version", "1", "--locked"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("run cargo metadata");
