@@ -39,21 +39,60 @@ impl Report {
         self.carry_out(changes.iter().map(Describe::line).collect(), apply);
     }
 
+    /// Carries out changes that `apply` makes one by one: an outcome for each, in their order, or
+    /// the one reason why it cannot say. Of very many only the first are logged one by one at info.
+    pub fn apply_each<E: Into<anyhow::Error>>(
+        &mut self,
+        changes: &[impl Describe],
+        apply: impl FnOnce() -> Result<Vec<Result<(), E>>, E>,
+    ) {
+        let lines: Vec<Line> = changes.iter().map(Describe::line).collect();
+        if self.dry || lines.is_empty() {
+            return self.lines.extend(lines);
+        }
+        let outcomes = match apply() {
+            Ok(outcomes) => outcomes,
+            Err(error) => return self.not_done(&lines, error.into()),
+        };
+        let mut done = Vec::with_capacity(lines.len());
+        for (line, outcome) in lines.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => done.push(line),
+                Err(error) => self.not_done(&[line], error.into()),
+            }
+        }
+        Self::done(&done);
+    }
+
     fn carry_out<E: Into<anyhow::Error>>(
         &mut self,
         lines: Vec<Line>,
         apply: impl FnOnce() -> Result<(), E>,
     ) {
-        let done = if self.dry { Ok(()) } else { apply().map_err(Into::into) };
-        if let Err(error) = done {
-            let error: anyhow::Error = error;
-            let attempts: Vec<String> = lines.iter().map(Line::attempt).collect();
-            return self.failed(format!("{}: {error:#}", attempts.join(", ")));
+        if self.dry {
+            return self.lines.extend(lines);
         }
-        if !self.dry {
-            lines.iter().for_each(|line| log::info!("{}", line.past()));
+        match apply() {
+            Ok(()) => Self::done(&lines),
+            Err(error) => self.not_done(&lines, error.into()),
         }
-        self.lines.extend(lines);
+    }
+
+    fn done(lines: &[Line]) {
+        let (first, rest) = lines.split_at(lines.len().min(LINES));
+        first.iter().for_each(|line| log::info!("{}", line.past()));
+        rest.iter().for_each(|line| log::debug!("{}", line.past()));
+        if !rest.is_empty() {
+            log::info!("{} more changes of this kind (RUST_LOG=debug shows each)", rest.len());
+        }
+    }
+
+    fn not_done(&mut self, lines: &[Line], error: anyhow::Error) {
+        let mut attempts: Vec<String> = lines.iter().take(LINES).map(Line::attempt).collect();
+        if lines.len() > LINES {
+            attempts.push(format!("{} more", lines.len() - LINES));
+        }
+        self.failed(format!("{}: {error:#}", attempts.join(", ")));
     }
 
     /// Something that could not be looked at or done.
@@ -61,7 +100,7 @@ impl Report {
         self.failures.push(what.to_string());
     }
 
-    /// The changes, in order.
+    /// What a dry run would change, in order.
     pub fn lines(&self) -> &[Line] {
         &self.lines
     }
@@ -93,7 +132,7 @@ impl Standing {
     }
 }
 
-/// How many lines of one kind are written at once; with many hosts a fault can concern them all.
+/// How many lines of one kind are written at once: a change or a fault can concern all hosts.
 const LINES: usize = 20;
 
 fn tell<'a>(level: log::Level, prefix: &str, mut texts: impl Iterator<Item = &'a String>) {
@@ -103,5 +142,47 @@ fn tell<'a>(level: log::Level, prefix: &str, mut texts: impl Iterator<Item = &'a
     let more = texts.count();
     if more > 0 {
         log::log!(level, "{prefix}{more} more of this kind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Route(u32);
+
+    impl Describe for Route {
+        fn line(&self) -> Line {
+            Line::added(format!("route {}", self.0))
+        }
+    }
+
+    fn routes(count: u32) -> Vec<Route> {
+        (0..count).map(Route).collect()
+    }
+
+    #[test]
+    fn a_change_that_failed_is_told_with_its_own_reason() {
+        let mut report = Report::new(false);
+        let outcomes = || Ok(vec![Ok(()), Err(anyhow::anyhow!("no way")), Ok(())]);
+        report.apply_each(&routes(3), outcomes);
+        assert_eq!(report.failures(), ["add route 1: no way"]);
+    }
+
+    #[test]
+    fn of_many_changes_that_fail_together_the_first_are_named() {
+        let mut report = Report::new(false);
+        report.apply_each(&routes(10_000), || Err(anyhow::anyhow!("no socket")));
+        let [failure] = report.failures() else { panic!("one reason, one failure") };
+        assert!(failure.starts_with("add route 0, add route 1, "), "{failure}");
+        assert!(failure.ends_with("add route 19, 9980 more: no socket"), "{failure}");
+    }
+
+    #[test]
+    fn a_dry_run_notes_every_change_and_makes_none() {
+        let mut report = Report::new(true);
+        let apply = || -> anyhow::Result<Vec<anyhow::Result<()>>> { panic!("a dry run") };
+        report.apply_each(&routes(50), apply);
+        assert_eq!(report.lines().len(), 50);
     }
 }

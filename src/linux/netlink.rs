@@ -94,12 +94,33 @@ impl NetlinkSocket {
         };
         let mut first = None;
         for (number, chunk) in messages.chunks(at_once).enumerate() {
-            if let Some(refused) = self.transact_chunk(chunk)? {
+            if let Some(refused) = self.transact_chunk(chunk)?.into_iter().next() {
                 let index = number * at_once + refused.index;
                 first.get_or_insert(Refused { index, ..refused });
             }
         }
         first.map_or(Ok(()), |refused| Err(refused.into()))
+    }
+
+    /// As [`NetlinkSocket::transact`] of rtnetlink messages, all of them acknowledged, with an
+    /// outcome for each, in their order.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`], [`NetlinkError::Malformed`]: how far it came is not known.
+    pub fn transact_each(
+        &self,
+        messages: &[Message],
+    ) -> Result<Vec<Result<(), NetlinkError>>, NetlinkError> {
+        let mut outcomes = Vec::with_capacity(messages.len());
+        for chunk in messages.chunks(MESSAGES_AT_ONCE) {
+            let first = outcomes.len();
+            outcomes.extend(chunk.iter().map(|_| Ok(())));
+            for refused in self.transact_chunk(chunk)? {
+                let index = first + refused.index;
+                outcomes[index] = Err(Refused { index, ..refused }.into());
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Asks for one thing and reads the one answer.
@@ -179,21 +200,21 @@ impl NetlinkSocket {
         }
     }
 
-    /// Sends the messages and gives the first refusal.
-    fn transact_chunk(&self, messages: &[Message]) -> Result<Option<Refused>, NetlinkError> {
+    /// Sends the messages and gives the refusals, as they come.
+    fn transact_chunk(&self, messages: &[Message]) -> Result<Vec<Refused>, NetlinkError> {
         let base = self.number(messages.len() as u32);
         let mut bytes = Vec::new();
         for (message, sequence) in messages.iter().zip(base..) {
             let ack = if message.acked { NlmF::ACK } else { NlmF::empty() };
             bytes.extend(message.encode(sequence, ack)?);
         }
+        let mut refusals = Vec::new();
         if bytes.is_empty() {
-            return Ok(None);
+            return Ok(refusals);
         }
         self.send(&bytes)?;
 
         let mut waiting = messages.iter().filter(|message| message.acked).count();
-        let mut first: Option<Refused> = None;
         let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
         while waiting > 0 {
             for reply in self.receive(&mut buffer)? {
@@ -206,17 +227,17 @@ impl NetlinkSocket {
                     Verdict::Done => {}
                     Verdict::Refused(errno, _) if message.tolerated.contains(&errno) => {}
                     Verdict::Refused(errno, text) => {
-                        first.get_or_insert(refusal(message, index, errno, text));
+                        refusals.push(refusal(message, index, errno, text));
                         if !message.acked {
                             // Begin or end of a transaction: no acknowledgement follows for sure.
-                            return Ok(first);
+                            return Ok(refusals);
                         }
                     }
                 }
                 waiting -= usize::from(message.acked);
             }
         }
-        Ok(first)
+        Ok(refusals)
     }
 
     /// The first of `count` fresh sequence numbers; never 0, the number of notifications.

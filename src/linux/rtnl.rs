@@ -32,6 +32,18 @@ impl Rtnl {
         self.socket.transact(messages)
     }
 
+    /// Carries out all messages and says for each, in their order, whether it was done: for many
+    /// that do not depend on each other. Sent 128 at once.
+    ///
+    /// # Errors
+    /// The talk itself failed; how far it came is not known.
+    pub fn apply_each(
+        &self,
+        messages: &[Message],
+    ) -> Result<Vec<Result<(), NetlinkError>>, NetlinkError> {
+        self.socket.transact_each(messages)
+    }
+
     /// The link of that name.
     ///
     /// # Errors

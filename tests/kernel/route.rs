@@ -34,6 +34,32 @@ fn a_refusal_names_its_message_and_the_kernels_words() {
     });
 }
 
+/// More than go into one send: refused ones in the first and in the last of them.
+#[test]
+fn each_of_many_routes_has_its_own_outcome() {
+    in_namespace(|rtnl| {
+        let bridge = bridge(rtnl, "br0");
+        rtnl.apply(&[address::add(bridge.index, net("192.0.2.1/24"))]).unwrap();
+        let gateway =
+            |number: u32| if matches!(number, 3 | 299) { "203.0.113.1" } else { "192.0.2.7" };
+        let to = |number: u32| net(&format!("10.1.{}.{}/32", number / 256, number % 256));
+        let route = |number| Route::via(to(number), ip(gateway(number)), bridge.index);
+        let messages: Vec<_> = (0..300).map(|number| route::add(&route(number))).collect();
+        let outcomes = rtnl.apply_each(&messages).unwrap();
+        let refused = (0..).zip(outcomes).filter_map(|(number, done)| Some((number, done.err()?)));
+        let refused: Vec<(u32, String)> =
+            refused.map(|(number, error)| (number, error.to_string())).collect();
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert!(refused[0].0 == 3 && refused[0].1.contains("add route 10.1.0.3/32"), "{refused:?}");
+        assert!(refused[1].0 == 299 && refused[1].1.contains("invalid gateway"), "{refused:?}");
+        assert_eq!(rtnl.routes(route::PROTOCOL).unwrap().len(), 298);
+        let again: Vec<_> = messages.into_iter().map(|add| add.tolerating(Errno::EEXIST)).collect();
+        let outcomes = rtnl.apply_each(&again).unwrap();
+        assert_eq!(outcomes.iter().filter(|done| done.is_err()).count(), 2, "EEXIST is tolerated");
+        assert_eq!(rtnl.apply_each(&[]).unwrap().len(), 0);
+    });
+}
+
 #[test]
 fn routes_bear_our_mark_in_both_families() {
     in_namespace(|rtnl| {

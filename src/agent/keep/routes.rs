@@ -1,8 +1,10 @@
 //! Keeps the routes to other hosts.
 
+use nix::errno::Errno;
+
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
-use crate::linux::netlink::NetlinkError;
+use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::route::{self, Route};
 use crate::linux::rtnl::Rtnl;
 use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes};
@@ -15,21 +17,15 @@ pub fn keep(pass: &Pass<'_>, wanted: &Routes, report: &mut Report) {
         Ok(found) => found,
         Err(error) => return report.failed(format!("list routes: {error}")),
     };
-    for change in changes(wanted, &found) {
-        if pass.in_sync || !matches!(change, Change::Remove(_)) {
-            report.apply(&change, || apply(rtnl, &change));
-        }
-    }
+    let mut changes = changes(wanted, &found);
+    changes.retain(|change| pass.in_sync || !matches!(change, Change::Remove(_)));
+    apply(rtnl, &changes, report);
 }
 
 /// Removes every route that bears our mark.
 pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
     match found(rtnl) {
-        Ok(found) => {
-            for change in changes(&Routes::new(), &found) {
-                report.apply(&change, || apply(rtnl, &change));
-            }
-        }
+        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), report),
         Err(error) => report.failed(format!("list routes: {error}")),
     }
 }
@@ -46,8 +42,13 @@ fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
 }
 
-fn apply(rtnl: &Rtnl, change: &Change) -> Result<(), NetlinkError> {
-    let message = match change {
+fn apply(rtnl: &Rtnl, changes: &[Change], report: &mut Report) {
+    let messages = || changes.iter().map(message).collect::<Vec<Message>>();
+    report.apply_each(changes, || rtnl.apply_each(&messages()));
+}
+
+fn message(change: &Change) -> Message {
+    match change {
         Change::Add(to, hop) => route::add(&Route::via(*to, hop.via, hop.device)),
         Change::Replace(to, hop) => route::replace(&Route::via(*to, hop.via, hop.device)),
         Change::Remove(found) => {
@@ -58,8 +59,7 @@ fn apply(rtnl: &Rtnl, change: &Change) -> Result<(), NetlinkError> {
                 priority: found.priority,
                 ..Route::to(found.destination)
             })
-            .tolerating(nix::errno::Errno::ESRCH)
+            .tolerating(Errno::ESRCH)
         }
-    };
-    rtnl.apply(&[message])
+    }
 }
