@@ -1,17 +1,21 @@
 //! ADD: plugs a pod into the bridge.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
 use super::attach::{self, Site};
+use super::done::Done;
 use super::frame::Call;
 use super::{bridge, claim, failure, flows, identity, masquerade, netns};
 use crate::cni;
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
-use crate::linux::link::{self, Port, Which};
+use crate::ipam::{RangeSet, Reservation, Store};
+use crate::linux::link::{self, Link, Port, Which};
+use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
 use crate::plan::pod::{Assigned, Attachment, Identity, kernel_route, routes};
@@ -24,50 +28,121 @@ const POD_INTERFACE: usize = 2;
 /// # Errors
 /// Every code of [`crate::cni::error::code`] but those of the other verbs.
 pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
-    let conf = &add.conf;
-    let sets = claim::sets(conf)?;
-    let netns = netns::open(&add.netns)?;
-    let gateways = claim::gateways(&sets);
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
-    let bridge = bridge::ready(&rtnl, conf, &gateways)?;
-    masquerade::ensure(conf, &sets)?;
-
-    let identity = identity(&conf.name, &add.attachment);
-    let link_is_there = link_is_there(&rtnl, &identity)?;
-    let store = claim::store(conf)?;
-    let bury = |former: &[IpAddr]| remove_former(&rtnl, &identity, bridge.index, former);
-    let reservation = claim::reserve(&store, add, &sets, call.since_1970, link_is_there, bury)?;
-    let assigned = claim::assigned(&reservation, &sets, add);
-    let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
-    let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, &identity));
-    let wanted = Attachment {
-        host_ifname: identity.host_ifname(),
-        host_mac: Some(identity.host_mac()),
-        port: Port { hairpin: conf.hairpin_mode, isolated: conf.port_isolation },
-        ifname: add.attachment.ifname.clone(),
-        mac: Some(mac),
-        addresses: assigned.iter().map(|assigned| assigned.address).collect(),
-        routes: told.iter().map(|route| kernel_route(route, &assigned)).collect(),
-    };
-    let site = Site {
-        rtnl: &rtnl,
-        bridge: &bridge,
-        netns: &netns,
-        netns_path: &add.netns.path,
-        mtu: conf.mtu.unwrap_or(bridge.mtu),
-        alias: identity.alias(add.args.pod().as_deref()),
-        is_gateway: conf.is_gateway,
-    };
-    let attached = flows::forgotten_during(reservation.addresses(), || {
-        attach::attach(&site, &wanted, identity.host_mac(), mac)
-    })?;
-    let addresses: Vec<String> = reservation.addresses().iter().map(IpAddr::to_string).collect();
+    let store = claim::store(&add.conf)?;
+    let ground = Ground::observe(add, &rtnl)?;
+    let reservation = ground.reserve(add, &store, call.since_1970)?;
+    let assigned = claim::assigned(&reservation, &ground.sets, add);
+    let plan = Plan::new(add, &ground, assigned);
+    let addresses = reservation.addresses().to_vec();
+    let mut done = Done::default();
+    done.hold(reservation);
+    done.hold(flows::forgotten_during(&addresses, || attach::attach(&plan.site, &plan.wanted))?);
+    let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));
-    let result = result(add, &site, &wanted, &assigned, told).to_json(conf.version)?;
+    let result = plan.result(add).to_json(add.conf.version)?;
     call.print(&result)?;
-    attached.keep();
-    reservation.commit();
+    done.keep();
     Ok(())
+}
+
+/// The host as it was found, with what all pods share made ready.
+struct Ground<'a> {
+    rtnl: &'a Rtnl,
+    netns: NetNs,
+    bridge: Link,
+    sets: Vec<RangeSet>,
+    identity: Identity<'a>,
+    link_is_there: bool,
+}
+
+impl<'a> Ground<'a> {
+    fn observe(add: &'a Add, rtnl: &'a Rtnl) -> Result<Ground<'a>, CniError> {
+        let conf = &add.conf;
+        let sets = claim::sets(conf)?;
+        let netns = netns::open(&add.netns)?;
+        let bridge = bridge::ready(rtnl, conf, &claim::gateways(&sets))?;
+        masquerade::ensure(conf, &sets)?;
+        let identity = identity(&conf.name, &add.attachment);
+        let link_is_there = link_is_there(rtnl, &identity)?;
+        Ok(Ground { rtnl, netns, bridge, sets, identity, link_is_there })
+    }
+
+    /// Claims the pod's addresses; what a dead attachment of its name left is removed before.
+    fn reserve<'s>(
+        &self,
+        add: &Add,
+        store: &'s Store,
+        since_1970: Duration,
+    ) -> Result<Reservation<'s>, CniError> {
+        let bury =
+            |former: &[IpAddr]| remove_former(self.rtnl, &self.identity, self.bridge.index, former);
+        claim::reserve(store, add, &self.sets, since_1970, self.link_is_there, bury)
+    }
+}
+
+/// What is to be made, and what the runtime is told of it.
+struct Plan<'a> {
+    site: Site<'a>,
+    wanted: Attachment,
+    assigned: Vec<Assigned>,
+    told: Vec<cni::Route>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(add: &'a Add, ground: &'a Ground<'a>, assigned: Vec<Assigned>) -> Plan<'a> {
+        let (conf, identity) = (&add.conf, &ground.identity);
+        let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
+        let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, identity));
+        let wanted = Attachment {
+            host_ifname: identity.host_ifname(),
+            host_mac: Some(identity.host_mac()),
+            port: Port { hairpin: conf.hairpin_mode, isolated: conf.port_isolation },
+            ifname: add.attachment.ifname.clone(),
+            mac: Some(mac),
+            addresses: assigned.iter().map(|assigned| assigned.address).collect(),
+            routes: told.iter().map(|route| kernel_route(route, &assigned)).collect(),
+        };
+        let site = Site {
+            rtnl: ground.rtnl,
+            bridge: &ground.bridge,
+            netns: &ground.netns,
+            netns_path: &add.netns.path,
+            host_mac: identity.host_mac(),
+            mac,
+            mtu: conf.mtu.unwrap_or(ground.bridge.mtu),
+            alias: identity.alias(add.args.pod().as_deref()),
+            is_gateway: conf.is_gateway,
+        };
+        Plan { site, wanted, assigned, told }
+    }
+
+    /// What the runtime is told.
+    fn result(&self, add: &Add) -> CniResult {
+        let (site, wanted) = (&self.site, &self.wanted);
+        let interface = |name: &IfName, mac: Option<Mac>, mtu, sandbox: Option<&str>| Interface {
+            name: name.to_string(),
+            mac: mac.map(|mac| mac.to_string()),
+            mtu: Some(mtu),
+            sandbox: sandbox.map(str::to_owned),
+            ..Interface::default()
+        };
+        let ip = |assigned: &Assigned| IpConfig {
+            address: assigned.address,
+            gateway: assigned.gateway,
+            interface: Some(POD_INTERFACE),
+        };
+        CniResult {
+            interfaces: vec![
+                interface(&site.bridge.name, site.bridge.mac, site.bridge.mtu, None),
+                interface(&wanted.host_ifname, wanted.host_mac, site.mtu, None),
+                interface(&wanted.ifname, wanted.mac, site.mtu, Some(&add.netns.path)),
+            ],
+            ips: self.assigned.iter().map(ip).collect(),
+            routes: self.told.clone(),
+            dns: add.conf.dns.clone(),
+        }
+    }
 }
 
 /// The host's end of the attachment exists already.
@@ -105,36 +180,4 @@ fn remove_former(
 fn own_mac(assigned: &[Assigned], identity: &Identity<'_>) -> Mac {
     let first = assigned.first().map(|assigned| Mac::of_address(assigned.address.ip()));
     first.unwrap_or_else(|| identity.pod_mac())
-}
-
-/// What the runtime is told.
-fn result(
-    add: &Add,
-    site: &Site<'_>,
-    wanted: &Attachment,
-    assigned: &[Assigned],
-    routes: Vec<cni::Route>,
-) -> CniResult {
-    let interface = |name: &IfName, mac: Option<Mac>, mtu, sandbox: Option<&str>| Interface {
-        name: name.to_string(),
-        mac: mac.map(|mac| mac.to_string()),
-        mtu: Some(mtu),
-        sandbox: sandbox.map(str::to_owned),
-        ..Interface::default()
-    };
-    let ip = |assigned: &Assigned| IpConfig {
-        address: assigned.address,
-        gateway: assigned.gateway,
-        interface: Some(POD_INTERFACE),
-    };
-    CniResult {
-        interfaces: vec![
-            interface(&site.bridge.name, site.bridge.mac, site.bridge.mtu, None),
-            interface(&wanted.host_ifname, wanted.host_mac, site.mtu, None),
-            interface(&wanted.ifname, wanted.mac, site.mtu, Some(&add.netns.path)),
-        ],
-        ips: assigned.iter().map(ip).collect(),
-        routes,
-        dns: add.conf.dns.clone(),
-    }
 }

@@ -27,6 +27,10 @@ pub struct Site<'a> {
     pub netns: &'a NetNs,
     /// Its path as the runtime calls it.
     pub netns_path: &'a str,
+    /// The MAC of the host's end.
+    pub host_mac: Mac,
+    /// The MAC of the pod's end.
+    pub mac: Mac,
     /// Bytes, of both ends.
     pub mtu: u32,
     /// The alias of the host's end.
@@ -39,7 +43,7 @@ pub struct Site<'a> {
 #[must_use = "an attachment that is dropped is undone"]
 pub struct Attached<'a> {
     rtnl: &'a Rtnl,
-    name: &'a IfName,
+    name: IfName,
     bridge: u32,
     neighbours: Vec<IpAddr>,
     kept: bool,
@@ -57,7 +61,7 @@ impl Drop for Attached<'_> {
         if self.kept {
             return;
         }
-        let mut messages = vec![link::delete(Which::Name(self.name)).tolerating(Errno::ENODEV)];
+        let mut messages = vec![link::delete(Which::Name(&self.name)).tolerating(Errno::ENODEV)];
         messages.extend(forget(self.bridge, &self.neighbours));
         if let Err(error) = self.rtnl.apply(&messages) {
             log::error!("undo: {error}");
@@ -65,25 +69,20 @@ impl Drop for Attached<'_> {
     }
 }
 
-/// Makes what `wanted` says; `host_mac` and `mac` are the MACs of the two ends.
+/// Makes what `wanted` says.
 ///
 /// The caller has seen that there is no link of the host's name: the messages that follow the one
 /// that makes it find it by that name.
 ///
 /// # Errors
 /// Code 999 with the kernel's words; nothing of it is left then.
-pub fn attach<'a>(
-    site: &Site<'a>,
-    wanted: &'a Attachment,
-    host_mac: Mac,
-    mac: Mac,
-) -> Result<Attached<'a>, CniError> {
+pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, CniError> {
     let veth = Veth {
         host: &wanted.host_ifname,
-        host_mac,
+        host_mac: site.host_mac,
         master: site.bridge.index,
         pod: &wanted.ifname,
-        pod_mac: mac,
+        pod_mac: site.mac,
         netns: site.netns.file().as_raw_fd(),
         mtu: site.mtu,
     };
@@ -101,7 +100,7 @@ pub fn attach<'a>(
     ];
     let mut attached = Attached {
         rtnl: site.rtnl,
-        name,
+        name: name.clone(),
         bridge: site.bridge.index,
         neighbours: Vec::new(),
         kept: false,
@@ -118,7 +117,7 @@ pub fn attach<'a>(
     if site.is_gateway {
         let addresses = wanted.addresses.iter().map(|address| address.ip());
         let known =
-            addresses.clone().map(|address| neighbour::set(site.bridge.index, address, mac));
+            addresses.clone().map(|address| neighbour::set(site.bridge.index, address, site.mac));
         let known: Vec<Message> = known.collect();
         attached.neighbours = addresses.collect();
         let failed = |error| failure::internal("tell the host the pod's MAC", &error);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! frame     environment, stdin ─▶ Request ─▶ verb ─▶ stdout, log file, exit code
-//! add       observe (bridge, namespace) ─▶ plan (addresses, plan::pod) ─▶ apply, undone on failure
+//! add       observe (bridge, namespace) ─▶ plan (addresses, plan::pod) ─▶ apply: each step is held
+//!           in `done`, and undone on failure
 //! check     observe ─▶ plan::pod::differences: nothing may be left to do
 //! del, gc   remove what bears our mark, and go on after a failure
 //! ```
@@ -15,6 +16,7 @@ mod bridge;
 mod check;
 mod claim;
 mod del;
+mod done;
 mod failure;
 mod flows;
 mod frame;
