@@ -5,6 +5,8 @@ DESTDIR ?=
 CARGO ?= cargo
 # The tests run the file that ships, not a build of their own.
 AGENT = $(CURDIR)/dist/humanz-agent
+# Unlike systemd, NetworkManager reads nothing below /usr/local.
+NETWORKMANAGER = /usr/lib/NetworkManager/conf.d
 
 .DEFAULT_GOAL := build
 .PHONY: build demo test bench lint install clean help deps
@@ -46,6 +48,14 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \
 		> $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service
 	chmod 0644 $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service
+	install -D -m 0644 packaging/drop-ins/networkd.conf \
+		$(DESTDIR)$(PREFIX)/lib/systemd/networkd.conf.d/50-humanz.conf
+	install -D -m 0644 packaging/drop-ins/humanz.network \
+		$(DESTDIR)$(PREFIX)/lib/systemd/network/00-humanz.network
+	install -D -m 0644 packaging/drop-ins/humanz.link \
+		$(DESTDIR)$(PREFIX)/lib/systemd/network/00-humanz.link
+	install -D -m 0644 packaging/drop-ins/NetworkManager.conf \
+		$(DESTDIR)$(NETWORKMANAGER)/50-humanz.conf
 	test -e $(DESTDIR)/etc/humanz/agent.env || \
 		install -D -m 0644 packaging/agent.env $(DESTDIR)/etc/humanz/agent.env
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use humanz::agent::cli::VARIABLES;
+use humanz::plan::pod::Identity;
 
 #[test]
 fn the_example_of_agent_env_has_every_setting_with_its_default() {
@@ -69,11 +70,57 @@ fn everything_is_installed_below_the_folder_asked_for() {
     for path in [program, "/usr/share/man/man8/humanz-agent.8", "/usr/share/doc/humanz/copyright"] {
         assert!(installed(path).is_file(), "{path}");
     }
+    for path in [
+        "/usr/lib/systemd/networkd.conf.d/50-humanz.conf",
+        "/usr/lib/systemd/network/00-humanz.network",
+        "/usr/lib/systemd/network/00-humanz.link",
+        "/usr/lib/NetworkManager/conf.d/50-humanz.conf",
+    ] {
+        assert!(installed(path).is_file(), "{path}");
+    }
     let settings = installed("/etc/humanz/agent.env");
     assert!(unit.contains("EnvironmentFile=-/etc/humanz/agent.env") && settings.is_file());
     std::fs::write(&settings, "ETCD_HOST=mine\n").unwrap();
     install();
     assert_eq!(std::fs::read_to_string(&settings).unwrap(), "ETCD_HOST=mine\n", "kept");
+}
+
+/// With what the files say that tell systemd-networkd, udev and NetworkManager to leave our links
+/// alone. Tried with systemd 252 and NetworkManager 1.42.
+#[test]
+fn network_managers_are_told_the_names_of_our_links() {
+    let pod = Identity { network: "humanz", container_id: "c1", ifname: "eth0" }.host_ifname();
+    let names = ["humanz0", pod.as_str()];
+    for (file, key) in [
+        ("humanz.network", "Name="),
+        ("humanz.link", "OriginalName="),
+        ("NetworkManager.conf", "unmanaged-devices+="),
+    ] {
+        let text = read(&format!("packaging/drop-ins/{file}"));
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        let patterns =
+            line.split([' ', ';']).map(|word| word.trim_start_matches("interface-name:"));
+        let patterns: Vec<&str> = patterns.collect();
+        for name in names {
+            assert!(patterns.iter().any(|pattern| fits(pattern, name)), "{file}: {name}");
+        }
+        for foreign in ["eth0", "veth0", "hzone", "docker0"] {
+            assert!(!patterns.iter().any(|pattern| fits(pattern, foreign)), "{file}: {foreign}");
+        }
+    }
+}
+
+/// As fnmatch(3), as far as the files use it.
+fn fits(pattern: &str, name: &str) -> bool {
+    if let Some(rest) = pattern.strip_prefix("[0-9a-f]") {
+        return name.starts_with(|c| matches!(c, '0'..='9' | 'a'..='f')) && fits(rest, &name[1..]);
+    }
+    match pattern.chars().next() {
+        None => name.is_empty(),
+        Some('*') => pattern == "*",
+        Some('?') => !name.is_empty() && fits(&pattern[1..], &name[1..]),
+        Some(letter) => name.starts_with(letter) && fits(&pattern[1..], &name[1..]),
+    }
 }
 
 /// `RUST_LOG` is the logger's own.
