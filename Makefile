@@ -9,7 +9,7 @@ AGENT = $(CURDIR)/dist/humanz-agent
 NETWORKMANAGER = /usr/lib/NetworkManager/conf.d
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench lint install clean help deps
+.PHONY: build demo test bench lint install packages clean help deps
 
 build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
@@ -20,7 +20,7 @@ demo: build ## three hosts, etcd and pods in namespaces of this machine (as root
 	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --example demo
 
 # Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
-test: build ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
+test: packages ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		$(CARGO) test --locked -- --show-output
@@ -43,7 +43,9 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	@test -x dist/humanz-agent || { echo "dist/humanz-agent is missing: run make build" >&2; exit 1; }
 	install -D -m 0755 dist/humanz-agent $(DESTDIR)$(PREFIX)/sbin/humanz-agent
 	install -D -m 0644 packaging/humanz-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/humanz-agent.8
-	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
+	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
+	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
+	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \
 		> $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service
@@ -58,6 +60,10 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 		$(DESTDIR)$(NETWORKMANAGER)/50-humanz.conf
 	test -e $(DESTDIR)/etc/humanz/agent.env || \
 		install -D -m 0644 packaging/agent.env $(DESTDIR)/etc/humanz/agent.env
+
+packages: build ## dist/*.deb and dist/*.rpm of what `make install` installs
+	@packaging/deps packages
+	packaging/package
 
 clean: ## removes what was built
 	rm -rf dist

@@ -1,0 +1,52 @@
+//! What the distributions' own judges say.
+
+use std::process::Command;
+
+use crate::built::{package, root};
+
+/// What a judge says, in one text; it must be content.
+fn judge(command: &mut Command, debian_package: &str) -> String {
+    let output = command.current_dir(root()).output();
+    let output = output.unwrap_or_else(|e| panic!("{command:?}: {e} (package {debian_package})"));
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+#[test]
+fn lintian_finds_nothing_that_is_not_explained() {
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--display-info", "--fail-on=error,warning,info", "--tag-display-limit=0"]);
+    judge(lintian.arg(package("deb")), "lintian");
+}
+
+#[test]
+fn rpmlint_finds_nothing_that_is_not_explained() {
+    let mut rpmlint = Command::new("rpmlint");
+    rpmlint.args(["--strict", "--config", "packaging/rpm/rpmlint.toml"]);
+    judge(rpmlint.arg(package("rpm")), "rpmlint");
+    let whole = judge(Command::new("rpm").arg("-K").arg(package("rpm")), "rpm");
+    assert!(whole.contains("digests OK"), "{whole}");
+}
+
+#[test]
+fn both_packages_install_the_same_files() {
+    let deb = judge(Command::new("dpkg-deb").arg("-c").arg(package("deb")), "dpkg");
+    let deb = deb.lines().filter(|line| !line.starts_with('d'));
+    let deb = deb.filter_map(|line| line.split_whitespace().nth(5)?.strip_prefix('.'));
+    let rpm = judge(Command::new("rpm").arg("-qpl").arg(package("rpm")), "rpm");
+    let own = |path: &&str| {
+        let debian = path.starts_with("/usr/share/lintian/") || path.ends_with("/changelog.gz");
+        !debian && !path.starts_with("/usr/share/licenses/")
+    };
+    let sorted = |files: Vec<&str>| {
+        let mut files: Vec<String> = files.into_iter().filter(own).map(String::from).collect();
+        files.sort();
+        files
+    };
+    let folders = ["/etc/humanz", "/usr/share/doc/humanz"];
+    let rpm = rpm.lines().filter(|path| !folders.contains(path));
+    let (deb, rpm) = (sorted(deb.collect()), sorted(rpm.collect()));
+    assert_eq!(deb, rpm);
+    assert!(deb.contains(&"/usr/sbin/humanz-agent".to_owned()), "{deb:?}");
+}

@@ -1,0 +1,10 @@
+//! The packages: what the distributions' own judges say of them, and a life of one on a host.
+
+// A test stops at the first surprise and may say what it measured.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod built;
+mod lint;
