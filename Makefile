@@ -26,7 +26,7 @@ test: packages ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd an
 		$(CARGO) test --locked -- --show-output
 
 # What is measured is the file that ships; the bench itself needs no optimisation.
-bench: build ## humanz, the reference plugins and the kernel's own price, in one run (as root); PART=add,agent runs a part
+bench: build ## humanz, the reference plugins and the kernel's own price, in one run (as root); PART=add,agent-100 runs a part
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) PART=$(PART) $(CARGO) bench --locked --profile dev --bench bench
 

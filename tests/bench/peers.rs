@@ -20,35 +20,46 @@ const SAMPLES: u32 = 30;
 /// One /24 of 11.0.0.0/8 for each host.
 const VARIABLES: [(&str, &str); 2] = [("IP_SUBNET", "11.0.0.0/8"), ("IP_SUBNET_MARGIN", "16")];
 
-/// What the design asks for at one size.
+/// So many hosts, and what the design asks for then.
 struct Case {
     peers: u32,
+    limits: Limits,
+}
+
+#[derive(Default)]
+struct Limits {
     /// `None`: the floor is too small a part of a start.
     times_floor: Option<f64>,
     mebibytes: Option<f64>,
     idle_pass_ms: Option<f64>,
 }
 
-const CASES: [Case; 3] = [
-    Case { peers: 100, times_floor: None, mebibytes: Some(12.0), idle_pass_ms: None },
-    Case { peers: 1_000, times_floor: None, mebibytes: None, idle_pass_ms: None },
-    Case { peers: 10_000, times_floor: Some(1.3), mebibytes: Some(40.0), idle_pass_ms: Some(30.0) },
-];
+pub fn hundred(ground: &mut Ground, table: &mut Table) {
+    let limits = Limits { mebibytes: Some(12.0), ..Limits::default() };
+    measure(&Case { peers: 100, limits }, ground, table);
+}
 
-pub fn measure(ground: &mut Ground, table: &mut Table) {
-    for case in &CASES {
-        let cluster = Cluster::new(1);
-        let host = &cluster.hosts[0];
-        std::fs::copy(ground.floor(), host.place("/opt").join("floor")).unwrap();
-        // All of them on this segment.
-        host.run("ip address add 10.99.255.254/16 dev eth0").ok();
-        join(&cluster.etcd, 1..case.peers + 1);
-        let agent = starts(case, host, table);
-        memory(case, host, table);
-        idle_passes(case, &agent, table);
-        newcomers(case, &cluster, table);
-        deletions(case, host, table);
-    }
+pub fn thousand(ground: &mut Ground, table: &mut Table) {
+    measure(&Case { peers: 1_000, limits: Limits::default() }, ground, table);
+}
+
+pub fn ten_thousand(ground: &mut Ground, table: &mut Table) {
+    let limits = Limits { times_floor: Some(1.3), mebibytes: Some(40.0), idle_pass_ms: Some(30.0) };
+    measure(&Case { peers: 10_000, limits }, ground, table);
+}
+
+fn measure(case: &Case, ground: &mut Ground, table: &mut Table) {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    std::fs::copy(ground.floor(), host.place("/opt").join("floor")).unwrap();
+    // All of them on this segment.
+    host.run("ip address add 10.99.255.254/16 dev eth0").ok();
+    join(&cluster.etcd, 1..case.peers + 1);
+    let agent = starts(case, host, table);
+    memory(case, host, table);
+    idle_passes(case, &agent, table);
+    newcomers(case, &cluster, table);
+    deletions(case, host, table);
 }
 
 /// From the start of the agent to its READY=1, beside the bare loop; the last agent goes on.
@@ -72,9 +83,13 @@ fn starts(case: &Case, host: &Node, table: &mut Table) -> Agent {
         what: format!("{} peers: start → all routes", case.peers),
         floor: format!("{floor:.1} ms"),
         humanz: format!("{own:.0} ms (CPU {:.0})", milliseconds(&cpu)),
-        target: case.times_floor.map(|times| format!("≤ {times} × floor")).unwrap_or_default(),
+        target: case
+            .limits
+            .times_floor
+            .map(|times| format!("≤ {times} × floor"))
+            .unwrap_or_default(),
         reached: format!("{:.2} ×", own / floor),
-        met: case.times_floor.map(|times| own / floor <= times),
+        met: case.limits.times_floor.map(|times| own / floor <= times),
         ..Row::default()
     });
     running.expect("it was started")
@@ -92,9 +107,9 @@ fn memory(case: &Case, host: &Node, table: &mut Table) {
     table.push(Row {
         what: "  its memory".into(),
         humanz: format!("{now:.1} MiB, at most {most:.1}"),
-        target: case.mebibytes.map(|limit| format!("< {limit} MiB")).unwrap_or_default(),
+        target: case.limits.mebibytes.map(|limit| format!("< {limit} MiB")).unwrap_or_default(),
         reached: format!("{most:.1} MiB"),
-        met: case.mebibytes.map(|limit| most < limit),
+        met: case.limits.mebibytes.map(|limit| most < limit),
         ..Row::default()
     });
 }
@@ -112,9 +127,9 @@ fn idle_passes(case: &Case, agent: &Agent, table: &mut Table) {
     table.push(Row {
         what: "  a pass with nothing to do".into(),
         humanz: format!("{pass:.1} ms of CPU"),
-        target: case.idle_pass_ms.map(|limit| format!("< {limit} ms")).unwrap_or_default(),
+        target: case.limits.idle_pass_ms.map(|limit| format!("< {limit} ms")).unwrap_or_default(),
         reached: format!("{pass:.1} ms"),
-        met: case.idle_pass_ms.map(|limit| pass < limit),
+        met: case.limits.idle_pass_ms.map(|limit| pass < limit),
         ..Row::default()
     });
 }
