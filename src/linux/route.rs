@@ -17,6 +17,9 @@ pub const PROTOCOL: u8 = 104;
 /// The main table: RT_TABLE_MAIN.
 pub const MAIN: u32 = 254;
 
+/// A route of whatever scope, for its deletion: RT_SCOPE_NOWHERE.
+pub const ANY_SCOPE: u8 = 255;
+
 /// Bytes of `struct rtmsg`.
 const HEADER: usize = 12;
 

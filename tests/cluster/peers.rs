@@ -93,9 +93,50 @@ fn a_host_that_really_joins_is_a_route_as_soon_as_it_is_ready() {
     println!("start of an agent → READY {ready:?}, its route on the other host {route:?}");
 }
 
+/// Routes of a wide pool are told apart by their scope, for the kernel's sake; everything else is
+/// as ever, and a route of the time before that is as good.
+#[test]
+fn a_host_far_up_in_a_wide_pool_is_followed_like_any_other() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, &[("IP_SUBNET", "11.0.0.0/8"), ("IP_SUBNET_MARGIN", "16")]);
+    agent.wait_ready();
+    let (node, lease, subnet) = ("/humanz/v1/nodes/new", "/humanz/hosts/new", "11.39.7.0/24");
+    let join = |address: &str| {
+        cluster.etcd.put(node, record(address).replace("10.244.200.0/24", subnet));
+        cluster.etcd.put(lease, subnet);
+        has_route(&cluster, subnet, address);
+    };
+    let is_gone = || {
+        cluster.etcd.delete(lease);
+        eventually("the route is gone", Duration::from_secs(30), || match facts::routes(host) {
+            routes if routes.contains_key(subnet) => Err(format!("{routes:?}")),
+            _ => Ok(()),
+        });
+    };
+    join("192.0.2.77");
+    let shown = host.run(&format!("ip route show {subnet}")).ok();
+    assert!(shown.contains("scope 39"), "{shown}");
+    join("192.0.2.78");
+    host.run(&format!("ip route del {subnet}")).ok();
+    has_route(&cluster, subnet, "192.0.2.78");
+    is_gone();
+
+    let foreign = format!("ip route add {subnet} via 192.0.2.99");
+    host.run(&foreign).ok();
+    cluster.etcd.put(lease, subnet);
+    agent.wait_log(&["add route 11.39.7.0/24 via 192.0.2.78", "File exists"]);
+    host.run(&format!("ip route del {subnet}")).ok();
+    has_route(&cluster, subnet, "192.0.2.78");
+
+    host.run(&format!("ip route del {subnet}")).ok();
+    host.run(&format!("ip route replace {subnet} via 192.0.2.78 proto 104 scope global")).ok();
+    is_gone();
+}
+
 /// Every other host routes `subnet` via `address`.
 fn has_route(cluster: &Cluster, subnet: &str, address: &str) {
-    for host in &cluster.hosts[..2] {
+    for host in cluster.hosts.iter().take(2) {
         let what = format!("{}: {subnet} via {address}", host.name());
         eventually(&what, Duration::from_secs(20), || {
             let routes = facts::routes(host);

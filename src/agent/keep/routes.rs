@@ -1,5 +1,6 @@
 //! Keeps the routes to other hosts.
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::agent::keep::Pass;
@@ -7,7 +8,9 @@ use crate::agent::report::Report;
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::route::{self, Route};
 use crate::linux::rtnl::Rtnl;
-use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes};
+use crate::net::PerFamily;
+use crate::net::subnet::Pool;
+use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes, scope};
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
 /// not before the hosts are completely known.
@@ -19,13 +22,13 @@ pub fn keep(pass: &Pass<'_>, wanted: &Routes, report: &mut Report) {
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| pass.in_sync || !matches!(change, Change::Remove(_)));
-    apply(rtnl, &changes, report);
+    apply(rtnl, &changes, &pass.settings.pools, report);
 }
 
 /// Removes every route that bears our mark.
 pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
     match found(rtnl) {
-        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), report),
+        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), report),
         Err(error) => report.failed(format!("list routes: {error}")),
     }
 }
@@ -42,21 +45,26 @@ fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
 }
 
-fn apply(rtnl: &Rtnl, changes: &[Change], report: &mut Report) {
-    let messages = || changes.iter().map(message).collect::<Vec<Message>>();
+fn apply(rtnl: &Rtnl, changes: &[Change], pools: &PerFamily<Pool>, report: &mut Report) {
+    let messages = || changes.iter().map(|change| message(change, pools)).collect::<Vec<_>>();
     report.apply_each(changes, || rtnl.apply_each(&messages()));
 }
 
-fn message(change: &Change) -> Message {
+fn message(change: &Change, pools: &PerFamily<Pool>) -> Message {
+    let route = |to: IpNetwork, hop: NextHop| Route {
+        scope: scope(to, pools),
+        ..Route::via(to, hop.via, hop.device)
+    };
     match change {
-        Change::Add(to, hop) => route::add(&Route::via(*to, hop.via, hop.device)),
-        Change::Replace(to, hop) => route::replace(&Route::via(*to, hop.via, hop.device)),
+        Change::Add(to, hop) => route::add(&route(*to, *hop)),
+        Change::Replace(to, hop) => route::replace(&route(*to, *hop)),
         Change::Remove(found) => {
             let hop = found.next_hop;
             route::delete(&Route {
                 gateway: hop.map(|hop| hop.via),
                 device: hop.map(|hop| hop.device),
                 priority: found.priority,
+                scope: route::ANY_SCOPE,
                 ..Route::to(found.destination)
             })
             .tolerating(Errno::ESRCH)
