@@ -67,6 +67,6 @@ fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<
     set("createBridge", json!(false));
     set("dataDir", json!(cni.ipam_dir));
     set("logFile", json!(cni.log_file.as_deref().unwrap_or(Path::new(""))));
-    set("capabilities", json!({ "ips": true, "mac": true, "dns": true }));
+    set("capabilities", json!({ "ips": true, "mac": true, "dns": true, "bandwidth": true }));
     plugin
 }

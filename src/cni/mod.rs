@@ -8,6 +8,7 @@
 
 pub mod args;
 pub mod attachment;
+pub mod bandwidth;
 pub mod config;
 pub mod dns;
 pub mod env;
@@ -23,6 +24,7 @@ pub mod version;
 pub mod wishes;
 
 pub use attachment::Attachment;
+pub use bandwidth::{Bandwidth, Limit};
 pub use config::{NetConf, RangeConf};
 pub use error::CniError;
 pub use json::Fault;

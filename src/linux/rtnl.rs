@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use super::address::{self, Address};
 use super::link::{self, Link, Which};
 use super::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
+use super::qdisc;
 use super::route::{self, Route, Way};
 use crate::net::{Family, IfName, subnet};
 
@@ -74,6 +75,17 @@ impl Rtnl {
     /// [`NetlinkError`].
     pub fn addresses(&self, index: Option<u32>) -> Result<Vec<Address>, NetlinkError> {
         self.socket.dump(&address::list(index.unwrap_or(0)), address::parse)
+    }
+
+    /// The rate that our queue holds a link to, bytes in a second.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn rate(&self, device: u32) -> Result<Option<u64>, NetlinkError> {
+        match self.socket.ask(&qdisc::get(device), qdisc::parse) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+            answer => answer,
+        }
     }
 
     /// The routes of a protocol in the main table, both families.

@@ -3,6 +3,7 @@
 //! Every plan is a function (wanted, found) → changes; no change means all is well. Each change
 //! describes itself once, as a [`Line`], for the log and for the dry run.
 
+pub mod bandwidth;
 pub mod bridge;
 pub mod firewall;
 pub mod forward;

@@ -13,6 +13,7 @@ use ipnetwork::IpNetwork;
 pub use differences::{Difference, Found, differences};
 pub use identity::{Identity, is_of_network};
 
+use super::bandwidth::Queues;
 use crate::cni;
 use crate::linux::link::Port;
 use crate::linux::route::{self, Route};
@@ -48,6 +49,8 @@ pub struct Attachment {
     pub addresses: Vec<IpNetwork>,
     /// The pod's routes; their device is the pod's end.
     pub routes: Vec<Route>,
+    /// What holds it to its bandwidth.
+    pub queues: Queues,
 }
 
 /// The pod's routes as the result tells them: those of the configuration, then, if

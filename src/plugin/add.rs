@@ -18,6 +18,7 @@ use crate::linux::link::{self, Link, Port, Which};
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
+use crate::plan::bandwidth::queues;
 use crate::plan::pod::{Assigned, Attachment, Identity, kernel_route, routes};
 
 /// The pod's interface, third in every result.
@@ -94,6 +95,7 @@ impl<'a> Plan<'a> {
         let (conf, identity) = (&add.conf, &ground.identity);
         let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
         let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, identity));
+        let mtu = conf.mtu.unwrap_or(ground.bridge.mtu);
         let wanted = Attachment {
             host_ifname: identity.host_ifname(),
             host_mac: Some(identity.host_mac()),
@@ -102,6 +104,7 @@ impl<'a> Plan<'a> {
             mac: Some(mac),
             addresses: assigned.iter().map(|assigned| assigned.address).collect(),
             routes: told.iter().map(|route| kernel_route(route, &assigned)).collect(),
+            queues: queues(&conf.bandwidth, mtu),
         };
         let site = Site {
             rtnl: ground.rtnl,
@@ -110,7 +113,7 @@ impl<'a> Plan<'a> {
             netns_path: &add.netns.path,
             host_mac: identity.host_mac(),
             mac,
-            mtu: conf.mtu.unwrap_or(ground.bridge.mtu),
+            mtu,
             alias: identity.alias(add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
         };

@@ -11,9 +11,10 @@ use crate::cni::error::CniError;
 use crate::linux::link::{self, Change, Link, Veth, Which};
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::netns::NetNs;
+use crate::linux::qdisc::TokenBucket;
 use crate::linux::route::{self, Route};
 use crate::linux::rtnl::Rtnl;
-use crate::linux::{address, neighbour, sysctl};
+use crate::linux::{address, neighbour, qdisc, sysctl};
 use crate::net::{Family, IfName, Mac};
 use crate::plan::pod::{Attachment, paths};
 
@@ -77,8 +78,42 @@ impl Drop for Attached<'_> {
 /// # Errors
 /// Code 999 with the kernel's words; nothing of it is left then.
 pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, CniError> {
+    let mut attached = Attached {
+        rtnl: site.rtnl,
+        name: wanted.host_ifname.clone(),
+        bridge: site.bridge.index,
+        neighbours: Vec::new(),
+        kept: false,
+    };
+    if let Err(error) = site.rtnl.apply(&veth(site, wanted)) {
+        let refused = veth_refused(site, wanted, &error);
+        // Refused as a whole: there is nothing to undo.
+        if matches!(&error, NetlinkError::Refused(refused) if refused.index == 0) {
+            attached.kept = true;
+        }
+        return Err(refused);
+    }
+    if let Some(queue) = &wanted.queues.host {
+        limit(site, &wanted.host_ifname, queue)?;
+    }
+    let pod = configure(site, wanted)?;
+    if site.is_gateway {
+        let addresses = wanted.addresses.iter().map(|address| address.ip());
+        attached.neighbours = addresses.collect();
+        let known = attached.neighbours.iter();
+        let known = known.map(|address| neighbour::set(site.bridge.index, *address, site.mac));
+        let failed = |error| failure::internal("tell the host the pod's MAC", &error);
+        site.rtnl.apply(&known.collect::<Vec<_>>()).map_err(failed)?;
+    }
+    wait_until_it_works(site, wanted, &pod)?;
+    Ok(attached)
+}
+
+/// The pair with its mark, for one send: killed between them, DEL would not know the pair for ours.
+fn veth(site: &Site<'_>, wanted: &Attachment) -> [Message; 3] {
+    let name = &wanted.host_ifname;
     let veth = Veth {
-        host: &wanted.host_ifname,
+        host: name,
         host_mac: site.host_mac,
         master: site.bridge.index,
         pod: &wanted.ifname,
@@ -87,44 +122,28 @@ pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, 
         mtu: site.mtu,
     };
     let host_end = Change {
-        up: true,
+        // What is limited must still be down for that.
+        up: wanted.queues.host.is_none(),
         alias: Some(site.alias.clone()),
         port: Some(wanted.port),
         ..Change::default()
     };
-    let name = &wanted.host_ifname;
-    let messages = [
+    [
         link::add_veth(&veth),
         link::change(Which::Name(name), &host_end),
         link::without_link_local(Which::Name(name)),
-    ];
-    let mut attached = Attached {
-        rtnl: site.rtnl,
-        name: name.clone(),
-        bridge: site.bridge.index,
-        neighbours: Vec::new(),
-        kept: false,
-    };
-    if let Err(error) = site.rtnl.apply(&messages) {
-        let refused = veth_refused(site, wanted, &error);
-        // Refused as a whole: there is nothing to undo.
-        if matches!(&error, NetlinkError::Refused(refused) if refused.index == 0) {
-            attached.kept = true;
-        }
-        return Err(refused);
-    }
-    let pod = configure(site, wanted)?;
-    if site.is_gateway {
-        let addresses = wanted.addresses.iter().map(|address| address.ip());
-        let known =
-            addresses.clone().map(|address| neighbour::set(site.bridge.index, address, site.mac));
-        let known: Vec<Message> = known.collect();
-        attached.neighbours = addresses.collect();
-        let failed = |error| failure::internal("tell the host the pod's MAC", &error);
-        site.rtnl.apply(&known).map_err(failed)?;
-    }
-    wait_until_it_works(site, wanted, &pod)?;
-    Ok(attached)
+    ]
+}
+
+/// Limits the host's end and sets it up. On a link that is up already this would take longer.
+fn limit(site: &Site<'_>, name: &IfName, queue: &TokenBucket) -> Result<(), CniError> {
+    let failed = |error| failure::internal(&format!("limit {name}"), &error);
+    let link = site.rtnl.link(name).map_err(failed)?;
+    let index =
+        link.ok_or_else(|| CniError::internal(format!("limit {name}: it went away")))?.index;
+    let up = Change { up: true, ..Change::default() };
+    let messages = [qdisc::replace(index, queue), link::change(Which::Index(index), &up)];
+    site.rtnl.apply(&messages).map_err(failed)
 }
 
 /// The messages by which the host forgets the MACs of `addresses`.
@@ -179,7 +198,8 @@ fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
     let on_link = |way: &Route| Route { device: Some(index), ..*way };
     let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
     let routes = paths(&routes).into_iter().map(|ways| route::add_paths(&ways));
-    addresses.chain([up]).chain(routes.flatten()).collect()
+    let limit = wanted.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
+    addresses.chain(limit).chain([up]).chain(routes.flatten()).collect()
 }
 
 fn has_ipv6(wanted: &Attachment) -> bool {

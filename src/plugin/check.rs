@@ -8,6 +8,7 @@ use crate::cni::request::Check;
 use crate::linux::link::Port;
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
+use crate::plan::bandwidth::queues;
 use crate::plan::pod::{Assigned, Attachment, Found, Identity, differences, kernel_route};
 
 /// Compares what is there with what the configuration and `prevResult` say.
@@ -51,6 +52,7 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
         mac: mac(&interface.mac),
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(|route| kernel_route(route, &assigned)).collect(),
+        queues: queues(&check.conf.bandwidth, interface.mtu.unwrap_or(0)),
     })
 }
 
@@ -64,6 +66,9 @@ fn observe(check: &Check, identity: &Identity<'_>) -> Result<Found, CniError> {
         host: host.filter(|host| identity.owns(host.alias.as_deref())),
         ..Found::default()
     };
+    if let (Some(host), Some(_)) = (&found.host, check.conf.bandwidth.ingress) {
+        found.host_rate = rtnl.rate(host.index).map_err(failed)?;
+    }
     let netns = NetNs::open(Path::new(&check.netns.path));
     let netns = netns.map_err(|error| CniError::netns(failure::chain(&error)))?;
     let what = format!("look into {}", check.netns.path);
@@ -75,6 +80,9 @@ fn observe(check: &Check, identity: &Identity<'_>) -> Result<Found, CniError> {
         let addresses = pod.addresses(Some(link.index)).map_err(failed)?;
         found.addresses = addresses.into_iter().map(|found| found.address).collect();
         found.routes = pod.all_routes().map_err(failed)?;
+        if check.conf.bandwidth.egress.is_some() {
+            found.pod_rate = pod.rate(link.index).map_err(failed)?;
+        }
     }
     let store = claim::store(&check.conf)?;
     if let Some(locked) = del::locked(&store)? {

@@ -7,9 +7,11 @@ use crate::support::facts::veths;
 use crate::support::node::command;
 use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
 
+/// Both families, and everything that a pod can ask for.
 fn dual() -> Value {
     let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
-    conf("1.0.0", json!({ "ranges": sets }))
+    let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
+    conf("1.0.0", json!({ "ranges": sets, "runtimeConfig": { "bandwidth": limits } }))
 }
 
 /// A host with one living pod, which nothing may touch.

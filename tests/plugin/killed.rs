@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use crate::support::Place;
 use crate::support::plugin_host::{Call, PluginHost, conf};
 
+/// Both families, and everything that a pod can ask for.
 fn dual() -> Value {
     let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
-    conf("1.1.0", json!({ "ranges": sets }))
+    let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
+    conf("1.1.0", json!({ "ranges": sets, "runtimeConfig": { "bandwidth": limits } }))
 }
 
 fn gc(valid: Value) -> Call {

@@ -10,6 +10,7 @@ mod support;
 
 mod add;
 mod addresses;
+mod bandwidth;
 mod check;
 mod del;
 mod faults;

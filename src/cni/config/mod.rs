@@ -19,6 +19,7 @@ pub use range::RangeConf;
 pub use runtime::RuntimeConfig;
 
 use super::attachment::{self, Attachment};
+use super::bandwidth::{self, Bandwidth};
 use super::dns::Dns;
 use super::env::Command;
 use super::error::Refused;
@@ -66,6 +67,9 @@ pub struct NetConf {
     pub data_dir: PathBuf,
     /// `logFile`; the empty text turns it off.
     pub log_file: Option<PathBuf>,
+    /// `ingressRate` … `egressBurst`; if the configuration has none of them, what the runtime passed
+    /// as `bandwidth`.
+    pub bandwidth: Bandwidth,
     /// `mac`: the MAC of pods that ask for no other.
     pub mac: Option<Mac>,
     /// `args.cni`.
@@ -136,6 +140,10 @@ impl NetConf {
             dns: if runtime.dns.is_empty() { dns } else { runtime.dns.clone() },
             data_dir: either("dataDir").and_then(path).unwrap_or_else(|| DATA_DIR.into()),
             log_file: log_file(conf),
+            bandwidth: match bandwidth::is_said(conf) {
+                true => Bandwidth::read(conf),
+                false => runtime.bandwidth,
+            },
             mac: conf.get("mac").and_then(|mac| mac.parsed()),
             args: args.map(|args| Wishes::read(&args)).unwrap_or_default(),
             runtime,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::cni::bandwidth::Bandwidth;
 use crate::cni::dns::Dns;
 use crate::cni::json::Field;
 use crate::cni::wishes::Wishes;
@@ -17,8 +18,8 @@ pub struct RuntimeConfig {
     pub dns: Dns,
     /// `portMappings` as given.
     pub port_mappings: Option<Value>,
-    /// `bandwidth` as given.
-    pub bandwidth: Option<Value>,
+    /// `bandwidth`.
+    pub bandwidth: Bandwidth,
     /// `io.kubernetes.cri.pod-annotations`.
     pub pod_annotations: BTreeMap<String, String>,
 }
@@ -32,11 +33,12 @@ impl RuntimeConfig {
                 device.unsupported("humanz attaches veths alone");
             }
         }
+        let bandwidth = field.object("bandwidth");
         RuntimeConfig {
             wishes: Wishes::read(field),
             dns: field.object("dns").map(|dns| Dns::read_capability(&dns)).unwrap_or_default(),
             port_mappings: field.get("portMappings").map(|raw| raw.value().clone()),
-            bandwidth: field.get("bandwidth").map(|raw| raw.value().clone()),
+            bandwidth: bandwidth.map(|limits| Bandwidth::read(&limits)).unwrap_or_default(),
             pod_annotations: annotations
                 .filter_map(|(key, value)| Some((key.to_owned(), value.text()?.to_owned())))
                 .collect(),

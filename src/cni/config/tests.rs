@@ -122,7 +122,7 @@ fn keys_match_in_any_case() {
     let conf = conf(keys);
     assert_eq!((conf.mtu, conf.hairpin_mode), (Some(1400), false));
     assert_eq!(conf.runtime.wishes.ips.len(), 1);
-    assert_eq!(conf.runtime.bandwidth, Some(json!({ "ingressRate": 8 })));
+    assert_eq!(conf.runtime.bandwidth.ingress.unwrap().rate_bits, 8);
 }
 
 #[test]
@@ -350,4 +350,19 @@ fn a_refusal_is_answered_in_the_configurations_version() {
     let refused = parse(r#"{"cniVersion":"0.3.0","name":"n"}"#, Command::Gc).unwrap_err();
     assert_eq!(refused.version, Version::V030);
     assert_eq!(parse("[", Command::Add).unwrap_err().version, Version::LATEST);
+}
+
+#[test]
+fn the_networks_bandwidth_beats_what_the_runtime_passes_as_a_whole() {
+    let runtime = json!({ "bandwidth": { "ingressRate": 8000, "egressRate": 8000 } });
+    let of = |keys: Value| {
+        let found = conf(keys).bandwidth;
+        [found.ingress, found.egress].map(|limit| limit.map(|limit| limit.rate_bits))
+    };
+    assert_eq!(of(json!({ "runtimeConfig": runtime })), [Some(8000), Some(8000)]);
+    assert_eq!(of(json!({ "runtimeConfig": runtime, "egressRate": 16 })), [None, Some(16)]);
+    let zeros = json!({ "runtimeConfig": runtime, "egressRate": 0, "egressBurst": 0 });
+    assert_eq!(of(zeros), [Some(8000), Some(8000)]);
+    let faulty = json!({ "runtimeConfig": { "bandwidth": { "egressBurst": 8 } } });
+    assert_eq!(fault(faulty), "runtimeConfig.bandwidth.egressBurst: needs egressRate beside it");
 }

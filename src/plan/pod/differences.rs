@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 
 use super::Attachment;
 use crate::linux::link::Link;
+use crate::linux::qdisc::TokenBucket;
 use crate::linux::route::Route;
 use crate::net::{IfName, Mac};
 
@@ -25,6 +26,10 @@ pub struct Found {
     pub routes: Vec<Route>,
     /// The addresses that are reserved for the attachment.
     pub reserved: Vec<IpAddr>,
+    /// What our queue holds the host's end to, bytes in a second; `None` also if nobody looked.
+    pub host_rate: Option<u64>,
+    /// What our queue holds the pod's end to.
+    pub pod_rate: Option<u64>,
 }
 
 /// One thing that is not as it should be.
@@ -52,6 +57,8 @@ pub enum Difference {
     NoAddress(IfName, IpNetwork),
     /// The pod lacks a route.
     NoRoute(IpNetwork, Option<IpAddr>),
+    /// A link is not held to its bandwidth: where, which, wanted, found (bytes in a second).
+    WrongRate(&'static str, IfName, u64, Option<u64>),
 }
 
 /// What in `found` is not as `wanted` on the bridge `bridge`, from the host to the pod's routes.
@@ -113,6 +120,7 @@ fn of_host_end(
         }
     }
     differences.extend(wrong_mac(HOST, host, wanted.host_mac));
+    differences.extend(wrong_rate(HOST, name(), wanted.queues.host, found.host_rate));
 }
 
 fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Difference>) {
@@ -131,6 +139,7 @@ fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Differen
         differences.push(Difference::NotPeers(name(), wanted.host_ifname.clone()));
     }
     differences.extend(wrong_mac(POD, pod, wanted.mac));
+    differences.extend(wrong_rate(POD, name(), wanted.queues.pod, found.pod_rate));
     for address in &wanted.addresses {
         if !found.addresses.contains(address) {
             differences.push(Difference::NoAddress(name(), *address));
@@ -156,6 +165,16 @@ fn is_there(route: &Route, there: &Route, device: u32) -> bool {
 fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<Difference> {
     let wanted = wanted.filter(|wanted| link.mac != Some(*wanted))?;
     Some(Difference::WrongMac(place, link.name.clone(), wanted, link.mac))
+}
+
+fn wrong_rate(
+    place: &'static str,
+    link: IfName,
+    wanted: Option<TokenBucket>,
+    found: Option<u64>,
+) -> Option<Difference> {
+    let wanted = wanted?.rate_bytes;
+    (found != Some(wanted)).then_some(Difference::WrongRate(place, link, wanted, found))
 }
 
 impl fmt::Display for Difference {
@@ -191,6 +210,13 @@ impl fmt::Display for Difference {
             Difference::NoRoute(destination, None) => {
                 write!(f, "the pod lacks the route to {destination}")
             }
+            Difference::WrongRate(place, link, wanted, found) => {
+                let found = found.map_or("nothing".to_owned(), |rate| rate.to_string());
+                write!(
+                    f,
+                    "interface {link} {place} is limited to {found}, not {wanted} bytes a second"
+                )
+            }
         }
     }
 }
@@ -200,6 +226,7 @@ mod tests {
     use super::*;
     use crate::linux::link::Port;
     use crate::linux::route;
+    use crate::plan::bandwidth::Queues;
 
     const PORT: Port = Port { hairpin: true, isolated: false };
 
@@ -224,6 +251,7 @@ mod tests {
             mac: Some(mac(2)),
             addresses: vec!["10.1.2.3/24".parse().unwrap()],
             routes: vec![default_route(None)],
+            queues: Queues::default(),
         }
     }
 
@@ -255,6 +283,8 @@ mod tests {
             addresses: vec!["10.1.2.3/24".parse().unwrap(), "fe80::1/64".parse().unwrap()],
             routes: vec![default_route(Some(2))],
             reserved: vec!["10.1.2.3".parse().unwrap()],
+            host_rate: None,
+            pod_rate: None,
         }
     }
 
@@ -327,6 +357,22 @@ mod tests {
             |found| found.bridge.as_mut().unwrap().kind = None,
             &["interface humanz0 is no bridge"],
         );
+    }
+
+    #[test]
+    fn a_limit_that_was_asked_for_is_compared() {
+        let bucket = TokenBucket { rate_bytes: 1000, burst_bytes: 1, limit_bytes: 1 };
+        let limited =
+            Attachment { queues: Queues { host: Some(bucket), pod: Some(bucket) }, ..wanted() };
+        let check = |host_rate, pod_rate, texts: &[&str]| {
+            let found = Found { host_rate, pod_rate, ..found() };
+            let differences = differences(&limited, &name("humanz0"), &found);
+            assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), texts);
+        };
+        check(Some(1000), Some(1000), &[]);
+        let host = "interface hz1 on the host is limited to nothing, not 1000 bytes a second";
+        let pod = "interface eth0 in the pod is limited to 999, not 1000 bytes a second";
+        check(None, Some(999), &[host, pod]);
     }
 
     #[test]
