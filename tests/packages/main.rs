@@ -7,4 +7,8 @@
 mod support;
 
 mod built;
+mod life;
 mod lint;
+mod machine;
+mod rpm;
+mod unit;

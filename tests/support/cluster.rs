@@ -43,20 +43,27 @@ impl Alone {
         let (v4, v6) = (address_v4(1), address_v6(1));
         let host = Node::new("h1", v4, v6, Disk::new(disk.path(), "h1", ""));
         host.boot();
-        ip(
-            &host,
-            &format!(
-                "link add eth0 type veth peer name eth0-cable
-                 link set eth0-cable up
-                 address add {v4}/24 dev eth0
-                 address add {v6}/64 dev eth0 nodad
-                 link set eth0 up
-                 route add default via {SWITCH_V4}
-                 route add default via {SWITCH_V6}"
-            ),
-        );
+        give_uplink(&host);
         Self { host, _disk: disk }
     }
+}
+
+/// An eth0 whose cable leads nowhere, and the routes of a host of a [`Cluster`].
+pub fn give_uplink(host: &Node) {
+    ip(
+        host,
+        &format!(
+            "link add eth0 type veth peer name eth0-cable
+             link set eth0-cable up
+             address add {}/24 dev eth0
+             address add {}/64 dev eth0 nodad
+             link set eth0 up
+             route add default via {SWITCH_V4}
+             route add default via {SWITCH_V6}",
+            host.v4(),
+            host.v6()
+        ),
+    );
 }
 
 impl Cluster {

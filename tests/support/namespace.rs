@@ -28,9 +28,21 @@ pub struct Namespace {
 
 impl Namespace {
     pub fn new() -> Self {
-        let mut holder = Command::new("unshare")
-            .args(["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child=KILL"])
-            .args(["--propagation", "private", "--mount-proc", "sh", "-c", FIRST_PROCESS])
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child=KILL"]).args([
+            "--propagation",
+            "private",
+            "--mount-proc",
+            "sh",
+            "-c",
+            FIRST_PROCESS,
+        ]);
+        Self::start(&mut unshare)
+    }
+
+    /// Those that `unshare` makes; its one child says `ready` when it is.
+    pub fn start(unshare: &mut Command) -> Self {
+        let mut holder = unshare
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

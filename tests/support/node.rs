@@ -57,8 +57,13 @@ impl Node {
             nix::unistd::sethostname(&self.0.name).unwrap();
             self.0.disk.mount(&self.0.executable);
         });
-        *self.0.namespace.write().unwrap() = Some(namespace);
+        self.boot_as(namespace);
         self.run("ip link set lo up").ok();
+    }
+
+    /// As it was booted elsewhere.
+    pub fn boot_as(&self, namespace: Namespace) {
+        *self.0.namespace.write().unwrap() = Some(namespace);
     }
 
     /// Every process dies at once; links are gone when this returns. The disk stays.

@@ -1,0 +1,124 @@
+//! A package on a host: installed, upgraded, downgraded, removed, purged.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::built::{package, package_in, root};
+use crate::machine::Machine;
+use crate::support::cni::{Attachment, Network};
+use crate::support::pod::make_netns;
+use crate::support::{Pinger, Place, Pod};
+use crate::unit::{configure, install, serving};
+
+/// CNI SPEC §3: try again later.
+const TRY_AGAIN: u64 = 11;
+
+/// Packages of version 0.2.0: of the same executable, but longer and younger.
+fn next_version() -> (tempfile::TempDir, PathBuf) {
+    let source = tempfile::tempdir().unwrap();
+    for name in ["Makefile", "Cargo.toml", "packaging"] {
+        let copied =
+            Command::new("cp").arg("-a").arg(root().join(name)).arg(source.path()).status();
+        assert!(copied.unwrap().success());
+    }
+    let dist = source.path().join("dist");
+    std::fs::create_dir(&dist).unwrap();
+    let mut executable = std::fs::read(root().join("dist/humanz-agent")).unwrap();
+    executable.extend(b"0.2.0");
+    std::fs::write(dist.join("humanz-agent"), executable).unwrap();
+    let script = "chmod 755 dist/humanz-agent && packaging/package 0.2.0";
+    let made = Command::new("sh").args(["-ec", script]).current_dir(source.path()).output();
+    let made = made.unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (source, dist)
+}
+
+fn version(machine: &Machine) -> String {
+    machine.ok("dpkg-query -W -f '${Version}' humanz")
+}
+
+/// The installed agent and the plugin that runtimes call are the same.
+fn plugin_is_current(machine: &Machine) -> bool {
+    machine.host.run("cmp /usr/sbin/humanz-agent /opt/cni/bin/humanz").succeeded()
+}
+
+#[test]
+fn an_installation_starts_nothing_and_keeps_what_the_operator_wrote() {
+    let machine = Machine::boot("fresh");
+    install(&machine, &package("deb"));
+    assert_eq!(machine.host.run("systemctl is-enabled humanz-agent").stdout, "disabled\n");
+    assert_eq!(machine.shows("ActiveState"), "inactive");
+    assert_eq!(machine.ok("dpkg --verify humanz"), "");
+    machine.ok("logrotate --debug /etc/logrotate.d/humanz");
+    configure(&machine);
+    let mine = machine.host.read("/etc/humanz/agent.env");
+    machine.ok("systemctl enable --now humanz-agent");
+    install(&machine, &package("deb"));
+    machine.serves("");
+    assert_eq!(machine.host.read("/etc/humanz/agent.env"), mine);
+}
+
+#[test]
+fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
+    let (_source, dist) = next_version();
+    let machine = serving("upgrade");
+    let (a, b) = (Pod::add(&machine.host, "a"), Pod::add(&machine.host, "b"));
+    let pings = [Pinger::start(&a, b.v4()), Pinger::start(&b, a.v6())];
+    let busy = AtomicBool::new(true);
+    let added = std::thread::scope(|scope| {
+        let churn = scope.spawn(|| churn(&machine, &busy));
+        for (wanted, package) in [("0.2.0", package_in(&dist, "deb")), ("0.1.0", package("deb"))] {
+            let before = machine.shows("MainPID");
+            install(&machine, &package);
+            machine.serves(&before);
+            assert_eq!(version(&machine), wanted);
+            assert!(plugin_is_current(&machine), "{wanted}");
+        }
+        busy.store(false, Ordering::Relaxed);
+        churn.join().unwrap()
+    });
+    println!("{added} pods came and went meanwhile");
+    pings.into_iter().for_each(|ping| ping.report().assert_nothing_lost());
+    a.check().unwrap();
+    a.delete();
+    b.delete();
+}
+
+/// Connects and disconnects one pod after another for as long as `busy`; gives how many.
+///
+/// # Panics
+/// If an ADD fails with anything but "try again".
+fn churn(machine: &Machine, busy: &AtomicBool) -> u32 {
+    let host = &machine.host;
+    let network = Network::of(host);
+    make_netns(host, "churn");
+    let mut count = 0;
+    while busy.load(Ordering::Relaxed) {
+        let attachment = Attachment::new("churn");
+        match Pod::connect(host, &network, attachment.clone()) {
+            Ok(pod) => network.del(host, &attachment, &pod.result).map_err(|e| e.to_string()),
+            Err(failure) if failure.code == TRY_AGAIN => Ok(()),
+            Err(failure) => Err(failure.to_string()),
+        }
+        .unwrap();
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_removal_leaves_pods_connected_and_their_plugin_in_place() {
+    let machine = serving("removed");
+    let (a, b) = (Pod::add(&machine.host, "a"), Pod::add(&machine.host, "b"));
+    let ping = Pinger::start(&a, b.v4());
+    machine.ok("dpkg --remove humanz");
+    assert_eq!(machine.host.run("systemctl is-active humanz-agent").stdout, "inactive\n");
+    ping.report().assert_nothing_lost();
+    a.delete();
+    b.delete();
+    assert!(machine.host.read("/etc/humanz/agent.env").is_some());
+    install(&machine, &package("deb"));
+    machine.ok("systemctl enable --now humanz-agent");
+    machine.serves("");
+}
