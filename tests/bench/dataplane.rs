@@ -1,0 +1,139 @@
+//! What passes between pods, beside the same network made by hand, in one run.
+
+mod hosts;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::ground::Ground;
+use crate::series::middle;
+use crate::support::Cluster;
+use crate::support::node::Place;
+use crate::table::{Row, Table};
+use crate::traffic::{self, ECHO, SINK, Servers};
+use hosts::{ByHand, Pair};
+
+/// What two runs of the same way differ by on a busy machine.
+const SAME: f64 = 0.95;
+/// Short turns and many of them: whatever else the machine does falls on all ways alike.
+const TURN: Duration = Duration::from_millis(80);
+const TURNS: usize = 51;
+
+/// One way through the network, made three times.
+struct Way<'a> {
+    what: &'static str,
+    /// Bridge and routes, and no firewall that knows of connections.
+    bare: Path<'a>,
+    /// The same with the reference plugins' masquerade.
+    reference: Path<'a>,
+    humanz: Path<'a>,
+}
+
+/// From a place to servers in another one.
+struct Path<'a> {
+    from: &'a dyn Place,
+    sink: SocketAddr,
+    echo: SocketAddr,
+}
+
+/// A figure of a path.
+struct Figure {
+    what: &'static str,
+    unit: &'static str,
+    /// Less is better.
+    is_time: bool,
+    take: fn(&Path<'_>) -> f64,
+}
+
+const FIGURES: [Figure; 3] = [
+    Figure {
+        what: "a stream",
+        unit: "Gbit/s",
+        is_time: false,
+        take: |path| traffic::stream(path.from, path.sink, TURN),
+    },
+    Figure {
+        what: "a round trip",
+        unit: "µs",
+        is_time: true,
+        take: |path| traffic::round_trip(path.from, path.echo, TURN),
+    },
+    Figure {
+        what: "connections",
+        unit: "/s",
+        is_time: false,
+        take: |path| traffic::connections(path.from, path.echo, TURN),
+    },
+];
+
+pub fn measure(_: &mut Ground, table: &mut Table) {
+    let cluster = Cluster::new(6);
+    let [a, b, c, d, e, f] = &cluster.hosts[..] else { unreachable!("six hosts") };
+    let humanz = Pair::of_humanz([a, b], &[]);
+    let reference = Pair::by_hand([c, d], ByHand { masquerade: true });
+    let bare = Pair::by_hand([e, f], ByHand { masquerade: false });
+    let pods = [&humanz, &reference, &bare].map(|pair| [&pair.near, &pair.far]).concat();
+    let _servers: Vec<_> = pods.iter().map(|pod| Servers::start(*pod, pod.v4())).collect();
+    let way = |what, path: fn(&Pair) -> Path<'_>| Way {
+        what,
+        bare: path(&bare),
+        reference: path(&reference),
+        humanz: path(&humanz),
+    };
+    way("pods of one host", |pair| Path::new(&pair.from, pair.near.v4())).measure(table);
+    way("pods of two hosts", |pair| Path::new(&pair.from, pair.far.v4())).measure(table);
+}
+
+impl<'a> Path<'a> {
+    fn new(from: &'a dyn Place, to: IpAddr) -> Self {
+        Self { from, sink: SocketAddr::new(to, SINK), echo: SocketAddr::new(to, ECHO) }
+    }
+}
+
+impl Way<'_> {
+    /// Every figure by turns, the order reversed each time.
+    fn measure(&self, table: &mut Table) {
+        let paths = [&self.bare, &self.reference, &self.humanz];
+        for figure in &FIGURES {
+            let mut taken = paths.map(|_| Vec::new());
+            for turn in 0..TURNS {
+                let mut order: Vec<_> = paths.iter().zip(&mut taken).collect();
+                if turn % 2 == 1 {
+                    order.reverse();
+                }
+                order.into_iter().for_each(|(path, values)| values.push((figure.take)(path)));
+            }
+            table.push(self.row(figure, &taken));
+        }
+    }
+
+    fn row(&self, figure: &Figure, [bare, reference, humanz]: &[Vec<f64>; 3]) -> Row {
+        let times = figure.times(humanz, reference);
+        Row {
+            what: format!("{}: {}", self.what, figure.what),
+            reference: figure.tell(reference),
+            floor: figure.tell(bare),
+            humanz: figure.tell(humanz),
+            target: "not slower (≥ 0.95 ×)".into(),
+            reached: format!("{times:.2} × ({:.2} × bare)", figure.times(humanz, bare)),
+            met: Some(times >= SAME),
+        }
+    }
+}
+
+impl Figure {
+    /// How many times as good as `other`: the median over the turns, each of which saw the same
+    /// machine.
+    fn times(&self, own: &[f64], other: &[f64]) -> f64 {
+        let ratio = |(own, other): (&f64, &f64)| {
+            if self.is_time { other / own } else { own / other }
+        };
+        middle(own.iter().zip(other).map(ratio).collect())
+    }
+
+    fn tell(&self, values: &[f64]) -> String {
+        let value = middle(values.to_vec());
+        let digits = usize::from(value < 100.0);
+        format!("{value:.digits$} {}", self.unit)
+    }
+}
