@@ -1,5 +1,6 @@
 //! Pure. The CNI configuration that the agent writes for the runtimes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ipnetwork::IpNetwork;
@@ -7,6 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::agent::settings::{CniSettings, Settings};
 use crate::net::PerFamily;
+
+/// What the runtimes are to pass on for each pod.
+const CAPABILITIES: [&str; 5] =
+    ["bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "ips", "mac"];
 
 /// The text of the configuration file: a list, or the single-plugin form if the file is not a
 /// `.conflist`. The keys of the Python agent's file are all there, with its meaning.
@@ -67,6 +72,6 @@ fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<
     set("createBridge", json!(false));
     set("dataDir", json!(cni.ipam_dir));
     set("logFile", json!(cni.log_file.as_deref().unwrap_or(Path::new(""))));
-    set("capabilities", json!({ "ips": true, "mac": true, "dns": true, "bandwidth": true }));
+    set("capabilities", json!(BTreeMap::from(CAPABILITIES.map(|name| (name, true)))));
     plugin
 }

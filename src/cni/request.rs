@@ -187,11 +187,13 @@ fn del(
     Request::Del(Box::new(Del { attachment, netns, conf, args, ignored }))
 }
 
-/// The container's wishes: `runtimeConfig` before `args.cni` before `CNI_ARGS` before `mac`.
+/// The container's wishes: `runtimeConfig` before `args.cni` before `CNI_ARGS` before the pod's
+/// annotations before `mac`.
 fn wishes(conf: &NetConf, args: &CniArgs) -> Wishes {
     let network = Wishes { ips: Vec::new(), mac: conf.mac };
     let runtime = conf.runtime.wishes.clone();
-    runtime.or(conf.args.clone()).or(args.wishes.clone()).or(network)
+    let annotated = conf.runtime.annotated.clone();
+    runtime.or(conf.args.clone()).or(args.wishes.clone()).or(annotated).or(network)
 }
 
 #[cfg(test)]

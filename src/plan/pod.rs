@@ -15,6 +15,7 @@ pub use identity::{Identity, is_of_network};
 
 use super::bandwidth::Queues;
 use crate::cni;
+use crate::cni::Version;
 use crate::linux::link::Port;
 use crate::linux::route::{self, Route};
 use crate::net::{Family, IfName, Mac, subnet};
@@ -49,30 +50,50 @@ pub struct Attachment {
     pub addresses: Vec<IpNetwork>,
     /// The pod's routes; their device is the pod's end.
     pub routes: Vec<Route>,
+    /// Those of which the pod gets none that it has already.
+    pub defaults: Vec<Route>,
     /// What holds it to its bandwidth.
     pub queues: Queues,
 }
 
-/// The pod's routes as the result tells them: those of the configuration, then, if
-/// `default_route`, one default route for each family that has a gateway and no configured default
-/// route with a gateway of its own.
-pub fn routes(
-    configured: &[cni::Route],
-    assigned: &[Assigned],
-    default_route: bool,
-) -> Vec<cni::Route> {
-    let mut routes = configured.to_vec();
+/// The pod's routes, as the result tells them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes {
+    /// Those of the configuration; a default route without a gateway has the pod's.
+    pub configured: Vec<cni::Route>,
+    /// A default route for each family that has a gateway and no configured default route. It gives
+    /// way to one that the pod has already: an interface before this one is the way out.
+    pub defaults: Vec<cni::Route>,
+}
+
+/// The routes of a pod with these addresses; `default_route`: it gets default routes.
+pub fn routes(configured: &[cni::Route], assigned: &[Assigned], default_route: bool) -> Routes {
+    let mut routes = Routes { configured: configured.to_vec(), defaults: Vec::new() };
     for family in Family::BOTH.into_iter().filter(|_| default_route) {
         let own = |route: &cni::Route| {
             route.is_default() && route.family() == family && route.table.is_none()
         };
         let Some(gateway) = gateway(assigned, family) else { continue };
-        match routes.iter_mut().find(|route| own(route)) {
+        match routes.configured.iter_mut().find(|route| own(route)) {
             Some(route) => route.gw = route.gw.or(Some(gateway)),
-            None => routes.push(cni::Route::new(any(family), Some(gateway))),
+            None => routes.defaults.push(cni::Route::new(any(family), Some(gateway))),
         }
     }
     routes
+}
+
+/// `told`, a route of a result in the words of `version`, with what those words could not say: from
+/// the route of the configuration that it was.
+pub fn recalled(
+    told: &cni::Route,
+    configured: &[cni::Route],
+    assigned: &[Assigned],
+    version: Version,
+) -> cni::Route {
+    let via = |route: &cni::Route| route.gw.or_else(|| gateway(assigned, route.family()));
+    let same = |route: &&cni::Route| route.dst == told.dst && via(route) == via(told);
+    let was = configured.iter().find(same).filter(|_| version < Version::V100);
+    was.map_or(*told, |was| cni::Route { gw: told.gw, ..*was })
 }
 
 /// `route` as the kernel takes it. Without a gateway of its own it goes through the pod's gateway
@@ -155,7 +176,8 @@ mod tests {
             Some(gw) => format!("{} via {gw}", route.dst),
             None => route.dst.to_string(),
         };
-        let found: Vec<_> = routes(&configured, assigned, default_route).iter().map(text).collect();
+        let routes = routes(&configured, assigned, default_route);
+        let found: Vec<_> = routes.configured.iter().chain(&routes.defaults).map(text).collect();
         assert_eq!(found, wanted);
     }
 
@@ -178,6 +200,19 @@ mod tests {
     fn configured_routes_come_first_as_they_were_written() {
         let wanted = ["10.0.0.0/8", "10.0.0.0/8 via 10.1.2.9", "0.0.0.0/0 via 10.1.2.1"];
         check(&["10.0.0.0/8", "10.0.0.0/8 via 10.1.2.9"], &dual()[..1], true, &wanted);
+    }
+
+    #[test]
+    fn a_result_too_old_for_it_is_completed_from_the_configuration() {
+        let in_table = cni::Route { table: Some(5000), mtu: Some(1400), ..route("10.0.0.0/8") };
+        let told = route("10.0.0.0/8 via 10.1.2.1");
+        let recalled = |told: cni::Route, version| recalled(&told, &[in_table], &dual(), version);
+        let whole = cni::Route { gw: told.gw, ..in_table };
+        assert_eq!(recalled(told, Version::V040), whole);
+        assert_eq!(recalled(route("10.0.0.0/8"), Version::V040), in_table);
+        assert_eq!(recalled(told, Version::V100), told);
+        let other = route("10.0.0.0/8 via 10.1.2.9");
+        assert_eq!(recalled(other, Version::V040), other);
     }
 
     #[test]

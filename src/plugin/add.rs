@@ -9,7 +9,6 @@ use super::attach::{self, Site};
 use super::done::Done;
 use super::frame::Call;
 use super::{bridge, claim, failure, flows, identity, masquerade, netns};
-use crate::cni;
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
@@ -19,7 +18,7 @@ use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
 use crate::plan::bandwidth::queues;
-use crate::plan::pod::{Assigned, Attachment, Identity, kernel_route, routes};
+use crate::plan::pod::{Assigned, Attachment, Identity, Routes, kernel_route, routes};
 
 /// The pod's interface, third in every result.
 const POD_INTERFACE: usize = 2;
@@ -34,11 +33,14 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let ground = Ground::observe(add, &rtnl)?;
     let reservation = ground.reserve(add, &store, call.since_1970)?;
     let assigned = claim::assigned(&reservation, &ground.sets, add);
-    let plan = Plan::new(add, &ground, assigned);
+    let mut plan = Plan::new(add, &ground, assigned);
     let addresses = reservation.addresses().to_vec();
     let mut done = Done::default();
     done.hold(reservation);
-    done.hold(flows::forgotten_during(&addresses, || attach::attach(&plan.site, &plan.wanted))?);
+    let attached =
+        flows::forgotten_during(&addresses, || attach::attach(&plan.site, &plan.wanted))?;
+    plan.told.defaults.retain(|route| !attached.left_out.contains(&route.dst));
+    done.hold(attached);
     let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));
     let result = plan.result(add).to_json(add.conf.version)?;
@@ -87,7 +89,7 @@ struct Plan<'a> {
     site: Site<'a>,
     wanted: Attachment,
     assigned: Vec<Assigned>,
-    told: Vec<cni::Route>,
+    told: Routes,
 }
 
 impl<'a> Plan<'a> {
@@ -96,6 +98,7 @@ impl<'a> Plan<'a> {
         let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
         let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, identity));
         let mtu = conf.mtu.unwrap_or(ground.bridge.mtu);
+        let route = |route| kernel_route(route, &assigned);
         let wanted = Attachment {
             host_ifname: identity.host_ifname(),
             host_mac: Some(identity.host_mac()),
@@ -103,7 +106,8 @@ impl<'a> Plan<'a> {
             ifname: add.attachment.ifname.clone(),
             mac: Some(mac),
             addresses: assigned.iter().map(|assigned| assigned.address).collect(),
-            routes: told.iter().map(|route| kernel_route(route, &assigned)).collect(),
+            routes: told.configured.iter().map(route).collect(),
+            defaults: told.defaults.iter().map(route).collect(),
             queues: queues(&conf.bandwidth, mtu),
         };
         let site = Site {
@@ -142,7 +146,7 @@ impl<'a> Plan<'a> {
                 interface(&wanted.ifname, wanted.mac, site.mtu, Some(&add.netns.path)),
             ],
             ips: self.assigned.iter().map(ip).collect(),
-            routes: self.told.clone(),
+            routes: [&self.told.configured[..], &self.told.defaults].concat(),
             dns: add.conf.dns.clone(),
         }
     }

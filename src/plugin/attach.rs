@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use super::failure;
@@ -40,9 +41,14 @@ pub struct Site<'a> {
     pub is_gateway: bool,
 }
 
+/// Why the kernel says that there is one already.
+const TWICE: &str = "the pod has what is asked for; give the route a priority or a table";
+
 /// A link that goes when this is dropped, unless [`Attached::keep`] was called.
 #[must_use = "an attachment that is dropped is undone"]
 pub struct Attached<'a> {
+    /// Destinations of default routes that gave way to what the pod had.
+    pub left_out: Vec<IpNetwork>,
     rtnl: &'a Rtnl,
     name: IfName,
     bridge: u32,
@@ -79,6 +85,7 @@ impl Drop for Attached<'_> {
 /// Code 999 with the kernel's words; nothing of it is left then.
 pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, CniError> {
     let mut attached = Attached {
+        left_out: Vec::new(),
         rtnl: site.rtnl,
         name: wanted.host_ifname.clone(),
         bridge: site.bridge.index,
@@ -96,7 +103,8 @@ pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, 
     if let Some(queue) = &wanted.queues.host {
         limit(site, &wanted.host_ifname, queue)?;
     }
-    let pod = configure(site, wanted)?;
+    let (pod, left_out) = configure(site, wanted)?;
+    attached.left_out = left_out;
     if site.is_gateway {
         let addresses = wanted.addresses.iter().map(|address| address.ip());
         attached.neighbours = addresses.collect();
@@ -152,8 +160,9 @@ pub fn forget(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
     addresses.iter().map(forget).collect()
 }
 
-/// Addresses, up, routes: one send in the pod's namespace. Gives the socket in there.
-fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<Rtnl, CniError> {
+/// Addresses, up, routes: one send in the pod's namespace, and one for default routes that may have
+/// to give way. Gives the socket in there, and which of them did.
+fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<(Rtnl, Vec<IpNetwork>), CniError> {
     let what = format!("set up {} in {}", wanted.ifname, site.netns_path);
     let entered = site.netns.run(|| {
         if has_ipv6(wanted) {
@@ -162,7 +171,10 @@ fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<Rtnl, CniError> {
         Rtnl::open()
     });
     let entered = entered.map_err(|error| failure::internal(&what, &error))?;
-    let failed = |error: NetlinkError| failure::internal(&what, &error);
+    let failed = |error: NetlinkError| match error.errno() {
+        Some(Errno::EEXIST) => failure::internal(&format!("{what}: {TWICE}"), &error),
+        _ => failure::internal(&what, &error),
+    };
     let pod = entered.map_err(failed)?;
     let index = pod.link(&wanted.ifname).map_err(failed)?.map(|link| link.index);
     let index = index.ok_or_else(|| CniError::internal(format!("{what}: it went away")))?;
@@ -179,7 +191,26 @@ fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<Rtnl, CniError> {
         }
         outcome => outcome.map_err(failed)?,
     }
-    Ok(pod)
+    let left_out = add_defaults(&pod, wanted, index).map_err(failed)?;
+    Ok((pod, left_out))
+}
+
+/// Adds the default routes; gives the destinations to which there is one.
+fn add_defaults(
+    pod: &Rtnl,
+    wanted: &Attachment,
+    index: u32,
+) -> Result<Vec<IpNetwork>, NetlinkError> {
+    let own = |route: &Route| route::add(&Route { device: Some(index), ..*route });
+    let outcomes = pod.apply_each(&wanted.defaults.iter().map(own).collect::<Vec<_>>())?;
+    let mut left_out = Vec::new();
+    for (route, outcome) in wanted.defaults.iter().zip(outcomes) {
+        match outcome {
+            Err(error) if error.errno() == Some(Errno::EEXIST) => left_out.push(route.destination),
+            outcome => outcome?,
+        }
+    }
+    Ok(left_out)
 }
 
 /// The kernel takes IPv6 addresses, unlike IPv4 ones, from a link that somebody sets down for a

@@ -9,7 +9,9 @@ use crate::linux::link::Port;
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
 use crate::plan::bandwidth::queues;
-use crate::plan::pod::{Assigned, Attachment, Found, Identity, differences, kernel_route};
+use crate::plan::pod::{
+    Assigned, Attachment, Found, Identity, differences, kernel_route, recalled,
+};
 
 /// Compares what is there with what the configuration and `prevResult` say.
 ///
@@ -43,6 +45,9 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
     let addresses = result.container_addresses(ifname.as_str());
     let assigned: Vec<Assigned> =
         addresses.map(|ip| Assigned { address: ip.address, gateway: ip.gateway }).collect();
+    let conf = &check.conf;
+    let route =
+        |told| kernel_route(&recalled(told, &conf.routes, &assigned, conf.version), &assigned);
     let mac = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
     Ok(Attachment {
         host_mac: host.and_then(|host| mac(&host.mac)),
@@ -51,7 +56,8 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
         ifname: ifname.clone(),
         mac: mac(&interface.mac),
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
-        routes: result.routes.iter().map(|route| kernel_route(route, &assigned)).collect(),
+        routes: result.routes.iter().map(route).collect(),
+        defaults: Vec::new(),
         queues: queues(&check.conf.bandwidth, interface.mtu.unwrap_or(0)),
     })
 }

@@ -296,33 +296,50 @@ fn port_flags_are_as_configured() {
 }
 
 #[test]
-fn configured_routes_tables_scopes_and_metrics_are_made() {
+fn configured_routes_tables_scopes_and_metrics_are_made_told_and_compared() {
     let host = PluginHost::new();
-    let conf = conf(
-        "1.1.0",
-        json!({ "subnet": "10.1.2.0/24", "routes": [
+    let routes = json!([
         { "dst": "192.0.2.0/24" },
         { "dst": "198.51.100.0/24", "gw": "10.1.2.9", "mtu": 1400, "advmss": 1360, "priority": 7 },
         { "dst": "203.0.113.0/24", "table": 5000 },
         { "dst": "203.0.113.128/25", "scope": 200 },
-    ] }),
-    );
-    let result = host.add(&conf, "c1");
-    assert_eq!(result["routes"].as_array().unwrap().len(), 5);
-    let shown = host.run("ip -n c1 route show table all").ok();
-    for line in [
-        "192.0.2.0/24 via 10.1.2.1 dev eth0",
-        "198.51.100.0/24 via 10.1.2.9 dev eth0 proto 104 metric 7 mtu 1400 advmss 1360",
-        "203.0.113.0/24 via 10.1.2.1 dev eth0 table 5000",
-        "default via 10.1.2.1 dev eth0",
-    ] {
-        assert!(shown.contains(line), "{line} is not in\n{shown}");
+        { "dst": "2001:db8::/32", "gw": "fd00::9", "mtu": 1300, "advmss": 1240, "priority": 9 },
+        { "dst": "2001:db9::/32", "table": 5000 },
+    ]);
+    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+    for version in ["0.4.0", "1.0.0", "1.1.0"] {
+        let conf = conf(version, json!({ "ranges": sets, "routes": routes }));
+        let result = host.add(&conf, "c1");
+        let mut told = routes.clone();
+        for route in told.as_array_mut().unwrap().iter_mut().filter(|_| version == "0.4.0") {
+            route.as_object_mut().unwrap().retain(|key, _| key == "dst" || key == "gw");
+        }
+        assert_eq!(result["routes"].as_array().unwrap()[..6], told.as_array().unwrap()[..]);
+        assert_eq!(result["routes"].as_array().unwrap().len(), 8, "and two default routes");
+        let shown = ["-4", "-6"]
+            .map(|family| host.run(&format!("ip {family} -n c1 route show table all")).ok());
+        let shown = shown.concat();
+        for line in [
+            "192.0.2.0/24 via 10.1.2.1 dev eth0",
+            "198.51.100.0/24 via 10.1.2.9 dev eth0 proto 104 metric 7 mtu 1400 advmss 1360",
+            "203.0.113.0/24 via 10.1.2.1 dev eth0 table 5000",
+            "2001:db8::/32 via fd00::9 dev eth0 proto 104 metric 9 mtu 1300 advmss 1240",
+            "2001:db9::/32 via fd00::1 dev eth0 table 5000",
+            "default via 10.1.2.1 dev eth0",
+        ] {
+            assert!(shown.contains(line), "{line} is not in\n{shown}");
+        }
+        let scoped =
+            |line: &str| line.starts_with("203.0.113.128/25") && line.contains("scope site");
+        assert!(shown.lines().any(scoped), "{shown}");
+        let check = || Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host);
+        check().ok();
+        let change = "route change 198.51.100.0/24 via 10.1.2.9 metric 7 mtu 1300 advmss 1360";
+        host.run(&format!("ip -n c1 {change} proto 104")).ok();
+        assert_eq!(check().code(), 103, "{version}");
+        Call::new("DEL", &conf, "c1").run(&host).ok();
+        host.run("ip netns del c1").ok();
     }
-    assert!(
-        shown.lines().any(|l| l.starts_with("203.0.113.128/25") && l.contains("scope site")),
-        "{shown}"
-    );
-    Call::new("CHECK", &conf, "c1").key("prevResult", result).run(&host).ok();
 }
 
 #[test]

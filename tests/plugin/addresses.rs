@@ -42,11 +42,16 @@ fn requested_addresses_come_from_every_voice() {
     let runtime = runtime.key("runtimeConfig", json!({ "ips": ["10.1.2.11", "fd00::11/64"] })).conf;
     let args = Call::new("ADD", &plain, "x");
     let args = args.key("args", json!({ "cni": { "ips": ["10.1.2.12/24"] } })).conf;
+    let annotations = json!({ "humanz.io/ip": "10.1.2.15, fd00::15" });
+    let annotated = json!({ "io.kubernetes.cri.pod-annotations": annotations });
+    let annotated = Call::new("ADD", &plain, "x").key("runtimeConfig", annotated).conf;
     for (name, conf, cni_args, wanted) in [
         ("c1", &runtime, "", ["10.1.2.11", "fd00::11"]),
         ("c2", &args, "", ["10.1.2.12", "fd00::2"]),
         ("c3", &plain, "IP=10.1.2.13", ["10.1.2.13", "fd00::3"]),
         ("c4", &plain, "IP=10.1.2.14/24", ["10.1.2.14", "fd00::4"]),
+        ("c5", &annotated, "", ["10.1.2.15", "fd00::15"]),
+        ("c6", &annotated, "IP=10.1.2.16", ["10.1.2.16", "fd00::5"]),
     ] {
         host.netns(name);
         let result = Call::new("ADD", conf, name).with("CNI_ARGS", cni_args).run(&host).ok();

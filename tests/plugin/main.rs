@@ -19,6 +19,7 @@ mod killed;
 mod log;
 mod many;
 mod reach;
+mod second;
 mod status;
 
 /// Every version of the protocol.

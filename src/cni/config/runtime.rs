@@ -1,7 +1,5 @@
 //! Pure. `runtimeConfig`: what the runtime adds for this one container.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
 use crate::cni::bandwidth::Bandwidth;
@@ -20,14 +18,13 @@ pub struct RuntimeConfig {
     pub port_mappings: Option<Value>,
     /// `bandwidth`.
     pub bandwidth: Bandwidth,
-    /// `io.kubernetes.cri.pod-annotations`.
-    pub pod_annotations: BTreeMap<String, String>,
+    /// What the pod's annotations ask for.
+    pub annotated: Wishes,
 }
 
 impl RuntimeConfig {
     pub(super) fn read(field: &Field) -> RuntimeConfig {
         let annotations = field.object("io.kubernetes.cri.pod-annotations");
-        let annotations = annotations.iter().flat_map(Field::entries);
         for key in ["deviceID", "infinibandGUID"] {
             if let Some(device) = field.get(key).filter(|device| device.filled().is_some()) {
                 device.unsupported("humanz attaches veths alone");
@@ -39,9 +36,7 @@ impl RuntimeConfig {
             dns: field.object("dns").map(|dns| Dns::read_capability(&dns)).unwrap_or_default(),
             port_mappings: field.get("portMappings").map(|raw| raw.value().clone()),
             bandwidth: bandwidth.map(|limits| Bandwidth::read(&limits)).unwrap_or_default(),
-            pod_annotations: annotations
-                .filter_map(|(key, value)| Some((key.to_owned(), value.text()?.to_owned())))
-                .collect(),
+            annotated: annotations.map(|found| Wishes::annotated(&found)).unwrap_or_default(),
         }
     }
 }

@@ -145,7 +145,7 @@ fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Differen
             differences.push(Difference::NoAddress(name(), *address));
         }
     }
-    for route in &wanted.routes {
+    for route in wanted.routes.iter().chain(&wanted.defaults) {
         let same = |there: &&Route| is_there(route, there, pod.index);
         if !found.routes.iter().any(|there| same(&there)) {
             differences.push(Difference::NoRoute(route.destination, route.gateway));
@@ -155,11 +155,15 @@ fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Differen
 
 /// `there` does what `route` asks for. What the kernel chose by itself is not compared.
 fn is_there(route: &Route, there: &Route, device: u32) -> bool {
+    let as_asked = |asked: Option<u32>, found| asked.is_none() || asked == found;
     there.destination == route.destination
         && there.gateway == route.gateway
         && there.table == route.table
         && there.device == Some(device)
-        && (route.priority.is_none() || there.priority == route.priority)
+        && there.scope == route.scope
+        && as_asked(route.priority, there.priority)
+        && as_asked(route.mtu, there.mtu)
+        && as_asked(route.advmss, there.advmss)
 }
 
 fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<Difference> {
@@ -251,6 +255,7 @@ mod tests {
             mac: Some(mac(2)),
             addresses: vec!["10.1.2.3/24".parse().unwrap()],
             routes: vec![default_route(None)],
+            defaults: Vec::new(),
             queues: Queues::default(),
         }
     }
@@ -387,11 +392,22 @@ mod tests {
     }
 
     #[test]
-    fn a_route_with_a_metric_of_its_own_is_compared_with_it() {
-        let mut wanted = wanted();
-        wanted.routes[0].priority = Some(7);
-        let texts = differences(&wanted, &name("humanz0"), &found());
-        assert!(matches!(texts[..], [Difference::NoRoute(..)]), "{texts:?}");
-        assert_eq!(wanted.routes[0].table, route::MAIN);
+    fn what_a_route_has_of_its_own_is_compared_with_it() {
+        let plain = default_route(None);
+        for asked in [
+            Route { priority: Some(7), ..plain },
+            Route { mtu: Some(1400), ..plain },
+            Route { advmss: Some(1360), ..plain },
+            Route { table: 5000, ..plain },
+            Route { scope: 200, ..plain },
+        ] {
+            let wanted = Attachment { routes: vec![asked], ..wanted() };
+            let texts = differences(&wanted, &name("humanz0"), &found());
+            assert!(matches!(texts[..], [Difference::NoRoute(..)]), "{asked:?}: {texts:?}");
+            let there = Route { device: Some(2), ..asked };
+            let found = Found { routes: vec![there], ..found() };
+            assert_eq!(differences(&wanted, &name("humanz0"), &found), []);
+        }
+        assert_eq!(plain.table, route::MAIN);
     }
 }
