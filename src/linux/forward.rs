@@ -3,9 +3,14 @@
 mod chain;
 mod legacy;
 mod legacy_text;
+mod numbers;
+mod rule;
 mod sense;
+mod sets;
+mod value;
+mod xt;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -13,15 +18,15 @@ use std::process::ExitStatus;
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-pub use chain::{Action, Direction, Edit, ForwardChain, ForwardRule, MARK, Place, Sense, Stop};
+pub use chain::{Action, Direction, Edit, ForwardChain, MARK, Place};
+pub use rule::{Asks, Condition, End, ForwardRule, NamePattern, Verdict};
 
 use super::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
-use super::nft::numbers::{family, message as kind, rule, set};
-use super::nft::{
-    ChainPlace, Hook, Policy, TableFamily, expression, found, message, numbers, userdata,
-};
+use super::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
+use super::nft::{ChainPlace, Hook, Policy, TableFamily, expression, found, message, userdata};
 use crate::net::Family;
 use legacy::LegacyTables;
+use sets::{FoundSet, FoundSets};
 
 /// Where iptables-legacy is looked for.
 const PROGRAM_DIRS: [&str; 6] =
@@ -152,73 +157,112 @@ impl Forward {
         Ok(forward.collect())
     }
 
-    /// The chain with its rules; `None` if it went meanwhile.
+    /// The chain with its rules and those of the chains that it calls; `None` if it went meanwhile.
     fn nft_chain(
         &self,
         place: ChainPlace,
         policy: Policy,
     ) -> Result<Option<ForwardChain>, NetlinkError> {
-        let what = format!("look at chain {} of nft table {}", place.chain, place.table);
-        let attributes =
-            Attributes::new().text(rule::TABLE, &place.table).text(rule::CHAIN, &place.chain);
-        let request = get(what, kind::GET_RULE, place.family.number(), attributes);
-        let rules = match self.socket.dump(&request, sense::rule) {
-            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
-            rules => rules?,
-        };
-        let place = Place::Nft(place);
-        let mut chain = ForwardChain { place, policy, rules, interfaces: BTreeSet::new() };
-        if let Place::Nft(place) = &chain.place
-            && !chain.place.is_iptables()
-            && chain.stop().is_some()
-        {
-            chain.interfaces = self.interfaces(place)?;
+        let mut sets = FoundSets::new();
+        let Some(rules) = self.nft_rules(&place, &mut sets)? else { return Ok(None) };
+        let mut called = BTreeMap::new();
+        let mut waiting = targets(&rules);
+        while let Some(name) = waiting.pop() {
+            if called.len() == CHAINS || called.contains_key(&name) {
+                continue;
+            }
+            let place = ChainPlace { chain: name.clone(), ..place.clone() };
+            let rules = self.nft_rules(&place, &mut sets)?.unwrap_or_default();
+            waiting.extend(targets(&rules));
+            called.insert(name, rules);
         }
-        Ok(Some(chain))
+        Ok(Some(ForwardChain { place: Place::Nft(place), policy, rules, called }))
     }
 
-    /// The interfaces that rules and sets of the chain's table name.
-    fn interfaces(&self, place: &ChainPlace) -> Result<BTreeSet<String>, NetlinkError> {
-        let family = place.family.number();
-        let what = format!("look at nft table {}", place.table);
-        let ask = |kind: u16, attributes| get(what.clone(), kind, family, attributes);
-        let table = Attributes::new().text(rule::TABLE, &place.table);
-        let rules = self.socket.dump(&ask(kind::GET_RULE, table), sense::interfaces)?;
-        let mut names: BTreeSet<String> = rules.into_iter().flatten().collect();
-        let table = Attributes::new().text(set::TABLE, &place.table);
-        for name in self.socket.dump(&ask(kind::GET_SET, table), sense::interface_set)? {
-            let list =
-                Attributes::new().text(set::LIST_TABLE, &place.table).text(set::LIST_SET, &name);
-            let keys = self
-                .socket
-                .dump(&ask(kind::GET_ELEMENT, list), |reply| found::keys(reply).map(Some))?;
-            names.extend(keys.concat().iter().map(|(key, _)| sense::text(key)));
+    /// The rules of one chain; `None` if it is not there. Sets that they look into go into `sets`.
+    fn nft_rules(
+        &self,
+        place: &ChainPlace,
+        sets: &mut FoundSets,
+    ) -> Result<Option<Vec<ForwardRule>>, NetlinkError> {
+        let what = format!("look at chain {} of nft table {}", place.chain, place.table);
+        let attributes = Attributes::new()
+            .text(attribute::TABLE, &place.table)
+            .text(attribute::CHAIN, &place.chain);
+        let request = get(what, kind::GET_RULE, place.family.number(), attributes);
+        let programs = match self.socket.dump(&request, sense::program) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
+            programs => programs?,
+        };
+        for name in programs.iter().flat_map(sense::Program::sets) {
+            if !sets.contains_key(&name) && sets.len() < SETS {
+                sets.extend(self.nft_set(place, &name)?.map(|set| (name, set)));
+            }
         }
-        Ok(names)
+        let rules = programs.iter().flat_map(|program| program.rules(sets, &name_of));
+        Ok(Some(rules.collect()))
     }
+
+    /// A set with its elements; `None` if its keys mean nothing here, or it is gone.
+    fn nft_set(&self, place: &ChainPlace, name: &str) -> Result<Option<FoundSet>, NetlinkError> {
+        let number = place.family.number();
+        let what = format!("look at set {name} of nft table {}", place.table);
+        let named = Attributes::new().text(set::TABLE, &place.table).text(set::NAME, name);
+        let found = self.socket.ask(&get(what.clone(), kind::GET_SET, number, named), sets::set);
+        let found = match found {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
+            found => found?.map(|(_, set)| set),
+        };
+        let Some(mut found) = found.filter(FoundSet::is_readable) else { return Ok(None) };
+        let list = Attributes::new().text(set::LIST_TABLE, &place.table).text(set::LIST_SET, name);
+        let request = get(what, kind::GET_ELEMENT, number, list);
+        found.elements = self.socket.dump(&request, sets::elements)?.concat();
+        Ok(Some(found))
+    }
+}
+
+/// So many chains and sets of one table are read; a rule that needs more is not understood.
+const CHAINS: usize = 256;
+const SETS: usize = 256;
+
+/// The chains that rules call for packets that are not special.
+fn targets(rules: &[ForwardRule]) -> Vec<String> {
+    let never = Asks::Special.holds();
+    let rules = rules.iter().filter(|rule| !rule.conditions.contains(&never));
+    let target = |rule: &ForwardRule| match &rule.verdict {
+        Verdict::Jump(target) | Verdict::Goto(target) => Some(target.clone()),
+        _ => None,
+    };
+    rules.filter_map(target).collect()
+}
+
+/// The name of an interface of the calling thread's namespace.
+fn name_of(index: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(index).ok()?;
+    name.into_string().ok()
 }
 
 /// Our rule at the head of a chain, shaped as iptables-nft itself writes it, so that `iptables -S`
 /// shows an ordinary rule; the comment goes where nft and iptables both look for one.
 fn insert(place: &ChainPlace, edit: &Edit) -> Message {
     let meta_key = match edit.direction {
-        Direction::In => numbers::expression::INPUT_NAME,
-        Direction::Out => numbers::expression::OUTPUT_NAME,
+        Direction::In => n::INPUT_NAME,
+        Direction::Out => n::OUTPUT_NAME,
     };
     let attributes = Attributes::new()
-        .text(rule::TABLE, &place.table)
-        .text(rule::CHAIN, &place.chain)
-        .nest(rule::EXPRESSIONS, expression::accept_like_iptables(meta_key, &edit.bridge))
-        .put(rule::USERDATA, userdata::of_table(&edit.direction.comment()));
+        .text(attribute::TABLE, &place.table)
+        .text(attribute::CHAIN, &place.chain)
+        .nest(attribute::EXPRESSIONS, expression::accept_like_iptables(meta_key, &edit.bridge))
+        .put(attribute::USERDATA, userdata::of_table(&edit.direction.comment()));
     let header = message::header(place.family.number());
     Message::new(edit.to_string(), kind::NEW_RULE, NlmF::CREATE, &header, attributes)
 }
 
 fn remove(place: &ChainPlace, edit: &Edit, handle: u64) -> Message {
     let attributes = Attributes::new()
-        .text(rule::TABLE, &place.table)
-        .text(rule::CHAIN, &place.chain)
-        .be64(rule::HANDLE, handle);
+        .text(attribute::TABLE, &place.table)
+        .text(attribute::CHAIN, &place.chain)
+        .be64(attribute::HANDLE, handle);
     let header = message::header(place.family.number());
     Message::new(edit.to_string(), kind::DELETE_RULE, NlmF::empty(), &header, attributes)
         .tolerating(Errno::ENOENT)

@@ -3,20 +3,16 @@
 use std::path::PathBuf;
 
 use humanz::linux::forward::Forward;
-use humanz::net::{Family, IfName};
+use humanz::net::Family;
 use humanz::plan::Describe;
 use humanz::plan::forward::{plan, removals};
 
-use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args};
-
-fn bridge() -> IfName {
-    "humanz0".parse().unwrap()
-}
+use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args, traffic};
 
 /// What the agent does on every pass: gives a line for each edit and each obstacle.
-fn reconcile(forward: &Forward) -> Vec<String> {
+pub fn reconcile(forward: &Forward) -> Vec<String> {
     let found = forward.observe(&Family::BOTH).unwrap();
-    let plan = plan(&bridge(), &found);
+    let plan = plan(&traffic(), &found);
     for edit in &plan.edits {
         forward.apply(edit).unwrap();
     }
@@ -24,7 +20,7 @@ fn reconcile(forward: &Forward) -> Vec<String> {
     edits.chain(plan.obstacles.iter().map(|obstacle| obstacle.to_string())).collect()
 }
 
-fn assert_cut_off(network: &Network) {
+pub fn assert_cut_off(network: &Network) {
     for family in 0..2 {
         assert!(network.is_cut_off(OUTSIDE[family]), "pod to {}", OUTSIDE[family]);
         assert!(
@@ -35,7 +31,7 @@ fn assert_cut_off(network: &Network) {
     }
 }
 
-fn assert_passes(network: &Network) {
+pub fn assert_passes(network: &Network) {
     for family in 0..2 {
         assert_eq!(network.seen_by(OUTSIDE[family]), POD[family]);
         assert!(network.reaches_pod(OUTSIDE[family], POD[family]), "{} to pod", OUTSIDE[family]);
@@ -100,7 +96,7 @@ fn check(kind: &'static str) {
 }
 
 fn clean_up(forward: &Forward) {
-    for edit in removals(&bridge(), &forward.observe(&Family::BOTH).unwrap()) {
+    for edit in removals(&traffic().bridge, &forward.observe(&Family::BOTH).unwrap()) {
         forward.apply(&edit).unwrap();
     }
 }
@@ -211,22 +207,31 @@ fn what_the_report_says_helps() {
 }
 
 #[test]
-fn a_firewalld_that_rejects_is_reported_with_its_own_command() {
+fn a_drop_behind_other_rules_of_the_owner_is_found() {
     check_reported(
-        "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; \
-         policy accept; ct state established accept; reject with icmpx admin-prohibited; }; }",
-        &["nft table inet firewalld, chain filter_FORWARD: a rule drops all pod traffic; accept \
-           it: firewall-cmd --permanent --zone=trusted --add-interface=humanz0"],
+        "table inet wall { chain deep { tcp dport 22 accept; drop; }; chain forward { type filter \
+         hook forward priority 0; ct state vmap { established : accept, related : accept, invalid \
+         : drop }; iifname vmap { \"lan0\" : accept, \"humanz0\" : goto deep }; iif lo accept; oifname \
+         { \"lan0\", \"lan1\" } accept; ip saddr { 10.0.0.0/16, 10.2.0.1 } accept; oifname != \"lan0\" \
+         goto deep; }; }",
+        &[
+            "nft table inet wall, chain forward: a rule of chain deep drops pod traffic; accept it: ",
+        ],
     );
 }
 
 #[test]
-fn a_table_that_names_the_bridge_anywhere_is_not_reported() {
+fn a_table_that_accepts_pods_somewhere_is_not_reported() {
     for accept in [
         "chain deep { iifname \"humanz0\" accept; oifname \"humanz0\" accept; }",
         "set trusted { type ifname; elements = { \"humanz0\" }; }; \
          chain deep { iifname @trusted accept; oifname @trusted accept; }",
         "chain deep { iifname { \"lan0\", \"humanz0\" } accept; oifname \"humanz0\" accept; }",
+        "chain deep { iifname \"human*\" accept; oifname vmap { \"humanz0\" : accept }; }",
+        "chain deep { ip saddr 10.244.0.0/16 accept; ip6 saddr fd00:10::/48 accept; oifname \
+         \"humanz0\" accept; }",
+        "chain deep { ip saddr { 10.244.0.0/17, 172.16.0.0/12 } accept; ip6 saddr { fd00::/16 } \
+         accept; ct state established accept; ct state new oif \"humanz0\" accept; }",
     ] {
         on_host(move |network| {
             let chain =

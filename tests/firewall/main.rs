@@ -12,5 +12,6 @@ mod conntrack;
 mod forward;
 mod masquerade;
 mod network;
+mod others;
 mod repair;
 mod size;

@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use humanz::net::PerFamily;
 use humanz::plan::firewall::{AGENT_TABLE, FirewallSpec};
+use humanz::plan::forward::Traffic;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -149,6 +151,20 @@ impl Network {
         peer.ip().to_string()
     }
 
+    /// A server on the remote machine that takes every connection; gives its port.
+    pub fn serve(&self, server: &str) -> u16 {
+        let listener = self.remote.listen(server);
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || listener.incoming().for_each(drop));
+        port
+    }
+
+    /// The pod gets a connection to `address`.
+    pub fn pod_reaches(&self, address: &str, within: Duration) -> bool {
+        let address = address.parse().unwrap();
+        self.pod.inside(|| TcpStream::connect_timeout(&address, within)).is_ok()
+    }
+
     /// The pod does not reach `server`.
     pub fn is_cut_off(&self, server: &str) -> bool {
         let listener = self.remote.listen(server);
@@ -198,6 +214,17 @@ pub fn spec() -> FirewallSpec {
         node_addresses: [HOST, NODE].concat().iter().map(|text| text.parse().unwrap()).collect(),
         masquerade: true,
         accept_forward: true,
+    }
+}
+
+/// What must get through others' firewalls.
+pub fn traffic() -> Traffic {
+    let network = |text: &str| Some(text.parse().unwrap());
+    Traffic {
+        bridge: "humanz0".parse().unwrap(),
+        uplink: Some("uplink".parse().unwrap()),
+        subnets: PerFamily { v4: network("10.244.3.0/24"), v6: network("fd00:10:0:3::/64") },
+        pools: PerFamily { v4: network("10.244.0.0/16"), v6: network("fd00:10::/48") },
     }
 }
 

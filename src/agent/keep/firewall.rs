@@ -3,17 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use crate::agent::host::Facts;
 use crate::agent::keep::{Pass, World};
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};
 use crate::linux::nft::SetKind;
-use crate::net::{Family, subnet};
+use crate::net::{Family, PerFamily, subnet};
 use crate::plan::firewall::{
     AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
 };
-use crate::plan::{Describe, Line, forward};
+use crate::plan::forward::{self, Traffic};
+use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
@@ -29,7 +32,13 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<Str
             return BTreeSet::new();
         }
     };
-    let plan = forward::plan(&pass.settings.bridge, &found);
+    let traffic = Traffic {
+        bridge: pass.settings.bridge.clone(),
+        uplink: facts.uplinks.first().cloned(),
+        subnets: *pass.subnets,
+        pools: pools(pass.settings),
+    };
+    let plan = forward::plan(&traffic, &found);
     apply_edits(pass.world, &plan.edits, report);
     plan.obstacles.iter().map(ToString::to_string).collect()
 }
@@ -97,6 +106,14 @@ fn spec(pass: &Pass<'_>, facts: &Facts) -> FirewallSpec {
         masquerade: settings.masquerade,
         accept_forward: settings.manage_forward,
     }
+}
+
+fn pools(settings: &Settings) -> PerFamily<IpNetwork> {
+    let mut pools = PerFamily::default();
+    for (family, pool) in settings.pools.entries() {
+        pools.set(family, Some(pool.network()));
+    }
+    pools
 }
 
 fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {

@@ -1,8 +1,9 @@
 //! Pure. A chain that forwarded packets meet, and what it does to those of pods.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::linux::forward::rule::ForwardRule;
 use crate::linux::nft::{ChainPlace, Policy, TableFamily};
 use crate::net::{Family, IfName};
 
@@ -18,8 +19,8 @@ pub struct ForwardChain {
     pub policy: Policy,
     /// Its rules, in order.
     pub rules: Vec<ForwardRule>,
-    /// Interfaces that the rules and sets of its table name, if it drops and is none of iptables'.
-    pub interfaces: BTreeSet<String>,
+    /// The rules of the chains that it calls, by their names.
+    pub called: BTreeMap<String, Vec<ForwardRule>>,
 }
 
 /// Where a chain is.
@@ -32,28 +33,6 @@ pub enum Place {
     Legacy(Family),
 }
 
-/// A rule of such a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForwardRule {
-    /// The kernel's number for it; `None` in older tables.
-    pub handle: Option<u64>,
-    /// What it does.
-    pub sense: Sense,
-    /// Its comment.
-    pub comment: Option<String>,
-}
-
-/// What a rule does, as far as it matters to pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sense {
-    /// It accepts everything that comes in, or goes out, by this interface.
-    Accepts(Direction, String),
-    /// It drops or rejects everything.
-    StopsAll,
-    /// Anything else.
-    Other,
-}
-
 /// Seen from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
@@ -61,15 +40,6 @@ pub enum Direction {
     In,
     /// Out by the bridge: to pods.
     Out,
-}
-
-/// What stops packets in a chain that nothing before has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The rule at this place, from 0.
-    Rule(usize),
-    /// The policy, behind all rules.
-    Policy,
 }
 
 /// A rule of ours to insert at the head of a chain of iptables, or to remove from it.
@@ -94,15 +64,6 @@ pub enum Action {
     Remove(Option<u64>),
 }
 
-impl ForwardChain {
-    /// What stops packets here, if anything does.
-    pub fn stop(&self) -> Option<Stop> {
-        let rule = self.rules.iter().position(|rule| rule.sense == Sense::StopsAll);
-        let policy = (self.policy == Policy::Drop).then_some(Stop::Policy);
-        rule.map(Stop::Rule).or(policy)
-    }
-}
-
 impl Place {
     /// Made and read by iptables, so that a rule of ours may stand in it.
     pub fn is_iptables(&self) -> bool {
@@ -112,6 +73,14 @@ impl Place {
                 let single = matches!(family, TableFamily::Ip | TableFamily::Ip6);
                 single && table == "filter" && chain == "FORWARD"
             }
+        }
+    }
+
+    /// The chain's name.
+    pub fn chain(&self) -> &str {
+        match self {
+            Place::Legacy(_) => "FORWARD",
+            Place::Nft(ChainPlace { chain, .. }) => chain,
         }
     }
 

@@ -40,7 +40,7 @@ impl LegacyTables {
         if !self.in_use(family)? {
             return Ok(None);
         }
-        let listed = self.run(family, &["-S", "FORWARD"])?;
+        let listed = self.run(family, &["-S"])?;
         Ok(Some(legacy_text::chain(family, &listed)))
     }
 

@@ -1,25 +1,29 @@
-//! Pure. Rules as iptables prints them (`-S FORWARD`) and takes them.
+//! Pure. Rules as iptables prints them (`-S`) and takes them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use super::chain::{Direction, ForwardChain, ForwardRule, Place, Sense};
+use super::chain::{Direction, ForwardChain, Place};
+use super::rule::{Asks, Condition, End, ForwardRule, NamePattern, Verdict};
 use crate::linux::nft::Policy;
-use crate::net::{Family, IfName};
+use crate::net::{AddressRange, Family, IfName};
 
-/// The chain that the program listed.
+/// The chain FORWARD of the table that the program listed.
 pub fn chain(family: Family, listed: &str) -> ForwardChain {
     let lines: Vec<Vec<String>> = listed.lines().map(words).collect();
-    let policy = lines.iter().find_map(|line| match &strs(line)[..] {
-        ["-P", "FORWARD", policy] => Some(*policy == "DROP"),
-        _ => None,
-    });
-    let policy = if policy == Some(true) { Policy::Drop } else { Policy::Accept };
-    let rules = lines.iter().filter_map(|line| match &strs(line)[..] {
-        ["-A", "FORWARD", rule @ ..] => Some(forward_rule(rule)),
-        _ => None,
-    });
-    let rules = rules.collect();
-    ForwardChain { place: Place::Legacy(family), policy, rules, interfaces: BTreeSet::new() }
+    let mut chains: BTreeMap<String, Vec<ForwardRule>> = BTreeMap::new();
+    let mut policy = Policy::Accept;
+    for line in &lines {
+        match &strs(line)[..] {
+            ["-P", "FORWARD", "DROP"] => policy = Policy::Drop,
+            ["-N", name] => drop(chains.entry((*name).to_owned()).or_default()),
+            ["-A", name, rule @ ..] => {
+                chains.entry((*name).to_owned()).or_default().push(forward_rule(rule));
+            }
+            _ => {}
+        }
+    }
+    let rules = chains.remove("FORWARD").unwrap_or_default();
+    ForwardChain { place: Place::Legacy(family), policy, rules, called: chains }
 }
 
 /// Our rule, as arguments behind the chain's name.
@@ -29,28 +33,104 @@ pub fn rule(direction: Direction, bridge: &IfName) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
+/// Extensions that ask for nothing, or for something that not every packet is.
+const SPECIAL: [&str; 16] = [
+    "comment",
+    "state",
+    "conntrack",
+    "tcp",
+    "udp",
+    "sctp",
+    "multiport",
+    "icmp",
+    "icmp6",
+    "mark",
+    "connmark",
+    "addrtype",
+    "physdev",
+    "policy",
+    "dscp",
+    "mac",
+];
+
 fn forward_rule(words: &[&str]) -> ForwardRule {
-    let at = words.windows(3).position(|three| matches!(three, ["-m", "comment", "--comment"]));
-    let comment = at.and_then(|at| words.get(at + 3)).map(|text| (*text).to_owned());
-    let mut rest = words.to_vec();
-    if let Some(at) = at {
-        rest.drain(at..words.len().min(at + 4));
-    }
-    let sense = match rest[..] {
-        ["-i", name, "-j", "ACCEPT"] => accepts(Direction::In, name),
-        ["-o", name, "-j", "ACCEPT"] => accepts(Direction::Out, name),
-        ["-j", "DROP"] | ["-j", "REJECT", ..] => Sense::StopsAll,
-        _ => Sense::Other,
+    let mut rule = ForwardRule {
+        handle: None,
+        conditions: Vec::new(),
+        verdict: Verdict::Continue,
+        comment: None,
     };
-    ForwardRule { handle: None, sense, comment }
+    let (mut negated, mut understood) = (false, true);
+    let mut words = words.iter().copied();
+    while let Some(option) = words.next() {
+        let asks = match option {
+            "!" => {
+                negated = true;
+                continue;
+            }
+            "-j" | "-g" => {
+                rule.verdict = verdict(option, words.next().unwrap_or_default());
+                break;
+            }
+            "-m" => {
+                understood = words.next().is_none_or(|name| SPECIAL.contains(&name));
+                (!understood).then_some(Asks::Unknown)
+            }
+            "--comment" => {
+                rule.comment = words.next().map(str::to_owned);
+                None
+            }
+            "-i" => words.next().map(|name| Asks::Interface(Direction::In, vec![pattern(name)])),
+            "-o" => words.next().map(|name| Asks::Interface(Direction::Out, vec![pattern(name)])),
+            "-s" => words.next().map(|network| addresses(End::Source, network)),
+            "-d" => words.next().map(|network| addresses(End::Destination, network)),
+            "--ctstate" | "--state" => match of_new(words.next().unwrap_or_default()) != negated {
+                true => None,
+                false => {
+                    negated = false;
+                    Some(Asks::Special)
+                }
+            },
+            // Its values are passed over.
+            option if option.starts_with('-') && understood => Some(Asks::Special),
+            _ => None,
+        };
+        rule.conditions.extend(asks.map(|asks| Condition { asks, negated }));
+        negated = false;
+    }
+    rule
+}
+
+fn verdict(option: &str, target: &str) -> Verdict {
+    match (option, target) {
+        (_, "ACCEPT") => Verdict::Accept,
+        (_, "DROP" | "REJECT") => Verdict::Stop,
+        (_, "RETURN") => Verdict::Return,
+        ("-g", target) => Verdict::Goto(target.to_owned()),
+        (_, "LOG" | "NFLOG" | "MARK" | "CONNMARK" | "TCPMSS" | "CT" | "NFQUEUE" | "AUDIT") => {
+            Verdict::Continue
+        }
+        (_, target) => Verdict::Jump(target.to_owned()),
+    }
 }
 
 /// `-i cni+` means every name that starts so.
-fn accepts(direction: Direction, name: &str) -> Sense {
-    match name.ends_with('+') {
-        true => Sense::Other,
-        false => Sense::Accepts(direction, name.to_owned()),
+fn pattern(name: &str) -> NamePattern {
+    match name.strip_suffix('+') {
+        Some(text) => NamePattern { text: text.to_owned(), open: true },
+        None => NamePattern::exact(name),
     }
+}
+
+fn addresses(end: End, network: &str) -> Asks {
+    match network.parse::<ipnetwork::IpNetwork>() {
+        Ok(network) => Asks::Address(end, vec![AddressRange::from(network)]),
+        Err(_) => Asks::Unknown,
+    }
+}
+
+fn of_new(states: &str) -> bool {
+    states.split(',').any(|state| state == "NEW")
 }
 
 fn strs(words: &[String]) -> Vec<&str> {
@@ -82,14 +162,24 @@ fn words(line: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn check(line: &str, sense: Sense, comment: Option<&str>) {
+    /// Checks the only rule, written as conditions (`!` for negated ones) and verdict.
+    fn check(line: &str, wanted: &str, comment: Option<&str>) {
         let chain = chain(Family::V4, line);
-        let wanted = ForwardRule { handle: None, sense, comment: comment.map(str::to_owned) };
-        assert_eq!(chain.rules, [wanted], "{line}");
-    }
-
-    fn accepts(direction: Direction) -> Sense {
-        Sense::Accepts(direction, "humanz0".to_owned())
+        let [rule] = &chain.rules[..] else { panic!("{line}: {:?}", chain.rules) };
+        let conditions = rule.conditions.iter().map(|Condition { asks, negated }| {
+            let not = if *negated { "!" } else { "" };
+            match asks {
+                Asks::Interface(direction, names) => {
+                    let more = if names[0].open { "+" } else { "" };
+                    format!("{not}{} {}{more}, ", direction.option(), names[0].text)
+                }
+                Asks::Address(end, ranges) => format!("{not}{end:?} {}, ", ranges[0]),
+                asks => format!("{not}{asks:?}, "),
+            }
+        });
+        let found = format!("{}{:?}", conditions.collect::<String>(), rule.verdict);
+        assert_eq!(found, wanted, "{line}");
+        assert_eq!(rule.comment.as_deref(), comment, "{line}");
     }
 
     #[test]
@@ -102,43 +192,59 @@ mod tests {
     #[test]
     fn a_rule_of_ours_is_read_back() {
         let line = r#"-A FORWARD -i humanz0 -m comment --comment "humanz: from pods" -j ACCEPT"#;
-        check(line, accepts(Direction::In), Some("humanz: from pods"));
+        check(line, "-i humanz0, Accept", Some("humanz: from pods"));
         let given = rule(Direction::In, &"humanz0".parse().unwrap());
         assert_eq!(words(line)[2..], given);
     }
 
     #[test]
-    fn a_rule_made_by_hand_counts_too() {
-        check("-A FORWARD -o humanz0 -j ACCEPT", accepts(Direction::Out), None);
+    fn a_drop_without_condition_has_none() {
+        check("-A FORWARD -j DROP", "Stop", None);
+        check("-A FORWARD -j REJECT --reject-with icmp-host-prohibited", "Stop", None);
+    }
+
+    #[test]
+    fn interfaces_and_addresses_are_understood() {
+        check("-A FORWARD ! -i cni+ -j ACCEPT", "!-i cni+, Accept", None);
         check(
-            "-A FORWARD -o humanz0 -m comment --comment mine -j ACCEPT",
-            accepts(Direction::Out),
-            Some("mine"),
+            "-A FORWARD -s 10.0.0.0/8 ! -o eth0 -j DROP",
+            "Source 10.0.0.0/8, !-o eth0, Stop",
+            None,
         );
     }
 
     #[test]
-    fn a_drop_without_condition_stops_all() {
-        check("-A FORWARD -j DROP", Sense::StopsAll, None);
-        check("-A FORWARD -j REJECT --reject-with icmp-host-prohibited", Sense::StopsAll, None);
+    fn the_state_of_a_new_connection_is_known() {
+        let start = "-A FORWARD -m conntrack --ctstate";
+        check(&format!("{start} RELATED,ESTABLISHED -j ACCEPT"), "Special, Accept", None);
+        check(&format!("{start} NEW -j KUBE-SERVICES"), "Jump(\"KUBE-SERVICES\")", None);
+        check("-A FORWARD -m conntrack ! --ctstate NEW -j DROP", "Special, Stop", None);
     }
 
     #[test]
-    fn conditions_make_it_something_else() {
-        for line in [
-            "-A FORWARD -i humanz0 -p tcp -j ACCEPT",
-            "-A FORWARD ! -i humanz0 -j ACCEPT",
-            "-A FORWARD -i humanz+ -j ACCEPT",
-            "-A FORWARD -i eth0 -j DROP",
-            "-A FORWARD -j DOCKER-USER",
-        ] {
-            check(line, Sense::Other, None);
-        }
+    fn protocols_ports_and_marks_are_special() {
+        let line = "-A FORWARD -i humanz0 -p tcp -m tcp --dport 22 -j ACCEPT";
+        check(line, "-i humanz0, Special, Special, Accept", None);
+        check("-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT", "Special, Accept", None);
+    }
+
+    #[test]
+    fn other_extensions_are_unknown() {
+        let line = "-A FORWARD -m set --match-set good src -j ACCEPT";
+        check(line, "Unknown, Accept", None);
+    }
+
+    #[test]
+    fn other_chains_are_kept_by_their_names() {
+        let listed = "-P FORWARD ACCEPT\n-N WALL\n-A FORWARD -j WALL\n-A WALL -j DROP";
+        let chain = chain(Family::V4, listed);
+        assert_eq!(chain.rules[0].verdict, Verdict::Jump("WALL".to_owned()));
+        assert_eq!(chain.called["WALL"][0].verdict, Verdict::Stop);
     }
 
     #[test]
     fn quotes_in_a_comment_do_not_break_the_line() {
         let line = r#"-A FORWARD -m comment --comment "a \"b\" -j ACCEPT" -j DROP"#;
-        check(line, Sense::StopsAll, Some("a \"b\" -j ACCEPT"));
+        check(line, "Stop", Some("a \"b\" -j ACCEPT"));
     }
 }

@@ -1,0 +1,39 @@
+//! Pure. Numbers of rules that only others write: linux/netfilter/nf_tables.h, nf_conntrack_common.h.
+
+/// Verdicts: NFT_JUMP, NFT_GOTO, NFT_RETURN, as the kernel writes negative numbers.
+pub const JUMP: u32 = -3i32 as u32;
+pub const GOTO: u32 = -4i32 as u32;
+pub const RETURN: u32 = -5i32 as u32;
+/// NFTA_VERDICT_CHAIN.
+pub const VERDICT_CHAIN: u16 = 2;
+
+/// NFT_META_*.
+pub const PROTOCOL: u32 = 1;
+pub const MARK: u32 = 3;
+pub const INPUT_INDEX: u32 = 4;
+pub const OUTPUT_INDEX: u32 = 5;
+
+/// NFTA_CT_* and NFT_CT_*.
+pub const CT_REGISTER: u16 = 1;
+pub const CT_KEY: u16 = 2;
+pub const CT_STATE: u32 = 0;
+pub const CT_DIRECTION: u32 = 1;
+pub const CT_STATUS: u32 = 2;
+pub const CT_MARK: u32 = 3;
+
+/// NF_CT_STATE_BIT(IP_CT_NEW), as nft and the `conntrack` extension of iptables count.
+pub const STATE_NEW: u32 = 8;
+
+/// NFTA_LOOKUP_DREG.
+pub const LOOKUP_TO: u16 = 3;
+
+/// NFTA_SET_ELEM_DATA, and flags of a set.
+pub const ELEMENT_DATA: u16 = 2;
+pub const SET_ANONYMOUS: u32 = 1;
+pub const SET_INTERVAL: u32 = 4;
+/// Key type of nft's own numbering (its `datatype.h`): states of connections.
+pub const TYPE_CT_STATE: u32 = 26;
+
+/// Ethernet's numbers of IPv4 and IPv6, network order.
+pub const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+pub const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];

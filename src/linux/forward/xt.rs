@@ -1,0 +1,60 @@
+//! Pure. Extensions of iptables inside rules of nftables: their name, and what only they know.
+
+use crate::linux::netlink::AttributeList;
+use crate::linux::nft::numbers::expression as n;
+
+use super::numbers::STATE_NEW;
+use super::rule::{Asks, Condition};
+use super::sense::Expression;
+
+/// Of `struct xt_conntrack_mtinfo3` (linux/netfilter/xt_conntrack.h): where the flags that say what
+/// is asked, those that say what is negated, and the states stand, each two bytes.
+const CONNTRACK_ASKED: usize = 146;
+const CONNTRACK_NEGATED: usize = 148;
+const CONNTRACK_STATES: usize = 150;
+/// XT_CONNTRACK_STATE.
+const CONNTRACK_STATE: u16 = 1;
+
+/// The comment as iptables-nft writes it: an extension of its own.
+pub fn comment((name, data): &Expression) -> Option<String> {
+    let comment = name == "match" && data.text(n::XT_NAME).as_deref() == Some("comment");
+    comment.then(|| data.text(n::XT_INFO)).flatten()
+}
+
+/// What an extension asks; `None` if it asks nothing of a new connection.
+pub fn condition(data: &AttributeList) -> Option<Condition> {
+    let name = data.text(n::XT_NAME).unwrap_or_default();
+    let info = data.get(n::XT_INFO).unwrap_or_default();
+    let asks = match name.as_str() {
+        "comment" => return None,
+        "conntrack" => return conntrack(info),
+        "state" => return state(u32::from(half(info, 0)?), false),
+        "tcp" | "udp" | "sctp" | "multiport" | "icmp" | "icmp6" | "mark" | "connmark"
+        | "addrtype" | "physdev" | "policy" | "dscp" | "mac" => Asks::Special,
+        _ => Asks::Unknown,
+    };
+    Some(asks.holds())
+}
+
+fn conntrack(info: &[u8]) -> Option<Condition> {
+    let asked = half(info, CONNTRACK_ASKED);
+    let (Some(asked), Some(states)) = (asked, half(info, CONNTRACK_STATES)) else {
+        return Some(Asks::Unknown.holds());
+    };
+    let negated = half(info, CONNTRACK_NEGATED).unwrap_or(0) & CONNTRACK_STATE != 0;
+    match asked {
+        CONNTRACK_STATE => state(u32::from(states), negated),
+        _ => Some(Asks::Special.holds()),
+    }
+}
+
+fn state(states: u32, negated: bool) -> Option<Condition> {
+    let new = states & STATE_NEW != 0;
+    (new == negated).then(|| Asks::Special.holds())
+}
+
+/// Two bytes in the host's order.
+fn half(info: &[u8], at: usize) -> Option<u16> {
+    let bytes = info.get(at..at + 2)?;
+    Some(u16::from_ne_bytes(bytes.try_into().ok()?))
+}

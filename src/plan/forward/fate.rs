@@ -1,0 +1,168 @@
+//! Pure. What becomes of a packet in a chain of others.
+//!
+//! The packet is the first of a connection, and there is nothing special about it: a rule for one
+//! protocol, one port or one mark is not about it. A rule that is not understood may be.
+
+use std::net::IpAddr;
+
+use crate::linux::forward::{Asks, Condition, Direction, End, ForwardChain, ForwardRule, Verdict};
+use crate::linux::nft::Policy;
+use crate::net::Family;
+
+/// The first packet of a connection, on its way through this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// The interface that it came in by.
+    pub input: &'a str,
+    /// The interface that it goes out by.
+    pub output: &'a str,
+    /// Where it comes from.
+    pub source: IpAddr,
+    /// Where it goes.
+    pub destination: IpAddr,
+}
+
+/// What becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on its way.
+    Passes,
+    /// It would be dropped, but a rule before may accept it that is not understood.
+    Unclear,
+    /// The policy of the chain drops it.
+    StoppedByPolicy,
+    /// A rule of this chain drops it.
+    StoppedIn {
+        /// The chain: this one, or one that it calls.
+        chain: String,
+        /// The rule, or one on the way to it, is about interfaces or addresses.
+        aimed: bool,
+    },
+}
+
+/// The kernel's own limit on chains that call chains (NFT_JUMP_STACK_SIZE).
+const DEPTH: usize = 16;
+
+/// What becomes of `packet` in `chain`, which is called `name`.
+pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
+    let mut walk = Walk { chain, packet, may_be_accepted: false };
+    let way = Way { certain: true, aimed: false, depth: 0 };
+    let end = match (walk.through(name, &chain.rules, way), chain.policy) {
+        (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => return Fate::Passes,
+        (Outcome::Stopped { chain, aimed }, _) => Fate::StoppedIn { chain, aimed },
+        (Outcome::Open, Policy::Drop) => Fate::StoppedByPolicy,
+    };
+    if walk.may_be_accepted { Fate::Unclear } else { end }
+}
+
+/// How a walk through rules ends.
+enum Outcome {
+    Accepted,
+    Stopped {
+        chain: String,
+        aimed: bool,
+    },
+    /// Nothing was decided.
+    Open,
+}
+
+/// How a chain was come to.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Every rule on the way holds for certain.
+    certain: bool,
+    aimed: bool,
+    depth: usize,
+}
+
+struct Walk<'a> {
+    chain: &'a ForwardChain,
+    packet: &'a Packet<'a>,
+    may_be_accepted: bool,
+}
+
+impl Walk<'_> {
+    fn through(&mut self, name: &str, rules: &[ForwardRule], way: Way) -> Outcome {
+        for rule in rules {
+            let Some(certain) = self.packet.meets(rule) else { continue };
+            let certain = way.certain && certain;
+            let aimed = way.aimed || rule.conditions.iter().any(is_aimed);
+            match &rule.verdict {
+                Verdict::Continue => {}
+                Verdict::Accept if certain => return Outcome::Accepted,
+                Verdict::Accept => self.may_be_accepted = true,
+                Verdict::Stop if certain => {
+                    return Outcome::Stopped { chain: name.to_owned(), aimed };
+                }
+                Verdict::Stop => {}
+                Verdict::Return if certain => return Outcome::Open,
+                Verdict::Return => {}
+                Verdict::Jump(target) | Verdict::Goto(target) => {
+                    let way = Way { certain, aimed, depth: way.depth + 1 };
+                    let end = self.call(target, way);
+                    let goes_on = !certain || matches!(rule.verdict, Verdict::Jump(_));
+                    match end {
+                        Outcome::Open if goes_on => {}
+                        end if certain => return end,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Outcome::Open
+    }
+
+    fn call(&mut self, target: &str, way: Way) -> Outcome {
+        match self.chain.called.get(target) {
+            Some(rules) if way.depth < DEPTH => self.through(target, rules, way),
+            _ => {
+                self.may_be_accepted = true;
+                Outcome::Open
+            }
+        }
+    }
+}
+
+fn is_aimed(condition: &Condition) -> bool {
+    matches!(condition.asks, Asks::Interface(..) | Asks::Address(..))
+}
+
+impl Packet<'_> {
+    /// Whether the rule is about it: `None` if not, true if for certain.
+    fn meets(&self, rule: &ForwardRule) -> Option<bool> {
+        let mut certain = true;
+        for Condition { asks, negated } in &rule.conditions {
+            match self.answers(asks) {
+                Some(yes) if yes == *negated => return None,
+                Some(_) => {}
+                None => certain = false,
+            }
+        }
+        Some(certain)
+    }
+
+    fn answers(&self, asks: &Asks) -> Option<bool> {
+        Some(match asks {
+            Asks::Interface(direction, names) => {
+                let name = match direction {
+                    Direction::In => self.input,
+                    Direction::Out => self.output,
+                };
+                names.iter().any(|pattern| pattern.fits(name))
+            }
+            Asks::Address(end, ranges) => {
+                let address = match end {
+                    End::Source => self.source,
+                    End::Destination => self.destination,
+                };
+                ranges.iter().any(|range| range.first() <= address && address <= range.last())
+            }
+            Asks::Family(family) => Family::of(self.source) == *family,
+            Asks::Special => false,
+            Asks::Unknown => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
