@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 
 use super::choose;
 use super::error::LeaseError;
+use super::growth;
 use super::identity::{Attributes, Identity, Lease, Network, node_record};
 use super::records::{Alive, Key, NodeName};
 use super::snapshot::Snapshot;
@@ -51,6 +52,8 @@ pub enum Step {
         /// A subnet of it was chosen just now.
         fresh: bool,
     },
+    /// The network's pool is narrower than this host's: this must be written first.
+    Grow(Transaction),
     /// Something must be written, but the sign of life must be put first: of two machines with one
     /// name only one can.
     ShowLife,
@@ -67,6 +70,11 @@ pub enum Step {
 pub fn next(found: &Snapshot, own: &Claimant) -> Step {
     if let Some(refusal) = refusal::of(found, own) {
         return Step::Refused(refusal);
+    }
+    match growth::of(found, &own.network) {
+        Ok(Some(growth)) => return Step::Grow(growth),
+        Ok(None) => {}
+        Err(refusal) => return Step::Refused(refusal),
     }
     let mut lease = Lease::default();
     let mut fresh = false;

@@ -62,6 +62,19 @@ pub enum LeaseError {
         /// Why not.
         reason: RecordError,
     },
+    /// The pool of the network is narrower than this host's, and cannot be widened.
+    #[error(
+        "the pool {narrow} of the network cannot grow to {wide}: {why}; set IP_SUBNET or IPV6_SUBNET \
+        back to {narrow}"
+    )]
+    CannotGrow {
+        /// The network's pool.
+        narrow: IpNetwork,
+        /// This host's.
+        wide: IpNetwork,
+        /// Why not.
+        why: String,
+    },
     /// No subnet is free.
     #[error(
         "no subnet is free in the pool {pool}: {taken} of {slots} are taken; {}",

@@ -5,6 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use super::claim::{self, Claimant, Step};
 use super::error::LeaseError;
+use super::growth;
 use super::identity::Lease;
 use super::records::Alive;
 use super::snapshot::{Snapshot, Stored};
@@ -35,6 +36,7 @@ impl Foreseen {
 /// Why it would get none.
 pub fn foresee(found: &Snapshot, own: &Claimant) -> Result<Foreseen, LeaseError> {
     let (mut found, mut own) = (found.clone(), own.clone());
+    own.network.pools = growth::followed(&own.network.pools, &found);
     let alive = Alive::new(&own.identity.machine_id, UNIX_EPOCH);
     let stored = Stored { value: alive.into(), created: 0, modified: 0 };
     if let Step::Refused(error) = claim::next(&found, &own) {
@@ -49,6 +51,10 @@ pub fn foresee(found: &Snapshot, own: &Claimant) -> Result<Foreseen, LeaseError>
             Step::Write { lease, fresh: true, .. } => Ok(Foreseen::Chosen(lease)),
             Step::Write { lease, .. } => Ok(Foreseen::Repaired(lease)),
             Step::Held(lease) => Ok(Foreseen::Held(lease)),
+            Step::Grow(transaction) => {
+                found.written(&own.network.roots, &transaction, found.revision);
+                continue;
+            }
             Step::ShowLife => unreachable!("the sign of life is shown"),
             // There is no end to the numbers, but to the slots that they must not pass over.
             Step::Draw => {

@@ -36,7 +36,7 @@ pub struct Attributes {
 }
 
 /// The network, as this host is configured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
     /// Where its keys are.
     pub roots: Roots,

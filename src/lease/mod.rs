@@ -12,6 +12,7 @@ pub mod choose;
 pub mod claim;
 pub mod error;
 pub mod foresee;
+pub mod growth;
 pub mod identity;
 pub mod peers;
 pub mod records;

@@ -126,6 +126,13 @@ impl Pool {
         self.network.prefix() + self.margin
     }
 
+    /// Every subnet of `other` is one of this pool, which has more of them.
+    pub fn widens(&self, other: &Pool) -> bool {
+        self.host_prefix() == other.host_prefix()
+            && self.margin > other.margin
+            && contains(self.network, other.network)
+    }
+
     /// How many subnets the pool has, slot 0 included.
     pub fn slots(&self) -> u32 {
         1 << self.margin
@@ -212,6 +219,20 @@ mod tests {
         let pool = Pool::new(net("fd00:10::/48"), 16).unwrap();
         assert_eq!(pool.subnet(3), net("fd00:10:0:3::/64"));
         assert_eq!(pool.slots_of(net("fd00:10:0:3::/64")), Some((3, 3)));
+    }
+
+    #[test]
+    fn a_wider_pool_has_the_subnets_of_the_narrower_one() {
+        let pool = |text, margin| Pool::new(net(text), margin).unwrap();
+        let narrow = pool("10.244.0.0/16", 8);
+        assert!(pool("10.244.0.0/15", 9).widens(&narrow));
+        assert!(pool("10.0.0.0/8", 16).widens(&narrow));
+        for (network, margin) in
+            [("10.244.0.0/16", 8), ("10.244.0.0/15", 8), ("10.246.0.0/15", 9), ("fd00::/15", 9)]
+        {
+            assert!(!pool(network, margin).widens(&narrow), "{network} + {margin}");
+        }
+        assert!(!narrow.widens(&pool("10.244.0.0/15", 9)));
     }
 
     #[test]

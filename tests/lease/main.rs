@@ -18,6 +18,7 @@ mod access;
 mod adoption;
 mod allocation;
 mod chaos;
+mod growth;
 mod host;
 mod hostile;
 mod loss;

@@ -51,6 +51,13 @@ impl EtcdServer {
         server
     }
 
+    /// Another one, on 127.0.0.2.
+    pub fn start_other() -> EtcdServer {
+        let mut server = EtcdServer::member("other", Ipv4Addr::new(127, 0, 0, 2), &[]);
+        server.restart();
+        server
+    }
+
     /// Runs and answers by https only. `arguments` name the certificates; `ours` is how to connect.
     pub fn start_tls(arguments: &[&str], ours: ConnectOptions) -> EtcdServer {
         let mut server = EtcdServer::member("one", Ipv4Addr::LOCALHOST, arguments);

@@ -4,7 +4,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use super::{Backend, RecordError, SCHEMA, json};
-use crate::net::subnet::Pool;
+use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 
 /// The value of `config`: what the first agent wrote and all others must agree with.
@@ -48,18 +48,41 @@ impl ClusterConfig {
 
     /// The settings of a network of `pools`, kept in the store marked `id`.
     pub fn new(id: &str, pools: &PerFamily<Pool>, backend: Backend) -> ClusterConfig {
-        let network = |family| pools.get(family).map(|pool: &Pool| pool.network());
-        let margin = |family| pools.get(family).map(|pool: &Pool| pool.margin());
-        ClusterConfig {
+        let mut config = ClusterConfig {
             schema: SCHEMA,
             id: id.into(),
-            ip_subnet: network(Family::V4),
-            ip_subnet_margin: margin(Family::V4),
-            ipv6_subnet: network(Family::V6),
-            ipv6_subnet_margin: margin(Family::V6),
+            ip_subnet: None,
+            ip_subnet_margin: None,
+            ipv6_subnet: None,
+            ipv6_subnet_margin: None,
             backend,
             rebuilt_from: Vec::new(),
+        };
+        config.set_pools(pools);
+        config
+    }
+
+    /// The pools, as far as they can be cut so.
+    pub fn pools(&self) -> PerFamily<Pool> {
+        let pool = |network: Option<IpNetwork>, margin: Option<u8>| {
+            Pool::new(network?, margin?)
+                .ok()
+                .filter(|pool| subnet::masked(pool.network()) == pool.network())
+        };
+        PerFamily {
+            v4: pool(self.ip_subnet, self.ip_subnet_margin),
+            v6: pool(self.ipv6_subnet, self.ipv6_subnet_margin),
         }
+    }
+
+    /// Gives the network other pools.
+    pub fn set_pools(&mut self, pools: &PerFamily<Pool>) {
+        let network = |family| pools.get(family).map(|pool: &Pool| pool.network());
+        let margin = |family| pools.get(family).map(|pool: &Pool| pool.margin());
+        self.ip_subnet = network(Family::V4);
+        self.ip_subnet_margin = margin(Family::V4);
+        self.ipv6_subnet = network(Family::V6);
+        self.ipv6_subnet_margin = margin(Family::V6);
     }
 
     /// # Errors
@@ -84,20 +107,27 @@ impl ClusterConfig {
     }
 
     /// The first setting in which `self` and `ours` differ: name of the variable, the value here,
-    /// the value in `ours`.
+    /// the value in `ours`. A pool that is wider than the other's is no difference: it has grown.
     pub fn difference(&self, ours: &ClusterConfig) -> Option<(&'static str, String, String)> {
         let fields = |config: &ClusterConfig| {
             [
-                ("IP_SUBNET", shown(config.ip_subnet)),
-                ("IP_SUBNET_MARGIN", shown(config.ip_subnet_margin)),
-                ("IPV6_SUBNET", shown(config.ipv6_subnet)),
-                ("IPV6_SUBNET_MARGIN", shown(config.ipv6_subnet_margin)),
-                ("BACKEND", config.backend.to_string()),
+                ("IP_SUBNET", Some(Family::V4), shown(config.ip_subnet)),
+                ("IP_SUBNET_MARGIN", Some(Family::V4), shown(config.ip_subnet_margin)),
+                ("IPV6_SUBNET", Some(Family::V6), shown(config.ipv6_subnet)),
+                ("IPV6_SUBNET_MARGIN", Some(Family::V6), shown(config.ipv6_subnet_margin)),
+                ("BACKEND", None, config.backend.to_string()),
             ]
         };
+        let (theirs, wanted) = (self.pools(), ours.pools());
+        let grew = |family| match (theirs.get(family), wanted.get(family)) {
+            (Some(theirs), Some(ours)) => theirs.widens(ours) || ours.widens(theirs),
+            _ => false,
+        };
         let pairs = fields(self).into_iter().zip(fields(ours));
-        let mut differing = pairs.filter(|(here, there)| here != there);
-        differing.next().map(|((name, here), (_, there))| (name, here, there))
+        let mut differing = pairs.filter(|((_, family, here), (_, _, there))| {
+            here != there && !family.is_some_and(grew)
+        });
+        differing.next().map(|((name, _, here), (_, _, there))| (name, here, there))
     }
 }
 
@@ -135,6 +165,17 @@ mod tests {
         assert_eq!(ours.difference(&config("10.244.0.0/16", 8)), None);
         let (name, theirs, mine) = config("10.244.0.0/16", 9).difference(&ours).unwrap();
         assert_eq!((name, &*theirs, &*mine), ("IP_SUBNET_MARGIN", "9", "8"));
+    }
+
+    #[test]
+    fn a_pool_that_grew_is_no_difference() {
+        let (narrow, wide) = (config("10.244.0.0/16", 8), config("10.244.0.0/15", 9));
+        assert_eq!(narrow.difference(&wide), None);
+        assert_eq!(wide.difference(&narrow), None);
+        assert!(narrow.difference(&config("10.244.0.0/15", 8)).is_some(), "other slots");
+        let mut cut = narrow.clone();
+        cut.ip_subnet_margin = Some(30);
+        assert!(cut.difference(&narrow).is_some(), "it cannot be cut so");
     }
 
     #[test]

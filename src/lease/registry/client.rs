@@ -1,5 +1,6 @@
 //! The calls to etcd that are needed, in the words of this crate.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use etcd_client::{
@@ -23,18 +24,24 @@ const PAGE: i64 = 1000;
 pub struct Etcd {
     members: Members,
     roots: Roots,
-    timeout: Duration,
+    timeout: Cell<Duration>,
 }
 
 impl Etcd {
     pub fn new(settings: EtcdSettings, roots: Roots) -> Etcd {
-        let timeout = settings.timeout;
+        let timeout = Cell::new(settings.timeout);
         Etcd { members: Members::new(settings), roots, timeout }
     }
 
     /// The URL of the member in use.
-    pub fn endpoint(&self) -> &str {
+    pub fn endpoint(&self) -> String {
         self.members.endpoint()
+    }
+
+    /// Reaches etcd in another way from the next call on.
+    pub fn reconnect(&self, settings: EtcdSettings) {
+        self.timeout.set(settings.timeout);
+        self.members.replace(settings);
     }
 
     /// Both roots as of one revision.
@@ -151,7 +158,7 @@ impl Etcd {
         };
         loop {
             sleep(every).await;
-            match timeout(self.timeout, beat(&mut keeper, &mut answers)).await {
+            match timeout(self.timeout.get(), beat(&mut keeper, &mut answers)).await {
                 Ok(Ok(ttl)) if ttl > 0 => {}
                 Ok(Ok(_)) => return EtcdError::NoLease(format!("{what}: it expired")),
                 Ok(Err(error)) => return EtcdError::Unreachable(reason(&error)),
@@ -177,7 +184,7 @@ impl Etcd {
             Ok(stream)
         };
         let stream = self.members.call("watch", request).await?;
-        Ok(Watch::new(stream, self.roots.clone(), self.endpoint().to_owned()))
+        Ok(Watch::new(stream, self.roots.clone(), self.endpoint()))
     }
 
     /// Gives the member in use up.

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::client::Etcd;
 use super::error::EtcdError;
-use super::random;
+use super::{Setup, random};
 
 /// How long the sign of life outlives its agent.
 const TTL: Duration = Duration::from_secs(30);
@@ -21,13 +21,22 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Keeps an etcd lease alive for ever and tells its id; a lost one is replaced.
 ///
-/// It says nothing about who owns what, and nothing waits for it.
-pub async fn keep(etcd: &Etcd, id: latest::Sender<Option<i64>>) -> Infallible {
+/// It says nothing about who owns what, and nothing waits for it. After each `change` etcd is perhaps
+/// another one, and the lease a new one.
+pub async fn keep(
+    etcd: &Etcd,
+    id: latest::Sender<Option<i64>>,
+    mut change: latest::Receiver<Setup>,
+) -> Infallible {
     loop {
+        change.mark_unchanged();
         match etcd.grant(TTL).await {
             Ok(granted) => {
                 id.send_replace(Some(granted));
-                hold(etcd, granted).await;
+                tokio::select! {
+                    () = hold(etcd, granted) => {}
+                    Ok(()) = change.changed() => continue,
+                }
             }
             Err(error) => log::debug!("{error}"),
         }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use etcd_client::{
@@ -39,7 +40,7 @@ pub struct Member {
 
 /// The members, of which one is in use.
 pub struct Members {
-    settings: EtcdSettings,
+    settings: RefCell<Rc<EtcdSettings>>,
     current: Cell<usize>,
     connection: RefCell<Option<Member>>,
 }
@@ -48,12 +49,27 @@ impl Members {
     /// Starts with a random member, so that hosts spread over them.
     pub fn new(settings: EtcdSettings) -> Members {
         let first = random::below(settings.endpoints.len());
-        Members { settings, current: Cell::new(first), connection: RefCell::new(None) }
+        Members {
+            settings: RefCell::new(Rc::new(settings)),
+            current: Cell::new(first),
+            connection: RefCell::new(None),
+        }
+    }
+
+    /// Other members, or other ways to them, from the next call on.
+    pub fn replace(&self, settings: EtcdSettings) {
+        self.current.set(random::below(settings.endpoints.len()));
+        self.settings.replace(Rc::new(settings));
+        self.connection.take();
+    }
+
+    fn settings(&self) -> Rc<EtcdSettings> {
+        Rc::clone(&self.settings.borrow())
     }
 
     /// The URL of the member in use.
-    pub fn endpoint(&self) -> &str {
-        self.settings.endpoints.get(self.current.get()).map_or("", String::as_str)
+    pub fn endpoint(&self) -> String {
+        self.settings().endpoints.get(self.current.get()).cloned().unwrap_or_default()
     }
 
     /// The answer to `request` of the first member that gives one, beginning with the one in use.
@@ -67,13 +83,13 @@ impl Members {
     ) -> Result<T, EtcdError> {
         let mut unreachable = Vec::new();
         let mut renewed = false;
-        while unreachable.len() < self.settings.endpoints.len().max(1) {
-            let index = self.current.get();
-            let endpoint = self.endpoint().to_owned();
-            let failure = match timeout(self.settings.timeout, self.attempt(&request)).await {
+        while unreachable.len() < self.settings().endpoints.len().max(1) {
+            let (settings, index) = (self.settings(), self.current.get());
+            let endpoint = self.endpoint();
+            let failure = match timeout(settings.timeout, self.attempt(&request)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure)) => failure,
-                Err(_) => Failure::Member(format!("no answer within {:?}", self.settings.timeout)),
+                Err(_) => Failure::Member(format!("no answer within {:?}", settings.timeout)),
             };
             match failure {
                 Failure::Request(error) => return Err(error.of(what, &endpoint)),
@@ -87,7 +103,9 @@ impl Members {
                 Failure::Member(reason) => {
                     let advice = Self::advice(&reason);
                     unreachable.push(format!("etcd {endpoint}: {reason}{advice}"));
-                    self.give_up(index);
+                    if Rc::ptr_eq(&settings, &self.settings()) {
+                        self.give_up(index);
+                    }
                 }
             }
         }
@@ -103,7 +121,7 @@ impl Members {
     fn give_up(&self, index: usize) {
         if self.current.get() == index {
             self.connection.take();
-            self.current.set((index + 1) % self.settings.endpoints.len().max(1));
+            self.current.set((index + 1) % self.settings().endpoints.len().max(1));
         }
     }
 
@@ -142,7 +160,7 @@ impl Members {
     }
 
     fn options(&self) -> Result<ConnectOptions, Failure> {
-        let settings = &self.settings;
+        let settings = self.settings();
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT.min(settings.timeout))
             .with_keep_alive(PING_AFTER, PING_TIMEOUT)

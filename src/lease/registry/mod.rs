@@ -34,6 +34,15 @@ use super::records::Roots;
 use super::saved::Saved;
 use super::snapshot::Snapshot;
 
+/// What the operator may change while the registry runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// How etcd is reached.
+    pub etcd: EtcdSettings,
+    /// The network, as this host is configured. Its roots stay.
+    pub network: Network,
+}
+
 /// What the registry needs to know.
 #[derive(Clone, Debug)]
 pub struct Start {
@@ -78,6 +87,7 @@ pub enum Update {
 /// The running registry. Dropped, it stops like [`Handle::stop`], but nobody waits for it.
 #[derive(Debug)]
 pub struct Handle {
+    setup: latest::Sender<Setup>,
     attributes: latest::Sender<Attributes>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -88,12 +98,15 @@ pub struct Handle {
 /// # Errors
 /// If the thread or its event loop cannot be made.
 pub fn spawn(start: Start, mut publish: impl FnMut(Update) + Send + 'static) -> io::Result<Handle> {
+    let (setup, set_up) =
+        latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
     let (stop, mut stopped) = oneshot::channel();
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let thread = thread::Builder::new().name("etcd".to_owned()).spawn(move || {
         loop {
-            let run = session::run(start.clone(), changes.clone(), &mut stopped, &mut publish);
+            let told = session::Told { setup: set_up.clone(), attributes: changes.clone() };
+            let run = session::run(start.clone(), told, &mut stopped, &mut publish);
             match catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))) {
                 Ok(()) => break,
                 // The panic hook has said where. No host may be left alone because of it.
@@ -103,7 +116,7 @@ pub fn spawn(start: Start, mut publish: impl FnMut(Update) + Send + 'static) -> 
         // A name that is still being looked up holds nobody up.
         runtime.shutdown_background();
     })?;
-    Ok(Handle { attributes, stop: Some(stop), thread: Some(thread) })
+    Ok(Handle { setup, attributes, stop: Some(stop), thread: Some(thread) })
 }
 
 /// Everything that etcd holds for the network, read once. Writes nothing.
@@ -120,6 +133,16 @@ pub fn read(settings: &EtcdSettings, roots: &Roots) -> Result<Snapshot, String> 
 }
 
 impl Handle {
+    /// Reaches etcd in another way, or belongs to a network with wider pools, from now on. Returns at
+    /// once.
+    pub fn set_up(&self, setup: Setup) {
+        self.setup.send_if_modified(|known| {
+            let changed = *known != setup;
+            *known = setup;
+            changed
+        });
+    }
+
     /// Tells the others how this host is reached now. Returns at once; etcd is changed as soon as
     /// it can be reached, and only while the record there is still this host's.
     pub fn set_attributes(&self, attributes: Attributes) {

@@ -13,10 +13,11 @@ use tokio::time::{sleep, timeout};
 
 use super::client::Etcd;
 use super::error::EtcdError;
-use super::{STOP_WITHIN, Start, Update, liveness, random};
+use super::{STOP_WITHIN, Setup, Start, Update, liveness, random};
 use crate::lease::claim::{self, Claimant, Step, python, refusal};
 use crate::lease::error::LeaseError;
-use crate::lease::identity::{Attributes, Lease};
+use crate::lease::growth;
+use crate::lease::identity::{Attributes, Lease, Network};
 use crate::lease::records::Key;
 use crate::lease::restore::{self, Continuity};
 use crate::lease::snapshot::Snapshot;
@@ -38,26 +39,34 @@ const PROBATION: Duration = Duration::from_secs(2);
 /// Longest time before another attempt after a lost race; doubled for each one lost, six times.
 const LOST_RACE: Duration = Duration::from_millis(10);
 
+/// What the agent tells a session while it runs.
+pub struct Told {
+    pub setup: latest::Receiver<Setup>,
+    pub attributes: latest::Receiver<Attributes>,
+}
+
 /// Runs the registry until `stopped` or a fatal error.
 pub async fn run(
     start: Start,
-    attributes: latest::Receiver<Attributes>,
+    told: Told,
     stopped: &mut oneshot::Receiver<()>,
     publish: impl FnMut(Update),
 ) {
-    let etcd = Etcd::new(start.etcd, start.network.roots.clone());
+    let Setup { etcd, network } = told.setup.borrow().clone();
+    let etcd = Etcd::new(etcd, network.roots.clone());
     let (kept_alive, kept) = latest::channel(None);
-    let usable = |snapshot: &Snapshot| refusal::config(snapshot, &start.network).is_none();
+    let usable = |snapshot: &Snapshot| refusal::config(snapshot, &network).is_none();
     let known = start.known.filter(|saved| saved.is_of(&start.identity) && usable(&saved.snapshot));
     let own = Claimant {
         identity: start.identity,
         attributes: start.attributes,
-        network: start.network,
+        network,
         keep: Default::default(),
         remembered: known.as_ref().map(|saved| saved.lease.subnets).unwrap_or_default(),
         ticket: None,
         shown: false,
     };
+    let (moving, lively) = (told.setup.clone(), told.setup.clone());
     let session = Session {
         etcd: &etcd,
         own,
@@ -68,13 +77,15 @@ pub async fn run(
         state: State::Disconnected(BTreeSet::new()),
         kept: kept.clone(),
         shown_with: None,
-        attributes,
+        told,
         since: SystemTime::now(),
         publish,
     };
-    tokio::select! {
+    // Etcd moves before anybody asks it again.
+    tokio::select! { biased;
+        _ = follow_etcd(&etcd, moving) => {}
         () = session.run() => {}
-        _ = liveness::keep(&etcd, kept_alive) => {}
+        _ = liveness::keep(&etcd, kept_alive, lively) => {}
         _ = stopped => {}
     }
     let lease = *kept.borrow();
@@ -83,6 +94,16 @@ pub async fn run(
     {
         log::debug!("{error}");
     }
+}
+
+/// Reaches etcd in the way that was told last.
+async fn follow_etcd(etcd: &Etcd, mut setup: latest::Receiver<Setup>) -> Infallible {
+    setup.mark_unchanged();
+    while setup.changed().await.is_ok() {
+        etcd.reconnect(setup.borrow_and_update().etcd.clone());
+    }
+    // Nobody will tell any more: the agent is gone, and `stopped` ends all of this.
+    std::future::pending().await
 }
 
 struct Session<'a, P> {
@@ -99,7 +120,7 @@ struct Session<'a, P> {
     kept: latest::Receiver<Option<i64>>,
     /// The one with which the sign of life was put.
     shown_with: Option<i64>,
-    attributes: latest::Receiver<Attributes>,
+    told: Told,
     since: SystemTime,
     publish: P,
 }
@@ -171,7 +192,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
     async fn settle(&mut self) -> Result<(Snapshot, Lease), End> {
         let mut so_far = SoFar::default();
         loop {
+            self.told.setup.mark_unchanged();
             let found = self.etcd.read().await?;
+            self.own.network = self.network(&found);
             if let Some(settled) = self.settle_on(found, &mut so_far).await? {
                 return Ok(settled);
             }
@@ -201,7 +224,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
             }
         }
         let lease = loop {
-            self.own.attributes = self.attributes.borrow_and_update().clone();
+            self.own.attributes = self.told.attributes.borrow_and_update().clone();
             let kept = *self.kept.borrow_and_update();
             self.own.shown = kept.is_some() && kept == self.shown_with;
             match claim::next(&found, &self.own) {
@@ -210,6 +233,11 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     break lease;
                 }
                 Step::Refused(error) => break self.withstand(error)?,
+                Step::Grow(growth) => {
+                    if !self.commit("widen the pool of the network", &growth, &mut found).await? {
+                        return Ok(None);
+                    }
+                }
                 Step::ShowLife => {
                     if !self.show_life(&mut found).await? {
                         return Ok(None);
@@ -238,10 +266,24 @@ impl<P: FnMut(Update)> Session<'_, P> {
         Ok(Some((self.complete(found).await, lease)))
     }
 
+    /// The network that this host was told, as wide as it is by now.
+    fn network(&self, found: &Snapshot) -> Network {
+        let told = self.told.setup.borrow().network.clone();
+        let mut pools = growth::followed(&told.pools, found);
+        if let Some(known) = &self.known {
+            pools = growth::followed(&pools, known);
+        }
+        Network { pools, ..told }
+    }
+
     /// Goes on with the lease this host has, if etcd only disagrees about that.
     fn withstand(&mut self, error: LeaseError) -> Result<Lease, End> {
-        let about_lease =
-            matches!(error, LeaseError::SubnetLost { .. } | LeaseError::HeldByOther { .. });
+        let about_lease = matches!(
+            error,
+            LeaseError::SubnetLost { .. }
+                | LeaseError::HeldByOther { .. }
+                | LeaseError::CannotGrow { .. }
+        );
         match &self.lease {
             Some(lease) if about_lease => {
                 let lease = lease.clone();
@@ -262,7 +304,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     fn tell_connected(&mut self) {
         if let State::Disconnected(_) = std::mem::replace(&mut self.state, State::Connected) {
-            let endpoint = self.etcd.endpoint().to_owned();
+            let endpoint = self.etcd.endpoint();
             (self.publish)(Update::Connected { endpoint });
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// How etcd is reached. The files are read at every new connection, so that renewed certificates
 /// and passwords are used without a restart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdSettings {
     /// URLs of the members: `http://host:port` or `https://host:port`; at least one.
     pub endpoints: Vec<String>,

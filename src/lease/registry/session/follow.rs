@@ -6,6 +6,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::{End, Session};
 use crate::lease::claim::{self, Step};
+use crate::lease::growth;
 use crate::lease::registry::Update;
 use crate::lease::registry::error::EtcdError;
 use crate::lease::restore::{self, Continuity};
@@ -65,7 +66,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     }
                     watch.ask().await?;
                 }
-                Ok(()) = self.attributes.changed() => return Ok(()),
+                Ok(()) = self.told.attributes.changed() => return Ok(()),
+                Ok(()) = self.told.setup.changed() => return Ok(()),
                 Ok(()) = self.kept.changed() => return Ok(()),
             }
         }
@@ -76,11 +78,13 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let Some(known) = &self.known else { return false };
         let own = &self.own.identity.name;
         let sign_lost = known.alive.contains_key(own) && !mirror.alive.contains_key(own);
-        let settled = match claim::next(mirror, &self.own) {
-            Step::Held(_) => self.trouble.is_none(),
-            Step::Refused(error) => self.trouble.as_ref() == Some(&error),
-            _ => false,
-        };
+        let followed = growth::followed(&self.own.network.pools, mirror);
+        let settled = followed == self.own.network.pools
+            && match claim::next(mirror, &self.own) {
+                Step::Held(_) => self.trouble.is_none(),
+                Step::Refused(error) => self.trouble.as_ref() == Some(&error),
+                _ => false,
+            };
         settled && !sign_lost && restore::continuity(known, mirror) == Continuity::Same
     }
 

@@ -1,0 +1,237 @@
+//! Pure. The pool of a network, widened while hosts use it.
+//!
+//! A pool may become one that contains it and is cut into subnets of the same size. The first agent
+//! that is told the wider pool writes it into the settings of the network; the others follow. Every
+//! subnet is claimed by its address, so hosts that know the narrow pool and hosts that know the wide
+//! one never get the same.
+
+use ipnetwork::IpNetwork;
+
+use super::claim::python;
+use super::error::LeaseError;
+use super::identity::Network;
+use super::records::Key;
+use super::snapshot::Snapshot;
+use super::transaction::Transaction;
+use crate::net::PerFamily;
+use crate::net::subnet::{self, Pool};
+
+/// `ours`, with each pool that grew as wide as the network has it.
+///
+/// Followed is only what stays in private address space: otherwise whoever can write to etcd could
+/// draw the hosts' traffic to any address to himself.
+pub fn followed(ours: &PerFamily<Pool>, found: &Snapshot) -> PerFamily<Pool> {
+    let theirs = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
+    let mut followed = *ours;
+    for (family, pool) in ours.entries() {
+        let wider = theirs.get(family).filter(|theirs| theirs.widens(pool));
+        if let Some(wider) = wider.filter(|wider| is_private(wider.network())) {
+            followed.set(family, Some(*wider));
+        }
+    }
+    followed
+}
+
+/// What widens the pools of the network to those of `ours`, if they are narrower.
+///
+/// # Errors
+/// [`LeaseError::CannotGrow`].
+pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, LeaseError> {
+    let Some(config) = &found.config else { return Ok(None) };
+    let theirs = config.value.pools();
+    let mut grown = theirs;
+    for (family, pool) in ours.pools.entries() {
+        let Some(narrow) = theirs.get(family).filter(|theirs| pool.widens(theirs)) else {
+            continue;
+        };
+        if let Some(why) = obstacle(found, narrow, pool) {
+            let (narrow, wide) = (narrow.network(), pool.network());
+            return Err(LeaseError::CannotGrow { narrow, wide, why });
+        }
+        grown.set(family, Some(*pool));
+    }
+    if grown == theirs {
+        return Ok(None);
+    }
+    let mut settings = config.value.clone();
+    settings.set_pools(&grown);
+    let key = ours.key(&Key::Config);
+    let mut transaction = Transaction::default();
+    transaction.unchanged(&key, config.modified).put(key, settings.to_json());
+    Ok(Some(transaction))
+}
+
+/// Why the network cannot have `wide` instead of `narrow`.
+pub fn obstacle(found: &Snapshot, narrow: &Pool, wide: &Pool) -> Option<String> {
+    let mut addresses = found
+        .nodes
+        .iter()
+        .flat_map(|(host, node)| node.value.addresses.iter().map(move |address| (host, *address)));
+    if let Some((host, address)) = addresses.find(|(_, a)| wide.network().contains(*a)) {
+        return Some(format!("it contains {address}, the address of host {host}"));
+    }
+    // Such a host counts its slots from the beginning of the pool it was told, and takes them
+    // without looking.
+    let python = found.hosts.keys().find(|host| python::is_python(found, host));
+    let moved = wide.network().network() != narrow.network().network();
+    python.filter(|_| moved && wide.network().is_ipv4()).map(|host| {
+        format!(
+            "host {host} runs the Python agent, so the pool must still begin at {}",
+            narrow.network().network()
+        )
+    })
+}
+
+/// The subnets of hosts that lie in `wide` and not in `narrow`, with their hosts.
+pub fn outside<'a>(
+    found: &'a Snapshot,
+    narrow: &'a PerFamily<Pool>,
+) -> impl Iterator<Item = String> + 'a {
+    let hosts = found.claims.iter().map(|(subnet, claim)| (*subnet, &claim.value));
+    let outside = hosts.filter(|(subnet, _)| {
+        let pool = narrow.get(subnet::family(*subnet));
+        pool.is_some_and(|pool| !subnet::contains(pool.network(), *subnet))
+    });
+    outside.map(|(subnet, host)| format!("{host} ({subnet})"))
+}
+
+/// Lies in address space that nobody routes on the Internet.
+///
+/// Source: RFC 1918, RFC 6598 (shared), RFC 2544 (benchmarks), RFC 4193 (unique local).
+fn is_private(network: IpNetwork) -> bool {
+    const PRIVATE: [&str; 6] = [
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "198.18.0.0/15",
+        "fc00::/7",
+    ];
+    let within =
+        |text: &&str| subnet::parse(text).is_ok_and(|outer| subnet::contains(outer, network));
+    PRIVATE.iter().any(within)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::records::{Backend, Roots};
+    use crate::lease::snapshot::Raw;
+
+    fn pool(text: &str, margin: u8) -> Pool {
+        Pool::new(subnet::parse(text).unwrap(), margin).unwrap()
+    }
+
+    fn network(v4: (&str, u8), v6: Option<(&str, u8)>) -> Network {
+        Network {
+            roots: Roots {
+                hosts: "/h".to_owned(),
+                counter: "/c".to_owned(),
+                humanz: "/z".to_owned(),
+            },
+            pools: PerFamily {
+                v4: Some(pool(v4.0, v4.1)),
+                v6: v6.map(|(text, margin)| pool(text, margin)),
+            },
+            backend: Backend::Direct,
+        }
+    }
+
+    /// A store of `network` with these keys besides.
+    fn store(network: &Network, keys: &[(&str, &str)]) -> Snapshot {
+        let config = network.config("a").to_json();
+        let mut found = Snapshot::default();
+        for (key, value) in [("/z/config", config.as_str())].iter().chain(keys) {
+            let modified = found.revision + 1;
+            let raw =
+                Raw { key: key.as_bytes(), value: value.as_bytes(), created: modified, modified };
+            found.put(&network.roots, raw);
+        }
+        found
+    }
+
+    const NODE: &str = r#"{"schema":1,"machineId":"m2","bootId":"b","version":"0.1.0","subnets":["10.244.2.0/24"],"addresses":["10.245.9.9"],"backend":"direct","mtu":1500}"#;
+
+    /// What the settings of the network become if one host is told `wide`.
+    fn grown(
+        narrow: &Network,
+        wide: &Network,
+        keys: &[(&str, &str)],
+    ) -> Result<Option<PerFamily<Pool>>, String> {
+        let mut found = store(narrow, keys);
+        match of(&found, wide) {
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.to_string()),
+            Ok(Some(transaction)) => {
+                found.written(&wide.roots, &transaction, 99);
+                let config = found.config.unwrap();
+                assert_eq!(&*config.value.id, "a", "it is the same store");
+                Ok(Some(config.value.pools()))
+            }
+        }
+    }
+
+    #[test]
+    fn a_wider_pool_is_written_and_a_narrower_one_is_not() {
+        let narrow = network(("10.244.0.0/16", 8), None);
+        let wide = network(("10.244.0.0/15", 9), None);
+        assert_eq!(grown(&narrow, &wide, &[]), Ok(Some(wide.pools)));
+        assert_eq!(grown(&wide, &narrow, &[]), Ok(None));
+        assert_eq!(grown(&wide, &wide, &[]), Ok(None));
+    }
+
+    #[test]
+    fn each_family_grows_by_itself() {
+        let narrow = network(("10.244.0.0/15", 9), Some(("fd10::/48", 16)));
+        let wide = network(("10.244.0.0/16", 8), Some(("fd10::/44", 20)));
+        let both = network(("10.244.0.0/15", 9), Some(("fd10::/44", 20)));
+        assert_eq!(grown(&narrow, &wide, &[]), Ok(Some(both.pools)));
+    }
+
+    #[test]
+    fn a_pool_does_not_grow_around_a_host() {
+        let narrow = network(("10.244.0.0/16", 8), None);
+        let wide = network(("10.244.0.0/15", 9), None);
+        let why = grown(&narrow, &wide, &[("/h/h2", "10.244.2.0/24"), ("/z/nodes/h2", NODE)]);
+        assert!(why.unwrap_err().contains("10.245.9.9, the address of host h2"));
+    }
+
+    #[test]
+    fn hosts_of_the_python_agent_keep_the_beginning() {
+        let python = [("/h/p1", "10.245.1.0/24")];
+        let narrow = network(("10.245.0.0/16", 8), None);
+        let down = network(("10.244.0.0/15", 9), None);
+        assert!(grown(&narrow, &down, &python).unwrap_err().contains("p1 runs the Python agent"));
+        assert_eq!(grown(&narrow, &down, &[]), Ok(Some(down.pools)));
+        let narrow = network(("10.244.0.0/16", 8), None);
+        assert_eq!(grown(&narrow, &down, &[("/h/p1", "10.244.1.0/24")]), Ok(Some(down.pools)));
+    }
+
+    #[test]
+    fn a_grown_pool_is_followed_inside_private_space() {
+        for (narrow, wide, follows) in [
+            (("10.244.0.0/16", 8), ("10.244.0.0/15", 9), true),
+            (("10.244.0.0/16", 8), ("8.0.0.0/6", 18), false),
+            (("10.244.0.0/15", 9), ("10.244.0.0/16", 8), false),
+            (("10.244.0.0/16", 8), ("10.244.0.0/15", 8), false),
+            (("10.244.0.0/16", 8), ("10.99.0.0/16", 8), false),
+        ] {
+            let (ours, theirs) = (network(narrow, None), network(wide, None));
+            let expected = if follows { theirs.pools } else { ours.pools };
+            assert_eq!(followed(&ours.pools, &store(&theirs, &[])), expected, "{wide:?}");
+        }
+        let ours = network(("10.244.0.0/16", 8), None).pools;
+        assert_eq!(followed(&ours, &Snapshot::default()), ours);
+    }
+
+    #[test]
+    fn whoever_is_outside_the_narrow_pool_is_named() {
+        let wide = network(("10.244.0.0/15", 9), None);
+        let found = store(
+            &wide,
+            &[("/z/subnets/4/10.245.3.0-24", "h3"), ("/z/subnets/4/10.244.3.0-24", "h4")],
+        );
+        let narrow = network(("10.244.0.0/16", 8), None).pools;
+        assert_eq!(outside(&found, &narrow).collect::<Vec<_>>(), ["h3 (10.245.3.0/24)"]);
+    }
+}

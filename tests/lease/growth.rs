@@ -1,0 +1,140 @@
+//! The pool of a network grows while hosts use it.
+
+use humanz::lease::LeaseError;
+use humanz::lease::registry::{Setup, Update};
+use humanz::net::PerFamily;
+
+use crate::host::{COUNTER, HUMANZ, Host, SOON, pool, settings, start, v4_pools};
+use crate::support::etcd::{EtcdServer, isolated};
+use crate::support::wait::eventually;
+
+/// What the host would be told if its settings said `network` and `margin`.
+fn told(etcd: &EtcdServer, host: &Host, network: &str, margin: u8) -> Setup {
+    let mut wide = host.network.clone();
+    wide.pools = PerFamily { v4: Some(pool(network, margin)), v6: None };
+    Setup { etcd: settings(&[etcd.url()]), network: wide }
+}
+
+fn config(etcd: &EtcdServer) -> String {
+    etcd.get(&format!("{HUMANZ}/config")).unwrap_or_default()
+}
+
+#[test]
+fn one_host_widens_the_pool_and_the_others_go_on() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let (first, second) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
+        let (lease, mark) = (first.lease(), second.mark());
+        first.handle().set_up(told(&etcd, &first, "10.244.0.0/15", 9));
+        second.until("the wide pool", |snapshot| {
+            snapshot
+                .config
+                .as_ref()
+                .is_some_and(|config| config.value.pools().v4 == Some(pool("10.244.0.0/15", 9)))
+        });
+        // A host that was told the narrow pool joins the wide one, beyond what the narrow one has.
+        for _ in 0..255 {
+            etcd.put(COUNTER, "");
+        }
+        let third = Host::up(&etcd, "h3");
+        assert!(third.subnet().starts_with("10.245."), "{}", third.subnet());
+        second.until("the third host", |snapshot| snapshot.hosts.contains_key("h3"));
+        assert_eq!(second.ever_missing(mark, &["h1", "h2"]), [].into());
+        let trouble = second.since(mark).into_iter().any(|u| matches!(u, Update::Trouble(Some(_))));
+        assert!(!trouble, "the narrow pool is none");
+        assert_eq!(first.lease(), lease);
+        // Nobody makes it narrow again.
+        second.stop();
+        let second = Host::up(&etcd, "h2");
+        assert_eq!(second.subnet(), "10.244.2.0/24");
+        assert!(config(&etcd).contains("10.244.0.0/15"));
+    });
+}
+
+#[test]
+fn hosts_that_are_told_different_widths_at_once_end_with_the_widest() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let hosts: Vec<_> = (1..=4).map(|n| Host::up(&etcd, &format!("h{n}"))).collect();
+        let subnets: Vec<_> = hosts.iter().map(Host::subnet).collect();
+        for (host, (network, margin)) in hosts.iter().zip([
+            ("10.244.0.0/15", 9),
+            ("10.240.0.0/12", 12),
+            ("10.244.0.0/14", 10),
+            ("10.244.0.0/16", 8),
+        ]) {
+            host.handle().set_up(told(&etcd, host, network, margin));
+        }
+        eventually("the widest", SOON, || {
+            let found = config(&etcd);
+            if found.contains("10.240.0.0/12") { Ok(()) } else { Err(found) }
+        });
+        for (host, subnet) in hosts.iter().zip(&subnets) {
+            host.until("the widest", |snapshot| {
+                snapshot
+                    .config
+                    .as_ref()
+                    .is_some_and(|c| c.value.pools().v4 == Some(pool("10.240.0.0/12", 12)))
+            });
+            assert_eq!(host.leases(), [subnet.clone()].into());
+        }
+    });
+}
+
+#[test]
+fn a_pool_that_would_cover_a_host_is_refused_and_nothing_else_stops() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let first = Host::up(&etcd, "h1");
+        let mut second = start(&etcd, "h2");
+        second.attributes.addresses.v4 = Some("10.245.0.9".parse().unwrap());
+        let second = Host::launch(second);
+        second.snapshot();
+        let mark = first.mark();
+        first.handle().set_up(told(&etcd, &first, "10.244.0.0/15", 9));
+        first.told(mark, "trouble", |update| {
+            matches!(update, Update::Trouble(Some(LeaseError::CannotGrow { .. })))
+        });
+        assert!(config(&etcd).contains("10.244.0.0/16"));
+        let _third = Host::up(&etcd, "h3");
+        first.until("the third host", |snapshot| snapshot.hosts.contains_key("h3"));
+        let mark = first.mark();
+        first.handle().set_up(told(&etcd, &first, "10.244.0.0/16", 8));
+        first.told(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
+
+        let mut fresh = start(&etcd, "h4");
+        fresh.network.pools.v4 = Some(pool("10.244.0.0/15", 9));
+        let LeaseError::CannotGrow { why, .. } = Host::launch(fresh).fatal() else { panic!() };
+        assert!(why.contains("10.245.0.9") && why.contains("h2"), "{why}");
+    });
+}
+
+#[test]
+fn etcd_that_moves_is_followed_with_everything() {
+    isolated(|| {
+        let old = EtcdServer::start();
+        let (first, second) = (Host::up(&old, "h1"), Host::up(&old, "h2"));
+        first.until("both", |snapshot| snapshot.hosts.len() == 2);
+        let new = EtcdServer::start_other();
+        for host in [&first, &second] {
+            let network = host.network.clone();
+            host.handle().set_up(Setup { etcd: settings(&[new.url()]), network });
+        }
+        for (name, subnet) in [("h1", "10.244.1.0/24"), ("h2", "10.244.2.0/24")] {
+            eventually("all is there", SOON, || {
+                let found = new.get(&format!("/humanz/hosts/{name}"));
+                let alive = new.get(&format!("{HUMANZ}/alive/{name}"));
+                if found.as_deref() == Some(subnet) && alive.is_some() {
+                    Ok(())
+                } else {
+                    Err(format!("{found:?} {alive:?}"))
+                }
+            });
+        }
+        drop(old);
+        let third = Host::up(&new, "h3");
+        assert_eq!(third.network.pools, v4_pools());
+        first.until("the third host", |snapshot| snapshot.hosts.contains_key("h3"));
+        assert_eq!(first.leases(), ["10.244.1.0/24".to_owned()].into());
+    });
+}
