@@ -79,7 +79,10 @@ fn everything_is_installed_below_the_folder_asked_for() {
         assert!(installed(path).is_file(), "{path}");
     }
     let settings = installed("/etc/humanz/agent.env");
-    assert!(unit.contains("EnvironmentFile=-/etc/humanz/agent.env") && settings.is_file());
+    let line = |start: &str| unit.lines().find(|line| line.starts_with(start));
+    assert_eq!(line("EnvironmentFile="), None, "the agent reads its file by itself");
+    assert_eq!(line("ExecReload="), Some("ExecReload=/bin/kill -HUP $MAINPID"));
+    assert!(settings.is_file());
     std::fs::write(&settings, "ETCD_HOST=mine\n").unwrap();
     install();
     assert_eq!(std::fs::read_to_string(&settings).unwrap(), "ETCD_HOST=mine\n", "kept");

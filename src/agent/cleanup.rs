@@ -25,6 +25,19 @@ impl Describe for Bridge<'_> {
     }
 }
 
+/// Removes what `before` had made and `now` does not replace: the CNI configuration in its former
+/// place, if it still is the `text` that was written there, and our rules in the chains of others.
+/// The plugin stays: the DELs of pods still come to it.
+pub fn retire(before: &Settings, now: &Settings, text: &str, world: &World, report: &mut Report) {
+    let config = &before.cni.config;
+    if *config != now.cni.config && files::holds(config, text.as_bytes()) {
+        report.apply(&Configuration(config), || files::remove(config));
+    }
+    if before.manage_forward && !now.manage_forward {
+        keep::firewall::leave_foreign(world, before, report);
+    }
+}
+
 /// Removes the CNI configuration first, so that no new pod is plugged in, then routes, firewall and
 /// bridge. The lease, the plugin and the state stay: DELs must go on working.
 pub fn clean_up(settings: &Settings, world: &World) -> Report {

@@ -39,6 +39,10 @@ macro_rules! settings {
         pub struct Arguments {
             $(#[argh(option, description = $help)]
             $field: Option<String>,)*
+            /// file with the same variables, one NAME=value a line (default: /etc/humanz/agent.env
+            /// if it is there); environment and options win
+            #[argh(option)]
+            pub env_file: Option<String>,
             /// serve one host without any etcd (the same as --subnet-source static)
             #[argh(switch)]
             pub standalone: bool,

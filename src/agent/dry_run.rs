@@ -12,6 +12,8 @@ use crate::agent::start;
 use crate::agent::wake::Look;
 use crate::lease::claim::Claimant;
 use crate::lease::foresee::{Foreseen, foresee};
+use crate::lease::growth;
+use crate::lease::records::Key;
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::{Lease, Peers, Roots, peers};
 use crate::plan::Line;
@@ -23,13 +25,14 @@ use crate::plan::Line;
 /// etcd cannot be read, or this host would get no subnet.
 pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     let world = start::world(settings)?;
-    let (lines, lease, peers) = match &settings.source {
-        Source::Static(subnets) => (Vec::new(), Lease { subnets: *subnets }, None),
-        Source::Etcd { server, roots } => claim(settings, &world, server, roots)?,
+    let mut settings = settings.clone();
+    let (lines, lease, peers) = match settings.source.clone() {
+        Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
+        Source::Etcd { server, roots } => claim(&mut settings, &world, &server, &roots)?,
     };
     let mut report = Report::new(true);
     let pass = Pass {
-        settings,
+        settings: &settings,
         world: &world,
         subnets: &lease.subnets,
         peers: peers.as_ref(),
@@ -47,15 +50,17 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     Ok(lines.chain(trouble).collect())
 }
 
-/// What would happen in etcd, the subnets then, and the other hosts.
+/// What would happen in etcd, the subnets then, and the other hosts. `settings` get the pools that
+/// the network has.
 fn claim(
-    settings: &Settings,
+    settings: &mut Settings,
     world: &World,
     server: &EtcdSettings,
     roots: &Roots,
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
     let found = registry::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
+    settings.pools = growth::followed(&settings.pools, &found);
     let name = start::node_name(settings)?;
     let facts = host::observe(&world.rtnl, settings, None)?;
     let attributes = attributes(facts.own);
@@ -68,6 +73,11 @@ fn claim(
         ticket: None,
         shown: false,
     };
+    let grows = growth::of(&found, &claimant.network).map_err(|error| refused(&error))?;
+    let key = claimant.network.key(&Key::Config);
+    let pools = settings.pools.iter().map(|pool| pool.network().to_string());
+    let pools = pools.collect::<Vec<_>>().join(", ");
+    let grows = grows.map(|_| Line::changed(format!("etcd key {key}: the pools grow to {pools}")));
     let foreseen = foresee(&found, &claimant).map_err(|error| refused(&error))?;
     let lease = foreseen.lease().clone();
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
@@ -82,5 +92,5 @@ fn claim(
         }
     };
     let others = peers(&found, &name, &lease.subnets, &settings.pools);
-    Ok((line.into_iter().collect(), lease, Some(others)))
+    Ok((grows.into_iter().chain(line).collect(), lease, Some(others)))
 }

@@ -8,14 +8,18 @@ mod cleanup;
 pub mod cli;
 pub mod conf;
 mod dry_run;
+mod envfile;
 pub mod exit;
 mod host;
 mod keep;
+mod logger;
 mod names;
 mod notify;
+mod origin;
 mod pass;
 mod preflight;
 pub mod reach;
+mod reload;
 mod report;
 mod serve;
 pub mod settings;
@@ -32,7 +36,7 @@ use argh::FromArgs;
 
 use cli::{Arguments, Command};
 use exit::Exit;
-use settings::{Fault, Settings};
+use origin::{Origin, Texts, Told};
 
 /// Runs the agent with the arguments behind its name; `--help` documents the exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
@@ -45,64 +49,55 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Err(early) => Err(Exit::new(exit::SETTINGS, early.output.trim_end())),
     };
     let Err(exit) = result else { return 0 };
-    // Nobody is left to be told that stderr is closed.
-    let _closed = writeln!(std::io::stderr(), "humanz-agent: {}", exit.why);
+    complain(&exit.why);
     exit.code.into()
+}
+
+fn complain(why: &str) {
+    // Nobody is left to be told that stderr is closed.
+    let _closed = writeln!(std::io::stderr(), "humanz-agent: {why}");
 }
 
 fn run(arguments: &Arguments) -> Result<(), Exit> {
     if arguments.version {
         return say(concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
-    let given = arguments.given();
-    let environment = |name: &str| std::env::var(name).ok();
-    let settings = settings::read(&given, &environment).map_err(|faults| wrong(&faults))?;
-    let faults = preflight::faults(&settings);
-    if !faults.is_empty() {
-        return Err(wrong(&faults));
-    }
+    let origin = Origin::of(arguments);
+    let told = origin.read().map_err(|faults| wrong(&faults))?;
+    preflight::check(&told.settings).map_err(|faults| wrong(&faults))?;
     match &arguments.command {
-        Some(Command::CheckConfig(_)) => say(&effective(&given, &environment)),
-        None => serve(settings, arguments),
+        Some(Command::CheckConfig(_)) => {
+            told.remarks.iter().for_each(|remark| complain(remark));
+            say(&effective(&told.texts))
+        }
+        None => serve(origin, told, arguments),
     }
 }
 
-fn wrong(faults: &[Fault]) -> Exit {
+fn wrong(faults: &[String]) -> Exit {
     let lines: Vec<String> = faults.iter().map(|fault| format!("  {fault}")).collect();
     let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
     Exit::new(exit::SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))
 }
 
 /// Every setting with the value that holds, as `NAME=value` lines.
-fn effective(
-    given: &std::collections::BTreeMap<&'static str, String>,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> String {
+fn effective(texts: &Texts) -> String {
     let line = |variable: &cli::Variable| {
-        format!("{}={}", variable.name, settings::text(given, environment, variable.name))
+        let text = texts.get(variable.name).map_or("", String::as_str);
+        format!("{}={text}", variable.name)
     };
     cli::VARIABLES.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn serve(settings: Settings, arguments: &Arguments) -> Result<(), Exit> {
-    start_log(arguments.dry_run);
+fn serve(origin: Origin, told: Told, arguments: &Arguments) -> Result<(), Exit> {
+    let level = if arguments.dry_run { "warn" } else { logger::USUAL };
+    logger::set(told.log.as_deref().unwrap_or(level));
+    told.remarks.iter().for_each(|remark| log::warn!("{remark}"));
     if arguments.dry_run {
-        let lines = dry_run::dry_run(&settings)?;
+        let lines = dry_run::dry_run(&told.settings)?;
         return if lines.is_empty() { say("nothing would change") } else { say(&lines.join("\n")) };
     }
-    start::serve(settings, arguments.once)
-}
-
-/// To stderr, where journald adds the time by itself.
-fn start_log(quiet: bool) {
-    let level = if quiet { "warn" } else { "info" };
-    let environment = env_logger::Env::default().default_filter_or(level);
-    let mut builder = env_logger::Builder::from_env(environment);
-    match std::env::var_os("JOURNAL_STREAM") {
-        Some(_) => builder.format_timestamp(None),
-        None => builder.format_timestamp_millis(),
-    };
-    builder.format_target(false).init();
+    start::serve(origin, told, arguments.once)
 }
 
 /// Prints `text` and a line end.

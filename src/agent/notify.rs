@@ -1,4 +1,4 @@
-//! What the service manager is told: ready, alive, stopping.
+//! What the service manager is told: ready, reloading, alive, stopping.
 //!
 //! Source: sd_notify(3). Without `NOTIFY_SOCKET` nothing is sent. A service manager that does not
 //! listen holds nothing up: what it has no room for is not sent.
@@ -10,9 +10,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+
 /// This host's network is up.
 pub fn ready(status: &str) {
     send(&format!("READY=1\nSTATUS={status}"));
+}
+
+/// The settings are read again; [`ready`] says when that is done.
+pub fn reloading() {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    send(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.as_micros()));
 }
 
 /// The loop still turns.

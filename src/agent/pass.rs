@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::agent::host::{self, Facts, Own};
+use crate::agent::host::{self, Facts};
 use crate::agent::keep::{self, Pass, bridge::Kept};
 use crate::agent::reach;
 use crate::agent::report::Report;
@@ -14,8 +14,8 @@ use crate::agent::wake::Look;
 /// What a pass saw that others want to know.
 #[derive(Debug)]
 pub struct Seen {
-    /// What the other hosts must know of this one.
-    pub own: Own,
+    /// What this host is like.
+    pub facts: Facts,
     /// What is wrong and not ours to mend, if it was looked at: hosts without a way to them …
     pub unreachable: Option<BTreeSet<String>>,
     /// … and other people's firewall.
@@ -24,32 +24,45 @@ pub struct Seen {
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
 pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
-    let facts = match host::observe(&pass.world.rtnl, pass.settings, pass.before) {
+    let before = pass.before.map(|before| before.own);
+    let facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
             report.failed(format!("{error:#}"));
             return None;
         }
     };
+    let look = further(pass, &facts);
     let mut bridge = Kept::Whole;
-    if pass.look.links {
+    if look.links {
         keep::sysctls::keep(pass, &facts, report);
         bridge = keep::bridge::keep(pass, &facts, report);
     }
     // Looking at every link is too much for every event of one.
-    if bridge == Kept::New || pass.look == Look::ALL {
+    if bridge == Kept::New || look == Look::ALL {
         keep::ports::keep(pass, report);
     }
     // A start has its firewall first. Later it is the route to a new host that is waited for.
-    let start = pass.look == Look::ALL;
+    let start = look == Look::ALL;
     let firewall = |report: &mut Report| keep::firewall::keep(pass, &facts, report);
     let first = start.then(|| firewall(report));
-    let unreachable = pass.look.routes.then(|| routes(pass, &facts, report));
-    let obstacles = first.or_else(|| pass.look.firewall.then(|| firewall(report)));
-    if pass.look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
+    let unreachable = look.routes.then(|| routes(pass, &facts, report));
+    let obstacles = first.or_else(|| look.firewall.then(|| firewall(report)));
+    if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
     }
-    Some(Seen { own: facts.own, unreachable, obstacles })
+    Some(Seen { facts, unreachable, obstacles })
+}
+
+/// What to look at besides, because this host is no longer what it was.
+fn further(pass: &Pass<'_>, now: &Facts) -> Look {
+    let mut look = pass.look;
+    if let Some(before) = pass.before {
+        look.firewall |= before.all_addresses != now.all_addresses;
+        look.links |= before.own != now.own;
+        look.files |= before.own != now.own;
+    }
+    look
 }
 
 fn routes(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {

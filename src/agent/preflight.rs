@@ -6,9 +6,17 @@ use std::path::PathBuf;
 use crate::agent::settings::{Fault, Settings, Source};
 use crate::linux::rtnl::Rtnl;
 
-/// Every setting that does not fit this host. What cannot be looked at is no fault: the start
-/// will tell.
-pub fn faults(settings: &Settings) -> Vec<Fault> {
+/// Looks whether the settings fit this host. What cannot be looked at is no fault: the start will
+/// tell.
+///
+/// # Errors
+/// Every setting that does not, one line each.
+pub fn check(settings: &Settings) -> Result<(), Vec<String>> {
+    let faults: Vec<String> = faults(settings).iter().map(ToString::to_string).collect();
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+fn faults(settings: &Settings) -> Vec<Fault> {
     let mut faults = unreadable_files(settings);
     if let Ok(rtnl) = Rtnl::open() {
         faults.extend(foreign_bridge(settings, &rtnl));

@@ -1,5 +1,8 @@
 //! The loop: waits for a reason to look, looks, mends.
 
+mod pools;
+mod reload;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -10,13 +13,15 @@ use nix::sys::signal::Signal;
 
 use crate::agent::cleanup;
 use crate::agent::exit::{self, Exit};
-use crate::agent::host::Own;
+use crate::agent::host::{Facts, Own};
 use crate::agent::keep::{Pass, World};
 use crate::agent::names::Names;
 use crate::agent::notify;
+use crate::agent::origin::{Origin, Texts};
 use crate::agent::pass::{self, Seen};
 use crate::agent::reach::Resolved;
 use crate::agent::report::{Report, Standing};
+use crate::agent::serve::reload::Superseded;
 use crate::agent::settings::Settings;
 use crate::agent::source::Source;
 use crate::agent::wake::{Look, Wake};
@@ -39,6 +44,10 @@ const ONCE: Duration = Duration::from_secs(30);
 
 /// The agent while it runs.
 pub struct Agent {
+    /// Where the settings come from.
+    pub origin: Origin,
+    /// What the operator wants, as text.
+    pub texts: Texts,
     /// What the operator wants.
     pub settings: Settings,
     /// This host's name.
@@ -67,7 +76,7 @@ pub struct State {
     in_sync: bool,
     resolved: Resolved,
     /// What this host was when it was looked at last.
-    own: Option<Own>,
+    facts: Option<Facts>,
     look: Look,
     /// When to look, if there is something to look at.
     look_at: Instant,
@@ -75,11 +84,18 @@ pub struct State {
     resync_at: Instant,
     retry: Duration,
     ready: bool,
+    /// The operator wants the settings to be read again.
+    hung_up: bool,
+    /// The service manager knows that a reload is under way.
+    reloading: bool,
+    /// What the agent kept before the reload, until a pass has replaced it.
+    superseded: Option<Superseded>,
     stop: bool,
     failures: Standing,
     unreachable: Standing,
     obstacles: Standing,
     records: Standing,
+    pools: Standing,
 }
 
 impl State {
@@ -92,18 +108,30 @@ impl State {
             peers: fixed.map(|_| Peers::default()),
             in_sync: fixed.is_some(),
             resolved: Resolved::new(),
-            own: None,
+            facts: None,
             look: Look::ALL,
             look_at: now,
             resync_at: now,
             retry: RETRY,
             ready: false,
+            hung_up: false,
+            reloading: false,
+            superseded: None,
             stop: false,
             failures: Standing::default(),
             unreachable: Standing::default(),
             obstacles: Standing::default(),
             records: Standing::default(),
+            pools: Standing::default(),
         }
+    }
+
+    /// For the service manager.
+    fn status(&self) -> String {
+        let subnets: Vec<String> =
+            self.subnets.iter().flat_map(PerFamily::iter).map(ToString::to_string).collect();
+        let others = self.peers.as_ref().map_or(0, |peers| peers.by_name.len());
+        format!("serving {}; {others} other hosts", subnets.join(", "))
     }
 }
 
@@ -171,6 +199,9 @@ impl Agent {
         while let Ok(wake) = self.inbox.try_recv() {
             self.take(wake)?;
         }
+        if std::mem::take(&mut self.state.hung_up) {
+            self.reload();
+        }
         if self.source.save_due().is_some_and(|due| due <= Instant::now()) {
             self.source.save();
         }
@@ -184,7 +215,10 @@ impl Agent {
                 self.state.resolved = resolved;
                 Look::ROUTES.and(Look::FIREWALL)
             }
-            Wake::Signal(Signal::SIGHUP) => Look::ALL,
+            Wake::Signal(Signal::SIGHUP) => {
+                self.state.hung_up = true;
+                Look::ALL
+            }
             Wake::Signal(signal) => {
                 log::info!("{signal}: stopping; pods keep their network");
                 self.state.stop = true;
@@ -238,6 +272,7 @@ impl Agent {
     /// Computes the other hosts anew from everything that etcd holds.
     fn know(&mut self, snapshot: Arc<Snapshot>) {
         let Some(subnets) = self.state.subnets else { return };
+        self.follow_pools(&snapshot);
         let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).collect());
@@ -285,13 +320,16 @@ impl Agent {
             peers: Some(peers),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
-            before: self.state.own,
+            before: self.state.facts.as_ref(),
             look,
         };
         let mut report = Report::new(false);
         let seen = pass::run(&pass, &mut report);
         log::debug!("looked at {look:?} in {:?}", now.elapsed());
         self.conclude(look, seen, &report);
+        if look == Look::ALL {
+            self.conclude_reload(report.failures().is_empty());
+        }
         Some(report)
     }
 
@@ -315,8 +353,8 @@ impl Agent {
             state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
-        state.own = Some(seen.own);
-        self.source.publish(attributes(seen.own));
+        self.source.publish(attributes(seen.facts.own));
+        state.facts = Some(seen.facts);
         let warn = |standing: &mut Standing, now: Option<BTreeSet<String>>| {
             if let Some(now) = now {
                 standing.tell(log::Level::Warn, now);
@@ -326,7 +364,7 @@ impl Agent {
         warn(&mut state.obstacles, seen.obstacles);
         if !state.ready && look == Look::ALL && report.failures().is_empty() {
             state.ready = true;
-            let status = status(state.subnets.as_ref(), state.peers.as_ref());
+            let status = state.status();
             log::info!("ready: {status}");
             notify::ready(&status);
         }
@@ -349,17 +387,12 @@ pub fn attributes(own: Own) -> Attributes {
     Attributes { addresses: own.addresses, mtu: own.mtu_bytes, ..Attributes::default() }
 }
 
-fn status(subnets: Option<&PerFamily<IpNetwork>>, peers: Option<&Peers>) -> String {
-    let subnets: Vec<String> =
-        subnets.into_iter().flat_map(PerFamily::iter).map(ToString::to_string).collect();
-    let others = peers.map_or(0, |peers| peers.by_name.len());
-    format!("serving {}; {others} other hosts", subnets.join(", "))
-}
-
 /// This host cannot have a subnet: the exit code tells whether waiting helps.
 pub fn refused(error: &LeaseError) -> Exit {
     let code = match error {
-        LeaseError::OutsidePool { .. } | LeaseError::ConfigMismatch { .. } => exit::SETTINGS,
+        LeaseError::OutsidePool { .. }
+        | LeaseError::ConfigMismatch { .. }
+        | LeaseError::CannotGrow { .. } => exit::SETTINGS,
         error if error.is_temporary() => exit::TEMPORARY,
         _ => exit::FAILURE,
     };

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use ipnetwork::IpNetwork;
 
 use crate::agent::exit::{self, Exit};
-use crate::lease::registry::Handle;
+use crate::agent::settings::{Settings, Source as Wanted};
+use crate::agent::start;
+use crate::lease::registry::{Handle, Setup};
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Attributes, Identity, Lease};
@@ -74,6 +76,14 @@ impl Source {
         let Source::Leased(leased) = self else { return None };
         let down = leased.down.clone().unwrap_or_else(|| "no answer yet".to_owned());
         leased.known.take().map(|known| (known, down))
+    }
+
+    /// Reaches etcd as `settings` say from now on, and belongs to the network that they describe.
+    pub fn set_up(&self, settings: &Settings) {
+        if let (Source::Leased(leased), Wanted::Etcd { server, roots }) = (self, &settings.source) {
+            let network = start::network(settings, roots);
+            leased.registry.set_up(Setup { etcd: server.clone(), network });
+        }
     }
 
     /// Tells the other hosts how to reach this one now.

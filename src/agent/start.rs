@@ -15,6 +15,7 @@ use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::keep::World;
 use crate::agent::names::Names;
+use crate::agent::origin::{Origin, Told};
 use crate::agent::serve::{Agent, State, attributes};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::signals;
@@ -33,7 +34,8 @@ use crate::net::IfName;
 ///
 /// # Errors
 /// Why it cannot be served.
-pub fn serve(settings: Settings, once: bool) -> Result<(), Exit> {
+pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
+    let Told { settings, texts, .. } = told;
     let (wakes, inbox) = channel();
     let signalled = wakes.clone();
     signals::watch(move |signal| send(&signalled, Wake::Signal(signal)))
@@ -48,7 +50,7 @@ pub fn serve(settings: Settings, once: bool) -> Result<(), Exit> {
     let name = node_name(&settings)?;
     let source = source(&settings, &name, &world, wakes)?;
     let state = State::new(source.fixed());
-    let agent = Agent { settings, name, inbox, source, names, world, state };
+    let agent = Agent { origin, texts, settings, name, inbox, source, names, world, state };
     if once { agent.once() } else { agent.serve() }
 }
 

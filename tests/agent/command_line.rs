@@ -48,6 +48,36 @@ fn a_good_configuration_is_shown_as_it_holds() {
 }
 
 #[test]
+fn options_win_over_the_environment_and_that_over_the_file() {
+    let alone = alone();
+    let file = "BRIDGE_NAME=br1\nMTU=1301\nCNI_NAME=\"one\"\nETCD_HOST=file\n";
+    alone.host.write("/etc/humanz.env", file);
+    let ended = Agent::run(
+        &alone.host,
+        "--env-file /etc/humanz.env --bridge-name br3 check-config",
+        &[("BRIDGE_NAME", "br2"), ("MTU", "1302"), ("ETCD_HOST", "")],
+    );
+    for line in ["BRIDGE_NAME=br3", "MTU=1302", "CNI_NAME=one", "ETCD_HOST=file"] {
+        assert!(ended.stdout.lines().any(|shown| shown == line), "{line} is not in: {ended}");
+    }
+    assert!(ended.stderr.contains("line 2: MTU is ignored"), "{ended}");
+}
+
+#[test]
+fn faults_of_the_file_are_told_with_their_lines() {
+    let alone = alone();
+    alone.host.write("/etc/humanz.env", "MTU=1400\nnonsense\nMTU=\"1\n");
+    let check = |file: &str| {
+        Agent::run(&alone.host, &format!("--env-file {file} check-config"), STANDALONE)
+    };
+    refused(&check("/etc/humanz.env"), 2, &["/etc/humanz.env line 2", "line 3: a quote"]);
+    refused(&check("/etc/none.env"), 2, &["read /etc/none.env: No such file"]);
+    refused(&check("/etc"), 2, &["read /etc: Is a directory"]);
+    refused(&check("/dev/zero"), 2, &["/dev/zero", "no settings file"]);
+    check("/dev/null").ok();
+}
+
+#[test]
 fn what_does_not_fit_this_host_is_a_fault() {
     let alone = alone();
     let bridge = Agent::run(&alone.host, "", &standalone(&[("BRIDGE_NAME", "eth0")]));

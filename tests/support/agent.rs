@@ -26,6 +26,7 @@ pub struct Agent {
 #[derive(Default)]
 struct Manager {
     ready: Mutex<Option<Instant>>,
+    said: Mutex<Vec<String>>,
     gone: AtomicBool,
 }
 
@@ -43,6 +44,7 @@ impl Manager {
             while !shared.gone.load(Ordering::Relaxed) {
                 let Ok(length) = socket.recv(&mut message) else { continue };
                 let text = String::from_utf8_lossy(&message[..length]);
+                lock(&shared.said).push(text.clone().into_owned());
                 if text.lines().any(|line| line == "READY=1") {
                     lock(&shared.ready).get_or_insert_with(Instant::now);
                 }
@@ -81,6 +83,18 @@ impl Agent {
                 Some(status) => panic!("{}: agent: {status}\n{}", self.host.name(), self.log()),
                 None => Err("it has not".into()),
             }
+        })
+    }
+
+    /// Sends SIGHUP and waits until the service manager knows that the reload is done; gives what it
+    /// was told since.
+    pub fn reload(&self) -> Vec<String> {
+        let before = lock(&self.manager.said).len();
+        self.process.signal(Signal::SIGHUP);
+        eventually(&format!("{}: end of the reload", self.host.name()), SOON, || {
+            let said = lock(&self.manager.said)[before..].to_vec();
+            let done = said.iter().any(|text| text.starts_with("READY=1"));
+            if done { Ok(said) } else { Err(format!("{said:?}\n{}", self.log())) }
         })
     }
 

@@ -46,6 +46,11 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<Str
 /// Removes our table and our rules in the chains of others.
 pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
     report.apply(&Table, || world.nft.delete(AGENT_TABLE));
+    leave_foreign(world, settings, report);
+}
+
+/// Removes our rules in the chains of others.
+pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
     match world.forward.observe(&Family::BOTH) {
         Ok(found) => {
             apply_edits(world, &forward::removals(&settings.bridge, &found), report);

@@ -10,7 +10,7 @@ pub mod sysctls;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::host::Own;
+use crate::agent::host::Facts;
 use crate::agent::reach::Resolved;
 use crate::agent::settings::Settings;
 use crate::agent::wake::Look;
@@ -58,7 +58,7 @@ pub struct Pass<'a> {
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
     /// What this host was when it was looked at last.
-    pub before: Option<Own>,
+    pub before: Option<&'a Facts>,
     /// What to look at.
     pub look: Look,
 }

@@ -1,0 +1,51 @@
+//! The log of the agent, whose level can change while it runs.
+
+use std::sync::RwLock;
+
+use env_logger::Logger;
+use log::{Log, Metadata, Record};
+
+/// What is logged if nobody says otherwise.
+pub const USUAL: &str = "info";
+
+/// What is logged now; nothing before [`set`].
+static CURRENT: RwLock<Option<Logger>> = RwLock::new(None);
+
+struct Current;
+
+impl Log for Current {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.with(|logger| logger.enabled(metadata)).unwrap_or(false)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        self.with(|logger| logger.log(record));
+    }
+
+    fn flush(&self) {
+        self.with(|logger| logger.flush());
+    }
+}
+
+impl Current {
+    fn with<T>(&self, task: impl FnOnce(&Logger) -> T) -> Option<T> {
+        CURRENT.read().ok()?.as_ref().map(task)
+    }
+}
+
+/// Logs what `filter` says (in the words of `RUST_LOG`) from now on, to stderr; there journald adds
+/// the time by itself.
+pub fn set(filter: &str) {
+    let mut builder = env_logger::Builder::new();
+    match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => builder.format_timestamp(None),
+        None => builder.format_timestamp_millis(),
+    };
+    let logger = builder.parse_filters(filter).format_target(false).build();
+    log::set_max_level(logger.filter());
+    if let Ok(mut current) = CURRENT.write() {
+        *current = Some(logger);
+    }
+    // A second time it is there already.
+    let _there = log::set_boxed_logger(Box::new(Current));
+}

@@ -1,0 +1,90 @@
+//! The pools, which may have grown in etcd since this host was told them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::agent::origin;
+use crate::agent::wake::Look;
+use crate::lease::{Snapshot, growth};
+use crate::net::subnet::Pool;
+use crate::net::{Family, PerFamily};
+
+use super::Agent;
+
+impl Agent {
+    /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
+    /// has told this host too.
+    pub(super) fn follow_pools(&mut self, found: &Snapshot) {
+        let before = self.settings.pools;
+        for (family, pool) in growth::followed(&before, found).entries() {
+            if before.get(family) != Some(pool) && self.address_inside(pool).is_none() {
+                log::info!("the {family} pool of the network grew to {}", pool.network());
+                self.settings.pools.set(family, Some(*pool));
+                self.state.look = Look::ALL;
+            }
+        }
+        self.tell_pools_of(found);
+    }
+
+    /// Tells what the operator has to do about pools that grew.
+    pub(super) fn tell_pools(&mut self) {
+        if let Some(found) = self.state.snapshot.clone() {
+            self.tell_pools_of(&found);
+        }
+    }
+
+    fn tell_pools_of(&mut self, found: &Snapshot) {
+        let told = origin::read(&self.texts).map(|settings| settings.pools).unwrap_or_default();
+        let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
+        let lines: BTreeSet<String> = Family::BOTH
+            .iter()
+            .filter_map(|family| self.advice(*family, &told, &network))
+            .collect();
+        self.state.pools.tell(log::Level::Warn, lines);
+    }
+
+    /// What to do about the pool of one family: `told` by the operator, and that of the `network`.
+    fn advice(
+        &self,
+        family: Family,
+        told: &PerFamily<Pool>,
+        network: &PerFamily<Pool>,
+    ) -> Option<String> {
+        let used = self.settings.pools.get(family)?;
+        let wide = network.get(family).filter(|wide| wide.widens(used)).unwrap_or(used);
+        if told.get(family) == Some(wide) {
+            return None;
+        }
+        let variable = match family {
+            Family::V4 => "IP_SUBNET",
+            Family::V6 => "IPV6_SUBNET",
+        };
+        let (pool, margin) = (wide.network(), wide.margin());
+        let used = match (wide == used, self.address_inside(wide)) {
+            (true, _) => "this host uses it".to_owned(),
+            (_, Some(address)) => {
+                return Some(format!(
+                    "the {family} pool of the network grew to {pool}, which contains this host's \
+                     address {address}: give the host another address"
+                ));
+            }
+            _ => {
+                "this host does not take it over by itself, because it is no private address space"
+                    .to_owned()
+            }
+        };
+        Some(format!(
+            "the {family} pool of the network grew to {pool}; {used}; set {variable}={pool} and \
+             {variable}_MARGIN={margin} here as well"
+        ))
+    }
+
+    /// An address of this host that a pool must not contain. Those inside the present pool are ours.
+    fn address_inside(&self, pool: &Pool) -> Option<IpAddr> {
+        let present = self.settings.pools;
+        let ours = |address: IpAddr| present.iter().any(|p| p.network().contains(address));
+        let addresses = self.state.facts.as_ref().map(|facts| &facts.all_addresses)?;
+        let inside = |address: &&IpAddr| pool.network().contains(**address) && !ours(**address);
+        addresses.iter().find(inside).copied()
+    }
+}

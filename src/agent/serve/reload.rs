@@ -1,0 +1,108 @@
+//! The reload: the settings file is read again, and what changed is carried out at once.
+
+use crate::agent::keep::Pass;
+use crate::agent::origin::{self, Told};
+use crate::agent::pass;
+use crate::agent::reload::{self, Plan, Side};
+use crate::agent::report::Report;
+use crate::agent::settings::Settings;
+use crate::agent::wake::Look;
+use crate::agent::{cleanup, conf, logger, notify, preflight, start};
+use crate::lease::growth;
+
+use super::Agent;
+
+/// What the agent kept before a reload.
+pub struct Superseded {
+    settings: Settings,
+    /// MTU of the pods in the CNI configuration, once one was written.
+    mtu_bytes: Option<u32>,
+}
+
+impl Agent {
+    /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
+    /// change is told, and the next pass, which is due at once, makes it so.
+    pub(super) fn reload(&mut self) {
+        log::info!("reload: reading the settings again");
+        if self.state.ready {
+            notify::reloading();
+            self.state.reloading = true;
+        }
+        if let Err(faults) = self.origin.read().and_then(|told| self.take_over(told)) {
+            faults.iter().for_each(|fault| log::error!("reload: {fault}"));
+            log::error!("reload: nothing is changed; the settings stay as they were");
+        }
+        self.state.look = Look::ALL;
+    }
+
+    fn take_over(&mut self, told: Told) -> Result<(), Vec<String>> {
+        told.remarks.iter().for_each(|remark| log::warn!("reload: {remark}"));
+        let name = start::node_name(&told.settings).map_err(|error| vec![error.why])?;
+        let found = self.state.snapshot.as_deref();
+        let running = Side { texts: &self.texts, settings: &self.settings, name: &self.name };
+        let wanted = Side { texts: &told.texts, settings: &told.settings, name: &name };
+        let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
+        let mut settings = origin::read(&texts)?;
+        preflight::check(&settings)?;
+        if let Some(found) = found {
+            settings.pools = growth::followed(&settings.pools, found);
+        }
+        refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
+        changes.iter().for_each(|change| log::info!("reload: {change}"));
+        if changes.is_empty() {
+            log::info!("reload: no setting changes");
+        }
+        self.foretell(&settings);
+        logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
+        self.source.set_up(&settings);
+        self.texts = texts;
+        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.mtu_bytes);
+        let before = Superseded { settings: self.settings.clone(), mtu_bytes };
+        self.state.superseded.get_or_insert(before);
+        self.settings = settings;
+        self.tell_pools();
+        Ok(())
+    }
+
+    /// Tells what a pass with `settings` would change.
+    fn foretell(&self, settings: &Settings) {
+        let (Some(subnets), Some(peers)) = (&self.state.subnets, &self.state.peers) else { return };
+        let pass = Pass {
+            settings,
+            world: &self.world,
+            subnets,
+            peers: Some(peers),
+            in_sync: self.state.in_sync,
+            resolved: &self.state.resolved,
+            before: self.state.facts.as_ref(),
+            look: Look::ALL,
+        };
+        let mut report = Report::new(true);
+        pass::run(&pass, &mut report);
+        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.mtu_bytes);
+        let before = Superseded { settings: self.settings.clone(), mtu_bytes };
+        self.retire(&before, settings, &mut report);
+        report.lines().iter().for_each(|line| log::info!("reload: {line}"));
+        report.failures().iter().for_each(|failure| log::warn!("reload: ! {failure}"));
+    }
+
+    /// After a pass: removes what the settings before the reload had made and the present ones do
+    /// not, and tells the service manager that the reload is done.
+    pub(super) fn conclude_reload(&mut self, whole: bool) {
+        if whole && let Some(before) = self.state.superseded.take() {
+            let mut report = Report::new(false);
+            self.retire(&before, &self.settings, &mut report);
+            report.failures().iter().for_each(|failure| log::error!("{failure}"));
+        }
+        if std::mem::take(&mut self.state.reloading) {
+            notify::ready(&self.state.status());
+        }
+    }
+
+    fn retire(&self, before: &Superseded, now: &Settings, report: &mut Report) {
+        if let (Some(subnets), Some(mtu_bytes)) = (&self.state.subnets, before.mtu_bytes) {
+            let text = conf::text(&before.settings, subnets, mtu_bytes);
+            cleanup::retire(&before.settings, now, &text, &self.world, report);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! SIGHUP: the settings file is read again, and running pods do not notice.
+
+use crate::support::cni::Network;
+use crate::support::{Agent, Node, Pinger, Place, Pod, facts, soon};
+use crate::{CONFIGURATION, alone, state};
+
+/// The settings of a host that serves itself.
+const BEFORE: &str = "SUBNET_SOURCE=static\nIPV6_SUBNET=fd10::/48\n";
+
+/// Puts this into the settings file.
+fn tell(host: &Node, more: &str) {
+    host.shell("mkdir -p /etc/humanz").ok();
+    host.write("/etc/humanz/agent.env", &format!("# Ours.\n{BEFORE}{more}"));
+}
+
+/// Starts an agent that knows its settings from the file alone.
+fn serve(host: &Node, more: &str) -> Agent {
+    tell(host, more);
+    let agent = Agent::start(host, &[("ETCD_HOST", "")]);
+    agent.wait_ready();
+    agent
+}
+
+fn mtu(place: &dyn Place, link: &str) -> String {
+    let shown = place.run(&format!("ip -o link show dev {link}")).ok();
+    let (_, mtu) = shown.split_once(" mtu ").unwrap();
+    mtu.split(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn what_changed_is_foretold_and_done_and_pods_do_not_notice() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "");
+    let old = Pod::add(host, "old");
+    let pinger = Pinger::start(host, old.v4());
+    tell(host, "MTU=1400\nNON_MASQ_CIDRS=203.0.113.0/24\nPLUGIN_LOG_FILE='/var/log/other.log'\n");
+    let said = agent.reload();
+    assert!(said[0].starts_with("RELOADING=1\nMONOTONIC_USEC="), "{said:?}");
+    assert!(said[1].contains("STATUS=serving 10.244.1.0/24"), "{said:?}");
+    for words in [
+        "reload: MTU: auto → 1400",
+        "reload: NON_MASQ_CIDRS: (not set) → 203.0.113.0/24",
+        "reload: ~ CNI configuration",
+    ] {
+        agent.wait_log(&[words]);
+    }
+    assert_eq!(mtu(host, "humanz0"), "1400");
+    assert!(host.run("nft list table inet humanz").ok().contains("203.0.113.0/24"));
+    assert!(host.read(CONFIGURATION).unwrap().contains("/var/log/other.log"));
+    assert_eq!(mtu(&old, "eth0"), "1500", "a running pod stays as it is");
+    let new = Pod::add(host, "new");
+    assert_eq!(mtu(&new, "eth0"), "1400");
+    new.run(&format!("ping -n -c 1 -W 3 {}", old.v4())).ok();
+    pinger.report().assert_nothing_lost();
+
+    let before = state(host);
+    agent.reload();
+    agent.wait_log(&["reload: no setting changes"]);
+    assert_eq!(state(host), before);
+    tell(host, "IP_MASQ=false\nMANAGE_FORWARD=false\n");
+    agent.reload();
+    assert!(!host.run("nft list table inet humanz").succeeded(), "nothing is wanted in it");
+    old.delete();
+    new.delete();
+    agent.stop();
+}
+
+#[test]
+fn faults_are_all_told_and_nothing_is_changed() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "");
+    let before = state(host);
+    tell(host, "MTU=9\nNODE_IP=127.0.0.1\nNON_MASQ_CIDRS=203.0.113.0/24\n");
+    agent.reload();
+    agent.wait_log(&["reload: MTU=9", "1280"]);
+    agent.wait_log(&["reload: NODE_IP=127.0.0.1"]);
+    agent.wait_log(&["nothing is changed"]);
+    tell(host, "MTU=1400\nexport X=1\nNON_MASQ_CIDRS='oops\n");
+    agent.reload();
+    agent.wait_log(&["reload: /etc/humanz/agent.env line 5: export"]);
+    agent.wait_log(&["reload: /etc/humanz/agent.env line 6: a quote has no end"]);
+    assert_eq!(state(host), before);
+    tell(host, "MTU=1400\n");
+    agent.reload();
+    assert_eq!(mtu(host, "humanz0"), "1400", "{}", agent.log());
+    agent.stop();
+}
+
+#[test]
+fn what_needs_a_restart_stays_and_the_rest_is_taken() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "");
+    for (number, (line, value)) in [
+        ("NODE_NAME=other", "h1"),
+        ("BRIDGE_NAME=br1", "humanz0"),
+        ("CNI_NAME=other", "humanz"),
+        ("IPAM_DIR=/run/other", "/run/humanz/ipam"),
+        ("STATE_DIR=/var/lib/other", "/var/lib/humanz"),
+        ("SUBNET=10.244.9.0/24", "10.244.1.0/24"),
+        ("IP_SUBNET=10.240.0.0/12", "10.244.0.0/16"),
+        ("IPV6_SUBNET_MARGIN=8", "16"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mtu_now = (1400 + number).to_string();
+        tell(host, &format!("{line}\nMTU={mtu_now}\n"));
+        agent.reload();
+        let (name, _) = line.split_once('=').unwrap();
+        agent.wait_log(&["reload:", name, "stays"]);
+        assert_eq!(mtu(host, "humanz0"), mtu_now, "{line}");
+        let text = host.read(CONFIGURATION).unwrap();
+        assert!(!text.contains("other") && !text.contains("br1"), "{line} ({value}): {text}");
+        assert!(text.contains("10.244.1.0/24") && text.contains("10.244.0.0/16"), "{text}");
+    }
+    assert!(!host.run("test -e /run/other -o -e /var/lib/other").succeeded());
+    agent.stop();
+}
+
+#[test]
+fn a_configuration_that_moves_is_not_there_twice() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "");
+    tell(host, "CNI_CONFIG_LOCATION=/etc/cni/net.d/10-other.conf\nCNI_VERSION=0.4.0\nMTU=1400\n");
+    agent.reload();
+    agent.wait_log(&["reload: - CNI configuration /etc/cni/net.d/05-humanz.conflist"]);
+    soon("it has moved", || host.list("/etc/cni/net.d") == ["10-other.conf"]);
+    let text = host.read("/etc/cni/net.d/10-other.conf").unwrap();
+    assert!(text.contains("\"cniVersion\": \"0.4.0\""), "{text}");
+    // One that somebody has written over is his.
+    host.write("/etc/cni/net.d/10-other.conf", "{}");
+    tell(host, "CNI_TYPE=third\n");
+    agent.reload();
+    soon("both are there", || host.list("/etc/cni/net.d").len() == 2);
+    assert_eq!(host.read("/etc/cni/net.d/10-other.conf").as_deref(), Some("{}"));
+    assert!(host.run("/opt/cni/bin/third").succeeded(), "the plugin has the new name");
+    assert!(host.run("/opt/cni/bin/humanz").succeeded(), "DELs still come under the old one");
+    agent.stop();
+}
+
+#[test]
+fn rules_in_foreign_chains_go_with_the_wish_for_them() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell("iptables -P FORWARD DROP").ok();
+    let agent = serve(host, "");
+    soon("the rules are there", || host.run("iptables -S FORWARD").ok().contains("humanz0"));
+    tell(host, "MANAGE_FORWARD=false\n");
+    agent.reload();
+    soon("the rules are gone", || !host.run("iptables -S FORWARD").ok().contains("humanz0"));
+    agent.stop();
+}
+
+#[test]
+fn how_often_it_looks_and_what_it_logs_can_be_changed() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "");
+    assert!(!agent.log().contains("looked at"), "{}", agent.log());
+    tell(host, "RESYNC_INTERVAL=1s\nRUST_LOG=debug\n");
+    agent.reload();
+    let right = host.read(CONFIGURATION).unwrap();
+    host.write(CONFIGURATION, "{}");
+    soon("the file is right", || host.read(CONFIGURATION).as_deref() == Some(&right));
+    agent.wait_log(&["looked at"]);
+    agent.stop();
+}
+
+#[test]
+fn what_hides_the_file_is_named() {
+    let alone = alone();
+    let host = &alone.host;
+    tell(host, "MTU=1400\nBRIDGE_NAMES=br1\nIP_MASQ=true\n");
+    let environment = [("ETCD_HOST", ""), ("MTU", "1300"), ("IP_MASQ", "true")];
+    let agent = Agent::start_with(host, "--cni-name net", &environment);
+    agent.wait_ready();
+    agent.wait_log(&["agent.env line 4: MTU is ignored", "\"1300\"", "EnvironmentFile="]);
+    agent.wait_log(&["agent.env line 5: BRIDGE_NAMES is no setting"]);
+    assert!(!agent.log().contains("IP_MASQ is ignored"), "they agree: {}", agent.log());
+    assert_eq!(mtu(host, "humanz0"), "1300");
+    tell(host, "CNI_NAME=other\n");
+    agent.reload();
+    agent.wait_log(&["CNI_NAME is ignored: it is given as an option"]);
+    agent.stop();
+}
+
+#[test]
+fn an_empty_pool_of_one_host_grows() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "");
+    let pod = Pod::try_add(host, "a", &Network::of(host)).unwrap_or_else(|e| panic!("{e}"));
+    let pinger = Pinger::start(host, pod.v4());
+    tell(host, "IP_SUBNET=10.244.0.0/15\nIP_SUBNET_MARGIN=9\n");
+    agent.reload();
+    let text = host.read(CONFIGURATION).unwrap();
+    assert!(text.contains("10.244.0.0/15") && text.contains("10.244.1.0/24"), "{text}");
+    assert!(host.run("nft list table inet humanz").ok().contains("10.244.0.0/15"));
+    pinger.report().assert_nothing_lost();
+    assert_eq!(facts::addresses(host, "humanz0").len(), 2);
+    pod.delete();
+    agent.stop();
+}
