@@ -116,6 +116,15 @@ impl<'a> Field<'a> {
         fields.is_some_and(|fields| fields.keys().any(|other| other.eq_ignore_ascii_case(key)))
     }
 
+    /// The keys and values of this object; null values are left out.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> + '_ {
+        let fields = self.value.as_object().into_iter().flatten();
+        fields.filter(|(_, value)| !value.is_null()).map(|(key, value)| {
+            let field = Field { value, path: self.path_of(key), faults: self.faults };
+            (key.as_str(), field)
+        })
+    }
+
     /// The members of this list, read by `read`; `right` says what they are.
     pub fn list<T>(&self, right: &str, read: impl Fn(Field<'a>) -> Option<T>) -> Option<Vec<T>> {
         let Some(members) = self.value.as_array() else {

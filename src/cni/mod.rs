@@ -20,6 +20,8 @@ mod properties;
 pub mod request;
 pub mod result;
 pub mod route;
+pub mod sysctl;
+pub mod tuning;
 pub mod version;
 pub mod wishes;
 
@@ -32,4 +34,6 @@ pub use name::Name;
 pub use request::Request;
 pub use result::CniResult;
 pub use route::Route;
+pub use sysctl::{Sysctl, SysctlKey};
+pub use tuning::Tuning;
 pub use version::Version;

@@ -20,9 +20,11 @@ const INFO_SLAVE_DATA: u16 = 5;
 const BRIDGE_FORWARD_DELAY: u16 = 1;
 const BRIDGE_STP_STATE: u16 = 5;
 
-/// IFLA_BRPORT_MODE (hairpin) and IFLA_BRPORT_ISOLATED.
+/// IFLA_BRPORT_MODE (hairpin), IFLA_BRPORT_LEARNING, IFLA_BRPORT_ISOLATED and IFLA_BRPORT_LOCKED.
 const PORT_HAIRPIN: u16 = 4;
+const PORT_LEARNING: u16 = 8;
 const PORT_ISOLATED: u16 = 33;
+const PORT_LOCKED: u16 = 39;
 
 /// RTEXT_FILTER_SKIP_STATS: counters of every processor, which nobody here reads.
 const SKIP_STATS: u32 = 1 << 3;
@@ -71,6 +73,9 @@ pub struct Port {
     pub hairpin: bool,
     /// The port does not talk to other isolated ones.
     pub isolated: bool,
+    /// Frames come in by the port only from MACs that are pinned to it (`neighbour::pin`). A kernel
+    /// before 5.18 passes this over in silence.
+    pub locked: bool,
 }
 
 /// What shall change on a link; `None` stays.
@@ -195,7 +200,9 @@ pub fn change(which: Which<'_>, change: &Change) -> Message {
     if let Some(port) = change.port {
         let data = Attributes::new()
             .u8(PORT_HAIRPIN, port.hairpin.into())
-            .u8(PORT_ISOLATED, port.isolated.into());
+            .u8(PORT_ISOLATED, port.isolated.into())
+            .put_some(PORT_LOCKED, port.locked.then_some([1]))
+            .put_some(PORT_LEARNING, port.locked.then_some([0]));
         let info = Attributes::new().text(INFO_SLAVE_KIND, "bridge").nest(INFO_SLAVE_DATA, data);
         attributes = attributes.nest(Ifla::Linkinfo, info);
     }
@@ -305,7 +312,11 @@ fn port(info: &AttributeList) -> Result<Option<Port>, NetlinkError> {
     }
     let Some(data) = info.nested(INFO_SLAVE_DATA)? else { return Ok(None) };
     let flag = |kind: u16| data.u8(kind).is_some_and(|value| value != 0);
-    Ok(Some(Port { hairpin: flag(PORT_HAIRPIN), isolated: flag(PORT_ISOLATED) }))
+    Ok(Some(Port {
+        hairpin: flag(PORT_HAIRPIN),
+        isolated: flag(PORT_ISOLATED),
+        locked: flag(PORT_LOCKED),
+    }))
 }
 
 fn delays_ports(info: &AttributeList) -> Result<bool, NetlinkError> {

@@ -16,4 +16,5 @@ pub mod resolver;
 pub mod route;
 pub mod rtnl;
 pub mod sysctl;
+pub mod tuning;
 mod wire;

@@ -9,6 +9,7 @@ use super::link::{self, Link, Which};
 use super::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
 use super::qdisc;
 use super::route::{self, Route, Way};
+use super::tuning::{self, Tune};
 use crate::net::{Family, IfName, subnet};
 
 /// A socket in the network namespace that it was opened in.
@@ -75,6 +76,14 @@ impl Rtnl {
     /// [`NetlinkError`].
     pub fn addresses(&self, index: Option<u32>) -> Result<Vec<Address>, NetlinkError> {
         self.socket.dump(&address::list(index.unwrap_or(0)), address::parse)
+    }
+
+    /// How a link is set.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], also if there is none.
+    pub fn tune(&self, index: u32) -> Result<Tune, NetlinkError> {
+        self.socket.ask(&link::get(Which::Index(index)), tuning::parse)
     }
 
     /// The rate that our queue holds a link to, bytes in a second.

@@ -15,9 +15,10 @@ pub use identity::{Identity, is_of_network};
 
 use super::bandwidth::Queues;
 use crate::cni;
-use crate::cni::Version;
+use crate::cni::{Sysctl, Tuning, Version};
 use crate::linux::link::Port;
 use crate::linux::route::{self, Route};
+use crate::linux::tuning::Tune;
 use crate::net::{Family, IfName, Mac, subnet};
 
 /// RT_SCOPE_UNIVERSE and RT_SCOPE_LINK of linux/rtnetlink.h.
@@ -54,6 +55,10 @@ pub struct Attachment {
     pub defaults: Vec<Route>,
     /// What holds it to its bandwidth.
     pub queues: Queues,
+    /// How the pod's end is set beside that.
+    pub tune: Tune,
+    /// Settings of the pod's namespace: path below /proc/sys, value.
+    pub sysctls: Vec<(String, String)>,
 }
 
 /// The pod's routes, as the result tells them.
@@ -118,6 +123,22 @@ pub fn kernel_route(route: &cni::Route, assigned: &[Assigned]) -> Route {
         advmss: route.advmss,
         onlink: false,
     }
+}
+
+/// What `tuning` asks for of a link that is made with the right MAC and MTU.
+pub fn tune(tuning: &Tuning) -> Tune {
+    Tune {
+        mac: None,
+        mtu: None,
+        promisc: tuning.promisc.then_some(true),
+        all_multicast: tuning.all_multicast,
+        tx_queue_len: tuning.tx_queue_len,
+    }
+}
+
+/// `sysctls` for the interface `ifname`: path below /proc/sys, value.
+pub fn settings(sysctls: &[Sysctl], ifname: &IfName) -> Vec<(String, String)> {
+    sysctls.iter().map(|sysctl| (sysctl.key.path(ifname), sysctl.value.clone())).collect()
 }
 
 /// `routes` as the kernel takes them: those to one destination, in one table, with one metric, are

@@ -8,17 +8,19 @@ use nix::errno::Errno;
 use super::attach::{self, Site};
 use super::done::Done;
 use super::frame::Call;
-use super::{bridge, claim, failure, flows, identity, masquerade, netns};
+use super::{bridge, claim, failure, flows, identity, masquerade, netns, port, sysctls};
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::ipam::{RangeSet, Reservation, Store};
-use crate::linux::link::{self, Link, Port, Which};
+use crate::linux::link::{self, Link, Which};
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
 use crate::plan::bandwidth::queues;
-use crate::plan::pod::{Assigned, Attachment, Identity, Routes, kernel_route, routes};
+use crate::plan::pod::{
+    Assigned, Attachment, Identity, Routes, kernel_route, routes, settings, tune,
+};
 
 /// The pod's interface, third in every result.
 const POD_INTERFACE: usize = 2;
@@ -41,6 +43,7 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
         flows::forgotten_during(&addresses, || attach::attach(&plan.site, &plan.wanted))?;
     plan.told.defaults.retain(|route| !attached.left_out.contains(&route.dst));
     done.hold(attached);
+    done.hold(sysctls::write(&ground.netns, &plan.wanted.sysctls)?);
     let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));
     let result = plan.result(add).to_json(add.conf.version)?;
@@ -97,18 +100,20 @@ impl<'a> Plan<'a> {
         let (conf, identity) = (&add.conf, &ground.identity);
         let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
         let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, identity));
-        let mtu = conf.mtu.unwrap_or(ground.bridge.mtu);
+        let mtu = conf.tuning.mtu.unwrap_or(ground.bridge.mtu);
         let route = |route| kernel_route(route, &assigned);
         let wanted = Attachment {
             host_ifname: identity.host_ifname(),
             host_mac: Some(identity.host_mac()),
-            port: Port { hairpin: conf.hairpin_mode, isolated: conf.port_isolation },
+            port: port(conf),
             ifname: add.attachment.ifname.clone(),
             mac: Some(mac),
             addresses: assigned.iter().map(|assigned| assigned.address).collect(),
             routes: told.configured.iter().map(route).collect(),
             defaults: told.defaults.iter().map(route).collect(),
             queues: queues(&conf.bandwidth, mtu),
+            tune: tune(&conf.tuning),
+            sysctls: settings(&conf.tuning.sysctls, &add.attachment.ifname),
         };
         let site = Site {
             rtnl: ground.rtnl,

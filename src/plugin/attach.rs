@@ -8,13 +8,13 @@ use nix::errno::Errno;
 
 use super::failure;
 use super::ready::wait_until_it_works;
-use crate::cni::error::CniError;
+use crate::cni::error::{CniError, code};
 use crate::linux::link::{self, Change, Link, Veth, Which};
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::netns::NetNs;
-use crate::linux::qdisc::TokenBucket;
 use crate::linux::route::{self, Route};
 use crate::linux::rtnl::Rtnl;
+use crate::linux::tuning::{self, Tune};
 use crate::linux::{address, neighbour, qdisc, sysctl};
 use crate::net::{Family, IfName, Mac};
 use crate::plan::pod::{Attachment, paths};
@@ -100,8 +100,8 @@ pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, 
         }
         return Err(refused);
     }
-    if let Some(queue) = &wanted.queues.host {
-        limit(site, &wanted.host_ifname, queue)?;
+    if is_late(wanted) {
+        finish_late(site, wanted)?;
     }
     let (pod, left_out) = configure(site, wanted)?;
     attached.left_out = left_out;
@@ -130,8 +130,7 @@ fn veth(site: &Site<'_>, wanted: &Attachment) -> [Message; 3] {
         mtu: site.mtu,
     };
     let host_end = Change {
-        // What is limited must still be down for that.
-        up: wanted.queues.host.is_none(),
+        up: !is_late(wanted),
         alias: Some(site.alias.clone()),
         port: Some(wanted.port),
         ..Change::default()
@@ -143,14 +142,26 @@ fn veth(site: &Site<'_>, wanted: &Attachment) -> [Message; 3] {
     ]
 }
 
-/// Limits the host's end and sets it up. On a link that is up already this would take longer.
-fn limit(site: &Site<'_>, name: &IfName, queue: &TokenBucket) -> Result<(), CniError> {
-    let failed = |error| failure::internal(&format!("limit {name}"), &error);
-    let link = site.rtnl.link(name).map_err(failed)?;
-    let index =
-        link.ok_or_else(|| CniError::internal(format!("limit {name}: it went away")))?.index;
-    let up = Change { up: true, ..Change::default() };
-    let messages = [qdisc::replace(index, queue), link::change(Which::Index(index), &up)];
+/// Something must be done to the host's end while it is still down.
+fn is_late(wanted: &Attachment) -> bool {
+    wanted.queues.host.is_some() || wanted.port.locked
+}
+
+/// Limits the host's end, ties the pod's MAC to it, and sets it up. On a link that is up already a
+/// limit would take longer, and the first frames would come unchecked.
+fn finish_late(site: &Site<'_>, wanted: &Attachment) -> Result<(), CniError> {
+    let what = format!("set up {}", wanted.host_ifname);
+    let failed = |error| failure::internal(&what, &error);
+    let link = site.rtnl.link(&wanted.host_ifname).map_err(failed)?;
+    let link = link.ok_or_else(|| CniError::internal(format!("{what}: it went away")))?;
+    if wanted.port.locked && link.port.is_none_or(|port| !port.locked) {
+        let why = "macspoofchk: this kernel cannot lock a port of a bridge; it needs Linux 5.18";
+        return Err(CniError::new(code::UNSUPPORTED_FIELD, why));
+    }
+    let limit = wanted.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
+    let pin = wanted.port.locked.then(|| neighbour::pin(link.index, site.mac));
+    let up = link::change(Which::Index(link.index), &Change { up: true, ..Change::default() });
+    let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
     site.rtnl.apply(&messages).map_err(failed)
 }
 
@@ -230,7 +241,8 @@ fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
     let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
     let routes = paths(&routes).into_iter().map(|ways| route::add_paths(&ways));
     let limit = wanted.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
-    addresses.chain(limit).chain([up]).chain(routes.flatten()).collect()
+    let tune = (wanted.tune != Tune::default()).then(|| tuning::set(index, &wanted.tune));
+    addresses.chain(limit).chain(tune).chain([up]).chain(routes.flatten()).collect()
 }
 
 fn has_ipv6(wanted: &Attachment) -> bool {

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use super::{bridge, claim, del, failure, identity};
+use super::{bridge, claim, del, failure, identity, port};
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
-use crate::linux::link::Port;
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
+use crate::linux::sysctl;
 use crate::plan::bandwidth::queues;
 use crate::plan::pod::{
-    Assigned, Attachment, Found, Identity, differences, kernel_route, recalled,
+    Assigned, Attachment, Found, Identity, differences, kernel_route, recalled, settings, tune,
 };
 
 /// Compares what is there with what the configuration and `prevResult` say.
@@ -52,12 +52,14 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
     Ok(Attachment {
         host_mac: host.and_then(|host| mac(&host.mac)),
         host_ifname,
-        port: Port { hairpin: check.conf.hairpin_mode, isolated: check.conf.port_isolation },
+        port: port(conf),
         ifname: ifname.clone(),
         mac: mac(&interface.mac),
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(route).collect(),
         defaults: Vec::new(),
+        tune: tune(&conf.tuning),
+        sysctls: settings(&conf.tuning.sysctls, ifname),
         queues: queues(&check.conf.bandwidth, interface.mtu.unwrap_or(0)),
     })
 }
@@ -79,13 +81,19 @@ fn observe(check: &Check, identity: &Identity<'_>) -> Result<Found, CniError> {
     let netns = netns.map_err(|error| CniError::netns(failure::chain(&error)))?;
     let what = format!("look into {}", check.netns.path);
     let failed = |error| failure::internal(&what, &error);
-    let entered = netns.run(Rtnl::open).map_err(|error| failure::internal(&what, &error))?;
-    let pod = entered.map_err(failed)?;
+    let settings = settings(&check.conf.tuning.sysctls, &check.attachment.ifname);
+    let read = |(path, _): &(String, String)| Some((path.clone(), sysctl::read(path).ok()?));
+    let look = || (Rtnl::open(), settings.iter().filter_map(read).collect());
+    let entered = netns.run(look).map_err(|error| failure::internal(&what, &error))?;
+    let (pod, sysctls) = entered;
+    let pod = pod.map_err(failed)?;
+    found.sysctls = sysctls;
     found.pod = pod.link(&check.attachment.ifname).map_err(failed)?;
     if let Some(link) = &found.pod {
         let addresses = pod.addresses(Some(link.index)).map_err(failed)?;
         found.addresses = addresses.into_iter().map(|found| found.address).collect();
         found.routes = pod.all_routes().map_err(failed)?;
+        found.tune = pod.tune(link.index).map_err(failed)?;
         if check.conf.bandwidth.egress.is_some() {
             found.pod_rate = pod.rate(link.index).map_err(failed)?;
         }

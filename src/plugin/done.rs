@@ -1,6 +1,7 @@
 //! What an ADD has done so far, and takes back if it fails.
 
 use super::attach::Attached;
+use super::sysctls::Written;
 use crate::ipam::Reservation;
 
 /// Something done: dropped, it is undone.
@@ -45,6 +46,12 @@ impl Guard for Attached<'_> {
 impl Guard for Reservation<'_> {
     fn keep(self: Box<Self>) {
         self.commit();
+    }
+}
+
+impl Guard for Written<'_> {
+    fn keep(self: Box<Self>) {
+        Written::keep(*self);
     }
 }
 

@@ -27,13 +27,16 @@ mod masquerade;
 mod netns;
 mod ready;
 mod status;
+mod sysctls;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
 
 use crate::cni::attachment::Attachment;
+use crate::cni::config::NetConf;
 use crate::cni::name::Name;
 use crate::cni::request::{Request, Role};
+use crate::linux::link::Port;
 use crate::plan::pod::Identity;
 
 /// Serves one call of the pod network's plugin, called by `name`; gives the exit code.
@@ -55,6 +58,12 @@ pub fn run(
         Request::Status(conf) => status::status(conf),
         Request::Version => Ok(()),
     })
+}
+
+/// What a pod's link is as a port of the bridge.
+fn port(conf: &NetConf) -> Port {
+    let (hairpin, isolated) = (conf.hairpin_mode, conf.port_isolation);
+    Port { hairpin, isolated, locked: conf.mac_spoof_check }
 }
 
 /// Whose link `attachment`'s is.

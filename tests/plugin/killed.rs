@@ -12,7 +12,11 @@ use crate::support::plugin_host::{Call, PluginHost, conf};
 fn dual() -> Value {
     let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
     let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
-    conf("1.1.0", json!({ "ranges": sets, "runtimeConfig": { "bandwidth": limits } }))
+    let sysctl = json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_ignore": "1" });
+    let runtime = json!({ "bandwidth": limits });
+    let asked = json!({ "ranges": sets, "runtimeConfig": runtime, "sysctl": sysctl,
+        "promisc": true, "macspoofchk": true });
+    conf("1.1.0", asked)
 }
 
 fn gc(valid: Value) -> Call {

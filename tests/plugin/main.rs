@@ -21,6 +21,7 @@ mod many;
 mod reach;
 mod second;
 mod status;
+mod tuning;
 
 /// Every version of the protocol.
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];

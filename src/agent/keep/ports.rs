@@ -25,7 +25,7 @@ fn apply(rtnl: &Rtnl, plug: &Plug) -> anyhow::Result<()> {
         anyhow::bail!("bridge {} has just been deleted", plug.bridge);
     };
     // As the plugin makes them by the configuration that the agent writes.
-    let port = Port { hairpin: true, isolated: false };
+    let port = Port { hairpin: true, isolated: false, locked: false };
     let master = link::Change { master: Some(bridge.index), up: true, ..Default::default() };
     let flags = link::Change { port: Some(port), ..Default::default() };
     let messages = [master, flags].map(|change| link::change(Which::Index(plug.index), &change));

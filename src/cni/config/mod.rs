@@ -27,6 +27,7 @@ use super::json::{Fault, Faults, Field};
 use super::name::Name;
 use super::result::CniResult;
 use super::route::Route;
+use super::tuning::Tuning;
 use super::version::Version;
 use super::wishes::Wishes;
 use crate::net::{Family, IfName, Mac};
@@ -45,12 +46,14 @@ pub struct NetConf {
     pub create_bridge: bool,
     /// `network`: the whole pod network, as far as all hosts go; nothing inside is masqueraded.
     pub network: Vec<IpNetwork>,
-    /// `mtu`, bytes: absent, the bridge's.
+    /// `mtu`, bytes: absent, the bridge's. (That of pods is in `tuning`.)
     pub mtu: Option<u32>,
     /// `hairpinMode`: a pod may reach itself by way of a service.
     pub hairpin_mode: bool,
     /// `portIsolation`: pods of this host do not see each other on the bridge.
     pub port_isolation: bool,
+    /// `macspoofchk`: pods send under their own MAC alone.
+    pub mac_spoof_check: bool,
     /// `isGateway`: the bridge has the gateways' addresses.
     pub is_gateway: bool,
     /// `isDefaultGateway`: pods get a default route for each family, unless `routes` has one.
@@ -70,6 +73,8 @@ pub struct NetConf {
     /// `ingressRate` … `egressBurst`; if the configuration has none of them, what the runtime passed
     /// as `bandwidth`.
     pub bandwidth: Bandwidth,
+    /// How interface and namespace shall be set; `args.cni` beats the configuration.
+    pub tuning: Tuning,
     /// `mac`: the MAC of pods that ask for no other.
     pub mac: Option<Mac>,
     /// `args.cni`.
@@ -123,15 +128,20 @@ impl NetConf {
         let dns = conf.object("dns").map(|dns| Dns::read(&dns)).unwrap_or_default();
         let args = conf.object("args").and_then(|args| args.object("cni"));
         let prev_result = conf.get("prevResult");
+        let mtu = mtu(conf, &ranges);
+        let of_args = |args| Tuning::read(args, self::mtu(args, &ranges));
+        let tuned = args.as_ref().map(of_args).unwrap_or_default();
+        let tuning = tuned.or(Tuning::read(conf, mtu));
         NetConf {
             version,
             name,
             bridge: conf.get("bridge").and_then(|name| name.parsed()).unwrap_or_else(bridge),
             create_bridge: flag("createBridge").unwrap_or(true),
+            mtu,
             network: conf.get("network").and_then(|field| networks(&field)).unwrap_or_default(),
-            mtu: mtu(conf, &ranges),
             hairpin_mode: flag("hairpinMode").unwrap_or(true),
             port_isolation: flag("portIsolation").unwrap_or(false),
+            mac_spoof_check: flag("macspoofchk").unwrap_or(false),
             is_gateway: is_default_gateway || is_gateway.unwrap_or(false),
             is_default_gateway,
             ip_masq: flag("ipMasq").unwrap_or(false),
@@ -144,6 +154,7 @@ impl NetConf {
                 true => Bandwidth::read(conf),
                 false => runtime.bandwidth,
             },
+            tuning,
             mac: conf.get("mac").and_then(|mac| mac.parsed()),
             args: args.map(|args| Wishes::read(&args)).unwrap_or_default(),
             runtime,
@@ -184,7 +195,6 @@ fn refuse_what_is_not_there(conf: &Field) {
     let keys = [
         ("vlan", "humanz has no VLANs"),
         ("vlanTrunk", "humanz has no VLANs"),
-        ("macspoofchk", "humanz does not filter by MAC"),
         ("disableContainerInterface", "humanz sets every interface up"),
     ];
     for (key, instead) in keys {

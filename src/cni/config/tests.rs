@@ -261,7 +261,6 @@ fn what_humanz_does_not_have_is_refused_with_key_and_value() {
         (json!({ "vlan": 100 }), "vlan: 100"),
         (json!({ "vlan": -100 }), "vlan: -100"),
         (json!({ "vlanTrunk": [{ "id": 5 }] }), "vlanTrunk: a list"),
-        (json!({ "macspoofchk": true }), "macspoofchk: true"),
         (json!({ "disableContainerInterface": true }), "disableContainerInterface: true"),
         (
             json!({ "runtimeConfig": { "deviceID": "0000:00:1f" } }),
@@ -272,7 +271,7 @@ fn what_humanz_does_not_have_is_refused_with_key_and_value() {
         let found = fault(keys);
         assert!(found.contains(expected), "{found}");
     }
-    conf(json!({ "vlan": 0, "vlanTrunk": [], "macspoofchk": false, "promiscMode": true }));
+    conf(json!({ "vlan": 0, "vlanTrunk": [], "promiscMode": true }));
 }
 
 #[test]

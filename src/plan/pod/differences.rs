@@ -1,5 +1,6 @@
 //! Pure. What of a pod's attachment is not as it should be.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -9,6 +10,8 @@ use super::Attachment;
 use crate::linux::link::Link;
 use crate::linux::qdisc::TokenBucket;
 use crate::linux::route::Route;
+use crate::linux::sysctl;
+use crate::linux::tuning::Tune;
 use crate::net::{IfName, Mac};
 
 /// A pod's attachment as it was found.
@@ -30,6 +33,10 @@ pub struct Found {
     pub host_rate: Option<u64>,
     /// What our queue holds the pod's end to.
     pub pod_rate: Option<u64>,
+    /// How the pod's end is set.
+    pub tune: Tune,
+    /// Settings of the pod's namespace, as far as they are there: path below /proc/sys, value.
+    pub sysctls: BTreeMap<String, String>,
 }
 
 /// One thing that is not as it should be.
@@ -47,7 +54,7 @@ pub enum Difference {
     Down(&'static str, IfName),
     /// The host's end is not a port of the bridge.
     NotAPort(IfName, IfName),
-    /// Hairpin or isolation is not as configured.
+    /// Hairpin, isolation or lock is not as configured.
     PortFlag(IfName, &'static str, bool),
     /// The two ends do not belong together.
     NotPeers(IfName, IfName),
@@ -59,6 +66,10 @@ pub enum Difference {
     NoRoute(IpNetwork, Option<IpAddr>),
     /// A link is not held to its bandwidth: where, which, wanted, found (bytes in a second).
     WrongRate(&'static str, IfName, u64, Option<u64>),
+    /// The pod's end is not set as asked: which, what is wrong.
+    NotTuned(IfName, String),
+    /// A setting of the pod's namespace: path below /proc/sys, wanted, found.
+    WrongSetting(String, String, Option<String>),
 }
 
 /// What in `found` is not as `wanted` on the bridge `bridge`, from the host to the pod's routes.
@@ -75,6 +86,7 @@ pub fn differences(wanted: &Attachment, bridge: &IfName, found: &Found) -> Vec<D
     of_bridge(bridge, found, &mut differences);
     of_host_end(wanted, bridge, found, &mut differences);
     of_pod_end(wanted, found, &mut differences);
+    differences.extend(wrong_settings(wanted, found));
     differences
 }
 
@@ -113,6 +125,7 @@ fn of_host_end(
         for (word, is, should) in [
             ("hairpin", port.hairpin, wanted.port.hairpin),
             ("isolated", port.isolated, wanted.port.isolated),
+            ("locked", port.locked, wanted.port.locked),
         ] {
             if is != should {
                 differences.push(Difference::PortFlag(name(), word, should));
@@ -140,6 +153,7 @@ fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Differen
     }
     differences.extend(wrong_mac(POD, pod, wanted.mac));
     differences.extend(wrong_rate(POD, name(), wanted.queues.pod, found.pod_rate));
+    differences.extend(not_tuned(&name(), &wanted.tune, &found.tune));
     for address in &wanted.addresses {
         if !found.addresses.contains(address) {
             differences.push(Difference::NoAddress(name(), *address));
@@ -169,6 +183,29 @@ fn is_there(route: &Route, there: &Route, device: u32) -> bool {
 fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<Difference> {
     let wanted = wanted.filter(|wanted| link.mac != Some(*wanted))?;
     Some(Difference::WrongMac(place, link.name.clone(), wanted, link.mac))
+}
+
+fn not_tuned(link: &IfName, wanted: &Tune, found: &Tune) -> Vec<Difference> {
+    let flag = |word: &'static str, wanted: Option<bool>, found: Option<bool>| {
+        let wanted = wanted.filter(|_| wanted != found)?;
+        Some(format!("is{} {word}", if wanted { " not" } else { "" }))
+    };
+    let queue = wanted.tx_queue_len.filter(|_| wanted.tx_queue_len != found.tx_queue_len);
+    let texts = [
+        flag("promiscuous", wanted.promisc, found.promisc),
+        flag("open to all multicast", wanted.all_multicast, found.all_multicast),
+        queue.map(|length| format!("has no queue of {length} packets")),
+    ];
+    texts.into_iter().flatten().map(|text| Difference::NotTuned(link.clone(), text)).collect()
+}
+
+fn wrong_settings(wanted: &Attachment, found: &Found) -> Vec<Difference> {
+    let wrong = |(path, wanted): &(String, String)| {
+        let found = found.sysctls.get(path);
+        let same = found.is_some_and(|found| sysctl::is_same(found, wanted));
+        (!same).then(|| Difference::WrongSetting(path.clone(), wanted.clone(), found.cloned()))
+    };
+    wanted.sysctls.iter().filter_map(wrong).collect()
 }
 
 fn wrong_rate(
@@ -214,6 +251,11 @@ impl fmt::Display for Difference {
             Difference::NoRoute(destination, None) => {
                 write!(f, "the pod lacks the route to {destination}")
             }
+            Difference::NotTuned(link, text) => write!(f, "interface {link} in the pod {text}"),
+            Difference::WrongSetting(path, wanted, found) => {
+                let found = found.as_ref().map_or("missing", |found| found);
+                write!(f, "sysctl {path} in the pod is {found}, not {wanted}")
+            }
             Difference::WrongRate(place, link, wanted, found) => {
                 let found = found.map_or("nothing".to_owned(), |rate| rate.to_string());
                 write!(
@@ -226,188 +268,4 @@ impl fmt::Display for Difference {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::linux::link::Port;
-    use crate::linux::route;
-    use crate::plan::bandwidth::Queues;
-
-    const PORT: Port = Port { hairpin: true, isolated: false };
-
-    fn name(text: &str) -> IfName {
-        text.parse().unwrap()
-    }
-
-    fn mac(last: u8) -> Mac {
-        Mac([0x0a, 0, 0, 0, 0, last])
-    }
-
-    fn default_route(device: Option<u32>) -> Route {
-        Route { device, ..Route::via("0.0.0.0/0".parse().unwrap(), "10.1.2.1".parse().unwrap(), 0) }
-    }
-
-    fn wanted() -> Attachment {
-        Attachment {
-            host_ifname: name("hz1"),
-            host_mac: Some(mac(1)),
-            port: PORT,
-            ifname: name("eth0"),
-            mac: Some(mac(2)),
-            addresses: vec!["10.1.2.3/24".parse().unwrap()],
-            routes: vec![default_route(None)],
-            defaults: Vec::new(),
-            queues: Queues::default(),
-        }
-    }
-
-    fn link(text: &str, index: u32, peer: u32, last: u8) -> Link {
-        Link {
-            index,
-            name: name(text),
-            kind: Some("veth".to_owned()),
-            mac: Some(mac(last)),
-            mtu: 1500,
-            up: true,
-            oper_up: true,
-            master: None,
-            peer_index: Some(peer),
-            alias: None,
-            group: 0,
-            port: None,
-            delays_ports: false,
-        }
-    }
-
-    fn found() -> Found {
-        let host = Link { master: Some(3), port: Some(PORT), ..link("hz1", 7, 2, 1) };
-        let bridge = Link { kind: Some("bridge".to_owned()), ..link("humanz0", 3, 0, 9) };
-        Found {
-            bridge: Some(bridge),
-            host: Some(host),
-            pod: Some(link("eth0", 2, 7, 2)),
-            addresses: vec!["10.1.2.3/24".parse().unwrap(), "fe80::1/64".parse().unwrap()],
-            routes: vec![default_route(Some(2))],
-            reserved: vec!["10.1.2.3".parse().unwrap()],
-            host_rate: None,
-            pod_rate: None,
-        }
-    }
-
-    /// What differs after `spoil` has changed what was found.
-    fn check(spoil: impl FnOnce(&mut Found), wanted_texts: &[&str]) {
-        let mut there = found();
-        spoil(&mut there);
-        let texts: Vec<String> = differences(&wanted(), &name("humanz0"), &there)
-            .iter()
-            .map(Difference::to_string)
-            .collect();
-        assert_eq!(texts, wanted_texts);
-    }
-
-    fn host(found: &mut Found) -> &mut Link {
-        found.host.as_mut().unwrap()
-    }
-
-    fn pod(found: &mut Found) -> &mut Link {
-        found.pod.as_mut().unwrap()
-    }
-
-    #[test]
-    fn an_attachment_as_it_was_made_differs_in_nothing() {
-        check(|_| {}, &[]);
-    }
-
-    #[test]
-    fn what_others_added_is_no_difference() {
-        check(
-            |found| {
-                found.addresses.push("10.9.9.9/32".parse().unwrap());
-                found.routes.push(default_route(Some(9)));
-                found.reserved.push("10.9.9.9".parse().unwrap());
-            },
-            &[],
-        );
-    }
-
-    #[test]
-    fn each_thing_that_differs_is_named() {
-        let lost = "address 10.1.2.3 is not reserved for the container";
-        check(|found| found.reserved.clear(), &[lost]);
-        check(|found| pod(found).up = false, &["interface eth0 is down in the pod"]);
-        check(|found| host(found).up = false, &["interface hz1 is down on the host"]);
-        let text = "interface eth0 in the pod is not the other end of hz1";
-        check(|found| pod(found).peer_index = Some(8), &[text]);
-        check(|found| host(found).peer_index = Some(8), &[text]);
-        let text = "interface eth0 in the pod has MAC 0a:00:00:00:00:07, not 0a:00:00:00:00:02";
-        check(|found| pod(found).mac = Some(mac(7)), &[text]);
-        let text = "interface hz1 on the host has MAC none, not 0a:00:00:00:00:01";
-        check(|found| host(found).mac = None, &[text]);
-        let text = "interface eth0 in the pod lacks address 10.1.2.3/24";
-        check(|found| found.addresses[0] = "10.1.2.3/25".parse().unwrap(), &[text]);
-        let text = "the pod lacks the route to 0.0.0.0/0 via 10.1.2.1";
-        check(|found| found.routes.clear(), &[text]);
-        check(|found| found.routes[0].table = 7, &[text]);
-        check(|found| found.routes[0].device = Some(3), &[text]);
-        let not_a_port = "interface hz1 is not a port of bridge humanz0";
-        check(|found| host(found).master = None, &[not_a_port]);
-        check(|found| host(found).master = Some(4), &[not_a_port]);
-        let port = |hairpin, isolated| Some(Port { hairpin, isolated });
-        check(|found| host(found).port = port(false, false), &["bridge port hz1 is not hairpin"]);
-        check(|found| host(found).port = port(true, true), &["bridge port hz1 is isolated"]);
-        check(
-            |found| found.bridge.as_mut().unwrap().up = false,
-            &["interface humanz0 is down on the host"],
-        );
-        check(
-            |found| found.bridge.as_mut().unwrap().kind = None,
-            &["interface humanz0 is no bridge"],
-        );
-    }
-
-    #[test]
-    fn a_limit_that_was_asked_for_is_compared() {
-        let bucket = TokenBucket { rate_bytes: 1000, burst_bytes: 1, limit_bytes: 1 };
-        let limited =
-            Attachment { queues: Queues { host: Some(bucket), pod: Some(bucket) }, ..wanted() };
-        let check = |host_rate, pod_rate, texts: &[&str]| {
-            let found = Found { host_rate, pod_rate, ..found() };
-            let differences = differences(&limited, &name("humanz0"), &found);
-            assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), texts);
-        };
-        check(Some(1000), Some(1000), &[]);
-        let host = "interface hz1 on the host is limited to nothing, not 1000 bytes a second";
-        let pod = "interface eth0 in the pod is limited to 999, not 1000 bytes a second";
-        check(None, Some(999), &[host, pod]);
-    }
-
-    #[test]
-    fn what_is_gone_is_named_from_the_host_inwards() {
-        let all = [
-            "address 10.1.2.3 is not reserved for the container",
-            "bridge humanz0 is missing",
-            "interface hz1 is missing on the host",
-            "interface eth0 is missing in the pod",
-        ];
-        check(|found| *found = Found::default(), &all);
-    }
-
-    #[test]
-    fn what_a_route_has_of_its_own_is_compared_with_it() {
-        let plain = default_route(None);
-        for asked in [
-            Route { priority: Some(7), ..plain },
-            Route { mtu: Some(1400), ..plain },
-            Route { advmss: Some(1360), ..plain },
-            Route { table: 5000, ..plain },
-            Route { scope: 200, ..plain },
-        ] {
-            let wanted = Attachment { routes: vec![asked], ..wanted() };
-            let texts = differences(&wanted, &name("humanz0"), &found());
-            assert!(matches!(texts[..], [Difference::NoRoute(..)]), "{asked:?}: {texts:?}");
-            let there = Route { device: Some(2), ..asked };
-            let found = Found { routes: vec![there], ..found() };
-            assert_eq!(differences(&wanted, &name("humanz0"), &found), []);
-        }
-        assert_eq!(plain.table, route::MAIN);
-    }
-}
+mod tests;

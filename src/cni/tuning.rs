@@ -1,0 +1,126 @@
+//! Pure. How a pod wants its interface and its network namespace set.
+
+use super::json::Field;
+use super::sysctl::{self, Sysctl, SysctlKey};
+
+/// The keys of the reference plugin `tuning` but `mac`, which every plugin has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// `mtu`, bytes.
+    pub mtu: Option<u32>,
+    /// `promisc`: the interface takes frames for every MAC.
+    pub promisc: bool,
+    /// `allmulti`: the interface takes every multicast frame.
+    pub all_multicast: Option<bool>,
+    /// `txQLen`, packets.
+    pub tx_queue_len: Option<u32>,
+    /// `sysctl`, no key twice.
+    pub sysctls: Vec<Sysctl>,
+}
+
+impl Tuning {
+    /// These keys of an object; `mtu`, which depends on other keys, has been read.
+    pub(super) fn read(field: &Field, mtu: Option<u32>) -> Tuning {
+        let flag = |key: &str| field.get(key).and_then(|flag| flag.bool());
+        let length = field.get("txQLen").and_then(|length| length.number(0..=u32::MAX));
+        Tuning {
+            mtu,
+            promisc: flag("promisc").unwrap_or(false),
+            all_multicast: flag("allmulti"),
+            tx_queue_len: length,
+            sysctls: field.object("sysctl").map(|map| sysctls(&map)).unwrap_or_default(),
+        }
+    }
+
+    /// These settings; where they say nothing, those of `weaker`.
+    ///
+    /// Source: the reference plugin: `args.cni` before the configuration, key by key.
+    pub(super) fn or(self, weaker: Tuning) -> Tuning {
+        let mut sysctls = weaker.sysctls;
+        sysctls.retain(|weak| self.sysctls.iter().all(|strong| strong.key != weak.key));
+        sysctls.extend(self.sysctls);
+        Tuning {
+            mtu: self.mtu.or(weaker.mtu),
+            promisc: self.promisc || weaker.promisc,
+            all_multicast: self.all_multicast.or(weaker.all_multicast),
+            tx_queue_len: self.tx_queue_len.or(weaker.tx_queue_len),
+            sysctls,
+        }
+    }
+}
+
+fn sysctls(map: &Field) -> Vec<Sysctl> {
+    let mut found: Vec<Sysctl> = Vec::new();
+    for (name, field) in map.entries() {
+        let Some(text) = field.text() else { continue };
+        let read = name.parse::<SysctlKey>().and_then(|key| Ok((key, sysctl::value(text)?)));
+        let twice = |key: &SysctlKey| found.iter().any(|other| other.key == *key);
+        let sysctl = match read {
+            Err(error) => field.fault(error.to_string()),
+            Ok((key, _)) if twice(&key) => field.fault("stands there twice"),
+            Ok((key, value)) => Some(Sysctl { key, value }),
+        };
+        found.extend(sysctl);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cni::json::{Fault, Faults};
+
+    fn read(document: Value) -> (Tuning, Vec<String>) {
+        let faults = Faults::default();
+        let tuning = Tuning::read(&Field::root(&document, &faults), None);
+        (tuning, faults.into_vec().iter().map(Fault::to_string).collect())
+    }
+
+    fn pairs(tuning: &Tuning) -> Vec<String> {
+        let text = |sysctl: &Sysctl| format!("{}={}", sysctl.key, sysctl.value);
+        tuning.sysctls.iter().map(text).collect()
+    }
+
+    #[test]
+    fn the_keys_of_the_reference_plugin_are_read() {
+        let (tuning, faults) = read(json!({ "promisc": true, "allmulti": false, "txqlen": 500,
+            "sysctl": { "net.core.somaxconn": "500", "net/ipv4/conf/IFNAME/rp_filter": "2" } }));
+        assert_eq!(faults, Vec::<String>::new());
+        assert!(tuning.promisc);
+        assert_eq!((tuning.all_multicast, tuning.tx_queue_len), (Some(false), Some(500)));
+        let wanted = ["net/core/somaxconn=500", "net/ipv4/conf/IFNAME/rp_filter=2"];
+        assert_eq!(pairs(&tuning), wanted);
+        assert_eq!(read(json!({})).0, Tuning::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (bad, why) in [
+            (json!({ "sysctl": { "kernel.panic": "1" } }), "sysctl.kernel.panic: \"kernel.panic\""),
+            (json!({ "sysctl": { "net.core.somaxconn": 500 } }), "must be a text, not 500"),
+            (json!({ "sysctl": { "net.core.somaxconn": "" } }), "the value is empty"),
+            (
+                json!({ "sysctl": { "net.core.somaxconn": "1", "net/core/somaxconn": "2" } }),
+                "stands there twice",
+            ),
+            (json!({ "sysctl": [] }), "sysctl: must be an object"),
+            (json!({ "txQLen": -1 }), "txQLen: must be a whole number"),
+            (json!({ "promisc": "yes" }), "promisc: must be true or false"),
+        ] {
+            let (_, faults) = read(bad);
+            assert!(faults.len() == 1 && faults[0].contains(why), "{why:?}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn the_stronger_voice_is_heard_key_by_key() {
+        let strong = json!({ "txQLen": 7, "sysctl": { "net.core.somaxconn": "1" } });
+        let weak = json!({ "txQLen": 8, "promisc": true,
+            "sysctl": { "net/core/somaxconn": "2", "net.unix.max_dgram_qlen": "3" } });
+        let both = read(strong).0.or(read(weak).0);
+        assert_eq!((both.tx_queue_len, both.promisc), (Some(7), true));
+        assert_eq!(pairs(&both), ["net/unix/max_dgram_qlen=3", "net/core/somaxconn=1"]);
+    }
+}

@@ -1,0 +1,219 @@
+use super::*;
+use crate::linux::link::Port;
+use crate::linux::route;
+use crate::plan::bandwidth::Queues;
+
+const PORT: Port = Port { hairpin: true, isolated: false, locked: false };
+
+fn name(text: &str) -> IfName {
+    text.parse().unwrap()
+}
+
+fn mac(last: u8) -> Mac {
+    Mac([0x0a, 0, 0, 0, 0, last])
+}
+
+fn default_route(device: Option<u32>) -> Route {
+    Route { device, ..Route::via("0.0.0.0/0".parse().unwrap(), "10.1.2.1".parse().unwrap(), 0) }
+}
+
+fn wanted() -> Attachment {
+    Attachment {
+        host_ifname: name("hz1"),
+        host_mac: Some(mac(1)),
+        port: PORT,
+        ifname: name("eth0"),
+        mac: Some(mac(2)),
+        addresses: vec!["10.1.2.3/24".parse().unwrap()],
+        routes: vec![default_route(None)],
+        defaults: Vec::new(),
+        queues: Queues::default(),
+        tune: Tune::default(),
+        sysctls: Vec::new(),
+    }
+}
+
+fn link(text: &str, index: u32, peer: u32, last: u8) -> Link {
+    Link {
+        index,
+        name: name(text),
+        kind: Some("veth".to_owned()),
+        mac: Some(mac(last)),
+        mtu: 1500,
+        up: true,
+        oper_up: true,
+        master: None,
+        peer_index: Some(peer),
+        alias: None,
+        group: 0,
+        port: None,
+        delays_ports: false,
+    }
+}
+
+fn found() -> Found {
+    let host = Link { master: Some(3), port: Some(PORT), ..link("hz1", 7, 2, 1) };
+    let bridge = Link { kind: Some("bridge".to_owned()), ..link("humanz0", 3, 0, 9) };
+    Found {
+        bridge: Some(bridge),
+        host: Some(host),
+        pod: Some(link("eth0", 2, 7, 2)),
+        addresses: vec!["10.1.2.3/24".parse().unwrap(), "fe80::1/64".parse().unwrap()],
+        routes: vec![default_route(Some(2))],
+        reserved: vec!["10.1.2.3".parse().unwrap()],
+        host_rate: None,
+        pod_rate: None,
+        tune: Tune::default(),
+        sysctls: BTreeMap::new(),
+    }
+}
+
+/// What differs after `spoil` has changed what was found.
+fn check(spoil: impl FnOnce(&mut Found), wanted_texts: &[&str]) {
+    let mut there = found();
+    spoil(&mut there);
+    let texts: Vec<String> = differences(&wanted(), &name("humanz0"), &there)
+        .iter()
+        .map(Difference::to_string)
+        .collect();
+    assert_eq!(texts, wanted_texts);
+}
+
+fn host(found: &mut Found) -> &mut Link {
+    found.host.as_mut().unwrap()
+}
+
+fn pod(found: &mut Found) -> &mut Link {
+    found.pod.as_mut().unwrap()
+}
+
+#[test]
+fn an_attachment_as_it_was_made_differs_in_nothing() {
+    check(|_| {}, &[]);
+}
+
+#[test]
+fn what_others_added_is_no_difference() {
+    check(
+        |found| {
+            found.addresses.push("10.9.9.9/32".parse().unwrap());
+            found.routes.push(default_route(Some(9)));
+            found.reserved.push("10.9.9.9".parse().unwrap());
+        },
+        &[],
+    );
+}
+
+#[test]
+fn each_thing_that_differs_is_named() {
+    let lost = "address 10.1.2.3 is not reserved for the container";
+    check(|found| found.reserved.clear(), &[lost]);
+    check(|found| pod(found).up = false, &["interface eth0 is down in the pod"]);
+    check(|found| host(found).up = false, &["interface hz1 is down on the host"]);
+    let text = "interface eth0 in the pod is not the other end of hz1";
+    check(|found| pod(found).peer_index = Some(8), &[text]);
+    check(|found| host(found).peer_index = Some(8), &[text]);
+    let text = "interface eth0 in the pod has MAC 0a:00:00:00:00:07, not 0a:00:00:00:00:02";
+    check(|found| pod(found).mac = Some(mac(7)), &[text]);
+    let text = "interface hz1 on the host has MAC none, not 0a:00:00:00:00:01";
+    check(|found| host(found).mac = None, &[text]);
+    let text = "interface eth0 in the pod lacks address 10.1.2.3/24";
+    check(|found| found.addresses[0] = "10.1.2.3/25".parse().unwrap(), &[text]);
+    let text = "the pod lacks the route to 0.0.0.0/0 via 10.1.2.1";
+    check(|found| found.routes.clear(), &[text]);
+    check(|found| found.routes[0].table = 7, &[text]);
+    check(|found| found.routes[0].device = Some(3), &[text]);
+    let not_a_port = "interface hz1 is not a port of bridge humanz0";
+    check(|found| host(found).master = None, &[not_a_port]);
+    check(|found| host(found).master = Some(4), &[not_a_port]);
+    let port = |hairpin, isolated| Some(Port { hairpin, isolated, locked: false });
+    check(|found| host(found).port = port(false, false), &["bridge port hz1 is not hairpin"]);
+    check(|found| host(found).port = port(true, true), &["bridge port hz1 is isolated"]);
+    let locked = Some(Port { locked: true, ..PORT });
+    check(|found| host(found).port = locked, &["bridge port hz1 is locked"]);
+    check(
+        |found| found.bridge.as_mut().unwrap().up = false,
+        &["interface humanz0 is down on the host"],
+    );
+    check(|found| found.bridge.as_mut().unwrap().kind = None, &["interface humanz0 is no bridge"]);
+}
+
+#[test]
+fn a_limit_that_was_asked_for_is_compared() {
+    let bucket = TokenBucket { rate_bytes: 1000, burst_bytes: 1, limit_bytes: 1 };
+    let limited =
+        Attachment { queues: Queues { host: Some(bucket), pod: Some(bucket) }, ..wanted() };
+    let check = |host_rate, pod_rate, texts: &[&str]| {
+        let found = Found { host_rate, pod_rate, ..found() };
+        let differences = differences(&limited, &name("humanz0"), &found);
+        assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), texts);
+    };
+    check(Some(1000), Some(1000), &[]);
+    let host = "interface hz1 on the host is limited to nothing, not 1000 bytes a second";
+    let pod = "interface eth0 in the pod is limited to 999, not 1000 bytes a second";
+    check(None, Some(999), &[host, pod]);
+}
+
+#[test]
+fn what_was_tuned_is_compared() {
+    let asked = Tune {
+        promisc: Some(true),
+        all_multicast: Some(false),
+        tx_queue_len: Some(500),
+        ..Tune::default()
+    };
+    let key = || "net/ipv4/ip_local_port_range".to_owned();
+    let sysctls = vec![(key(), "1024 65535".to_owned())];
+    let tuned = Attachment { tune: asked, sysctls, ..wanted() };
+    let check = |tune, value: &str, texts: &[&str]| {
+        let sysctls = BTreeMap::from([(key(), value.to_owned())]);
+        let found = Found { tune, sysctls, ..found() };
+        let differences = differences(&tuned, &name("humanz0"), &found);
+        assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), texts);
+    };
+    check(Tune { mtu: Some(1500), ..asked }, "1024\t65535", &[]);
+    let other = Tune {
+        promisc: Some(false),
+        all_multicast: Some(true),
+        tx_queue_len: Some(1000),
+        ..Tune::default()
+    };
+    let texts = [
+        "interface eth0 in the pod is not promiscuous",
+        "interface eth0 in the pod is open to all multicast",
+        "interface eth0 in the pod has no queue of 500 packets",
+        "sysctl net/ipv4/ip_local_port_range in the pod is 1, not 1024 65535",
+    ];
+    check(other, "1", &texts);
+}
+
+#[test]
+fn what_is_gone_is_named_from_the_host_inwards() {
+    let all = [
+        "address 10.1.2.3 is not reserved for the container",
+        "bridge humanz0 is missing",
+        "interface hz1 is missing on the host",
+        "interface eth0 is missing in the pod",
+    ];
+    check(|found| *found = Found::default(), &all);
+}
+
+#[test]
+fn what_a_route_has_of_its_own_is_compared_with_it() {
+    let plain = default_route(None);
+    for asked in [
+        Route { priority: Some(7), ..plain },
+        Route { mtu: Some(1400), ..plain },
+        Route { advmss: Some(1360), ..plain },
+        Route { table: 5000, ..plain },
+        Route { scope: 200, ..plain },
+    ] {
+        let wanted = Attachment { routes: vec![asked], ..wanted() };
+        let texts = differences(&wanted, &name("humanz0"), &found());
+        assert!(matches!(texts[..], [Difference::NoRoute(..)]), "{asked:?}: {texts:?}");
+        let there = Route { device: Some(2), ..asked };
+        let found = Found { routes: vec![there], ..found() };
+        assert_eq!(differences(&wanted, &name("humanz0"), &found), []);
+    }
+    assert_eq!(plain.table, route::MAIN);
+}

@@ -1,0 +1,136 @@
+//! What a pod asks for beyond its addresses: settings of its interface and namespace, and its MAC.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+use crate::support::plugin_host::{Call, PluginHost, conf};
+
+/// Both families, with these keys.
+fn dual(keys: Value) -> Value {
+    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+    let mut all = json!({ "ranges": sets });
+    all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    conf("1.0.0", all)
+}
+
+/// A setting as the pod `c1` sees it.
+fn setting(host: &PluginHost, path: &str) -> String {
+    host.run(&format!("ip netns exec c1 cat /proc/sys/{path}")).ok().trim().replace('\t', " ")
+}
+
+fn somaxconn(host: &PluginHost) -> String {
+    setting(host, "net/core/somaxconn")
+}
+
+#[test]
+fn interface_and_namespace_are_set_and_check_compares_them() {
+    let host = PluginHost::new();
+    let conf = dual(json!({
+        "promisc": true, "allmulti": true, "txQLen": 500, "mtu": 1400,
+        "sysctl": { "net.core.somaxconn": "500", "net.ipv4.ip_local_port_range": "2000 3000",
+            "net/ipv4/conf/IFNAME/arp_ignore": "1" },
+        "args": { "cni": { "mtu": 1300, "sysctl": { "net/core/somaxconn": "600" } } },
+    }));
+    let result = host.add(&conf, "c1");
+    assert_eq!(result["interfaces"][2]["mtu"], 1300);
+    let link = &host.pod_ip("c1", "-d link show eth0")[0];
+    assert_eq!((&link["mtu"], &link["txqlen"]), (&json!(1300), &json!(500)));
+    let flags = link["flags"].as_array().unwrap();
+    assert!(flags.contains(&json!("PROMISC")) && flags.contains(&json!("ALLMULTI")), "{flags:?}");
+    assert_eq!(somaxconn(&host), "600");
+    assert_eq!(setting(&host, "net/ipv4/ip_local_port_range"), "2000 3000");
+    assert_eq!(setting(&host, "net/ipv4/conf/eth0/arp_ignore"), "1");
+    assert_eq!(host.ip("link show hz0")[0]["mtu"], 1400, "the network's, not the pod's");
+    let check = || Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host);
+    check().ok();
+    let sysctl = |value: &str| format!("ip netns exec c1 sysctl -q -w {value}");
+    for (spoil, says, mend) in [
+        (
+            sysctl("net.core.somaxconn=7"),
+            "sysctl net/core/somaxconn in the pod is 7, not 600",
+            sysctl("net.core.somaxconn=600"),
+        ),
+        (
+            "ip -n c1 link set eth0 promisc off".into(),
+            "interface eth0 in the pod is not promiscuous",
+            "ip -n c1 link set eth0 promisc on".into(),
+        ),
+        (
+            "ip -n c1 link set eth0 txqueuelen 7".into(),
+            "interface eth0 in the pod has no queue of 500 packets",
+            "ip -n c1 link set eth0 txqueuelen 500".into(),
+        ),
+    ] {
+        host.run(&spoil).ok();
+        let answer = check();
+        assert_eq!(answer.code(), 103, "{spoil}");
+        assert!(answer.error().contains(says), "{}", answer.error());
+        host.run(&mend).ok();
+        check().ok();
+    }
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    host.assert_clean("after DEL");
+}
+
+#[test]
+fn what_the_pod_had_before_a_failed_add_it_has_after_it() {
+    let host = PluginHost::new();
+    host.netns("c1");
+    let before = somaxconn(&host);
+    let call = |sysctl: Value| Call::new("ADD", &dual(json!({ "sysctl": sysctl })), "c1");
+    for (key, value, code, says) in [
+        ("net/ipv4/tcp_keepalive_time", "soon", 999, "write sysctl net/ipv4/tcp_keepalive_time"),
+        ("net/ipv4/no_such_thing", "1", 999, "read sysctl net/ipv4/no_such_thing"),
+        ("kernel.panic", "1", 7, "no setting of a pod's network"),
+        ("net/core/../../kernel/panic", "1", 7, "is not the name of a setting"),
+    ] {
+        let answer = call(json!({ "net.core.somaxconn": "77", (key): value })).run(&host);
+        assert_eq!(answer.code(), code, "{key}");
+        assert!(answer.error().contains(says), "{}", answer.error());
+        assert_eq!(somaxconn(&host), before, "{key}");
+        host.assert_clean(key);
+        assert_eq!(host.pod_ip("c1", "link show eth0"), Value::Null, "{key}");
+    }
+    call(json!({ "net.core.somaxconn": "77" })).run(&host).ok();
+    assert_eq!(somaxconn(&host), "77");
+}
+
+#[test]
+fn a_pod_sends_under_its_own_mac_alone() {
+    let host = PluginHost::new();
+    let conf = dual(json!({ "macspoofchk": true }));
+    let result = host.add(&conf, "c1");
+    host.add(&conf, "c2");
+    let reaches = |from: &str, to: &str| {
+        host.run(&format!("ip netns exec {from} ping -n -c 1 -W 1 {to}")).succeeded()
+    };
+    for to in ["10.1.2.3", "fd00::3", "10.1.2.1", "fd00::1"] {
+        assert!(reaches("c1", to), "{to}");
+    }
+    let veth = result["interfaces"][1]["name"].as_str().unwrap();
+    let check = || Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host);
+    check().ok();
+    host.run(&format!("bridge link set dev {veth} locked off")).ok();
+    assert!(check().error().contains("is not locked"));
+    host.run(&format!("bridge link set dev {veth} locked on")).ok();
+
+    // The other pod's MAC, then one that nobody has; then its own again.
+    let mac = |pod: &str| host.pod_ip(pod, "link show eth0")[0]["address"].clone();
+    let (own, others) = (mac("c1"), mac("c2"));
+    for foreign in [others.as_str().unwrap(), "02:00:00:00:00:99"] {
+        host.run(&format!("ip -n c1 link set eth0 address {foreign}")).ok();
+        assert!(!reaches("c1", "10.1.2.1") && !reaches("c1", "fd00::1"), "{foreign}");
+        assert!(reaches("c2", "10.1.2.1") && reaches("c2", "fd00::1"), "c2 lost its MAC");
+    }
+    host.run(&format!("ip -n c1 link set eth0 address {}", own.as_str().unwrap())).ok();
+    host.run("ip -n c1 link set eth0 down").ok();
+    host.run("ip -n c1 link set eth0 up").ok();
+    host.run("ip -n c1 route add default via 10.1.2.1").ok();
+    assert!(reaches("c1", "10.1.2.1") && reaches("c1", "10.1.2.3"));
+    for name in ["c1", "c2"] {
+        Call::new("DEL", &conf, name).run(&host).ok();
+    }
+    host.assert_clean("after DEL");
+    let known = host.run("bridge fdb show br hz0").ok();
+    assert!(!known.contains(own.as_str().unwrap()), "{known}");
+}
