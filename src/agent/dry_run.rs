@@ -43,7 +43,8 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     };
     let seen = pass::run(&pass, &mut report);
     let told = seen.into_iter().flat_map(|seen| {
-        seen.unreachable.into_iter().chain(seen.obstacles).flatten().collect::<Vec<String>>()
+        let told = [seen.unreachable, seen.obstacles, seen.surroundings];
+        told.into_iter().flatten().flatten().collect::<Vec<String>>()
     });
     let trouble = report.failures().iter().cloned().chain(told).map(|text| format!("! {text}"));
     let lines = lines.iter().chain(report.lines()).map(Line::to_string);

@@ -20,6 +20,8 @@ pub struct Seen {
     pub unreachable: Option<BTreeSet<String>>,
     /// … and other people's firewall.
     pub obstacles: Option<BTreeSet<String>>,
+    /// … and everything else on the host.
+    pub surroundings: Option<BTreeSet<String>>,
 }
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
@@ -51,7 +53,8 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
     }
-    Some(Seen { facts, unreachable, obstacles })
+    let surroundings = start.then(|| keep::surroundings::look(pass, report));
+    Some(Seen { facts, unreachable, obstacles, surroundings })
 }
 
 /// What to look at besides, because this host is no longer what it was.

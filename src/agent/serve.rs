@@ -94,6 +94,7 @@ pub struct State {
     failures: Standing,
     unreachable: Standing,
     obstacles: Standing,
+    surroundings: Standing,
     records: Standing,
     pools: Standing,
 }
@@ -121,6 +122,7 @@ impl State {
             failures: Standing::default(),
             unreachable: Standing::default(),
             obstacles: Standing::default(),
+            surroundings: Standing::default(),
             records: Standing::default(),
             pools: Standing::default(),
         }
@@ -362,6 +364,7 @@ impl Agent {
         };
         warn(&mut state.unreachable, seen.unreachable);
         warn(&mut state.obstacles, seen.obstacles);
+        warn(&mut state.surroundings, seen.surroundings);
         if !state.ready && look == Look::ALL && report.failures().is_empty() {
             state.ready = true;
             let status = state.status();

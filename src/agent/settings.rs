@@ -49,6 +49,17 @@ pub struct Settings {
     pub cleanup_on_stop: bool,
 }
 
+impl Settings {
+    /// Where the cluster's pods have their addresses.
+    pub fn pool_networks(&self) -> PerFamily<IpNetwork> {
+        let network = |pool: &Pool| pool.network();
+        PerFamily {
+            v4: self.pools.v4.as_ref().map(network),
+            v6: self.pools.v6.as_ref().map(network),
+        }
+    }
+}
+
 /// Where this host's subnet comes from.
 #[derive(Clone, Debug)]
 pub enum Source {

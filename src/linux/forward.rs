@@ -129,6 +129,19 @@ impl Forward {
         Ok(seen)
     }
 
+    /// A kube-proxy has made chains here, with iptables-nft or with nftables.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn sees_kube_proxy(&self) -> Result<bool, NetlinkError> {
+        let request =
+            get("look at nft chains".to_owned(), kind::GET_CHAIN, family::ANY, Attributes::new());
+        let chains = self.socket.dump(&request, found::chain)?;
+        Ok(chains.iter().any(|(place, _)| {
+            place.table == "kube-proxy" || (place.table == "nat" && place.chain == "KUBE-SERVICES")
+        }))
+    }
+
     /// Inserts or removes one rule of ours. Removing one that is gone is no error.
     ///
     /// # Errors

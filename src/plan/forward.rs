@@ -168,6 +168,18 @@ fn stopping_chain(fate: &Fate) -> Option<Option<String>> {
     }
 }
 
+/// What is in the way if `edit` must not be made.
+pub fn not_ours(edit: &Edit) -> Option<String> {
+    let Edit { place, direction, bridge, .. } = edit;
+    (edit.action == Action::Insert).then(|| {
+        format!(
+            "{place} drops pod traffic, and MANAGE_FORWARD=false: put `{} {bridge} -j ACCEPT` at \
+             its head",
+            direction.option()
+        )
+    })
+}
+
 /// Takes every rule of ours for `bridge` out again.
 pub fn removals(bridge: &IfName, found: &FoundForward) -> Vec<Edit> {
     let both = |chain| {

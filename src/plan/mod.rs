@@ -11,5 +11,6 @@ pub mod line;
 pub mod pod;
 pub mod ports;
 pub mod routes;
+pub mod surroundings;
 
 pub use line::{Describe, Line, Sign};

@@ -10,6 +10,7 @@ mod support;
 mod command_line;
 mod keeping;
 mod leaving;
+mod others;
 mod reloading;
 mod starting;
 

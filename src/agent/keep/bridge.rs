@@ -4,7 +4,7 @@ use anyhow::Context;
 use nix::errno::Errno;
 
 use crate::agent::host::Facts;
-use crate::agent::keep::Pass;
+use crate::agent::keep::{Pass, sysctls};
 use crate::agent::report::Report;
 use crate::linux::link::{self, Which};
 use crate::linux::rtnl::Rtnl;
@@ -98,6 +98,9 @@ fn apply(rtnl: &Rtnl, change: &Change) -> anyhow::Result<()> {
             vec![address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)]
         }
         Change::AddAddress(name, wanted) => {
+            if wanted.is_ipv6() {
+                sysctls::allow_ipv6(name)?;
+            }
             vec![address::add(index(rtnl, name)?, *wanted).tolerating(Errno::EEXIST)]
         }
     };

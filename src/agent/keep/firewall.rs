@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipnetwork::IpNetwork;
-
 use crate::agent::host::Facts;
 use crate::agent::keep::{Pass, World};
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};
 use crate::linux::nft::SetKind;
-use crate::net::{Family, PerFamily, subnet};
+use crate::net::{Family, subnet};
 use crate::plan::firewall::{
     AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
 };
@@ -21,9 +19,6 @@ use crate::plan::{Describe, Line};
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
     keep_table(pass, facts, report);
-    if !pass.settings.manage_forward {
-        return BTreeSet::new();
-    }
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.world.forward.observe(&families) {
         Ok(found) => found,
@@ -36,11 +31,15 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<Str
         bridge: pass.settings.bridge.clone(),
         uplink: facts.uplinks.first().cloned(),
         subnets: *pass.subnets,
-        pools: pools(pass.settings),
+        pools: pass.settings.pool_networks(),
     };
     let plan = forward::plan(&traffic, &found);
-    apply_edits(pass.world, &plan.edits, report);
-    plan.obstacles.iter().map(ToString::to_string).collect()
+    let mut obstacles: BTreeSet<String> = plan.obstacles.iter().map(ToString::to_string).collect();
+    match pass.settings.manage_forward {
+        true => apply_edits(pass.world, &plan.edits, report),
+        false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
+    }
+    obstacles
 }
 
 /// Removes our table and our rules in the chains of others.
@@ -111,14 +110,6 @@ fn spec(pass: &Pass<'_>, facts: &Facts) -> FirewallSpec {
         masquerade: settings.masquerade,
         accept_forward: settings.manage_forward,
     }
-}
-
-fn pools(settings: &Settings) -> PerFamily<IpNetwork> {
-    let mut pools = PerFamily::default();
-    for (family, pool) in settings.pools.entries() {
-        pools.set(family, Some(pool.network()));
-    }
-    pools
 }
 
 fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {

@@ -6,6 +6,7 @@ pub mod firewall;
 pub mod plugin;
 pub mod ports;
 pub mod routes;
+pub mod surroundings;
 pub mod sysctls;
 
 use ipnetwork::IpNetwork;

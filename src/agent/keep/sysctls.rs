@@ -4,7 +4,7 @@ use crate::agent::host::Facts;
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::sysctl;
-use crate::net::Family;
+use crate::net::{Family, IfName};
 use crate::plan::{Describe, Line};
 
 /// A sysctl that must change.
@@ -37,6 +37,18 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
     }
 }
 
+/// Lets a link of ours have IPv6 where new links have none (`default.disable_ipv6`).
+///
+/// # Errors
+/// [`SysctlError`](sysctl::SysctlError).
+pub fn allow_ipv6(link: &IfName) -> Result<(), sysctl::SysctlError> {
+    let key = format!("net/ipv6/conf/{link}/disable_ipv6");
+    match sysctl::read(&key)?.as_str() {
+        "0" => Ok(()),
+        _ => sysctl::write(&key, "0"),
+    }
+}
+
 /// Makes room for every other host in the table of neighbours: with the kernel's limit of 1024, the
 /// hosts of a large segment push each other out, and packets are lost. Never makes it smaller.
 ///
@@ -62,11 +74,16 @@ fn keep_neighbours(pass: &Pass<'_>, report: &mut Report) {
 /// Key below /proc/sys → value.
 ///
 /// A host that forwards IPv6 ignores router advertisements, and with them its own default route,
-/// unless `accept_ra` is 2 (kernel: Documentation/networking/ip-sysctl.rst).
+/// unless `accept_ra` is 2 (kernel: Documentation/networking/ip-sysctl.rst). What turns forwarding
+/// on does so for every interface; somebody may have taken one out again.
 fn wanted(pass: &Pass<'_>, facts: &Facts) -> Vec<(String, &'static str)> {
     let mut wanted = Vec::new();
     if pass.subnets.v4.is_some() {
         wanted.push(("net/ipv4/ip_forward".to_owned(), "1"));
+        if sysctl::read("net/ipv4/ip_forward").is_ok_and(|value| value == "1") {
+            let links = facts.uplinks.iter().map(IfName::as_str);
+            wanted.extend(links.map(|link| (format!("net/ipv4/conf/{link}/forwarding"), "1")));
+        }
     }
     if pass.subnets.v6.is_some() {
         for uplink in &facts.uplinks {

@@ -1,0 +1,100 @@
+//! What others have on the host: each is told in one line when it begins, and when it ends.
+
+use crate::support::{Agent, Node, Place, facts, soon};
+use crate::{alone, serve, standalone};
+
+/// A second between full looks.
+const OFTEN: (&str, &str) = ("RESYNC_INTERVAL", "1s");
+
+/// While `set_up` holds a line with `words` is told, and told to have ended after `tear_down`.
+fn check(set_up: &str, words: &[&str], tear_down: &str) {
+    let alone = alone();
+    let agent = serve(&alone.host, &[OFTEN]);
+    alone.host.shell(set_up).ok();
+    agent.wait_log(&[&["WARN"], words].concat());
+    let dry = Agent::run(&alone.host, "--dry-run", &standalone(&[]));
+    let told = |line: &str| line.starts_with("! ") && words.iter().all(|word| line.contains(word));
+    assert!(dry.stdout.lines().any(told), "{dry}");
+    alone.host.shell(tear_down).ok();
+    agent.wait_log(&[&["no longer"], words].concat());
+    assert_eq!(agent.log().matches("WARN").count(), 1, "told once:\n{}", agent.log());
+    agent.stop();
+}
+
+#[test]
+fn a_route_left_by_another_pod_network_is_told() {
+    check(
+        "ip link add flannel.1 type bridge; ip link set flannel.1 up
+         ip route add 10.244.9.0/24 dev flannel.1",
+        &["the route 10.244.9.0/24 is not humanz's", "ip route delete 10.244.9.0/24"],
+        "ip link del flannel.1",
+    );
+}
+
+#[test]
+fn a_configuration_that_runtimes_prefer_is_told() {
+    check(
+        "echo '{}' > /etc/cni/net.d/00-other.conflist",
+        &["CNI configuration 00-other.conflist comes before 05-humanz.conflist"],
+        "rm /etc/cni/net.d/00-other.conflist",
+    );
+}
+
+#[test]
+fn services_that_do_not_work_beside_kube_proxy_are_told() {
+    check(
+        "sysctl -qw net.bridge.bridge-nf-call-iptables=0
+         nft add table ip kube-proxy; nft add chain ip kube-proxy services",
+        &["services of kube-proxy", "sysctl -w net.bridge.bridge-nf-call-iptables=1"],
+        "sysctl -qw net.bridge.bridge-nf-call-iptables=1",
+    );
+}
+
+/// The start refuses an address inside the pool, so this one comes later.
+#[test]
+fn an_address_inside_the_pool_is_told() {
+    let alone = alone();
+    let agent = serve(&alone.host, &[OFTEN]);
+    alone.host.shell("ip link add cni0 type bridge; ip address add 10.244.9.1/24 dev cni0").ok();
+    let line = agent.wait_log(&["cni0 has the address 10.244.9.1/24 inside the pool"]);
+    assert!(line.contains("ip link delete cni0"), "{line}");
+    alone.host.run("ip link delete cni0").ok();
+    agent.wait_log(&["no longer", "cni0"]);
+    agent.stop();
+}
+
+#[test]
+fn what_humanz_was_told_not_to_do_is_told_when_it_is_missed() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell("iptables-nft -P FORWARD DROP; sysctl -qw net.ipv4.ip_forward=0").ok();
+    let agent = serve(host, &[("MANAGE_FORWARD", "false"), ("MANAGE_SYSCTL", "false"), OFTEN]);
+    agent.wait_log(&["iptables chain FORWARD drops pod traffic, and MANAGE_FORWARD=false"]);
+    agent.wait_log(&["MANAGE_SYSCTL=false, and sysctl net.ipv4.ip_forward = 0"]);
+    assert_eq!(host.run("iptables-nft -S FORWARD").ok(), "-P FORWARD DROP\n");
+    agent.stop();
+}
+
+#[test]
+fn a_host_whose_new_links_have_no_ipv6_gets_it_on_the_bridge() {
+    let alone = alone();
+    let host = &alone.host;
+    host.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1").ok();
+    let agent = serve(host, &[]);
+    let has_ipv6 = |host: &Node| facts::addresses(host, "humanz0").iter().any(|a| a.contains(':'));
+    assert!(has_ipv6(host));
+    assert!(!agent.log().contains("ERROR"), "{}", agent.log());
+    host.run("sysctl -qw net.ipv6.conf.humanz0.disable_ipv6=1").ok();
+    soon("IPv6 is back", || has_ipv6(host));
+    agent.stop();
+}
+
+#[test]
+fn an_uplink_that_somebody_took_out_of_forwarding_is_put_back() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[OFTEN]);
+    host.run("sysctl -qw net.ipv4.conf.eth0.forwarding=0").ok();
+    agent.wait_log(&["changed sysctl net.ipv4.conf.eth0.forwarding = 1"]);
+    agent.stop();
+}
