@@ -11,6 +11,7 @@ pub mod neighbour;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
+pub mod process;
 pub mod qdisc;
 pub mod resolver;
 pub mod route;

@@ -1,7 +1,9 @@
 //! What an operator types, and what is answered.
 
-use crate::support::{Agent, Ended};
-use crate::{STANDALONE, alone, standalone, state};
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::command;
+use crate::support::{Agent, Ended, Place};
+use crate::{CONFIGURATION, STANDALONE, alone, standalone, state};
 
 fn refused(ended: &Ended, code: i32, words: &[&str]) {
     assert_eq!(ended.status.code(), Some(code), "{ended}");
@@ -142,4 +144,16 @@ fn a_runtime_that_calls_the_agent_is_told_how_to_install_the_plugin() {
     let ended = Agent::run(&alone.host, "", &[("CNI_COMMAND", "ADD")]);
     refused(&ended, 1, &["ln -s humanz-agent"]);
     assert_eq!(ended.stdout, "");
+}
+
+/// A socket with the number of stdout would get what is meant for people.
+#[test]
+fn streams_that_are_closed_at_the_start_are_nobody_elses() {
+    let alone = alone();
+    let wait = format!("until test -e {CONFIGURATION}; do sleep 0.05; done");
+    let show = "readlink /proc/$!/fd/0 /proc/$!/fd/1 /proc/$!/fd/2; kill $!; wait $!";
+    let mut shell = command("bash -c");
+    shell.arg(format!("{EXECUTABLE} <&- >&- 2>&- & {wait}; {show}"));
+    shell.envs(STANDALONE.iter().copied());
+    assert_eq!(alone.host.run_command(&mut shell, "").ok(), "/dev/null\n".repeat(3));
 }
