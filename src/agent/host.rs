@@ -35,6 +35,14 @@ pub struct Facts {
     pub uplinks: BTreeSet<IfName>,
 }
 
+impl Facts {
+    /// Connections that `before` had may be dead: an address went, or another one is used.
+    pub fn has_lost_an_address_of(&self, before: &Facts) -> bool {
+        self.own.addresses != before.own.addresses
+            || !self.all_addresses.is_superset(&before.all_addresses)
+    }
+}
+
 /// Looks at links and addresses. `before` is what the host was: an uplink that is down for a moment
 /// takes its IPv6 addresses and the default route with it, and that is no reason to tell the others
 /// that this host has none.

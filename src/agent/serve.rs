@@ -356,6 +356,9 @@ impl Agent {
         }
         let Some(seen) = seen else { return };
         self.source.publish(attributes(seen.facts.own));
+        if state.facts.as_ref().is_some_and(|before| seen.facts.has_lost_an_address_of(before)) {
+            self.source.reconnect();
+        }
         state.facts = Some(seen.facts);
         let warn = |standing: &mut Standing, now: Option<BTreeSet<String>>| {
             if let Some(now) = now {

@@ -86,6 +86,13 @@ impl Source {
         }
     }
 
+    /// Connects with etcd anew.
+    pub fn reconnect(&self) {
+        if let Source::Leased(leased) = self {
+            leased.registry.reconnect();
+        }
+    }
+
     /// Tells the other hosts how to reach this one now.
     pub fn publish(&self, attributes: Attributes) {
         if let Source::Leased(leased) = self {

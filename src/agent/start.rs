@@ -159,13 +159,15 @@ fn hear(events: &[Event], bridge: &IfName, wakes: &Sender<Wake>) {
 }
 
 /// Where an event says to look. Ends of pods come and go all the time and are the plugin's; of
-/// routes only those matter that bear our mark and went, or that somebody else added over ours.
+/// routes only those matter that bear our mark and went, and the default route: it decides which of
+/// its addresses this host tells the others, and comes after them.
 fn look_for(event: &Event, bridge: &IfName) -> Look {
     match event {
         Event::Link { name } if name == bridge => Look::LINKS,
         Event::Link { name } if name.as_str().starts_with("hz") => Look::default(),
         Event::Link { .. } | Event::Address { .. } => Look::LINKS,
-        Event::Route { protocol: route::PROTOCOL, gone: true } => Look::ROUTES,
+        Event::Route { default: true, .. } => Look::LINKS,
+        Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Look::ROUTES,
         Event::Route { .. } => Look::default(),
         Event::Nftables => Look::FIREWALL,
         Event::Lost => Look::ALL,

@@ -30,6 +30,8 @@ pub enum Event {
     Route {
         /// Who made it.
         protocol: u8,
+        /// It is a default route.
+        default: bool,
         /// It went.
         gone: bool,
     },
@@ -95,9 +97,11 @@ fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
     }
     if is(Rtm::Newroute) || is(Rtm::Delroute) {
         let gone = is(Rtm::Delroute);
-        return Ok(
-            route::parse(reply)?.map(|route| Event::Route { protocol: route.protocol, gone })
-        );
+        return Ok(route::parse(reply)?.map(|route| Event::Route {
+            protocol: route.protocol,
+            default: route.destination.prefix() == 0,
+            gone,
+        }));
     }
     Ok(None)
 }

@@ -10,11 +10,13 @@ mod support;
 
 mod hostile;
 mod leases;
+mod live;
 mod outage;
 mod peers;
 mod reach;
 mod repair;
 mod restart;
+mod uplink;
 
 use support::cluster::OUTSIDE;
 use support::ping::{addresses, all_reach};

@@ -29,13 +29,15 @@ fn events_tell_where_to_look() {
             address::add(bridge.index, net("192.0.2.1/24")),
             route::add(&Route::via(net("10.1.2.0/24"), ip("192.0.2.7"), bridge.index)),
             route::delete(&Route::via(net("10.1.2.0/24"), ip("192.0.2.7"), bridge.index)),
+            route::add(&Route::via(net("0.0.0.0/0"), ip("192.0.2.7"), bridge.index)),
         ])
         .unwrap();
         let mut wanted = vec![
             Event::Link { name: name("br0") },
             Event::Address { index: bridge.index },
-            Event::Route { protocol: route::PROTOCOL, gone: false },
-            Event::Route { protocol: route::PROTOCOL, gone: true },
+            Event::Route { protocol: route::PROTOCOL, default: false, gone: false },
+            Event::Route { protocol: route::PROTOCOL, default: false, gone: true },
+            Event::Route { protocol: route::PROTOCOL, default: true, gone: false },
         ];
         while !wanted.is_empty() {
             let event = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");

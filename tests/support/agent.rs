@@ -61,8 +61,16 @@ impl Agent {
     }
 
     pub fn start_with(host: &Node, arguments: &str, variables: &[(&str, &str)]) -> Self {
+        Self::launch(host, prepare(arguments, variables))
+    }
+
+    /// The agent of another release, which lies at `path` in the host.
+    pub fn start_release(host: &Node, path: &str, variables: &[(&str, &str)]) -> Self {
+        Self::launch(host, prepare_program(path, "", variables))
+    }
+
+    fn launch(host: &Node, mut command: std::process::Command) -> Self {
         let manager = Manager::listen(host);
-        let mut command = prepare(arguments, variables);
         let started = Instant::now();
         let process = host.spawn(command.env("NOTIFY_SOCKET", NOTIFY_SOCKET));
         Self { host: host.clone(), process, started, manager }
@@ -138,7 +146,15 @@ impl Drop for Agent {
 }
 
 fn prepare(arguments: &str, variables: &[(&str, &str)]) -> std::process::Command {
-    let mut command = command(&format!("{EXECUTABLE} {arguments}"));
+    prepare_program(EXECUTABLE, arguments, variables)
+}
+
+fn prepare_program(
+    program: &str,
+    arguments: &str,
+    variables: &[(&str, &str)],
+) -> std::process::Command {
+    let mut command = command(&format!("{program} {arguments}"));
     command.env("ETCD_HOST", Store::ADDRESS_V4.to_string());
     for (name, value) in variables {
         if value.is_empty() {

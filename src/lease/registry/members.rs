@@ -10,6 +10,7 @@ use etcd_client::{
     Certificate, Client, ConnectOptions, Error, Identity as Pair, KvClient, LeaseClient,
     TlsOptions, WatchClient,
 };
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::error::{EtcdError, chain};
@@ -43,6 +44,7 @@ pub struct Members {
     settings: RefCell<Rc<EtcdSettings>>,
     current: Cell<usize>,
     connection: RefCell<Option<Member>>,
+    replaced: Notify,
 }
 
 impl Members {
@@ -53,14 +55,16 @@ impl Members {
             settings: RefCell::new(Rc::new(settings)),
             current: Cell::new(first),
             connection: RefCell::new(None),
+            replaced: Notify::new(),
         }
     }
 
-    /// Other members, or other ways to them, from the next call on.
+    /// Other members, or other ways to them, from now on: a call under way begins again.
     pub fn replace(&self, settings: EtcdSettings) {
         self.current.set(random::below(settings.endpoints.len()));
         self.settings.replace(Rc::new(settings));
         self.connection.take();
+        self.replaced.notify_waiters();
     }
 
     fn settings(&self) -> Rc<EtcdSettings> {
@@ -86,7 +90,11 @@ impl Members {
         while unreachable.len() < self.settings().endpoints.len().max(1) {
             let (settings, index) = (self.settings(), self.current.get());
             let endpoint = self.endpoint();
-            let failure = match timeout(settings.timeout, self.attempt(&request)).await {
+            let attempt = tokio::select! {
+                attempt = timeout(settings.timeout, self.attempt(&request)) => attempt,
+                () = self.replaced.notified() => continue,
+            };
+            let failure = match attempt {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Member(format!("no answer within {:?}", settings.timeout)),
@@ -103,9 +111,7 @@ impl Members {
                 Failure::Member(reason) => {
                     let advice = Self::advice(&reason);
                     unreachable.push(format!("etcd {endpoint}: {reason}{advice}"));
-                    if Rc::ptr_eq(&settings, &self.settings()) {
-                        self.give_up(index);
-                    }
+                    self.give_up(index);
                 }
             }
         }

@@ -143,6 +143,12 @@ impl Handle {
         });
     }
 
+    /// Connects anew: an address of this host went, and with it perhaps the connection, which would
+    /// only be noticed after seconds of silence. Returns at once.
+    pub fn reconnect(&self) {
+        self.setup.send_modify(|_| {});
+    }
+
     /// Tells the others how this host is reached now. Returns at once; etcd is changed as soon as
     /// it can be reached, and only while the record there is still this host's.
     pub fn set_attributes(&self, attributes: Attributes) {

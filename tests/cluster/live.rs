@@ -1,0 +1,173 @@
+//! Settings change while hosts talk: by SIGHUP, in etcd, by a new release.
+
+use crate::support::disk::EXECUTABLE;
+use crate::support::ping::{addresses, all_reach};
+use crate::support::wait::SOON;
+use crate::support::web::Web;
+use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts, soon};
+
+/// Without the cluster's etcd in the environment, where it would hide the file's.
+const FILE_ALONE: &[(&str, &str)] = &[("ETCD_HOST", "")];
+
+/// Puts this into a host's settings file.
+fn tell(host: &Node, settings: &str) {
+    host.shell("mkdir -p /etc/humanz").ok();
+    host.write(
+        "/etc/humanz/agent.env",
+        &format!("ETCD_HOST=192.0.2.2\nBACKEND=direct\n{settings}"),
+    );
+}
+
+fn start(host: &Node, settings: &str) -> Agent {
+    tell(host, settings);
+    let agent = Agent::start(host, FILE_ALONE);
+    agent.wait_ready();
+    agent
+}
+
+fn lease(cluster: &Cluster, host: &str) -> String {
+    cluster.etcd.get(&format!("/humanz/hosts/{host}")).unwrap_or_default()
+}
+
+/// The pool grows downward, so that the third host's number lies in what is new.
+#[test]
+fn a_pool_grows_under_running_pods() {
+    const NARROW: &str = "IP_SUBNET=10.244.4.0/22\nIP_SUBNET_MARGIN=2\n";
+    const WIDE: &str = "IP_SUBNET=10.244.0.0/21\nIP_SUBNET_MARGIN=3\n";
+    let cluster = Cluster::new(3);
+    let [first, second, third] = &cluster.hosts[..] else { panic!("three hosts") };
+    let told = start(first, NARROW);
+    let untold = start(second, NARROW);
+    let old = [Pod::add(first, "a"), Pod::add(second, "a")];
+    let pingers = [Pinger::start(&old[0], old[1].v4()), Pinger::start(&old[1], old[0].v4())];
+    let links: Vec<String> =
+        old.iter().map(|pod| pod.run("ip -o address; ip route").stdout).collect();
+
+    tell(first, WIDE);
+    told.reload();
+    untold
+        .wait_log(&["grew to 10.244.0.0/21", "set IP_SUBNET=10.244.0.0/21 and IP_SUBNET_MARGIN=3"]);
+    let newcomer = start(third, NARROW);
+    assert_eq!(lease(&cluster, "h3"), "10.244.3.0/24");
+    newcomer.wait_log(&["grew to 10.244.0.0/21"]);
+    let new = Pod::add(third, "a");
+    for host in &cluster.hosts {
+        soon("two routes", || facts::routes(host).len() == 2);
+        soon("the pool in the firewall", || {
+            host.run("nft list table inet humanz").ok().contains("10.244.0.0/21")
+        });
+    }
+    let pods = [&old[0], &old[1], &new];
+    let places: Vec<&dyn Place> = pods.iter().map(|pod| *pod as &dyn Place).collect();
+    all_reach(&places, &addresses(&places));
+    sees_who_asks(&cluster, pods);
+
+    // Nobody's pool becomes narrower again, whatever he is told.
+    tell(first, NARROW);
+    told.reload();
+    told.wait_log(&["IP_SUBNET stays 10.244.0.0/21", "can only grow", "h3 (10.244.3.0/24)"]);
+    untold.stop();
+    let untold = start(second, NARROW);
+    assert_eq!(facts::routes(second).len(), 2, "{}", untold.log());
+    told.stop();
+    let told = start(first, NARROW);
+    all_reach(&places, &addresses(&places));
+    assert_eq!(facts::routes(first).len(), 2, "{}", told.log());
+
+    // Who is told is no longer reminded.
+    tell(second, WIDE);
+    untold.reload();
+    untold.wait_log(&["no longer: the IPv4 pool of the network grew"]);
+    pingers.into_iter().for_each(|pinger| pinger.report().assert_nothing_lost());
+    for (pod, before) in old.iter().zip(links) {
+        assert_eq!(pod.run("ip -o address; ip route").stdout, before, "no pod is touched");
+    }
+    for (name, subnet) in [("h1", "10.244.5.0/24"), ("h2", "10.244.6.0/24")] {
+        assert_eq!(lease(&cluster, name), subnet);
+    }
+    old.into_iter().chain([new]).for_each(Pod::delete);
+}
+
+/// Pods of old and new hosts are seen as themselves by pods, and as their hosts by the outside.
+fn sees_who_asks(cluster: &Cluster, pods: [&Pod; 3]) {
+    let [first, second, new] = pods;
+    let in_pod = Web::serve(new, new.v4());
+    in_pod.fetch(first);
+    in_pod.fetch(second);
+    assert_eq!(in_pod.seen(), [first.v4(), second.v4()]);
+    let in_old = Web::serve(second, second.v4());
+    in_old.fetch(new);
+    assert_eq!(in_old.seen(), [new.v4()]);
+    let outside = Web::serve(&cluster.outside, crate::OUTSIDE[0]);
+    pods.iter().for_each(|pod| outside.fetch(*pod));
+    let hosts: Vec<std::net::IpAddr> = cluster.hosts.iter().map(|host| host.v4().into()).collect();
+    assert_eq!(outside.seen(), hosts);
+}
+
+#[test]
+fn a_host_is_told_another_address_and_another_way_to_etcd() {
+    let cluster = Cluster::new(2);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let agents = [start(host, ""), start(other, "")];
+    let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
+    let pinger = Pinger::start(&far, near.v4());
+    let subnet = lease(&cluster, "h1");
+
+    host.run("ip address add 192.0.2.111/24 dev eth0").ok();
+    tell(host, "NODE_IP=192.0.2.111\n");
+    agents[0].reload();
+    agents[0].wait_log(&["reload: NODE_IP: (not set) → 192.0.2.111"]);
+    eventually("the other host follows", SOON, || {
+        let routes = facts::routes(other);
+        let found = routes.get(&subnet).is_some_and(|via| via == "192.0.2.111");
+        if found { Ok(()) } else { Err(format!("{routes:?}")) }
+    });
+
+    // The later line counts. Nobody answers at that address.
+    tell(host, "ETCD_HOST=192.0.2.99\nETCD_TIMEOUT=1s\n");
+    agents[0].reload();
+    agents[0].wait_log(&["etcd does not answer", "192.0.2.99"]);
+    Pod::add(host, "b").delete();
+    tell(host, "ETCD_HOST=192.0.2.99,[fd99::2]:2379\nETCD_TIMEOUT=1s\n");
+    agents[0].reload();
+    agents[0].wait_log(&["etcd answers: http://[fd99::2]:2379"]);
+    // What was told meanwhile is published now.
+    eventually("the record has the default address again", SOON, || {
+        let record = cluster.etcd.get("/humanz/v1/nodes/h1").unwrap_or_default();
+        if record.contains("192.0.2.11\"") { Ok(()) } else { Err(record) }
+    });
+    assert_eq!(lease(&cluster, "h1"), subnet);
+    pinger.report().assert_nothing_lost();
+    near.delete();
+    far.delete();
+}
+
+#[test]
+fn a_new_release_takes_over_and_changes_nothing_but_the_plugin() {
+    let cluster = Cluster::new(2);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let agents = [start(host, ""), start(other, "")];
+    let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
+    let pinger = Pinger::start(&far, near.v4());
+    soon("the route", || facts::routes(host).len() == 1);
+    let state = || {
+        host.shell(
+            "ip -o link | sed 's/ qlen .*//'; ip -o address; ip route; ip -6 route; \
+             nft -s list ruleset; cat /etc/cni/net.d/*",
+        )
+        .ok()
+    };
+    let before = state();
+    const RELEASE: &str = "/opt/later/humanz-agent";
+    host.shell(&format!("mkdir /opt/later; cp {EXECUTABLE} {RELEASE}; echo >> {RELEASE}")).ok();
+    agents[0].stop();
+    let agent = Agent::start_release(host, RELEASE, FILE_ALONE);
+    println!("another release: ready after {:?}", agent.wait_ready());
+    assert_eq!(state(), before);
+    host.run(&format!("cmp {RELEASE} /opt/cni/bin/humanz")).ok();
+    near.check().unwrap_or_else(|e| panic!("CHECK by another release: {e}"));
+    pinger.report().assert_nothing_lost();
+    near.delete();
+    Pod::add(host, "b").delete();
+    far.delete();
+}
