@@ -62,7 +62,7 @@ fn run(arguments: &Arguments) -> Result<(), Exit> {
     if arguments.version {
         return say(concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
-    let origin = Origin::of(arguments);
+    let mut origin = Origin::of(arguments);
     let told = origin.read().map_err(|faults| wrong(&faults))?;
     preflight::check(&told.settings).map_err(|faults| wrong(&faults))?;
     match &arguments.command {

@@ -29,7 +29,7 @@ pub type Texts = BTreeMap<&'static str, String>;
 pub struct Origin {
     options: BTreeMap<&'static str, String>,
     environment: BTreeMap<&'static str, String>,
-    /// The file that was asked for.
+    /// The file that must be there: it was asked for, or it has been read once.
     file: Option<PathBuf>,
 }
 
@@ -62,7 +62,7 @@ impl Origin {
     ///
     /// # Errors
     /// Every fault there is, one line each.
-    pub fn read(&self) -> Result<Told, Vec<String>> {
+    pub fn read(&mut self) -> Result<Told, Vec<String>> {
         let file = self.file()?;
         let texts = self.texts(&file);
         let settings = read(&texts)?;
@@ -72,10 +72,10 @@ impl Origin {
         Ok(Told { settings, texts, log, remarks: self.remarks(&file) })
     }
 
-    /// The assignments of the settings file; none if nobody asked for it and it is not there.
-    fn file(&self) -> Result<Assignments, Vec<String>> {
-        let path = self.path();
-        let bytes = match contents(path) {
+    /// The assignments of the settings file; none if it is not there and need not be.
+    fn file(&mut self) -> Result<Assignments, Vec<String>> {
+        let path = self.path().to_owned();
+        let bytes = match contents(&path) {
             Ok(bytes) => bytes,
             Err(error) if self.file.is_none() && error.kind() == ErrorKind::NotFound => {
                 return Ok(Assignments::new());
@@ -83,9 +83,11 @@ impl Origin {
             Err(error) => return Err(vec![format!("read {}: {error}", path.display())]),
         };
         let faults = |faults: Vec<envfile::Fault>| {
-            faults.iter().map(|fault| format!("{} {fault}", path.display())).collect()
+            faults.iter().map(|fault| format!("{} {fault}", path.display())).collect::<Vec<_>>()
         };
-        envfile::parse(&bytes).map_err(faults)
+        let assignments = envfile::parse(&bytes).map_err(faults)?;
+        self.file = Some(path);
+        Ok(assignments)
     }
 
     fn path(&self) -> &Path {

@@ -1,5 +1,7 @@
 //! SIGHUP: the settings file is read again, and running pods do not notice.
 
+use nix::sys::signal::Signal;
+
 use crate::support::cni::Network;
 use crate::support::{Agent, Node, Pinger, Place, Pod, facts, soon};
 use crate::{CONFIGURATION, alone, state};
@@ -81,6 +83,9 @@ fn faults_are_all_told_and_nothing_is_changed() {
     agent.reload();
     agent.wait_log(&["reload: /etc/humanz/agent.env line 5: export"]);
     agent.wait_log(&["reload: /etc/humanz/agent.env line 6: a quote has no end"]);
+    host.run("rm /etc/humanz/agent.env").ok();
+    agent.reload();
+    agent.wait_log(&["reload: read /etc/humanz/agent.env: No such file"]);
     assert_eq!(state(host), before);
     tell(host, "MTU=1400\n");
     agent.reload();
@@ -167,6 +172,56 @@ fn how_often_it_looks_and_what_it_logs_can_be_changed() {
     host.write(CONFIGURATION, "{}");
     soon("the file is right", || host.read(CONFIGURATION).as_deref() == Some(&right));
     agent.wait_log(&["looked at"]);
+    agent.stop();
+}
+
+#[test]
+fn an_agent_that_waits_for_etcd_is_told_that_there_is_none() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell("mkdir -p /etc/humanz").ok();
+    host.write("/etc/humanz/agent.env", "ETCD_HOST=192.0.2.2\n");
+    let agent = Agent::start(host, &[("ETCD_HOST", "")]);
+    agent.wait_log(&["etcd does not answer"]);
+    tell(host, "MTU=1400\n");
+    for _ in 0..16 {
+        agent.process.signal(Signal::SIGHUP);
+    }
+    agent.wait_log(&["SUBNET_SOURCE stays etcd", "restart needed"]);
+    agent.wait_log(&["ETCD_HOST is not set"]);
+    tell(host, "ETCD_HOST=192.0.2.3\nMTU=1400\n");
+    agent.process.signal(Signal::SIGHUP);
+    agent.wait_log(&["reload: MTU: auto → 1400"]);
+    agent.wait_log(&["etcd does not answer", "192.0.2.3"]);
+    agent.stop();
+}
+
+/// As an operator's editor and a nervous service manager would do it.
+#[test]
+fn hangups_while_the_file_is_written_end_with_what_it_says() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "");
+    let pod = Pod::add(host, "a");
+    let pinger = Pinger::start(host, pod.v4());
+    for round in 0..50 {
+        tell(
+            host,
+            &format!("MTU={}\nNON_MASQ_CIDRS=203.0.113.0/{}\n", 1400 + round, 24 + round % 8),
+        );
+        agent.process.signal(Signal::SIGHUP);
+        if round == 25 {
+            agent.kill();
+            break;
+        }
+    }
+    let agent = Agent::start(host, &[("ETCD_HOST", "")]);
+    agent.wait_ready();
+    assert_eq!(mtu(host, "humanz0"), "1425");
+    assert!(host.run("nft list table inet humanz").ok().contains("203.0.113.0/25"));
+    assert!(host.read(CONFIGURATION).unwrap().contains("\"mtu\": 1425"));
+    pinger.report().assert_nothing_lost();
+    pod.delete();
     agent.stop();
 }
 

@@ -1,5 +1,7 @@
 //! Settings change while hosts talk: by SIGHUP, in etcd, by a new release.
 
+use nix::sys::signal::Signal;
+
 use crate::support::disk::EXECUTABLE;
 use crate::support::ping::{addresses, all_reach};
 use crate::support::wait::SOON;
@@ -32,8 +34,10 @@ fn lease(cluster: &Cluster, host: &str) -> String {
 /// The pool grows downward, so that the third host's number lies in what is new.
 #[test]
 fn a_pool_grows_under_running_pods() {
-    const NARROW: &str = "IP_SUBNET=10.244.4.0/22\nIP_SUBNET_MARGIN=2\n";
-    const WIDE: &str = "IP_SUBNET=10.244.0.0/21\nIP_SUBNET_MARGIN=3\n";
+    const NARROW: &str = "IP_SUBNET=10.244.4.0/22\nIP_SUBNET_MARGIN=2\n\
+                          IPV6_SUBNET=fd10:0:0:4::/62\nIPV6_SUBNET_MARGIN=2\n";
+    const WIDE: &str = "IP_SUBNET=10.244.0.0/21\nIP_SUBNET_MARGIN=3\n\
+                        IPV6_SUBNET=fd10::/61\nIPV6_SUBNET_MARGIN=3\n";
     let cluster = Cluster::new(3);
     let [first, second, third] = &cluster.hosts[..] else { panic!("three hosts") };
     let told = start(first, NARROW);
@@ -41,10 +45,14 @@ fn a_pool_grows_under_running_pods() {
     let old = [Pod::add(first, "a"), Pod::add(second, "a")];
     let pingers = [Pinger::start(&old[0], old[1].v4()), Pinger::start(&old[1], old[0].v4())];
     let links: Vec<String> =
-        old.iter().map(|pod| pod.run("ip -o address; ip route").stdout).collect();
+        old.iter().map(|pod| pod.shell("ip -o address; ip route; ip -6 route").ok()).collect();
 
     tell(first, WIDE);
+    let foretold = Agent::run(first, "--dry-run", FILE_ALONE).ok();
+    let growth = "~ etcd key /humanz/v1/config: the pools grow to 10.244.0.0/21, fd10::/61";
+    assert!(foretold.lines().any(|line| line == growth), "{foretold}");
     told.reload();
+    untold.wait_log(&["set IPV6_SUBNET=fd10::/61 and IPV6_SUBNET_MARGIN=3"]);
     untold
         .wait_log(&["grew to 10.244.0.0/21", "set IP_SUBNET=10.244.0.0/21 and IP_SUBNET_MARGIN=3"]);
     let newcomer = start(third, NARROW);
@@ -52,9 +60,10 @@ fn a_pool_grows_under_running_pods() {
     newcomer.wait_log(&["grew to 10.244.0.0/21"]);
     let new = Pod::add(third, "a");
     for host in &cluster.hosts {
-        soon("two routes", || facts::routes(host).len() == 2);
+        soon("its routes", || facts::routes(host).len() == 4);
         soon("the pool in the firewall", || {
-            host.run("nft list table inet humanz").ok().contains("10.244.0.0/21")
+            let table = host.run("nft list table inet humanz").ok();
+            table.contains("10.244.0.0/21") && table.contains("fd10::/61")
         });
     }
     let pods = [&old[0], &old[1], &new];
@@ -68,11 +77,11 @@ fn a_pool_grows_under_running_pods() {
     told.wait_log(&["IP_SUBNET stays 10.244.0.0/21", "can only grow", "h3 (10.244.3.0/24)"]);
     untold.stop();
     let untold = start(second, NARROW);
-    assert_eq!(facts::routes(second).len(), 2, "{}", untold.log());
+    assert_eq!(facts::routes(second).len(), 4, "{}", untold.log());
     told.stop();
     let told = start(first, NARROW);
     all_reach(&places, &addresses(&places));
-    assert_eq!(facts::routes(first).len(), 2, "{}", told.log());
+    assert_eq!(facts::routes(first).len(), 4, "{}", told.log());
 
     // Who is told is no longer reminded.
     tell(second, WIDE);
@@ -80,7 +89,11 @@ fn a_pool_grows_under_running_pods() {
     untold.wait_log(&["no longer: the IPv4 pool of the network grew"]);
     pingers.into_iter().for_each(|pinger| pinger.report().assert_nothing_lost());
     for (pod, before) in old.iter().zip(links) {
-        assert_eq!(pod.run("ip -o address; ip route").stdout, before, "no pod is touched");
+        assert_eq!(
+            pod.shell("ip -o address; ip route; ip -6 route").ok(),
+            before,
+            "no pod is touched"
+        );
     }
     for (name, subnet) in [("h1", "10.244.5.0/24"), ("h2", "10.244.6.0/24")] {
         assert_eq!(lease(&cluster, name), subnet);
@@ -108,7 +121,12 @@ fn sees_who_asks(cluster: &Cluster, pods: [&Pod; 3]) {
 fn a_host_is_told_another_address_and_another_way_to_etcd() {
     let cluster = Cluster::new(2);
     let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
-    let agents = [start(host, ""), start(other, "")];
+    tell(other, "ETCD_HOST=192.0.2.98\n");
+    let agents = [start(host, ""), Agent::start(other, FILE_ALONE)];
+    agents[1].wait_log(&["etcd does not answer", "192.0.2.98"]);
+    tell(other, "");
+    agents[1].process.signal(Signal::SIGHUP);
+    agents[1].wait_ready();
     let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
     let pinger = Pinger::start(&far, near.v4());
     let subnet = lease(&cluster, "h1");

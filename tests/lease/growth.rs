@@ -43,11 +43,17 @@ fn one_host_widens_the_pool_and_the_others_go_on() {
         let trouble = second.since(mark).into_iter().any(|u| matches!(u, Update::Trouble(Some(_))));
         assert!(!trouble, "the narrow pool is none");
         assert_eq!(first.lease(), lease);
-        // Nobody makes it narrow again.
+        // Nobody makes it narrow again, and who starts may widen it as well.
         second.stop();
         let second = Host::up(&etcd, "h2");
         assert_eq!(second.subnet(), "10.244.2.0/24");
         assert!(config(&etcd).contains("10.244.0.0/15"));
+        let mut wider = start(&etcd, "h2");
+        wider.known = Some(second.stop());
+        wider.network.pools.v4 = Some(pool("10.244.0.0/14", 10));
+        let second = Host::launch(wider);
+        assert_eq!(second.subnet(), "10.244.2.0/24");
+        assert!(config(&etcd).contains("10.244.0.0/14"));
     });
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::agent::origin;
 use crate::agent::wake::Look;
+use crate::agent::{host, origin};
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
@@ -83,8 +83,13 @@ impl Agent {
     fn address_inside(&self, pool: &Pool) -> Option<IpAddr> {
         let present = self.settings.pools;
         let ours = |address: IpAddr| present.iter().any(|p| p.network().contains(address));
-        let addresses = self.state.facts.as_ref().map(|facts| &facts.all_addresses)?;
-        let inside = |address: &&IpAddr| pool.network().contains(**address) && !ours(**address);
-        addresses.iter().find(inside).copied()
+        let inside = |address: &IpAddr| pool.network().contains(*address) && !ours(*address);
+        match &self.state.facts {
+            Some(facts) => facts.all_addresses.iter().copied().find(inside),
+            None => {
+                let facts = host::observe(&self.world.rtnl, &self.settings, None).ok()?;
+                facts.all_addresses.into_iter().find(inside)
+            }
+        }
     }
 }

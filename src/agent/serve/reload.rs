@@ -42,12 +42,12 @@ impl Agent {
         let running = Side { texts: &self.texts, settings: &self.settings, name: &self.name };
         let wanted = Side { texts: &told.texts, settings: &told.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
+        refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
         let mut settings = origin::read(&texts)?;
         preflight::check(&settings)?;
         if let Some(found) = found {
             settings.pools = growth::followed(&settings.pools, found);
         }
-        refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
         changes.iter().for_each(|change| log::info!("reload: {change}"));
         if changes.is_empty() {
             log::info!("reload: no setting changes");
