@@ -45,7 +45,8 @@ pub struct Add {
     pub attachment: Attachment,
     /// Where.
     pub netns: Netns,
-    /// The network; for [`Role::Network`] it has at least one range set, or addresses are wished for.
+    /// The network; for [`Role::Network`] it has at least one range set, or addresses are wished
+    /// for, or it has a `prevResult` and none of that.
     pub conf: NetConf,
     /// `CNI_ARGS`.
     pub args: CniArgs,
@@ -98,7 +99,8 @@ impl Request {
     ///
     /// # Errors
     /// [`Refused`]: those of [`NetConf::parse`]; code 7 with every fault of the configuration, no
-    /// range to take addresses from and none wished for (ADD), no `prevResult` (CHECK), or no list of valid
+    /// range to take addresses from and none wished for, or what only the first plugin of a chain
+    /// does behind another one (ADD), no `prevResult` (CHECK), or no list of valid
     /// attachments (GC); code 2 if all that is wrong is something humanz does not have; code 4
     /// for `CNI_ARGS`. DEL is refused for version and name alone.
     pub fn parse(role: Role, environment: Environment, stdin: &[u8]) -> Result<Request, Refused> {
@@ -145,13 +147,33 @@ fn add(
     args: CniArgs,
 ) -> Result<Request, CniError> {
     let wishes = wishes(&conf, &args);
-    if role == Role::Network && conf.ranges.is_empty() && wishes.ips.is_empty() {
+    let is_chained = role == Role::Network && conf.prev_result.is_some();
+    if is_chained {
+        refuse_what_the_first_plugin_does(&conf)?;
+    } else if role == Role::Network && conf.ranges.is_empty() && wishes.ips.is_empty() {
         return Err(CniError::config(
             "the configuration has no address to give, and none was asked for: set subnet (as in \
              \"10.244.1.0/24\") or ranges",
         ));
     }
     Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, wishes })))
+}
+
+/// Behind another plugin, who has made the interface, nothing of what makes one is looked at: left
+/// out in silence it would be missed.
+fn refuse_what_the_first_plugin_does(conf: &NetConf) -> Result<(), CniError> {
+    let keys = [
+        ("subnet or ranges", !conf.ranges.is_empty()),
+        ("routes", !conf.routes.is_empty()),
+        ("ipMasq", conf.ip_masq),
+        ("portIsolation", conf.port_isolation),
+        ("macspoofchk", conf.mac_spoof_check),
+    ];
+    let Some((key, _)) = keys.into_iter().find(|(_, given)| *given) else { return Ok(()) };
+    Err(CniError::config(format!(
+        "{key} and prevResult: this is for the plugin that makes the interface, and another one has; \
+         put humanz first in the chain, or leave it out"
+    )))
 }
 
 fn check(

@@ -35,6 +35,11 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// There was no earlier plugin.
+    pub(super) fn is_empty(&self) -> bool {
+        self.go_seed.is_none() && self.host_local.is_none()
+    }
+
     /// The places where the Go seed and host-local keep the store of `network` by default.
     pub fn usual(network: &str) -> Sources {
         Sources {

@@ -49,6 +49,11 @@ impl Store {
         self.layout.dir()
     }
 
+    /// There is no folder, and nothing to take over into one: nothing is reserved.
+    pub fn is_nowhere(&self) -> bool {
+        self.sources.is_empty() && !self.dir().exists()
+    }
+
     /// Takes the lock, waiting at most `wait`; makes the folder if it is missing. The first time in
     /// a boot, entries of another boot go, and what an earlier plugin left is taken over.
     ///

@@ -3,6 +3,7 @@
 //! ADD makes what [`Attachment`] says; CHECK compares it with what is there, and all is well if
 //! [`differences`] gives nothing.
 
+mod asked;
 mod differences;
 mod identity;
 
@@ -10,15 +11,14 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+pub use asked::{Asked, FoundAsked};
 pub use differences::{Difference, Found, differences};
 pub use identity::{Identity, is_of_network};
 
-use super::bandwidth::Queues;
 use crate::cni;
-use crate::cni::{Sysctl, Tuning, Version};
+use crate::cni::Version;
 use crate::linux::link::Port;
 use crate::linux::route::{self, Route};
-use crate::linux::tuning::Tune;
 use crate::net::{Family, IfName, Mac, subnet};
 
 /// RT_SCOPE_UNIVERSE and RT_SCOPE_LINK of linux/rtnetlink.h.
@@ -53,12 +53,8 @@ pub struct Attachment {
     pub routes: Vec<Route>,
     /// Those of which the pod gets none that it has already.
     pub defaults: Vec<Route>,
-    /// What holds it to its bandwidth.
-    pub queues: Queues,
-    /// How the pod's end is set beside that.
-    pub tune: Tune,
-    /// Settings of the pod's namespace: path below /proc/sys, value.
-    pub sysctls: Vec<(String, String)>,
+    /// What it shall be beyond that.
+    pub asked: Asked,
 }
 
 /// The pod's routes, as the result tells them.
@@ -123,22 +119,6 @@ pub fn kernel_route(route: &cni::Route, assigned: &[Assigned]) -> Route {
         advmss: route.advmss,
         onlink: false,
     }
-}
-
-/// What `tuning` asks for of a link that is made with the right MAC and MTU.
-pub fn tune(tuning: &Tuning) -> Tune {
-    Tune {
-        mac: None,
-        mtu: None,
-        promisc: tuning.promisc.then_some(true),
-        all_multicast: tuning.all_multicast,
-        tx_queue_len: tuning.tx_queue_len,
-    }
-}
-
-/// `sysctls` for the interface `ifname`: path below /proc/sys, value.
-pub fn settings(sysctls: &[Sysctl], ifname: &IfName) -> Vec<(String, String)> {
-    sysctls.iter().map(|sysctl| (sysctl.key.path(ifname), sysctl.value.clone())).collect()
 }
 
 /// `routes` as the kernel takes them: those to one destination, in one table, with one metric, are

@@ -17,10 +17,7 @@ use crate::linux::link::{self, Link, Which};
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
-use crate::plan::bandwidth::queues;
-use crate::plan::pod::{
-    Assigned, Attachment, Identity, Routes, kernel_route, routes, settings, tune,
-};
+use crate::plan::pod::{Asked, Assigned, Attachment, Identity, Routes, kernel_route, routes};
 
 /// The pod's interface, third in every result.
 const POD_INTERFACE: usize = 2;
@@ -43,7 +40,7 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
         flows::forgotten_during(&addresses, || attach::attach(&plan.site, &plan.wanted))?;
     plan.told.defaults.retain(|route| !attached.left_out.contains(&route.dst));
     done.hold(attached);
-    done.hold(sysctls::write(&ground.netns, &plan.wanted.sysctls)?);
+    done.hold(sysctls::write(&ground.netns, &plan.wanted.asked.settings)?);
     let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));
     let result = plan.result(add).to_json(add.conf.version)?;
@@ -111,9 +108,7 @@ impl<'a> Plan<'a> {
             addresses: assigned.iter().map(|assigned| assigned.address).collect(),
             routes: told.configured.iter().map(route).collect(),
             defaults: told.defaults.iter().map(route).collect(),
-            queues: queues(&conf.bandwidth, mtu),
-            tune: tune(&conf.tuning),
-            sysctls: settings(&conf.tuning.sysctls, &add.attachment.ifname),
+            asked: Asked::of(&conf.bandwidth, &conf.tuning, &add.attachment.ifname, mtu),
         };
         let site = Site {
             rtnl: ground.rtnl,

@@ -145,7 +145,7 @@ fn veth(site: &Site<'_>, wanted: &Attachment) -> [Message; 3] {
 
 /// Something must be done to the host's end while it is still down.
 fn is_late(wanted: &Attachment) -> bool {
-    wanted.queues.host.is_some() || wanted.port.locked
+    wanted.asked.queues.host.is_some() || wanted.port.locked
 }
 
 /// Limits the host's end, ties the pod's MAC to it, and sets it up. On a link that is up already a
@@ -159,7 +159,7 @@ fn finish_late(site: &Site<'_>, wanted: &Attachment) -> Result<(), CniError> {
         let why = "macspoofchk: this kernel cannot lock a port of a bridge; it needs Linux 5.18";
         return Err(CniError::new(code::UNSUPPORTED_FIELD, why));
     }
-    let limit = wanted.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
+    let limit = wanted.asked.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
     let pin = wanted.port.locked.then(|| neighbour::pin(link.index, site.mac));
     let up = link::change(Which::Index(link.index), &Change { up: true, ..Change::default() });
     let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
@@ -241,8 +241,9 @@ fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
     let on_link = |way: &Route| Route { device: Some(index), ..*way };
     let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
     let routes = paths(&routes).into_iter().map(|ways| route::add_paths(&ways));
-    let limit = wanted.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
-    let tune = (wanted.tune != Tune::default()).then(|| tuning::set(index, &wanted.tune));
+    let limit = wanted.asked.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
+    let tune =
+        (wanted.asked.tune != Tune::default()).then(|| tuning::set(index, &wanted.asked.tune));
     addresses.chain(limit).chain(tune).chain([up]).chain(routes.flatten()).collect()
 }
 

@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
+use super::inside::Inside;
 use super::{bridge, claim, del, failure, identity, port};
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
-use crate::linux::sysctl;
-use crate::plan::bandwidth::queues;
 use crate::plan::pod::{
-    Assigned, Attachment, Found, Identity, differences, kernel_route, recalled, settings, tune,
+    Asked, Assigned, Attachment, Difference, Found, Identity, differences, kernel_route, recalled,
 };
 
 /// Compares what is there with what the configuration and `prevResult` say.
@@ -20,15 +19,31 @@ use crate::plan::pod::{
 pub fn check(check: &Check) -> Result<(), CniError> {
     let identity = identity(&check.conf.name, &check.attachment);
     let wanted = wanted(check, &identity)?;
-    let found = observe(check, &identity)?;
-    let differences = differences(&wanted, &check.conf.bridge, &found);
-    let Some(first) = differences.first() else { return Ok(()) };
+    let found = observe(check, &identity, &wanted)?;
+    outcome(&differences(&wanted, &check.conf.bridge, &found))
+}
+
+/// All is well if nothing differs.
+///
+/// # Errors
+/// Code 103: the first difference, and how many more there are.
+pub fn outcome(differences: &[Difference]) -> Result<(), CniError> {
+    let Some((first, rest)) = differences.split_first() else { return Ok(()) };
     let error = CniError::new(code::CHECK_FAILED, first.to_string());
-    if differences.len() == 1 {
+    if rest.is_empty() {
         return Err(error);
     }
-    let rest: Vec<String> = differences[1..].iter().map(ToString::to_string).collect();
+    let rest: Vec<String> = rest.iter().map(ToString::to_string).collect();
     Err(error.with_details(rest.join("; ")))
+}
+
+/// The pod's namespace.
+///
+/// # Errors
+/// Code 8: it is not there.
+pub fn netns(check: &Check) -> Result<NetNs, CniError> {
+    let netns = NetNs::open(Path::new(&check.netns.path));
+    netns.map_err(|error| CniError::netns(failure::chain(&error)))
 }
 
 /// The attachment that `prevResult` describes.
@@ -58,14 +73,12 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(route).collect(),
         defaults: Vec::new(),
-        tune: tune(&conf.tuning),
-        sysctls: settings(&conf.tuning.sysctls, ifname),
-        queues: queues(&check.conf.bandwidth, interface.mtu.unwrap_or(0)),
+        asked: Asked::of(&conf.bandwidth, &conf.tuning, ifname, interface.mtu.unwrap_or(0)),
     })
 }
 
 /// The attachment as it is.
-fn observe(check: &Check, identity: &Identity<'_>) -> Result<Found, CniError> {
+fn observe(check: &Check, identity: &Identity<'_>, wanted: &Attachment) -> Result<Found, CniError> {
     let failed = |error| failure::internal("look at the host's interfaces", &error);
     let rtnl = Rtnl::open().map_err(failed)?;
     let host = rtnl.link(&identity.host_ifname()).map_err(failed)?;
@@ -74,30 +87,16 @@ fn observe(check: &Check, identity: &Identity<'_>) -> Result<Found, CniError> {
         host: host.filter(|host| identity.owns(host.alias.as_deref())),
         ..Found::default()
     };
-    if let (Some(host), Some(_)) = (&found.host, check.conf.bandwidth.ingress) {
-        found.host_rate = rtnl.rate(host.index).map_err(failed)?;
-    }
-    let netns = NetNs::open(Path::new(&check.netns.path));
-    let netns = netns.map_err(|error| CniError::netns(failure::chain(&error)))?;
-    let what = format!("look into {}", check.netns.path);
-    let failed = |error| failure::internal(&what, &error);
-    let settings = settings(&check.conf.tuning.sysctls, &check.attachment.ifname);
-    let read = |(path, _): &(String, String)| Some((path.clone(), sysctl::read(path).ok()?));
-    let look = || (Rtnl::open(), settings.iter().filter_map(read).collect());
-    let entered = netns.run(look).map_err(|error| failure::internal(&what, &error))?;
-    let (pod, sysctls) = entered;
-    let pod = pod.map_err(failed)?;
-    found.sysctls = sysctls;
-    found.pod = pod.link(&check.attachment.ifname).map_err(failed)?;
-    if let Some(link) = &found.pod {
-        let addresses = pod.addresses(Some(link.index)).map_err(failed)?;
+    let netns = netns(check)?;
+    let pod = Inside::look(&netns, &check.netns.path, &check.attachment.ifname)?;
+    found.asked = pod.asked(&wanted.asked, &rtnl, found.host.as_ref())?;
+    if let Some(link) = &pod.link {
+        let failed = |error| failure::internal("look at the pod's addresses", &error);
+        let addresses = pod.rtnl.addresses(Some(link.index)).map_err(failed)?;
         found.addresses = addresses.into_iter().map(|found| found.address).collect();
-        found.routes = pod.all_routes().map_err(failed)?;
-        found.tune = pod.tune(link.index).map_err(failed)?;
-        if check.conf.bandwidth.egress.is_some() {
-            found.pod_rate = pod.rate(link.index).map_err(failed)?;
-        }
+        found.routes = pod.rtnl.all_routes().map_err(failed)?;
     }
+    found.pod = pod.link;
     let store = claim::store(&check.conf)?;
     if let Some(locked) = del::locked(&store)? {
         let entry = locked.entry(identity.container_id, identity.ifname);

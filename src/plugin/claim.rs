@@ -30,7 +30,9 @@ pub fn store(conf: &NetConf) -> Result<Store, CniError> {
     let network = conf.name.as_str();
     let boot_id = identity::boot_id();
     let boot_id = boot_id.map_err(|error| failure::internal("tell which boot this is", &error))?;
-    Ok(Store::open(&conf.data_dir, network, &boot_id, Sources::usual(network)))
+    // Without ranges the addresses are others', and so are their stores.
+    let sources = if conf.ranges.is_empty() { Sources::default() } else { Sources::usual(network) };
+    Ok(Store::open(&conf.data_dir, network, &boot_id, sources))
 }
 
 /// The network's range sets; none if addresses must be asked for.

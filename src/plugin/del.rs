@@ -88,6 +88,9 @@ fn release(store: &Store, del: &Del, reserved: &[IpAddr]) -> Result<Vec<IpAddr>,
 
 /// The store, locked; `None` if there is none and none can be made, so that nothing is reserved.
 pub fn locked(store: &Store) -> Result<Option<LockedStore<'_>>, CniError> {
+    if store.is_nowhere() {
+        return Ok(None);
+    }
     match store.lock(LOCK_WAIT) {
         Ok(locked) => Ok(Some(locked)),
         Err(StoreError::Io { .. }) if !store.dir().exists() => Ok(None),

@@ -4,6 +4,7 @@
 //! frame     environment, stdin ─▶ Request ─▶ verb ─▶ stdout, log file, exit code
 //! add       observe (bridge, namespace) ─▶ plan (addresses, plan::pod) ─▶ apply: each step is held
 //!           in `done`, and undone on failure
+//! chained   the same behind another plugin: what is asked for, on the interface that is there
 //! check     observe ─▶ plan::pod::differences: nothing may be left to do
 //! del, gc   remove what bears our mark, and go on after a failure
 //! ```
@@ -13,6 +14,7 @@
 mod add;
 mod attach;
 mod bridge;
+mod chained;
 mod check;
 mod claim;
 mod del;
@@ -21,6 +23,7 @@ mod failure;
 mod flows;
 mod frame;
 mod gc;
+mod inside;
 mod log;
 pub mod loopback;
 mod masquerade;
@@ -51,8 +54,12 @@ pub fn run(
 ) -> i32 {
     let streams = frame::Streams { stdin, stdout, stderr };
     frame::run(Role::Network, name, env, streams, |request, call| match request {
-        Request::Add(add) => add::add(add, call),
+        Request::Add(add) => match &add.conf.prev_result {
+            Some(previous) => chained::add(add, previous, call),
+            None => add::add(add, call),
+        },
         Request::Del(del) => del::del(del, call),
+        Request::Check(check) if chained::is_chained(check) => chained::check(check),
         Request::Check(check) => check::check(check),
         Request::Gc(gc) => gc::gc(gc, call),
         Request::Status(conf) => status::status(conf),

@@ -11,6 +11,7 @@ mod support;
 mod add;
 mod addresses;
 mod bandwidth;
+mod chain;
 mod check;
 mod del;
 mod faults;

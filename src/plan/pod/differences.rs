@@ -1,17 +1,13 @@
 //! Pure. What of a pod's attachment is not as it should be.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::Attachment;
+use super::{Attachment, FoundAsked};
 use crate::linux::link::Link;
-use crate::linux::qdisc::TokenBucket;
 use crate::linux::route::Route;
-use crate::linux::sysctl;
-use crate::linux::tuning::Tune;
 use crate::net::{IfName, Mac};
 
 /// A pod's attachment as it was found.
@@ -29,14 +25,8 @@ pub struct Found {
     pub routes: Vec<Route>,
     /// The addresses that are reserved for the attachment.
     pub reserved: Vec<IpAddr>,
-    /// What our queue holds the host's end to, bytes in a second; `None` also if nobody looked.
-    pub host_rate: Option<u64>,
-    /// What our queue holds the pod's end to.
-    pub pod_rate: Option<u64>,
-    /// How the pod's end is set.
-    pub tune: Tune,
-    /// Settings of the pod's namespace, as far as they are there: path below /proc/sys, value.
-    pub sysctls: BTreeMap<String, String>,
+    /// What it is beyond that.
+    pub asked: FoundAsked,
 }
 
 /// One thing that is not as it should be.
@@ -86,7 +76,10 @@ pub fn differences(wanted: &Attachment, bridge: &IfName, found: &Found) -> Vec<D
     of_bridge(bridge, found, &mut differences);
     of_host_end(wanted, bridge, found, &mut differences);
     of_pod_end(wanted, found, &mut differences);
-    differences.extend(wrong_settings(wanted, found));
+    if found.host.is_some() && found.pod.is_some() {
+        let asked = wanted.asked.differences(&found.asked, &wanted.host_ifname, &wanted.ifname);
+        differences.extend(asked);
+    }
     differences
 }
 
@@ -133,7 +126,6 @@ fn of_host_end(
         }
     }
     differences.extend(wrong_mac(HOST, host, wanted.host_mac));
-    differences.extend(wrong_rate(HOST, name(), wanted.queues.host, found.host_rate));
 }
 
 fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Difference>) {
@@ -152,8 +144,6 @@ fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Differen
         differences.push(Difference::NotPeers(name(), wanted.host_ifname.clone()));
     }
     differences.extend(wrong_mac(POD, pod, wanted.mac));
-    differences.extend(wrong_rate(POD, name(), wanted.queues.pod, found.pod_rate));
-    differences.extend(not_tuned(&name(), &wanted.tune, &found.tune));
     for address in &wanted.addresses {
         if !found.addresses.contains(address) {
             differences.push(Difference::NoAddress(name(), *address));
@@ -183,39 +173,6 @@ fn is_there(route: &Route, there: &Route, device: u32) -> bool {
 fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<Difference> {
     let wanted = wanted.filter(|wanted| link.mac != Some(*wanted))?;
     Some(Difference::WrongMac(place, link.name.clone(), wanted, link.mac))
-}
-
-fn not_tuned(link: &IfName, wanted: &Tune, found: &Tune) -> Vec<Difference> {
-    let flag = |word: &'static str, wanted: Option<bool>, found: Option<bool>| {
-        let wanted = wanted.filter(|_| wanted != found)?;
-        Some(format!("is{} {word}", if wanted { " not" } else { "" }))
-    };
-    let queue = wanted.tx_queue_len.filter(|_| wanted.tx_queue_len != found.tx_queue_len);
-    let texts = [
-        flag("promiscuous", wanted.promisc, found.promisc),
-        flag("open to all multicast", wanted.all_multicast, found.all_multicast),
-        queue.map(|length| format!("has no queue of {length} packets")),
-    ];
-    texts.into_iter().flatten().map(|text| Difference::NotTuned(link.clone(), text)).collect()
-}
-
-fn wrong_settings(wanted: &Attachment, found: &Found) -> Vec<Difference> {
-    let wrong = |(path, wanted): &(String, String)| {
-        let found = found.sysctls.get(path);
-        let same = found.is_some_and(|found| sysctl::is_same(found, wanted));
-        (!same).then(|| Difference::WrongSetting(path.clone(), wanted.clone(), found.cloned()))
-    };
-    wanted.sysctls.iter().filter_map(wrong).collect()
-}
-
-fn wrong_rate(
-    place: &'static str,
-    link: IfName,
-    wanted: Option<TokenBucket>,
-    found: Option<u64>,
-) -> Option<Difference> {
-    let wanted = wanted?.rate_bytes;
-    (found != Some(wanted)).then_some(Difference::WrongRate(place, link, wanted, found))
 }
 
 impl fmt::Display for Difference {

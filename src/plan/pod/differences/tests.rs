@@ -1,7 +1,7 @@
 use super::*;
 use crate::linux::link::Port;
 use crate::linux::route;
-use crate::plan::bandwidth::Queues;
+use crate::plan::pod::Asked;
 
 const PORT: Port = Port { hairpin: true, isolated: false, locked: false };
 
@@ -27,9 +27,7 @@ fn wanted() -> Attachment {
         addresses: vec!["10.1.2.3/24".parse().unwrap()],
         routes: vec![default_route(None)],
         defaults: Vec::new(),
-        queues: Queues::default(),
-        tune: Tune::default(),
-        sysctls: Vec::new(),
+        asked: Asked::default(),
     }
 }
 
@@ -61,10 +59,7 @@ fn found() -> Found {
         addresses: vec!["10.1.2.3/24".parse().unwrap(), "fe80::1/64".parse().unwrap()],
         routes: vec![default_route(Some(2))],
         reserved: vec!["10.1.2.3".parse().unwrap()],
-        host_rate: None,
-        pod_rate: None,
-        tune: Tune::default(),
-        sysctls: BTreeMap::new(),
+        asked: FoundAsked::default(),
     }
 }
 
@@ -136,55 +131,6 @@ fn each_thing_that_differs_is_named() {
         &["interface humanz0 is down on the host"],
     );
     check(|found| found.bridge.as_mut().unwrap().kind = None, &["interface humanz0 is no bridge"]);
-}
-
-#[test]
-fn a_limit_that_was_asked_for_is_compared() {
-    let bucket = TokenBucket { rate_bytes: 1000, burst_bytes: 1, limit_bytes: 1 };
-    let limited =
-        Attachment { queues: Queues { host: Some(bucket), pod: Some(bucket) }, ..wanted() };
-    let check = |host_rate, pod_rate, texts: &[&str]| {
-        let found = Found { host_rate, pod_rate, ..found() };
-        let differences = differences(&limited, &name("humanz0"), &found);
-        assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), texts);
-    };
-    check(Some(1000), Some(1000), &[]);
-    let host = "interface hz1 on the host is limited to nothing, not 1000 bytes a second";
-    let pod = "interface eth0 in the pod is limited to 999, not 1000 bytes a second";
-    check(None, Some(999), &[host, pod]);
-}
-
-#[test]
-fn what_was_tuned_is_compared() {
-    let asked = Tune {
-        promisc: Some(true),
-        all_multicast: Some(false),
-        tx_queue_len: Some(500),
-        ..Tune::default()
-    };
-    let key = || "net/ipv4/ip_local_port_range".to_owned();
-    let sysctls = vec![(key(), "1024 65535".to_owned())];
-    let tuned = Attachment { tune: asked, sysctls, ..wanted() };
-    let check = |tune, value: &str, texts: &[&str]| {
-        let sysctls = BTreeMap::from([(key(), value.to_owned())]);
-        let found = Found { tune, sysctls, ..found() };
-        let differences = differences(&tuned, &name("humanz0"), &found);
-        assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), texts);
-    };
-    check(Tune { mtu: Some(1500), ..asked }, "1024\t65535", &[]);
-    let other = Tune {
-        promisc: Some(false),
-        all_multicast: Some(true),
-        tx_queue_len: Some(1000),
-        ..Tune::default()
-    };
-    let texts = [
-        "interface eth0 in the pod is not promiscuous",
-        "interface eth0 in the pod is open to all multicast",
-        "interface eth0 in the pod has no queue of 500 packets",
-        "sysctl net/ipv4/ip_local_port_range in the pod is 1, not 1024 65535",
-    ];
-    check(other, "1", &texts);
 }
 
 #[test]

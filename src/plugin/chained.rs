@@ -1,0 +1,169 @@
+//! humanz behind another plugin of a chain: what is asked for is applied to the interface that the
+//! other one made, and its result is handed on with what has changed.
+//!
+//! A configuration with addresses to give makes the interface itself; one without any stands behind
+//! somebody. Nothing is reserved, and nothing is left for DEL or GC: limits and settings go with the
+//! interface and its namespace.
+
+use super::done::{Done, Guard};
+use super::frame::Call;
+use super::inside::Inside;
+use super::{check, failure, identity, netns, sysctls};
+use crate::cni::CniResult;
+use crate::cni::error::CniError;
+use crate::cni::request::{Add, Check};
+use crate::cni::result::Interface;
+use crate::linux::link::Link;
+use crate::linux::netlink::Message;
+use crate::linux::qdisc::{self, TokenBucket};
+use crate::linux::rtnl::Rtnl;
+use crate::linux::tuning::{self, Tune};
+use crate::net::IfName;
+use crate::plan::pod::{Asked, Difference};
+
+/// Applies what is asked for and prints `previous` with what has changed. Whatever fails, the
+/// interface is as it was.
+///
+/// # Errors
+/// Code 7: no interface to work on, or one whose host's end is needed and unknown. Codes 8, 999.
+pub fn add(add: &Add, previous: &CniResult, call: &mut Call<'_>) -> Result<(), CniError> {
+    let (conf, ifname) = (&add.conf, &add.attachment.ifname);
+    let host = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
+    let netns = netns::open(&add.netns)?;
+    let pod = Inside::look(&netns, &add.netns.path, ifname)?;
+    let link = interface(&pod, previous, ifname)?;
+    let mtu = conf.tuning.mtu.unwrap_or(link.mtu);
+    let asked = Asked::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
+    let tune = Tune { mac: add.wishes.mac, mtu: conf.tuning.mtu, ..asked.tune };
+    let host_end = host_end(&host, link, previous)?;
+    if asked.queues.host.is_some() && host_end.is_none() {
+        return Err(CniError::config(format!(
+            "ingressRate: {ifname} has no end on the host that could be limited: it is no veth of \
+             the plugin before"
+        )));
+    }
+    let mut done = Done::default();
+    done.hold(set(&pod.rtnl, link.index, &tune)?);
+    done.hold(limit(&host, host_end.as_ref(), asked.queues.host)?);
+    done.hold(limit(&pod.rtnl, Some(link), asked.queues.pod)?);
+    done.hold(sysctls::write(&netns, &asked.settings)?);
+    call.print(&changed(previous, ifname, &tune).to_json(conf.version)?)?;
+    done.keep();
+    Ok(())
+}
+
+/// Compares what is there with what was asked for. The rest is for the plugin that made it.
+///
+/// # Errors
+/// Code 103: the first difference, and how many more there are.
+pub fn check(check: &Check) -> Result<(), CniError> {
+    let (conf, ifname) = (&check.conf, &check.attachment.ifname);
+    let host = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
+    let netns = check::netns(check)?;
+    let pod = Inside::look(&netns, &check.netns.path, ifname)?;
+    let Some(link) = &pod.link else {
+        return check::outcome(&[Difference::NoLink("in the pod", ifname.clone())]);
+    };
+    let asked = Asked::of(&conf.bandwidth, &conf.tuning, ifname, link.mtu);
+    let host_end = host_end(&host, link, &check.prev_result)?;
+    let found = pod.asked(&asked, &host, host_end.as_ref())?;
+    let host_name = host_end.as_ref().map_or(ifname, |host_end| &host_end.name);
+    check::outcome(&asked.differences(&found, host_name, ifname))
+}
+
+/// The interface that `check` asks about was made by another plugin: the configuration has no
+/// addresses to give, and what ADD answered does not tell of a link of ours.
+pub fn is_chained(check: &Check) -> bool {
+    let own = identity(&check.conf.name, &check.attachment).host_ifname();
+    let told = check.prev_result.interfaces.iter();
+    check.conf.ranges.is_empty() && !told.into_iter().any(|link| link.name == own.as_str())
+}
+
+/// The interface to work on: the plugin before says that it made it, and it is there.
+fn interface<'a>(
+    pod: &'a Inside<'_>,
+    previous: &CniResult,
+    ifname: &IfName,
+) -> Result<&'a Link, CniError> {
+    if previous.container_interface(ifname.as_str()).is_none() {
+        return Err(CniError::config(format!(
+            "prevResult has no interface {ifname} in a container: humanz, without subnet or ranges, \
+             stands behind the plugin that makes the interface"
+        )));
+    }
+    pod.link
+        .as_ref()
+        .ok_or_else(|| CniError::internal(format!("interface {ifname} of prevResult is not there")))
+}
+
+/// The other end of the veth, if that is on the host by the word of the plugin that made it: numbers
+/// alone could mean a link of a third namespace.
+fn host_end(host: &Rtnl, link: &Link, previous: &CniResult) -> Result<Option<Link>, CniError> {
+    let peer = link.peer_index.filter(|_| link.kind.as_deref() == Some("veth"));
+    let Some(peer) = peer else { return Ok(None) };
+    let found = host.link_by_index(peer);
+    let found = found.map_err(|error| failure::internal("look at the host's end", &error))?;
+    let told = |name: &IfName| {
+        let mut links = previous.interfaces.iter().filter(|link| link.sandbox.is_none());
+        links.any(|link| link.name == name.as_str())
+    };
+    Ok(found.filter(|found| found.peer_index == Some(link.index) && told(&found.name)))
+}
+
+/// A change of a link that is undone when this is dropped.
+struct Changed<'a> {
+    rtnl: &'a Rtnl,
+    undo: Vec<Message>,
+}
+
+impl Guard for Changed<'_> {
+    fn keep(mut self: Box<Self>) {
+        self.undo.clear();
+    }
+}
+
+impl Drop for Changed<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.rtnl.apply(&self.undo) {
+            log::error!("undo: {error}");
+        }
+    }
+}
+
+/// Sets the link of that number; what it was before comes back on failure.
+fn set<'a>(rtnl: &'a Rtnl, index: u32, tune: &Tune) -> Result<Changed<'a>, CniError> {
+    if *tune == Tune::default() {
+        return Ok(Changed { rtnl, undo: Vec::new() });
+    }
+    let failed = |error| failure::internal("tune the pod's interface", &error);
+    let before = rtnl.tune(index).map_err(failed)?.before(tune);
+    let changed = Changed { rtnl, undo: vec![tuning::set(index, &before)] };
+    rtnl.apply(&[tuning::set(index, tune)]).map_err(failed)?;
+    Ok(changed)
+}
+
+/// Limits an end.
+fn limit<'a>(
+    rtnl: &'a Rtnl,
+    end: Option<&Link>,
+    queue: Option<TokenBucket>,
+) -> Result<Changed<'a>, CniError> {
+    let Some((end, queue)) = end.zip(queue) else {
+        return Ok(Changed { rtnl, undo: Vec::new() });
+    };
+    let changed = Changed { rtnl, undo: vec![qdisc::delete(end.index)] };
+    let failed = |error| failure::internal(&format!("limit {}", end.name), &error);
+    rtnl.apply(&[qdisc::replace(end.index, &queue)]).map_err(failed)?;
+    Ok(changed)
+}
+
+/// `previous` with the MAC and the MTU that the interface has now.
+fn changed(previous: &CniResult, ifname: &IfName, tune: &Tune) -> CniResult {
+    let mut result = previous.clone();
+    let own = |link: &&mut Interface| link.name == ifname.as_str() && link.sandbox.is_some();
+    if let Some(link) = result.interfaces.iter_mut().find(own) {
+        link.mac = tune.mac.map(|mac| mac.to_string()).or(link.mac.take());
+        link.mtu = tune.mtu.or(link.mtu);
+    }
+    result
+}

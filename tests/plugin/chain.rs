@@ -1,0 +1,261 @@
+//! humanz in a chain with other plugins: behind the one that makes the interface, and before others.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+use crate::support::cni::{Attachment, Network, PLUGINS};
+use crate::support::facts::veths;
+use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
+
+/// A host that has the reference plugins too.
+fn host() -> PluginHost {
+    let host = PluginHost::new();
+    host.shell(&format!("ln -s /usr/lib/cni/* {PLUGINS}/")).ok();
+    host
+}
+
+fn network(version: &str, plugins: Value) -> Network {
+    let plugins = plugins.as_array().unwrap().clone();
+    Network { name: "net".into(), version: version.into(), plugins }
+}
+
+/// The reference plugins' bridge, with addresses of host-local.
+fn bridge() -> Value {
+    json!({ "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false,
+        "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.1.2.0/24" }]],
+            "routes": [{ "dst": "0.0.0.0/0" }] } })
+}
+
+fn rate(host: &PluginHost, place: &str, link: &str) -> Option<u64> {
+    let shown = host.run(&format!("{place} tc -j qdisc show dev {link} root")).ok();
+    let queues: Value = serde_json::from_str(&shown).unwrap();
+    queues[0]["options"]["rate"].as_u64().map(|rate| rate * 8)
+}
+
+const IN_POD: &str = "ip netns exec c1";
+
+#[test]
+fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_interface_that_is_there() {
+    let host = host();
+    for version in ["0.3.1", "0.4.0", "1.0.0"] {
+        let ours = json!({ "type": "humanz", "capabilities": { "bandwidth": true, "mac": true },
+            "mtu": 1400, "txQLen": 500, "sysctl": { "net.core.somaxconn": "77" } });
+        let network = network(version, json!([bridge(), ours]));
+        host.netns("c1");
+        let limits = json!({ "ingressRate": 8_000_000, "egressRate": 16_000_000 });
+        let attachment = Attachment {
+            runtime: json!({ "bandwidth": limits, "mac": "02:00:00:00:00:07" }),
+            ..Attachment::new("c1")
+        };
+        let result = network.add(&host, &attachment).unwrap();
+        assert_eq!(result["cniVersion"], version);
+        let told = result["interfaces"].as_array().unwrap();
+        let names: Vec<&str> = told.iter().map(|link| link["name"].as_str().unwrap()).collect();
+        assert_eq!((names.len(), names[0], names[2]), (3, "cni0", "eth0"));
+        assert_eq!(told[2]["mac"], "02:00:00:00:00:07");
+        assert_eq!(told[2]["mtu"], if version < "1.0.0" { Value::Null } else { json!(1400) });
+        assert_eq!(result["ips"].as_array().unwrap().len(), 1);
+        assert_eq!(rate(&host, "", names[1]), Some(8_000_000));
+        assert_eq!(rate(&host, IN_POD, "eth0"), Some(16_000_000));
+        let link = &host.pod_ip("c1", "link show eth0")[0];
+        assert_eq!((&link["mtu"], &link["txqlen"]), (&json!(1400), &json!(500)));
+        assert_eq!(link["address"], "02:00:00:00:00:07");
+        host.run(&format!("{IN_POD} ping -n -c 1 -W 5 10.1.2.1")).ok();
+        if version > "0.3.1" {
+            network.check(&host, &attachment, &result).unwrap();
+            host.run(&format!("{IN_POD} tc qdisc del dev eth0 root")).ok();
+            let failure = network.check(&host, &attachment, &result).unwrap_err();
+            assert_eq!(failure.code, 103);
+            assert!(failure.ended.stdout.contains("is limited to nothing"), "{failure}");
+        }
+        network.del(&host, &attachment, &result).unwrap();
+        network.del(&host, &attachment, &Value::Null).unwrap();
+        host.run("ip netns del c1").ok();
+        assert_eq!(veths(&host), Vec::<String>::new(), "{version}");
+    }
+    assert!(!host.list("/run/humanz/ipam").contains(&"net".to_owned()), "nothing is reserved");
+    let foreign = host.list("/var/lib/cni/networks/net");
+    assert!(!foreign.contains(&"taken-over-by-humanz".to_owned()), "{foreign:?}");
+}
+
+#[test]
+fn before_other_plugins_humanz_is_a_main_plugin_like_any_other() {
+    let host = host();
+    let first = json!({ "type": "humanz", "bridge": "hz0", "subnet": "10.1.2.0/24" });
+    let network = network(
+        "1.0.0",
+        json!([
+            first,
+            { "type": "portmap", "capabilities": { "portMappings": true } },
+            { "type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 80_000,
+              "egressRate": 8_000_000, "egressBurst": 80_000 },
+            { "type": "tuning", "sysctl": { "net.core.somaxconn": "77" }, "mtu": 1400 },
+            { "type": "firewall" },
+        ]),
+    );
+    let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+    let attachment =
+        Attachment { runtime: json!({ "portMappings": ports }), ..Attachment::new("c1") };
+    host.netns("c1");
+    let result = network.add(&host, &attachment).unwrap();
+    assert_eq!(result["interfaces"][2]["name"], "eth0");
+    assert_eq!(host.ip("link show type ifb").as_array().unwrap().len(), 1, "the other plugin's");
+    host.run(&format!("{IN_POD} ping -n -c 1 -W 5 10.1.2.1")).ok();
+    // portmap 1.1.1 looks for rules of IPv6 that it did not make.
+    let mut others = network.clone();
+    others.plugins.retain(|plugin| plugin["type"] != "portmap");
+    others.check(&host, &attachment, &result).unwrap();
+    network.del(&host, &attachment, &result).unwrap();
+    host.assert_clean("after DEL");
+    assert_eq!(host.ip("link show type ifb"), json!([]));
+}
+
+#[test]
+fn between_two_plugins_humanz_hands_on_what_it_got() {
+    let host = host();
+    let ours = json!({ "type": "humanz", "ingressRate": 8_000_000 });
+    let tuning = json!({ "type": "tuning", "sysctl": { "net.core.somaxconn": "77" } });
+    let network = network("1.0.0", json!([bridge(), ours, tuning]));
+    host.netns("c1");
+    let attachment = Attachment::new("c1");
+    let result = network.add(&host, &attachment).unwrap();
+    network.check(&host, &attachment, &result).unwrap();
+    network.del(&host, &attachment, &result).unwrap();
+    assert_eq!(veths(&host), Vec::<String>::new());
+}
+
+/// What the plugin before answered: its bridge, its veth, and `eth0`.
+fn previous() -> Value {
+    json!({ "cniVersion": "1.1.0",
+        "interfaces": [{ "name": "cni0" }, { "name": "vhost" },
+            { "name": "eth0", "mac": "02:00:00:00:00:05", "sandbox": "/run/netns/c1" }],
+        "ips": [{ "address": "10.1.2.2/24", "interface": 2 }],
+        "routes": [{ "dst": "0.0.0.0/0", "gw": "10.1.2.1" }],
+        "dns": { "nameservers": ["10.1.2.1"] } })
+}
+
+/// A pod with a veth that somebody else made.
+fn plugged() -> PluginHost {
+    let host = host();
+    host.netns("c1");
+    let make = "ip link add vhost type veth peer name eth0 netns c1 && ip link set vhost up \
+        && ip -n c1 link set eth0 address 02:00:00:00:00:05 mtu 1450 up";
+    host.shell(make).ok();
+    host
+}
+
+/// `verb` of humanz behind another plugin.
+fn behind(verb: &str, keys: Value) -> Call {
+    let mut conf = conf("1.1.0", keys);
+    conf["prevResult"] = previous();
+    Call::new(verb, &conf, "c1")
+}
+
+#[test]
+fn without_wishes_the_result_goes_through_and_every_verb_succeeds() {
+    let host = plugged();
+    assert_eq!(behind("ADD", json!({})).run(&host).ok(), previous());
+    behind("CHECK", json!({})).run(&host).ok();
+    behind("DEL", json!({})).run(&host).ok();
+    let plain = conf("1.1.0", json!({}));
+    let without = |verb: &str| {
+        let call = Call::new(verb, &plain, "").with("CNI_CONTAINERID", "").with("CNI_NETNS", "");
+        call.with("CNI_IFNAME", "")
+    };
+    without("GC").key("cni.dev/valid-attachments", json!([])).run(&host).ok();
+    without("STATUS").run(&host).ok();
+    assert!(veths(&host).contains(&"vhost".to_owned()), "it is somebody else's");
+    assert_eq!(host.list(STORE), Vec::<String>::new());
+}
+
+#[test]
+fn what_only_the_first_plugin_does_is_refused_behind_it() {
+    let host = plugged();
+    for (keys, names) in [
+        (json!({ "subnet": "10.1.2.0/24" }), "subnet or ranges"),
+        (json!({ "routes": [{ "dst": "10.0.0.0/8" }] }), "routes"),
+        (json!({ "ipMasq": true }), "ipMasq"),
+        (json!({ "portIsolation": true }), "portIsolation"),
+        (json!({ "macspoofchk": true }), "macspoofchk"),
+    ] {
+        let answer = behind("ADD", keys).run(&host);
+        assert_eq!(answer.code(), 7);
+        assert!(answer.error().contains(names), "{}", answer.error());
+    }
+}
+
+#[test]
+fn an_interface_that_is_not_what_it_should_be_is_named() {
+    let host = plugged();
+    let limited = json!({ "ingressRate": 8000 });
+    let mut strange = previous();
+    strange["interfaces"][2]["name"] = json!("eth7");
+    let answer = behind("ADD", limited.clone()).key("prevResult", strange).run(&host);
+    assert_eq!(answer.code(), 7);
+    assert!(answer.error().contains("no interface eth0 in a container"), "{}", answer.error());
+    // A number alone does not make a link of the host the other end.
+    let mut untold = previous();
+    untold["interfaces"][1]["name"] = json!("other");
+    let answer = behind("ADD", limited.clone()).key("prevResult", untold).run(&host);
+    assert_eq!(answer.code(), 7);
+    assert!(answer.error().contains("ingressRate: eth0 has no end"), "{}", answer.error());
+    host.run("ip -n c1 link del eth0").ok();
+    let answer = behind("ADD", limited.clone()).run(&host);
+    assert!(answer.error().contains("eth0 of prevResult is not there"), "{}", answer.error());
+    let answer = behind("CHECK", limited).run(&host);
+    assert!(answer.error().contains("eth0 is missing in the pod"), "{}", answer.error());
+    host.run("ip -n c1 link add eth0 type bridge").ok();
+    behind("ADD", json!({ "egressRate": 8000 })).run(&host).ok();
+}
+
+#[test]
+fn after_any_failed_call_the_interface_is_as_it_was() {
+    let host = plugged();
+    let state = || {
+        let link = &host.pod_ip("c1", "link show eth0")[0];
+        let keys = ["mtu", "txqlen", "address", "flags"].map(|key| link[key].to_string());
+        let somaxconn = host.run(&format!("{IN_POD} cat /proc/sys/net/core/somaxconn")).ok();
+        (keys, somaxconn, rate(&host, "", "vhost"), rate(&host, IN_POD, "eth0"))
+    };
+    let before = state();
+    let keys = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000, "mtu": 1300,
+        "txQLen": 50, "promisc": true, "allmulti": true, "mac": "02:00:00:00:00:77",
+        "sysctl": { "net.core.somaxconn": "77" } });
+    let mut refused = 0;
+    for (calls, error) in [("sendto", "ENOBUFS"), ("setns", "EPERM"), ("write", "EIO")] {
+        for when in 1..40 {
+            let trace = format!(
+                "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:error={error}:when={when}"
+            );
+            let answer = behind("ADD", keys.clone()).under(&trace).run(&host);
+            let seen = host.read("/run/trace").expect("strace is needed: apt-get install strace");
+            if !answer.ended.succeeded() {
+                refused += 1;
+                assert_eq!(state(), before, "{error} of {calls} number {when}");
+            }
+            reset(&host);
+            if !seen.contains("INJECTED") {
+                break;
+            }
+        }
+    }
+    assert!(refused >= 7, "{refused}");
+    behind("ADD", keys.clone()).run(&host).ok();
+    let after = state();
+    assert_ne!(after, before);
+    behind("ADD", keys).run(&host).ok();
+    assert_eq!(state(), after, "once more");
+}
+
+/// The pod as [`plugged`] made it.
+fn reset(host: &PluginHost) {
+    for end in ["", "ip netns exec c1"] {
+        // Where there is no limit this fails.
+        let link = if end.is_empty() { "vhost" } else { "eth0" };
+        host.run(&format!("{end} tc qdisc del dev {link} root"));
+    }
+    let line = "\
+        ip -n c1 link set eth0 mtu 1450 txqueuelen 1000 promisc off allmulticast off \
+        address 02:00:00:00:00:05; ip netns exec c1 sysctl -q -w net.core.somaxconn=4096";
+    host.shell(line).ok();
+}
