@@ -9,6 +9,7 @@
     reason = "a bench stops at the first surprise and talks"
 )]
 
+mod asked;
 mod call;
 mod dataplane;
 mod fill;
@@ -38,8 +39,9 @@ use table::Table;
 type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
+    ("asked", "pods that ask for a host port and for limits", asked::measure),
     ("parallel", "ADD and DEL, eight at a time", parallel::measure),
     ("ipam", "with 250 and with 60,000 addresses taken", fill::measure),
     ("still", "STATUS, VERSION, the executable", still::measure),

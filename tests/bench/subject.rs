@@ -1,7 +1,6 @@
 //! Whom we measure: a host of their own each, with their plugins, a network and empty pods.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,8 @@ const REFERENCE: &str = "/usr/lib/cni";
 /// Every host's own: they know nothing of each other.
 const SUBNET: &str = "10.88.0.0/16";
 const SUBNET_V6: &str = "fd88::/64";
+/// The host port of pod 0.
+pub const FIRST_PORT: usize = 20_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
@@ -33,6 +34,8 @@ pub enum Offer {
     Plain,
     Masquerade,
     DualStack,
+    /// A host port of its own, and limits in both directions.
+    PortAndLimits,
 }
 
 pub struct Subject {
@@ -66,7 +69,9 @@ impl Subject {
         node.boot();
         ground.keep(&node);
         node.shell(&format!(
-            "ln -s {REFERENCE}/bridge {REFERENCE}/host-local {PLUGINS}
+            "for name in bridge host-local portmap bandwidth; do
+                 ln -s {REFERENCE}/$name {PLUGINS}
+             done
              ln -s {EXECUTABLE} {PLUGINS}/humanz
              echo 1 >/proc/sys/net/ipv4/ip_forward
              echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
@@ -113,6 +118,13 @@ impl Subject {
         Block { each: each.concat(), wall: start.elapsed() }
     }
 
+    /// What ADD gave a pod: its first address.
+    pub fn address(&self, pod: usize) -> String {
+        let result = self.pods[pod].result.lock().unwrap();
+        let address = result["ips"][0]["address"].as_str().expect("an address");
+        address.split('/').next().expect("text").to_owned()
+    }
+
     /// A verb that is about no pod, `times` times.
     pub fn ask(&self, verb: &str, version: &str, times: usize) -> Block {
         let network = self.network.with_version(version);
@@ -127,19 +139,26 @@ impl Subject {
         })
     }
 
-    /// In the node.
+    /// In the node: every plugin of the list, as libcni runs them.
     fn call(&self, verb: &str, pod: &Pod) -> Duration {
-        let (command, input) = self.invocation(verb, pod);
-        let (took, answer) = timed(command, &input);
-        if verb == "ADD" {
-            *pod.result.lock().unwrap() = serde_json::from_str(&answer).unwrap();
+        let mut result = pod.result.lock().unwrap();
+        let mut plugins: Vec<&Value> = self.network.plugins.iter().collect();
+        match verb {
+            "ADD" => *result = Value::Null,
+            "DEL" => plugins.reverse(),
+            _ => {}
         }
-        took
-    }
-
-    fn invocation(&self, verb: &str, pod: &Pod) -> (Command, String) {
-        let previous = if verb == "ADD" { Value::Null } else { pod.result.lock().unwrap().clone() };
-        self.network.invocation(verb, &self.network.plugins[0], Some(&pod.attachment), &previous)
+        let mut all = Duration::ZERO;
+        for plugin in plugins {
+            let attachment = Some(&pod.attachment);
+            let (command, input) = self.network.invocation(verb, plugin, attachment, &result);
+            let (took, answer) = timed(command, &input);
+            all += took;
+            if verb == "ADD" {
+                *result = serde_json::from_str(&answer).unwrap();
+            }
+        }
+        all
     }
 }
 
@@ -149,6 +168,17 @@ impl Pod {
         if offer == Offer::DualStack {
             // For the floor, which has no configuration.
             attachment.args += ";DUAL=1";
+        }
+        if offer == Offer::PortAndLimits {
+            attachment.runtime = json!({
+                "portMappings": [{
+                    "hostPort": FIRST_PORT + number, "containerPort": 80, "protocol": "tcp"
+                }],
+                "bandwidth": {
+                    "ingressRate": 100_000_000, "ingressBurst": 1_000_000,
+                    "egressRate": 100_000_000, "egressBurst": 1_000_000
+                },
+            });
         }
         Self { attachment, result: Mutex::default() }
     }
@@ -171,7 +201,18 @@ fn network(who: Who, offer: Offer) -> Network {
     if who != Who::Floor {
         conf["ipMasq"] = json!(offer == Offer::Masquerade);
     }
-    conf["cniVersion"] = json!("1.0.0");
-    conf["name"] = json!("bench");
-    Network::parse(&conf.to_string())
+    let capabilities = json!({"portMappings": true, "bandwidth": true});
+    let plugins = match who {
+        Who::Reference if offer == Offer::PortAndLimits => vec![
+            conf,
+            json!({"type": "portmap", "capabilities": capabilities}),
+            json!({"type": "bandwidth", "capabilities": capabilities}),
+        ],
+        _ => {
+            conf["capabilities"] = capabilities;
+            vec![conf]
+        }
+    };
+    let list = json!({"cniVersion": "1.0.0", "name": "bench", "plugins": plugins});
+    Network::parse(&list.to_string())
 }

@@ -1,0 +1,75 @@
+//! Pods that ask for a host port and for limits: what that costs, and whether they get it.
+
+use crate::ground::Ground;
+use crate::series::{Series, alternate, middle};
+use crate::subject::{Offer, Subject, Who};
+use crate::support::node::Place;
+use crate::table::{Row, Table};
+
+const PODS: usize = 40;
+const BLOCK: usize = 10;
+/// What [`Offer::PortAndLimits`] asks for, in Mbit/s.
+const LIMIT: f64 = 100.0;
+const TRANSFERS: usize = 5;
+
+pub fn measure(ground: &mut Ground, table: &mut Table) {
+    let plain = Subject::new(ground, Who::Humanz, Offer::Plain, PODS);
+    let reference = Subject::new(ground, Who::Reference, Offer::PortAndLimits, PODS);
+    let asking = Subject::new(ground, Who::Humanz, Offer::PortAndLimits, PODS);
+    let subjects = [plain, reference, asking];
+    for verb in ["ADD", "DEL"] {
+        let series = alternate(&subjects, PODS / BLOCK, |subject, block| {
+            subject.one_by_one(verb, block * BLOCK..(block + 1) * BLOCK)
+        });
+        cost(verb, &series, table);
+        if verb == "ADD" {
+            limits(&subjects[1], &subjects[2], table);
+        }
+    }
+}
+
+fn cost(verb: &str, series: &[Series], table: &mut Table) {
+    let [plain, reference, asking] = series else { return };
+    let above = asking.above(plain);
+    table.push(Row {
+        what: format!("{verb}, host port and limits"),
+        reference: reference.to_string(),
+        humanz: format!("{asking} (plain {:.2})", plain.median()),
+        target: format!("≤ plain {verb} + 1.5 ms"),
+        reached: format!("{above:+.2} ms"),
+        met: Some(above <= 1.5),
+        ..Row::default()
+    });
+}
+
+/// One TCP stream each way between a pod and its host, by turns.
+fn limits(reference: &Subject, humanz: &Subject, table: &mut Table) {
+    for (what, reverse) in [("toward a limited pod", ""), ("from a limited pod", "--reverse")] {
+        let [mut theirs, mut own] = [Vec::new(), Vec::new()];
+        for _ in 0..TRANSFERS {
+            theirs.push(transfer(reference, reverse));
+            own.push(transfer(humanz, reverse));
+        }
+        let (theirs, own) = (middle(theirs), middle(own));
+        table.push(Row {
+            what: format!("TCP {what}"),
+            reference: format!("{theirs:.1} Mbit/s"),
+            humanz: format!("{own:.1} Mbit/s"),
+            target: format!("{LIMIT} Mbit/s ± 10 %"),
+            reached: format!("{:+.1} %", (own / LIMIT - 1.0) * 100.0),
+            met: Some((own / LIMIT - 1.0).abs() <= 0.1),
+            ..Row::default()
+        });
+    }
+}
+
+/// Mbit/s that arrive in two seconds.
+fn transfer(subject: &Subject, reverse: &str) -> f64 {
+    let address = subject.address(0);
+    let server = subject.node.run("ip netns exec pod0 iperf3 --server --one-off --daemon");
+    server.ok();
+    let client = format!("iperf3 --json --time 2 --omit 1 {reverse} --client {address}");
+    let told = subject.node.until_ok(&client, crate::support::wait::SOON);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    told["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate") / 1e6
+}
