@@ -33,8 +33,8 @@
 //! 2. No address or subnet has two owners: every claim is an exclusive create (`link(2)` for an
 //!    address, one etcd transaction for a subnet).
 //! 3. Whole states are compared, never events applied; every plan is harmless when run twice.
-//! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft table
-//!    `humanz`); nothing without the mark is removed.
+//! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft tables
+//!    `humanz…`); nothing without the mark is removed.
 //! 5. Nothing is removed before the first complete snapshot of etcd.
 //! 6. A file whose first line says `//! Pure.` touches no clock, file, socket or environment.
 

@@ -100,6 +100,7 @@ settings! {
     "IP_MASQ" ip_masq "true" "masquerade pods that talk to addresses outside the pool"
     "NON_MASQ_CIDRS" non_masq_cidrs "" "further destinations that see the pod's own address"
     "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"
+    "FLOWTABLE" flowtable "false" "let packets of established connections pass by forward chains, where the kernel has flow tables: faster"
     "MANAGE_SYSCTL" manage_sysctl "true" "turn on forwarding in the kernel"
     "CNI_VERSION" cni_version "1.0.0" "cniVersion of the configuration: 0.3.1, 0.4.0, 1.0.0 or 1.1.0"
     "CNI_NAME" cni_name "humanz" "name of the network"

@@ -41,8 +41,9 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
         bridge = keep::bridge::keep(pass, &facts, report);
     }
     // Looking at every link is too much for every event of one.
-    let at_ports = bridge == Kept::New || look == Look::ALL;
-    let crowded = at_ports.then(|| keep::ports::keep(pass, report)).flatten();
+    if bridge == Kept::New || look == Look::ALL {
+        keep::ports::keep(pass, report);
+    }
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = look == Look::ALL;
     let firewall = |report: &mut Report| keep::firewall::keep(pass, &facts, report);
@@ -52,10 +53,7 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
     }
-    let surroundings = start.then(|| {
-        let found = keep::surroundings::look(pass, report);
-        found.into_iter().chain(crowded).collect()
-    });
+    let surroundings = start.then(|| keep::surroundings::look(pass, report));
     Some(Seen { facts, unreachable, obstacles, surroundings })
 }
 
@@ -63,6 +61,8 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
 fn further(pass: &Pass<'_>, now: &Facts) -> Look {
     let mut look = pass.look;
     if let Some(before) = pass.before {
+        // A link that went took itself out of the flow table.
+        look.firewall |= look.links && pass.settings.flowtable;
         look.firewall |= before.all_addresses != now.all_addresses;
         look.links |= before.own != now.own;
         look.files |= before.own != now.own;

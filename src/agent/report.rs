@@ -39,6 +39,25 @@ impl Report {
         self.carry_out(changes.iter().map(Describe::line).collect(), apply);
     }
 
+    /// As [`Report::apply_together`], for what the host may do without.
+    ///
+    /// # Errors
+    /// Those of `apply`, which are no failure of the pass.
+    pub fn attempt<E>(
+        &mut self,
+        changes: &[impl Describe],
+        apply: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let lines: Vec<Line> = changes.iter().map(Describe::line).collect();
+        if self.dry {
+            self.lines.extend(lines);
+            return Ok(());
+        }
+        apply()?;
+        Self::done(&lines);
+        Ok(())
+    }
+
     /// Carries out changes that `apply` makes one by one: an outcome for each, in their order, or
     /// the one reason why it cannot say. Of very many only the first are logged one by one at info.
     pub fn apply_each<E: Into<anyhow::Error>>(

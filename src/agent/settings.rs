@@ -37,6 +37,8 @@ pub struct Settings {
     pub non_masquerade: Vec<IpNetwork>,
     /// Let forwarded pod traffic through foreign rules.
     pub manage_forward: bool,
+    /// Packets of established connections take the kernel's shortcut.
+    pub flowtable: bool,
     /// Turn on forwarding.
     pub manage_sysctl: bool,
     /// The configuration for the runtimes.
@@ -201,6 +203,7 @@ impl Reader<'_> {
         let non_masquerade =
             self.value("NON_MASQ_CIDRS", |text| values::list(text, values::subnet));
         let manage_forward = self.value("MANAGE_FORWARD", values::boolean);
+        let flowtable = self.value("FLOWTABLE", values::boolean);
         let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
         let cni = self.cni();
         let state_dir = self.value("STATE_DIR", values::absolute);
@@ -217,6 +220,7 @@ impl Reader<'_> {
             masquerade: masquerade?,
             non_masquerade: non_masquerade?,
             manage_forward: manage_forward?,
+            flowtable: flowtable?,
             manage_sysctl: manage_sysctl?,
             cni: cni?,
             state_dir: state_dir?,

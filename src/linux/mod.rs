@@ -19,4 +19,3 @@ pub mod rtnl;
 pub mod sysctl;
 pub mod tuning;
 mod wire;
-pub mod xtables_lock;

@@ -14,7 +14,8 @@ use nix::errno::Errno;
 
 pub use found::{ChainPlace, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
 pub use ruleset::{
-    Base, Chain, ElementChange, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict,
+    Base, Chain, ElementChange, Flowtable, Hook, Match, Policy, Rule, Ruleset, Set, SetKind,
+    Verdict,
 };
 
 use super::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
@@ -88,7 +89,8 @@ impl Nft {
         });
         let chains = chains.collect();
         let sets = self.sets(table)?;
-        Ok(FoundTable { name: table.to_owned(), dormant, sets, chains })
+        let flowtables = self.flowtables(table)?;
+        Ok(FoundTable { name: table.to_owned(), dormant, sets, flowtables, chains })
     }
 
     fn chains(&self, table: &str) -> Result<Vec<(String, Option<Base>)>, NetlinkError> {
@@ -121,6 +123,13 @@ impl Nft {
             found.elements = found::ranges(set_kind, &keys.concat());
         }
         Ok(sets)
+    }
+
+    fn flowtables(&self, table: &str) -> Result<Vec<Flowtable>, NetlinkError> {
+        let request = get(table, kind::GET_FLOWTABLE, Attributes::new());
+        let found = self.socket.dump(&request, found::flowtable)?;
+        let ours = found.into_iter().filter(|(of, _)| of == table);
+        Ok(ours.map(|(_, flowtable)| flowtable).collect())
     }
 
     fn transact(&self, messages: Vec<Message>) -> Result<(), NetlinkError> {

@@ -1,6 +1,7 @@
 //! Pure. The host's own nftables table: what it must hold, and what differs.
 
 mod changes;
+pub mod flows;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -62,7 +63,7 @@ pub fn ruleset(spec: &FirewallSpec) -> Option<Ruleset> {
     }
     let sets = families.iter().flat_map(|family| sets(spec, *family)).collect();
     let comment = "written by humanz, which puts back what is changed by hand".to_owned();
-    Some(Ruleset { table: spec.table.clone(), comment, sets, chains })
+    Some(Ruleset { table: spec.table.clone(), comment, sets, flowtable: None, chains })
 }
 
 impl FirewallSpec {

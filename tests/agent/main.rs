@@ -8,6 +8,7 @@
 mod support;
 
 mod command_line;
+mod flows;
 mod keeping;
 mod leaving;
 mod others;

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::agent::host::Facts;
-use crate::agent::keep::{Pass, World};
+use crate::agent::keep::{Pass, World, flows};
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};
 use crate::linux::nft::SetKind;
-use crate::linux::sysctl;
 use crate::net::{Family, subnet};
 use crate::plan::firewall::{
     AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
@@ -20,12 +19,13 @@ use crate::plan::{Describe, Line};
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
     keep_table(pass, facts, report);
+    let mut obstacles: BTreeSet<String> = flows::keep(pass, facts, report).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.world.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
             report.failed(format!("look at forward chains: {error}"));
-            return BTreeSet::new();
+            return obstacles;
         }
     };
     let traffic = Traffic {
@@ -33,10 +33,9 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<Str
         uplink: facts.uplinks.first().cloned(),
         subnets: *pass.subnets,
         pools: pass.settings.pool_networks(),
-        bridged: bridged(),
     };
     let plan = forward::plan(&traffic, &found);
-    let mut obstacles: BTreeSet<String> = plan.obstacles.iter().map(ToString::to_string).collect();
+    obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
     match pass.settings.manage_forward {
         true => apply_edits(pass.world, &plan.edits, report),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
@@ -47,6 +46,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<Str
 /// Removes our table and our rules in the chains of others.
 pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
     report.apply(&Table, || world.nft.delete(AGENT_TABLE));
+    flows::remove(world, report);
     leave_foreign(world, settings, report);
 }
 
@@ -112,16 +112,6 @@ fn spec(pass: &Pass<'_>, facts: &Facts) -> FirewallSpec {
         masquerade: settings.masquerade,
         accept_forward: settings.manage_forward,
     }
-}
-
-/// The families whose packets from pod to pod on one bridge are shown to firewalls.
-fn bridged() -> Vec<Family> {
-    let key = |family: &Family| match family {
-        Family::V4 => "net/bridge/bridge-nf-call-iptables",
-        Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
-    };
-    let on = |family: &Family| sysctl::read(key(family)).is_ok_and(|value| value == "1");
-    Family::BOTH.into_iter().filter(on).collect()
 }
 
 fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {

@@ -51,6 +51,7 @@ impl List {
             Match::OutputNot(name) => {
                 self.meta(n::OUTPUT_NAME).compare(n::NOT_EQUAL, &padded(name))
             }
+            Match::Established => self.established(),
         }
     }
 
@@ -105,6 +106,15 @@ impl List {
         self.then("meta", load)
     }
 
+    /// The state is one bit of several.
+    fn established(self) -> List {
+        let load = Attributes::new()
+            .be32(n::CONNECTION_REGISTER, n::REGISTER_1)
+            .be32(n::CONNECTION_KEY, n::CONNECTION_STATE);
+        let list = self.then("ct", load).mask(&n::ESTABLISHED.to_ne_bytes());
+        list.compare(n::NOT_EQUAL, &[0; 4])
+    }
+
     fn compare(self, operation: u32, data: &[u8]) -> List {
         let compare = Attributes::new()
             .be32(n::COMPARE_REGISTER, n::REGISTER_1)
@@ -139,6 +149,9 @@ impl List {
                     .be32(n::IMMEDIATE_REGISTER, n::REGISTER_VERDICT)
                     .nest(n::IMMEDIATE_DATA, data);
                 self.then("immediate", immediate)
+            }
+            Verdict::Offload(flowtable) => {
+                self.then("flow_offload", Attributes::new().text(n::OFFLOAD_TABLE, flowtable))
             }
         }
     }

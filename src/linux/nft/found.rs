@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use neli::types::Buffer;
 
-use super::numbers::{chain, expression as list, family, rule, set, table};
-use super::ruleset::{Base, Hook, Policy, SetKind};
+use super::numbers::{chain, expression as list, family, flowtable, rule, set, table};
+use super::ruleset::{Base, Flowtable, Hook, Policy, SetKind};
 use super::userdata;
 use crate::linux::netlink::{AttributeList, NetlinkError, Reply};
 use crate::linux::wire;
@@ -22,6 +22,8 @@ pub struct FoundTable {
     pub dormant: bool,
     /// Its sets.
     pub sets: Vec<FoundSet>,
+    /// Its flow tables, which are compared whole.
+    pub flowtables: Vec<Flowtable>,
     /// Its chains.
     pub chains: Vec<FoundChain>,
 }
@@ -178,6 +180,19 @@ pub fn set(reply: &Reply<'_>) -> Result<Option<FoundSet>, NetlinkError> {
         _ => None,
     };
     Ok(Some(FoundSet { name, holds: family.zip(kind), elements: BTreeSet::new() }))
+}
+
+/// A flow table, and the table that it is in. A device that went is no longer in it.
+pub fn flowtable(reply: &Reply<'_>) -> Result<Option<(String, Flowtable)>, NetlinkError> {
+    let (_, attributes) = parts(reply)?;
+    let named = attributes.text(flowtable::TABLE).zip(attributes.text(flowtable::NAME));
+    let Some((table, name)) = named else { return Ok(None) };
+    let hook = attributes.nested(flowtable::HOOK)?;
+    let list = hook.map(|hook| hook.nested(flowtable::DEVICES)).transpose()?.flatten();
+    let text =
+        |(_, name): (u16, &[u8])| String::from_utf8_lossy(name).trim_end_matches('\0').parse().ok();
+    let devices = list.iter().flat_map(|list| list.iter()).filter_map(text).collect();
+    Ok(Some((table, Flowtable { name, devices })))
 }
 
 /// The keys in one piece of a set's list, and whether each is the end of a range.

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use neli::consts::nl::NlmF;
 
 use super::expression;
-use super::numbers::{chain, expression as list, family, message, rule, set, table};
-use super::ruleset::{Base, Chain, ElementChange, Policy, Rule, Ruleset, Set, SetKind};
+use super::numbers::{chain, expression as list, family, flowtable, message, rule, set, table};
+use super::ruleset::{Base, Chain, ElementChange, Flowtable, Policy, Rule, Ruleset, Set, SetKind};
 use super::userdata;
 use crate::linux::netlink::{Attributes, Message};
 use crate::linux::wire::octets;
-use crate::net::{AddressRange, Family, subnet};
+use crate::net::{AddressRange, Family, IfName, subnet};
 
 /// Elements in one message. An element takes at most 36 bytes (IPv6 and flags), and the list that
 /// holds them is an attribute, so shorter than 64 KiB.
@@ -42,6 +42,7 @@ pub fn replace(ruleset: &Ruleset) -> Vec<Message> {
         let elements = Elements { table: &ruleset.table, set, ranges: &set.elements };
         messages.extend(elements.add());
     }
+    messages.extend(ruleset.flowtable.iter().map(|wanted| add_flowtable(&ruleset.table, wanted)));
     for chain in &ruleset.chains {
         messages.push(add_chain(&ruleset.table, chain));
         messages.extend(chain.rules.iter().map(|rule| add_rule(&ruleset.table, chain, rule)));
@@ -183,6 +184,20 @@ fn add_chain(table: &str, wanted: &Chain) -> Message {
         .text(chain::TYPE, kind);
     let what = format!("add chain {} to table inet {table}", wanted.name);
     inet(what, message::NEW_CHAIN, NlmF::CREATE, attributes)
+}
+
+fn add_flowtable(table: &str, wanted: &Flowtable) -> Message {
+    let add = |list: Attributes, device: &IfName| list.text(flowtable::DEVICE, device.as_str());
+    let hook = Attributes::new()
+        .be32(flowtable::HOOK_NUMBER, flowtable::INGRESS)
+        .be32(flowtable::HOOK_PRIORITY, 0)
+        .nest(flowtable::DEVICES, wanted.devices.iter().fold(Attributes::new(), add));
+    let attributes = Attributes::new()
+        .text(flowtable::TABLE, table)
+        .text(flowtable::NAME, &wanted.name)
+        .nest(flowtable::HOOK, hook);
+    let what = format!("add flow table {} to table inet {table}", wanted.name);
+    inet(what, message::NEW_FLOWTABLE, NlmF::CREATE, attributes)
 }
 
 fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {

@@ -22,6 +22,8 @@ pub mod message {
     pub const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
     pub const GET_ELEMENT: u16 = SUBSYSTEM | 13;
     pub const DELETE_ELEMENT: u16 = SUBSYSTEM | 14;
+    pub const NEW_FLOWTABLE: u16 = SUBSYSTEM | 22;
+    pub const GET_FLOWTABLE: u16 = SUBSYSTEM | 23;
 }
 
 /// Attributes of a table.
@@ -76,6 +78,19 @@ pub mod set {
     pub const TYPE_IFNAME: u32 = 41;
 }
 
+/// Attributes of a flow table, of its hook, and of the list of devices that are hooked.
+pub mod flowtable {
+    pub const TABLE: u16 = 1;
+    pub const NAME: u16 = 2;
+    pub const HOOK: u16 = 3;
+    pub const HOOK_NUMBER: u16 = 1;
+    pub const HOOK_PRIORITY: u16 = 2;
+    pub const DEVICES: u16 = 3;
+    pub const DEVICE: u16 = 1;
+    /// NF_NETDEV_INGRESS of linux/netfilter.h.
+    pub const INGRESS: u32 = 0;
+}
+
 /// Attributes of expressions, and what they hold.
 pub mod expression {
     /// An element of a list, whatever the list.
@@ -104,6 +119,9 @@ pub mod expression {
     pub const PAYLOAD_LENGTH: u16 = 4;
     pub const META_REGISTER: u16 = 1;
     pub const META_KEY: u16 = 2;
+    pub const CONNECTION_REGISTER: u16 = 1;
+    pub const CONNECTION_KEY: u16 = 2;
+    pub const OFFLOAD_TABLE: u16 = 1;
     pub const COUNTER_BYTES: u16 = 1;
     pub const COUNTER_PACKETS: u16 = 2;
     pub const MASQUERADE_FLAGS: u16 = 1;
@@ -118,6 +136,9 @@ pub mod expression {
     pub const INPUT_NAME: u32 = 6;
     pub const OUTPUT_NAME: u32 = 7;
     pub const NF_PROTOCOL: u32 = 15;
+    /// NFT_CT_STATE, and the bit of `established`: both directions were seen.
+    pub const CONNECTION_STATE: u32 = 0;
+    pub const ESTABLISHED: u32 = 2;
     pub const REGISTER_VERDICT: u32 = 0;
     pub const REGISTER_1: u32 = 1;
     /// NF_NAT_RANGE_PROTO_RANDOM_FULLY of linux/netfilter/nf_nat.h.

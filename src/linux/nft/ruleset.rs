@@ -23,8 +23,19 @@ pub struct Ruleset {
     pub comment: String,
     /// The sets that the rules look into.
     pub sets: Vec<Set>,
+    /// The shortcut for packets of established connections, if there is to be one.
+    pub flowtable: Option<Flowtable>,
     /// Its chains, all of them base chains.
     pub chains: Vec<Chain>,
+}
+
+/// A table of connections whose packets go from device to device without being looked at again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flowtable {
+    /// Its name, unique in the table.
+    pub name: String,
+    /// Where packets are looked up as they come in; they must exist.
+    pub devices: BTreeSet<IfName>,
 }
 
 /// A named set of addresses.
@@ -129,6 +140,8 @@ pub enum Match {
     Output(IfName),
     /// It goes out by any other interface.
     OutputNot(IfName),
+    /// Packets of its connection were seen in both directions.
+    Established,
 }
 
 /// What a rule does.
@@ -138,6 +151,8 @@ pub enum Verdict {
     Accept,
     /// The packet leaves with the address of the interface it leaves by, and a random port.
     Masquerade,
+    /// Its connection goes into the flow table of this name; the packet goes on.
+    Offload(&'static str),
 }
 
 impl Rule {
@@ -174,16 +189,18 @@ impl fmt::Display for Match {
             Match::Input(name) => write!(f, "iifname \"{name}\""),
             Match::Output(name) => write!(f, "oifname \"{name}\""),
             Match::OutputNot(name) => write!(f, "oifname != \"{name}\""),
+            Match::Established => f.write_str("ct state established"),
         }
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verdict::Accept => "accept",
-            Verdict::Masquerade => "masquerade fully-random",
-        })
+        match self {
+            Verdict::Accept => f.write_str("accept"),
+            Verdict::Masquerade => f.write_str("masquerade fully-random"),
+            Verdict::Offload(flowtable) => write!(f, "flow add @{flowtable}"),
+        }
     }
 }
 

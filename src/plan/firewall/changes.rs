@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::linux::nft::{
-    Chain, ElementChange, FoundChain, FoundRule, FoundSet, FoundTable, Rule, Ruleset, Set, SetKind,
+    Chain, ElementChange, Flowtable, FoundChain, FoundRule, FoundSet, FoundTable, Rule, Ruleset,
+    Set, SetKind,
 };
 use crate::net::AddressRange;
 use crate::plan::{Describe, Line};
@@ -50,6 +51,8 @@ pub enum Difference {
     SetDiffers(String),
     /// The set holds too much or too little.
     Elements(ElementChange),
+    /// The flow tables are not the one that is wanted: as found and as wanted.
+    Flowtable(String, String),
 }
 
 /// What turns the table found into the one wanted.
@@ -105,6 +108,11 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<Difference> {
         let there = found.sets.iter().find(|there| there.name == set.name);
         differences.extend(set_difference(set, there));
     }
+    let flowtables: Vec<&Flowtable> = wanted.flowtable.iter().collect();
+    if !found.flowtables.iter().eq(flowtables.iter().copied()) {
+        let found = told(found.flowtables.iter());
+        differences.push(Difference::Flowtable(found, told(flowtables.into_iter())));
+    }
     for chain in &wanted.chains {
         let there = found.chains.iter().find(|there| there.name == chain.name);
         differences.extend(chain_differences(chain, there));
@@ -120,6 +128,16 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<Difference> {
         }
     }
     differences
+}
+
+/// `pods (br0 eth0)`; `none` for none.
+fn told<'a>(flowtables: impl Iterator<Item = &'a Flowtable>) -> String {
+    let text = |flowtable: &Flowtable| {
+        let devices: Vec<_> = flowtable.devices.iter().map(ToString::to_string).collect();
+        format!("{} ({})", flowtable.name, devices.join(" "))
+    };
+    let texts: Vec<_> = flowtables.map(text).collect();
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
 fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<Difference> {
@@ -211,6 +229,9 @@ impl fmt::Display for Difference {
             Difference::SetMissing(name) => write!(f, "set {name} missing"),
             Difference::SetForeign(name) => write!(f, "set {name} not ours"),
             Difference::SetDiffers(name) => write!(f, "set {name} is of another type"),
+            Difference::Flowtable(found, wanted) => {
+                write!(f, "flow table is {found} and not {wanted}")
+            }
             Difference::Elements(ElementChange { set, added, removed }) => {
                 write!(f, "set {}:{}{}", set.name, elements('+', added), elements('-', removed))
             }
@@ -261,6 +282,7 @@ mod tests {
                 set("cluster4", SetKind::Ranges, &["10.0.0.1"]),
                 set("nodes4", SetKind::Addresses, &["192.0.2.1", "192.0.2.2"]),
             ],
+            flowtable: None,
             chains: vec![Chain {
                 name: "forward".to_owned(),
                 base: base(),
@@ -283,7 +305,13 @@ mod tests {
             rules: (1..).zip(&chain.rules).map(|(handle, rule)| found(handle, rule)).collect(),
         });
         let (sets, chains) = (sets.collect(), chains.collect());
-        FoundTable { name: "humanz".to_owned(), dormant: false, sets, chains }
+        FoundTable {
+            name: "humanz".to_owned(),
+            dormant: false,
+            sets,
+            flowtables: Vec::new(),
+            chains,
+        }
     }
 
     fn found(handle: u64, rule: &Rule) -> FoundRule {
