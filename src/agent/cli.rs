@@ -30,7 +30,8 @@ macro_rules! settings {
   humanz-agent --etcd-host 192.0.2.1,192.0.2.2      serve this host
   humanz-agent --standalone --subnet 10.244.1.0/24  serve one host without etcd
   humanz-agent --etcd-host 192.0.2.1 --dry-run      print what would change
-  humanz-agent check-config                         report every fault of the settings")]
+  humanz-agent check-config                         report every fault of the settings
+  humanz-agent uninstall --dry-run                  print what would be taken off this host")]
         #[argh(error_code(0, "done, or stopped as asked"))]
         #[argh(error_code(1, "a failure while running; standard error says which"))]
         #[argh(error_code(2, "a setting is wrong; every fault is listed"))]
@@ -120,9 +121,30 @@ settings! {
 pub enum Command {
     /// Report every fault of the settings.
     CheckConfig(CheckConfig),
+    /// Take humanz off this host.
+    Uninstall(Uninstall),
 }
 
 /// report every fault of the settings, or print the effective ones; exit code 2 if there is one
 #[derive(FromArgs, Debug)]
 #[argh(subcommand, name = "check-config")]
 pub struct CheckConfig {}
+
+/// take off this host what humanz made: bridge, routes, firewall, changed sysctls, CNI configuration
+/// and plugin; stop the agent before
+#[derive(FromArgs, Clone, Debug)]
+#[argh(subcommand, name = "uninstall")]
+pub struct Uninstall {
+    /// remove the agent's state, the pods' addresses and the log, too
+    #[argh(switch)]
+    pub purge: bool,
+    /// give this host's subnet back: remove its keys from etcd
+    #[argh(switch)]
+    pub release: bool,
+    /// do it although pods are attached: they lose their network
+    #[argh(switch)]
+    pub force: bool,
+    /// print what would be removed; change nothing
+    #[argh(switch)]
+    pub dry_run: bool,
+}

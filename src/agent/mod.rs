@@ -4,6 +4,7 @@
 //! registry (etcd), the kernel's events, names, signals. What is wanted is computed anew from
 //! whole states at every pass, so a lost or doubled wake does no harm.
 
+mod changed;
 mod cleanup;
 pub mod cli;
 pub mod conf;
@@ -26,6 +27,7 @@ pub mod settings;
 mod signals;
 mod source;
 mod start;
+mod uninstall;
 mod values;
 mod wake;
 
@@ -63,6 +65,9 @@ fn run(arguments: &Arguments) -> Result<(), Exit> {
         return say(concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
     let mut origin = Origin::of(arguments);
+    if let Some(Command::Uninstall(options)) = &arguments.command {
+        return uninstall(origin, options);
+    }
     let told = origin.read().map_err(|faults| wrong(&faults))?;
     preflight::check(&told.settings).map_err(|faults| wrong(&faults))?;
     match &arguments.command {
@@ -70,7 +75,7 @@ fn run(arguments: &Arguments) -> Result<(), Exit> {
             told.remarks.iter().for_each(|remark| complain(remark));
             say(&effective(&told.texts))
         }
-        None => serve(origin, told, arguments),
+        Some(Command::Uninstall(_)) | None => serve(origin, told, arguments),
     }
 }
 
@@ -98,6 +103,21 @@ fn serve(origin: Origin, told: Told, arguments: &Arguments) -> Result<(), Exit> 
         return if lines.is_empty() { say("nothing would change") } else { say(&lines.join("\n")) };
     }
     start::serve(origin, told, arguments.once)
+}
+
+/// Takes humanz off this host. Which etcd there was matters only for a release.
+fn uninstall(mut origin: Origin, options: &cli::Uninstall) -> Result<(), Exit> {
+    if !options.release {
+        origin.fall_back("ETCD_HOST", "localhost");
+    }
+    let told = origin.read().map_err(|faults| wrong(&faults))?;
+    logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
+    let report = uninstall::run(&told.settings, options)?;
+    if !options.dry_run {
+        return Ok(());
+    }
+    let lines: Vec<String> = report.lines().iter().map(ToString::to_string).collect();
+    if lines.is_empty() { say("nothing would be removed") } else { say(&lines.join("\n")) }
 }
 
 /// Prints `text` and a line end.

@@ -31,6 +31,8 @@ pub struct Origin {
     environment: BTreeMap<&'static str, String>,
     /// The file that must be there: it was asked for, or it has been read once.
     file: Option<PathBuf>,
+    /// What holds where nothing is told.
+    fallback: BTreeMap<&'static str, String>,
 }
 
 /// All settings, checked.
@@ -55,7 +57,13 @@ impl Origin {
             options: arguments.given(),
             environment: set.collect(),
             file: arguments.env_file.as_ref().map(PathBuf::from),
+            fallback: BTreeMap::new(),
         }
+    }
+
+    /// What shall hold where nothing is told, instead of the default.
+    pub fn fall_back(&mut self, variable: &'static str, value: &str) {
+        self.fallback.insert(variable, value.to_owned());
     }
 
     /// Reads the file and puts all together.
@@ -97,7 +105,8 @@ impl Origin {
     fn texts(&self, file: &Assignments) -> Texts {
         let outside = |name: &str| {
             let set = self.environment.get(name).cloned();
-            set.or_else(|| file.get(name).map(|set| set.value.clone()))
+            let set = set.or_else(|| file.get(name).map(|set| set.value.clone()));
+            set.or_else(|| self.fallback.get(name).cloned())
         };
         let text = |name| settings::text(&self.options, &outside, name).trim().to_owned();
         VARIABLES.iter().map(|variable| (variable.name, text(variable.name))).collect()

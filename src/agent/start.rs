@@ -100,7 +100,7 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
 }
 
 /// Keeps a second agent from serving this host. Gone with the process, however it ends.
-fn lock(state_dir: &Path) -> Result<Flock<File>, Exit> {
+pub fn lock(state_dir: &Path) -> Result<Flock<File>, Exit> {
     let path = state_dir.join("lock");
     let file = File::options().write(true).create(true).truncate(false).open(&path);
     let file = file.with_context(|| format!("create {}", path.display()))?;

@@ -44,6 +44,12 @@ impl Store {
         Store { layout, boot_id: boot_id.to_owned(), sources }
     }
 
+    /// `dir` holds a store, or one that was being made.
+    pub fn is_at(dir: &Path) -> bool {
+        let layout = Layout::new(dir.to_owned());
+        layout.boot().is_file() || layout.lock().is_file()
+    }
+
     /// The folder of the network.
     pub fn dir(&self) -> &Path {
         self.layout.dir()

@@ -1,5 +1,6 @@
 //! Pure. What this host must write so that its subnets are its own.
 
+pub mod leave;
 pub mod python;
 pub mod refusal;
 #[cfg(test)]

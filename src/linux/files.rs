@@ -97,13 +97,18 @@ pub fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
+/// Where a new `path` is made before it takes its place; left there by a process that was killed.
+/// No ending that a runtime reads; one name for every try, so that a killed try leaves one file.
+pub fn unfinished(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    path.with_file_name(format!(".{name}.humanz-new"))
+}
+
 /// Has `make` make a new file beside `path`, then renames it to `path`.
 fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), FileError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(failed("create directory", directory))?;
-    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    // No ending that a runtime reads; one name for every try, so that a killed try leaves one file.
-    let new = directory.join(format!(".{name}.humanz-new"));
+    let new = unfinished(path);
     let made = fs::remove_file(&new).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(()),
         _ => Err(error),

@@ -78,6 +78,15 @@ impl Nft {
         }
     }
 
+    /// The names of all tables.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn tables(&self) -> Result<Vec<String>, NetlinkError> {
+        let request = get("*", kind::GET_TABLE, Attributes::new());
+        self.socket.dump(&request, found::table_name)
+    }
+
     fn observe_present(&self, table: &str) -> Result<FoundTable, NetlinkError> {
         let name = Attributes::new().text(table::NAME, table);
         let request = get(table, kind::GET_TABLE, name);

@@ -12,5 +12,6 @@ pub mod pod;
 pub mod ports;
 pub mod routes;
 pub mod surroundings;
+pub mod traces;
 
 pub use line::{Describe, Line, Sign};

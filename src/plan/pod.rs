@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 
 pub use asked::{Asked, FoundAsked};
 pub use differences::{Difference, Found, differences};
-pub use identity::{Identity, is_of_network};
+pub use identity::{Identity, MARK, is_of_network};
 
 use crate::cni;
 use crate::cni::Version;

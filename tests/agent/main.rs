@@ -14,6 +14,7 @@ mod leaving;
 mod others;
 mod reloading;
 mod starting;
+mod uninstall;
 
 use support::cluster::Alone;
 use support::{Agent, Node, Place};
@@ -33,7 +34,7 @@ fn standalone<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 /// Everything of the kernel and the disk that the agent could change.
 fn state(host: &Node) -> String {
     host.shell(
-        "ip -o link | sed 's/ qlen .*//'; ip -o address; ip route; ip -6 route; nft list ruleset; \
+        "ip -o link | sed 's/ qlen .*//'; ip -o address | sed 's/ tentative / /'; ip route; ip -6 route; nft list ruleset; \
          sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding; \
          find /opt /etc/cni /var/lib/humanz -printf '%p %T@ %i\\n' | sort",
     )

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::built::{package, package_in, root};
-use crate::machine::Machine;
+use crate::machine::{Machine, STANDALONE};
 use crate::support::cni::{Attachment, Network};
 use crate::support::pod::make_netns;
 use crate::support::{Pinger, Place, Pod};
@@ -121,4 +121,33 @@ fn a_removal_leaves_pods_connected_and_their_plugin_in_place() {
     install(&machine, &package("deb"));
     machine.ok("systemctl enable --now humanz-agent");
     machine.serves("");
+}
+
+/// What humanz may leave on a disk.
+const PLACES: &str = "/opt/cni/bin /etc/cni/net.d /var/lib/humanz /etc/humanz /run/humanz \
+     /var/log/humanz.log /etc/systemd/system/multi-user.target.wants /etc/logrotate.d/humanz";
+
+#[test]
+fn a_purge_takes_everything_but_not_from_under_pods() {
+    let machine = Machine::boot("purged");
+    install(&machine, &package("deb"));
+    let settings = "/etc/humanz/agent.env";
+    let mine = format!("{STANDALONE}BRIDGE_NAME=pods0\n");
+    machine.host.write(settings, &mine);
+    machine.ok("systemctl enable --now humanz-agent");
+    let (a, b) = (Pod::add(&machine.host, "a"), Pod::add(&machine.host, "b"));
+    let purged = machine.host.run("dpkg --purge humanz");
+    assert!(purged.succeeded() && purged.stderr.contains("2 pods are attached"), "{purged}");
+    let (ping, hint) = (Pinger::start(&a, b.v4()), "agent.env uninstall --purge");
+    assert!(purged.stderr.contains(hint), "{purged}");
+    ping.report().assert_nothing_lost();
+    a.delete();
+    b.delete();
+    install(&machine, &package("deb"));
+    machine.host.write(settings, &mine);
+    machine.ok("dpkg --purge humanz");
+    let left = machine.host.shell(&format!("find {PLACES} ! -type d 2>/dev/null || true")).ok();
+    assert_eq!(left, "");
+    let left = machine.host.shell("ip -o link; nft list tables; ls -d /var/lib/humanz /run/humanz");
+    assert!(!left.stdout.contains("pods0") && !left.stdout.contains("humanz"), "{left}");
 }

@@ -11,7 +11,7 @@ use crate::linux::files;
 use crate::plan::{Describe, Line};
 
 /// The copy's name in the plugin directory.
-const COPY: &str = "humanz-agent";
+pub const COPY: &str = "humanz-agent";
 
 /// The plugin that containerd runs for the loopback interface.
 const LOOPBACK: &str = "loopback";

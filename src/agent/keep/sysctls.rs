@@ -1,5 +1,6 @@
 //! Keeps forwarding on.
 
+use crate::agent::changed;
 use crate::agent::host::Facts;
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
@@ -10,6 +11,7 @@ use crate::plan::{Describe, Line};
 /// A sysctl that must change.
 struct Change {
     key: String,
+    before: String,
     value: String,
 }
 
@@ -28,10 +30,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
     for (key, value) in wanted(pass, facts) {
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
-            Ok(_) => {
-                let change = Change { key, value: value.to_owned() };
-                report.apply(&change, || sysctl::write(&change.key, &change.value));
-            }
+            Ok(before) => set(pass, Change { key, before, value: value.to_owned() }, report),
             Err(error) => report.failed(error),
         }
     }
@@ -49,6 +48,17 @@ pub fn allow_ipv6(link: &IfName) -> Result<(), sysctl::SysctlError> {
     }
 }
 
+/// Notes the change, then makes it. One that cannot be noted is made: the pods need it.
+fn set(pass: &Pass<'_>, change: Change, report: &mut Report) {
+    report.apply(&change, || {
+        let Change { key, before, value } = &change;
+        if let Err(error) = changed::note(&pass.settings.state_dir, key, before, value) {
+            log::warn!("{error:#}: an uninstallation will leave sysctl {key} as it is");
+        }
+        sysctl::write(key, value)
+    });
+}
+
 /// Makes room for every other host in the table of neighbours: with the kernel's limit of 1024, the
 /// hosts of a large segment push each other out, and packets are lost. Never makes it smaller.
 ///
@@ -62,10 +72,9 @@ fn keep_neighbours(pass: &Pass<'_>, report: &mut Report) {
         };
         for (limit, least) in [(3, 4 * hosts), (2, 2 * hosts), (1, hosts)] {
             let key = format!("net/{family}/neigh/default/gc_thresh{limit}");
-            let found = sysctl::read(&key).ok().and_then(|text| text.parse::<usize>().ok());
-            if found.is_some_and(|found| found < least) {
-                let change = Change { key, value: least.to_string() };
-                report.apply(&change, || sysctl::write(&change.key, &change.value));
+            let before = sysctl::read(&key).unwrap_or_default();
+            if before.parse::<usize>().is_ok_and(|found| found < least) {
+                set(pass, Change { key, before, value: least.to_string() }, report);
             }
         }
     }

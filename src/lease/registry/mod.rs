@@ -33,6 +33,7 @@ use super::identity::{Attributes, Identity, Lease, Network};
 use super::records::Roots;
 use super::saved::Saved;
 use super::snapshot::Snapshot;
+use super::transaction::Transaction;
 
 /// What the operator may change while the registry runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,12 +125,34 @@ pub fn spawn(start: Start, mut publish: impl FnMut(Update) + Send + 'static) -> 
 /// # Errors
 /// No member answers, or reading is not allowed; the text says which.
 pub fn read(settings: &EtcdSettings, roots: &Roots) -> Result<Snapshot, String> {
+    once(settings, roots, async |etcd| etcd.read().await)
+}
+
+/// Carries out one transaction; false if a condition did not hold. `what` is for errors.
+///
+/// # Errors
+/// No member answers (then it may have been carried out), or writing is not allowed.
+pub fn commit(
+    settings: &EtcdSettings,
+    roots: &Roots,
+    what: &str,
+    transaction: &Transaction,
+) -> Result<bool, String> {
+    once(settings, roots, async |etcd| Ok(etcd.commit(what, transaction).await?.is_some()))
+}
+
+/// Asks etcd something, without a connection that stays.
+fn once<T>(
+    settings: &EtcdSettings,
+    roots: &Roots,
+    ask: impl AsyncFnOnce(&client::Etcd) -> Result<T, error::EtcdError>,
+) -> Result<T, String> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("make an event loop: {error}"))?;
     let etcd = client::Etcd::new(settings.clone(), roots.clone());
-    let found = runtime.block_on(etcd.read()).map_err(|error| error.to_string());
+    let answer = runtime.block_on(ask(&etcd)).map_err(|error| error.to_string());
     runtime.shutdown_background();
-    found
+    answer
 }
 
 impl Handle {

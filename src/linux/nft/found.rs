@@ -126,6 +126,12 @@ pub fn parts(reply: &Reply<'_>) -> Result<(TableFamily, AttributeList), NetlinkE
     Ok((family.into(), attributes))
 }
 
+/// The name of a table of the family `inet`.
+pub fn table_name(reply: &Reply<'_>) -> Result<Option<String>, NetlinkError> {
+    let (family, attributes) = parts(reply)?;
+    Ok(attributes.text(table::NAME).filter(|_| family == TableFamily::Inet))
+}
+
 /// Whether the table is dormant.
 pub fn dormant(reply: &Reply<'_>) -> Result<bool, NetlinkError> {
     let (_, attributes) = parts(reply)?;

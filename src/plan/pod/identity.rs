@@ -17,7 +17,7 @@ pub struct Identity<'a> {
 }
 
 /// The first word of every alias, and the mark that a link is humanz's.
-const MARK: &str = "humanz";
+pub const MARK: &str = "humanz";
 
 /// The longest alias, in bytes: IFALIASZ of linux/if.h less its final zero.
 const ALIAS_BYTES: usize = 255;

@@ -1,0 +1,136 @@
+//! What humanz made on the disk.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::agent::changed;
+use crate::agent::keep::plugin::COPY;
+use crate::agent::report::Report;
+use crate::agent::settings::Settings;
+use crate::ipam::Store;
+use crate::linux::files;
+use crate::plan::{Describe, Line};
+
+/// What the agent keeps in its state directory, and the settings that the removal of a package puts
+/// there; other files are somebody else's.
+const STATE: [&str; 5] = ["state.json", changed::FILE, "machine-id", "agent.env", "lock"];
+
+/// So that no new pod is plugged in.
+pub fn configuration(settings: &Settings, report: &mut Report) {
+    file("CNI configuration", &settings.cni.config, report);
+}
+
+/// The copy of the executable that runtimes call, and every name that leads to it.
+pub fn plugin(settings: &Settings, report: &mut Report) {
+    let Some(directory) = settings.cni.plugin.parent() else { return };
+    let leads_to_copy =
+        |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target == Path::new(COPY));
+    for path in files_in(directory, report).iter().filter(|path| leads_to_copy(path)) {
+        file("link", path, report);
+    }
+    file("plugin", &directory.join(COPY), report);
+}
+
+/// The pods' addresses of every network.
+pub fn store(settings: &Settings, report: &mut Report) {
+    let directory = &settings.cni.ipam_dir;
+    for path in files_in(directory, report).iter().filter(|path| Store::is_at(path)) {
+        report.apply(&Gone("store of addresses", path), || {
+            fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
+        });
+    }
+    for directory in [Some(directory.as_path()), directory.parent()].into_iter().flatten() {
+        empty(directory, report);
+    }
+}
+
+/// The plugin's log, and what logrotate made of it.
+pub fn log(settings: &Settings, report: &mut Report) {
+    let Some(path) = &settings.cni.log_file else { return };
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for found in files_in(directory, report) {
+        let suffix = found.file_name().and_then(|found| found.to_str()?.strip_prefix(&name));
+        if suffix.is_some_and(|suffix| suffix.is_empty() || is_rotated(suffix)) {
+            file("log", &found, report);
+        }
+    }
+}
+
+/// What the agent knew.
+pub fn state(settings: &Settings, report: &mut Report) {
+    for name in STATE {
+        file("state", &settings.state_dir.join(name), report);
+    }
+    empty(&settings.state_dir, report);
+}
+
+/// `.1`, `.2.gz` …
+fn is_rotated(suffix: &str) -> bool {
+    let number = suffix.strip_prefix('.').map(|rest| rest.strip_suffix(".gz").unwrap_or(rest));
+    number.is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// Removes a file, and what an interrupted writing of it left.
+fn file(what: &'static str, path: &Path, report: &mut Report) {
+    for path in [path, &files::unfinished(path)] {
+        if path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+            report.apply(&Gone(what, path), || files::remove(path));
+        }
+    }
+}
+
+/// Removes a directory if nothing is in it.
+fn empty(directory: &Path, report: &mut Report) {
+    let is_empty = |directory| fs::read_dir(directory).is_ok_and(|mut all| all.next().is_none());
+    if is_empty(directory) {
+        report.apply(&Gone("directory", directory), || {
+            fs::remove_dir(directory).with_context(|| format!("remove {}", directory.display()))
+        });
+    }
+}
+
+/// What is in a directory, in the order of the names.
+fn files_in(directory: &Path, report: &mut Report) -> Vec<PathBuf> {
+    let list = || -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect()
+    };
+    match list() {
+        Ok(mut files) => {
+            files.sort();
+            files
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            report.failed(format!("look into {}: {error}", directory.display()));
+            Vec::new()
+        }
+    }
+}
+
+struct Gone<'a>(&'static str, &'a Path);
+
+impl Describe for Gone<'_> {
+    fn line(&self) -> Line {
+        Line::removed(format!("{} {}", self.0, self.1.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_logrotate_makes_of_the_log_goes_with_it() {
+        for (suffix, rotated) in
+            [(".1", true), (".12.gz", true), (".gz", false), (".old", false), ("-20260101", false)]
+        {
+            assert_eq!(is_rotated(suffix), rotated, "{suffix}");
+        }
+    }
+}

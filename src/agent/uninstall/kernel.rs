@@ -1,0 +1,96 @@
+//! What humanz made in the kernel.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use crate::agent::changed::{self, Changed};
+use crate::agent::keep::World;
+use crate::agent::report::Report;
+use crate::linux::link::{self, Link, Which};
+use crate::linux::netlink::NetlinkError;
+use crate::linux::sysctl;
+use crate::plan::{Describe, Line, traces};
+
+/// Who is plugged in.
+///
+/// # Errors
+/// The kernel's.
+pub fn attached(world: &World) -> anyhow::Result<Vec<String>> {
+    let links = world.rtnl.links(None)?;
+    Ok(traces::attached(&links).into_iter().map(str::to_owned).collect())
+}
+
+/// Removes pods' ends, bridges and tunnels.
+pub fn links(world: &World, report: &mut Report) {
+    match world.rtnl.links(None) {
+        Ok(found) => {
+            for link in traces::links(&found) {
+                report.apply(&Device(link), || remove(world, link));
+            }
+        }
+        Err(error) => report.failed(format!("look at links: {error}")),
+    }
+}
+
+/// The other end of a veth takes both away.
+fn remove(world: &World, link: &Link) -> Result<(), NetlinkError> {
+    let delete = link::delete(Which::Index(link.index)).tolerating(Errno::ENODEV);
+    world.rtnl.apply(&[delete])
+}
+
+/// Removes the tables of agent, networks and host ports.
+pub fn tables(world: &World, report: &mut Report) {
+    match world.nft.tables() {
+        Ok(found) => {
+            for name in found.into_iter().filter(|name| traces::is_table(name)) {
+                report.apply(&Table(&name), || world.nft.delete(&name));
+            }
+        }
+        Err(error) => report.failed(format!("look at nftables: {error}")),
+    }
+}
+
+/// Gives sysctls back that the agent changed and nobody else since.
+pub fn sysctls(state_dir: &Path, report: &mut Report) {
+    for (key, Changed { before, set }) in changed::sysctls(state_dir) {
+        let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);
+        // The record may have been written by anybody who may write there.
+        if ours && key.starts_with("net/") && !key.contains("..") {
+            let change = Sysctl { key: &key, before: &before };
+            report.apply(&change, || sysctl::write(&key, &before));
+        }
+    }
+}
+
+struct Device<'a>(&'a Link);
+
+impl Describe for Device<'_> {
+    fn line(&self) -> Line {
+        let Device(Link { kind, name, alias, .. }) = self;
+        let kind = kind.as_deref().unwrap_or("link");
+        match alias.as_deref().filter(|_| kind == "veth") {
+            Some(alias) => Line::removed(format!("{kind} {name} ({alias})")),
+            None => Line::removed(format!("{kind} {name}")),
+        }
+    }
+}
+
+struct Table<'a>(&'a str);
+
+impl Describe for Table<'_> {
+    fn line(&self) -> Line {
+        Line::removed(format!("nftables table inet {}", self.0))
+    }
+}
+
+struct Sysctl<'a> {
+    key: &'a str,
+    before: &'a str,
+}
+
+impl Describe for Sysctl<'_> {
+    fn line(&self) -> Line {
+        Line::changed(format!("sysctl {} = {}", self.key.replace('/', "."), self.before))
+    }
+}

@@ -1,0 +1,47 @@
+//! Gives this host's subnet back.
+
+use crate::agent::exit::{self, Exit};
+use crate::agent::keep::World;
+use crate::agent::report::Report;
+use crate::agent::settings::{Settings, Source};
+use crate::agent::start;
+use crate::lease::claim::leave;
+use crate::lease::registry;
+use crate::plan::{Describe, Line};
+
+/// How often the keys may change while they are removed.
+const TRIES: u32 = 5;
+
+/// Removes this host's keys from etcd, all at once.
+///
+/// # Errors
+/// There is no etcd, it cannot be reached, or the keys are another machine's.
+pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -> Result<(), Exit> {
+    let Source::Etcd { server, roots } = &settings.source else {
+        let why = "--release: this host's subnet is not leased (SUBNET_SOURCE=static)";
+        return Err(Exit::new(exit::SETTINGS, why));
+    };
+    let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
+    let own = start::this_host(&start::node_name(settings)?, world)?;
+    for _ in 0..TRIES {
+        let found = registry::read(server, roots).map_err(unreachable)?;
+        let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;
+        let transaction = leave::transaction(&found, &keys, roots);
+        let commit = || registry::commit(server, roots, "release the subnet", &transaction);
+        if dry || keys.is_empty() || commit().map_err(unreachable)? {
+            let lines: Vec<Key> = keys.iter().map(|key| Key(roots.key(key))).collect();
+            report.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
+            return Ok(());
+        }
+    }
+    Err(Exit::new(exit::TEMPORARY, "this host's keys keep changing: does an agent run?"))
+}
+
+/// A key of this host.
+struct Key(String);
+
+impl Describe for Key {
+    fn line(&self) -> Line {
+        Line::removed(format!("etcd key {}", self.0))
+    }
+}

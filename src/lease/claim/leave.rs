@@ -1,0 +1,134 @@
+//! Pure. What a host that leaves for good takes out of etcd.
+
+use crate::lease::identity::Identity;
+use crate::lease::records::{Key, NodeName, Roots};
+use crate::lease::snapshot::Snapshot;
+use crate::lease::transaction::Transaction;
+
+/// Keys with this host's name that are not this machine's.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOurs {
+    /// Another machine has the name.
+    #[error(
+        "host {host} is another machine (machine id {machine_id}): its keys stay in etcd; is \
+         NODE_NAME what this host was called?"
+    )]
+    Machine {
+        /// The name.
+        host: NodeName,
+        /// Whose it is.
+        machine_id: String,
+    },
+    /// A host without a record of its own is one of the Python agent.
+    #[error("host {host} is one of the Python agent: its key stays in etcd")]
+    Python {
+        /// The name.
+        host: NodeName,
+    },
+}
+
+/// The keys of this host in `found`: claims, subnet, record, sign of life; none if it has none.
+///
+/// # Errors
+/// [`NotOurs`].
+pub fn keys(found: &Snapshot, own: &Identity) -> Result<Vec<Key>, NotOurs> {
+    let host = own.name.clone();
+    let node = found.nodes.get(&host).map(|node| node.value.machine_id.to_string());
+    let alive = found.alive.get(&host).map(|alive| alive.value.machine_id.to_string());
+    if let Some(machine_id) = node.iter().chain(&alive).find(|id| **id != own.machine_id) {
+        return Err(NotOurs::Machine { host, machine_id: machine_id.clone() });
+    }
+    let subnet = found.hosts.contains_key(&host);
+    if subnet && node.is_none() {
+        return Err(NotOurs::Python { host });
+    }
+    let claims = found.claims.iter().filter(|(_, claim)| claim.value == host);
+    let claims = claims.map(|(subnet, _)| Key::Claim(*subnet));
+    let others = [
+        (subnet, Key::Host(host.clone())),
+        (node.is_some(), Key::Node(host.clone())),
+        (alive.is_some(), Key::Alive(host.clone())),
+    ];
+    Ok(claims.chain(others.into_iter().filter(|(there, _)| *there).map(|(_, key)| key)).collect())
+}
+
+/// Deletes `keys` if all of them are as `found`.
+pub fn transaction(found: &Snapshot, keys: &[Key], roots: &Roots) -> Transaction {
+    let mut transaction = Transaction::default();
+    for key in keys {
+        let text = roots.key(key);
+        transaction.unchanged(&text, found.modified(roots, key));
+        transaction.delete(text);
+    }
+    transaction
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::snapshot::Raw;
+
+    /// What keys the machine `m1` called `h1` would take out of these.
+    fn check(pairs: &[(&str, &str)], wanted: Result<&[&str], &str>) {
+        let roots = Roots {
+            hosts: "/humanz/hosts".into(),
+            counter: "/humanz/counter".into(),
+            humanz: "/humanz/v1".into(),
+        };
+        let mut found = Snapshot::default();
+        for (key, value) in pairs {
+            let (key, value) = (key.as_bytes(), value.as_bytes());
+            found.put(&roots, Raw { key, value, created: 3, modified: 4 });
+        }
+        assert!(found.faults.is_empty(), "{:?}", found.faults);
+        let own = Identity {
+            name: "h1".parse().unwrap(),
+            machine_id: "m1".into(),
+            boot_id: "b".into(),
+            version: "0".into(),
+        };
+        let keys = keys(&found, &own).map(|keys| {
+            let transaction = transaction(&found, &keys, &roots);
+            assert_eq!(transaction.conditions.len(), transaction.writes.len());
+            keys.iter().map(|key| roots.key(key)).collect::<Vec<_>>()
+        });
+        match (keys, wanted) {
+            (Ok(keys), Ok(wanted)) => assert_eq!(keys, wanted),
+            (Err(error), Err(wanted)) => assert!(error.to_string().contains(wanted), "{error}"),
+            (found, wanted) => panic!("{found:?} instead of {wanted:?}"),
+        }
+    }
+
+    const HOST: (&str, &str) = ("/humanz/hosts/h1", "10.244.3.0/24");
+    const CLAIM: (&str, &str) = ("/humanz/v1/subnets/4/10.244.3.0-24", "h1");
+    const OTHER: (&str, &str) = ("/humanz/v1/subnets/4/10.244.4.0-24", "h2");
+
+    fn node(machine_id: &str) -> String {
+        format!(
+            r#"{{"schema":1,"machineId":"{machine_id}","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24"],"addresses":["192.0.2.1"],"backend":"direct","mtu":1500}}"#
+        )
+    }
+
+    #[test]
+    fn all_keys_of_this_machine_go_and_no_others() {
+        let node = node("m1");
+        let pairs = [HOST, CLAIM, OTHER, ("/humanz/v1/nodes/h1", &node)];
+        check(&pairs, Ok(&[CLAIM.0, HOST.0, "/humanz/v1/nodes/h1"]));
+    }
+
+    #[test]
+    fn a_host_that_is_not_there_leaves_nothing_to_do() {
+        check(&[OTHER], Ok(&[]));
+    }
+
+    #[test]
+    fn another_machine_of_the_name_keeps_its_keys() {
+        let node = node("m2");
+        check(&[HOST, CLAIM, ("/humanz/v1/nodes/h1", &node)], Err("machine id m2"));
+    }
+
+    #[test]
+    fn a_host_of_the_python_agent_keeps_its_key() {
+        check(&[HOST], Err("Python agent"));
+    }
+}

@@ -1,0 +1,160 @@
+//! A host from which humanz is taken off again.
+
+use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, facts, soon};
+use crate::{STANDALONE, alone, serve};
+
+/// Of somebody else, beside everything that humanz makes.
+const FOREIGN: &str = "
+    mkdir -p /opt/cni/bin /etc/cni/net.d /run/humanz/ipam/mine /var/lib/humanz
+    ip link add mine type bridge; ip link set mine alias 'humanzoid bridge' up
+    ip address add 198.51.100.1/24 dev mine
+    ip route add 10.99.0.0/16 via 198.51.100.2 proto 99
+    nft add table inet mine; nft add table inet humanzoid; nft add table ip humanz
+    cp /bin/true /opt/cni/bin/mine; ln -s mine /opt/cni/bin/yours
+    echo '{}' > /etc/cni/net.d/99-mine.conflist
+    echo mine > /run/humanz/ipam/mine/notes; echo mine > /var/lib/humanz/notes
+    echo mine > /var/log/humanz.log.old
+    sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=1";
+
+/// All of the kernel and the disk that humanz touches; without numbers that count up.
+fn everything(host: &Node) -> String {
+    host.shell(
+        "ip -o link | sed 's/^[0-9]*: //; s/ qlen .*//'; ip -o address | sed 's/^[0-9]*: //; s/ tentative / /'
+         ip route; ip -6 route; ip rule; nft list ruleset
+         iptables-nft -S FORWARD; sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding
+         sysctl -n net.ipv6.conf.eth0.accept_ra
+         find /opt /etc/cni /var/lib/humanz /run/humanz /var/log -printf '%p %s\\n' | sort",
+    )
+    .ok()
+}
+
+fn uninstall(host: &Node, options: &str) -> Ended {
+    Agent::run(host, &format!("uninstall {options}"), STANDALONE)
+}
+
+#[test]
+fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell("iptables-nft -P FORWARD DROP").ok();
+    host.shell(FOREIGN).ok();
+    let before = everything(host);
+    let agent = serve(host, &[]);
+    Pod::add(host, "a").delete();
+    agent.stop();
+    let served = everything(host);
+    assert_ne!(served, before);
+    let told = uninstall(host, "--purge --dry-run").ok();
+    assert_eq!(everything(host), served, "a dry run");
+    uninstall(host, "--purge").ok();
+    assert_eq!(everything(host), before);
+    for what in [
+        "- CNI configuration /etc/cni/net.d/05-humanz.conflist\n",
+        "- bridge humanz0\n",
+        "- nftables table inet humanz\n",
+        "~ sysctl net.ipv4.ip_forward = 0\n",
+        "- link /opt/cni/bin/humanz\n",
+        "- plugin /opt/cni/bin/humanz-agent\n",
+        "- store of addresses /run/humanz/ipam/humanz\n",
+        "- log /var/log/humanz.log\n",
+        "- state /var/lib/humanz/sysctls.json\n",
+    ] {
+        assert!(told.contains(what), "{what} in {told}");
+    }
+    assert_eq!(uninstall(host, "--purge --dry-run").ok(), "nothing would be removed\n");
+    uninstall(host, "--purge").ok();
+}
+
+#[test]
+fn without_purge_a_host_can_be_what_it_was_again() {
+    let alone = alone();
+    let host = &alone.host;
+    serve(host, &[]).stop();
+    uninstall(host, "").ok();
+    assert!(host.run("ip link show dev humanz0").stderr.contains("does not exist"));
+    assert!(host.read("/var/lib/humanz/sysctls.json").is_some());
+    serve(host, &[]).stop();
+}
+
+#[test]
+fn pods_that_are_attached_are_not_cut_off_unless_that_is_asked_for() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pod = Pod::add(host, "a");
+    let running = uninstall(host, "--force");
+    assert!(running.stderr.contains("systemctl disable --now humanz-agent"), "{running}");
+    agent.stop();
+    let before = everything(host);
+    let refused = uninstall(host, "--purge");
+    assert_eq!(refused.status.code(), Some(1), "{refused}");
+    assert!(refused.stderr.contains("1 pods are attached (humanz a eth0"), "{refused}");
+    assert_eq!(everything(host), before);
+    pod.run("ping -n -c 1 -W 3 10.244.1.1").ok();
+    uninstall(host, "--force").ok();
+    assert_eq!(facts::veths(host), Vec::<String>::new());
+    assert!(host.run("ip link show dev humanz0").stderr.contains("does not exist"));
+}
+
+#[test]
+fn killed_again_and_again_it_is_done_in_the_end() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell(FOREIGN).ok();
+    let before = everything(host);
+    let agent = serve(host, &[]);
+    Pod::add(host, "a").delete();
+    agent.stop();
+    let variables: Vec<String> = STANDALONE.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    let variables = variables.join(" ");
+    // Each try gets a little further.
+    let script = format!(
+        "for ms in $(seq 1 30); do
+             env {variables} timeout -s KILL 0.0$ms {} uninstall --purge 2>&1 || true
+         done",
+        crate::support::disk::EXECUTABLE
+    );
+    host.shell(&script).ok();
+    uninstall(host, "--purge").ok();
+    assert_eq!(everything(host), before);
+}
+
+#[test]
+fn a_sysctl_that_somebody_else_set_since_stays() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=0").ok();
+    serve(host, &[]).stop();
+    host.shell("sysctl -qw net.ipv6.conf.all.forwarding=2").ok();
+    uninstall(host, "--purge").ok();
+    let now = host.shell("sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding").ok();
+    assert_eq!(now, "1\n2\n");
+}
+
+#[test]
+fn a_released_host_is_gone_from_etcd_and_from_the_others() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(&[("IPV6_SUBNET", "fd10::/48")]);
+    let [h1, h2] = &cluster.hosts[..] else { unreachable!("two hosts") };
+    let routes = |host: &Node| host.run("ip route show proto 104").ok();
+    soon("h2 has a route to h1", || !routes(h2).is_empty());
+    agents[0].stop();
+    let keys = || cluster.etcd.list("/humanz").into_iter().map(|(key, _)| key);
+    let of_h1 = || keys().filter(|key| key.ends_with("/h1")).count();
+    let claims = || keys().filter(|key| key.contains("/subnets/")).count();
+    assert_eq!((of_h1(), claims()), (2, 4));
+    // Another machine that was given the name has no right to the keys.
+    let machine = h1.read("/etc/machine-id").unwrap();
+    h1.write("/etc/machine-id", "ffffffffffffffffffffffffffffffff\n");
+    let refused = Agent::run(h1, "uninstall --release", &[]);
+    assert!(refused.stderr.contains("is another machine"), "{refused}");
+    assert_eq!(of_h1(), 2);
+    h1.write("/etc/machine-id", &machine);
+    let told = Agent::run(h1, "uninstall --release --dry-run", &[]).ok();
+    assert!(told.contains("- etcd key /humanz/hosts/h1\n"), "{told}");
+    assert_eq!(of_h1(), 2);
+    Agent::run(h1, "uninstall --release --purge", &[]).ok();
+    assert_eq!((of_h1(), claims()), (0, 2));
+    soon("h2 has no route any more", || routes(h2).is_empty());
+    Agent::run(h1, "uninstall --release --purge", &[]).ok();
+}
