@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cni::{Attachment, Failure, Network};
 use super::node::{Node, Place};
@@ -19,9 +19,12 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// A new namespace on `host`, connected as the host's CNI configuration says.
+    /// A new namespace on `host`, connected as the host's CNI configuration says. It asks for all
+    /// that a pod can ask for: see [`wishes`].
     pub fn add(host: &Node, name: &str) -> Self {
-        Self::try_add(host, name, &Network::of(host))
+        make_netns(host, name);
+        let attachment = Attachment { runtime: wishes(name), ..Attachment::new(name) };
+        Self::connect(host, &Network::of(host), attachment)
             .unwrap_or_else(|e| panic!("{}/{name}: ADD: {e}", host.name()))
     }
 
@@ -77,6 +80,29 @@ impl Pod {
         self.result["ips"].as_array().into_iter().flatten()
     }
 }
+
+/// A host port of its own, [`host_port`], and limits far above what a test sends.
+pub fn wishes(name: &str) -> Value {
+    json!({
+        "portMappings": [{
+            "hostPort": host_port(name), "containerPort": CONTAINER_PORT, "protocol": "tcp"
+        }],
+        "bandwidth": {
+            "ingressRate": 1_000_000_000, "ingressBurst": 10_000_000,
+            "egressRate": 1_000_000_000, "egressBurst": 10_000_000
+        },
+    })
+}
+
+/// The port of the host that leads to [`CONTAINER_PORT`] of the pod `name`; pods of one host with
+/// different names have different ones, as far as tests go.
+pub fn host_port(name: &str) -> u16 {
+    let hash = humanz::net::hash::stable(&[name]) % 20_000;
+    10_000 + u16::try_from(hash).expect("below 20,000")
+}
+
+/// Where a pod serves what its host port offers: the port of [`super::web::Web`].
+pub const CONTAINER_PORT: u16 = 8000;
 
 /// An empty network namespace with `lo` up, as a runtime makes it before ADD.
 pub fn make_netns(host: &Node, name: &str) {
