@@ -7,7 +7,7 @@
 //! | place | what lives there |
 //! |---|---|
 //! | `main.rs` | name the program was called by → role → exit code |
-//! | [`agent`] | the host agent: settings, command line, the loop, installation |
+//! | [`agent`] | the host agent: settings and their reload, command line, the loop, installation |
 //! | [`plugin`] | the CNI verbs; the only writer of stdout |
 //! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
 //! | [`ipam`] | which pod owns which address: pool (pure), file store |

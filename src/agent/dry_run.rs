@@ -15,7 +15,7 @@ use crate::lease::foresee::{Foreseen, foresee};
 use crate::lease::growth;
 use crate::lease::records::Key;
 use crate::lease::registry::{self, EtcdSettings};
-use crate::lease::{Lease, Peers, Roots, peers};
+use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
 use crate::plan::Line;
 
 /// The changes, as `+`, `-` and `~` lines, in the order they would be made; then what would stand
@@ -51,6 +51,17 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     Ok(lines.chain(trouble).collect())
 }
 
+/// How the pools of the network would grow to those of `ours`.
+///
+/// # Errors
+/// Why they cannot.
+pub fn growth(found: &Snapshot, ours: &Network) -> Result<Option<Line>, LeaseError> {
+    let key = ours.key(&Key::Config);
+    let pools: Vec<String> = ours.pools.iter().map(|pool| pool.network().to_string()).collect();
+    let line = || Line::changed(format!("etcd key {key}: the pools grow to {}", pools.join(", ")));
+    Ok(growth::of(found, ours)?.map(|_| line()))
+}
+
 /// What would happen in etcd, the subnets then, and the other hosts. `settings` get the pools that
 /// the network has.
 fn claim(
@@ -74,11 +85,7 @@ fn claim(
         ticket: None,
         shown: false,
     };
-    let grows = growth::of(&found, &claimant.network).map_err(|error| refused(&error))?;
-    let key = claimant.network.key(&Key::Config);
-    let pools = settings.pools.iter().map(|pool| pool.network().to_string());
-    let pools = pools.collect::<Vec<_>>().join(", ");
-    let grows = grows.map(|_| Line::changed(format!("etcd key {key}: the pools grow to {pools}")));
+    let grows = growth(&found, &claimant.network).map_err(|error| refused(&error))?;
     let foreseen = foresee(&found, &claimant).map_err(|error| refused(&error))?;
     let lease = foreseen.lease().clone();
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();

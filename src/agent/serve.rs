@@ -88,6 +88,8 @@ pub struct State {
     hung_up: bool,
     /// The service manager knows that a reload is under way.
     reloading: bool,
+    /// The last reload changed nothing, because a setting was wrong.
+    reload_refused: bool,
     /// What the agent kept before the reload, until a pass has replaced it.
     superseded: Option<Superseded>,
     stop: bool,
@@ -117,6 +119,7 @@ impl State {
             ready: false,
             hung_up: false,
             reloading: false,
+            reload_refused: false,
             superseded: None,
             stop: false,
             failures: Standing::default(),
@@ -133,7 +136,9 @@ impl State {
         let subnets: Vec<String> =
             self.subnets.iter().flat_map(PerFamily::iter).map(ToString::to_string).collect();
         let others = self.peers.as_ref().map_or(0, |peers| peers.by_name.len());
-        format!("serving {}; {others} other hosts", subnets.join(", "))
+        let refused =
+            if self.reload_refused { "; the last reload was refused, see the log" } else { "" };
+        format!("serving {}; {others} other hosts{refused}", subnets.join(", "))
     }
 }
 

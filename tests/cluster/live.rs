@@ -52,6 +52,7 @@ fn a_pool_grows_under_running_pods() {
     let growth = "~ etcd key /humanz/v1/config: the pools grow to 10.244.0.0/21, fd10::/61";
     assert!(foretold.lines().any(|line| line == growth), "{foretold}");
     told.reload();
+    told.wait_log(&["reload:", growth]);
     untold.wait_log(&["set IPV6_SUBNET=fd10::/61 and IPV6_SUBNET_MARGIN=3"]);
     untold
         .wait_log(&["grew to 10.244.0.0/21", "set IP_SUBNET=10.244.0.0/21 and IP_SUBNET_MARGIN=3"]);
@@ -115,6 +116,31 @@ fn sees_who_asks(cluster: &Cluster, pods: [&Pod; 3]) {
     pods.iter().for_each(|pod| outside.fetch(*pod));
     let hosts: Vec<std::net::IpAddr> = cluster.hosts.iter().map(|host| host.v4().into()).collect();
     assert_eq!(outside.seen(), hosts);
+}
+
+#[test]
+fn a_host_does_not_follow_a_pool_around_its_own_address() {
+    let cluster = Cluster::new(2);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let agents = [start(host, ""), start(other, "")];
+    let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
+    let pinger = Pinger::start(&near, far.v4());
+    other.run("ip address add 10.245.7.7/32 dev lo").ok();
+    tell(host, "IP_SUBNET=10.244.0.0/15\nIP_SUBNET_MARGIN=9\n");
+    agents[0].reload();
+    agents[1].wait_log(&["grew to 10.244.0.0/15", "contains this host's address 10.245.7.7"]);
+    let table = || other.run("nft list table inet humanz").ok();
+    assert!(table().contains("10.244.0.0/16"), "{}", table());
+    agents[1].kill();
+    let agent = Agent::start(other, FILE_ALONE);
+    agent.wait_ready();
+    agent.wait_log(&["contains this host's address 10.245.7.7"]);
+    assert!(table().contains("10.244.0.0/16"), "{}", table());
+    other.run("ip address del 10.245.7.7/32 dev lo").ok();
+    soon("it follows", || table().contains("10.244.0.0/15"));
+    pinger.report().assert_nothing_lost();
+    near.delete();
+    far.delete();
 }
 
 #[test]

@@ -5,9 +5,9 @@ use crate::agent::origin::{self, Told};
 use crate::agent::pass;
 use crate::agent::reload::{self, Plan, Side};
 use crate::agent::report::Report;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{Settings, Source};
 use crate::agent::wake::Look;
-use crate::agent::{cleanup, conf, logger, notify, preflight, start};
+use crate::agent::{cleanup, conf, dry_run, logger, notify, preflight, start};
 use crate::lease::growth;
 
 use super::Agent;
@@ -28,7 +28,9 @@ impl Agent {
             notify::reloading();
             self.state.reloading = true;
         }
-        if let Err(faults) = self.origin.read().and_then(|told| self.take_over(told)) {
+        let taken = self.origin.read().and_then(|told| self.take_over(told));
+        self.state.reload_refused = taken.is_err();
+        if let Err(faults) = taken {
             faults.iter().for_each(|fault| log::error!("reload: {fault}"));
             log::error!("reload: nothing is changed; the settings stay as they were");
         }
@@ -78,6 +80,13 @@ impl Agent {
             look: Look::ALL,
         };
         let mut report = Report::new(true);
+        if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
+        {
+            match dry_run::growth(found, &start::network(settings, roots)) {
+                Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
+                Err(error) => report.failed(error),
+            }
+        }
         pass::run(&pass, &mut report);
         let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.mtu_bytes);
         let before = Superseded { settings: self.settings.clone(), mtu_bytes };
