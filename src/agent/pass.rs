@@ -41,9 +41,8 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
         bridge = keep::bridge::keep(pass, &facts, report);
     }
     // Looking at every link is too much for every event of one.
-    if bridge == Kept::New || look == Look::ALL {
-        keep::ports::keep(pass, report);
-    }
+    let at_ports = bridge == Kept::New || look == Look::ALL;
+    let crowded = at_ports.then(|| keep::ports::keep(pass, report)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = look == Look::ALL;
     let firewall = |report: &mut Report| keep::firewall::keep(pass, &facts, report);
@@ -53,7 +52,10 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
     }
-    let surroundings = start.then(|| keep::surroundings::look(pass, report));
+    let surroundings = start.then(|| {
+        let found = keep::surroundings::look(pass, report);
+        found.into_iter().chain(crowded).collect()
+    });
     Some(Seen { facts, unreachable, obstacles, surroundings })
 }
 

@@ -41,6 +41,8 @@ pub mod code {
     pub const ALREADY_ATTACHED: u32 = 102;
     /// CHECK found something other than `prevResult` says.
     pub const CHECK_FAILED: u32 = 103;
+    /// The bridge takes no more pods.
+    pub const BRIDGE_FULL: u32 = 105;
 }
 
 /// An error for the runtime: one of [`code`], what failed, and the chain behind it.

@@ -74,6 +74,11 @@ impl RangeSet {
         self.ranges.iter().any(|range| range.gateway() == address)
     }
 
+    /// How many addresses can be handed out, gateways inside the ranges counted as well.
+    pub fn count(&self) -> u128 {
+        self.ranges.iter().map(|range| number(range.end) - number(range.start) + 1).sum()
+    }
+
     /// Every address that may be handed out, once: upward from the one behind `cursor` (the last
     /// one handed out), through the ranges in order, wrapping, `cursor` itself at the end.
     ///

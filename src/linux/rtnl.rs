@@ -70,6 +70,14 @@ impl Rtnl {
         self.socket.dump(&link::list(master), link::parse)
     }
 
+    /// How many ports a bridge has.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn count_ports(&self, bridge: u32) -> Result<usize, NetlinkError> {
+        Ok(self.socket.dump(&link::list(Some(bridge)), |_| Ok(Some(())))?.len())
+    }
+
     /// All addresses, or those of one link.
     ///
     /// # Errors

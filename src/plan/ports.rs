@@ -1,4 +1,4 @@
-//! Pure. Which pods' links must be plugged into the bridge again.
+//! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
 
 use super::pod::is_of_network;
 use super::{Describe, Line};
@@ -33,6 +33,36 @@ pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Plug> {
         owner: link.alias.clone().unwrap_or_default(),
     };
     lost.map(plug).collect()
+}
+
+/// The ports of one bridge, and so the pods of a host: the kernel numbers them with 10 bits and
+/// gives nobody number 0 (`BR_MAX_PORTS` of net/bridge/br_private.h). The next one gets `EXFULL`.
+///
+/// More bridges with a cable between them would take more pods, at 2.5 us more for each round trip
+/// between two of them (8 us within one), and `portIsolation` would end at the cable.
+pub const MOST: usize = 1023;
+
+/// From here on the operator should know.
+const MANY: usize = MOST * 95 / 100;
+
+/// Why no pod fits on `bridge`, and what to do.
+pub fn full(bridge: &IfName) -> String {
+    format!(
+        "bridge {bridge} is full: the kernel gives a bridge 1,023 ports, and each pod takes one; \
+         delete pods of this host, or limit them (maxPods of the kubelet)"
+    )
+}
+
+/// What to tell of a bridge with `count` ports; nothing while there are plenty left.
+pub fn crowded(bridge: &IfName, count: usize) -> Option<String> {
+    match count {
+        MOST.. => Some(full(bridge)),
+        MANY.. => Some(format!(
+            "bridge {bridge} has less than a twentieth of its 1,023 ports left, and each pod takes \
+             one: limit the pods of this host (maxPods of the kubelet)"
+        )),
+        _ => None,
+    }
 }
 
 impl Describe for Plug {
@@ -81,5 +111,14 @@ mod tests {
     #[test]
     fn links_of_others_are_left_alone() {
         check(&[("humanz other c1 eth0", None), ("vm 3", None), ("humanz bridge", None)], &[]);
+    }
+
+    #[test]
+    fn a_bridge_is_crowded_before_it_is_full() {
+        let told = |count| crowded(&"humanz0".parse().unwrap(), count).unwrap_or_default();
+        assert_eq!((told(0).as_str(), told(970).as_str()), ("", ""));
+        assert!(told(971).contains("bridge humanz0 has less than a twentieth"));
+        assert_eq!(told(971), told(1022), "told once, not for each pod");
+        assert!(told(1023).contains("bridge humanz0 is full: the kernel gives a bridge 1,023"));
     }
 }

@@ -18,6 +18,7 @@ use crate::linux::tuning::{self, Tune};
 use crate::linux::{address, neighbour, qdisc, sysctl};
 use crate::net::{Family, IfName, Mac};
 use crate::plan::pod::{Attachment, paths};
+use crate::plan::ports;
 
 /// What an attachment is made of beside what [`Attachment`] says.
 pub struct Site<'a> {
@@ -257,10 +258,7 @@ fn veth_refused(site: &Site<'_>, wanted: &Attachment, error: &NetlinkError) -> C
         Some(Errno::EEXIST) => {
             super::claim::already_attached(format!("interface {ifname} already exists in {netns}"))
         }
-        Some(Errno::EXFULL) => CniError::internal(format!(
-            "bridge {bridge} is full: the kernel takes 1,023 ports on one bridge, and no more pods \
-             fit on this host"
-        )),
+        Some(Errno::EXFULL) => CniError::new(code::BRIDGE_FULL, ports::full(bridge)),
         Some(Errno::EOPNOTSUPP) => {
             failure::internal("create a veth pair; try: modprobe veth", error)
         }

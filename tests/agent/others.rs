@@ -98,3 +98,12 @@ fn an_uplink_that_somebody_took_out_of_forwarding_is_put_back() {
     agent.wait_log(&["changed sysctl net.ipv4.conf.eth0.forwarding = 1"]);
     agent.stop();
 }
+
+#[test]
+fn a_bridge_that_is_nearly_full_is_told() {
+    check(
+        "seq 975 | sed 's/.*/link add d& master humanz0 type veth peer name e&/' | ip -batch -",
+        &["bridge humanz0 has less than a twentieth of its 1,023 ports left", "maxPods"],
+        "seq 10 | sed 's/.*/link del d&/' | ip -batch -",
+    );
+}

@@ -65,8 +65,14 @@ fn a_full_bridge_is_said_so_and_nothing_is_left_of_the_pod_too_many() {
     let before = host.leftovers();
     host.netns("late");
     let answer = Call::new("ADD", &conf, "late").run(&host);
-    assert!(answer.error().contains("1,023 ports"), "{}", answer.error());
+    assert_eq!(answer.code(), 105);
+    assert!(answer.error().contains("bridge hz0 is full"), "{}", answer.error());
     assert_eq!(host.leftovers(), before);
+    let ask = crate::support::plugin_host::conf("1.1.0", json!({ "subnet": "10.1.0.0/16" }));
+    let status = || Call::new("STATUS", &ask, "").run(&host);
+    assert_eq!(status().code(), 50);
+    assert!(status().error().contains("1,023 ports"), "{}", status().error());
     host.run("ip link del d0").ok();
+    assert!(status().ended.succeeded());
     Call::new("ADD", &conf, "late").run(&host).ok();
 }

@@ -4,20 +4,24 @@ use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::link::{self, Port, Which};
 use crate::linux::rtnl::Rtnl;
-use crate::plan::ports::{Plug, changes};
+use crate::plan::ports::{Plug, changes, crowded};
 
-/// Plugs pods in again that lost the bridge.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) {
+/// Plugs pods in again that lost the bridge; says if it can hardly take more.
+pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
     let rtnl = &pass.world.rtnl;
     let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
-    match rtnl.links(None) {
-        Ok(found) => {
-            for plug in changes(network, bridge, &found) {
-                report.apply(&plug, || apply(rtnl, &plug));
-            }
+    let found = match rtnl.links(None) {
+        Ok(found) => found,
+        Err(error) => {
+            report.failed(format!("look for pods without a bridge: {error}"));
+            return None;
         }
-        Err(error) => report.failed(format!("look for pods without a bridge: {error}")),
+    };
+    for plug in changes(network, bridge, &found) {
+        report.apply(&plug, || apply(rtnl, &plug));
     }
+    let own = found.iter().find(|link| link.name == *bridge)?;
+    crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())
 }
 
 fn apply(rtnl: &Rtnl, plug: &Plug) -> anyhow::Result<()> {
