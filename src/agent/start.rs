@@ -27,6 +27,7 @@ use crate::lease::saved::Saved;
 use crate::lease::{Identity, Network, Roots};
 use crate::linux::events::{Event, Events};
 use crate::linux::netlink::Protocol;
+use crate::linux::xtables_lock::LockWatch;
 use crate::linux::{files, identity, route};
 use crate::net::IfName;
 
@@ -44,6 +45,7 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
     make_state_dir(&settings.state_dir, &world.machine_id)?;
     let _lock = lock(&settings.state_dir)?;
     watch_kernel(&settings.bridge, &wakes)?;
+    watch_iptables(wakes.clone())?;
     let resolved = wakes.clone();
     let names =
         Names::spawn(move |names| send(&resolved, Wake::Names(names))).context("start a thread")?;
@@ -129,6 +131,25 @@ fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>) -> Result<(), Exit> {
         name.spawn(move || hear_for_ever(events, protocol, &bridge, &wakes))
             .context("start a thread")?;
     }
+    Ok(())
+}
+
+/// Starts the thread that hears iptables-legacy. Without it such changes are found at the next full
+/// look.
+fn watch_iptables(wakes: Sender<Wake>) -> Result<(), Exit> {
+    let hear = move || -> std::io::Result<()> {
+        let watch = LockWatch::open()?;
+        loop {
+            watch.wait()?;
+            send(&wakes, Wake::Kernel(Look::FIREWALL));
+        }
+    };
+    let hear = move || {
+        if let Err(error) = hear() {
+            log::warn!("watch for runs of iptables-legacy: {error}; they are noticed later");
+        }
+    };
+    thread::Builder::new().name("iptables".into()).spawn(hear).context("start a thread")?;
     Ok(())
 }
 

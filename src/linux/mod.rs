@@ -19,3 +19,4 @@ pub mod rtnl;
 pub mod sysctl;
 pub mod tuning;
 mod wire;
+pub mod xtables_lock;

@@ -30,6 +30,9 @@ pub struct Traffic {
     pub subnets: PerFamily<IpNetwork>,
     /// Where the pods of all hosts have them.
     pub pools: PerFamily<IpNetwork>,
+    /// Families whose packets from pod to pod on the bridge are shown to firewalls
+    /// (`bridge-nf-call-iptables`).
+    pub bridged: Vec<Family>,
 }
 
 /// What lets pod traffic through.
@@ -131,7 +134,10 @@ fn packets<'a>(
         Direction::In => Packet { input: bridge, output: uplink, source: pod, destination: other },
         Direction::Out => Packet { input: uplink, output: bridge, source: other, destination: pod },
     };
-    others.into_iter().map(packet).collect()
+    let neighbour = subnet::offset(pod, 1);
+    let same = Packet { input: bridge, output: bridge, source: pod, destination: neighbour };
+    let same = traffic.bridged.contains(&family).then_some(same);
+    others.into_iter().map(packet).chain(same).collect()
 }
 
 /// An address in the pool that is not this host's, if the pool has others.

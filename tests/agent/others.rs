@@ -1,5 +1,7 @@
 //! What others have on the host: each is told in one line when it begins, and when it ends.
 
+use std::time::Instant;
+
 use crate::support::{Agent, Node, Place, facts, soon};
 use crate::{alone, serve, standalone};
 
@@ -87,6 +89,49 @@ fn a_host_whose_new_links_have_no_ipv6_gets_it_on_the_bridge() {
     host.run("sysctl -qw net.ipv6.conf.humanz0.disable_ipv6=1").ok();
     soon("IPv6 is back", || has_ipv6(host));
     agent.stop();
+}
+
+/// Each way of wiping other people's rules away, without a look that comes by itself.
+fn check_repair(set_up: &str, wipe: &str, repaired: impl Fn(&Node) -> bool) {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell(set_up).ok();
+    let agent = serve(host, &[("RESYNC_INTERVAL", "3600s")]);
+    assert!(repaired(host), "{}", agent.log());
+    for _ in 0..3 {
+        host.shell(wipe).ok();
+        let wiped = Instant::now();
+        soon("the rules are back", || repaired(host));
+        println!("{wipe}: repaired after {:?}", wiped.elapsed());
+    }
+    agent.stop();
+}
+
+fn has_both_rules(host: &Node, program: &str) -> bool {
+    host.run(&format!("{program} -S FORWARD")).stdout.matches("humanz0").count() == 2
+}
+
+#[test]
+fn a_flush_of_iptables_nft_is_repaired() {
+    let (drop, flush) = ("iptables-nft -P FORWARD DROP", "iptables-nft -F");
+    check_repair(drop, flush, |host| has_both_rules(host, "iptables-nft"));
+}
+
+/// The kernel tells nobody of this one.
+#[test]
+fn a_flush_of_iptables_legacy_is_repaired() {
+    let (drop, flush) = ("iptables-legacy -P FORWARD DROP", "iptables-legacy -F");
+    check_repair(drop, flush, |host| has_both_rules(host, "iptables-legacy"));
+    // And one by a first run of the program ever, in a folder that had no lock file.
+    let late = "rm -f /run/xtables.lock; iptables-legacy -F; iptables-legacy -P FORWARD DROP";
+    check_repair(drop, late, |host| has_both_rules(host, "iptables-legacy"));
+}
+
+#[test]
+fn a_flush_of_the_whole_ruleset_is_repaired() {
+    check_repair("true", "nft flush ruleset", |host| {
+        host.run("nft list chain inet humanz postrouting").stdout.contains("masquerade")
+    });
 }
 
 #[test]

@@ -151,6 +151,29 @@ impl Network {
         peer.ip().to_string()
     }
 
+    /// Another pod on the same bridge, with the address after the first one's.
+    pub fn neighbour(&self) -> Netns {
+        let pod = Netns::new();
+        let path = pod.path();
+        ip(&format!(
+            "link add pod1 type veth peer name eth0 netns {path}\nlink set pod1 master humanz0 up"
+        ));
+        pod.inside(|| {
+            ip("link set lo up
+                addr add 10.244.3.3/24 dev eth0
+                addr add fd00:10:0:3::3/64 dev eth0 nodad
+                link set eth0 up");
+        });
+        pod
+    }
+
+    /// The pod gets a connection to `address` in `server`.
+    pub fn connects(&self, server: &Netns, address: &str, within: Duration) -> bool {
+        let listener = server.listen(address);
+        let to = listener.local_addr().unwrap();
+        self.pod.inside(|| TcpStream::connect_timeout(&to, within)).is_ok()
+    }
+
     /// A server on the remote machine that takes every connection; gives its port.
     pub fn serve(&self, server: &str) -> u16 {
         let listener = self.remote.listen(server);
@@ -225,6 +248,7 @@ pub fn traffic() -> Traffic {
         uplink: Some("uplink".parse().unwrap()),
         subnets: PerFamily { v4: network("10.244.3.0/24"), v6: network("fd00:10:0:3::/64") },
         pools: PerFamily { v4: network("10.244.0.0/16"), v6: network("fd00:10::/48") },
+        bridged: Vec::new(),
     }
 }
 

@@ -138,6 +138,26 @@ fn ufw_drops_and_pods_pass() {
     });
 }
 
+/// With `br_netfilter` firewalls see what passes between pods on one bridge.
+#[test]
+fn pods_on_one_bridge_reach_each_other_whatever_firewalls_see() {
+    const NEIGHBOUR: [&str; 2] = ["10.244.3.3", "fd00:10:0:3::3"];
+    for (kind, seen) in [("nft", true), ("legacy", true), ("nft", false), ("legacy", false)] {
+        on_host(move |network| {
+            let pod = network.neighbour();
+            for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
+                let path = format!("/proc/sys/net/bridge/{key}");
+                std::fs::write(path, if seen { "1" } else { "0" }).unwrap();
+            }
+            let connects = |within| NEIGHBOUR.map(|to| network.connects(&pod, to, within));
+            shell(&format!("iptables-{kind} -P FORWARD DROP; ip6tables-{kind} -P FORWARD DROP"));
+            assert_eq!(connects(Duration::from_millis(300)), [!seen; 2], "{kind} before");
+            reconcile(&Forward::open().unwrap());
+            assert_eq!(connects(Duration::from_secs(10)), [true; 2], "{kind}, seen: {seen}");
+        });
+    }
+}
+
 /// Our table, and kube-proxy's in whichever form: a service whose only end is a pod of another host.
 fn check_service(kube_proxy: &'static str, wanted: &'static [&'static str]) {
     on_host(move |network| {

@@ -9,6 +9,7 @@ use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};
 use crate::linux::nft::SetKind;
+use crate::linux::sysctl;
 use crate::net::{Family, subnet};
 use crate::plan::firewall::{
     AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
@@ -33,6 +34,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<Str
         uplink: facts.uplinks.first().cloned(),
         subnets: *pass.subnets,
         pools: pass.settings.pool_networks(),
+        bridged: bridged(),
     };
     let plan = forward::plan(&traffic, &found);
     obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
@@ -112,6 +114,16 @@ fn spec(pass: &Pass<'_>, facts: &Facts) -> FirewallSpec {
         masquerade: settings.masquerade,
         accept_forward: settings.manage_forward,
     }
+}
+
+/// The families whose packets from pod to pod on one bridge are shown to firewalls.
+fn bridged() -> Vec<Family> {
+    let key = |family: &Family| match family {
+        Family::V4 => "net/bridge/bridge-nf-call-iptables",
+        Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
+    };
+    let on = |family: &Family| sysctl::read(key(family)).is_ok_and(|value| value == "1");
+    Family::BOTH.into_iter().filter(on).collect()
 }
 
 fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use super::ForwardError;
 use super::chain::{Action, Edit, ForwardChain};
 use super::legacy_text;
+use crate::linux::xtables_lock::ELSEWHERE;
 use crate::net::Family;
 
 /// Seconds to wait for another iptables to finish.
@@ -40,7 +41,8 @@ impl LegacyTables {
         if !self.in_use(family)? {
             return Ok(None);
         }
-        let listed = self.run(family, &["-S"])?;
+        // The kernel hands the table over whole: nobody need be kept from changing it meanwhile.
+        let listed = self.run(family, &["-S"], Some(ELSEWHERE))?;
         Ok(Some(legacy_text::chain(family, &listed)))
     }
 
@@ -51,18 +53,18 @@ impl LegacyTables {
     pub fn apply(&self, family: Family, edit: &Edit) -> Result<(), ForwardError> {
         let rule = legacy_text::rule(edit.direction, &edit.bridge);
         let rule: Vec<&str> = rule.iter().map(String::as_str).collect();
-        match edit.action {
-            Action::Insert => self.run(family, &[&["-I", "FORWARD"], &rule[..]].concat()).map(drop),
-            Action::Remove(_) => {
-                match self.run(family, &[&["-D", "FORWARD"], &rule[..]].concat()) {
-                    Err(ForwardError::Program { status, .. })
-                        if status.code() == Some(NO_SUCH_RULE) =>
-                    {
-                        Ok(())
-                    }
-                    done => done.map(drop),
-                }
+        let change = |option| self.run(family, &[&[option, "FORWARD"], &rule[..]].concat(), None);
+        let done = match edit.action {
+            Action::Insert => change("-I"),
+            Action::Remove(_) => change("-D"),
+        };
+        match done {
+            Err(ForwardError::Program { status, .. })
+                if edit.action != Action::Insert && status.code() == Some(NO_SUCH_RULE) =>
+            {
+                Ok(())
             }
+            done => done.map(drop),
         }
     }
 
@@ -80,7 +82,12 @@ impl LegacyTables {
     }
 
     /// What the program prints.
-    fn run(&self, family: Family, arguments: &[&str]) -> Result<String, ForwardError> {
+    fn run(
+        &self,
+        family: Family,
+        arguments: &[&str],
+        lock: Option<(&str, &str)>,
+    ) -> Result<String, ForwardError> {
         let name = program(family);
         let path = self.find(name).ok_or(ForwardError::NoProgram { name })?;
         let command = || format!("{name} {}", arguments.join(" "));
@@ -88,6 +95,7 @@ impl LegacyTables {
             .args(["-w", LOCK_SECONDS])
             .args(arguments)
             .env("LC_ALL", "C")
+            .envs(lock)
             .stdin(Stdio::null())
             .output()
             .map_err(|source| ForwardError::Run { command: command(), source })?;

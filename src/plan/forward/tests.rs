@@ -18,6 +18,7 @@ fn traffic() -> Traffic {
             v4: Some("10.244.0.0/16".parse().unwrap()),
             v6: Some("fd00:10::/48".parse().unwrap()),
         },
+        bridged: vec![Family::V4],
     }
 }
 
@@ -168,6 +169,21 @@ fn a_table_that_lets_pods_out_but_not_in_is_reported() {
 fn a_table_whose_owner_thought_of_the_bridge_is_not_reported() {
     let rules = [accept(Direction::In, "humanz0"), accept(Direction::Out, "humanz0")];
     check(chain(PLAIN, Policy::Drop, &rules), &[]);
+}
+
+#[test]
+fn pods_on_one_bridge_count_where_firewalls_see_them() {
+    let by = |input, output| {
+        let conditions = [by(Direction::In, input), by(Direction::Out, output)];
+        rule(&conditions, Verdict::Accept)
+    };
+    let rules = [by("humanz0", "eth0"), by("eth0", "humanz0")];
+    let at = |family| (family, "filter", "forward");
+    check(chain(at(TableFamily::Ip6), Policy::Drop, &rules), &[]);
+    let line = "nft table ip filter, chain forward: its policy drops pod traffic; accept it: nft \
+        'insert rule ip filter forward iifname \"humanz0\" accept; insert rule ip filter forward \
+        oifname \"humanz0\" accept', and likewise in the file that makes the table";
+    check(chain(at(TableFamily::Ip), Policy::Drop, &rules), &[line]);
 }
 
 #[test]
