@@ -16,7 +16,8 @@ use crate::plan::{Describe, Line};
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 5] = ["state.json", changed::FILE, "machine-id", "agent.env", "lock"];
+const STATE: [&str; 6] =
+    ["state.json", "state.json.damaged", changed::FILE, "machine-id", "agent.env", "lock"];
 
 /// So that no new pod is plugged in.
 pub fn configuration(settings: &Settings, report: &mut Report) {
