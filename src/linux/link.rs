@@ -6,6 +6,7 @@ use neli::rtnl::Ifinfomsg;
 use nix::errno::Errno;
 
 use super::netlink::{AttributeList, Attributes, Message, NetlinkError, Reply};
+use super::vxlan::{self, Vxlan};
 use super::wire::link_header;
 use crate::net::{IfName, Mac};
 
@@ -64,6 +65,8 @@ pub struct Link {
     pub port: Option<Port>,
     /// If it is a bridge: spanning tree keeps new ports silent.
     pub delays_ports: bool,
+    /// If it is a VXLAN device.
+    pub vxlan: Option<Vxlan>,
 }
 
 /// A port of a bridge.
@@ -268,6 +271,16 @@ pub fn get(which: Which<'_>) -> Message {
     )
 }
 
+/// Asks for all links of a kind. A kernel that does not know the kind gives all links.
+pub fn list_kind(kind: &str) -> Message {
+    let header = link_header(RtAddrFamily::Unspecified, 0, false);
+    let attributes = Attributes::new()
+        .u32(Ifla::ExtMask, SKIP_STATS)
+        .nest(Ifla::Linkinfo, Attributes::new().text(IflaInfo::Kind, kind));
+    let what = format!("list links of kind {kind}");
+    Message::new(what, Rtm::Getlink, NlmF::empty(), &header, attributes)
+}
+
 /// Asks for all links, or for the ports of one bridge.
 pub fn list(master: Option<u32>) -> Message {
     let header = link_header(RtAddrFamily::Unspecified, 0, false);
@@ -285,9 +298,14 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
     };
     let info = attributes.nested(Ifla::Linkinfo)?;
     let kind = info.as_ref().and_then(|info| info.text(IflaInfo::Kind));
-    let (port, delays_ports) = match &info {
-        Some(info) => (port(info)?, kind.as_deref() == Some("bridge") && delays_ports(info)?),
-        None => (None, false),
+    let is = |other: &str| kind.as_deref() == Some(other);
+    let (port, delays_ports, vxlan) = match &info {
+        Some(info) => (
+            port(info)?,
+            is("bridge") && delays_ports(info)?,
+            if is(vxlan::KIND) { vxlan::parse(info)? } else { None },
+        ),
+        None => (None, false, None),
     };
     Ok(Some(Link {
         index: header.ifi_index().cast_unsigned(),
@@ -302,6 +320,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
         group: attributes.u32(Ifla::Group).unwrap_or(0),
         port,
         delays_ports,
+        vxlan,
         kind,
     }))
 }

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod conntrack;
 pub mod events;
+pub mod fdb;
 pub mod files;
 pub mod forward;
 pub mod identity;
@@ -18,5 +19,6 @@ pub mod route;
 pub mod rtnl;
 pub mod sysctl;
 pub mod tuning;
+pub mod vxlan;
 mod wire;
 pub mod xtables_lock;

@@ -6,17 +6,68 @@ use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Nda, Ntf, Nud, RtAddrFamily, Rtm, Rtn};
 use neli::rtnl::{Ndmsg, NdmsgBuilder};
 
-use super::netlink::{Attributes, Message};
+use super::netlink::{Attributes, Message, NetlinkError, Reply};
+use super::route::PROTOCOL;
 use super::wire;
 use crate::net::Mac;
+
+/// Bytes of `struct ndmsg`.
+pub(super) const HEADER: usize = 12;
+
+/// A neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Neighbour {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its MAC.
+    pub mac: Mac,
+}
 
 /// Says that `address` has `mac` on the link `index`, whatever was believed before. The kernel
 /// checks and forgets it as it does with what it learned itself.
 pub fn set(index: u32, address: IpAddr, mac: Mac) -> Message {
     let attributes = Attributes::new().put(Nda::Dst, wire::octets(address)).put(Nda::Lladdr, mac.0);
     let what = format!("set neighbour {address}");
-    let header = header(index, address, Nud::REACHABLE);
+    let header = header(wire::family(address), index, Nud::REACHABLE, Ntf::empty());
     Message::new(what, Rtm::Newneigh, NlmF::CREATE | NlmF::REPLACE, &header, attributes)
+}
+
+/// Says for good that a neighbour of the link `index` has this MAC: the kernel neither checks nor
+/// forgets it. It bears our mark ([`PROTOCOL`]) where the kernel has marks for neighbours (5.0).
+pub fn set_permanent(index: u32, neighbour: &Neighbour) -> Message {
+    /// NDA_PROTOCOL of linux/neighbour.h.
+    const MADE_BY: u16 = 12;
+    let Neighbour { address, mac } = neighbour;
+    let attributes = Attributes::new()
+        .put(Nda::Dst, wire::octets(*address))
+        .put(Nda::Lladdr, mac.0)
+        .u8(MADE_BY, PROTOCOL);
+    let what = format!("set neighbour {address}");
+    let header = header(wire::family(*address), index, Nud::PERMANENT, Ntf::empty());
+    Message::new(what, Rtm::Newneigh, NlmF::CREATE | NlmF::REPLACE, &header, attributes)
+}
+
+/// Asks for the neighbours of the link `index`, both families.
+pub fn list(index: u32) -> Message {
+    let header = header(RtAddrFamily::Unspecified, 0, Nud::empty(), Ntf::empty());
+    let attributes = Attributes::new().u32(Nda::Ifindex, index);
+    Message::new("list neighbours", Rtm::Getneigh, NlmF::empty(), &header, attributes)
+}
+
+/// The neighbour in an answer; `None` for one whose MAC may change.
+pub fn parse(reply: &Reply<'_>) -> Result<Option<Neighbour>, NetlinkError> {
+    let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
+    let address = attributes.get(Nda::Dst).and_then(wire::address);
+    let entry = address.zip(attributes.array(Nda::Lladdr).map(Mac));
+    let permanent =
+        header.ndm_state().contains(Nud::PERMANENT) && wire::known(*header.ndm_family()).is_some();
+    Ok(entry.filter(|_| permanent).map(|(address, mac)| Neighbour { address, mac }))
+}
+
+/// Index of the link that a notification is about, of whichever table.
+pub fn link_of(reply: &Reply<'_>) -> Result<u32, NetlinkError> {
+    let (header, _) = reply.parse::<Ndmsg>(HEADER)?;
+    Ok(header.ndm_index().cast_unsigned())
 }
 
 /// Forgets the MAC of `address`; `ENOENT` if none is known.
@@ -27,7 +78,7 @@ pub fn delete(index: u32, address: IpAddr) -> Message {
         what,
         Rtm::Delneigh,
         NlmF::empty(),
-        &header(index, address, Nud::empty()),
+        &header(wire::family(address), index, Nud::empty(), Ntf::empty()),
         attributes,
     )
 }
@@ -40,24 +91,19 @@ pub fn pin(port: u32, mac: Mac) -> Message {
     const BRIDGE: u8 = 7;
     const MASTER: u8 = 1 << 2;
     const STICKY: u8 = 1 << 6;
-    let header = NdmsgBuilder::default()
-        .ndm_family(RtAddrFamily::from(BRIDGE))
-        .ndm_index(port.cast_signed())
-        .ndm_state(Nud::NOARP)
-        .ndm_flags(Ntf::from_bits_retain(MASTER | STICKY))
-        .ndm_type(Rtn::Unspec);
-    let header = header.build().expect("every field without a default is set");
+    let flags = Ntf::from_bits_retain(MASTER | STICKY);
+    let header = header(RtAddrFamily::from(BRIDGE), port, Nud::NOARP, flags);
     let attributes = Attributes::new().put(Nda::Lladdr, mac.0);
     let flags = NlmF::CREATE | NlmF::REPLACE;
     Message::new(format!("pin {mac} to port {port}"), Rtm::Newneigh, flags, &header, attributes)
 }
 
-fn header(index: u32, address: IpAddr, state: Nud) -> Ndmsg {
+pub(super) fn header(family: RtAddrFamily, index: u32, state: Nud, flags: Ntf) -> Ndmsg {
     let header = NdmsgBuilder::default()
-        .ndm_family(wire::family(address))
+        .ndm_family(family)
         .ndm_index(index.cast_signed())
         .ndm_state(state)
-        .ndm_flags(Ntf::empty())
+        .ndm_flags(flags)
         .ndm_type(Rtn::Unspec);
     header.build().expect("every field without a default is set")
 }

@@ -56,6 +56,8 @@ pub struct Route {
     pub advmss: Option<u32>,
     /// The gateway is a neighbour although no address of the link says so.
     pub onlink: bool,
+    /// The address that the host's own packets are sent from; it must be one of the host's.
+    pub source: Option<IpAddr>,
 }
 
 /// What the kernel answers when asked for the way to one address.
@@ -86,6 +88,7 @@ impl Route {
             mtu: None,
             advmss: None,
             onlink: false,
+            source: None,
         }
     }
 
@@ -191,6 +194,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Route>, NetlinkError> {
         mtu: metric(METRIC_MTU),
         advmss: metric(METRIC_ADVMSS),
         onlink: header.rtm_flags().bits() & ONLINK != 0,
+        source: source(&attributes),
     }))
 }
 
@@ -223,9 +227,13 @@ pub fn parse_way(reply: &Reply<'_>) -> Result<Way, NetlinkError> {
     Ok(Way {
         gateway: gateway(&attributes),
         device: attributes.u32(Rta::Oif),
-        source: attributes.get(Rta::Prefsrc).and_then(wire::address),
+        source: source(&attributes),
         local: *header.rtm_type() == Rtn::Local,
     })
+}
+
+fn source(attributes: &AttributeList) -> Option<IpAddr> {
+    attributes.get(Rta::Prefsrc).and_then(wire::address)
 }
 
 fn gateway(attributes: &AttributeList) -> Option<IpAddr> {
@@ -252,6 +260,7 @@ fn attributes(route: &Route) -> Attributes {
         .put(Rta::Dst, wire::octets(route.destination.ip()))
         .put_some(Rta::Gateway, route.gateway.map(wire::octets))
         .put_some(Rta::Oif, route.device.map(u32::to_ne_bytes))
+        .put_some(Rta::Prefsrc, route.source.map(wire::octets))
         .put_some(Rta::Priority, route.priority.map(u32::to_ne_bytes))
         .u32(Rta::Table, route.table);
     if route.mtu.is_some() || route.advmss.is_some() {

@@ -5,11 +5,14 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 
 use super::address::{self, Address};
+use super::fdb::{self, Destination};
 use super::link::{self, Link, Which};
+use super::neighbour::{self, Neighbour};
 use super::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
 use super::qdisc;
 use super::route::{self, Route, Way};
 use super::tuning::{self, Tune};
+use super::vxlan;
 use crate::net::{Family, IfName, subnet};
 
 /// A socket in the network namespace that it was opened in.
@@ -76,6 +79,32 @@ impl Rtnl {
     /// [`NetlinkError`].
     pub fn count_ports(&self, bridge: u32) -> Result<usize, NetlinkError> {
         Ok(self.socket.dump(&link::list(Some(bridge)), |_| Ok(Some(())))?.len())
+    }
+
+    /// All VXLAN devices.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn vxlans(&self) -> Result<Vec<Link>, NetlinkError> {
+        let mut links = self.socket.dump(&link::list_kind(vxlan::KIND), link::parse)?;
+        links.retain(|link| link.vxlan.is_some());
+        Ok(links)
+    }
+
+    /// Where the VXLAN device of that number sends to.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn destinations(&self, index: u32) -> Result<Vec<Destination>, NetlinkError> {
+        self.socket.dump(&fdb::list(index), fdb::parse)
+    }
+
+    /// The neighbours of the link of that number whose MAC was said for good, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn permanent_neighbours(&self, index: u32) -> Result<Vec<Neighbour>, NetlinkError> {
+        self.socket.dump(&neighbour::list(index), neighbour::parse)
     }
 
     /// All addresses, or those of one link.

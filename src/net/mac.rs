@@ -1,9 +1,10 @@
 //! Pure. MAC addresses, and how humanz derives them.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
+use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use super::hash;
@@ -37,6 +38,26 @@ impl Mac {
             }
             IpAddr::V6(v6) => Mac::derived(0x59, &[&v6.to_string()]),
         }
+    }
+
+    /// The MAC of a tunnel that leads to the pods of `subnet`: `0a:58` and the network address for
+    /// IPv4, six bytes of hash for IPv6 (46 of their bits, so that ten thousand hosts have as many
+    /// MACs).
+    pub fn of_subnet(subnet: IpNetwork) -> Mac {
+        match subnet {
+            IpNetwork::V4(_) => Mac::of_address(subnet.network()),
+            IpNetwork::V6(_) => {
+                let [a, b, c, d, e, f, ..] = hash::stable(&[&subnet.to_string()]).to_be_bytes();
+                Mac([(a & !1) | 2, b, c, d, e, f])
+            }
+        }
+    }
+
+    /// The link-local IPv6 address of an interface with this MAC. Source: RFC 4291 appendix A.
+    pub fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        let interface = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+        Ipv6Addr::from_bits((0xfe80 << 112) | u128::from(interface))
     }
 
     /// A locally administered MAC made of `parts`: `0a`, `kind`, four bytes of hash.
@@ -117,6 +138,25 @@ mod tests {
         ] {
             assert!(bad.parse::<Mac>().is_err(), "{bad:?} was taken");
         }
+    }
+
+    #[test]
+    fn a_subnet_names_the_mac_of_its_tunnel() {
+        let of = |text: &str| Mac::of_subnet(text.parse().unwrap());
+        assert_eq!(of("10.244.3.0/24").to_string(), "0a:58:0a:f4:03:00");
+        assert_ne!(of("fd00:0:0:1::/64"), of("fd00:0:0:2::/64"));
+        let mut macs = std::collections::BTreeSet::new();
+        for number in 0..1000 {
+            let mac = of(&format!("fd00:0:0:{number:x}::/64"));
+            assert!(mac.is_unicast() && mac.0[0] & 2 != 0, "{mac}");
+            assert!(macs.insert(mac), "{mac} twice");
+        }
+    }
+
+    #[test]
+    fn a_mac_names_its_link_local_address() {
+        let mac: Mac = "0a:58:0a:f4:03:00".parse().unwrap();
+        assert_eq!(mac.link_local().to_string(), "fe80::858:aff:fef4:300");
     }
 
     #[test]

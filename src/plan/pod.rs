@@ -118,6 +118,7 @@ pub fn kernel_route(route: &cni::Route, assigned: &[Assigned]) -> Route {
         mtu: route.mtu,
         advmss: route.advmss,
         onlink: false,
+        source: None,
     }
 }
 

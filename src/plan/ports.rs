@@ -92,6 +92,7 @@ mod tests {
             group: 0,
             port: None,
             delays_ports: false,
+            vxlan: None,
         };
         let links: Vec<Link> = found.iter().enumerate().map(link).collect();
         let plugs = changes("humanz", &"humanz0".parse().unwrap(), &links);

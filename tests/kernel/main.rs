@@ -8,6 +8,7 @@ mod files;
 mod link;
 mod netns;
 mod route;
+mod vxlan;
 
 use std::net::IpAddr;
 use std::thread;

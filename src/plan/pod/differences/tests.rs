@@ -46,6 +46,7 @@ fn link(text: &str, index: u32, peer: u32, last: u8) -> Link {
         group: 0,
         port: None,
         delays_ports: false,
+        vxlan: None,
     }
 }
 
