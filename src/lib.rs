@@ -11,7 +11,7 @@
 //! | [`plugin`] | the CNI verbs; the only writer of stdout |
 //! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
 //! | [`ipam`] | which pod owns which address: pool (pure), file store |
-//! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, firewall, pod |
+//! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, pod |
 //! | [`linux`] | observe and apply: netlink, nftables, namespaces, sysctls, files |
 //! | [`cni`] | the CNI protocol as values, pure |
 //! | [`net`] | the field's words, pure: subnet, MAC, interface name |
@@ -34,7 +34,8 @@
 //!    address, one etcd transaction for a subnet).
 //! 3. Whole states are compared, never events applied; every plan is harmless when run twice.
 //! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft tables
-//!    `humanz…`); nothing without the mark is removed.
+//!    `humanz…`); nothing without the mark is removed, but for a VXLAN device that somebody
+//!    made anew, without a mark, under the name of a tunnel's.
 //! 5. Nothing is removed before the first complete snapshot of etcd.
 //! 6. A file whose first line says `//! Pure.` touches no clock, file, socket or environment.
 

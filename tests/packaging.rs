@@ -93,7 +93,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
 #[test]
 fn network_managers_are_told_the_names_of_our_links() {
     let pod = Identity { network: "humanz", container_id: "c1", ifname: "eth0" }.host_ifname();
-    let names = ["humanz0", pod.as_str()];
+    let names = ["humanz0", "humanz-vx4", "humanz-vx6", pod.as_str()];
     for (file, key) in [
         ("humanz.network", "Name="),
         ("humanz.link", "OriginalName="),
@@ -135,7 +135,8 @@ fn names_nothing_else(names: BTreeSet<&str>) {
 
 fn is_variable(word: &str) -> bool {
     let of_variable = |c: char| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit();
-    word.len() > 2 && word.chars().all(of_variable)
+    let letter = |c: char| c.is_ascii_uppercase();
+    word.len() > 2 && word.starts_with(letter) && word.chars().all(of_variable)
 }
 
 /// Whether a macro line of the page is the heading of this variable.

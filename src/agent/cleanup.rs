@@ -38,13 +38,14 @@ pub fn retire(before: &Settings, now: &Settings, text: &str, world: &World, repo
     }
 }
 
-/// Removes the CNI configuration first, so that no new pod is plugged in, then routes, firewall and
-/// bridge. The lease, the plugin and the state stay: DELs must go on working.
+/// Removes the CNI configuration first, so that no new pod is plugged in, then routes, tunnels,
+/// firewall and bridge. The lease, the plugin and the state stay: DELs must go on working.
 pub fn clean_up(settings: &Settings, world: &World) -> Report {
     let mut report = Report::new(false);
     let config = &settings.cni.config;
     report.apply(&Configuration(config), || files::remove(config));
     keep::routes::remove_all(&world.rtnl, &mut report);
+    keep::tunnel::remove_all(&world.rtnl, &mut report);
     keep::firewall::remove_all(world, settings, &mut report);
     report.apply(&Bridge(settings), || keep::bridge::remove(&world.rtnl, &settings.bridge));
     report

@@ -75,7 +75,7 @@ fn claim(
     settings.pools = growth::followed(&settings.pools, &found);
     let name = start::node_name(settings)?;
     let facts = host::observe(&world.rtnl, settings, None)?;
-    let attributes = attributes(facts.own);
+    let attributes = attributes(settings, facts.own);
     let claimant = Claimant {
         identity: start::this_host(&name, world)?,
         attributes,

@@ -6,20 +6,23 @@ use std::net::IpAddr;
 use anyhow::{Context, bail};
 
 use crate::agent::reach::Connected;
-use crate::agent::settings::{Settings, Source};
+use crate::agent::settings::{Backend, Settings, Source};
 use crate::linux::address::Address;
 use crate::linux::link::Link;
 use crate::linux::netlink::NetlinkError;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{Family, IfName, PerFamily, subnet};
+use crate::plan::tunnel;
 
 /// What the other hosts must know of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
     /// Its address for them.
     pub addresses: PerFamily<IpAddr>,
-    /// MTU of pods and bridge, in bytes.
+    /// Bytes that a packet between hosts may have.
     pub mtu_bytes: u32,
+    /// MTU of pods and bridge, in bytes.
+    pub pod_mtu_bytes: u32,
 }
 
 /// This host as it was found.
@@ -29,8 +32,10 @@ pub struct Facts {
     pub own: Own,
     /// All its addresses but those of the bridge.
     pub all_addresses: BTreeSet<IpAddr>,
-    /// Prefixes on its own segments, as far as the links to them are up.
+    /// Prefixes on its own segments.
     pub connected: Vec<Connected>,
+    /// Those of its addresses for the others that it can send from at this moment.
+    pub underlay: PerFamily<IpAddr>,
     /// The interfaces that lead to the other hosts.
     pub uplinks: BTreeSet<IfName>,
 }
@@ -56,19 +61,33 @@ pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow:
     let own = own_addresses(rtnl, settings, &addresses, before.unwrap_or_default().addresses)?;
     refuse_inside_pool(settings, &own)?;
     let links = links_of(rtnl, &addresses).context("look at the links with addresses")?;
+    let of_tunnel = |found: &Address| {
+        let alias = links.get(&found.index).and_then(|link| link.alias.as_deref());
+        alias == Some(tunnel::ALIAS)
+    };
     let of_own = devices_of(&own, &addresses);
     let uplinks = of_own.iter().filter_map(|index| links.get(index));
     let uplinks: BTreeMap<IfName, u32> =
         uplinks.map(|link| (link.name.clone(), link.mtu)).collect();
     let mtu_before = before.map_or(ETHERNET_MTU_BYTES, |before| before.mtu_bytes);
     let mtu_bytes = uplinks.values().copied().min().unwrap_or(mtu_before);
-    let is_up = |found: &&Address| links.get(&found.index).is_some_and(|link| link.up);
-    let connected =
-        |found: &Address| Connected { prefix: subnet::masked(found.address), device: found.index };
+    let is_up = |found: &Address| links.get(&found.index).is_some_and(|link| link.up);
+    let connected = |found: &Address| Connected {
+        prefix: subnet::masked(found.address),
+        device: found.index,
+        up: is_up(found),
+    };
+    let pod_mtu_bytes = settings.mtu_bytes.unwrap_or(mtu_bytes);
+    let mut underlay = own;
+    for (family, address) in own.entries() {
+        let is_there = |found: &&Address| found.address.ip() == *address && is_up(found);
+        underlay.set(family, addresses.iter().find(is_there).map(|found| found.address.ip()));
+    }
     Ok(Facts {
-        own: Own { addresses: own, mtu_bytes: settings.mtu_bytes.unwrap_or(mtu_bytes) },
+        own: Own { addresses: own, mtu_bytes, pod_mtu_bytes },
+        underlay,
         all_addresses: addresses.iter().map(|found| found.address.ip()).collect(),
-        connected: addresses.iter().filter(is_up).map(connected).collect(),
+        connected: addresses.iter().filter(|found| !of_tunnel(found)).map(connected).collect(),
         uplinks: uplinks.into_keys().collect(),
     })
 }
@@ -84,7 +103,8 @@ const NOBODY: PerFamily<IpAddr> = PerFamily {
 };
 
 /// The address for the others, for each family that has a pool: as set, else the source address
-/// of the default route, else the only address there is, else the one it had.
+/// of the default route, else the only address there is, else the one it had. A host that has none
+/// of those families at all can have tunnels over the other one.
 fn own_addresses(
     rtnl: &Rtnl,
     settings: &Settings,
@@ -92,7 +112,13 @@ fn own_addresses(
     before: PerFamily<IpAddr>,
 ) -> anyhow::Result<PerFamily<IpAddr>> {
     let mut own = settings.node_addresses;
-    for (family, _) in settings.pools.entries() {
+    let has_pool = |family: &Family| settings.pools.get(*family).is_some();
+    let with_pool = Family::BOTH.into_iter().filter(has_pool);
+    let none = !found.iter().any(|found| has_pool(&Family::of(found.address.ip())));
+    let also = Family::BOTH.into_iter().filter(|family| {
+        !has_pool(family) && none && own.is_empty() && settings.backend != Backend::Direct
+    });
+    for family in with_pool.chain(also.collect::<Vec<_>>()) {
         if own.get(family).is_none() {
             let of_family = found.iter().map(|found| found.address.ip());
             let of_family: BTreeSet<IpAddr> =

@@ -9,6 +9,7 @@ mod cleanup;
 pub mod cli;
 pub mod conf;
 mod dry_run;
+mod ears;
 mod envfile;
 pub mod exit;
 mod host;

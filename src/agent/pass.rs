@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::agent::host::{self, Facts};
 use crate::agent::keep::{self, Pass, bridge::Kept};
-use crate::agent::reach;
+use crate::agent::reach::{self, Here, Ways};
 use crate::agent::report::Report;
 use crate::agent::wake::Look;
 
@@ -27,13 +27,15 @@ pub struct Seen {
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
 pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     let before = pass.before.map(|before| before.own);
-    let facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
+    let mut facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
             report.failed(format!("{error:#}"));
             return None;
         }
     };
+    let ways = ways(pass, &facts);
+    facts.own.pod_mtu_bytes = keep::tunnel::pod_mtu(pass, &facts, &ways);
     let look = further(pass, &facts);
     let mut bridge = Kept::Whole;
     if look.links {
@@ -45,9 +47,9 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     let crowded = at_ports.then(|| keep::ports::keep(pass, report)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = look == Look::ALL;
-    let firewall = |report: &mut Report| keep::firewall::keep(pass, &facts, report);
+    let firewall = |report: &mut Report| keep::firewall::keep(pass, &facts, &ways, report);
     let first = start.then(|| firewall(report));
-    let unreachable = look.routes.then(|| routes(pass, &facts, report));
+    let unreachable = look.routes.then(|| routes(pass, &facts, &ways, report));
     let obstacles = first.or_else(|| look.firewall.then(|| firewall(report)));
     if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
@@ -65,6 +67,8 @@ fn further(pass: &Pass<'_>, now: &Facts) -> Look {
     if let Some(before) = pass.before {
         // A link that went took itself out of the flow table.
         look.firewall |= look.links && pass.settings.flowtable;
+        // Who shares a segment with this host knows the way back to its pods.
+        look.firewall |= before.connected != now.connected;
         look.firewall |= before.all_addresses != now.all_addresses;
         look.links |= before.own != now.own;
         look.files |= before.own != now.own;
@@ -72,11 +76,29 @@ fn further(pass: &Pass<'_>, now: &Facts) -> Look {
     look
 }
 
-fn routes(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
+fn ways(pass: &Pass<'_>, facts: &Facts) -> Ways {
+    let Some(peers) = pass.peers else { return Ways::default() };
+    let here = Here {
+        backend: pass.settings.backend,
+        connected: &facts.connected,
+        own: &facts.own.addresses,
+        underlay: &facts.underlay,
+        tunnel: keep::tunnel::own_end(pass),
+    };
+    reach::ways(&peers.by_name, pass.resolved, &here)
+}
+
+/// Makes the routes: what a tunnel must know comes before the routes through it, and what it need
+/// not know any more goes after them.
+fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
     let Some(peers) = pass.peers else { return BTreeSet::new() };
-    let (wanted, unreachable) =
-        reach::routes(&peers.by_name, pass.resolved, &facts.connected, &facts.own.addresses);
-    keep::routes::keep(pass, &wanted, report);
-    let unreachable = unreachable.iter().map(ToString::to_string);
-    unreachable.chain(peers.faults.iter().map(ToString::to_string)).collect()
+    let tunnels = keep::tunnel::keep(pass, facts, ways, report);
+    tunnels.prepare(pass, ways, report);
+    let mut wanted = tunnels.routes(pass, ways);
+    wanted.extend(&ways.direct);
+    keep::routes::keep(pass, &wanted, &tunnels, report);
+    tunnels.tidy(pass, ways, report);
+    let unreachable = ways.unreachable.iter().map(ToString::to_string);
+    let faults = peers.faults.iter().map(ToString::to_string);
+    unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect()
 }

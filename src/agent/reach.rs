@@ -1,15 +1,18 @@
 //! Pure. How this host reaches the pods of the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::agent::settings::Backend;
 use crate::lease::peers::Peer;
-use crate::lease::records::NodeName;
+use crate::lease::records::{self, NodeName, Tunnel};
+use crate::lease::tunnels::{TunnelFault, tunnels};
 use crate::net::{Family, PerFamily};
 use crate::plan::routes::{NextHop, Routes};
+use crate::plan::tunnel::Remote;
 
 /// A prefix that this host has on one of its own segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,10 +21,43 @@ pub struct Connected {
     pub prefix: IpNetwork,
     /// Index of the interface.
     pub device: u32,
+    /// The interface is up.
+    pub up: bool,
 }
 
 /// Addresses that the names of hosts without a node record resolve to.
 pub type Resolved = BTreeMap<NodeName, PerFamily<IpAddr>>;
+
+/// What this host has to reach others with.
+#[derive(Clone, Copy, Debug)]
+pub struct Here<'a> {
+    /// What the operator wants.
+    pub backend: Backend,
+    /// Its segments.
+    pub connected: &'a [Connected],
+    /// Its addresses for the others.
+    pub own: &'a PerFamily<IpAddr>,
+    /// Those of them that it can send from at this moment.
+    pub underlay: &'a PerFamily<IpAddr>,
+    /// The end of its tunnels, if it is to have some.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// How the pods of all other hosts are reached.
+#[derive(Debug, Default)]
+pub struct Ways {
+    /// Those on a segment of this host.
+    pub direct: Routes,
+    /// Those behind a tunnel.
+    pub remotes: Vec<Remote>,
+    /// Those that are not reached.
+    pub unreachable: Vec<Unreachable>,
+    /// Tunnels that are not used.
+    pub faults: Vec<TunnelFault>,
+    /// The addresses of hosts whose pods of that family are not reached directly: they do not know
+    /// the way back to a pod of this host, but through a tunnel.
+    pub afar: BTreeSet<IpAddr>,
+}
 
 /// A pod subnet that cannot be reached, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,10 +77,23 @@ pub enum Reason {
     NoAddress,
     /// The host published no address, and its name has not been resolved (yet).
     Unresolved,
-    /// The address is behind a router.
+    /// The address is behind a router, and this host has no tunnels.
     NotOnLink(IpAddr),
+    /// The address is behind a router, and the host has no tunnel.
+    NoTunnel(IpAddr),
+    /// The link to the address is down.
+    LinkDown(IpAddr),
+    /// This host has no address of that family to send from.
+    NoUnderlay(IpAddr),
     /// The address is one of this host's own.
     OwnAddress(IpAddr),
+}
+
+impl Reason {
+    /// The host is behind a router, for all that is known.
+    fn is_far(&self) -> bool {
+        matches!(self, Reason::NotOnLink(_) | Reason::NoTunnel(_) | Reason::NoUnderlay(_))
+    }
 }
 
 impl fmt::Display for Unreachable {
@@ -62,7 +111,17 @@ impl fmt::Display for Unreachable {
             ),
             Reason::NotOnLink(address) => write!(
                 f,
-                "{address} is not on a segment of this host; hosts must share a segment (direct routes only)"
+                "{address} is not on a segment of this host, and BACKEND=direct; set BACKEND=auto on both hosts"
+            ),
+            Reason::NoTunnel(address) => write!(
+                f,
+                "{address} is not on a segment of this host, and the host has no tunnel; set BACKEND=auto there (and update humanz)"
+            ),
+            Reason::LinkDown(address) => write!(f, "the link to {address} is down"),
+            Reason::NoUnderlay(address) => write!(
+                f,
+                "this host has no {} address to send to {address} from; is its uplink up?",
+                Family::of(*address)
             ),
             Reason::OwnAddress(address) => write!(
                 f,
@@ -72,123 +131,120 @@ impl fmt::Display for Unreachable {
     }
 }
 
-/// The routes to all `peers`, and what cannot be reached.
+/// The ways to the pods of all `peers`.
 ///
-/// `resolved` serves hosts that run the original Python agent and publish no address; `connected`
-/// are this host's segments, `own` its addresses.
-pub fn routes(
-    peers: &BTreeMap<NodeName, Peer>,
-    resolved: &Resolved,
-    connected: &[Connected],
-    own: &PerFamily<IpAddr>,
-) -> (Routes, Vec<Unreachable>) {
-    let mut routes = Routes::new();
-    let mut unreachable = Vec::new();
+/// `resolved` serves hosts that run the original Python agent and publish no address.
+pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here<'_>) -> Ways {
+    let mut ways = Ways::default();
+    let mut usable = BTreeMap::new();
+    if let Some(own) = here.tunnel {
+        (usable, ways.faults) = tunnels(peers, own);
+    }
     for (host, peer) in peers {
         let by_name = peer.python.then(|| resolved.get(host));
-        let addresses = match by_name {
-            Some(resolved) => resolved,
-            None => Some(&peer.addresses),
-        };
+        let addresses = by_name.unwrap_or(Some(&peer.addresses));
+        let there = There { addresses, backend: &peer.backend, tunnel: usable.get(host).copied() };
         for (family, subnet) in peer.subnets.entries() {
-            match next_hop(family, addresses, connected, own) {
-                Ok(hop) => {
-                    routes.insert(*subnet, hop);
+            let way = way(family, &there, here);
+            if way.as_ref().map_or_else(Reason::is_far, |way| matches!(way, Way::Tunnel(..))) {
+                ways.afar.extend(addresses.and_then(|addresses| addresses.get(family)));
+            }
+            match way {
+                Ok(Way::Direct(hop)) => {
+                    ways.direct.insert(*subnet, hop);
+                }
+                Ok(Way::Tunnel(address, Tunnel { mac, port, .. })) => {
+                    let mtu_bytes = peer.mtu;
+                    ways.remotes.push(Remote { subnet: *subnet, address, mac, port, mtu_bytes });
                 }
                 Err(reason) => {
-                    unreachable.push(Unreachable { host: host.clone(), subnet: *subnet, reason });
+                    let host = host.clone();
+                    ways.unreachable.push(Unreachable { host, subnet: *subnet, reason });
                 }
             }
         }
     }
-    (routes, unreachable)
+    ways
+}
+
+/// Another host.
+struct There<'a> {
+    /// `None`: not resolved.
+    addresses: Option<&'a PerFamily<IpAddr>>,
+    backend: &'a records::Backend,
+    tunnel: Option<Tunnel>,
+}
+
+enum Way {
+    Direct(NextHop),
+    Tunnel(IpAddr, Tunnel),
+}
+
+/// The way to a host's pods of a family: direct or through its tunnel, as both hosts want it and
+/// can; direct rather than not at all.
+fn way(family: Family, there: &There<'_>, here: &Here<'_>) -> Result<Way, Reason> {
+    let addresses = there.addresses.ok_or(Reason::Unresolved)?;
+    let direct = next_hop(family, addresses, here);
+    let Some(tunnel) = there.tunnel else { return direct.map(Way::Direct) };
+    let rather_direct = here.backend == Backend::Auto && *there.backend != records::Backend::Vxlan;
+    match direct {
+        Ok(hop) if rather_direct => return Ok(Way::Direct(hop)),
+        // An outage says nothing about where the host is.
+        Err(reason @ (Reason::LinkDown(_) | Reason::OwnAddress(_))) if rather_direct => {
+            return Err(reason);
+        }
+        _ => {}
+    }
+    match (underlay(family, addresses, here), direct) {
+        (Ok(address), _) => Ok(Way::Tunnel(address, tunnel)),
+        (Err(_), Ok(hop)) => Ok(Way::Direct(hop)),
+        (Err(reason), Err(_)) => Err(reason),
+    }
 }
 
 fn next_hop(
     family: Family,
-    addresses: Option<&PerFamily<IpAddr>>,
-    connected: &[Connected],
-    own: &PerFamily<IpAddr>,
+    addresses: &PerFamily<IpAddr>,
+    here: &Here<'_>,
 ) -> Result<NextHop, Reason> {
-    let addresses = addresses.ok_or(Reason::Unresolved)?;
     let via = *addresses.get(family).ok_or(Reason::NoAddress)?;
-    if own.get(family) == Some(&via) {
+    if here.own.get(family) == Some(&via) {
         return Err(Reason::OwnAddress(via));
     }
-    let on_link = connected.iter().filter(|connected| connected.prefix.contains(via));
-    let nearest = on_link.max_by_key(|connected| connected.prefix.prefix());
-    nearest.map(|connected| NextHop { via, device: connected.device }).ok_or(Reason::NotOnLink(via))
+    let on_link = || here.connected.iter().filter(|connected| connected.prefix.contains(via));
+    let nearest = on_link().filter(|connected| connected.up);
+    let nearest = nearest.max_by_key(|connected| connected.prefix.prefix());
+    let why_not = || match here.tunnel {
+        _ if on_link().next().is_some() => Reason::LinkDown(via),
+        None => Reason::NotOnLink(via),
+        Some(_) => Reason::NoTunnel(via),
+    };
+    nearest.map(|connected| NextHop::direct(via, connected.device)).ok_or_else(why_not)
+}
+
+/// The address of the other host that outer packets go to: of the pods' own family if both hosts
+/// have one, else of the other.
+fn underlay(
+    pods: Family,
+    addresses: &PerFamily<IpAddr>,
+    here: &Here<'_>,
+) -> Result<IpAddr, Reason> {
+    let mut reason = Reason::NoAddress;
+    let [v4, v6] = Family::BOTH;
+    for family in if pods == v4 { [v4, v6] } else { [v6, v4] } {
+        let Some(theirs) = addresses.get(family).copied() else { continue };
+        if here.own.get(family) == Some(&theirs) {
+            return Err(Reason::OwnAddress(theirs));
+        }
+        match (here.own.get(family), here.underlay.get(family)) {
+            (_, Some(_)) => return Ok(theirs),
+            // It had one a moment ago: the other family would be a way for that moment only.
+            (Some(_), None) => return Err(Reason::NoUnderlay(theirs)),
+            (None, None) => reason = Reason::NoUnderlay(theirs),
+        }
+    }
+    Err(reason)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::records::Backend;
-
-    fn peer(subnet: &str, address: Option<&str>) -> Peer {
-        Peer {
-            subnets: PerFamily { v4: Some(subnet.parse().unwrap()), v6: None },
-            addresses: PerFamily { v4: address.map(|text| text.parse().unwrap()), v6: None },
-            backend: Backend::default(),
-            tunnel: None,
-            mtu: None,
-            python: address.is_none(),
-            alive: true,
-        }
-    }
-
-    fn check(peer: Peer, resolved: &[&str], expected: Result<&str, &str>) {
-        let host: NodeName = "h2".parse().unwrap();
-        let peers = BTreeMap::from([(host.clone(), peer)]);
-        let resolve = |text: &&str| PerFamily { v4: Some(text.parse().unwrap()), v6: None };
-        let resolved = resolved.iter().map(|text| (host.clone(), resolve(text))).collect();
-        let connected = [
-            Connected { prefix: "192.0.2.0/24".parse().unwrap(), device: 2 },
-            Connected { prefix: "192.0.0.0/16".parse().unwrap(), device: 3 },
-        ];
-        let own = PerFamily { v4: Some("192.0.2.1".parse().unwrap()), v6: None };
-        let (routes, unreachable) = routes(&peers, &resolved, &connected, &own);
-        let lines: Vec<String> = unreachable.iter().map(Unreachable::to_string).collect();
-        match expected {
-            Ok(hop) => {
-                let hops: Vec<String> =
-                    routes.values().map(|hop| format!("{} dev {}", hop.via, hop.device)).collect();
-                assert_eq!((hops, lines), (vec![hop.to_owned()], vec![]));
-            }
-            Err(line) => assert!(routes.is_empty() && lines[0].contains(line), "{lines:?}"),
-        }
-    }
-
-    #[test]
-    fn a_host_on_the_segment_is_reached_through_the_nearest_interface() {
-        check(peer("10.1.2.0/24", Some("192.0.2.2")), &[], Ok("192.0.2.2 dev 2"));
-        check(peer("10.1.2.0/24", Some("192.0.3.2")), &[], Ok("192.0.3.2 dev 3"));
-    }
-
-    #[test]
-    fn a_host_behind_a_router_is_reported() {
-        check(
-            peer("10.1.2.0/24", Some("198.51.100.2")),
-            &[],
-            Err("198.51.100.2 is not on a segment"),
-        );
-    }
-
-    #[test]
-    fn a_python_host_is_reached_through_its_name() {
-        check(peer("10.1.2.0/24", None), &["192.0.2.7"], Ok("192.0.2.7 dev 2"));
-        check(peer("10.1.2.0/24", None), &[], Err("the name h2 does not resolve"));
-    }
-
-    #[test]
-    fn a_host_without_an_address_of_the_family_is_reported() {
-        let mut v6 = peer("10.1.2.0/24", Some("192.0.2.2"));
-        v6.subnets = PerFamily { v4: None, v6: Some("fd00::/64".parse().unwrap()) };
-        check(v6, &[], Err("no IPv6 address"));
-    }
-
-    #[test]
-    fn a_host_that_claims_our_address_is_reported() {
-        check(peer("10.1.2.0/24", Some("192.0.2.1")), &[], Err("belongs to this host"));
-    }
-}
+mod tests;

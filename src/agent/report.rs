@@ -119,6 +119,11 @@ impl Report {
         self.failures.push(what.to_string());
     }
 
+    /// Nothing is carried out.
+    pub fn is_dry(&self) -> bool {
+        self.dry
+    }
+
     /// What a dry run would change, in order.
     pub fn lines(&self) -> &[Line] {
         &self.lines

@@ -22,7 +22,7 @@ use crate::agent::pass::{self, Seen};
 use crate::agent::reach::Resolved;
 use crate::agent::report::{Report, Standing};
 use crate::agent::serve::reload::Superseded;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{Backend, Settings};
 use crate::agent::source::Source;
 use crate::agent::wake::{Look, Wake};
 use crate::lease::error::LeaseError;
@@ -360,7 +360,7 @@ impl Agent {
             state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
-        self.source.publish(attributes(seen.facts.own));
+        self.source.publish(attributes(&self.settings, seen.facts.own));
         if state.facts.as_ref().is_some_and(|before| seen.facts.has_lost_an_address_of(before)) {
             self.source.reconnect();
         }
@@ -394,8 +394,10 @@ impl Agent {
 }
 
 /// How the other hosts reach this one.
-pub fn attributes(own: Own) -> Attributes {
-    Attributes { addresses: own.addresses, mtu: own.mtu_bytes, ..Attributes::default() }
+pub fn attributes(settings: &Settings, own: Own) -> Attributes {
+    let tunnel = (settings.backend != Backend::Direct).then_some(settings.vxlan);
+    let backend = settings.backend.into();
+    Attributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
 }
 
 /// This host cannot have a subnet: the exit code tells whether waiting helps.

@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::cli::VARIABLES;
 use crate::agent::values;
 use crate::cni::version::Version;
-use crate::lease::records::{NodeName, Roots};
+use crate::lease::records::{self, NodeName, Roots, Vxlan};
 use crate::lease::registry::EtcdSettings;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, IfName, PerFamily};
@@ -31,6 +31,10 @@ pub struct Settings {
     pub bridge: IfName,
     /// MTU in bytes; `None`: that of the way to the other hosts.
     pub mtu_bytes: Option<u32>,
+    /// How pods of other hosts are reached.
+    pub backend: Backend,
+    /// What this network's tunnels are told by.
+    pub vxlan: Vxlan,
     /// Masquerade what leaves the pool.
     pub masquerade: bool,
     /// Destinations that are not masqueraded although outside the pool.
@@ -58,6 +62,27 @@ impl Settings {
         PerFamily {
             v4: self.pools.v4.as_ref().map(network),
             v6: self.pools.v6.as_ref().map(network),
+        }
+    }
+}
+
+/// How this host reaches the pods of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Through a route via the host, which must be on the same segment.
+    Direct,
+    /// Through a tunnel.
+    Vxlan,
+    /// Through a route to hosts on the same segment, through a tunnel to the others.
+    Auto,
+}
+
+impl From<Backend> for records::Backend {
+    fn from(backend: Backend) -> records::Backend {
+        match backend {
+            Backend::Direct => records::Backend::Direct,
+            Backend::Vxlan => records::Backend::Vxlan,
+            Backend::Auto => records::Backend::Auto,
         }
     }
 }
@@ -199,6 +224,8 @@ impl Reader<'_> {
         let node_addresses = self.node_addresses(&pools);
         let bridge = self.value("BRIDGE_NAME", values::interface);
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
+        let backend = self.value("BACKEND", values::backend);
+        let vxlan = self.vxlan();
         let masquerade = self.value("IP_MASQ", values::boolean);
         let non_masquerade =
             self.value("NON_MASQ_CIDRS", |text| values::list(text, values::subnet));
@@ -217,6 +244,8 @@ impl Reader<'_> {
             node_addresses,
             bridge: bridge?,
             mtu_bytes: mtu_bytes?,
+            backend: backend?,
+            vxlan: vxlan?,
             masquerade: masquerade?,
             non_masquerade: non_masquerade?,
             manage_forward: manage_forward?,
@@ -227,6 +256,12 @@ impl Reader<'_> {
             resync: resync?,
             cleanup_on_stop: cleanup_on_stop?,
         })
+    }
+
+    fn vxlan(&mut self) -> Option<Vxlan> {
+        let vni = self.value("VXLAN_VNI", values::vni);
+        let port = self.value("VXLAN_PORT", values::port);
+        Some(Vxlan { vni: vni?, port: port? })
     }
 
     fn pools(&mut self) -> PerFamily<Pool> {

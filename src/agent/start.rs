@@ -11,6 +11,7 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::agent::ears::Ears;
 use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::keep::World;
@@ -28,7 +29,7 @@ use crate::lease::{Identity, Network, Roots};
 use crate::linux::events::{Event, Events};
 use crate::linux::netlink::Protocol;
 use crate::linux::xtables_lock::LockWatch;
-use crate::linux::{files, identity, route};
+use crate::linux::{files, identity};
 use crate::net::IfName;
 
 /// Serves this host until it is told to stop, or once.
@@ -126,9 +127,9 @@ fn own_machine_id(state_dir: &Path) -> PathBuf {
 fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>) -> Result<(), Exit> {
     for protocol in [Protocol::Route, Protocol::Netfilter] {
         let events = Events::open(protocol).context("watch the kernel")?;
-        let (bridge, wakes) = (bridge.clone(), wakes.clone());
+        let (ears, wakes) = (Ears::new(bridge), wakes.clone());
         let name = thread::Builder::new().name("kernel".into());
-        name.spawn(move || hear_for_ever(events, protocol, &bridge, &wakes))
+        name.spawn(move || hear_for_ever(events, protocol, ears, &wakes))
             .context("start a thread")?;
     }
     Ok(())
@@ -154,46 +155,26 @@ fn watch_iptables(wakes: Sender<Wake>) -> Result<(), Exit> {
 }
 
 /// Hands on what is heard; a socket that breaks is replaced, and everything looked at.
-fn hear_for_ever(mut events: Events, protocol: Protocol, bridge: &IfName, wakes: &Sender<Wake>) {
+fn hear_for_ever(mut events: Events, protocol: Protocol, mut ears: Ears, wakes: &Sender<Wake>) {
     loop {
-        let heard = events.wait().map(|batch| hear(&batch, bridge, wakes));
-        if let Err(error) = heard {
-            log::error!("watch the kernel: {error}; watching anew");
-            thread::sleep(WATCH_AGAIN);
-            match Events::open(protocol) {
-                Ok(opened) => events = opened,
-                Err(error) => log::error!("watch the kernel: {error}"),
+        match events.wait().map(|batch| ears.hear(&batch)) {
+            Ok(look) if look.is_nothing() => {}
+            Ok(look) => send(wakes, Wake::Kernel(look)),
+            Err(error) => {
+                log::error!("watch the kernel: {error}; watching anew");
+                thread::sleep(WATCH_AGAIN);
+                match Events::open(protocol) {
+                    Ok(opened) => events = opened,
+                    Err(error) => log::error!("watch the kernel: {error}"),
+                }
+                send(wakes, Wake::Kernel(ears.hear(&[Event::Lost])));
             }
-            send(wakes, Wake::Kernel(Look::ALL));
         }
     }
 }
 
 /// Wait before a broken socket is replaced.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
-
-fn hear(events: &[Event], bridge: &IfName, wakes: &Sender<Wake>) {
-    let look = events.iter().map(|event| look_for(event, bridge)).fold(Look::default(), Look::and);
-    if !look.is_nothing() {
-        send(wakes, Wake::Kernel(look));
-    }
-}
-
-/// Where an event says to look. Ends of pods come and go all the time and are the plugin's; of
-/// routes only those matter that bear our mark and went, and the default route: it decides which of
-/// its addresses this host tells the others, and comes after them.
-fn look_for(event: &Event, bridge: &IfName) -> Look {
-    match event {
-        Event::Link { name } if name == bridge => Look::LINKS,
-        Event::Link { name } if name.as_str().starts_with("hz") => Look::default(),
-        Event::Link { .. } | Event::Address { .. } => Look::LINKS,
-        Event::Route { default: true, .. } => Look::LINKS,
-        Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Look::ROUTES,
-        Event::Route { .. } => Look::default(),
-        Event::Nftables => Look::FIREWALL,
-        Event::Lost => Look::ALL,
-    }
-}
 
 fn source(
     settings: &Settings,
@@ -209,7 +190,7 @@ fn source(
     let path = settings.state_dir.join("state.json");
     let known = last_known_good(&path, &identity);
     let facts = host::observe(&world.rtnl, settings, None)?;
-    let attributes = attributes(facts.own);
+    let attributes = attributes(settings, facts.own);
     let start = Start {
         etcd: server.clone(),
         network: network(settings, roots),

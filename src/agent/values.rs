@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
+use crate::agent::settings::Backend;
 use crate::cni::version::Version;
-use crate::lease::records::{NameError, NodeName};
+use crate::lease::records::{NameError, NodeName, Vxlan};
 use crate::net::{Family, IfName, PerFamily, subnet};
 
 /// `true` or `false`, also `yes`/`no`, `on`/`off`, `1`/`0`.
@@ -111,6 +112,28 @@ pub fn mtu(text: &str, ipv6: bool) -> Result<Option<u32>, String> {
     bytes
         .map(Some)
         .ok_or_else(|| format!("must be auto or a number of bytes from {least} to 65535"))
+}
+
+/// `direct`, `vxlan` or `auto`.
+pub fn backend(text: &str) -> Result<Backend, String> {
+    match text {
+        "direct" => Ok(Backend::Direct),
+        "vxlan" => Ok(Backend::Vxlan),
+        "auto" => Ok(Backend::Auto),
+        _ => Err("must be direct, vxlan or auto".into()),
+    }
+}
+
+/// A VXLAN network identifier: 1 to 16777215 (24 bits).
+pub fn vni(text: &str) -> Result<u32, String> {
+    let vni = text.parse().ok().filter(|vni| (1..=Vxlan::MAX_VNI).contains(vni));
+    vni.ok_or_else(|| format!("must be a number from 1 to {}", Vxlan::MAX_VNI))
+}
+
+/// A UDP port, 1 to 65535.
+pub fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port != 0);
+    port.ok_or_else(|| "must be a UDP port from 1 to 65535".into())
 }
 
 /// An interface name.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use super::records::{Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel};
+use super::records::{Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel, Vxlan};
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
 
@@ -29,8 +29,8 @@ pub struct Attributes {
     pub addresses: PerFamily<IpAddr>,
     /// How it can be reached.
     pub backend: Backend,
-    /// The end of its tunnel.
-    pub tunnel: Option<Tunnel>,
+    /// What its tunnel is told by, if it has one.
+    pub tunnel: Option<Vxlan>,
     /// Bytes that a packet between hosts may have.
     pub mtu: u32,
 }
@@ -42,7 +42,7 @@ pub struct Network {
     pub roots: Roots,
     /// The pool of each family in use, at least one.
     pub pools: PerFamily<Pool>,
-    /// How hosts reach each other.
+    /// How every host can be reached; how each may be reached besides is in its own record.
     pub backend: Backend,
 }
 
@@ -71,7 +71,7 @@ pub fn node_record(identity: &Identity, attributes: &Attributes, lease: &Lease) 
     node.subnets = lease.subnets;
     node.addresses = attributes.addresses;
     node.backend = attributes.backend.clone();
-    node.tunnel = attributes.tunnel;
+    node.tunnel = attributes.tunnel.and_then(|vxlan| Tunnel::of(&lease.subnets, vxlan));
     node.mtu = attributes.mtu;
     node
 }

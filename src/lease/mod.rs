@@ -21,6 +21,7 @@ pub mod restore;
 pub mod saved;
 pub mod snapshot;
 pub mod transaction;
+pub mod tunnels;
 
 pub use error::LeaseError;
 pub use identity::{Attributes, Identity, Lease, Network};
@@ -28,3 +29,4 @@ pub use peers::{Peer, PeerFault, Peers, peers};
 pub use records::{NodeName, Roots};
 pub use saved::Saved;
 pub use snapshot::Snapshot;
+pub use tunnels::{TunnelFault, tunnels};

@@ -3,12 +3,14 @@
 use neli::consts::rtnl::Rtm;
 use nix::errno::Errno;
 
+use super::link::Link;
 use super::netlink::{Monitor, NetlinkError, Protocol, Reply};
-use super::{address, link, route};
+use super::{address, link, neighbour, route};
 use crate::net::IfName;
 
-/// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE of linux/rtnetlink.h.
-const ROUTE_GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
+/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE of
+/// linux/rtnetlink.h.
+const ROUTE_GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
 
 /// NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h.
 const NFTABLES_GROUPS: [u32; 1] = [7];
@@ -20,6 +22,13 @@ pub enum Event {
     Link {
         /// Its name.
         name: IfName,
+        /// Its number.
+        index: u32,
+    },
+    /// A neighbour went, or a place that a device sends to.
+    NeighbourGone {
+        /// Index of the link.
+        index: u32,
     },
     /// An address came or went.
     Address {
@@ -90,10 +99,14 @@ impl Events {
 fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
     let is = |kind: Rtm| reply.kind == u16::from(kind);
     if is(Rtm::Newlink) || is(Rtm::Dellink) {
-        return Ok(link::parse(reply)?.map(|link| Event::Link { name: link.name }));
+        let event = |link: Link| Event::Link { name: link.name, index: link.index };
+        return Ok(link::parse(reply)?.map(event));
     }
     if is(Rtm::Newaddr) || is(Rtm::Deladdr) {
         return Ok(address::parse(reply)?.map(|address| Event::Address { index: address.index }));
+    }
+    if is(Rtm::Delneigh) {
+        return Ok(Some(Event::NeighbourGone { index: neighbour::link_of(reply)? }));
     }
     if is(Rtm::Newroute) || is(Rtm::Delroute) {
         let gone = is(Rtm::Delroute);

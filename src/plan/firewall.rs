@@ -37,7 +37,8 @@ pub struct FirewallSpec {
     pub pools: Vec<IpNetwork>,
     /// Further destinations that shall see the pod's own address.
     pub non_masq_cidrs: Vec<IpNetwork>,
-    /// The addresses of this host and of every other that is known: they have routes to pods.
+    /// The addresses of this host and of every other that is reached without a tunnel: they have
+    /// routes to pods.
     pub node_addresses: BTreeSet<IpAddr>,
     /// Pods reach the outside with the host's address.
     pub masquerade: bool,

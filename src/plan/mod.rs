@@ -13,5 +13,6 @@ pub mod ports;
 pub mod routes;
 pub mod surroundings;
 pub mod traces;
+pub mod tunnel;
 
 pub use line::{Describe, Line, Sign};

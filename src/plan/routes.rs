@@ -16,6 +16,19 @@ pub struct NextHop {
     pub via: IpAddr,
     /// Index of the interface on whose segment `via` lies.
     pub device: u32,
+    /// The address that this host's own packets are sent from; `None`: as the kernel chooses.
+    pub source: Option<IpAddr>,
+    /// Bytes that a packet may have on this way, if less than on the interface.
+    pub mtu: Option<u32>,
+    /// `via` is on the segment although no address of the interface says so.
+    pub onlink: bool,
+}
+
+impl NextHop {
+    /// A host on the segment of an interface.
+    pub fn direct(via: IpAddr, device: u32) -> NextHop {
+        NextHop { via, device, source: None, mtu: None, onlink: false }
+    }
 }
 
 /// Routes to other hosts: pod subnet → next hop.
@@ -120,7 +133,7 @@ mod tests {
     use super::*;
 
     fn hop(text: &str) -> NextHop {
-        NextHop { via: text.parse().unwrap(), device: 2 }
+        NextHop::direct(text.parse().unwrap(), 2)
     }
 
     fn found(routes: &[(&str, &str)]) -> Vec<FoundRoute> {
@@ -169,8 +182,22 @@ mod tests {
     #[test]
     fn another_device_is_another_next_hop() {
         let mut routes = found(&[("10.1.1.0/24", "192.0.2.1")]);
-        routes[0].next_hop = Some(NextHop { via: "192.0.2.1".parse().unwrap(), device: 3 });
+        routes[0].next_hop = Some(NextHop { device: 3, ..hop("192.0.2.1") });
         check(&[("10.1.1.0/24", "192.0.2.1")], &routes, &["~ route 10.1.1.0/24 via 192.0.2.1"]);
+    }
+
+    #[test]
+    fn a_way_that_differs_in_anything_is_replaced() {
+        let wanted = hop("192.0.2.1");
+        for other in [
+            NextHop { source: Some("10.1.9.1".parse().unwrap()), ..wanted },
+            NextHop { mtu: Some(1400), ..wanted },
+            NextHop { onlink: true, ..wanted },
+        ] {
+            let mut routes = found(&[("10.1.1.0/24", "192.0.2.1")]);
+            routes[0].next_hop = Some(other);
+            check(&[("10.1.1.0/24", "192.0.2.1")], &routes, &["~ route 10.1.1.0/24 via 192.0.2.1"]);
+        }
     }
 
     #[test]

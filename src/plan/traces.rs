@@ -55,6 +55,7 @@ mod tests {
             group: 0,
             port: None,
             delays_ports: false,
+            vxlan: None,
         }
     }
 

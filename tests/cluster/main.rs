@@ -16,6 +16,7 @@ mod peers;
 mod reach;
 mod repair;
 mod restart;
+mod tunnel;
 mod uplink;
 
 use support::cluster::OUTSIDE;

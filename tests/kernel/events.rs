@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use humanz::linux::address;
 use humanz::linux::events::{Event, Events};
 use humanz::linux::netlink::Protocol;
 use humanz::linux::route::{self, Route};
+use humanz::linux::{address, neighbour};
+use humanz::net::Mac;
 use ipnetwork::IpNetwork;
 
 use super::{bridge, in_namespace, ip, name, net};
@@ -30,10 +31,13 @@ fn events_tell_where_to_look() {
             route::add(&Route::via(net("10.1.2.0/24"), ip("192.0.2.7"), bridge.index)),
             route::delete(&Route::via(net("10.1.2.0/24"), ip("192.0.2.7"), bridge.index)),
             route::add(&Route::via(net("0.0.0.0/0"), ip("192.0.2.7"), bridge.index)),
+            neighbour::set(bridge.index, ip("192.0.2.7"), Mac([2, 0, 0, 0, 0, 7])),
+            neighbour::delete(bridge.index, ip("192.0.2.7")),
         ])
         .unwrap();
         let mut wanted = vec![
-            Event::Link { name: name("br0") },
+            Event::Link { name: name("br0"), index: bridge.index },
+            Event::NeighbourGone { index: bridge.index },
             Event::Address { index: bridge.index },
             Event::Route { protocol: route::PROTOCOL, default: false, gone: false },
             Event::Route { protocol: route::PROTOCOL, default: false, gone: true },

@@ -5,6 +5,9 @@
 //! ```
 //! Hosts have 192.0.2.11, .12, … and fd99::11, ::12, …; etcd has 192.0.2.2. The outside answers
 //! those networks only: a pod's own address gets no reply from it.
+//!
+//! A second segment hangs on the switch, which routes between the two and passes nothing else: its
+//! hosts have 203.0.113.13, … and fd98::13, …, and go on counting where the first ones ended.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -20,8 +23,30 @@ use super::wait::{SOON, eventually};
 pub const OUTSIDE: [IpAddr; 2] = [IpAddr::V4(OUTSIDE_V4), IpAddr::V6(OUTSIDE_V6)];
 const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 0x10);
-const SWITCH_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const SWITCH_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1);
+const SWITCH_V4: Ipv4Addr = NEAR.v4;
+const SWITCH_V6: Ipv6Addr = NEAR.v6;
+
+/// What hosts are plugged into.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Segment {
+    bridge: &'static str,
+    /// The switch's addresses there: default route of its hosts; /24 and /64.
+    v4: Ipv4Addr,
+    v6: Ipv6Addr,
+}
+
+/// Where etcd is.
+pub const NEAR: Segment = Segment {
+    bridge: "lan",
+    v4: Ipv4Addr::new(192, 0, 2, 1),
+    v6: Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1),
+};
+/// Behind the router.
+pub const FAR: Segment = Segment {
+    bridge: "far",
+    v4: Ipv4Addr::new(203, 0, 113, 1),
+    v6: Ipv6Addr::new(0xfd98, 0, 0, 0, 0, 0, 0, 1),
+};
 
 pub struct Cluster {
     pub hosts: Vec<Node>,
@@ -40,7 +65,7 @@ pub struct Alone {
 impl Alone {
     pub fn new() -> Self {
         let disk = disk::folder();
-        let (v4, v6) = (address_v4(1), address_v6(1));
+        let (v4, v6) = (NEAR.host_v4(1), NEAR.host_v6(1));
         let host = Node::new("h1", v4, v6, Disk::new(disk.path(), "h1", ""));
         host.boot();
         give_uplink(&host);
@@ -69,8 +94,17 @@ pub fn give_uplink(host: &Node) {
 impl Cluster {
     /// `count` hosts that are up, and an etcd that answers.
     pub fn new(count: u8) -> Self {
+        Self::routed(count, 0)
+    }
+
+    /// Hosts on two segments with a router between them that lets nothing pass but what comes from
+    /// addresses on them: no pod's packets.
+    pub fn routed(near: u8, far: u8) -> Self {
+        let count = near + far;
+        let segment = |index: u8| if index <= near { &NEAR } else { &FAR };
         let disks = disk::folder();
-        let names: String = (1..=count).map(|i| format!("{} h{i}\n", address_v4(i))).collect();
+        let names: String =
+            (1..=count).map(|i| format!("{} h{i}\n", segment(i).host_v4(i))).collect();
         let names = format!("{names}{} etcd\n", Store::ADDRESS_V4);
         let node = |name: &str, v4, v6| {
             let node = Node::new(name, v4, v6, Disk::new(&disks.path().join(name), name, &names));
@@ -78,11 +112,11 @@ impl Cluster {
             node
         };
         let switch = node("switch", SWITCH_V4, SWITCH_V6);
-        make_switch(&switch);
+        make_switch(&switch, if far > 0 { &[&NEAR, &FAR] } else { &[&NEAR] });
         let outside = node("outside", OUTSIDE_V4, OUTSIDE_V6);
         connect_outside(&switch, &outside);
         let etcd = node("etcd", Store::ADDRESS_V4, Store::ADDRESS_V6);
-        plug(&switch, &etcd);
+        plug(&switch, &NEAR, &etcd);
         let etcd = Store::new(etcd);
         etcd.start();
         let hosts = std::thread::scope(|scope| {
@@ -90,8 +124,10 @@ impl Cluster {
                 .map(|i| {
                     let (node, switch) = (&node, &switch);
                     scope.spawn(move || {
-                        let host = node(&format!("h{i}"), address_v4(i), address_v6(i));
-                        plug(switch, &host);
+                        let segment = segment(i);
+                        let (v4, v6) = (segment.host_v4(i), segment.host_v6(i));
+                        let host = node(&format!("h{i}"), v4, v6);
+                        plug(switch, segment, &host);
                         host
                     })
                 })
@@ -120,7 +156,28 @@ impl Cluster {
     pub fn reboot(&self, host: &Node) {
         host.power_off();
         host.boot();
-        plug(&self.switch, host);
+        let near = host.v4().octets()[..3] == NEAR.v4.octets()[..3];
+        plug(&self.switch, if near { &NEAR } else { &FAR }, host);
+    }
+
+    /// Plugs host number `index` (from 1) into a segment, with the addresses that it has there, as
+    /// if it had been carried over: its link stays up, its addresses change at once.
+    pub fn move_host(&self, index: u8, segment: &Segment) {
+        let host = &self.hosts[usize::from(index) - 1];
+        ip(&self.switch, &format!("link set {} master {}", host.name(), segment.bridge));
+        ip(host, &format!("address flush dev eth0 scope global\n{}", segment.lines(index)));
+        forwards(&self.switch, host);
+    }
+
+    /// Every link between hosts takes packets of that many bytes.
+    pub fn set_mtu(&self, bytes: u32) {
+        let names: Vec<&str> = self.hosts.iter().map(Node::name).collect();
+        for link in names.iter().chain([&NEAR.bridge, &FAR.bridge]) {
+            self.switch.run(&format!("ip link set {link} mtu {bytes}")).ok();
+        }
+        for host in &self.hosts {
+            host.run(&format!("ip link set eth0 mtu {bytes}")).ok();
+        }
     }
 
     /// No frame passes between `a` and `b`; neither notices its link.
@@ -156,13 +213,22 @@ impl Drop for Cluster {
     }
 }
 
-/// The address of host number `index`, from 1.
-fn address_v4(index: u8) -> Ipv4Addr {
-    Ipv4Addr::new(192, 0, 2, 10 + index)
-}
+impl Segment {
+    /// The address of host number `index`, from 1.
+    pub fn host_v4(&self, index: u8) -> Ipv4Addr {
+        let [a, b, c, _] = self.v4.octets();
+        Ipv4Addr::new(a, b, c, 10 + index)
+    }
 
-fn address_v6(index: u8) -> Ipv6Addr {
-    Ipv6Addr::from_bits(SWITCH_V6.to_bits() & !0xffff | u128::from(decimal(10 + index)))
+    pub fn host_v6(&self, index: u8) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.v6.to_bits() & !0xffff | u128::from(decimal(10 + index)))
+    }
+
+    /// What ip(8) must do on that host.
+    fn lines(&self, index: u8) -> String {
+        let (v4, v6) = (self.host_v4(index), self.host_v6(index));
+        network(v4, v6, self)
+    }
 }
 
 /// 11 as 0x11: reads like the IPv4 address.
@@ -170,14 +236,33 @@ fn decimal(number: u8) -> u16 {
     u16::from_str_radix(&number.to_string(), 16).expect("decimal digits are hexadecimal ones")
 }
 
-fn make_switch(switch: &Node) {
-    let lines = format!(
-        "link add lan address 02:00:c0:00:02:01 type bridge forward_delay 0 mcast_snooping 0
-         link set lan up
-         address add {SWITCH_V4}/24 dev lan
-         address add {SWITCH_V6}/64 dev lan nodad"
-    );
-    ip(switch, &lines);
+fn make_switch(switch: &Node, segments: &[&Segment]) {
+    for Segment { bridge, v4, v6 } in segments {
+        let [a, b, c, d] = v4.octets();
+        let lines = format!(
+            "link add {bridge} address 02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x} type bridge forward_delay 0 mcast_snooping 0
+             link set {bridge} up
+             address add {v4}/24 dev {bridge}
+             address add {v6}/64 dev {bridge} nodad"
+        );
+        ip(switch, &lines);
+    }
+    if let [_, far] = segments {
+        // With br_netfilter what is only bridged comes by here too.
+        let routed = [&NEAR, far].map(|Segment { bridge, .. }| {
+            format!(
+                "add rule inet router forward iifname {bridge} oifname != {bridge} ip saddr != {{ 192.0.2.0/24, 203.0.113.0/24 }} drop
+                 add rule inet router forward iifname {bridge} oifname != {bridge} ip6 saddr != {{ fd99::/64, fd98::/64 }} drop"
+            )
+        });
+        let known = format!(
+            "add table inet router
+             add chain inet router forward {{ type filter hook forward priority 0; }}
+             {}",
+            routed.join("\n")
+        );
+        switch.run_command(&mut command("nft -f -"), &known).ok();
+    }
     switch.write("/proc/sys/net/ipv4/ip_forward", "1");
     switch.write("/proc/sys/net/ipv6/conf/all/forwarding", "1");
     let faults = "add table bridge faults
@@ -200,30 +285,33 @@ fn connect_outside(switch: &Node, outside: &Node) {
              address add {OUTSIDE_V6}/64 dev eth0 nodad
              link set eth0 up
              route add 192.0.2.0/24 via 198.51.100.1
-             route add fd99::/64 via 2001:db8:51::1"
+             route add 203.0.113.0/24 via 198.51.100.1
+             route add fd99::/64 via 2001:db8:51::1
+             route add fd98::/64 via 2001:db8:51::1"
         ),
     );
 }
 
-/// Gives `node` an eth0 on the switch's segment.
-fn plug(switch: &Node, node: &Node) {
+/// Gives `node` an eth0 on a segment of the switch.
+fn plug(switch: &Node, segment: &Segment, node: &Node) {
     cable(switch, node);
     // A host that has been up for two seconds may use its link-local address.
     node.write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0");
-    ip(switch, &format!("link set {} master lan up", node.name()));
-    ip(
-        node,
-        &format!(
-            "address add {}/24 dev eth0
-             address add {}/64 dev eth0 nodad
-             link set eth0 up
-             route add default via {SWITCH_V4}
-             route add default via {SWITCH_V6}",
-            node.v4(),
-            node.v6()
-        ),
-    );
+    ip(switch, &format!("link set {} master {} up", node.name(), segment.bridge));
+    ip(node, &network(node.v4(), node.v6(), segment));
     forwards(switch, node);
+}
+
+/// What ip(8) must do on a node with these addresses.
+fn network(v4: Ipv4Addr, v6: Ipv6Addr, segment: &Segment) -> String {
+    let (via_v4, via_v6) = (segment.v4, segment.v6);
+    format!(
+        "address add {v4}/24 dev eth0
+         address add {v6}/64 dev eth0 nodad
+         link set eth0 up
+         route add default via {via_v4}
+         route add default via {via_v6}"
+    )
 }
 
 /// Waits until the switch forwards what comes from and goes to `node`: the kernel notices the

@@ -8,10 +8,19 @@ use super::node::{Node, Place};
 
 /// The routes that bear humanz's mark, both families: destination → next hop.
 pub fn routes(host: &Node) -> BTreeMap<String, String> {
+    routes_by(host, "gateway")
+}
+
+/// The routes that bear humanz's mark, both families: destination → device.
+pub fn devices(host: &Node) -> BTreeMap<String, String> {
+    routes_by(host, "dev")
+}
+
+fn routes_by(host: &Node, key: &str) -> BTreeMap<String, String> {
     let both = [4, 6].map(|family| json(host, &format!("ip -{family} -j route show proto 104")));
     let text = |route: &Value, key: &str| route[key].as_str().unwrap_or_default().to_owned();
     let routes = both.iter().flat_map(|list| list.as_array().into_iter().flatten());
-    routes.map(|route| (text(route, "dst"), text(route, "gateway"))).collect()
+    routes.map(|route| (text(route, "dst"), text(route, key))).collect()
 }
 
 /// `address/length` of every global address of a link, sorted; none if there is no such link.

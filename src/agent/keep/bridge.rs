@@ -61,7 +61,7 @@ fn wanted(pass: &Pass<'_>, facts: &Facts) -> Bridge {
     let name = pass.settings.bridge.clone();
     Bridge {
         mac: mac(&pass.world.machine_id, &name),
-        mtu: facts.own.mtu_bytes,
+        mtu: facts.own.pod_mtu_bytes,
         addresses: pass.subnets.iter().map(|subnet| gateway(*subnet)).collect(),
         pools: pass.settings.pools.iter().map(|pool| pool.network()).collect(),
         name,

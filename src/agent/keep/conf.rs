@@ -21,7 +21,7 @@ impl Describe for Write<'_> {
 /// Writes the configuration if it is missing or different.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
     let path = &pass.settings.cni.config;
-    let text = conf::text(pass.settings, pass.subnets, facts.own.mtu_bytes);
+    let text = conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
     if files::holds(path, text.as_bytes()) {
         return;
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crate::agent::host::Facts;
 use crate::agent::keep::{Pass, World, flows};
+use crate::agent::reach::Ways;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};
@@ -18,8 +19,8 @@ use crate::plan::forward::{self, Traffic};
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
-    keep_table(pass, facts, report);
+pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
+    keep_table(pass, facts, ways, report);
     let mut obstacles: BTreeSet<String> = flows::keep(pass, facts, report).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.world.forward.observe(&families) {
@@ -62,9 +63,9 @@ pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
     }
 }
 
-fn keep_table(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
+fn keep_table(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) {
     let nft = &pass.world.nft;
-    let wanted = ruleset(&spec(pass, facts));
+    let wanted = ruleset(&spec(pass, facts, ways));
     let found = match nft.observe(AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
@@ -97,20 +98,21 @@ fn keeps_hosts(change: &mut Change) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(pass: &Pass<'_>, facts: &Facts) -> FirewallSpec {
+fn spec(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
     let settings = pass.settings;
     let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
         Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
         _ => peer.addresses.iter().copied().collect(),
     });
+    let near = published.filter(|address| !ways.afar.contains(address));
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),
         pod_subnets: pass.subnets.iter().copied().collect(),
         pools: settings.pools.iter().map(|pool| pool.network()).collect(),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
-        node_addresses: published.chain(facts.all_addresses.iter().copied()).collect(),
+        node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
         accept_forward: settings.manage_forward,
     }

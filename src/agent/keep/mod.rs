@@ -9,6 +9,7 @@ pub mod ports;
 pub mod routes;
 pub mod surroundings;
 pub mod sysctls;
+pub mod tunnel;
 
 use ipnetwork::IpNetwork;
 

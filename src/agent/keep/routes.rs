@@ -4,6 +4,7 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::agent::keep::Pass;
+use crate::agent::keep::tunnel::Tunnels;
 use crate::agent::report::Report;
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::route::{self, Route};
@@ -14,14 +15,19 @@ use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes, scope};
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
 /// not before the hosts are completely known.
-pub fn keep(pass: &Pass<'_>, wanted: &Routes, report: &mut Report) {
+pub fn keep(pass: &Pass<'_>, wanted: &Routes, tunnels: &Tunnels, report: &mut Report) {
     let rtnl = &pass.world.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
         Err(error) => return report.failed(format!("list routes: {error}")),
     };
     let mut changes = changes(wanted, &found);
-    changes.retain(|change| pass.in_sync || !matches!(change, Change::Remove(_)));
+    changes.retain(|change| match change {
+        Change::Remove(route) => {
+            pass.in_sync && !route.next_hop.is_some_and(|hop| tunnels.keeps(&hop))
+        }
+        Change::Add(..) | Change::Replace(..) => true,
+    });
     apply(rtnl, &changes, &pass.settings.pools, report);
 }
 
@@ -35,7 +41,9 @@ pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
 
 fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     let next_hop = |route: &Route| {
-        route.gateway.zip(route.device).map(|(via, device)| NextHop { via, device })
+        let Route { source, mtu, onlink, .. } = *route;
+        let way = route.gateway.zip(route.device);
+        way.map(|(via, device)| NextHop { via, device, source, mtu, onlink })
     };
     let found = |route: &Route| FoundRoute {
         destination: route.destination,
@@ -51,9 +59,9 @@ fn apply(rtnl: &Rtnl, changes: &[Change], pools: &PerFamily<Pool>, report: &mut 
 }
 
 fn message(change: &Change, pools: &PerFamily<Pool>) -> Message {
-    let route = |to: IpNetwork, hop: NextHop| Route {
-        scope: scope(to, pools),
-        ..Route::via(to, hop.via, hop.device)
+    let route = |to: IpNetwork, NextHop { via, device, source, mtu, onlink }| {
+        let scope = scope(to, pools);
+        Route { scope, source, mtu, onlink, ..Route::via(to, via, device) }
     };
     match change {
         Change::Add(to, hop) => route::add(&route(*to, *hop)),

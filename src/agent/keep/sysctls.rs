@@ -36,6 +36,45 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
     }
 }
 
+/// Lets packets of both families through the device of a tunnel, which listens to no router.
+///
+/// Replies may come another way than the one they were asked on, while a host is being moved and
+/// where two hosts see their segments differently: a reverse path filter that is strict (1) drops
+/// them, one that is loose (2) does not, and of the host's and the device's the larger counts
+/// (kernel: Documentation/networking/ip-sysctl.rst).
+pub fn keep_tunnel(pass: &Pass<'_>, device: &IfName, report: &mut Report) {
+    const STRICT: Option<&str> = Some("1");
+    if !pass.settings.manage_sysctl {
+        return;
+    }
+    let of = |family: &str, name: &str, key: &str| format!("net/{family}/conf/{name}/{key}");
+    if pass.subnets.v4.is_some() {
+        set_own(of("ipv4", device.as_str(), "forwarding"), "1", report);
+        let own = sysctl::read(&of("ipv4", device.as_str(), "rp_filter")).ok();
+        let all = sysctl::read(&of("ipv4", "all", "rp_filter")).ok();
+        if own.as_deref().max(all.as_deref()) == STRICT {
+            set_own(of("ipv4", device.as_str(), "rp_filter"), "2", report);
+        }
+    }
+    if pass.subnets.v6.is_some() {
+        for (key, value) in [("disable_ipv6", "0"), ("accept_ra", "0"), ("forwarding", "1")] {
+            set_own(of("ipv6", device.as_str(), key), value, report);
+        }
+    }
+}
+
+/// Sets what goes with a device of ours.
+fn set_own(key: String, value: &str, report: &mut Report) {
+    match sysctl::read(&key) {
+        Ok(found) if found == value => {}
+        Ok(before) => {
+            let change = Change { key, before, value: value.to_owned() };
+            report.apply(&change, || sysctl::write(&change.key, &change.value));
+        }
+        Err(error) => report.failed(error),
+    }
+}
+
 /// Lets a link of ours have IPv6 where new links have none (`default.disable_ipv6`).
 ///
 /// # Errors

@@ -58,7 +58,7 @@ impl Agent {
         logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
         self.source.set_up(&settings);
         self.texts = texts;
-        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.mtu_bytes);
+        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.pod_mtu_bytes);
         let before = Superseded { settings: self.settings.clone(), mtu_bytes };
         self.state.superseded.get_or_insert(before);
         self.settings = settings;
@@ -88,7 +88,7 @@ impl Agent {
             }
         }
         pass::run(&pass, &mut report);
-        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.mtu_bytes);
+        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.pod_mtu_bytes);
         let before = Superseded { settings: self.settings.clone(), mtu_bytes };
         self.retire(&before, settings, &mut report);
         report.lines().iter().for_each(|line| log::info!("reload: {line}"));

@@ -76,6 +76,11 @@ fn settings_that_contradict_each_other_are_faults() {
         ),
         (&[("CNI_CONFIG_LOCATION", "/etc/cni/net.d/humanz")], "CNI_CONFIG_LOCATION"),
         (&[("SUBNET_SOURCE", "magic")], "SUBNET_SOURCE"),
+        (&[("BACKEND", "carrier-pigeon")], "BACKEND"),
+        (&[("VXLAN_VNI", "16777216")], "VXLAN_VNI"),
+        (&[("VXLAN_VNI", "0")], "VXLAN_VNI"),
+        (&[("VXLAN_PORT", "65536")], "VXLAN_PORT"),
+        (&[("VXLAN_PORT", "0")], "VXLAN_PORT"),
     ] {
         let faults = faults(environment);
         assert!(faults.len() == 1 && faults[0].starts_with(about), "{environment:?}: {faults:?}");

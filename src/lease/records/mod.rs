@@ -14,7 +14,7 @@ pub use alive::Alive;
 pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;
 pub use name::{NameError, NodeName};
-pub use node::{Backend, NodeRecord, Tunnel};
+pub use node::{Backend, NodeRecord, Tunnel, Vxlan};
 pub use roots::{Key, Roots};
 
 use ipnetwork::IpNetwork;

@@ -49,6 +49,10 @@ pub enum Backend {
     /// Through a route via its address.
     #[default]
     Direct,
+    /// Through its tunnel.
+    Vxlan,
+    /// Through a route from the hosts on its segment, through its tunnel from the others.
+    Auto,
     /// In a way this version does not know.
     Unknown(Box<str>),
 }
@@ -62,6 +66,29 @@ pub struct Tunnel {
     pub vni: u32,
     /// UDP port.
     pub port: u16,
+}
+
+/// What tells the tunnels of a network from other people's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vxlan {
+    /// VXLAN network identifier, 1 to [`Vxlan::MAX_VNI`]: the same on all hosts.
+    pub vni: u32,
+    /// UDP port that this host listens on, not 0.
+    pub port: u16,
+}
+
+impl Vxlan {
+    /// The identifier has 24 bits. Source: RFC 7348 §5.
+    pub const MAX_VNI: u32 = (1 << 24) - 1;
+}
+
+impl Tunnel {
+    /// The end of the tunnel to the pods of `subnets`; its MAC is made of the first of them, so that
+    /// it is the same for as long as the host has its subnet.
+    pub fn of(subnets: &PerFamily<IpNetwork>, vxlan: Vxlan) -> Option<Tunnel> {
+        let mac = Mac::of_subnet(*subnets.iter().next()?);
+        Some(Tunnel { mac, vni: vxlan.vni, port: vxlan.port })
+    }
 }
 
 impl NodeRecord {
@@ -97,6 +124,8 @@ impl From<String> for Backend {
     fn from(text: String) -> Backend {
         match text.as_str() {
             "direct" => Backend::Direct,
+            "vxlan" => Backend::Vxlan,
+            "auto" => Backend::Auto,
             _ => Backend::Unknown(text.into()),
         }
     }
@@ -109,10 +138,12 @@ impl From<Backend> for String {
 }
 
 impl fmt::Display for Backend {
-    /// `direct`, or the unknown word.
+    /// `direct`, `vxlan`, `auto`, or the unknown word.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Backend::Direct => f.write_str("direct"),
+            Backend::Vxlan => f.write_str("vxlan"),
+            Backend::Auto => f.write_str("auto"),
             Backend::Unknown(word) => f.write_str(word),
         }
     }

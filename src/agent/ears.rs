@@ -1,0 +1,106 @@
+//! Where an event of the kernel says to look.
+
+use std::collections::BTreeSet;
+
+use crate::agent::wake::Look;
+use crate::linux::events::Event;
+use crate::linux::route;
+use crate::linux::rtnl::Rtnl;
+use crate::net::{Family, IfName};
+use crate::plan::tunnel::device_name;
+
+/// Knows what concerns this host's pods.
+pub struct Ears {
+    bridge: IfName,
+    /// Indexes of the tunnels' devices, also of earlier ones: the kernel does not give a number
+    /// twice for a long time.
+    tunnels: BTreeSet<u32>,
+}
+
+impl Ears {
+    /// Ears for this bridge, and for the tunnels of the calling thread's network namespace.
+    pub fn new(bridge: &IfName) -> Ears {
+        let mut ears = Ears { bridge: bridge.clone(), tunnels: BTreeSet::new() };
+        ears.find_tunnels();
+        ears
+    }
+
+    /// Where these events say to look.
+    pub fn hear(&mut self, events: &[Event]) -> Look {
+        events.iter().map(|event| self.look_for(event)).fold(Look::default(), Look::and)
+    }
+
+    /// Ends of pods come and go all the time and are the plugin's; of routes only those matter that
+    /// bear our mark and went, and the default route: it decides which of its addresses this host
+    /// tells the others, and comes after them; of neighbours those of the tunnels.
+    fn look_for(&mut self, event: &Event) -> Look {
+        match event {
+            Event::Link { name, index } if is_tunnel(name) => {
+                self.tunnels.insert(*index);
+                Look::LINKS
+            }
+            Event::Link { name, .. } if *name == self.bridge => Look::LINKS,
+            Event::Link { name, .. } if name.as_str().starts_with("hz") => Look::default(),
+            Event::Link { .. } | Event::Address { .. } => Look::LINKS,
+            Event::NeighbourGone { index } if self.tunnels.contains(index) => Look::ROUTES,
+            Event::NeighbourGone { .. } => Look::default(),
+            Event::Route { default: true, .. } => Look::LINKS,
+            Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Look::ROUTES,
+            Event::Route { .. } => Look::default(),
+            Event::Nftables => Look::FIREWALL,
+            Event::Lost => {
+                self.find_tunnels();
+                Look::ALL
+            }
+        }
+    }
+
+    /// Without an answer from the kernel the full pass, once a minute, sees what is missed here.
+    fn find_tunnels(&mut self) {
+        let Ok(rtnl) = Rtnl::open() else { return };
+        let links =
+            Family::BOTH.into_iter().filter_map(|family| rtnl.link(&device_name(family)).ok());
+        self.tunnels.extend(links.flatten().map(|link| link.index));
+    }
+}
+
+fn is_tunnel(name: &IfName) -> bool {
+    Family::BOTH.into_iter().any(|family| *name == device_name(family))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ears() -> Ears {
+        Ears { bridge: "hz-br".parse().unwrap(), tunnels: BTreeSet::new() }
+    }
+
+    fn link(name: &str) -> Event {
+        Event::Link { name: name.parse().unwrap(), index: 7 }
+    }
+
+    #[test]
+    fn the_bridge_counts_and_the_end_of_a_pod_does_not() {
+        assert_eq!(ears().hear(&[link("hz-br")]), Look::LINKS);
+        assert_eq!(ears().hear(&[link("eth0")]), Look::LINKS);
+        assert_eq!(ears().hear(&[link("hz0123456789abc")]), Look::default());
+    }
+
+    #[test]
+    fn of_neighbours_only_those_of_tunnels_count() {
+        let mut ears = ears();
+        let gone = [Event::NeighbourGone { index: 7 }];
+        assert_eq!(ears.hear(&gone), Look::default());
+        assert_eq!(ears.hear(&[link("humanz-vx4")]), Look::LINKS);
+        assert_eq!(ears.hear(&gone), Look::ROUTES);
+    }
+
+    #[test]
+    fn of_routes_only_ours_that_went_count() {
+        let route = |protocol, gone| Event::Route { protocol, default: false, gone };
+        assert_eq!(ears().hear(&[route(route::PROTOCOL, true)]), Look::ROUTES);
+        assert_eq!(ears().hear(&[route(route::PROTOCOL, false), route(2, true)]), Look::default());
+        assert_eq!(ears().hear(&[Event::Nftables, Event::Lost]), Look::ALL);
+    }
+}

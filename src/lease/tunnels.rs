@@ -1,0 +1,175 @@
+//! Pure. Which ends of tunnels can be believed.
+
+use std::collections::BTreeMap;
+
+use super::peers::Peer;
+use super::records::{NodeName, Tunnel, Vxlan};
+use crate::net::Mac;
+
+/// The tunnel of another host that is not used.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("host {host}: its tunnel is ignored: {flaw}")]
+pub struct TunnelFault {
+    /// The host.
+    pub host: NodeName,
+    /// What is wrong with it.
+    pub flaw: Flaw,
+}
+
+/// Why a tunnel cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Flaw {
+    /// No identifier has so many bits.
+    #[error("VNI {0} is more than 24 bits")]
+    VniTooLarge(u32),
+    /// Another network's.
+    #[error("its VNI is {theirs}, and this host's is {ours}; set the same VXLAN_VNI on all hosts")]
+    OtherVni {
+        /// The host's.
+        theirs: u32,
+        /// This host's.
+        ours: u32,
+    },
+    /// Nobody can send there.
+    #[error("port 0 is none")]
+    NoPort,
+    /// What is sent to this MAC would come back.
+    #[error("its MAC {0} is that of this host")]
+    OwnMac(Mac),
+    /// What is sent to this MAC would go to the wrong host.
+    #[error("its MAC {mac} is that of host {owner}")]
+    SameMac {
+        /// The MAC.
+        mac: Mac,
+        /// Who has the better right to it.
+        owner: NodeName,
+    },
+}
+
+/// The tunnels of `peers` that this host, whose own is `own`, can send to, and what is wrong with
+/// the others.
+///
+/// Of hosts with the same MAC the one whose subnet it is made of has it ([`Tunnel::of`]), else the
+/// first by name. A flaw costs its host the tunnel, and nobody else anything.
+pub fn tunnels(
+    peers: &BTreeMap<NodeName, Peer>,
+    own: Tunnel,
+) -> (BTreeMap<&NodeName, Tunnel>, Vec<TunnelFault>) {
+    let mut with_tunnel: Vec<(&NodeName, &Peer, Tunnel)> = peers
+        .iter()
+        .filter_map(|(host, peer)| peer.tunnel.map(|tunnel| (host, peer, tunnel)))
+        .collect();
+    with_tunnel.sort_by_key(|(host, peer, tunnel)| (!is_of_its_subnet(peer, *tunnel), *host));
+    let mut owners: BTreeMap<Mac, &NodeName> = BTreeMap::new();
+    let mut usable = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (host, _, tunnel) in with_tunnel {
+        match flaw(tunnel, own, &owners) {
+            None => {
+                owners.insert(tunnel.mac, host);
+                usable.insert(host, tunnel);
+            }
+            Some(flaw) => faults.push(TunnelFault { host: host.clone(), flaw }),
+        }
+    }
+    (usable, faults)
+}
+
+fn is_of_its_subnet(peer: &Peer, tunnel: Tunnel) -> bool {
+    let Tunnel { vni, port, .. } = tunnel;
+    Tunnel::of(&peer.subnets, Vxlan { vni, port }) == Some(tunnel)
+}
+
+fn flaw(tunnel: Tunnel, own: Tunnel, owners: &BTreeMap<Mac, &NodeName>) -> Option<Flaw> {
+    let Tunnel { mac, vni, port } = tunnel;
+    if vni > Vxlan::MAX_VNI {
+        return Some(Flaw::VniTooLarge(vni));
+    }
+    if vni != own.vni {
+        return Some(Flaw::OtherVni { theirs: vni, ours: own.vni });
+    }
+    if port == 0 {
+        return Some(Flaw::NoPort);
+    }
+    if mac == own.mac {
+        return Some(Flaw::OwnMac(mac));
+    }
+    owners.get(&mac).map(|owner| Flaw::SameMac { mac, owner: (*owner).clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::records::Backend;
+    use crate::net::PerFamily;
+
+    /// What h1, whose subnet is 10.0.1.0/24, makes of hosts with (name, subnet, MAC, VNI, port).
+    fn check(hosts: &[(&str, &str, &str, u32, u16)], usable: &[&str], faults: &[&str]) {
+        let peer = |subnet: &str, tunnel| Peer {
+            subnets: PerFamily { v4: Some(subnet.parse().unwrap()), v6: None },
+            addresses: PerFamily::default(),
+            backend: Backend::Auto,
+            tunnel: Some(tunnel),
+            mtu: None,
+            python: false,
+            alive: true,
+        };
+        let peers = hosts.iter().map(|(name, subnet, mac, vni, port)| {
+            let tunnel = Tunnel { mac: mac.parse().unwrap(), vni: *vni, port: *port };
+            (name.parse().unwrap(), peer(subnet, tunnel))
+        });
+        let peers: BTreeMap<NodeName, Peer> = peers.collect();
+        let own = PerFamily { v4: Some("10.0.1.0/24".parse().unwrap()), v6: None };
+        let own = Tunnel::of(&own, Vxlan { vni: 104, port: 10400 }).unwrap();
+        let (found, told) = tunnels(&peers, own);
+        assert_eq!(found.keys().map(|host| host.as_str()).collect::<Vec<_>>(), usable);
+        assert_eq!(told.iter().map(ToString::to_string).collect::<Vec<_>>(), faults);
+    }
+
+    #[test]
+    fn a_host_behind_another_port_is_as_good_as_any() {
+        let h2 = ("h2", "10.0.2.0/24", "0a:58:0a:00:02:00", 104, 10400);
+        let h3 = ("h3", "10.0.3.0/24", "0a:58:0a:00:03:00", 104, 53);
+        check(&[h2, h3], &["h2", "h3"], &[]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_and_costs_nobody_else_anything() {
+        check(
+            &[
+                ("h2", "10.0.2.0/24", "0a:58:0a:00:02:00", 104, 10400),
+                ("h3", "10.0.3.0/24", "0a:58:0a:00:03:00", 1 << 24, 10400),
+                ("h4", "10.0.4.0/24", "0a:58:0a:00:04:00", 7, 10400),
+                ("h5", "10.0.5.0/24", "0a:58:0a:00:05:00", 104, 0),
+                ("h6", "10.0.6.0/24", "0a:58:0a:00:01:00", 104, 10400),
+            ],
+            &["h2"],
+            &[
+                "host h3: its tunnel is ignored: VNI 16777216 is more than 24 bits",
+                "host h4: its tunnel is ignored: its VNI is 7, and this host's is 104; set the same VXLAN_VNI on all hosts",
+                "host h5: its tunnel is ignored: port 0 is none",
+                "host h6: its tunnel is ignored: its MAC 0a:58:0a:00:01:00 is that of this host",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_mac_is_that_of_the_host_whose_subnet_it_is_made_of() {
+        check(
+            &[
+                ("evil", "10.0.9.0/24", "0a:58:0a:00:02:00", 104, 10400),
+                ("h2", "10.0.2.0/24", "0a:58:0a:00:02:00", 104, 10400),
+            ],
+            &["h2"],
+            &["host evil: its tunnel is ignored: its MAC 0a:58:0a:00:02:00 is that of host h2"],
+        );
+        check(
+            &[
+                ("h2", "10.0.2.0/24", "02:00:00:00:00:01", 104, 10400),
+                ("h3", "10.0.3.0/24", "02:00:00:00:00:01", 104, 10400),
+            ],
+            &["h2"],
+            &["host h3: its tunnel is ignored: its MAC 02:00:00:00:00:01 is that of host h2"],
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! Pure. Tunnels to the hosts that share no segment with this one.
+//!
+//! One VXLAN device for each family of the outer packets. A pod subnet of another host is three
+//! things on it: a route via an address of that host, the MAC of that address (a neighbour), and
+//! where frames for that MAC go (a destination).
+
+mod device;
+mod entries;
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+pub use device::{Device, DeviceChange, ForeignDevice, changes, removals};
+pub use entries::{Entries, EntryChange, Found, missing, surplus};
+
+use super::routes::NextHop;
+use crate::net::{Family, IfName, Mac, PerFamily, subnet};
+
+/// The mark of a tunnel's device, as its alias.
+pub const ALIAS: &str = "humanz tunnel";
+
+/// A pod subnet that is reached through a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The subnet, of either family.
+    pub subnet: IpNetwork,
+    /// Address of the host: its family is that of the outer packets.
+    pub address: IpAddr,
+    /// MAC of its tunnel device.
+    pub mac: Mac,
+    /// UDP port of its tunnel.
+    pub port: u16,
+    /// Bytes that an outer packet to it may have, as it said.
+    pub mtu_bytes: Option<u32>,
+}
+
+/// The name of the device whose outer packets are of that family. Not like the host's end of a pod,
+/// which begins with `hz`.
+pub fn device_name(underlay: Family) -> IfName {
+    let name = match underlay {
+        Family::V4 => "humanz-vx4",
+        Family::V6 => "humanz-vx6",
+    };
+    name.parse().expect("a name of an interface")
+}
+
+/// Bytes that a tunnel adds to a packet: Ethernet 14, VXLAN 8, UDP 8, and 20 or 40 of IP.
+///
+/// Source: RFC 7348 §5.
+pub fn overhead(underlay: Family) -> u32 {
+    match underlay {
+        Family::V4 => 50,
+        Family::V6 => 70,
+    }
+}
+
+/// Bytes of an inner packet, where one between the hosts may have `outer`: never less than what the
+/// pods' families need (RFC 8200 §5, RFC 791 §3.1), never more than an IP packet can have.
+pub fn inner_mtu<T>(outer: u32, underlay: Family, pods: &PerFamily<T>) -> u32 {
+    let least = if pods.v6.is_some() { 1280 } else { 576 };
+    (outer.min(u16::MAX.into()).saturating_sub(overhead(underlay))).max(least)
+}
+
+/// The way to a pod subnet over the device of its tunnel: index and MTU. `source` is this host's own
+/// address among its pods: what is sent from there finds its way back through the tunnel.
+pub fn next_hop<T>(
+    remote: &Remote,
+    (device, device_mtu): (u32, u32),
+    own_subnets: &PerFamily<IpNetwork>,
+    pods: &PerFamily<T>,
+) -> NextHop {
+    let underlay = Family::of(remote.address);
+    let family = subnet::family(remote.subnet);
+    let theirs = remote.mtu_bytes.filter(|bytes| *bytes > 0);
+    let theirs = theirs.map(|outer| inner_mtu(outer, underlay, pods));
+    NextHop {
+        via: via(remote),
+        device,
+        source: own_subnets.get(family).map(|subnet| subnet::gateway(*subnet)),
+        mtu: theirs.filter(|mtu| *mtu < device_mtu),
+        onlink: family == Family::V4,
+    }
+}
+
+/// The next hop to a pod subnet: the other host's own address among its pods for IPv4; for IPv6 the
+/// link-local address of its MAC, because the kernel refuses any other to which it has a route
+/// elsewhere (net/ipv6/route.c: ip6_route_check_nh_onlink).
+fn via(remote: &Remote) -> IpAddr {
+    match subnet::family(remote.subnet) {
+        Family::V4 => subnet::gateway(remote.subnet),
+        Family::V6 => remote.mac.link_local().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V4: PerFamily<()> = PerFamily { v4: Some(()), v6: None };
+    const BOTH: PerFamily<()> = PerFamily { v4: Some(()), v6: Some(()) };
+
+    #[test]
+    fn a_tunnel_takes_fifty_bytes_over_ipv4_and_seventy_over_ipv6() {
+        assert_eq!(inner_mtu(1500, Family::V4, &V4), 1450);
+        assert_eq!(inner_mtu(1500, Family::V6, &BOTH), 1430);
+        assert_eq!(inner_mtu(9000, Family::V6, &V4), 8930);
+    }
+
+    #[test]
+    fn no_mtu_is_one_that_pods_cannot_have() {
+        assert_eq!(inner_mtu(1280, Family::V6, &BOTH), 1280);
+        assert_eq!(inner_mtu(0, Family::V4, &V4), 576);
+        assert_eq!(inner_mtu(u32::MAX, Family::V4, &V4), 65485);
+    }
+
+    fn check(subnet: &str, mtu_bytes: Option<u32>, expected: &str) {
+        let remote = Remote {
+            subnet: subnet.parse().unwrap(),
+            address: "192.0.2.2".parse().unwrap(),
+            mac: "0a:58:0a:f4:02:00".parse().unwrap(),
+            port: 10400,
+            mtu_bytes,
+        };
+        let own =
+            PerFamily { v4: "10.244.1.0/24".parse().ok(), v6: "fd00:0:0:1::/64".parse().ok() };
+        let NextHop { via, source, mtu, onlink, .. } = next_hop(&remote, (7, 8950), &own, &BOTH);
+        assert_eq!(format!("{via} from {} {mtu:?} {onlink}", source.unwrap()), expected);
+    }
+
+    #[test]
+    fn the_next_hop_is_the_other_host_among_its_pods() {
+        check("10.244.2.0/24", None, "10.244.2.1 from 10.244.1.1 None true");
+        check("fd00:0:0:2::/64", None, "fe80::858:aff:fef4:200 from fd00:0:0:1::1 None false");
+    }
+
+    #[test]
+    fn a_host_behind_a_narrower_way_gets_smaller_packets() {
+        check("10.244.2.0/24", Some(1500), "10.244.2.1 from 10.244.1.1 Some(1450) true");
+        check("10.244.2.0/24", Some(9000), "10.244.2.1 from 10.244.1.1 None true");
+        check("10.244.2.0/24", Some(1), "10.244.2.1 from 10.244.1.1 Some(1280) true");
+    }
+}

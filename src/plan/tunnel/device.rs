@@ -1,0 +1,301 @@
+//! Pure. What must change on the device of a tunnel.
+
+use std::net::IpAddr;
+
+use super::ALIAS;
+use crate::linux::link::Link;
+use crate::linux::vxlan::Vxlan;
+use crate::net::{Family, IfName, Mac};
+use crate::plan::{Describe, Line};
+
+/// The device as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: IfName,
+    /// The other hosts know it.
+    pub mac: Mac,
+    /// VXLAN network identifier.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// This host's address; its family is that of the outer packets.
+    pub local: IpAddr,
+    /// Bytes of an inner packet.
+    pub mtu_bytes: u32,
+}
+
+/// A device of the tunnel's name that is not ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "interface {name} exists and is {what}: remove or rename it, or set BACKEND=direct, for the tunnel needs its name"
+)]
+pub struct ForeignDevice {
+    name: IfName,
+    what: String,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChange {
+    /// Delete the link of that index and name.
+    Delete(u32, IfName),
+    /// Make it.
+    Create(Device),
+    /// Mark it as ours.
+    Mark(IfName),
+    /// Send from this address, and learn nothing.
+    Set(IfName, IpAddr),
+    /// Give it its MAC.
+    SetMac(IfName, Mac),
+    /// Give it its MTU in bytes.
+    SetMtu(IfName, u32),
+    /// Set it up.
+    SetUp(Device),
+}
+
+/// The steps that turn what is found into `wanted`, in the order to take them.
+///
+/// `found` are the VXLAN devices of the host and whatever has the device's name. One of that name
+/// without any mark is one of ours that somebody made anew; one that bears our mark under another
+/// name was renamed, and stands in the way. Identifier, port and family of a device cannot change:
+/// then another one is made.
+///
+/// # Errors
+/// [`ForeignDevice`] if the name belongs to somebody else.
+pub fn changes(wanted: &Device, found: &[Link]) -> Result<Vec<DeviceChange>, ForeignDevice> {
+    let mut changes = removals(found.iter().filter(|link| stands_in_the_way(wanted, link)));
+    let Some(link) = found.iter().find(|link| link.name == wanted.name) else {
+        changes.extend(made(wanted));
+        return Ok(changes);
+    };
+    refuse_foreign(link)?;
+    let right = link.vxlan.filter(|vxlan| same_kind(wanted, vxlan));
+    match right {
+        Some(vxlan) => changes.extend(repairs(wanted, link, &vxlan)),
+        None => {
+            changes.push(DeviceChange::Delete(link.index, link.name.clone()));
+            changes.extend(made(wanted));
+        }
+    }
+    Ok(changes)
+}
+
+/// The steps that remove those of `found` that bear our mark.
+pub fn removals<'a>(found: impl IntoIterator<Item = &'a Link>) -> Vec<DeviceChange> {
+    let ours = found.into_iter().filter(|link| link.vxlan.is_some() && is_marked(link));
+    ours.map(|link| DeviceChange::Delete(link.index, link.name.clone())).collect()
+}
+
+fn made(wanted: &Device) -> [DeviceChange; 2] {
+    [DeviceChange::Create(wanted.clone()), DeviceChange::SetUp(wanted.clone())]
+}
+
+fn stands_in_the_way(wanted: &Device, link: &Link) -> bool {
+    let same_family = |vxlan: &Vxlan| family(vxlan) == Some(Family::of(wanted.local));
+    link.name != wanted.name && link.vxlan.as_ref().is_some_and(same_family)
+}
+
+fn refuse_foreign(link: &Link) -> Result<(), ForeignDevice> {
+    let what = match (link.kind.as_deref(), link.alias.as_deref()) {
+        (Some("vxlan"), None | Some(ALIAS)) => return Ok(()),
+        (Some("vxlan"), Some(alias)) => format!("marked as {alias:?}"),
+        (Some(kind), _) => format!("a {kind}"),
+        (None, _) => "a physical device".to_owned(),
+    };
+    Err(ForeignDevice { name: link.name.clone(), what })
+}
+
+fn same_kind(wanted: &Device, found: &Vxlan) -> bool {
+    let Vxlan { vni, port, checksums, special, .. } = *found;
+    (vni, port, checksums, special) == (wanted.vni, wanted.port, true, false)
+        && family(found) == Some(Family::of(wanted.local))
+}
+
+fn family(vxlan: &Vxlan) -> Option<Family> {
+    vxlan.local.map(Family::of)
+}
+
+fn is_marked(link: &Link) -> bool {
+    link.alias.as_deref() == Some(ALIAS)
+}
+
+fn repairs(wanted: &Device, link: &Link, vxlan: &Vxlan) -> Vec<DeviceChange> {
+    let name = || wanted.name.clone();
+    let mut changes = Vec::new();
+    if !is_marked(link) {
+        changes.push(DeviceChange::Mark(name()));
+    }
+    if vxlan.local != Some(wanted.local) || vxlan.learning {
+        changes.push(DeviceChange::Set(name(), wanted.local));
+    }
+    if link.mac != Some(wanted.mac) {
+        changes.push(DeviceChange::SetMac(name(), wanted.mac));
+    }
+    if link.mtu != wanted.mtu_bytes {
+        changes.push(DeviceChange::SetMtu(name(), wanted.mtu_bytes));
+    }
+    if !link.up {
+        changes.push(DeviceChange::SetUp(wanted.clone()));
+    }
+    changes
+}
+
+impl Describe for DeviceChange {
+    fn line(&self) -> Line {
+        let changed = |name, what: String| Line::changed(format!("tunnel {name}: {what}"));
+        match self {
+            DeviceChange::Delete(_, name) => Line::removed(format!("tunnel {name}")),
+            DeviceChange::Create(device) => Line::added(format!(
+                "tunnel {} (vni {}, port {}, local {}, mac {}, mtu {})",
+                device.name, device.vni, device.port, device.local, device.mac, device.mtu_bytes
+            )),
+            DeviceChange::Mark(name) => changed(name, format!("alias {ALIAS:?}")),
+            DeviceChange::Set(name, local) => changed(name, format!("local {local}, no learning")),
+            DeviceChange::SetMac(name, mac) => changed(name, format!("mac {mac}")),
+            DeviceChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
+            DeviceChange::SetUp(device) => changed(&device.name, "up".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> Device {
+        Device {
+            name: "humanz-vx4".parse().unwrap(),
+            mac: "0a:58:0a:f4:01:00".parse().unwrap(),
+            vni: 104,
+            port: 10400,
+            local: "192.0.2.1".parse().unwrap(),
+            mtu_bytes: 1450,
+        }
+    }
+
+    fn right() -> Link {
+        let Device { name, mac, vni, port, local, mtu_bytes } = wanted();
+        let vxlan = Vxlan {
+            vni,
+            port,
+            local: Some(local),
+            learning: false,
+            checksums: true,
+            special: false,
+        };
+        Link {
+            index: 7,
+            name,
+            kind: Some("vxlan".to_owned()),
+            mac: Some(mac),
+            mtu: mtu_bytes,
+            up: true,
+            oper_up: false,
+            master: None,
+            peer_index: None,
+            alias: Some(ALIAS.to_owned()),
+            group: 0,
+            port: None,
+            delays_ports: false,
+            vxlan: Some(vxlan),
+        }
+    }
+
+    fn check(found: &[Link], expected: &[&str]) {
+        let changes = changes(&wanted(), found).unwrap();
+        let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
+        assert_eq!(lines, expected);
+    }
+
+    const MADE: [&str; 2] = [
+        "+ tunnel humanz-vx4 (vni 104, port 10400, local 192.0.2.1, mac 0a:58:0a:f4:01:00, mtu 1450)",
+        "~ tunnel humanz-vx4: up",
+    ];
+
+    #[test]
+    fn a_right_one_is_left_alone_and_a_missing_one_made() {
+        check(&[right()], &[]);
+        check(&[], &MADE);
+    }
+
+    #[test]
+    fn what_can_change_is_changed() {
+        let mut found = right();
+        found.mac = None;
+        found.mtu = 1500;
+        found.up = false;
+        found.alias = None;
+        found.vxlan.as_mut().unwrap().learning = true;
+        check(
+            &[found],
+            &[
+                "~ tunnel humanz-vx4: alias \"humanz tunnel\"",
+                "~ tunnel humanz-vx4: local 192.0.2.1, no learning",
+                "~ tunnel humanz-vx4: mac 0a:58:0a:f4:01:00",
+                "~ tunnel humanz-vx4: mtu 1450",
+                "~ tunnel humanz-vx4: up",
+            ],
+        );
+    }
+
+    #[test]
+    fn another_address_of_this_host_is_set_in_place() {
+        let mut found = right();
+        found.vxlan.as_mut().unwrap().local = "192.0.2.9".parse().ok();
+        check(&[found], &["~ tunnel humanz-vx4: local 192.0.2.1, no learning"]);
+    }
+
+    #[test]
+    fn what_cannot_change_is_made_anew() {
+        let changes: [fn(&mut Vxlan); 6] = [
+            |vxlan| vxlan.vni = 7,
+            |vxlan| vxlan.port = 8472,
+            |vxlan| vxlan.local = None,
+            |vxlan| vxlan.local = "2001:db8::1".parse().ok(),
+            |vxlan| vxlan.checksums = false,
+            |vxlan| vxlan.special = true,
+        ];
+        for change in changes {
+            let mut found = right();
+            change(found.vxlan.as_mut().unwrap());
+            check(&[found], &["- tunnel humanz-vx4", MADE[0], MADE[1]]);
+        }
+    }
+
+    #[test]
+    fn a_renamed_one_stands_in_the_way_and_a_foreign_one_does_not() {
+        let renamed = Link { name: "foo".parse().unwrap(), ..right() };
+        check(std::slice::from_ref(&renamed), &["- tunnel foo", MADE[0], MADE[1]]);
+        check(&[Link { alias: None, ..renamed }], &MADE);
+    }
+
+    #[test]
+    fn the_device_of_the_other_family_stays() {
+        let mut other = Link { name: "humanz-vx6".parse().unwrap(), ..right() };
+        other.vxlan.as_mut().unwrap().local = "2001:db8::1".parse().ok();
+        check(&[other, right()], &[]);
+    }
+
+    #[test]
+    fn a_device_that_is_not_ours_is_refused_by_name() {
+        for (kind, alias, what) in [
+            (Some("dummy"), None, "a dummy"),
+            (None, None, "a physical device"),
+            (Some("vxlan"), Some("mine"), "marked as \"mine\""),
+        ] {
+            let (kind, alias) = (kind.map(str::to_owned), alias.map(str::to_owned));
+            let error = changes(&wanted(), &[Link { kind, alias, ..right() }]).unwrap_err();
+            let text = format!("interface humanz-vx4 exists and is {what}: remove or rename it");
+            assert!(error.to_string().starts_with(&text), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_bears_the_mark_is_removed() {
+        let lines = |found: &[Link]| removals(found).len();
+        assert_eq!(lines(&[right()]), 1);
+        assert_eq!(lines(&[Link { alias: None, ..right() }]), 0);
+        assert_eq!(lines(&[Link { vxlan: None, ..right() }]), 0);
+    }
+}

@@ -1,0 +1,233 @@
+//! Pure. Which neighbours and destinations of a tunnel must change.
+//!
+//! What is missing comes before the routes that need it, what is left over goes after those that
+//! needed it: so a route never leads nowhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::{Remote, via};
+use crate::linux::fdb::Destination;
+use crate::linux::neighbour::Neighbour;
+use crate::net::Mac;
+use crate::plan::{Describe, Line};
+
+/// What a tunnel's device must know to send to other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries {
+    destinations: BTreeMap<Mac, (IpAddr, u16)>,
+    neighbours: BTreeMap<IpAddr, Mac>,
+}
+
+/// What a tunnel's device knows. All of it is ours, because the device is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Its destinations; a MAC can have several, the first that the kernel tells being the first.
+    pub destinations: Vec<Destination>,
+    /// Its permanent neighbours.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// One entry that must change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryChange {
+    /// Send frames there; the host's other destination goes.
+    SetDestination(Destination),
+    /// Send none there.
+    RemoveDestination(Destination),
+    /// The MAC of an address.
+    SetNeighbour(Neighbour),
+    /// An address that nobody has.
+    RemoveNeighbour(Neighbour),
+}
+
+impl Entries {
+    /// What is needed for `remotes`.
+    pub fn of<'a>(remotes: impl IntoIterator<Item = &'a Remote>) -> Entries {
+        let mut entries = Entries::default();
+        for remote in remotes {
+            entries.destinations.insert(remote.mac, (remote.address, remote.port));
+            entries.neighbours.insert(via(remote), remote.mac);
+        }
+        entries
+    }
+
+    fn sends_to(&self, found: &Destination, own_port: u16) -> bool {
+        let there = (found.address, found.port.unwrap_or(own_port));
+        self.destinations.get(&found.mac) == Some(&there)
+    }
+}
+
+/// What `wanted` has and `found` lacks or has otherwise. `own_port` is that of the device, which the
+/// kernel leaves out where the other host has the same.
+pub fn missing(wanted: &Entries, found: &Found, own_port: u16) -> Vec<EntryChange> {
+    let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
+    let right: BTreeSet<Mac> = right.map(|there| there.mac).collect();
+    let absent = wanted.destinations.iter().filter(|(mac, _)| !right.contains(mac));
+    let destination = |(mac, (address, port)): (&Mac, &(IpAddr, u16))| {
+        EntryChange::SetDestination(Destination { mac: *mac, address: *address, port: Some(*port) })
+    };
+    let known: BTreeMap<IpAddr, Mac> =
+        found.neighbours.iter().map(|there| (there.address, there.mac)).collect();
+    let unknown = wanted.neighbours.iter().filter(|(address, mac)| known.get(address) != Some(mac));
+    let neighbour = |(address, mac): (&IpAddr, &Mac)| {
+        EntryChange::SetNeighbour(Neighbour { address: *address, mac: *mac })
+    };
+    absent.map(destination).chain(unknown.map(neighbour)).collect()
+}
+
+/// What `found` has and `wanted` does not. Of a MAC that had other destinations only, the first has
+/// made room already.
+pub fn surplus(wanted: &Entries, found: &Found, own_port: u16) -> Vec<EntryChange> {
+    let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
+    let mut settled: BTreeSet<Mac> = right.map(|there| there.mac).collect();
+    let surplus = found.destinations.iter().filter(|there| {
+        let made_room = wanted.destinations.contains_key(&there.mac) && settled.insert(there.mac);
+        !made_room && !wanted.sends_to(there, own_port)
+    });
+    let surplus: Vec<Destination> = surplus.copied().collect();
+    let unknown = found.neighbours.iter();
+    let unknown = unknown.filter(|there| !wanted.neighbours.contains_key(&there.address));
+    let destinations = surplus.into_iter().map(EntryChange::RemoveDestination);
+    destinations.chain(unknown.copied().map(EntryChange::RemoveNeighbour)).collect()
+}
+
+impl Describe for EntryChange {
+    fn line(&self) -> Line {
+        let to = |there: &Destination| {
+            let port = there.port.map(|port| format!(" port {port}")).unwrap_or_default();
+            format!("tunnel to {}{port} (mac {})", there.address, there.mac)
+        };
+        let neighbour = |there: &Neighbour| {
+            format!("neighbour {} (mac {}) of the tunnel", there.address, there.mac)
+        };
+        match self {
+            EntryChange::SetDestination(there) => Line::added(to(there)),
+            EntryChange::RemoveDestination(there) => Line::removed(to(there)),
+            EntryChange::SetNeighbour(there) => Line::added(neighbour(there)),
+            EntryChange::RemoveNeighbour(there) => Line::removed(neighbour(there)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN_PORT: u16 = 10400;
+
+    fn mac(number: u8) -> Mac {
+        Mac([0x0a, 0x58, 0x0a, 0xf4, number, 0])
+    }
+
+    /// Host number 2, 3 … with its IPv4 subnet, at this address and port.
+    fn remote(number: u8, address: &str, port: u16) -> Remote {
+        Remote {
+            subnet: format!("10.244.{number}.0/24").parse().unwrap(),
+            address: address.parse().unwrap(),
+            mac: mac(number),
+            port,
+            mtu_bytes: None,
+        }
+    }
+
+    fn there(number: u8, address: &str, port: Option<u16>) -> Destination {
+        Destination { mac: mac(number), address: address.parse().unwrap(), port }
+    }
+
+    fn knows(number: u8) -> Neighbour {
+        let address = format!("10.244.{number}.1").parse().unwrap();
+        Neighbour { address, mac: mac(number) }
+    }
+
+    fn check(
+        remotes: &[Remote],
+        destinations: &[Destination],
+        neighbours: &[Neighbour],
+        [first, last]: [&[&str]; 2],
+    ) {
+        let wanted = Entries::of(remotes);
+        let found = Found { destinations: destinations.to_vec(), neighbours: neighbours.to_vec() };
+        let lines = |changes: Vec<EntryChange>| -> Vec<String> {
+            changes.iter().map(|change| change.line().to_string()).collect()
+        };
+        assert_eq!(lines(missing(&wanted, &found, OWN_PORT)), first);
+        assert_eq!(lines(surplus(&wanted, &found, OWN_PORT)), last);
+    }
+
+    #[test]
+    fn what_is_right_is_left_alone() {
+        let remotes = [remote(2, "192.0.2.2", OWN_PORT), remote(3, "192.0.2.3", 53)];
+        let found = [there(2, "192.0.2.2", None), there(3, "192.0.2.3", Some(53))];
+        check(&remotes, &found, &[knows(2), knows(3)], [&[], &[]]);
+        let found = [there(2, "192.0.2.2", Some(OWN_PORT)), found[1]];
+        check(&remotes, &found, &[knows(2), knows(3)], [&[], &[]]);
+    }
+
+    #[test]
+    fn what_is_missing_comes_first_and_what_is_left_over_goes_last() {
+        check(
+            &[remote(2, "192.0.2.2", OWN_PORT)],
+            &[there(3, "192.0.2.3", None)],
+            &[knows(3)],
+            [
+                &[
+                    "+ tunnel to 192.0.2.2 port 10400 (mac 0a:58:0a:f4:02:00)",
+                    "+ neighbour 10.244.2.1 (mac 0a:58:0a:f4:02:00) of the tunnel",
+                ],
+                &[
+                    "- tunnel to 192.0.2.3 (mac 0a:58:0a:f4:03:00)",
+                    "- neighbour 10.244.3.1 (mac 0a:58:0a:f4:03:00) of the tunnel",
+                ],
+            ],
+        );
+    }
+
+    #[test]
+    fn a_host_that_moved_or_changed_its_port_is_followed() {
+        let moved = [there(2, "192.0.2.9", None)];
+        let line = "+ tunnel to 192.0.2.2 port 10400 (mac 0a:58:0a:f4:02:00)";
+        let remotes = [remote(2, "192.0.2.2", OWN_PORT)];
+        check(&remotes, &moved, &[knows(2)], [&[line], &[]]);
+        let other_port = [there(2, "192.0.2.2", Some(53))];
+        check(&remotes, &other_port, &[knows(2)], [&[line], &[]]);
+    }
+
+    #[test]
+    fn a_mac_with_several_destinations_is_left_with_its_own() {
+        let remotes = [remote(2, "192.0.2.2", OWN_PORT)];
+        let line = "- tunnel to 192.0.2.9 (mac 0a:58:0a:f4:02:00)";
+        let found = [there(2, "192.0.2.9", None), there(2, "192.0.2.2", None)];
+        check(&remotes, &found, &[knows(2)], [&[], &[line]]);
+        let found = [there(2, "192.0.2.8", None), there(2, "192.0.2.9", None)];
+        let added = "+ tunnel to 192.0.2.2 port 10400 (mac 0a:58:0a:f4:02:00)";
+        check(&remotes, &found, &[knows(2)], [&[added], &[line]]);
+    }
+
+    #[test]
+    fn a_neighbour_with_another_mac_gets_its_own() {
+        let wrong = Neighbour { mac: mac(9), ..knows(2) };
+        let line = "+ neighbour 10.244.2.1 (mac 0a:58:0a:f4:02:00) of the tunnel";
+        let found = [there(2, "192.0.2.2", None)];
+        check(&[remote(2, "192.0.2.2", OWN_PORT)], &found, &[wrong], [&[line], &[]]);
+    }
+
+    #[test]
+    fn a_host_with_both_families_has_one_destination_and_two_neighbours() {
+        let mut v6 = remote(2, "192.0.2.2", OWN_PORT);
+        v6.subnet = "fd00:0:0:2::/64".parse().unwrap();
+        check(
+            &[remote(2, "192.0.2.2", OWN_PORT), v6],
+            &[],
+            &[],
+            [
+                &[
+                    "+ tunnel to 192.0.2.2 port 10400 (mac 0a:58:0a:f4:02:00)",
+                    "+ neighbour 10.244.2.1 (mac 0a:58:0a:f4:02:00) of the tunnel",
+                    "+ neighbour fe80::858:aff:fef4:200 (mac 0a:58:0a:f4:02:00) of the tunnel",
+                ],
+                &[],
+            ],
+        );
+    }
+}
