@@ -34,7 +34,7 @@ fn standalone<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 /// Everything of the kernel and the disk that the agent could change.
 fn state(host: &Node) -> String {
     host.shell(
-        "ip -o link | sed 's/ qlen .*//'; ip -o address | sed 's/ tentative / /'; ip route; ip -6 route; nft list ruleset; \
+        "ip -o link | sed 's/ qlen .*//'; ip -o address | sed 's/ tentative / /'; ip route; ip -6 route; nft -s list ruleset; \
          sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding; \
          find /opt /etc/cni /var/lib/humanz -printf '%p %T@ %i\\n' | sort",
     )
