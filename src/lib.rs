@@ -10,11 +10,11 @@
 //! | [`agent`] | the host agent: settings and their reload, command line, the loop, installation |
 //! | [`plugin`] | the CNI verbs; the only writer of stdout |
 //! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
-//! | [`ipam`] | which pod owns which address: pool (pure), file store |
+//! | [`ipam`] | which pod owns which address and which port of the host: pool (pure), file store |
 //! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, pod |
 //! | [`linux`] | observe and apply: netlink, nftables, namespaces, sysctls, files |
 //! | [`cni`] | the CNI protocol as values, pure |
-//! | [`net`] | the field's words, pure: subnet, MAC, interface name |
+//! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port |
 //!
 //! # Data flow
 //!
@@ -30,8 +30,8 @@
 //!
 //! 1. ADD and DEL never need the agent or etcd; losing etcd, the agent or a peer's liveness
 //!    changes nothing in the kernel.
-//! 2. No address or subnet has two owners: every claim is an exclusive create (`link(2)` for an
-//!    address, one etcd transaction for a subnet).
+//! 2. No address, subnet or host port has two owners: every claim is an exclusive create (`link(2)`
+//!    for an address, the same under a lock for a port, one etcd transaction for a subnet).
 //! 3. Whole states are compared, never events applied; every plan is harmless when run twice.
 //! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft tables
 //!    `humanz…`); nothing without the mark is removed, but for a VXLAN device that somebody

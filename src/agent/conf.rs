@@ -10,8 +10,8 @@ use crate::agent::settings::{CniSettings, Settings};
 use crate::net::PerFamily;
 
 /// What the runtimes are to pass on for each pod.
-const CAPABILITIES: [&str; 5] =
-    ["bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "ips", "mac"];
+const CAPABILITIES: [&str; 6] =
+    ["bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "ips", "mac", "portMappings"];
 
 /// The text of the configuration file: a list, or the single-plugin form if the file is not a
 /// `.conflist`. The keys of the Python agent's file are all there, with its meaning.

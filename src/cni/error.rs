@@ -41,6 +41,8 @@ pub mod code {
     pub const ALREADY_ATTACHED: u32 = 102;
     /// CHECK found something other than `prevResult` says.
     pub const CHECK_FAILED: u32 = 103;
+    /// A port of the host that was asked for belongs to another container.
+    pub const PORT_TAKEN: u32 = 104;
     /// The bridge takes no more pods.
     pub const BRIDGE_FULL: u32 = 105;
 }

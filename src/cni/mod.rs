@@ -15,6 +15,7 @@ pub mod env;
 pub mod error;
 mod json;
 pub mod name;
+mod port_mappings;
 #[cfg(test)]
 mod properties;
 pub mod request;

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
-use crate::net::hash;
+use crate::net::{IfName, PortForward, PortMapping, hash, port};
 
 /// Who asks for addresses: one interface of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,19 @@ pub struct Owner {
     pub netns: Option<String>,
     /// Seconds since 1970.
     pub time_secs: u64,
+    /// The ports of the host that it asks for, if any.
+    pub ports: Option<Ports>,
+}
+
+/// Ports of the host that lead to an attachment, and what whoever restores them must know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    /// The network whose store has the entry.
+    pub network: String,
+    /// The bridge that the pod is plugged into.
+    pub bridge: IfName,
+    /// The ports.
+    pub mappings: Vec<PortMapping>,
 }
 
 /// One attachment and its addresses, as it is written: one JSON object.
@@ -45,6 +59,10 @@ pub struct Entry {
     /// Seconds since 1970.
     #[serde(rename = "time")]
     pub time_secs: u64,
+    /// Ports of the host that lead to it. What a later release writes here must not cost the pod
+    /// its addresses: it counts as nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tolerant")]
+    pub ports: Option<Ports>,
 }
 
 impl Entry {
@@ -62,6 +80,7 @@ impl Entry {
             netns: owner.netns.clone(),
             boot_id: boot_id.to_owned(),
             time_secs: owner.time_secs,
+            ports: owner.ports.clone(),
         }
     }
 
@@ -90,6 +109,18 @@ impl Entry {
         self.container_id == container_id && self.ifname == ifname
     }
 
+    /// Both were written by the same ADD.
+    pub fn is_same(&self, other: &Entry) -> bool {
+        self.is_of(&other.container_id, &other.ifname)
+            && (self.time_secs, &self.addresses) == (other.time_secs, &other.addresses)
+    }
+
+    /// Where the ports that it asks for lead.
+    pub fn forwards(&self) -> Vec<PortForward> {
+        let mappings = self.ports.as_ref().map_or(&[][..], |ports| &ports.mappings);
+        port::forwards(mappings, &self.addresses)
+    }
+
     /// Nobody is known to own it: it was imported from a store that kept no owners.
     pub fn is_unowned(&self) -> bool {
         self.container_id.is_empty()
@@ -101,13 +132,21 @@ impl Entry {
             return "an unknown container of an earlier plugin".to_owned();
         }
         let mut text = format!("container {}", self.container_id);
-        for (word, value) in [("interface", Some(&self.ifname)), ("pod", self.pod.as_ref())] {
+        let network = self.ports.as_ref().map(|ports| &ports.network);
+        for (word, value) in
+            [("interface", Some(&self.ifname)), ("pod", self.pod.as_ref()), ("network", network)]
+        {
             if let Some(value) = value.filter(|value| !value.is_empty()) {
                 text.push_str(&format!(", {word} {value}"));
             }
         }
         text
     }
+}
+
+fn tolerant<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Ports>, D::Error> {
+    let value = Option::<Value>::deserialize(value)?;
+    Ok(value.and_then(|value| serde_json::from_value(value).ok()))
 }
 
 /// The longest file name, in bytes: NAME_MAX of linux/limits.h.
@@ -136,6 +175,7 @@ mod tests {
             pod: Some("default/web".to_owned()),
             netns: Some("/run/netns/a".to_owned()),
             time_secs: 7,
+            ports: None,
         };
         let addresses = vec!["10.1.2.2".parse().unwrap(), "fd00::2".parse().unwrap()];
         Entry::new(&owner, addresses, "b")
@@ -147,6 +187,24 @@ mod tests {
         let wanted = r#"{"schema":1,"containerID":"c1","ifname":"eth0","addresses":["10.1.2.2","fd00::2"],"pod":"default/web","netns":"/run/netns/a","bootId":"b","time":7}"#;
         assert_eq!(text, format!("{wanted}\n"));
         assert_eq!(Entry::parse(text.as_bytes()), Ok(entry()));
+    }
+
+    #[test]
+    fn ports_are_one_more_key_that_older_releases_pass_over() {
+        let mapping = r#"{"hostPort":8080,"containerPort":80,"protocol":"udp"}"#;
+        let ports = format!(r#"{{"network":"net","bridge":"hz0","mappings":[{mapping}]}}"#);
+        let ports: Ports = serde_json::from_str(&ports).unwrap();
+        let entry = Entry { ports: Some(ports), ..entry() };
+        assert_eq!(Entry::parse(&entry.to_bytes()), Ok(entry.clone()));
+        assert_eq!(entry.forwards().len(), 2);
+        assert!(entry.owner_text().ends_with(", network net"), "{}", entry.owner_text());
+    }
+
+    #[test]
+    fn ports_of_a_later_release_cost_nobody_the_addresses() {
+        let text = String::from_utf8(entry().to_bytes()).unwrap();
+        let later = text.replace("}", r#","ports":{"network":"net","mappings":"all"}}"#);
+        assert_eq!(Entry::parse(later.as_bytes()), Ok(entry()));
     }
 
     #[test]

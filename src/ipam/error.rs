@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::entry::Entry;
+use crate::net::HostPort;
 
 /// Why the store did not do what was asked; nothing of it was left behind.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,14 @@ pub enum StoreError {
     /// A requested address is a gateway.
     #[error("requested IP {0} is the subnet's gateway")]
     Gateway(IpAddr),
+    /// A port of the host belongs to somebody.
+    #[error("host port {port} is taken by {owner}")]
+    PortTaken {
+        /// The holder's port.
+        port: HostPort,
+        /// Whose it is.
+        owner: String,
+    },
     /// Another process held the lock for too long.
     #[error("{} is locked by another process for more than {} s", .path.display(), .waited.as_secs())]
     LockTimeout {

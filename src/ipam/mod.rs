@@ -1,4 +1,4 @@
-//! Which pod owns which address.
+//! Which pod owns which address, and which port of the host.
 //!
 //! [`pool`] is pure: ranges, and the order in which their addresses are handed out. [`store`] keeps
 //! the owners in a folder, one file per address, so that a claim is one exclusive `link(2)` and
@@ -11,8 +11,10 @@
 //!                     owners/<container>:<ifname> whose what: one entry, JSON
 //!                     <address>                   the same file again (a hard link)
 //!                     quarantine/                 what could not be read
+//! <dataDir>/.hostports/<protocol>-<port>/<address>    the entry of who has that port of the host
 //! ```
 
+mod claims;
 pub mod entry;
 mod error;
 mod free;
@@ -24,7 +26,8 @@ mod range;
 mod reserve;
 pub mod store;
 
-pub use entry::{Entry, Owner};
+pub use claims::{LockedClaims, PortClaims};
+pub use entry::{Entry, Owner, Ports};
 pub use error::StoreError;
 pub use pool::RangeSet;
 pub use range::{PoolError, Range};

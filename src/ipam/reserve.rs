@@ -30,6 +30,27 @@ impl Reservation<'_> {
         &self.entry.addresses
     }
 
+    /// What is written in the store.
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// Claims the ports that the owner asks for: all or none. Whoever has one of them and `is_gone`
+    /// loses it. They are given back with the addresses.
+    ///
+    /// # Errors
+    /// [`StoreError::PortTaken`] names the holder; [`StoreError::LockTimeout`], [`StoreError::Io`].
+    pub fn claim_ports(
+        &self,
+        wait: Duration,
+        is_gone: impl Fn(&Entry) -> bool,
+    ) -> Result<(), StoreError> {
+        match self.entry.ports {
+            Some(_) => self.store.ports().lock(wait)?.claim(&self.entry, is_gone),
+            None => Ok(()),
+        }
+    }
+
     /// Keeps them until they are released.
     pub fn commit(mut self) {
         self.kept = true;

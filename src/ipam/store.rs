@@ -11,11 +11,15 @@ use std::time::Duration;
 
 use nix::fcntl::Flock;
 
+use super::claims::PortClaims;
 use super::entry::Entry;
 use super::error::StoreError;
 use super::import::{self, Sources};
 use super::layout::{Layout, exists, failed, found, names, read, read_line, remove};
 use super::lock;
+
+/// How long the ports of the host are waited for by who holds the store.
+const PORTS_WAIT: Duration = Duration::from_secs(5);
 
 /// The addresses handed out in one network of this host, kept in the folder
 /// `<dataDir>/<network>`.
@@ -23,6 +27,7 @@ use super::lock;
 pub struct Store {
     pub(super) layout: Layout,
     pub(super) boot_id: String,
+    ports: PortClaims,
     sources: Sources,
 }
 
@@ -41,7 +46,13 @@ impl Store {
     /// another one are free. `sources`: what earlier plugins may have left, see [`import`].
     pub fn open(data_dir: &Path, network: &str, boot_id: &str, sources: Sources) -> Store {
         let layout = Layout::new(data_dir.join(network));
-        Store { layout, boot_id: boot_id.to_owned(), sources }
+        let ports = PortClaims::open(data_dir, boot_id);
+        Store { layout, boot_id: boot_id.to_owned(), ports, sources }
+    }
+
+    /// The ports of the host, which all networks under the data directory share.
+    pub fn ports(&self) -> &PortClaims {
+        &self.ports
     }
 
     /// `dir` holds a store, or one that was being made.
@@ -176,7 +187,7 @@ impl LockedStore<'_> {
         }
     }
 
-    /// Removes the addresses of `entry` that are still its own, then its owner file.
+    /// Removes the addresses and ports of `entry` that are still its own, then its owner file.
     pub(super) fn remove_entry(&self, entry: &Entry) -> Result<Vec<IpAddr>, StoreError> {
         let layout = &self.store.layout;
         let mut freed = Vec::new();
@@ -187,6 +198,9 @@ impl LockedStore<'_> {
                 remove(&path)?;
                 freed.push(*address);
             }
+        }
+        if entry.ports.is_some() {
+            self.store.ports.lock(PORTS_WAIT)?.release(entry)?;
         }
         remove(&layout.owner(&entry.container_id, &entry.ifname))?;
         Ok(freed)

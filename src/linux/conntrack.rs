@@ -1,4 +1,5 @@
-//! Connection tracking: forgets the UDP flows of an address that has a new owner.
+//! Connection tracking: forgets the UDP flows of an address, or of a host's port, that has a new
+//! owner.
 //!
 //! A flow that was seen before a pod existed keeps its old translation for as long as packets
 //! come (a DNS client, a game): to the new pod it is a black hole.
@@ -19,7 +20,7 @@ use super::netlink::{
     AttributeList, Attributes, Message, NetlinkError, NetlinkSocket, Protocol, Reply,
 };
 use super::wire::octets;
-use crate::net::Family;
+use crate::net::{Family, HostPort};
 
 /// How many flows the calling thread's network namespace has; absent without connection tracking.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -43,12 +44,14 @@ const SOURCE: [u16; 2] = [1, 3];
 const DESTINATION: [u16; 2] = [2, 4];
 /// Of the protocol.
 const NUMBER: u16 = 1;
+const DESTINATION_PORT: u16 = 3;
 /// Of a filter: which parts of the original direction count. CTA_FILTER_F_CTA_IP_SRC, _IP_DST,
 /// _PROTO_NUM of the kernel's nf_internals.h.
 const FILTER_ORIGINAL: u16 = 1;
 const COUNTS_SOURCE: u32 = 1 << 0;
 const COUNTS_DESTINATION: u32 = 1 << 1;
 const COUNTS_PROTOCOL: u32 = 1 << 3;
+const COUNTS_DESTINATION_PORT: u32 = 1 << 5;
 
 /// NLA_F_NESTED of linux/netlink.h, for an attribute that is passed on as it came.
 const NESTED: u16 = 1 << 15;
@@ -137,6 +140,39 @@ pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
     }
 }
 
+/// Forgets the UDP flows to `ports` of this host, whoever answers them. (Flows to the same port of
+/// somebody else that this host forwards are begun anew: a look at whose address it is would cost ten
+/// times as much.)
+///
+/// # Errors
+/// [`ConntrackError`].
+pub fn flush_udp_ports(ports: &[HostPort]) -> Result<(), ConntrackError> {
+    if ports.is_empty() || !has_flows()? {
+        return Ok(());
+    }
+    let addresses: Vec<IpAddr> = ports.iter().map(|port| port.address).collect();
+    let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(&addresses))?;
+    let all: Vec<Message> = ports.iter().map(forget_port).collect();
+    match socket.transact(&all) {
+        Err(error) if error.errno() == Some(Errno::EINVAL) => {}
+        outcome => return outcome.map_err(failed(&addresses)),
+    }
+    // Before 6.8, see below.
+    for family in Family::BOTH {
+        let numbers = ports.iter().filter(|port| port.family() == family).map(|port| port.port);
+        let numbers: Vec<[u8; 2]> = numbers.map(u16::to_be_bytes).collect();
+        let to_port = |original: &AttributeList, _: &AttributeList| {
+            let protocol = original.nested(PROTOCOL)?;
+            let port = protocol.and_then(|protocol| protocol.array(DESTINATION_PORT));
+            Ok(port.is_some_and(|port| numbers.contains(&port)))
+        };
+        if !numbers.is_empty() {
+            flush_flows(family, |_| true, to_port).map_err(failed(&addresses))?;
+        }
+    }
+    Ok(())
+}
+
 fn failed(addresses: &[IpAddr]) -> impl FnOnce(NetlinkError) -> ConntrackError {
     let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     move |source| ConntrackError::Netlink { addresses: texts.join(", "), source }
@@ -164,18 +200,45 @@ fn forget_all(address: IpAddr, end: End) -> Message {
     Message::new(what, DELETE, NlmF::empty(), &header(Family::V4), attributes)
 }
 
+/// Has the kernel delete every UDP flow to a port.
+fn forget_port(port: &HostPort) -> Message {
+    let protocol = Attributes::new().u8(NUMBER, UDP).put(DESTINATION_PORT, port.port.to_be_bytes());
+    // The kernel's filter is wrong about addresses of IPv6.
+    let (ends, counts) = match port.address {
+        IpAddr::V4(address) if !address.is_unspecified() => {
+            (Attributes::new().put(DESTINATION[0], address.octets()), COUNTS_DESTINATION)
+        }
+        _ => (Attributes::new(), 0),
+    };
+    let original = Attributes::new().nest(ADDRESSES, ends).nest(PROTOCOL, protocol);
+    let counts = counts | COUNTS_PROTOCOL | COUNTS_DESTINATION_PORT;
+    let filter = Attributes::new().u32(FILTER_ORIGINAL, counts);
+    let attributes = Attributes::new().nest(ORIGINAL, original).nest(FILTER, filter);
+    let what = format!("forget UDP flows to host port {port}");
+    Message::new(what, DELETE, NlmF::empty(), &header(port.family()), attributes)
+}
+
 fn flush(family: Family, addresses: &[IpAddr]) -> Result<usize, NetlinkError> {
-    let socket = NetlinkSocket::open(Protocol::Netfilter)?;
     let octets: Vec<Vec<u8>> = addresses.iter().map(|address| octets(*address)).collect();
     let length = octets[0].len();
-    let flows = socket.dump(&list_udp(family), |reply| {
-        // Most flows are other people's: a look at the bytes costs less than reading them.
+    let named = |body: &[u8]| {
         let ours = |bytes: &[u8]| octets.iter().any(|octets| octets == bytes);
-        if reply.body().windows(length).any(ours) {
-            forget(family, &octets, reply)
-        } else {
-            Ok(None)
-        }
+        body.windows(length).any(ours)
+    };
+    flush_flows(family, named, |original, answer| concerns(family, &octets, original, answer))
+}
+
+/// Forgets the UDP flows that `concerned` is true of (original direction, answers). `perhaps` looks at
+/// a flow's bytes before: most flows are other people's, and that costs less than reading them.
+fn flush_flows(
+    family: Family,
+    perhaps: impl Fn(&[u8]) -> bool,
+    concerned: impl Fn(&AttributeList, &AttributeList) -> Result<bool, NetlinkError>,
+) -> Result<usize, NetlinkError> {
+    let socket = NetlinkSocket::open(Protocol::Netfilter)?;
+    let flows = socket.dump(&list_udp(family), |reply| match perhaps(reply.body()) {
+        true => forget(family, &concerned, reply),
+        false => Ok(None),
     })?;
     for some in flows.chunks(DELETES_AT_ONCE) {
         socket.transact(some)?;
@@ -197,17 +260,17 @@ fn list_udp(family: Family) -> Message {
     Message::new(what, GET, NlmF::empty(), &header(family), attributes)
 }
 
-/// What forgets the flow in `reply`, if it is of UDP and of one of the addresses.
+/// What forgets the flow in `reply`, if it is of UDP and `concerned` is true of it.
 fn forget(
     family: Family,
-    addresses: &[Vec<u8>],
+    concerned: impl Fn(&AttributeList, &AttributeList) -> Result<bool, NetlinkError>,
     reply: &Reply<'_>,
 ) -> Result<Option<Message>, NetlinkError> {
     let (_, flow) = reply.parse::<Buffer>(4)?;
     let original = flow.get(ORIGINAL).unwrap_or_default();
     let answer = flow.get(REPLY).unwrap_or_default();
     let (first, back) = (AttributeList::parse(original)?, AttributeList::parse(answer)?);
-    if !concerns(family, addresses, &first, &back)? {
+    if !is_udp(&first)? || !concerned(&first, &back)? {
         return Ok(None);
     }
     let attributes = Attributes::new()
@@ -219,17 +282,17 @@ fn forget(
     Ok(Some(delete.tolerating(Errno::ENOENT)))
 }
 
-/// The flow is of UDP, and one of `addresses` began it, it was sent to one, or one answers.
+fn is_udp(original: &AttributeList) -> Result<bool, NetlinkError> {
+    Ok(original.nested(PROTOCOL)?.and_then(|protocol| protocol.u8(NUMBER)) == Some(UDP))
+}
+
+/// One of `addresses` began it, it was sent to one, or one answers.
 fn concerns(
     family: Family,
     addresses: &[Vec<u8>],
     original: &AttributeList,
     answer: &AttributeList,
 ) -> Result<bool, NetlinkError> {
-    let protocol = original.nested(PROTOCOL)?;
-    if protocol.and_then(|protocol| protocol.u8(NUMBER)) != Some(UDP) {
-        return Ok(false);
-    }
     let names = |direction: &AttributeList, kinds| {
         let ends = direction.nested(ADDRESSES)?;
         let end = ends.as_ref().and_then(|ends| ends.get(of(kinds, family)));

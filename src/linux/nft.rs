@@ -4,6 +4,9 @@ pub(super) mod expression;
 pub(super) mod found;
 pub(super) mod message;
 pub(super) mod numbers;
+mod port_messages;
+mod port_table;
+mod ports;
 mod ruleset;
 pub(super) mod userdata;
 
@@ -13,6 +16,8 @@ use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
 pub use found::{ChainPlace, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
+pub use port_table::Fingerprints;
+pub use ports::{BRIDGES, FoundPort, PortChange, PortElement, PortMap, PortMark};
 pub use ruleset::{
     Base, Chain, ElementChange, Flowtable, Hook, Match, Policy, Rule, Ruleset, Set, SetKind,
     Verdict,

@@ -7,6 +7,7 @@ pub mod bandwidth;
 pub mod bridge;
 pub mod firewall;
 pub mod forward;
+pub mod hostports;
 pub mod line;
 pub mod pod;
 pub mod ports;

@@ -8,11 +8,12 @@ use nix::errno::Errno;
 use super::attach::{self, Site};
 use super::done::Done;
 use super::frame::Call;
-use super::{bridge, claim, failure, flows, identity, masquerade, netns, port, sysctls};
+use super::hostports::Ports;
+use super::{bridge, claim, failure, flows, hostports, identity, masquerade, netns, port, sysctls};
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
-use crate::ipam::{RangeSet, Reservation, Store};
+use crate::ipam::{Entry, RangeSet, Reservation, Store};
 use crate::linux::link::{self, Link, Which};
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
@@ -33,14 +34,17 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let reservation = ground.reserve(add, &store, call.since_1970)?;
     let assigned = claim::assigned(&reservation, &ground.sets, add);
     let mut plan = Plan::new(add, &ground, assigned);
-    let addresses = reservation.addresses().to_vec();
+    let entry = reservation.entry().clone();
+    let addresses = entry.addresses.clone();
     let mut done = Done::default();
     done.hold(reservation);
+    done.hold(Ports::of(&store, &entry));
     let attached =
         flows::forgotten_during(&addresses, || attach::attach(&plan.site, &plan.wanted))?;
     plan.told.defaults.retain(|route| !attached.left_out.contains(&route.dst));
     done.hold(attached);
     done.hold(sysctls::write(&ground.netns, &plan.wanted.asked.settings)?);
+    hostports::open(&store, &rtnl, &add.conf, &entry)?;
     let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));
     let result = plan.result(add).to_json(add.conf.version)?;
@@ -78,8 +82,10 @@ impl<'a> Ground<'a> {
         store: &'s Store,
         since_1970: Duration,
     ) -> Result<Reservation<'s>, CniError> {
-        let bury =
-            |former: &[IpAddr]| remove_former(self.rtnl, &self.identity, self.bridge.index, former);
+        let bury = |former: &Entry| {
+            hostports::close(store, &[former])?;
+            remove_former(self.rtnl, &self.identity, self.bridge.index, &former.addresses)
+        };
         claim::reserve(store, add, &self.sets, since_1970, self.link_is_there, bury)
     }
 }

@@ -10,7 +10,7 @@ use super::frame::Call;
 use super::inside::Inside;
 use super::{check, failure, identity, netns, sysctls};
 use crate::cni::CniResult;
-use crate::cni::error::CniError;
+use crate::cni::error::{CniError, code};
 use crate::cni::request::{Add, Check};
 use crate::cni::result::Interface;
 use crate::linux::link::Link;
@@ -25,9 +25,15 @@ use crate::plan::pod::{Asked, Difference};
 /// interface is as it was.
 ///
 /// # Errors
-/// Code 7: no interface to work on, or one whose host's end is needed and unknown. Codes 8, 999.
+/// Code 7: no interface to work on, or one whose host's end is needed and unknown. Code 2: ports of
+/// the host. Codes 8, 999.
 pub fn add(add: &Add, previous: &CniResult, call: &mut Call<'_>) -> Result<(), CniError> {
     let (conf, ifname) = (&add.conf, &add.attachment.ifname);
+    if !conf.runtime.port_mappings.is_empty() {
+        let text = "unsupported field runtimeConfig.portMappings: behind another plugin humanz has \
+                    no host ports; chain portmap, or give humanz the addresses";
+        return Err(CniError::new(code::UNSUPPORTED_FIELD, text));
+    }
     let host = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let netns = netns::open(&add.netns)?;
     let pod = Inside::look(&netns, &add.netns.path, ifname)?;

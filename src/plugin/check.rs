@@ -1,13 +1,15 @@
 //! CHECK: is the pod still attached as ADD said?
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::inside::Inside;
-use super::{bridge, claim, del, failure, identity, port};
+use super::{bridge, claim, del, failure, hostports, identity, port};
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
+use crate::net::port::forwards;
 use crate::plan::pod::{
     Asked, Assigned, Attachment, Difference, Found, Identity, differences, kernel_route, recalled,
 };
@@ -20,7 +22,11 @@ pub fn check(check: &Check) -> Result<(), CniError> {
     let identity = identity(&check.conf.name, &check.attachment);
     let wanted = wanted(check, &identity)?;
     let found = observe(check, &identity, &wanted)?;
-    outcome(&differences(&wanted, &check.conf.bridge, &found))
+    let mut differences = differences(&wanted, &check.conf.bridge, &found);
+    let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
+    let forwards = forwards(&check.conf.runtime.port_mappings, &addresses);
+    differences.extend(hostports::faults(&forwards)?.into_iter().map(Difference::HostPort));
+    outcome(&differences)
 }
 
 /// All is well if nothing differs.

@@ -12,7 +12,7 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
 use crate::ipam::import::Sources;
 use crate::ipam::pool::range_sets;
-use crate::ipam::{Entry, Owner, RangeSet, Reservation, Store, StoreError};
+use crate::ipam::{Entry, Owner, Ports, RangeSet, Reservation, Store, StoreError};
 use crate::linux::identity;
 use crate::linux::netns::{NetNs, NetNsError};
 use crate::net::subnet;
@@ -55,21 +55,22 @@ pub fn gateways(sets: &[RangeSet]) -> Vec<IpNetwork> {
     gateways
 }
 
-/// Claims the pod's addresses. `link_is_there`: its interface on the host exists.
+/// Claims the pod's addresses and ports. `link_is_there`: its interface on the host exists.
 ///
 /// A former attachment of the same container and interface is replaced if it is dead: its
-/// interface on the host, or its namespace, is gone. `bury` removes what is left of it, given its
-/// addresses; only then are they released, so that the next call knows them if this one is killed.
+/// interface on the host, or its namespace, is gone. `bury` removes what is left of it; only then are
+/// its addresses released, so that the next call knows them if this one is killed.
 ///
 /// # Errors
-/// Those of `bury`; codes 100 (exhausted), 101 (requested addresses), 102 (attached already), 11, 5.
+/// Those of `bury`; codes 100 (exhausted), 101 (requested addresses), 102 (attached already), 104
+/// (a port is taken), 11, 5.
 pub fn reserve<'s>(
     store: &'s Store,
     add: &Add,
     sets: &[RangeSet],
     since_1970: Duration,
     link_is_there: bool,
-    bury: impl FnOnce(&[IpAddr]) -> Result<(), CniError>,
+    bury: impl FnOnce(&Entry) -> Result<(), CniError>,
 ) -> Result<Reservation<'s>, CniError> {
     let owner = Owner {
         container_id: add.attachment.container_id.to_string(),
@@ -77,12 +78,13 @@ pub fn reserve<'s>(
         pod: add.args.pod(),
         netns: Some(add.netns.path.clone()),
         time_secs: since_1970.as_secs(),
+        ports: ports(add),
     };
     let requested: Vec<_> = add.wishes.ips.iter().map(IpNetwork::ip).collect();
     let locked = store.lock(LOCK_WAIT).map_err(|error| failure::of_store(&error))?;
     let outcome = match locked.reserve(&owner, sets, &requested) {
         Err(StoreError::Duplicate(former)) if is_dead(&former, link_is_there) => {
-            bury(&former.addresses)?;
+            bury(&former)?;
             let locked = store.lock(LOCK_WAIT).map_err(|error| failure::of_store(&error))?;
             let released = locked.release(&owner.container_id, &owner.ifname);
             released.map_err(|error| failure::of_store(&error))?;
@@ -98,7 +100,17 @@ pub fn reserve<'s>(
         }
         outcome => outcome,
     };
-    outcome.map_err(|error| failure::of_store(&error))
+    let reservation = outcome.map_err(|error| failure::of_store(&error))?;
+    let claimed = reservation.claim_ports(LOCK_WAIT, namespace_is_gone);
+    claimed.map_err(|error| failure::of_store(&error))?;
+    Ok(reservation)
+}
+
+/// What the pod asks for of the host's ports.
+fn ports(add: &Add) -> Option<Ports> {
+    let mappings = add.conf.runtime.port_mappings.clone();
+    let network = add.conf.name.to_string();
+    (!mappings.is_empty()).then(|| Ports { network, bridge: add.conf.bridge.clone(), mappings })
 }
 
 /// `reservation`'s addresses with prefix lengths and gateways: those of the ranges they come from;
@@ -122,10 +134,13 @@ pub fn assigned(reservation: &Reservation<'_>, sets: &[RangeSet], add: &Add) -> 
 /// The attachment's namespace, or its interface on the host, is gone. Of an attachment that an
 /// earlier plugin made neither is known: it counts as alive.
 fn is_dead(former: &Entry, link_is_there: bool) -> bool {
-    let Some(path) = &former.netns else { return false };
-    let gone =
-        |opened| matches!(opened, Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_)));
-    !link_is_there || gone(NetNs::open(Path::new(path)))
+    former.netns.is_some() && (!link_is_there || namespace_is_gone(former))
+}
+
+/// The pod died, and nobody said so.
+fn namespace_is_gone(former: &Entry) -> bool {
+    let opened = former.netns.as_ref().map(|path| NetNs::open(Path::new(path)));
+    matches!(opened, Some(Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_))))
 }
 
 /// Code 102, for an interface that is there although nothing is reserved for it.

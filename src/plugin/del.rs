@@ -9,15 +9,15 @@ use super::attach::forget;
 use super::claim::{self, LOCK_WAIT};
 use super::failure::{self, Problems};
 use super::frame::Call;
-use super::{flows, identity};
+use super::{flows, hostports, identity};
 use crate::cni::error::CniError;
 use crate::cni::request::Del;
-use crate::ipam::{LockedStore, Store, StoreError};
+use crate::ipam::{Entry, LockedStore, Store, StoreError};
 use crate::linux::link::{self, Which};
 use crate::linux::rtnl::Rtnl;
 use crate::plan::pod::Identity;
 
-/// Removes the link, then what the host remembers of its addresses, then the reservation.
+/// Closes the pod's ports, removes the link, then what the host remembers of its addresses, then the reservation.
 ///
 /// # Errors
 /// Every real failure, in one error; the rest was done.
@@ -27,8 +27,11 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let mut problems = Problems::default();
     let store = problems.note(claim::store(&del.conf));
-    let reserved = store.as_ref().and_then(|store| problems.note(reserved(store, del)));
-    let reserved = reserved.unwrap_or_default();
+    let entry = store.as_ref().and_then(|store| problems.note(entry(store, del)).flatten());
+    if let (Some(store), Some(entry)) = (&store, &entry) {
+        problems.note(hostports::close(store, &[entry]));
+    }
+    let reserved = entry.map_or_else(|| answered(del), |entry| entry.addresses);
     let removed = flows::away_during(&reserved, || remove_link(&rtnl, &identity));
     let bridge = match problems.note(removed) {
         Some(Some(bridge)) => Some(bridge),
@@ -61,15 +64,14 @@ fn remove_link(rtnl: &Rtnl, identity: &Identity<'_>) -> Result<Option<u32>, CniE
     Ok(found.master)
 }
 
-/// The addresses that are reserved for the pod, or, where an earlier plugin kept no owners, those
-/// that ADD answered.
-fn reserved(store: &Store, del: &Del) -> Result<Vec<IpAddr>, CniError> {
-    let Some(locked) = locked(store)? else { return Ok(Vec::new()) };
+/// What is reserved for the pod.
+fn entry(store: &Store, del: &Del) -> Result<Option<Entry>, CniError> {
+    let Some(locked) = locked(store)? else { return Ok(None) };
     let entry = locked.entry(del.attachment.container_id.as_str(), del.attachment.ifname.as_str());
-    let entry = entry.map_err(|error| failure::of_store(&error))?;
-    Ok(entry.map_or_else(|| answered(del), |entry| entry.addresses))
+    entry.map_err(|error| failure::of_store(&error))
 }
 
+/// Where an earlier plugin kept no owners: the addresses that ADD answered.
 fn answered(del: &Del) -> Vec<IpAddr> {
     let ips = del.conf.prev_result.iter().flat_map(|result| &result.ips);
     ips.map(|ip| ip.address.ip()).collect()

@@ -1,6 +1,7 @@
 //! What an ADD has done so far, and takes back if it fails.
 
 use super::attach::Attached;
+use super::hostports::Ports;
 use super::sysctls::Written;
 use crate::ipam::Reservation;
 
@@ -40,6 +41,12 @@ impl Drop for Done<'_> {
 impl Guard for Attached<'_> {
     fn keep(self: Box<Self>) {
         Attached::keep(*self);
+    }
+}
+
+impl Guard for Ports<'_> {
+    fn keep(self: Box<Self>) {
+        Ports::keep(*self);
     }
 }
 

@@ -34,6 +34,7 @@ pub fn of_store(error: &StoreError) -> CniError {
         StoreError::Taken { .. } | StoreError::NotInRange { .. } | StoreError::Gateway(_) => {
             code::ADDRESS_REFUSED
         }
+        StoreError::PortTaken { .. } => code::PORT_TAKEN,
         StoreError::LockTimeout { .. } => code::TRY_AGAIN,
         StoreError::Io { .. } => code::IO,
     };

@@ -8,10 +8,10 @@ use nix::errno::Errno;
 use super::attach::forget;
 use super::failure::{self, Problems};
 use super::frame::Call;
-use super::{claim, del, flows, identity};
+use super::{claim, del, flows, hostports, identity};
 use crate::cni::error::CniError;
 use crate::cni::request::Gc;
-use crate::ipam::Store;
+use crate::ipam::{Entry, Store};
 use crate::linux::link::{self, Change, Link, Which};
 use crate::linux::netlink::Message;
 use crate::linux::rtnl::Rtnl;
@@ -21,7 +21,8 @@ use crate::plan::pod::{Identity, is_of_network};
 /// The link group that dying links are put into: `hzgc`. A link dies in 20 ms, a group as well.
 const DYING: u32 = u32::from_be_bytes(*b"hzgc");
 
-/// Removes links, then what the host remembers of their addresses, then reservations.
+/// Removes links, then ports and what the host remembers of their addresses, then reservations;
+/// puts back what the table of host ports has lost.
 ///
 /// # Errors
 /// Every failure, in one error; the rest was done.
@@ -38,6 +39,8 @@ pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
     let store = claim::store(&gc.conf)?;
     let owners = problems.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
     let dead = problems.note(dead(&store, &owners)).unwrap_or_default();
+    problems.note(hostports::close(&store, &dead.iter().collect::<Vec<_>>()));
+    let dead: Vec<IpAddr> = dead.into_iter().flat_map(|entry| entry.addresses).collect();
     if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
         let forgotten = rtnl.apply(&forget(bridge.index, &dead));
         problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
@@ -47,6 +50,7 @@ pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
     if released > 0 {
         call.line.fact("reservations", released);
     }
+    problems.note(hostports::restore(&store));
     problems.into_result()
 }
 
@@ -106,12 +110,12 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// The addresses that nobody owns any more.
-fn dead(store: &Store, owners: &Owners<'_>) -> Result<Vec<IpAddr>, CniError> {
+/// What is reserved for nobody any more.
+fn dead(store: &Store, owners: &Owners<'_>) -> Result<Vec<Entry>, CniError> {
     let Some(locked) = del::locked(store)? else { return Ok(Vec::new()) };
     let entries = locked.entries().map_err(|error| failure::of_store(&error))?;
     let dead = entries.into_iter().filter(|of| !owners.include(&of.container_id, &of.ifname));
-    Ok(dead.flat_map(|entry| entry.addresses).collect())
+    Ok(dead.collect())
 }
 
 /// Releases them; gives how many attachments they belonged to.

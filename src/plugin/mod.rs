@@ -23,6 +23,7 @@ mod failure;
 mod flows;
 mod frame;
 mod gc;
+mod hostports;
 mod inside;
 mod log;
 pub mod loopback;

@@ -16,6 +16,8 @@ mod check;
 mod del;
 mod faults;
 mod gc;
+mod hostports;
+mod hostports_owners;
 mod killed;
 mod log;
 mod many;

@@ -19,6 +19,7 @@ pub mod chroot;
 pub mod cluster;
 pub mod cni;
 pub mod disk;
+pub mod echo;
 pub mod facts;
 pub mod keys;
 pub mod namespace;

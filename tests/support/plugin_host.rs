@@ -187,3 +187,46 @@ impl Answer {
         format!("{} {}", text("msg"), text("details"))
     }
 }
+
+/// A container of a [`PluginHost`], in the namespace of its name.
+pub struct Container {
+    host: Node,
+    netns: String,
+}
+
+impl PluginHost {
+    pub fn container(&self, name: &str) -> Container {
+        Container { host: self.alone.host.clone(), netns: format!("/run/netns/{name}") }
+    }
+
+    /// A namespace `outside` at the other end of the host's uplink, with 192.0.2.99 and fd99::99,
+    /// which reaches nothing but the host.
+    pub fn outside(&self) -> Container {
+        self.shell(
+            "ip netns add outside; ip link set eth0-cable netns outside
+             ip -n outside link set lo up; ip -n outside link set eth0-cable up
+             ip -n outside addr add 192.0.2.99/24 dev eth0-cable
+             ip -n outside addr add fd99::99/64 dev eth0-cable nodad",
+        )
+        .ok();
+        self.container("outside")
+    }
+}
+
+impl Place for Container {
+    fn node(&self) -> &Node {
+        &self.host
+    }
+
+    fn netns(&self) -> Option<&str> {
+        Some(&self.netns)
+    }
+
+    fn label(&self) -> String {
+        self.netns.clone()
+    }
+
+    fn addresses(&self) -> Vec<std::net::IpAddr> {
+        Vec::new()
+    }
+}

@@ -1,11 +1,11 @@
 //! Pure. `runtimeConfig`: what the runtime adds for this one container.
 
-use serde_json::Value;
-
 use crate::cni::bandwidth::Bandwidth;
 use crate::cni::dns::Dns;
 use crate::cni::json::Field;
+use crate::cni::port_mappings;
 use crate::cni::wishes::Wishes;
+use crate::net::PortMapping;
 
 /// The capabilities that a runtime passed; only those that the configuration declares get here.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,8 +14,8 @@ pub struct RuntimeConfig {
     pub wishes: Wishes,
     /// `dns`.
     pub dns: Dns,
-    /// `portMappings` as given.
-    pub port_mappings: Option<Value>,
+    /// `portMappings`: ports of the host.
+    pub port_mappings: Vec<PortMapping>,
     /// `bandwidth`.
     pub bandwidth: Bandwidth,
     /// What the pod's annotations ask for.
@@ -31,10 +31,11 @@ impl RuntimeConfig {
             }
         }
         let bandwidth = field.object("bandwidth");
+        let port_mappings = field.get("portMappings").map(|list| port_mappings::read(&list));
         RuntimeConfig {
             wishes: Wishes::read(field),
             dns: field.object("dns").map(|dns| Dns::read_capability(&dns)).unwrap_or_default(),
-            port_mappings: field.get("portMappings").map(|raw| raw.value().clone()),
+            port_mappings: port_mappings.unwrap_or_default(),
             bandwidth: bandwidth.map(|limits| Bandwidth::read(&limits)).unwrap_or_default(),
             annotated: annotations.map(|found| Wishes::annotated(&found)).unwrap_or_default(),
         }

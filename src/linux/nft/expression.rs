@@ -6,6 +6,7 @@
 use ipnetwork::IpNetwork;
 
 use super::numbers::{expression as n, family};
+use super::ports::PortMap;
 use super::ruleset::{Match, Rule, Verdict};
 use crate::linux::netlink::Attributes;
 use crate::linux::wire::octets;
@@ -20,7 +21,9 @@ pub fn of_rule(rule: &Rule) -> Attributes {
     for condition in &rule.matches {
         list = list.condition(condition);
     }
-    list.counter().verdict(rule.verdict).expressions
+    let counted = !matches!(rule.verdict, Verdict::Forward(_));
+    let list = if counted { list.counter() } else { list };
+    list.verdict(rule.verdict).expressions
 }
 
 /// `meta iifname` or `oifname` (by its number) equal to `name`, the verdict `accept`, as
@@ -42,7 +45,6 @@ struct List {
 impl List {
     fn condition(self, condition: &Match) -> List {
         match condition {
-            Match::Source(network) => self.source(*network),
             Match::DestinationOutside(family, set) => {
                 self.of_family(*family).address(*family, End::Destination).outside(set)
             }
@@ -52,12 +54,23 @@ impl List {
                 self.meta(n::OUTPUT_NAME).compare(n::NOT_EQUAL, &padded(name))
             }
             Match::Established => self.established(),
+            Match::Source(network) => self.network(*network, End::Source),
+            Match::Destination(network) => self.network(*network, End::Destination),
+            Match::NotLocal => {
+                self.destination_type().compare(n::NOT_EQUAL, &n::LOCAL.to_ne_bytes())
+            }
+            Match::InputIn(set) => self.meta(n::INPUT_NAME).inside(set),
+            Match::OutputIn(set) => self.meta(n::OUTPUT_NAME).inside(set),
+            Match::Marked(bits) => {
+                let bits = bits.to_ne_bytes();
+                self.meta(n::MARK).bitwise(&bits, &[0; 4]).compare(n::EQUAL, &bits)
+            }
         }
     }
 
-    fn source(self, network: IpNetwork) -> List {
+    fn network(self, network: IpNetwork, end: End) -> List {
         let family = subnet::family(network);
-        let list = self.of_family(family).address(family, End::Source);
+        let list = self.of_family(family).address(family, end);
         list.mask(&octets(network.mask())).compare(n::EQUAL, &octets(network.network()))
     }
 
@@ -66,11 +79,7 @@ impl List {
         if self.family == Some(family) {
             return self;
         }
-        let number = match family {
-            Family::V4 => family::IPV4,
-            Family::V6 => family::IPV6,
-        };
-        let list = self.meta(n::NF_PROTOCOL).compare(n::EQUAL, &[number]);
+        let list = self.meta(n::NF_PROTOCOL).compare(n::EQUAL, &[family_number(family)]);
         List { family: Some(family), ..list }
     }
 
@@ -92,17 +101,26 @@ impl List {
 
     fn mask(self, mask: &[u8]) -> List {
         let zeros = vec![0; mask.len()];
+        self.bitwise(mask, &zeros)
+    }
+
+    /// Keeps the bits of `mask`, then turns those of `xor` over.
+    fn bitwise(self, mask: &[u8], xor: &[u8]) -> List {
         let and = Attributes::new()
             .be32(n::BITWISE_SOURCE, n::REGISTER_1)
             .be32(n::BITWISE_DESTINATION, n::REGISTER_1)
             .be32(n::BITWISE_LENGTH, mask.len() as u32)
             .nest(n::BITWISE_MASK, value(mask))
-            .nest(n::BITWISE_XOR, value(&zeros));
+            .nest(n::BITWISE_XOR, value(xor));
         self.then("bitwise", and)
     }
 
     fn meta(self, key: u32) -> List {
-        let load = Attributes::new().be32(n::META_REGISTER, n::REGISTER_1).be32(n::META_KEY, key);
+        self.meta_into(n::REGISTER_1, key)
+    }
+
+    fn meta_into(self, register: u32, key: u32) -> List {
+        let load = Attributes::new().be32(n::META_REGISTER, register).be32(n::META_KEY, key);
         self.then("meta", load)
     }
 
@@ -115,12 +133,72 @@ impl List {
         list.compare(n::NOT_EQUAL, &[0; 4])
     }
 
+    /// Loads what kind of address the destination is to this host.
+    fn destination_type(self) -> List {
+        let load = Attributes::new()
+            .be32(n::FIB_REGISTER, n::REGISTER_1)
+            .be32(n::FIB_RESULT, n::FIB_ADDRESS_TYPE)
+            .be32(n::FIB_FLAGS, n::FIB_OF_DESTINATION);
+        self.then("fib", load)
+    }
+
+    /// The destination becomes what `map` says of it, if it says anything.
+    ///
+    /// The map's key is put together in register 1 and those that follow, each part in whole
+    /// groups of 4 bytes; its answer, address and port, comes to the same place.
+    fn forward(self, map: PortMap) -> List {
+        let family = map.family();
+        let number = family_number(family);
+        let behind_address = match family {
+            Family::V4 => n::REGISTER_4_BYTES + 1,
+            Family::V6 => n::REGISTER_2,
+        };
+        let (list, protocol, port) = match map.has_address() {
+            true => {
+                let list = self.of_family(family).address(family, End::Destination);
+                let port = match family {
+                    Family::V4 => n::REGISTER_4_BYTES + 2,
+                    Family::V6 => n::REGISTER_4_BYTES + 5,
+                };
+                (list, behind_address, port)
+            }
+            false => (self.of_family(family), n::REGISTER_1, n::REGISTER_4_BYTES + 1),
+        };
+        let lookup = Attributes::new()
+            .text(n::LOOKUP_SET, map.name())
+            .be32(n::LOOKUP_REGISTER, n::REGISTER_1)
+            .be32(n::LOOKUP_DESTINATION, n::REGISTER_1);
+        let nat = Attributes::new()
+            .be32(n::NAT_KIND, n::DESTINATION_NAT)
+            .be32(n::NAT_FAMILY, u32::from(number))
+            .be32(n::NAT_ADDRESS, n::REGISTER_1)
+            .be32(n::NAT_PORT, behind_address);
+        let list = list.meta_into(protocol, n::L4_PROTOCOL).destination_port_into(port);
+        list.then("lookup", lookup).then("nat", nat)
+    }
+
+    fn destination_port_into(self, register: u32) -> List {
+        let load = Attributes::new()
+            .be32(n::PAYLOAD_REGISTER, register)
+            .be32(n::PAYLOAD_BASE, n::TRANSPORT_HEADER)
+            .be32(n::PAYLOAD_OFFSET, 2)
+            .be32(n::PAYLOAD_LENGTH, 2);
+        self.then("payload", load)
+    }
+
     fn compare(self, operation: u32, data: &[u8]) -> List {
         let compare = Attributes::new()
             .be32(n::COMPARE_REGISTER, n::REGISTER_1)
             .be32(n::COMPARE_OPERATION, operation)
             .nest(n::COMPARE_DATA, value(data));
         self.then("cmp", compare)
+    }
+
+    /// What was loaded is in the set.
+    fn inside(self, set: &str) -> List {
+        let lookup =
+            Attributes::new().text(n::LOOKUP_SET, set).be32(n::LOOKUP_REGISTER, n::REGISTER_1);
+        self.then("lookup", lookup)
     }
 
     /// What was loaded is not in the set.
@@ -142,18 +220,30 @@ impl List {
             Verdict::Masquerade => {
                 self.then("masq", Attributes::new().be32(n::MASQUERADE_FLAGS, n::FULLY_RANDOM))
             }
-            Verdict::Accept => {
-                let code = Attributes::new().be32(n::VERDICT_CODE, n::ACCEPT);
-                let data = Attributes::new().nest(n::DATA_VERDICT, code);
-                let immediate = Attributes::new()
-                    .be32(n::IMMEDIATE_REGISTER, n::REGISTER_VERDICT)
-                    .nest(n::IMMEDIATE_DATA, data);
-                self.then("immediate", immediate)
+            Verdict::Accept => self.decide(n::ACCEPT),
+            Verdict::Drop => self.decide(n::DROP),
+            Verdict::Return => self.decide(n::RETURN),
+            Verdict::Mark(bits) => {
+                let list = self.meta(n::MARK).bitwise(&(!bits).to_ne_bytes(), &bits.to_ne_bytes());
+                let store = Attributes::new()
+                    .be32(n::META_KEY, n::MARK)
+                    .be32(n::META_SOURCE, n::REGISTER_1);
+                list.then("meta", store)
             }
             Verdict::Offload(flowtable) => {
                 self.then("flow_offload", Attributes::new().text(n::OFFLOAD_TABLE, flowtable))
             }
+            Verdict::Forward(map) => self.forward(map),
         }
+    }
+
+    fn decide(self, code: u32) -> List {
+        let code = Attributes::new().be32(n::VERDICT_CODE, code);
+        let data = Attributes::new().nest(n::DATA_VERDICT, code);
+        let immediate = Attributes::new()
+            .be32(n::IMMEDIATE_REGISTER, n::REGISTER_VERDICT)
+            .nest(n::IMMEDIATE_DATA, data);
+        self.then("immediate", immediate)
     }
 
     fn then(self, name: &str, data: Attributes) -> List {
@@ -167,6 +257,13 @@ impl List {
 enum End {
     Source,
     Destination,
+}
+
+fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => family::IPV4,
+        Family::V6 => family::IPV6,
+    }
 }
 
 fn value(bytes: &[u8]) -> Attributes {

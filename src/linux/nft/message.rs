@@ -82,7 +82,7 @@ pub fn header(family: u8) -> [u8; 4] {
     [family, 0, 0, 0]
 }
 
-fn add_table(table: &str, comment: Option<&str>) -> Message {
+pub(super) fn add_table(table: &str, comment: Option<&str>) -> Message {
     let attributes = Attributes::new()
         .text(table::NAME, table)
         .be32(table::FLAGS, 0)
@@ -167,7 +167,7 @@ fn element((key, end): (IpAddr, bool)) -> Attributes {
     }
 }
 
-fn add_chain(table: &str, wanted: &Chain) -> Message {
+pub(super) fn add_chain(table: &str, wanted: &Chain) -> Message {
     let Base { kind, hook, priority, policy } = &wanted.base;
     let hook = Attributes::new()
         .be32(chain::HOOK_NUMBER, hook.0)
@@ -200,7 +200,14 @@ fn add_flowtable(table: &str, wanted: &Flowtable) -> Message {
     inet(what, message::NEW_FLOWTABLE, NlmF::CREATE, attributes)
 }
 
-fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {
+/// Removes every rule of a chain.
+pub(super) fn flush_chain(table: &str, chain: &str) -> Message {
+    let attributes = Attributes::new().text(rule::TABLE, table).text(rule::CHAIN, chain);
+    let what = format!("empty chain {chain} of table inet {table}");
+    inet(what, message::DELETE_RULE, NlmF::empty(), attributes)
+}
+
+pub(super) fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {
     let attributes = Attributes::new()
         .text(rule::TABLE, table)
         .text(rule::CHAIN, &chain.name)

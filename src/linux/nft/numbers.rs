@@ -66,16 +66,26 @@ pub mod set {
     pub const LIST_TABLE: u16 = 1;
     pub const LIST_SET: u16 = 2;
     pub const LIST_ELEMENTS: u16 = 3;
+    pub const DATA_TYPE: u16 = 6;
+    pub const DATA_LENGTH: u16 = 7;
     pub const ELEMENT_KEY: u16 = 1;
+    pub const ELEMENT_DATA: u16 = 2;
     pub const ELEMENT_FLAGS: u16 = 3;
+    pub const ELEMENT_USERDATA: u16 = 6;
     /// Flag of a set: its elements are ranges.
     pub const INTERVAL: u32 = 4;
+    /// Flag of a set: its elements have data.
+    pub const MAP: u32 = 8;
     /// Flag of an element: it is the first address behind a range.
     pub const INTERVAL_END: u32 = 1;
     /// Key types are nft's own numbers (its `datatype.h`); the kernel only keeps them.
     pub const TYPE_IPV4: u32 = 7;
     pub const TYPE_IPV6: u32 = 8;
+    pub const TYPE_PROTOCOL: u32 = 12;
+    pub const TYPE_PORT: u32 = 13;
     pub const TYPE_IFNAME: u32 = 41;
+    /// Of a concatenation: the types of its parts, so many bits each, the last one lowest.
+    pub const TYPE_BITS: u32 = 6;
 }
 
 /// Attributes of a flow table, of its hook, and of the list of devices that are hooked.
@@ -112,6 +122,7 @@ pub mod expression {
     pub const COMPARE_DATA: u16 = 3;
     pub const LOOKUP_SET: u16 = 1;
     pub const LOOKUP_REGISTER: u16 = 2;
+    pub const LOOKUP_DESTINATION: u16 = 3;
     pub const LOOKUP_FLAGS: u16 = 5;
     pub const PAYLOAD_REGISTER: u16 = 1;
     pub const PAYLOAD_BASE: u16 = 2;
@@ -122,6 +133,14 @@ pub mod expression {
     pub const CONNECTION_REGISTER: u16 = 1;
     pub const CONNECTION_KEY: u16 = 2;
     pub const OFFLOAD_TABLE: u16 = 1;
+    pub const META_SOURCE: u16 = 3;
+    pub const FIB_REGISTER: u16 = 1;
+    pub const FIB_RESULT: u16 = 2;
+    pub const FIB_FLAGS: u16 = 3;
+    pub const NAT_KIND: u16 = 1;
+    pub const NAT_FAMILY: u16 = 2;
+    pub const NAT_ADDRESS: u16 = 3;
+    pub const NAT_PORT: u16 = 5;
     pub const COUNTER_BYTES: u16 = 1;
     pub const COUNTER_PACKETS: u16 = 2;
     pub const MASQUERADE_FLAGS: u16 = 1;
@@ -133,16 +152,29 @@ pub mod expression {
     pub const NOT_EQUAL: u32 = 1;
     pub const LOOKUP_INVERTED: u32 = 1;
     pub const NETWORK_HEADER: u32 = 1;
+    pub const TRANSPORT_HEADER: u32 = 2;
+    pub const MARK: u32 = 3;
     pub const INPUT_NAME: u32 = 6;
     pub const OUTPUT_NAME: u32 = 7;
     pub const NF_PROTOCOL: u32 = 15;
     /// NFT_CT_STATE, and the bit of `established`: both directions were seen.
     pub const CONNECTION_STATE: u32 = 0;
     pub const ESTABLISHED: u32 = 2;
+    pub const L4_PROTOCOL: u32 = 16;
+    pub const DESTINATION_NAT: u32 = 1;
+    /// NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR; RTN_LOCAL of linux/rtnetlink.h.
+    pub const FIB_ADDRESS_TYPE: u32 = 3;
+    pub const FIB_OF_DESTINATION: u32 = 1 << 1;
+    pub const LOCAL: u32 = 2;
     pub const REGISTER_VERDICT: u32 = 0;
     pub const REGISTER_1: u32 = 1;
+    pub const REGISTER_2: u32 = 2;
+    /// NFT_REG32_00: the first 4 bytes of register 1; the others follow.
+    pub const REGISTER_4_BYTES: u32 = 8;
     /// NF_NAT_RANGE_PROTO_RANDOM_FULLY of linux/netfilter/nf_nat.h.
     pub const FULLY_RANDOM: u32 = 1 << 4;
+    /// NFT_RETURN of linux/netfilter/nf_tables.h, a negative number.
+    pub const RETURN: u32 = (-5_i32).cast_unsigned();
     /// NF_DROP and NF_ACCEPT of linux/netfilter.h.
     pub const DROP: u32 = 0;
     pub const ACCEPT: u32 = 1;

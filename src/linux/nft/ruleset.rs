@@ -7,6 +7,7 @@ use std::fmt;
 
 use ipnetwork::IpNetwork;
 
+use super::ports::PortMap;
 use super::userdata;
 use crate::net::{AddressRange, Family, IfName, hash, subnet};
 
@@ -101,6 +102,10 @@ pub struct Base {
 pub struct Hook(pub u32);
 
 impl Hook {
+    /// Packets that came in, before it is known whom they are for.
+    pub const PREROUTING: Hook = Hook(0);
+    /// Packets that this host sends itself.
+    pub const OUTPUT: Hook = Hook(3);
     /// Packets that are neither from nor for this host.
     pub const FORWARD: Hook = Hook(2);
     /// Packets about to leave.
@@ -142,6 +147,16 @@ pub enum Match {
     OutputNot(IfName),
     /// Packets of its connection were seen in both directions.
     Established,
+    /// It goes to this network.
+    Destination(IpNetwork),
+    /// It goes to no address of this host.
+    NotLocal,
+    /// It came in by an interface in the set of that name.
+    InputIn(String),
+    /// It goes out by an interface in the set of that name.
+    OutputIn(String),
+    /// All these bits of its mark are set.
+    Marked(u32),
 }
 
 /// What a rule does.
@@ -153,6 +168,15 @@ pub enum Verdict {
     Masquerade,
     /// Its connection goes into the flow table of this name; the packet goes on.
     Offload(&'static str),
+    /// The packet goes nowhere.
+    Drop,
+    /// The chain's policy decides.
+    Return,
+    /// These bits of the packet's mark are set, and the next rule is looked at.
+    Mark(u32),
+    /// The packet goes where the map leads its destination; if it does not say, the next rule is
+    /// looked at.
+    Forward(PortMap),
 }
 
 impl Rule {
@@ -173,7 +197,11 @@ impl fmt::Display for Rule {
         for condition in &self.matches {
             write!(f, "{condition} ")?;
         }
-        write!(f, "counter {}", self.verdict)
+        match self.verdict {
+            // It would count what the map does not hold as well.
+            Verdict::Forward(_) => write!(f, "{}", self.verdict),
+            verdict => write!(f, "counter {verdict}"),
+        }
     }
 }
 
@@ -190,6 +218,13 @@ impl fmt::Display for Match {
             Match::Output(name) => write!(f, "oifname \"{name}\""),
             Match::OutputNot(name) => write!(f, "oifname != \"{name}\""),
             Match::Established => f.write_str("ct state established"),
+            Match::Destination(network) => {
+                write!(f, "{} daddr {network}", protocol(subnet::family(*network)))
+            }
+            Match::NotLocal => f.write_str("fib daddr type != local"),
+            Match::InputIn(set) => write!(f, "iifname @{set}"),
+            Match::OutputIn(set) => write!(f, "oifname @{set}"),
+            Match::Marked(bits) => write!(f, "meta mark & {bits:#x} == {bits:#x}"),
         }
     }
 }
@@ -200,6 +235,10 @@ impl fmt::Display for Verdict {
             Verdict::Accept => f.write_str("accept"),
             Verdict::Masquerade => f.write_str("masquerade fully-random"),
             Verdict::Offload(flowtable) => write!(f, "flow add @{flowtable}"),
+            Verdict::Drop => f.write_str("drop"),
+            Verdict::Return => f.write_str("return"),
+            Verdict::Mark(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),
+            Verdict::Forward(map) => write!(f, "{map}"),
         }
     }
 }

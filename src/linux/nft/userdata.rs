@@ -1,13 +1,17 @@
-//! Pure. What the kernel keeps beside a table or a rule without reading it: comments, fingerprints.
+//! Pure. What the kernel keeps beside a table, a rule or an element without reading it: comments,
+//! marks.
 //!
 //! Type, length and value, a byte each for the first two, as libnftnl writes it (its `udata.h`);
 //! at most 256 bytes in all. Types that a reader does not know it passes over.
 
-/// NFTNL_UDATA_RULE_COMMENT and NFTNL_UDATA_TABLE_COMMENT: a text with its final zero.
+/// NFTNL_UDATA_RULE_COMMENT and its like for a table and for an element: a text with its final zero.
 const COMMENT: u8 = 0;
 
 /// Ours: the 8 bytes of a rule's fingerprint, network order.
 const FINGERPRINT: u8 = 104;
+
+/// Ours: the name of a link.
+const LINK: u8 = 105;
 
 /// The longest comment that nft reads, in bytes (its NFTNL_UDATA_COMMENT_MAXLEN less the zero).
 const COMMENT_MAX_BYTES: usize = 127;
@@ -25,6 +29,20 @@ pub fn of_rule(comment: &str, fingerprint: u64) -> Vec<u8> {
     bytes.extend([FINGERPRINT, 8]);
     bytes.extend(fingerprint.to_be_bytes());
     bytes
+}
+
+/// A comment, a fingerprint and the name of a link (at most 15 bytes), for an element.
+pub fn of_port(comment: &str, fingerprint: u64, link: &str) -> Vec<u8> {
+    let mut bytes = of_rule(comment, fingerprint);
+    bytes.extend([LINK, link.len() as u8]);
+    bytes.extend(link.bytes());
+    bytes
+}
+
+/// The fingerprint and the name in userdata that [`of_port`] wrote.
+pub fn port(bytes: &[u8]) -> Option<(u64, String)> {
+    let link = entries(bytes).find(|(kind, _)| *kind == LINK)?.1;
+    Some((fingerprint(bytes)?, String::from_utf8_lossy(link).into_owned()))
 }
 
 /// The comment in userdata written by anyone.
@@ -67,6 +85,16 @@ mod tests {
         let bytes = of_rule("pods to the outside", 0x0102_0304_0506_0708);
         assert_eq!(comment(&bytes).unwrap(), "pods to the outside");
         assert_eq!(fingerprint(&bytes), Some(0x0102_0304_0506_0708));
+    }
+
+    #[test]
+    fn an_element_has_the_name_of_a_link_too() {
+        let bytes = of_port("net c1 eth0", 7, "hz0123456789abc");
+        assert_eq!(port(&bytes), Some((7, "hz0123456789abc".to_owned())));
+        assert_eq!(
+            (comment(&bytes).unwrap(), port(&of_rule("x", 7))),
+            ("net c1 eth0".into(), None)
+        );
     }
 
     #[test]

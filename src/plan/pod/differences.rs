@@ -60,6 +60,8 @@ pub enum Difference {
     NotTuned(IfName, String),
     /// A setting of the pod's namespace: path below /proc/sys, wanted, found.
     WrongSetting(String, String, Option<String>),
+    /// A port of the host does not lead to the pod: what is wrong.
+    HostPort(String),
 }
 
 /// What in `found` is not as `wanted` on the bridge `bridge`, from the host to the pod's routes.
@@ -213,6 +215,7 @@ impl fmt::Display for Difference {
                 let found = found.as_ref().map_or("missing", |found| found);
                 write!(f, "sysctl {path} in the pod is {found}, not {wanted}")
             }
+            Difference::HostPort(text) => f.write_str(text),
             Difference::WrongRate(place, link, wanted, found) => {
                 let found = found.map_or("nothing".to_owned(), |rate| rate.to_string());
                 write!(
