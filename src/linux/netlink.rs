@@ -133,7 +133,7 @@ impl NetlinkSocket {
         parse: impl Fn(&Reply<'_>) -> Result<T, NetlinkError>,
     ) -> Result<T, NetlinkError> {
         let sequence = self.number(1);
-        self.send(&request.encode(sequence, NlmF::empty())?)?;
+        self.send_one(request, sequence, NlmF::empty())?;
         let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
             for reply in self.receive(&mut buffer)? {
@@ -178,7 +178,7 @@ impl NetlinkSocket {
         parse: impl Fn(&Reply<'_>) -> Result<Option<T>, NetlinkError>,
     ) -> Result<Option<Vec<T>>, NetlinkError> {
         let sequence = self.number(1);
-        self.send(&request.encode(sequence, NlmF::DUMP)?)?;
+        self.send_one(request, sequence, NlmF::DUMP)?;
         let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
         let mut found = Vec::new();
         let mut steady = true;
@@ -206,7 +206,7 @@ impl NetlinkSocket {
         let mut bytes = Vec::new();
         for (message, sequence) in messages.iter().zip(base..) {
             let ack = if message.acked { NlmF::ACK } else { NlmF::empty() };
-            bytes.extend(message.encode(sequence, ack)?);
+            message.encode(sequence, ack, &mut bytes)?;
         }
         let mut refusals = Vec::new();
         if bytes.is_empty() {
@@ -246,6 +246,12 @@ impl NetlinkSocket {
         let first = if first.checked_add(count).is_none() { 1 } else { first };
         self.next_sequence.set(first + count);
         first
+    }
+
+    fn send_one(&self, message: &Message, sequence: u32, flags: NlmF) -> Result<(), NetlinkError> {
+        let mut bytes = Vec::new();
+        message.encode(sequence, flags, &mut bytes)?;
+        self.send(&bytes)
     }
 
     fn send(&self, bytes: &[u8]) -> Result<(), NetlinkError> {

@@ -1,20 +1,21 @@
 //! Pure. Netlink attributes: written into a message, read from one.
 
-use std::io::Cursor;
-
-use neli::genl::{AttrTypeBuilder, Nlattr, NlattrBuilder};
-use neli::types::{Buffer, GenlBuffer};
-use neli::{FromBytesWithInput, ToBytes};
-
 use super::error::NetlinkError;
 
-/// The longest payload: the length field has 16 bits and counts its own header of 4.
-const MAX_PAYLOAD: usize = u16::MAX as usize - 4;
+/// Bytes of `struct nlattr`: length (its own 4 included) and type.
+const HEADER: usize = 4;
+
+/// The longest payload: the length field has 16 bits.
+const MAX_PAYLOAD: usize = u16::MAX as usize - HEADER;
+
+/// NLA_F_NESTED of linux/netlink.h; with NLA_F_NET_BYTEORDER it is not part of the type.
+const NESTED: u16 = 1 << 15;
+const TYPE: u16 = (1 << 14) - 1;
 
 /// Attributes to send, in the order they were put.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes {
-    bytes: Cursor<Vec<u8>>,
+    bytes: Vec<u8>,
     fault: Option<String>,
 }
 
@@ -27,7 +28,7 @@ impl Attributes {
     /// Adds an attribute whose payload is `payload`, padded to 4 bytes. Longer than 65,531 bytes
     /// makes the whole message unsendable: sending it gives [`NetlinkError::Malformed`].
     pub fn put(self, kind: impl Into<u16>, payload: impl AsRef<[u8]>) -> Attributes {
-        self.write(kind.into(), payload.as_ref(), false)
+        self.write(kind.into(), payload.as_ref())
     }
 
     /// Adds an attribute if there is a value for it.
@@ -66,45 +67,40 @@ impl Attributes {
     /// Adds attributes inside an attribute.
     pub fn nest(mut self, kind: impl Into<u16>, inner: Attributes) -> Attributes {
         self.fault = self.fault.or(inner.fault);
-        self.write(kind.into(), inner.bytes.get_ref(), true)
+        self.write(kind.into() | NESTED, &inner.bytes)
     }
 
     /// As bytes, for a payload that holds a header before its attributes.
     pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes.into_inner()
+        self.bytes
     }
 
     /// The bytes, or what makes them unsendable.
     pub(super) fn finish(self) -> (Vec<u8>, Option<String>) {
-        (self.bytes.into_inner(), self.fault)
+        (self.bytes, self.fault)
     }
 
-    fn write(mut self, kind: u16, payload: &[u8], nested: bool) -> Attributes {
-        let written = match payload.len() <= MAX_PAYLOAD {
-            true => attribute(kind, payload, nested).and_then(|attribute| {
-                attribute.to_bytes(&mut self.bytes).map_err(|error| error.to_string())
-            }),
-            false => Err(format!("{} bytes are too many (65531)", payload.len())),
-        };
-        if let Err(reason) = written {
-            self.fault = self.fault.or(Some(format!("attribute {kind}: {reason}")));
+    fn write(mut self, kind: u16, payload: &[u8]) -> Attributes {
+        if payload.len() > MAX_PAYLOAD {
+            let (kind, length) = (kind & TYPE, payload.len());
+            let fault = format!("attribute {kind}: {length} bytes are too many ({MAX_PAYLOAD})");
+            self.fault = self.fault.or(Some(fault));
+            return self;
         }
+        let length = (HEADER + payload.len()) as u16;
+        self.bytes.extend_from_slice(&length.to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.bytes.extend_from_slice(payload);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         self
     }
 }
 
-fn attribute(kind: u16, payload: &[u8], nested: bool) -> Result<Nlattr<u16, Buffer>, String> {
-    let nla_type = AttrTypeBuilder::default().nla_type(kind).nla_nested(nested).build();
-    NlattrBuilder::default()
-        .nla_type(nla_type.map_err(|error| error.to_string())?)
-        .nla_payload(payload)
-        .build()
-        .map_err(|error| error.to_string())
-}
-
 /// Attributes received, in the kernel's order. Flags in the type (nested, byte order) are taken off.
+///
+/// As they came, in one piece: there are 60,000 of them in the routes to 10,000 hosts.
 #[derive(Debug)]
-pub struct AttributeList(GenlBuffer<u16, Buffer>);
+pub struct AttributeList(Vec<u8>);
 
 impl AttributeList {
     /// The attributes that `bytes` hold.
@@ -112,14 +108,25 @@ impl AttributeList {
     /// # Errors
     /// [`NetlinkError::Malformed`] if a length points outside.
     pub fn parse(bytes: &[u8]) -> Result<AttributeList, NetlinkError> {
-        GenlBuffer::from_bytes_with_input(&mut Cursor::new(bytes), bytes.len())
-            .map(AttributeList)
-            .map_err(|error| NetlinkError::Malformed(format!("attributes: {error}")))
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let Some((_, _, behind)) = first(rest) else {
+                let (at, of) = (bytes.len() - rest.len(), bytes.len());
+                return Err(NetlinkError::Malformed(format!("attribute at byte {at} of {of}")));
+            };
+            rest = behind;
+        }
+        Ok(AttributeList(bytes.to_vec()))
     }
 
     /// Type and payload of each; a type can occur more than once.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
-        self.0.iter().map(|found| (*found.nla_type().nla_type(), found.nla_payload().as_ref()))
+        let mut rest = &self.0[..];
+        std::iter::from_fn(move || {
+            let (kind, payload, behind) = first(rest)?;
+            rest = behind;
+            Some((kind, payload))
+        })
     }
 
     /// The payload of the first attribute of this type.
@@ -167,6 +174,16 @@ impl AttributeList {
         let end = payload.iter().position(|byte| *byte == 0).unwrap_or(payload.len());
         Some(String::from_utf8_lossy(&payload[..end]).into_owned())
     }
+}
+
+/// Type and payload of the first attribute, and what is behind it; `None` if its length points
+/// outside. The last one may lack its padding.
+fn first(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let [l0, l1, k0, k1] = *bytes.first_chunk()?;
+    let length = usize::from(u16::from_ne_bytes([l0, l1]));
+    let payload = bytes.get(HEADER..length)?;
+    let behind = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((u16::from_ne_bytes([k0, k1]) & TYPE, payload, behind))
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 use std::io::Cursor;
 
 use neli::consts::nl::{NlmF, Nlmsg};
-use neli::nl::{NlPayload, NlmsghdrBuilder};
-use neli::types::Buffer;
 use neli::{FromBytesWithInput, ToBytes};
 use nix::errno::Errno;
 
@@ -54,21 +52,25 @@ impl Message {
         self
     }
 
-    /// The message's bytes with its number, padded.
-    pub(super) fn encode(&self, sequence: u32, extra: NlmF) -> Result<Vec<u8>, NetlinkError> {
-        let malformed =
-            |reason: String| NetlinkError::Malformed(format!("{}: {reason}", self.what));
-        let body = self.body.clone().map_err(malformed)?;
-        let message = NlmsghdrBuilder::<u16, Buffer>::default()
-            .nl_type(self.kind)
-            .nl_flags(self.flags | extra | NlmF::REQUEST)
-            .nl_seq(sequence)
-            .nl_payload(NlPayload::Payload(Buffer::from(body)))
-            .build()
-            .map_err(|error| malformed(error.to_string()))?;
-        let mut bytes = Cursor::new(Vec::new());
-        message.to_bytes(&mut bytes).map_err(|error| malformed(error.to_string()))?;
-        Ok(bytes.into_inner())
+    /// Appends the message with its number to `bytes`, padded.
+    pub(super) fn encode(
+        &self,
+        sequence: u32,
+        extra: NlmF,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), NetlinkError> {
+        let malformed = |reason| NetlinkError::Malformed(format!("{}: {reason}", self.what));
+        let body = self.body.as_ref().map_err(malformed)?;
+        let flags = self.flags | extra | NlmF::REQUEST;
+        bytes.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+        bytes.extend_from_slice(&self.kind.to_ne_bytes());
+        bytes.extend_from_slice(&flags.bits().to_ne_bytes());
+        bytes.extend_from_slice(&sequence.to_ne_bytes());
+        // The kernel fills in the port.
+        bytes.extend_from_slice(&0u32.to_ne_bytes());
+        bytes.extend_from_slice(body);
+        bytes.resize(aligned(bytes.len()), 0);
+        Ok(())
     }
 }
 
