@@ -65,7 +65,10 @@ fn send(wakes: &Sender<Wake>, wake: Wake) {
 /// Opens the kernel of this host.
 pub fn world(settings: &Settings) -> Result<World, Exit> {
     let machine_id = machine_id(&settings.state_dir)?;
-    Ok(World::open(machine_id).context("speak to the kernel")?)
+    Ok(World::open(machine_id).context(
+        "speak to the kernel's rtnetlink and nftables (without nftables pods are neither masqueraded \
+         nor let through firewalls; try: modprobe nf_tables)",
+    )?)
 }
 
 /// The name of this host in etcd.

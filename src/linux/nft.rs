@@ -79,7 +79,7 @@ impl Nft {
         match self.observe_present(table) {
             // The table is not there, or went while it was read.
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
-            observed => observed.map(Some),
+            observed => observed.map(Some).map_err(with_hint),
         }
     }
 
