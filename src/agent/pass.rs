@@ -51,6 +51,9 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     let first = start.then(|| firewall(report));
     let unreachable = look.routes.then(|| routes(pass, &facts, &ways, report));
     let obstacles = first.or_else(|| look.firewall.then(|| firewall(report)));
+    if look.firewall || bridge == Kept::New {
+        keep::hostports::keep(pass, report);
+    }
     if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
     }

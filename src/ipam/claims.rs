@@ -42,9 +42,16 @@ pub struct PortClaims {
 #[derive(Debug)]
 pub struct LockedClaims<'c> {
     claims: &'c PortClaims,
+    reading: Reading<'c>,
+    _lock: Flock<File>,
+}
+
+/// A look at the claims, which may change meanwhile unless they are locked.
+#[derive(Debug)]
+pub struct Reading<'c> {
+    claims: &'c PortClaims,
     /// What was read of each file, by its inode: one file has a name for each of its ports.
     read: RefCell<HashMap<u64, Option<Rc<Holder>>>>,
-    _lock: Flock<File>,
 }
 
 /// Who has ports.
@@ -87,7 +94,12 @@ impl PortClaims {
             }
             other => other?,
         };
-        Ok(LockedClaims { claims: self, read: RefCell::default(), _lock: lock })
+        Ok(LockedClaims { claims: self, reading: self.read(), _lock: lock })
+    }
+
+    /// A look without the lock: what it finds wrong may be somebody's work of this moment.
+    pub fn read(&self) -> Reading<'_> {
+        Reading { claims: self, read: RefCell::default() }
     }
 
     fn folder(&self) -> PathBuf {
@@ -162,7 +174,7 @@ impl LockedClaims<'_> {
     pub fn own(&self, entry: &Entry) -> Result<Vec<Claim>, StoreError> {
         let mut own = Vec::new();
         for forward in entry.forwards() {
-            let holder = self.holder(&forward.from)?;
+            let holder = self.reading.holder(&forward.from)?;
             if holder.is_some_and(|holder| holder.entry.is_same(entry)) {
                 own.extend(claim(entry, forward));
             }
@@ -170,17 +182,12 @@ impl LockedClaims<'_> {
         Ok(own)
     }
 
-    /// Every claim whose holder's reservation exists, in no order.
+    /// [`Reading::held`].
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub fn held(&self) -> Result<Vec<Claim>, StoreError> {
-        let mut held = Vec::new();
-        for port in self.ports()? {
-            let holder = self.living(&port)?;
-            held.extend(holder.and_then(|holder| claim(&holder.entry, holder.forwards[&port])));
-        }
-        Ok(held)
+        self.reading.held()
     }
 
     /// Removes claims whose holder's reservation is gone; gives how many.
@@ -189,8 +196,8 @@ impl LockedClaims<'_> {
     /// [`StoreError::Io`].
     pub fn sweep(&self) -> Result<usize, StoreError> {
         let mut swept = 0;
-        for port in self.ports()? {
-            if self.living(&port)?.is_none() {
+        for port in self.reading.ports()? {
+            if self.reading.living(&port)?.is_none() {
                 self.remove(&port)?;
                 swept += 1;
             }
@@ -212,7 +219,7 @@ impl LockedClaims<'_> {
             if !other.overlaps(port) {
                 continue;
             }
-            match self.living(&other)? {
+            match self.reading.living(&other)? {
                 Some(holder) if holder.entry.is_same(entry) => continue,
                 Some(holder) if !is_gone(&holder.entry) => {
                     let owner = holder.entry.owner_text();
@@ -226,6 +233,42 @@ impl LockedClaims<'_> {
             self.remove(&other)?;
         }
         Ok(())
+    }
+
+    fn link(&self, file: &Path, port: &HostPort) -> Result<(), StoreError> {
+        let path = self.claims.path(port);
+        match fs::hard_link(file, &path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make(&self.claims.port_folder(port))?;
+                fs::hard_link(file, &path).map_err(failed("link", &path))
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            outcome => outcome.map_err(failed("link", &path)),
+        }
+    }
+
+    fn remove(&self, port: &HostPort) -> Result<(), StoreError> {
+        remove(&self.claims.path(port))?;
+        let folder = self.claims.port_folder(port);
+        match found(fs::remove_dir(&folder)) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(()),
+            outcome => outcome.map(drop).map_err(failed("remove", &folder)),
+        }
+    }
+}
+
+impl Reading<'_> {
+    /// Every claim whose holder's reservation exists, in no order.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn held(&self) -> Result<Vec<Claim>, StoreError> {
+        let mut held = Vec::new();
+        for port in self.ports()? {
+            let holder = self.living(&port)?;
+            held.extend(holder.and_then(|holder| claim(&holder.entry, holder.forwards[&port])));
+        }
+        Ok(held)
     }
 
     /// Who has `port`, if that reservation exists.
@@ -252,27 +295,6 @@ impl LockedClaims<'_> {
         };
         self.read.borrow_mut().insert(inode, holder.clone());
         Ok(holder)
-    }
-
-    fn link(&self, file: &Path, port: &HostPort) -> Result<(), StoreError> {
-        let path = self.claims.path(port);
-        match fs::hard_link(file, &path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                make(&self.claims.port_folder(port))?;
-                fs::hard_link(file, &path).map_err(failed("link", &path))
-            }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            outcome => outcome.map_err(failed("link", &path)),
-        }
-    }
-
-    fn remove(&self, port: &HostPort) -> Result<(), StoreError> {
-        remove(&self.claims.path(port))?;
-        let folder = self.claims.port_folder(port);
-        match found(fs::remove_dir(&folder)) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENOTEMPTY as i32) => Ok(()),
-            outcome => outcome.map(drop).map_err(failed("remove", &folder)),
-        }
     }
 
     /// Every port that has a file.

@@ -26,7 +26,7 @@ mod range;
 mod reserve;
 pub mod store;
 
-pub use claims::{LockedClaims, PortClaims};
+pub use claims::{LockedClaims, PortClaims, Reading};
 pub use entry::{Entry, Owner, Ports};
 pub use error::StoreError;
 pub use pool::RangeSet;

@@ -9,6 +9,7 @@ mod support;
 
 mod command_line;
 mod flows;
+mod hostports;
 mod keeping;
 mod leaving;
 mod others;

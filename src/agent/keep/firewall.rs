@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::agent::host::Facts;
-use crate::agent::keep::{Pass, World, flows};
+use crate::agent::keep::{Pass, World, flows, hostports};
 use crate::agent::reach::Ways;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
@@ -46,10 +46,11 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
     obstacles
 }
 
-/// Removes our table and our rules in the chains of others.
+/// Removes our tables, and our rules in the chains of others.
 pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
     report.apply(&Table, || world.nft.delete(AGENT_TABLE));
     flows::remove(world, report);
+    hostports::remove(world, settings, report);
     leave_foreign(world, settings, report);
 }
 

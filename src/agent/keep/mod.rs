@@ -4,6 +4,7 @@ pub mod bridge;
 pub mod conf;
 pub mod firewall;
 pub mod flows;
+pub mod hostports;
 pub mod plugin;
 pub mod ports;
 pub mod routes;

@@ -1,0 +1,142 @@
+//! Ports of the host lead to pods for as long as the plugin's claims say so, whatever happens to the
+//! table.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::support::cni::{Attachment, Network};
+use crate::support::echo::{Echo, ask_tcp, ask_udp};
+use crate::support::pod::make_netns;
+use crate::support::{Node, Place, Pod, soon};
+use crate::{alone, serve};
+
+const TABLE: &str = "inet humanz-hostports";
+
+fn mappings() -> Value {
+    json!([
+        { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
+        { "hostPort": 8080, "containerPort": 80, "protocol": "udp", "hostIP": "192.0.2.11" },
+    ])
+}
+
+fn pod(host: &Node, name: &str) -> Pod {
+    make_netns(host, name);
+    let mut attachment = Attachment::new(name);
+    attachment.runtime = json!({ "portMappings": mappings() });
+    Pod::connect(host, &Network::of(host), attachment).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// The table, without counters.
+fn table(host: &Node) -> String {
+    let listed = host.run(&format!("nft -s list table {TABLE}")).stdout;
+    // The kernel lists chains and elements as it likes.
+    let mut lines: Vec<&str> = listed.lines().map(str::trim).collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+fn answers(from: &dyn Place) -> bool {
+    let to: SocketAddr = "192.0.2.11:8080".parse().unwrap();
+    ask_tcp(from, to).is_ok() && ask_udp(from, 0, to).is_ok()
+}
+
+#[test]
+fn whatever_happens_to_the_table_it_is_put_back() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pod = pod(host, "web");
+    let _echo = Echo::serve(&pod, 80);
+    assert!(answers(host));
+    let before = table(host);
+    for damage in [
+        "nft flush ruleset",
+        &format!("nft delete table {TABLE}"),
+        &format!("nft delete element {TABLE} at4 {{ 192.0.2.11 . udp . 8080 }}"),
+        &format!("nft flush map {TABLE} any4"),
+        &format!("nft flush set {TABLE} bridges"),
+        &format!("nft flush chain {TABLE} output"),
+        &format!("nft insert rule {TABLE} prerouting drop"),
+    ] {
+        host.run(damage).ok();
+        soon(damage, || table(host) == before);
+    }
+    assert!(answers(host));
+    // What nobody claimed leads nowhere for long, what a person wrote stays.
+    let theirs = format!("nft add element {TABLE} any4 {{ tcp . 9999 : 10.244.1.2 . 80 }}");
+    host.run(&theirs).ok();
+    host.run(&format!("nft flush chain {TABLE} output")).ok();
+    soon("the chain is back", || table(host).matches("map @any4").count() == 2);
+    assert!(table(host).contains("9999"));
+    pod.delete();
+    let left = table(host);
+    assert!(!left.contains("8080") && left.contains("9999"), "{left}");
+    agent.stop();
+}
+
+#[test]
+fn the_agents_own_table_and_this_one_do_not_know_of_each_other() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pod = pod(host, "web");
+    let before = table(host);
+    host.run("nft delete table inet humanz").ok();
+    soon("the agent's table is back", || host.run("nft list table inet humanz").succeeded());
+    assert_eq!(table(host), before);
+    agent.stop();
+    assert_eq!(table(host), before, "pods keep their network");
+    // The next agent finds what was lost without one.
+    host.run("nft flush ruleset").ok();
+    let agent = serve(host, &[]);
+    soon("the next agent puts it back", || table(host) == before);
+    drop(pod);
+    agent.stop();
+}
+
+#[test]
+fn a_bridge_that_is_made_anew_lets_the_host_in_from_127_0_0_1_again() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pod = pod(host, "web");
+    let _echo = Echo::serve(&pod, 80);
+    let local: SocketAddr = "127.0.0.1:8080".parse().unwrap();
+    assert!(ask_tcp(host, local).is_ok());
+    host.run("ip link del humanz0").ok();
+    soon("the way is back", || {
+        let key = host.read("/proc/sys/net/ipv4/conf/humanz0/route_localnet");
+        key.is_some_and(|value| value.trim() == "1")
+    });
+    soon("127.0.0.1 answers", || ask_tcp(host, local).is_ok());
+    agent.stop();
+}
+
+#[test]
+fn a_pod_is_reached_although_the_hosts_own_rules_drop_what_is_forwarded() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell(
+        "ip netns add outside; ip link set eth0-cable netns outside
+         ip -n outside link set eth0-cable up; ip -n outside addr add 192.0.2.99/24 dev eth0-cable
+         iptables -P FORWARD DROP",
+    )
+    .ok();
+    let agent = serve(host, &[]);
+    let pod = pod(host, "web");
+    let _echo = Echo::serve(&pod, 80);
+    let asked = host.run("ip netns exec outside curl -sS -m 5 --http0.9 http://192.0.2.11:8080/");
+    assert_eq!(asked.stdout, "192.0.2.99", "{asked}");
+    agent.stop();
+}
+
+#[test]
+fn cleaning_up_takes_the_ports_along() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[("CLEANUP_ON_STOP", "true")]);
+    let _pod = pod(host, "web");
+    agent.stop();
+    assert_eq!(table(host), "");
+}
