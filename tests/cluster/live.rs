@@ -215,3 +215,43 @@ fn a_new_release_takes_over_and_changes_nothing_but_the_plugin() {
     Pod::add(host, "b").delete();
     far.delete();
 }
+
+/// Hosts of one segment, told one after the other.
+#[test]
+fn the_back_end_changes_under_running_pods() {
+    let cluster = Cluster::new(2);
+    let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
+    let agents = [start(host, ""), start(other, "")];
+    let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
+    for (settings, device, tunnel) in [
+        ("BACKEND=auto\n", "eth0", ""),
+        ("BACKEND=vxlan\n", "humanz-vx4", "vxlan id 104 "),
+        ("BACKEND=vxlan\nVXLAN_VNI=105\nVXLAN_PORT=10401\n", "humanz-vx4", "dstport 10401"),
+        ("BACKEND=auto\n", "eth0", ""),
+        ("BACKEND=vxlan\n", "humanz-vx4", "vxlan id 104 "),
+        ("BACKEND=direct\n", "eth0", ""),
+    ] {
+        let pinger = Pinger::start(&near, far.v4());
+        for (host, agent) in cluster.hosts.iter().zip(&agents) {
+            tell(host, settings);
+            agent.reload();
+        }
+        for host in &cluster.hosts {
+            eventually(&format!("{}: {settings}", host.name()), SOON, || {
+                let devices = facts::devices(host);
+                let right = devices.len() == 1 && devices.values().all(|found| found == device);
+                let link = host.run("ip -d link show dev humanz-vx4").stdout;
+                if right && link.contains(tunnel) {
+                    Ok(())
+                } else {
+                    Err(format!("{devices:?} {link}"))
+                }
+            });
+        }
+        near.until_ok(&format!("ping -n -c 1 -W 1 {}", far.v4()), SOON);
+        println!("{settings:?}: {}", pinger.report());
+    }
+    assert!(!host.run("ip link show dev humanz-vx4").succeeded(), "no tunnel is left");
+    near.delete();
+    far.delete();
+}
