@@ -2,6 +2,7 @@
 
 mod pools;
 mod reload;
+mod updates;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,9 +28,8 @@ use crate::agent::source::Source;
 use crate::agent::wake::{Look, Wake};
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
-use crate::lease::registry::Update;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{Attributes, Peers, peers};
+use crate::lease::{Attributes, Peers};
 use crate::net::PerFamily;
 
 /// Quiet time after a pass: a storm of events costs one pass each 20 ms, a single one waits for
@@ -235,77 +235,6 @@ impl Agent {
         };
         self.state.look = self.state.look.and(look);
         Ok(())
-    }
-
-    fn take_update(&mut self, update: Update) -> Result<Look, Exit> {
-        match update {
-            Update::Connected { endpoint } => {
-                log::info!("etcd answers: {endpoint}");
-                self.note_down(None);
-            }
-            Update::Disconnected { why } => {
-                log::warn!("etcd does not answer: {why}; this host goes on with what it knows");
-                self.note_down(Some(why));
-            }
-            Update::Trouble(None) => log::info!("etcd agrees with this host again"),
-            Update::Trouble(Some(error)) => log::error!("{error}"),
-            Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
-            Update::Fatal(error) => {
-                log::error!("{error}; this host goes on with what it knew last");
-            }
-            Update::Lease(lease) => {
-                if self.state.subnets != Some(lease.subnets) {
-                    let subnets = lease.subnets.iter().map(ToString::to_string);
-                    log::info!("this host's subnet: {}", subnets.collect::<Vec<_>>().join(", "));
-                }
-                self.state.subnets = Some(lease.subnets);
-                return Ok(Look::ALL);
-            }
-            Update::Snapshot(snapshot) => {
-                self.know(snapshot);
-                let first = !std::mem::replace(&mut self.state.in_sync, true);
-                return Ok(if first { Look::ALL } else { Look::ROUTES.and(Look::FIREWALL) });
-            }
-        }
-        Ok(Look::default())
-    }
-
-    fn note_down(&mut self, why: Option<String>) {
-        if let Source::Leased(leased) = &mut self.source {
-            leased.down = why;
-        }
-    }
-
-    /// Computes the other hosts anew from everything that etcd holds.
-    fn know(&mut self, snapshot: Arc<Snapshot>) {
-        let Some(subnets) = self.state.subnets else { return };
-        self.follow_pools(&snapshot);
-        let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
-        let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
-        self.names.want(python.map(|(name, _)| name.clone()).collect());
-        let faults = snapshot.faults.values().map(ToString::to_string).collect();
-        self.state.records.tell(log::Level::Warn, faults);
-        self.source.keep(subnets, &snapshot);
-        self.state.snapshot = Some(snapshot);
-        self.state.peers = Some(peers);
-    }
-
-    /// Serves what the host knew last if etcd has not answered in time.
-    fn use_last_known_good(&mut self) {
-        let waiting = self.state.peers.is_none();
-        let ended = self.source.patience_ends().is_some_and(|end| end <= Instant::now());
-        if !(waiting && ended) {
-            return;
-        }
-        if let Some((known, down)) = self.source.last_known_good() {
-            log::warn!(
-                "etcd: {down}; serving the last known good state ({} hosts as of revision {})",
-                known.snapshot.hosts.len(),
-                known.snapshot.revision
-            );
-            self.state.subnets = Some(known.lease.subnets);
-            self.know(known.snapshot);
-        }
     }
 
     /// Makes a pass if there is something to look at and it is time. Not before the other hosts are

@@ -1,0 +1,90 @@
+//! What the registry says: this host's subnets, all hosts, and how etcd is.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::agent::exit::Exit;
+use crate::agent::source::Source;
+use crate::agent::wake::Look;
+use crate::lease::peers;
+use crate::lease::registry::Update;
+use crate::lease::snapshot::Snapshot;
+
+use super::{Agent, refused};
+
+impl Agent {
+    /// Where to look because of `update`.
+    ///
+    /// # Errors
+    /// This host cannot have a subnet and has none.
+    pub(super) fn take_update(&mut self, update: Update) -> Result<Look, Exit> {
+        match update {
+            Update::Connected { endpoint } => {
+                log::info!("etcd answers: {endpoint}");
+                self.note_down(None);
+            }
+            Update::Disconnected { why } => {
+                log::warn!("etcd does not answer: {why}; this host goes on with what it knows");
+                self.note_down(Some(why));
+            }
+            Update::Trouble(None) => log::info!("etcd agrees with this host again"),
+            Update::Trouble(Some(error)) => log::error!("{error}"),
+            Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
+            Update::Fatal(error) => {
+                log::error!("{error}; this host goes on with what it knew last");
+            }
+            Update::Lease(lease) => {
+                if self.state.subnets != Some(lease.subnets) {
+                    let subnets = lease.subnets.iter().map(ToString::to_string);
+                    log::info!("this host's subnet: {}", subnets.collect::<Vec<_>>().join(", "));
+                }
+                self.state.subnets = Some(lease.subnets);
+                return Ok(Look::ALL);
+            }
+            Update::Snapshot(snapshot) => {
+                self.know(snapshot);
+                let first = !std::mem::replace(&mut self.state.in_sync, true);
+                return Ok(if first { Look::ALL } else { Look::ROUTES.and(Look::FIREWALL) });
+            }
+        }
+        Ok(Look::default())
+    }
+
+    fn note_down(&mut self, why: Option<String>) {
+        if let Source::Leased(leased) = &mut self.source {
+            leased.down = why;
+        }
+    }
+
+    /// Computes the other hosts anew from everything that etcd holds.
+    fn know(&mut self, snapshot: Arc<Snapshot>) {
+        let Some(subnets) = self.state.subnets else { return };
+        self.follow_pools(&snapshot);
+        let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
+        let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
+        self.names.want(python.map(|(name, _)| name.clone()).collect());
+        let faults = snapshot.faults.values().map(ToString::to_string).collect();
+        self.state.records.tell(log::Level::Warn, faults);
+        self.source.keep(subnets, &snapshot);
+        self.state.snapshot = Some(snapshot);
+        self.state.peers = Some(peers);
+    }
+
+    /// Serves what the host knew last if etcd has not answered in time.
+    pub(super) fn use_last_known_good(&mut self) {
+        let waiting = self.state.peers.is_none();
+        let ended = self.source.patience_ends().is_some_and(|end| end <= Instant::now());
+        if !(waiting && ended) {
+            return;
+        }
+        if let Some((known, down)) = self.source.last_known_good() {
+            log::warn!(
+                "etcd: {down}; serving the last known good state ({} hosts as of revision {})",
+                known.snapshot.hosts.len(),
+                known.snapshot.revision
+            );
+            self.state.subnets = Some(known.lease.subnets);
+            self.know(known.snapshot);
+        }
+    }
+}
