@@ -9,7 +9,7 @@ AGENT = $(CURDIR)/dist/humanz-agent
 NETWORKMANAGER = /usr/lib/NetworkManager/conf.d
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench lint install packages clean help deps
+.PHONY: build demo test bench lint install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
@@ -20,7 +20,7 @@ demo: build ## three hosts, etcd and pods in namespaces of this machine (as root
 	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --example demo
 
 # Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
-test: packages ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
+test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		$(CARGO) test --locked -- --show-output
@@ -64,6 +64,10 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 packages: build ## dist/*.deb and dist/*.rpm of what `make install` installs
 	@packaging/deps packages
 	packaging/package
+
+image: build ## dist/*.oci.tar, the executable as an image for packaging/daemonset.yaml
+	@packaging/deps image
+	packaging/image
 
 clean: ## removes what was built
 	rm -rf dist

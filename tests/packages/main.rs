@@ -7,6 +7,7 @@
 mod support;
 
 mod built;
+mod image;
 mod life;
 mod lint;
 mod machine;

@@ -1,0 +1,84 @@
+//! The image, run as the manifest says, by podman.
+
+use crate::built::{package, root};
+use crate::support::cluster::Alone;
+use crate::support::node::command;
+use crate::support::{Place, Pod, eventually};
+
+use crate::machine::LONG;
+
+/// The lines of the manifest that begin with `- {name:` and have `key`: name and value.
+fn pairs(key: &str) -> Vec<(String, String)> {
+    let manifest = std::fs::read_to_string(root().join("packaging/daemonset.yaml")).unwrap();
+    let pair = |line: &str| {
+        let rest = line.trim().strip_prefix("- {name: ")?;
+        let (name, rest) = rest.split_once(", ")?;
+        let value = rest.split_once(key)?.1;
+        Some((name.to_owned(), value.split([',', '}']).next()?.to_owned()))
+    };
+    manifest.lines().filter_map(pair).collect()
+}
+
+#[test]
+fn a_container_serves_its_host_and_may_go() {
+    if std::env::var("SKIP_RUNTIMES").is_ok_and(|value| value == "1") {
+        return println!("left out: SKIP_RUNTIMES=1");
+    }
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.shell("mkdir -p /etc/containers").ok();
+    host.write("/etc/containers/policy.json", r#"{"default":[{"type":"insecureAcceptAnything"}]}"#);
+    let settings = "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
+         runtime = \"runc\"\n[containers]\nlog_driver = \"k8s-file\"\n";
+    host.write("/etc/containers/containers.conf", settings);
+    let archive = std::fs::read(package("tar")).unwrap();
+    host.inside(|| std::fs::write("/run/image.tar", archive).unwrap());
+    host.run("podman --storage-driver vfs load --quiet --input /run/image.tar").ok();
+
+    let mut run = command("podman --storage-driver vfs run --detach --name agent --network host");
+    run.args(["--privileged", "--read-only", "--read-only-tmpfs=false"]);
+    let cgroups = Cgroups(format!("humanz-image-{}", std::process::id()));
+    run.args(["--cgroup-parent", &format!("/{}", cgroups.0)]);
+    run.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
+    let (paths, mounts) = (pairs("hostPath: {path: "), pairs("mountPath: "));
+    assert_eq!(paths.len(), 5, "{paths:?}");
+    for (name, path) in paths {
+        let (_, inside) = mounts.iter().find(|(mount, _)| *mount == name).unwrap();
+        host.shell(&format!("test -e {path} || mkdir -p {path}")).ok();
+        run.arg("--volume").arg(format!("{path}:{inside}"));
+    }
+    run.args(["--env", "SUBNET_SOURCE=static", "--env", "SUBNET=10.244.1.0/24"]);
+    host.run_command(run.arg(image()), "").ok();
+    eventually("the agent serves", LONG, || {
+        let there = host.read("/etc/cni/net.d/05-humanz.conflist");
+        there
+            .map(drop)
+            .ok_or_else(|| host.run("podman --storage-driver vfs logs agent").to_string())
+    });
+    let pod = Pod::add(host, "a");
+    host.run("podman --storage-driver vfs rm --force --time 10 agent").ok();
+    host.run("podman --storage-driver vfs rmi --force --all").ok();
+    pod.run("ping -n -c 1 -W 3 10.244.1.1").ok();
+    pod.check().unwrap();
+    pod.delete();
+}
+
+/// As the manifest names it.
+fn image() -> String {
+    let manifest = std::fs::read_to_string(root().join("packaging/daemonset.yaml")).unwrap();
+    let line = manifest.lines().find_map(|line| line.trim().strip_prefix("image: "));
+    let name = line.unwrap().to_owned();
+    assert!(name.ends_with(env!("CARGO_PKG_VERSION")), "{name}");
+    name
+}
+
+/// Where the container has its cgroups on this machine; emptied ones would stay.
+struct Cgroups(String);
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        let path = format!("*/{}*", self.0);
+        let mut find = command("find /sys/fs/cgroup -depth -type d -path");
+        drop(find.args([&path, "-exec", "rmdir", "{}", ";"]).output());
+    }
+}
