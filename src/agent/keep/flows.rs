@@ -3,14 +3,19 @@
 use crate::agent::host::Facts;
 use crate::agent::keep::{Pass, World};
 use crate::agent::report::Report;
+use crate::net::{Family, IfName};
 use crate::plan::firewall::flows::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{Repair, changes, repair};
+use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
     let (nft, settings) = (&pass.world.nft, pass.settings);
-    let wanted = settings.flowtable.then(|| ruleset(&settings.bridge, &facts.uplinks));
+    let wanted = settings.flowtable.then(|| {
+        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.world)).collect();
+        ruleset(&settings.bridge, &devices)
+    });
     let found = match nft.observe(FLOWS_TABLE) {
         Ok(found) => found,
         Err(error) => {
@@ -35,6 +40,12 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<Strin
             })
         }
     }
+}
+
+/// The tunnels' devices that are there.
+fn tunnels(world: &World) -> impl Iterator<Item = IfName> {
+    let there = |name: &IfName| world.rtnl.link(name).is_ok_and(|link| link.is_some());
+    Family::BOTH.map(device_name).into_iter().filter(there)
 }
 
 /// Removes the table, if it is there.

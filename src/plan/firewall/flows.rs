@@ -13,12 +13,13 @@ pub const FLOWS_TABLE: &str = "humanz-flows";
 /// The flow table's name.
 const FLOWTABLE: &str = "pods";
 
-/// The table that has pods' packets looked up as they come in by `bridge` or one of `uplinks`.
+/// The table that has pods' packets looked up as they come in by `bridge` or one of `others`: the
+/// uplinks and the tunnels.
 ///
 /// A connection is added behind all other filters, so that none of its first packets is missed
 /// by one: what drops those never lets it become established. Pods of one host share a segment
 /// and are not routed.
-pub fn ruleset(bridge: &IfName, uplinks: &BTreeSet<IfName>) -> Ruleset {
+pub fn ruleset(bridge: &IfName, others: &BTreeSet<IfName>) -> Ruleset {
     let rule = |comment: &str, of_pods| Rule {
         comment: comment.to_owned(),
         matches: vec![of_pods, Match::Established],
@@ -35,7 +36,7 @@ pub fn ruleset(bridge: &IfName, uplinks: &BTreeSet<IfName>) -> Ruleset {
         sets: Vec::new(),
         flowtable: Some(Flowtable {
             name: FLOWTABLE.to_owned(),
-            devices: uplinks.iter().chain([bridge]).cloned().collect(),
+            devices: others.iter().chain([bridge]).cloned().collect(),
         }),
         chains: vec![Chain { name: "forward".to_owned(), base, rules }],
     }
