@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use tonic::Status;
+
 use crate::client::{
     Client, Condition, ContainerConfig, ContainerMetadata, CreateContainer, Exec, ExecEnded, Id,
-    Image, LinuxSandbox, Nothing, RunSandbox, RuntimeState, SandboxConfig, SandboxMetadata,
-    SandboxState,
+    Image, LinuxSandbox, Nothing, PortMapping, RunSandbox, RuntimeState, SandboxConfig,
+    SandboxMetadata, SandboxState,
 };
 use crate::containerd::{Containerd, SOCKET};
-use crate::scene::{ROOT, SOON, Scene};
+use crate::scene::{HELLO, ROOT, SOON, Scene};
 use crate::skipped;
 use crate::support::ping::all_reach;
 use crate::support::{Place, eventually};
@@ -24,7 +26,7 @@ fn sandboxes_get_the_addresses_that_the_runtime_tells_and_reach_each_other() {
     }
     let scene = Scene::new("cri", &DUAL_STACK);
     let kubelet = Kubelet::start(&scene);
-    let [first, mut second] = ["first", "second"].map(|name| kubelet.run(name));
+    let [first, mut second] = ["first", "second"].map(|name| kubelet.run(name, &[]));
     let addresses = first.addresses();
     assert!(
         matches!(addresses[..], [IpAddr::V4(_), IpAddr::V6(_)]),
@@ -32,7 +34,7 @@ fn sandboxes_get_the_addresses_that_the_runtime_tells_and_reach_each_other() {
     );
     assert_ne!(addresses, second.addresses());
     all_reach(&[scene.host()], &[addresses.clone(), second.addresses()].concat());
-    second.start_container();
+    second.start_container("sleep 1000");
     for address in &addresses {
         second.exec(&format!("ping -c 1 -W 3 {address}"));
     }
@@ -48,13 +50,46 @@ fn sandboxes_get_the_addresses_that_the_runtime_tells_and_reach_each_other() {
 }
 
 #[test]
+fn a_host_port_leads_to_its_sandbox_until_that_is_stopped() {
+    if skipped() {
+        return;
+    }
+    let scene = Scene::new("ports", &DUAL_STACK);
+    let host = scene.host();
+    let kubelet = Kubelet::start(&scene);
+    let mut server = kubelet.run("server", &[(8080, 80)]);
+    server.start_container("httpd -f -p [::]:80 -h /etc");
+    let mut client = kubelet.run("client", &[]);
+    client.start_container("sleep 1000");
+    let curl = |address: &str| format!("curl -sS --noproxy * -m 5 -f http://{address}:8080/hello");
+    for address in host.addresses() {
+        let bracketed =
+            if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
+        host.until_ok(&curl(&bracketed), SOON);
+        for sandbox in [&client, &server] {
+            assert_eq!(sandbox.exec(&format!("fetch {address} 8080")), HELLO, "{address}");
+        }
+    }
+    host.run(&curl("127.0.0.1")).ok();
+    let taken = kubelet.try_run("second", &[(8080, 80)]).map(|_| ()).unwrap_err();
+    assert!(taken.message().contains("8080"), "{taken}");
+    server.remove();
+    let next = kubelet.run("next", &[(8080, 80)]);
+    for sandbox in [client, next] {
+        sandbox.remove();
+    }
+    scene.has_no_pod();
+    kubelet.has_kept_nothing();
+}
+
+#[test]
 fn a_sandbox_whose_namespace_vanished_is_stopped_and_leaves_nothing() {
     if skipped() {
         return;
     }
     let scene = Scene::new("vanished", &[]);
     let kubelet = Kubelet::start(&scene);
-    let sandbox = kubelet.run("first");
+    let sandbox = kubelet.run("first", &[(8080, 80)]);
     scene.host().shell("for name in /run/netns/*; do umount -l $name; rm $name; done").ok();
     sandbox.remove();
     scene.has_no_pod();
@@ -103,7 +138,15 @@ impl<'a> Kubelet<'a> {
         format!("{why}\n{}", self.containerd.log())
     }
 
-    fn run(&'a self, name: &str) -> Sandbox<'a> {
+    fn run(&'a self, name: &str, ports: &[(i32, i32)]) -> Sandbox<'a> {
+        let run = self.try_run(name, ports);
+        run.unwrap_or_else(|e| panic!("RunPodSandbox: {}", self.log(&e.to_string())))
+    }
+
+    /// `ports`: TCP ports of the host, and those of the sandbox that they lead to.
+    fn try_run(&'a self, name: &str, ports: &[(i32, i32)]) -> Result<Sandbox<'a>, Status> {
+        let mapping =
+            |&(host_port, container_port)| PortMapping { protocol: 0, container_port, host_port };
         let config = SandboxConfig {
             metadata: Some(SandboxMetadata {
                 name: name.to_owned(),
@@ -112,13 +155,14 @@ impl<'a> Kubelet<'a> {
             }),
             hostname: name.to_owned(),
             log_directory: format!("/var/log/pods/{name}"),
-            port_mappings: Vec::new(),
+            port_mappings: ports.iter().map(mapping).collect(),
             annotations: HashMap::new(),
             linux: Some(LinuxSandbox { cgroup_parent: format!("/{}", self.scene.cgroups.name) }),
         };
         self.scene.host().run(&format!("mkdir -p {}", config.log_directory)).ok();
-        let Id { id } = self.call("RunPodSandbox", RunSandbox { config: Some(config.clone()) });
-        Sandbox { kubelet: self, config, id, container: None }
+        let request = RunSandbox { config: Some(config.clone()) };
+        let Id { id } = self.client.call("RunPodSandbox", request)?;
+        Ok(Sandbox { kubelet: self, config, id, container: None })
     }
 
     /// # Panics
@@ -152,12 +196,12 @@ impl Sandbox<'_> {
         [&network.ip].into_iter().chain(others).map(parse).collect()
     }
 
-    /// Something to run programs in.
-    fn start_container(&mut self) {
+    /// Something to run programs in, which runs this one.
+    fn start_container(&mut self, line: &str) {
         let config = ContainerConfig {
             metadata: Some(ContainerMetadata { name: "main".to_owned() }),
             image: Some(Image { image: IMAGE.to_owned() }),
-            command: ["/bin/sleep", "1000"].map(String::from).to_vec(),
+            command: line.split(' ').map(String::from).collect(),
             log_path: "main.log".to_owned(),
         };
         let Id { id } = self.kubelet.call(

@@ -7,6 +7,12 @@ use crate::support::{Agent, Alone, Node, Place, eventually, facts};
 
 /// The root file system of containers.
 pub const ROOT: &str = "/var/lib/root";
+/// What is in its file `/etc/hello`.
+pub const HELLO: &str = "hello";
+/// `fetch ADDRESS PORT` prints that file of another container (busybox's wget wants NSS).
+const FETCH: &str = "#!/bin/sh
+printf 'GET /hello HTTP/1.0\\r\\n\\r\\n' | nc -w 5 $1 $2 | tail -n 1
+";
 /// How long a runtime may take for one thing on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
 
@@ -25,9 +31,12 @@ impl Scene {
         host.shell(&format!(
             "mkdir -p {ROOT}/bin {ROOT}/proc {ROOT}/sys {ROOT}/dev {ROOT}/etc {ROOT}/run {ROOT}/tmp
              cp $(command -v busybox) {ROOT}/bin/busybox
-             for name in sh sleep ping ip httpd wget; do ln -s busybox {ROOT}/bin/$name; done"
+             printf '{HELLO}' >{ROOT}/etc/hello
+             for name in sh sleep ping ip httpd nc tail; do ln -s busybox {ROOT}/bin/$name; done"
         ))
         .ok();
+        host.write(&format!("{ROOT}/bin/fetch"), FETCH);
+        host.run(&format!("chmod +x {ROOT}/bin/fetch")).ok();
         let variables = [&[("ETCD_HOST", ""), ("SUBNET_SOURCE", "static")], variables].concat();
         let agent = Agent::start(host, &variables);
         agent.wait_ready();
