@@ -26,6 +26,9 @@ use support::{Cluster, Place};
 /// Both families.
 const DUAL_STACK: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10:244::/48")];
 
+/// The same with tunnels between hosts that would not need any.
+const TUNNELS: &[(&str, &str)] = &[DUAL_STACK[0], ("BACKEND", "vxlan")];
+
 /// If this fails, the others say nothing about humanz.
 #[test]
 fn the_hosts_reach_each_other_without_an_agent() {

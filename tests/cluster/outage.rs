@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::DUAL_STACK;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Cluster, Pinger, Place, Pod, eventually, facts};
+use crate::{DUAL_STACK, TUNNELS};
 
 #[test]
 fn etcd_stands_still_for_twenty_seconds() {
@@ -18,7 +18,15 @@ fn etcd_stands_still_for_twenty_seconds() {
 
 #[test]
 fn etcd_is_killed_and_comes_back() {
-    let network = Network::start();
+    outlives_a_killed_etcd(Network::start());
+}
+
+#[test]
+fn tunnels_stay_while_etcd_is_killed_and_comes_back() {
+    outlives_a_killed_etcd(Network::start_with(TUNNELS));
+}
+
+fn outlives_a_killed_etcd(network: Network) {
     network.cluster.etcd.kill();
     network.goes_on_for(Duration::from_secs(5));
     network.cluster.etcd.restart();
@@ -76,8 +84,12 @@ struct Network {
 
 impl Network {
     fn start() -> Self {
+        Self::start_with(DUAL_STACK)
+    }
+
+    fn start_with(variables: &[(&str, &str)]) -> Self {
         let cluster = Cluster::new(3);
-        let agents = cluster.start_agents(DUAL_STACK);
+        let agents = cluster.start_agents(variables);
         let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
         let routes = cluster.hosts.iter().map(|host| {
             eventually(&format!("{} has all routes", host.name()), SOON, || {

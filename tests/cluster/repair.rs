@@ -1,10 +1,13 @@
 //! Somebody breaks the host's network by hand: it is whole again at once.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::DUAL_STACK;
+use crate::support::pod::host_port;
 use crate::support::watch::Watch;
+use crate::support::web::Web;
 use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts};
+use crate::{DUAL_STACK, TUNNELS};
 
 /// Far above what is printed, which the bench holds against its target; far below the full pass
 /// (60 s), so that only an event can be the reason.
@@ -14,7 +17,7 @@ const ROUNDS: usize = 5;
 
 #[test]
 fn what_is_broken_by_hand_is_back_at_once() {
-    let scene = Scene::start();
+    let scene = Scene::start(DUAL_STACK);
     let host = &scene.cluster.hosts[0];
     let links = Watch::links(host);
     let firewall = Watch::firewall(host);
@@ -34,7 +37,15 @@ fn what_is_broken_by_hand_is_back_at_once() {
 
 #[test]
 fn a_deleted_bridge_is_back_with_its_address_and_its_pods() {
-    let scene = Scene::start();
+    outlives_its_bridge(&Scene::start(DUAL_STACK));
+}
+
+#[test]
+fn a_deleted_bridge_of_a_host_with_tunnels_is_back() {
+    outlives_its_bridge(&Scene::start(TUNNELS));
+}
+
+fn outlives_its_bridge(scene: &Scene) {
     let host = &scene.cluster.hosts[0];
     let links = Watch::links(host);
     let gateways = facts::addresses(host, "humanz0");
@@ -55,7 +66,7 @@ fn a_deleted_bridge_is_back_with_its_address_and_its_pods() {
 
 #[test]
 fn routes_are_back_after_the_uplink_was_down() {
-    let scene = Scene::start();
+    let scene = Scene::start(DUAL_STACK);
     let host = &scene.cluster.hosts[0];
     let links = Watch::links(host);
     let (route, via) = facts::routes(host).into_iter().find(|(_, via)| via.contains('.')).unwrap();
@@ -76,20 +87,22 @@ fn routes_are_back_after_the_uplink_was_down() {
 
 /// Two hosts, a pod on each.
 struct Scene {
+    _web: Web,
     pods: Vec<Pod>,
     _agents: Vec<Agent>,
     cluster: Cluster,
 }
 
 impl Scene {
-    fn start() -> Self {
+    fn start(variables: &[(&str, &str)]) -> Self {
         let cluster = Cluster::new(2);
-        let agents = cluster.start_agents(DUAL_STACK);
-        let pods = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+        let agents = cluster.start_agents(variables);
+        let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+        let web = Web::serve(&pods[0], pods[0].v4());
         for host in &cluster.hosts {
             all_routes(host);
         }
-        Self { pods, _agents: agents, cluster }
+        Self { _web: web, pods, _agents: agents, cluster }
     }
 
     /// Does the damage some times; a line with these words must tell of the repair each time.
@@ -105,13 +118,17 @@ impl Scene {
         is_quick(damage, times);
     }
 
-    /// All routes are there, and the pods reach each other and the outside.
+    /// All routes are there, the pods reach each other and the outside, and the other host reaches
+    /// one by its host port.
     fn is_whole(&self) {
         all_routes(&self.cluster.hosts[0]);
         let [near, far] = &self.pods[..] else { panic!("two pods") };
         for address in far.addresses() {
             near.until_ok(&format!("ping -n -c 1 -W 1 {address}"), Duration::from_secs(5));
         }
+        let [host, other] = &self.cluster.hosts[..] else { panic!("two hosts") };
+        let by = SocketAddr::new(host.v4().into(), host_port("a"));
+        other.until_ok(&Web::line(by), Duration::from_secs(5));
         let outside = crate::support::cluster::OUTSIDE[0];
         near.until_ok(&format!("ping -n -c 1 -W 1 {outside}"), Duration::from_secs(5));
     }

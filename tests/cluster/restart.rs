@@ -1,15 +1,27 @@
 //! The agent dies, the host reboots: the network is as it was.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::DUAL_STACK;
+use crate::support::pod::host_port;
 use crate::support::wait::SOON;
+use crate::support::web::Web;
 use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts};
+use crate::{DUAL_STACK, TUNNELS};
 
 #[test]
 fn a_killed_agent_is_not_missed_and_takes_up_its_work() {
+    outlives_its_agent(DUAL_STACK);
+}
+
+#[test]
+fn tunnels_stay_when_the_agent_is_killed() {
+    outlives_its_agent(TUNNELS);
+}
+
+fn outlives_its_agent(variables: &[(&str, &str)]) {
     let cluster = Cluster::new(2);
-    let agents = cluster.start_agents(DUAL_STACK);
+    let agents = cluster.start_agents(variables);
     let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
     let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
     let before = state(host, 2);
@@ -20,7 +32,7 @@ fn a_killed_agent_is_not_missed_and_takes_up_its_work() {
     meanwhile.run(&format!("ping -n -c 1 -W 3 {}", far.v6())).ok();
     near.check().unwrap_or_else(|e| panic!("CHECK without an agent: {e}"));
 
-    let agent = Agent::start(host, DUAL_STACK);
+    let agent = Agent::start(host, variables);
     println!("restarted agent: ready after {:?}", agent.wait_ready());
     assert_eq!(state(host, 2), before);
     let changes = agent.log().lines().filter(|line| touches_the_kernel(line)).count();
@@ -50,8 +62,17 @@ fn a_stopped_agent_leaves_the_data_path() {
 
 #[test]
 fn a_host_that_boots_without_etcd_has_the_network_it_had() {
+    boots_without_etcd(DUAL_STACK);
+}
+
+#[test]
+fn a_host_that_boots_without_etcd_has_the_tunnels_it_had() {
+    boots_without_etcd(TUNNELS);
+}
+
+fn boots_without_etcd(variables: &[(&str, &str)]) {
     let cluster = Cluster::new(2);
-    let mut agents = cluster.start_agents(DUAL_STACK);
+    let mut agents = cluster.start_agents(variables);
     let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
     let far = Pod::add(other, "a");
     let before = state(host, 2);
@@ -65,13 +86,16 @@ fn a_host_that_boots_without_etcd_has_the_network_it_had() {
     cluster.etcd.kill();
     agents.remove(0).kill();
     cluster.reboot(host);
-    let agent = Agent::start(host, DUAL_STACK);
+    let agent = Agent::start(host, variables);
     println!("boot without etcd: ready after {:?}", agent.wait_ready());
     assert_eq!(state(host, 2), before);
     let pod = Pod::add(host, "b");
     for address in far.addresses() {
         pod.run(&format!("ping -n -c 1 -W 3 {address}")).ok();
     }
+    let web = Web::serve(&pod, pod.v4());
+    other.run(&Web::line(SocketAddr::new(host.v4().into(), host_port("b")))).ok();
+    drop(web);
 
     cluster.etcd.restart();
     eventually("the host is alive in etcd", Duration::from_secs(60), || {

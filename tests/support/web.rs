@@ -46,11 +46,14 @@ impl Web {
     /// # Panics
     /// If it does not come whole.
     pub fn fetch(&self, place: &dyn Place) {
-        let fetched = place.run(&format!(
-            "curl -sS --noproxy * -m 20 -o /dev/null -w %{{size_download}} http://{}/",
-            self.address
-        ));
+        let fetched = place.run(&Self::line(self.address));
         assert!(fetched.stdout == BODY.to_string(), "{}: {fetched}", place.label());
+    }
+
+    /// The command that fetches the body from `address`, prints how many bytes came, and fails if
+    /// none do.
+    pub fn line(address: SocketAddr) -> String {
+        format!("curl -sS --noproxy * -m 20 -o /dev/null -w %{{size_download}} http://{address}/")
     }
 
     /// The addresses that asked, as this server saw them.
