@@ -1,8 +1,7 @@
 //! The agent among 100, 1,000 and 10,000 hosts.
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
 
 use crate::ground::Ground;
 use crate::records::{join, subnet};
@@ -57,7 +56,10 @@ fn measure(case: &Case, ground: &mut Ground, table: &mut Table) {
     join(&cluster.etcd, 1..case.peers + 1);
     let agent = starts(case, host, table);
     memory(case, host, table);
-    idle_passes(case, &agent, table);
+    agent.stop();
+    idle_passes(case, host, table);
+    let agent = Agent::start(host, &VARIABLES);
+    agent.wait_ready();
     newcomers(case, &cluster, table);
     deletions(case, host, table);
 }
@@ -114,15 +116,19 @@ fn memory(case: &Case, host: &Node, table: &mut Table) {
     });
 }
 
-/// A pass over everything that finds nothing to do, by the CPU time it takes.
-fn idle_passes(case: &Case, agent: &Agent, table: &mut Table) {
+/// A pass over everything that finds nothing to do, by the CPU time it takes: that of an agent
+/// which makes one each second.
+fn idle_passes(case: &Case, host: &Node, table: &mut Table) {
+    let often = [&VARIABLES[..], &[("RESYNC_INTERVAL", "1s")]].concat();
+    let agent = Agent::start(host, &often);
+    agent.wait_ready();
     let mut passes = Vec::new();
     for _ in 0..SAMPLES / 3 {
-        let before = usage::cpu_when_idle(&agent.host);
-        agent.process.signal(Signal::SIGHUP);
-        let after = usage::cpu_when_idle(&agent.host);
-        passes.push(milliseconds(&(after - before)));
+        let before = usage::cpu(host);
+        sleep(Duration::from_secs(1));
+        passes.push(milliseconds(&(usage::cpu(host) - before)));
     }
+    agent.stop();
     let pass = middle(passes);
     table.push(Row {
         what: "  a pass with nothing to do".into(),

@@ -1,9 +1,8 @@
 //! What the agent on a host has used, as the kernel counts it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::node::{Node, Place};
-use crate::support::wait::eventually;
 
 /// CPU time that all threads of the agent have used, from the scheduler's nanoseconds.
 pub fn cpu(host: &Node) -> Duration {
@@ -11,20 +10,6 @@ pub fn cpu(host: &Node) -> Duration {
     let first =
         |line: &str| line.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<u64>().ok());
     Duration::from_nanos(told.lines().filter_map(first).sum())
-}
-
-/// Waits until it has had nothing to do for a while; gives [`cpu`].
-pub fn cpu_when_idle(host: &Node) -> Duration {
-    const QUIET: Duration = Duration::from_millis(100);
-    const AT_MOST: Duration = Duration::from_millis(1);
-    let (mut before, mut since) = (cpu(host), Instant::now());
-    eventually("the agent is idle", Duration::from_secs(30), || {
-        let now = cpu(host);
-        if now > before + AT_MOST {
-            (before, since) = (now, Instant::now());
-        }
-        if since.elapsed() >= QUIET { Ok(now) } else { Err("it works".into()) }
-    })
 }
 
 /// Memory of the agent in MiB: now, and the most it ever had.
