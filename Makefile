@@ -43,6 +43,7 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	@test -x dist/humanz-agent || { echo "dist/humanz-agent is missing: run make build" >&2; exit 1; }
 	install -D -m 0755 dist/humanz-agent $(DESTDIR)$(PREFIX)/sbin/humanz-agent
 	install -D -m 0644 packaging/humanz-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/humanz-agent.8
+	install -D -m 0644 packaging/humanz.5 $(DESTDIR)$(PREFIX)/share/man/man5/humanz.5
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz

@@ -67,7 +67,12 @@ fn everything_is_installed_below_the_folder_asked_for() {
     let unit = std::fs::read_to_string(installed("/usr/lib/systemd/system/humanz-agent.service"));
     let unit = unit.unwrap();
     let program = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    for path in [program, "/usr/share/man/man8/humanz-agent.8", "/usr/share/doc/humanz/copyright"] {
+    for path in [
+        program,
+        "/usr/share/man/man5/humanz.5",
+        "/usr/share/man/man8/humanz-agent.8",
+        "/usr/share/doc/humanz/copyright",
+    ] {
         assert!(installed(path).is_file(), "{path}");
     }
     for path in [

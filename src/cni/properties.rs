@@ -149,7 +149,8 @@ fn version() -> impl Strategy<Value = Version> {
 const KEYS: &str = "mtu MTU bridge network subnet gateway rangeStart rangeEnd ranges routes dst gw table scope \
     ipam type dns search servers dataDir logFile mac vlan args cni ips ip4 ip address \
     interface interfaces name cniVersion prevResult runtimeConfig ipRanges cni.dev/valid- \
-    attachments containerID ifname io.kubernetes.cri.pod-annotations";
+    attachments bandwidth ingressRate egressBurst sysctl net.core.somaxconn promisc txQLen \
+    humanz.io/ip macspoofchk containerID ifname io.kubernetes.cri.pod-annotations";
 
 /// Any JSON, with known keys and values that are nearly right more often than by chance.
 fn value() -> impl Strategy<Value = Value> {
