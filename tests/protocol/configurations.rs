@@ -112,6 +112,25 @@ fn what_humanz_does_not_have_is_refused_with_key_and_value() {
 }
 
 #[test]
+fn what_a_pod_asks_for_wrongly_is_named_with_its_key() {
+    let machine = Machine::new();
+    let call = |keys: Value| Call::new("humanz", "ADD").conf(keys).refused(&machine);
+    let runtime = |keys: Value| call(json!({ "runtimeConfig": keys }));
+    runtime(json!({ "bandwidth": { "ingressBurst": 8 } })).says(7, &["bandwidth.ingressBurst"]);
+    runtime(json!({ "bandwidth": { "egressRate": -1 } })).says(7, &["bandwidth.egressRate", "-1"]);
+    let annotations = json!({ "humanz.io/ip": "everything" });
+    let annotated = runtime(json!({ "io.kubernetes.cri.pod-annotations": annotations }));
+    annotated.says(7, &["humanz.io/ip", "everything"]);
+    let sysctl = json!({ "kernel.core_pattern": "|/bin/sh" });
+    call(json!({ "sysctl": sysctl })).says(7, &["sysctl.kernel.core_pattern"]);
+    call(json!({ "args": { "cni": { "sysctl": sysctl } } })).says(7, &["args.cni.sysctl.kernel"]);
+    let previous = json!({ "cniVersion": "1.1.0" });
+    call(json!({ "prevResult": previous })).says(7, &["subnet or ranges", "prevResult"]);
+    call(json!({ "prevResult": previous, "subnet": null })).says(7, &["no interface eth0"]);
+    assert_eq!(machine.reserved(), Vec::<String>::new());
+}
+
+#[test]
 fn a_network_without_addresses_can_add_nobody() {
     let machine = Machine::new();
     let call = Call::new("humanz", "ADD").conf(json!({ "subnet": null }));
