@@ -2,17 +2,23 @@
 //! other one made, and its result is handed on with what has changed.
 //!
 //! A configuration with addresses to give makes the interface itself; one without any stands behind
-//! somebody. Nothing is reserved, and nothing is left for DEL or GC: limits and settings go with the
-//! interface and its namespace.
+//! somebody. Limits and settings go with the interface and its namespace and leave nothing for DEL
+//! or GC. Host ports need an owner: for them alone the pod's addresses are written into the store.
+
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
 
 use super::done::{Done, Guard};
 use super::frame::Call;
+use super::hostports::{self, Ports};
 use super::inside::Inside;
-use super::{check, failure, identity, netns, sysctls};
+use super::{check, claim, failure, identity, netns, sysctls};
 use crate::cni::CniResult;
-use crate::cni::error::{CniError, code};
+use crate::cni::error::CniError;
 use crate::cni::request::{Add, Check};
 use crate::cni::result::Interface;
+use crate::ipam::{Entry, Store};
 use crate::linux::link::Link;
 use crate::linux::netlink::Message;
 use crate::linux::qdisc::{self, TokenBucket};
@@ -25,15 +31,10 @@ use crate::plan::pod::{Asked, Difference};
 /// interface is as it was.
 ///
 /// # Errors
-/// Code 7: no interface to work on, or one whose host's end is needed and unknown. Code 2: ports of
-/// the host. Codes 8, 999.
+/// Code 7: no interface to work on, or one whose host's end is needed and unknown. Code 104:
+/// somebody has a port. Codes 8, 11, 101, 5, 999.
 pub fn add(add: &Add, previous: &CniResult, call: &mut Call<'_>) -> Result<(), CniError> {
     let (conf, ifname) = (&add.conf, &add.attachment.ifname);
-    if !conf.runtime.port_mappings.is_empty() {
-        let text = "unsupported field runtimeConfig.portMappings: behind another plugin humanz has \
-                    no host ports; chain portmap, or give humanz the addresses";
-        return Err(CniError::new(code::UNSUPPORTED_FIELD, text));
-    }
     let host = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let netns = netns::open(&add.netns)?;
     let pod = Inside::look(&netns, &add.netns.path, ifname)?;
@@ -42,17 +43,17 @@ pub fn add(add: &Add, previous: &CniResult, call: &mut Call<'_>) -> Result<(), C
     let asked = Asked::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
     let tune = Tune { mac: add.wishes.mac, mtu: conf.tuning.mtu, ..asked.tune };
     let host_end = host_end(&host, link, previous)?;
-    if asked.queues.host.is_some() && host_end.is_none() {
-        return Err(CniError::config(format!(
-            "ingressRate: {ifname} has no end on the host that could be limited: it is no veth of \
-             the plugin before"
-        )));
-    }
+    refuse_without_host_end(add, host_end.as_ref())?;
+    let store = claim::store(conf)?;
     let mut done = Done::default();
     done.hold(set(&pod.rtnl, link.index, &tune)?);
     done.hold(limit(&host, host_end.as_ref(), asked.queues.host)?);
     done.hold(limit(&pod.rtnl, Some(link), asked.queues.pod)?);
     done.hold(sysctls::write(&netns, &asked.settings)?);
+    if let Some(host_end) = host_end.filter(|_| !conf.runtime.port_mappings.is_empty()) {
+        let owner = owner(add, previous, bridge(&host, &host_end)?);
+        open_ports(&store, &host, &owner, call.since_1970, &mut done)?;
+    }
     call.print(&changed(previous, ifname, &tune).to_json(conf.version)?)?;
     done.keep();
     Ok(())
@@ -74,7 +75,9 @@ pub fn check(check: &Check) -> Result<(), CniError> {
     let host_end = host_end(&host, link, &check.prev_result)?;
     let found = pod.asked(&asked, &host, host_end.as_ref())?;
     let host_name = host_end.as_ref().map_or(ifname, |host_end| &host_end.name);
-    check::outcome(&asked.differences(&found, host_name, ifname))
+    let mut differences = asked.differences(&found, host_name, ifname);
+    differences.extend(check::closed_ports(check)?);
+    check::outcome(&differences)
 }
 
 /// The interface that `check` asks about was made by another plugin: the configuration has no
@@ -114,6 +117,54 @@ fn host_end(host: &Rtnl, link: &Link, previous: &CniResult) -> Result<Option<Lin
         links.any(|link| link.name == name.as_str())
     };
     Ok(found.filter(|found| found.peer_index == Some(link.index) && told(&found.name)))
+}
+
+/// What works on the host's end needs one.
+fn refuse_without_host_end(add: &Add, host_end: Option<&Link>) -> Result<(), CniError> {
+    let asked = [
+        ("ingressRate", add.conf.bandwidth.ingress.is_some()),
+        ("portMappings", !add.conf.runtime.port_mappings.is_empty()),
+    ];
+    match asked.into_iter().find(|(_, given)| *given) {
+        Some((key, _)) if host_end.is_none() => Err(CniError::config(format!(
+            "{key}: {} has no end on the host: it is no veth of the plugin before",
+            add.attachment.ifname
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What frames from the pod come in by: the bridge that its link is a port of, or the link itself.
+fn bridge(host: &Rtnl, host_end: &Link) -> Result<IfName, CniError> {
+    let Some(master) = host_end.master else { return Ok(host_end.name.clone()) };
+    let found = host.link_by_index(master);
+    let found = found.map_err(|error| failure::internal("look at the bridge", &error))?;
+    Ok(found.map_or_else(|| host_end.name.clone(), |bridge| bridge.name))
+}
+
+/// `add` with the addresses and the bridge that the pod has from the plugin before.
+fn owner(add: &Add, previous: &CniResult, bridge: IfName) -> Add {
+    let mut owner = add.clone();
+    let addresses = previous.container_addresses(add.attachment.ifname.as_str());
+    owner.wishes.ips = addresses.map(|ip| IpNetwork::from(ip.address.ip())).collect();
+    owner.conf.bridge = bridge;
+    owner
+}
+
+/// Writes the pod's addresses into the store, for the ports to have an owner, and opens them.
+fn open_ports<'a>(
+    store: &'a Store,
+    host: &Rtnl,
+    owner: &Add,
+    since_1970: Duration,
+    done: &mut Done<'a>,
+) -> Result<(), CniError> {
+    let bury = |former: &Entry| hostports::close(store, &[former]);
+    let reservation = claim::reserve(store, owner, &[], since_1970, false, bury)?;
+    let entry = reservation.entry().clone();
+    done.hold(reservation);
+    done.hold(Ports::of(store, &entry));
+    hostports::open(store, host, &owner.conf, &entry)
 }
 
 /// A change of a link that is undone when this is dropped.

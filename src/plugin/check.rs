@@ -23,10 +23,19 @@ pub fn check(check: &Check) -> Result<(), CniError> {
     let wanted = wanted(check, &identity)?;
     let found = observe(check, &identity, &wanted)?;
     let mut differences = differences(&wanted, &check.conf.bridge, &found);
-    let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
-    let forwards = forwards(&check.conf.runtime.port_mappings, &addresses);
-    differences.extend(hostports::faults(&forwards)?.into_iter().map(Difference::HostPort));
+    differences.extend(closed_ports(check)?);
     outcome(&differences)
+}
+
+/// The host ports that do not lead to the addresses that ADD answered.
+///
+/// # Errors
+/// Code 999: the kernel could not be asked.
+pub fn closed_ports(check: &Check) -> Result<Vec<Difference>, CniError> {
+    let addresses = check.prev_result.container_addresses(check.attachment.ifname.as_str());
+    let addresses: Vec<IpAddr> = addresses.map(|ip| ip.address.ip()).collect();
+    let forwards = forwards(&check.conf.runtime.port_mappings, &addresses);
+    Ok(hostports::faults(&forwards)?.into_iter().map(Difference::HostPort).collect())
 }
 
 /// All is well if nothing differs.

@@ -1,9 +1,12 @@
 //! humanz in a chain with other plugins: behind the one that makes the interface, and before others.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
 
 use crate::support::Place;
 use crate::support::cni::{Attachment, Network, PLUGINS};
+use crate::support::echo::{Echo, ask_tcp};
 use crate::support::facts::veths;
 use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
 
@@ -122,6 +125,44 @@ fn between_two_plugins_humanz_hands_on_what_it_got() {
     network.check(&host, &attachment, &result).unwrap();
     network.del(&host, &attachment, &result).unwrap();
     assert_eq!(veths(&host), Vec::<String>::new());
+}
+
+#[test]
+fn host_ports_lead_to_a_pod_that_another_plugin_attached() {
+    let host = host();
+    let capabilities = json!({ "portMappings": true, "bandwidth": true });
+    let network =
+        network("1.0.0", json!([bridge(), { "type": "humanz", "capabilities": capabilities }]));
+    let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+    let asking = |name: &str| Attachment {
+        runtime: json!({ "portMappings": ports, "bandwidth": { "ingressRate": 80_000_000 } }),
+        ..Attachment::new(name)
+    };
+    let (first, second) = (asking("c1"), asking("c2"));
+    host.netns("c1");
+    host.netns("c2");
+    let result = network.add(&host, &first).unwrap();
+    let failure = network.add(&host, &second).unwrap_err();
+    assert_eq!(failure.code, 104);
+    assert!(failure.ended.stdout.contains("c1"), "the holder's name: {failure}");
+    network.del(&host, &second, &Value::Null).unwrap();
+    network.check(&host, &first, &result).unwrap();
+    let echo = Echo::serve(&host.container("c1"), 80);
+    for address in ["127.0.0.1", "10.1.2.1"] {
+        let asked = ask_tcp(&*host, SocketAddr::new(address.parse().unwrap(), 8080));
+        assert_eq!(asked, Ok("10.1.2.1".parse().unwrap()), "{address}");
+    }
+    drop(echo);
+    network.del(&host, &first, &result).unwrap();
+    ask_tcp(&*host, SocketAddr::new("10.1.2.1".parse().unwrap(), 8080)).unwrap_err();
+    let result = network.add(&host, &second).unwrap();
+    network.check(&host, &second, &result).unwrap();
+    let gc =
+        Call::new("GC", &conf("1.1.0", json!({})), "").key("cni.dev/valid-attachments", json!([]));
+    let gc = gc.with("CNI_CONTAINERID", "").with("CNI_NETNS", "").with("CNI_IFNAME", "");
+    gc.run(&host).ok();
+    assert_eq!(network.check(&host, &second, &result).unwrap_err().code, 103);
+    assert_eq!(host.list(&format!("{STORE}/owners")), Vec::<String>::new());
 }
 
 /// What the plugin before answered: its bridge, its veth, and `eth0`.
