@@ -30,7 +30,7 @@ pub struct Own {
 pub struct Facts {
     /// What the other hosts must know.
     pub own: Own,
-    /// All its addresses but those of the bridge.
+    /// All its addresses but those of the bridge and of tunnels.
     pub all_addresses: BTreeSet<IpAddr>,
     /// Prefixes on its own segments.
     pub connected: Vec<Connected>,
@@ -58,13 +58,11 @@ pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow:
     let bridge = rtnl.link(&settings.bridge).context("look at the bridge")?.map(|link| link.index);
     let mut addresses = rtnl.addresses(None).context("list addresses")?;
     addresses.retain(|found| Some(found.index) != bridge && is_global(found.address.ip()));
+    let links = links_of(rtnl, &addresses).context("look at the links with addresses")?;
+    let of_tunnel = |found: &Address| links.get(&found.index).is_some_and(tunnel::is_marked);
+    addresses.retain(|found| !of_tunnel(found));
     let own = own_addresses(rtnl, settings, &addresses, before.unwrap_or_default().addresses)?;
     refuse_inside_pool(settings, &own)?;
-    let links = links_of(rtnl, &addresses).context("look at the links with addresses")?;
-    let of_tunnel = |found: &Address| {
-        let alias = links.get(&found.index).and_then(|link| link.alias.as_deref());
-        alias == Some(tunnel::ALIAS)
-    };
     let of_own = devices_of(&own, &addresses);
     let uplinks = of_own.iter().filter_map(|index| links.get(index));
     let uplinks: BTreeMap<IfName, u32> =
@@ -87,7 +85,7 @@ pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow:
         own: Own { addresses: own, mtu_bytes, pod_mtu_bytes },
         underlay,
         all_addresses: addresses.iter().map(|found| found.address.ip()).collect(),
-        connected: addresses.iter().filter(|found| !of_tunnel(found)).map(connected).collect(),
+        connected: addresses.iter().map(connected).collect(),
         uplinks: uplinks.into_keys().collect(),
     })
 }

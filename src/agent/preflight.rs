@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::agent::settings::{Fault, Settings, Source};
 use crate::linux::rtnl::Rtnl;
+use crate::plan::tunnel;
 
 /// Looks whether the settings fit this host. What cannot be looked at is no fault: the start will
 /// tell.
@@ -64,11 +65,13 @@ fn pool_around_host(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {
     let bridge = rtnl.link(&settings.bridge).ok().flatten().map(|link| link.index);
     let addresses = rtnl.addresses(None).ok()?;
     let mut foreign = addresses.iter().filter(|found| Some(found.index) != bridge);
-    let (pool, found) = foreign.find_map(|found| {
+    let (pool, found, link) = foreign.find_map(|found| {
         let mut pools = settings.pools.iter().map(|pool| pool.network());
-        pools.find(|pool| pool.contains(found.address.ip())).map(|pool| (pool, found))
+        let pool = pools.find(|pool| pool.contains(found.address.ip()))?;
+        let link = rtnl.link_by_index(found.index).ok().flatten();
+        let is_tunnel = link.as_ref().is_some_and(tunnel::is_marked);
+        (!is_tunnel).then_some((pool, found, link))
     })?;
-    let link = rtnl.link_by_index(found.index).ok().flatten();
     let link = link.map_or("an interface".to_owned(), |link| link.name.to_string());
     let variable = if pool.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
     Some(Fault {

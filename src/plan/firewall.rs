@@ -17,7 +17,8 @@ pub use changes::{Change, Difference, Repair, changes, repair};
 /// The agent's table.
 pub const AGENT_TABLE: &str = "humanz";
 
-/// Priorities `filter` and `srcnat` of nft.
+/// Priorities `raw`, `filter` and `srcnat` of nft.
+const PRIORITY_RAW: i32 = -300;
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SRCNAT: i32 = 100;
 
@@ -42,6 +43,8 @@ pub struct FirewallSpec {
     pub node_addresses: BTreeSet<IpAddr>,
     /// Pods reach the outside with the host's address.
     pub masquerade: bool,
+    /// VXLAN network identifier of the host's tunnels, if it may have some.
+    pub tunnel_vni: Option<u32>,
     /// The table accepts what is forwarded from and to pods. That alone does not help against a
     /// drop in another table: see [`super::forward`].
     pub accept_forward: bool,
@@ -58,7 +61,7 @@ pub fn ruleset(spec: &FirewallSpec) -> Option<Ruleset> {
     let families = Family::BOTH.into_iter().filter(|family| spec.has_pods(*family));
     let families: Vec<Family> = families.filter(|_| spec.masquerade).collect();
     let chains: Vec<Chain> =
-        [forward(spec), postrouting(spec, &families)].into_iter().flatten().collect();
+        [forward(spec), tunnel(spec), postrouting(spec, &families)].into_iter().flatten().collect();
     if chains.is_empty() {
         return None;
     }
@@ -90,6 +93,20 @@ fn forward(spec: &FirewallSpec) -> Option<Chain> {
     ];
     let base = base("filter", Hook::FORWARD, PRIORITY_FILTER);
     spec.accept_forward.then(|| Chain { name: "forward".to_owned(), base, rules })
+}
+
+/// What goes through a tunnel keeps the mark of what is in it, and whoever masquerades by a mark
+/// (kube-proxy before 1.19) gives the outer packet another port, and a wrong checksum if the inner
+/// one is still to be computed. It is no connection of anybody's.
+fn tunnel(spec: &FirewallSpec) -> Option<Chain> {
+    let vni = spec.tunnel_vni?;
+    let rule = Rule {
+        comment: "tunnels: no address is translated".to_owned(),
+        matches: vec![Match::Vxlan(vni)],
+        verdict: Verdict::Untracked,
+    };
+    let base = base("filter", Hook::OUTPUT, PRIORITY_RAW);
+    Some(Chain { name: "tunnel".to_owned(), base, rules: vec![rule] })
 }
 
 fn postrouting(spec: &FirewallSpec, families: &[Family]) -> Option<Chain> {
@@ -165,6 +182,7 @@ mod tests {
                 .map(|text| text.parse().unwrap())
                 .into(),
             masquerade: true,
+            tunnel_vni: None,
             accept_forward: true,
         }
     }
@@ -238,6 +256,15 @@ mod tests {
     fn without_masquerade_only_forwarding_is_left() {
         let plain = FirewallSpec { masquerade: false, ..spec(&["10.244.3.0/24"]) };
         check(&plain, &[FROM_PODS, TO_PODS]);
+    }
+
+    #[test]
+    fn nobody_translates_what_goes_through_a_tunnel() {
+        let tunnels =
+            FirewallSpec { masquerade: false, tunnel_vni: Some(104), ..spec(&["10.244.3.0/24"]) };
+        let untracked =
+            "tunnel: meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 counter notrack";
+        check(&tunnels, &[FROM_PODS, TO_PODS, untracked]);
     }
 
     #[test]

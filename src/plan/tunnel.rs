@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-pub use device::{Device, DeviceChange, ForeignDevice, changes, removals};
+pub use device::{Device, DeviceChange, ForeignDevice, changes, is_marked, removals};
 pub use entries::{Entries, EntryChange, Found, missing, surplus};
 
 use super::routes::NextHop;

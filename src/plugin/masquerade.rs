@@ -25,6 +25,7 @@ pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
         non_masq_cidrs: Vec::new(),
         node_addresses: Default::default(),
         masquerade: true,
+        tunnel_vni: None,
         accept_forward: false,
     };
     let Some(wanted) = ruleset(&spec) else { return Ok(()) };

@@ -17,6 +17,8 @@ mod reach;
 mod repair;
 mod restart;
 mod tunnel;
+mod tunnel_kept;
+mod tunnel_nat;
 mod uplink;
 
 use support::cluster::OUTSIDE;

@@ -236,6 +236,7 @@ pub fn spec() -> FirewallSpec {
         non_masq_cidrs: networks(&["172.16.0.0/12", "fd00:99::/64"]),
         node_addresses: [HOST, NODE].concat().iter().map(|text| text.parse().unwrap()).collect(),
         masquerade: true,
+        tunnel_vni: None,
         accept_forward: true,
     }
 }

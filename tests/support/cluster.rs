@@ -309,8 +309,8 @@ fn network(v4: Ipv4Addr, v6: Ipv6Addr, segment: &Segment) -> String {
         "address add {v4}/24 dev eth0
          address add {v6}/64 dev eth0 nodad
          link set eth0 up
-         route add default via {via_v4}
-         route add default via {via_v6}"
+         route replace default via {via_v4}
+         route replace default via {via_v6}"
     )
 }
 
@@ -332,7 +332,7 @@ fn cable(switch: &Node, node: &Node) {
     let eth0 = format!("name eth0 address 02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x} netns {first}");
     let line = format!("ip link add {name} type veth peer {eth0}");
     // The port of an earlier boot goes with its namespace, a moment after the last process.
-    eventually(&line, Duration::from_secs(5), || {
+    eventually(&line, SOON, || {
         let output = switch.with_namespace(|namespace| {
             namespace.on_its_network(|| command(&line).output().expect("run ip"))
         });

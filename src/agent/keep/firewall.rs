@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::agent::host::Facts;
-use crate::agent::keep::{Pass, World, flows, hostports};
+use crate::agent::keep::{Pass, World, flows, hostports, tunnel};
 use crate::agent::reach::Ways;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
@@ -115,6 +115,7 @@ fn spec(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
         node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
+        tunnel_vni: tunnel::own_end(pass).map(|end| end.vni),
         accept_forward: settings.manage_forward,
     }
 }

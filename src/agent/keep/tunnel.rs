@@ -1,6 +1,7 @@
 //! Keeps the tunnels: their devices before the routes, what the devices know around them.
 
 use anyhow::Context;
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::agent::host::Facts;
@@ -14,8 +15,9 @@ use crate::linux::link::{self, Link, Which};
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::rtnl::Rtnl;
 use crate::linux::vxlan::{self, NewVxlan};
-use crate::linux::{fdb, neighbour};
-use crate::net::{Family, PerFamily};
+use crate::linux::{address, fdb, neighbour};
+use crate::net::subnet::{gateway, host};
+use crate::net::{Family, IfName, PerFamily};
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::{
     ALIAS, Device, DeviceChange, Entries, EntryChange, Found, Remote, changes, device_name,
@@ -80,7 +82,8 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
         let inner = inner_mtu(facts.own.mtu_bytes, underlay, pass.subnets);
         let mtu_bytes = pass.settings.mtu_bytes.unwrap_or(inner).min(inner);
         let Tunnel { mac, vni, port } = end;
-        let device = Device { name, mac, vni, port, local: *local, mtu_bytes };
+        let addresses = pass.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
+        let device = Device { name, mac, vni, port, local: *local, mtu_bytes, addresses };
         let usable = facts.underlay.get(underlay).is_some();
         let index = keep_device(pass, &device, found.clone(), report);
         tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
@@ -193,7 +196,8 @@ fn keep_device(
     if !found.iter().any(|link| link.name == device.name) {
         found.extend(rtnl.vxlans().unwrap_or_default());
     }
-    match changes(device, &found) {
+    let addresses = addresses(rtnl, device, &found).unwrap_or_default();
+    match changes(device, &found, &addresses) {
         Ok(changes) => apply_all(rtnl, &changes, report),
         Err(foreign) => {
             report.failed(foreign);
@@ -211,6 +215,15 @@ fn keep_device(
             None
         }
     }
+}
+
+/// The addresses that others could see on the device.
+fn addresses(rtnl: &Rtnl, device: &Device, found: &[Link]) -> Option<Vec<IpNetwork>> {
+    let link = found.iter().find(|link| link.name == device.name)?;
+    let addresses = rtnl.addresses(Some(link.index)).ok()?;
+    let is_link_local = |address: &IpNetwork| matches!(address, IpNetwork::V6(v6) if v6.ip().is_unicast_link_local());
+    let addresses = addresses.into_iter().map(|found| found.address);
+    Some(addresses.filter(|address| !is_link_local(address)).collect())
 }
 
 /// One after the other; those after a failed one are not tried.
@@ -232,7 +245,7 @@ fn apply(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<()> {
             (vec![link::delete(Which::Index(*index)).tolerating(Errno::ENODEV)], None)
         }
         DeviceChange::Create(device) => {
-            let Device { name, mac, vni, port, local, mtu_bytes } = device;
+            let Device { name, mac, vni, port, local, mtu_bytes, .. } = device;
             let (mac, vni, port, local, mtu) = (*mac, *vni, *port, *local, *mtu_bytes);
             (vxlan::add(&NewVxlan { name, mac, vni, port, local, mtu, alias: ALIAS }), Some(device))
         }
@@ -247,6 +260,17 @@ fn apply(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<()> {
             (set(name, link::Change { mtu: Some(*mtu), ..nothing }), None)
         }
         DeviceChange::SetUp(device) => (vec![vxlan::set_up(&device.name)], Some(device)),
+        DeviceChange::RemoveAddress(name, found) => {
+            let delete = address::delete(index(rtnl, name)?, *found);
+            (vec![delete.tolerating(Errno::EADDRNOTAVAIL)], None)
+        }
+        DeviceChange::AddAddress(name, wanted) => {
+            if wanted.is_ipv6() {
+                sysctls::allow_ipv6(name)?;
+            }
+            let add = address::add(index(rtnl, name)?, *wanted);
+            (vec![add.tolerating(Errno::EEXIST)], None)
+        }
     };
     let outcome = rtnl.apply(&messages);
     let advice = outcome.as_ref().err().zip(device).and_then(|(error, device)| hint(error, device));
@@ -254,6 +278,11 @@ fn apply(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<()> {
         Some(advice) => outcome.context(advice),
         None => Ok(outcome?),
     }
+}
+
+fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {
+    let link = rtnl.link(name)?;
+    link.map(|link| link.index).with_context(|| format!("tunnel {name} has just been deleted"))
 }
 
 /// What to do about a device that cannot be made.

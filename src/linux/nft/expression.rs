@@ -54,6 +54,7 @@ impl List {
                 self.meta(n::OUTPUT_NAME).compare(n::NOT_EQUAL, &padded(name))
             }
             Match::Established => self.established(),
+            Match::Vxlan(vni) => self.vxlan(*vni),
             Match::Source(network) => self.network(*network, End::Source),
             Match::Destination(network) => self.network(*network, End::Destination),
             Match::NotLocal => {
@@ -91,12 +92,7 @@ impl List {
             (Family::V6, End::Source) => (8, 16),
             (Family::V6, End::Destination) => (24, 16),
         };
-        let load = Attributes::new()
-            .be32(n::PAYLOAD_REGISTER, n::REGISTER_1)
-            .be32(n::PAYLOAD_BASE, n::NETWORK_HEADER)
-            .be32(n::PAYLOAD_OFFSET, offset)
-            .be32(n::PAYLOAD_LENGTH, length);
-        self.then("payload", load)
+        self.payload(n::NETWORK_HEADER, offset, length)
     }
 
     fn mask(self, mask: &[u8]) -> List {
@@ -122,6 +118,28 @@ impl List {
     fn meta_into(self, register: u32, key: u32) -> List {
         let load = Attributes::new().be32(n::META_REGISTER, register).be32(n::META_KEY, key);
         self.then("meta", load)
+    }
+
+    /// A UDP packet whose payload begins as RFC 7348 §5 says: the flag that there is an identifier,
+    /// 24 bits that are zero, the identifier.
+    fn vxlan(self, vni: u32) -> List {
+        const UDP: u8 = 17;
+        const UDP_HEADER: u32 = 8;
+        const HAS_VNI: [u8; 4] = [0x08, 0, 0, 0];
+        let [_, a, b, c] = vni.to_be_bytes();
+        let list = self.meta(n::L4_PROTOCOL).compare(n::EQUAL, &[UDP]);
+        let list = list.payload(n::TRANSPORT_HEADER, UDP_HEADER, 4).compare(n::EQUAL, &HAS_VNI);
+        list.payload(n::TRANSPORT_HEADER, UDP_HEADER + 4, 3).compare(n::EQUAL, &[a, b, c])
+    }
+
+    /// Loads bytes of the packet.
+    fn payload(self, base: u32, offset: u32, length: u32) -> List {
+        let load = Attributes::new()
+            .be32(n::PAYLOAD_REGISTER, n::REGISTER_1)
+            .be32(n::PAYLOAD_BASE, base)
+            .be32(n::PAYLOAD_OFFSET, offset)
+            .be32(n::PAYLOAD_LENGTH, length);
+        self.then("payload", load)
     }
 
     /// The state is one bit of several.
@@ -230,6 +248,7 @@ impl List {
                     .be32(n::META_SOURCE, n::REGISTER_1);
                 list.then("meta", store)
             }
+            Verdict::Untracked => self.then("notrack", Attributes::new()),
             Verdict::Offload(flowtable) => {
                 self.then("flow_offload", Attributes::new().text(n::OFFLOAD_TABLE, flowtable))
             }

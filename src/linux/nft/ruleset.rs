@@ -147,6 +147,8 @@ pub enum Match {
     OutputNot(IfName),
     /// Packets of its connection were seen in both directions.
     Established,
+    /// It is the outer packet of a VXLAN tunnel with that identifier, whatever the port.
+    Vxlan(u32),
     /// It goes to this network.
     Destination(IpNetwork),
     /// It goes to no address of this host.
@@ -168,6 +170,8 @@ pub enum Verdict {
     Masquerade,
     /// Its connection goes into the flow table of this name; the packet goes on.
     Offload(&'static str),
+    /// No connection is made of it, and nobody translates its addresses; the packet goes on.
+    Untracked,
     /// The packet goes nowhere.
     Drop,
     /// The chain's policy decides.
@@ -218,6 +222,9 @@ impl fmt::Display for Match {
             Match::Output(name) => write!(f, "oifname \"{name}\""),
             Match::OutputNot(name) => write!(f, "oifname != \"{name}\""),
             Match::Established => f.write_str("ct state established"),
+            Match::Vxlan(vni) => {
+                write!(f, "meta l4proto udp @th,64,32 0x8000000 @th,96,24 {vni:#x}")
+            }
             Match::Destination(network) => {
                 write!(f, "{} daddr {network}", protocol(subnet::family(*network)))
             }
@@ -235,6 +242,7 @@ impl fmt::Display for Verdict {
             Verdict::Accept => f.write_str("accept"),
             Verdict::Masquerade => f.write_str("masquerade fully-random"),
             Verdict::Offload(flowtable) => write!(f, "flow add @{flowtable}"),
+            Verdict::Untracked => f.write_str("notrack"),
             Verdict::Drop => f.write_str("drop"),
             Verdict::Return => f.write_str("return"),
             Verdict::Mark(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 
 use super::ALIAS;
+use ipnetwork::IpNetwork;
+
 use crate::linux::link::Link;
 use crate::linux::vxlan::Vxlan;
 use crate::net::{Family, IfName, Mac};
@@ -23,6 +25,10 @@ pub struct Device {
     pub local: IpAddr,
     /// Bytes of an inner packet.
     pub mtu_bytes: u32,
+    /// This host's addresses among its pods, each alone. Whoever masquerades what goes into the
+    /// tunnel (kube-proxy) takes one of them, for which the other hosts have the way back; any other
+    /// address of this host they answer around the tunnel, and in the name of a pod.
+    pub addresses: Vec<IpNetwork>,
 }
 
 /// A device of the tunnel's name that is not ours.
@@ -52,18 +58,27 @@ pub enum DeviceChange {
     SetMtu(IfName, u32),
     /// Set it up.
     SetUp(Device),
+    /// An address of an earlier lease, or somebody else's.
+    RemoveAddress(IfName, IpNetwork),
+    /// An address that is missing.
+    AddAddress(IfName, IpNetwork),
 }
 
 /// The steps that turn what is found into `wanted`, in the order to take them.
 ///
-/// `found` are the VXLAN devices of the host and whatever has the device's name. One of that name
+/// `found` are the VXLAN devices of the host and whatever has the device's name, `addresses` those of
+/// the one with that name. One of that name
 /// without any mark is one of ours that somebody made anew; one that bears our mark under another
 /// name was renamed, and stands in the way. Identifier, port and family of a device cannot change:
 /// then another one is made.
 ///
 /// # Errors
 /// [`ForeignDevice`] if the name belongs to somebody else.
-pub fn changes(wanted: &Device, found: &[Link]) -> Result<Vec<DeviceChange>, ForeignDevice> {
+pub fn changes(
+    wanted: &Device,
+    found: &[Link],
+    addresses: &[IpNetwork],
+) -> Result<Vec<DeviceChange>, ForeignDevice> {
     let mut changes = removals(found.iter().filter(|link| stands_in_the_way(wanted, link)));
     let Some(link) = found.iter().find(|link| link.name == wanted.name) else {
         changes.extend(made(wanted));
@@ -72,7 +87,10 @@ pub fn changes(wanted: &Device, found: &[Link]) -> Result<Vec<DeviceChange>, For
     refuse_foreign(link)?;
     let right = link.vxlan.filter(|vxlan| same_kind(wanted, vxlan));
     match right {
-        Some(vxlan) => changes.extend(repairs(wanted, link, &vxlan)),
+        Some(vxlan) => {
+            changes.extend(repairs(wanted, link, &vxlan));
+            changes.extend(readdress(wanted, addresses));
+        }
         None => {
             changes.push(DeviceChange::Delete(link.index, link.name.clone()));
             changes.extend(made(wanted));
@@ -87,8 +105,19 @@ pub fn removals<'a>(found: impl IntoIterator<Item = &'a Link>) -> Vec<DeviceChan
     ours.map(|link| DeviceChange::Delete(link.index, link.name.clone())).collect()
 }
 
-fn made(wanted: &Device) -> [DeviceChange; 2] {
-    [DeviceChange::Create(wanted.clone()), DeviceChange::SetUp(wanted.clone())]
+fn made(wanted: &Device) -> Vec<DeviceChange> {
+    let mut changes =
+        vec![DeviceChange::Create(wanted.clone()), DeviceChange::SetUp(wanted.clone())];
+    changes.extend(readdress(wanted, &[]));
+    changes
+}
+
+fn readdress(wanted: &Device, found: &[IpNetwork]) -> Vec<DeviceChange> {
+    let name = || wanted.name.clone();
+    let stale = found.iter().filter(|address| !wanted.addresses.contains(address));
+    let missing = wanted.addresses.iter().filter(|address| !found.contains(address));
+    let remove = stale.map(|address| DeviceChange::RemoveAddress(name(), *address));
+    remove.chain(missing.map(|address| DeviceChange::AddAddress(name(), *address))).collect()
 }
 
 fn stands_in_the_way(wanted: &Device, link: &Link) -> bool {
@@ -116,7 +145,8 @@ fn family(vxlan: &Vxlan) -> Option<Family> {
     vxlan.local.map(Family::of)
 }
 
-fn is_marked(link: &Link) -> bool {
+/// The link is a device of a tunnel of ours.
+pub fn is_marked(link: &Link) -> bool {
     link.alias.as_deref() == Some(ALIAS)
 }
 
@@ -155,6 +185,12 @@ impl Describe for DeviceChange {
             DeviceChange::SetMac(name, mac) => changed(name, format!("mac {mac}")),
             DeviceChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
             DeviceChange::SetUp(device) => changed(&device.name, "up".to_owned()),
+            DeviceChange::RemoveAddress(name, address) => {
+                Line::removed(format!("address {address} on tunnel {name}"))
+            }
+            DeviceChange::AddAddress(name, address) => {
+                Line::added(format!("address {address} on tunnel {name}"))
+            }
         }
     }
 }
@@ -171,11 +207,12 @@ mod tests {
             port: 10400,
             local: "192.0.2.1".parse().unwrap(),
             mtu_bytes: 1450,
+            addresses: vec!["10.244.1.1/32".parse().unwrap()],
         }
     }
 
     fn right() -> Link {
-        let Device { name, mac, vni, port, local, mtu_bytes } = wanted();
+        let Device { name, mac, vni, port, local, mtu_bytes, .. } = wanted();
         let vxlan = Vxlan {
             vni,
             port,
@@ -203,14 +240,20 @@ mod tests {
     }
 
     fn check(found: &[Link], expected: &[&str]) {
-        let changes = changes(&wanted(), found).unwrap();
+        check_addresses(found, &["10.244.1.1/32"], expected);
+    }
+
+    fn check_addresses(found: &[Link], addresses: &[&str], expected: &[&str]) {
+        let addresses: Vec<_> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        let changes = changes(&wanted(), found, &addresses).unwrap();
         let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
         assert_eq!(lines, expected);
     }
 
-    const MADE: [&str; 2] = [
+    const MADE: [&str; 3] = [
         "+ tunnel humanz-vx4 (vni 104, port 10400, local 192.0.2.1, mac 0a:58:0a:f4:01:00, mtu 1450)",
         "~ tunnel humanz-vx4: up",
+        "+ address 10.244.1.1/32 on tunnel humanz-vx4",
     ];
 
     #[test]
@@ -247,6 +290,13 @@ mod tests {
     }
 
     #[test]
+    fn it_has_the_address_of_its_subnet_and_no_other() {
+        check_addresses(&[right()], &[], &[MADE[2]]);
+        let stale = "- address 10.244.9.1/32 on tunnel humanz-vx4";
+        check_addresses(&[right()], &["10.244.9.1/32"], &[stale, MADE[2]]);
+    }
+
+    #[test]
     fn what_cannot_change_is_made_anew() {
         let changes: [fn(&mut Vxlan); 6] = [
             |vxlan| vxlan.vni = 7,
@@ -259,14 +309,14 @@ mod tests {
         for change in changes {
             let mut found = right();
             change(found.vxlan.as_mut().unwrap());
-            check(&[found], &["- tunnel humanz-vx4", MADE[0], MADE[1]]);
+            check(&[found], &["- tunnel humanz-vx4", MADE[0], MADE[1], MADE[2]]);
         }
     }
 
     #[test]
     fn a_renamed_one_stands_in_the_way_and_a_foreign_one_does_not() {
         let renamed = Link { name: "foo".parse().unwrap(), ..right() };
-        check(std::slice::from_ref(&renamed), &["- tunnel foo", MADE[0], MADE[1]]);
+        check(std::slice::from_ref(&renamed), &["- tunnel foo", MADE[0], MADE[1], MADE[2]]);
         check(&[Link { alias: None, ..renamed }], &MADE);
     }
 
@@ -285,7 +335,8 @@ mod tests {
             (Some("vxlan"), Some("mine"), "marked as \"mine\""),
         ] {
             let (kind, alias) = (kind.map(str::to_owned), alias.map(str::to_owned));
-            let error = changes(&wanted(), &[Link { kind, alias, ..right() }]).unwrap_err();
+            let found = [Link { kind, alias, ..right() }];
+            let error = changes(&wanted(), &found, &[]).unwrap_err();
             let text = format!("interface humanz-vx4 exists and is {what}: remove or rename it");
             assert!(error.to_string().starts_with(&text), "{error}");
         }
