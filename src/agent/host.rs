@@ -41,9 +41,11 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Connections that `before` had may be dead: an address went, or another one is used.
-    pub fn has_lost_an_address_of(&self, before: &Facts) -> bool {
+    /// Connections that `before` had may be dead: an address went, another one is used, or packets
+    /// as large as were agreed upon no longer arrive.
+    pub fn breaks_connections_of(&self, before: &Facts) -> bool {
         self.own.addresses != before.own.addresses
+            || self.own.mtu_bytes < before.own.mtu_bytes
             || !self.all_addresses.is_superset(&before.all_addresses)
     }
 }

@@ -290,7 +290,7 @@ impl Agent {
         }
         let Some(seen) = seen else { return };
         self.source.publish(attributes(&self.settings, seen.facts.own));
-        if state.facts.as_ref().is_some_and(|before| seen.facts.has_lost_an_address_of(before)) {
+        if state.facts.as_ref().is_some_and(|before| seen.facts.breaks_connections_of(before)) {
             self.source.reconnect();
         }
         state.facts = Some(seen.facts);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::DUAL_STACK;
 use crate::support::wait::SOON;
-use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts, soon};
+use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, soon};
 
 #[test]
 fn an_uplink_that_was_down_is_used_again() {
@@ -66,8 +66,18 @@ fn an_uplink_that_becomes_a_part_of_another_link_is_used() {
 }
 
 #[test]
-fn a_host_that_gets_another_address_is_followed() {
-    let scene = Scene::start();
+fn a_host_that_gets_another_address_is_followed_by_routes() {
+    follows_another_address("direct", "ip route show proto 104");
+}
+
+#[test]
+fn a_host_that_gets_another_address_is_followed_by_tunnels() {
+    follows_another_address("vxlan", "bridge fdb show dev humanz-vx4");
+}
+
+/// `table`: lists where the other host sends what is for this one.
+fn follows_another_address(backend: &str, table: &str) {
+    let scene = Scene::with(backend);
     let (host, other) = (scene.host(), &scene.cluster.hosts[1]);
     // A second address, by which it cannot tell any more which one is meant.
     host.shell(
@@ -87,11 +97,10 @@ fn a_host_that_gets_another_address_is_followed() {
     host.run("ip route replace default via 192.0.2.1").ok();
     let event = Instant::now();
     eventually("the other host routes to the new address", SOON, || {
-        let routes = facts::routes(other);
-        let found = routes.values().any(|via| via == "192.0.2.111");
-        if found { Ok(()) } else { Err(format!("{routes:?}")) }
+        let found = other.run(table).ok();
+        if found.contains("192.0.2.111 ") { Ok(()) } else { Err(found) }
     });
-    println!("another address → route on the other host: {:?}", event.elapsed());
+    println!("{backend}: another address → on the other host: {:?}", event.elapsed());
     let record = scene.cluster.etcd.get("/humanz/v1/nodes/h1").unwrap();
     assert!(record.contains("192.0.2.111") && !record.contains("203.0.113.7"), "{record}");
     scene.right_again("another address", event);
@@ -100,25 +109,36 @@ fn a_host_that_gets_another_address_is_followed() {
 
 #[test]
 fn another_mtu_is_for_new_pods_and_the_others() {
-    let scene = Scene::start();
+    follows_another_mtu("direct", 1400);
+}
+
+#[test]
+fn another_mtu_leaves_room_for_tunnels() {
+    follows_another_mtu("vxlan", 1400 - 70);
+}
+
+/// `pods`: MTU of new pods, in bytes, where the uplink has 1400.
+fn follows_another_mtu(backend: &str, pods: u32) {
+    let scene = Scene::with(backend);
+    let before = mtu(&scene.pods[0], "eth0");
     let host = scene.host();
     for host in scene.cluster.hosts.iter().rev() {
         host.run("ip link set eth0 mtu 1400").ok();
     }
     let event = Instant::now();
     let conf = "/etc/cni/net.d/05-humanz.conflist";
-    let mtu =
-        |place: &dyn Place, link: &str| place.run(&format!("ip -o link show dev {link}")).ok();
-    soon("the bridge has it", || mtu(host, "humanz0").contains("mtu 1400"));
-    soon("the configuration has it", || host.read(conf).unwrap().contains("\"mtu\": 1400"));
+    soon("the bridge has it", || mtu(host, "humanz0").contains(&format!("mtu {pods} ")));
+    soon("the configuration has it", || {
+        host.read(conf).unwrap().contains(&format!("\"mtu\": {pods},"))
+    });
     println!("another MTU → configuration: {:?}", event.elapsed());
     eventually("the node record has it", SOON, || {
         let record = scene.cluster.etcd.get("/humanz/v1/nodes/h1").unwrap();
         if record.contains("\"mtu\":1400") { Ok(()) } else { Err(record) }
     });
-    assert!(mtu(&scene.pods[0], "eth0").contains("mtu 1500"), "a running pod keeps its own");
+    assert_eq!(mtu(&scene.pods[0], "eth0"), before, "a running pod keeps its own");
     let new = Pod::add(host, "new");
-    assert!(mtu(&new, "eth0").contains("mtu 1400"));
+    assert!(mtu(&new, "eth0").contains(&format!("mtu {pods} ")));
     let far = scene.pods[2].v4();
     // Too large for the uplink: the pod is told so, and sends it in pieces.
     new.until_ok(&format!("ping -n -c 1 -W 2 -s 1472 {far}"), SOON);
@@ -126,6 +146,10 @@ fn another_mtu_is_for_new_pods_and_the_others() {
     new.delete();
     scene.right_again("another MTU", event);
     scene.end();
+}
+
+fn mtu(place: &dyn Place, link: &str) -> String {
+    place.run(&format!("ip -o link show dev {link}")).ok()
 }
 
 /// Two hosts; two pods on the first, one on the second; the two ping each other all the time.
@@ -138,8 +162,12 @@ struct Scene {
 
 impl Scene {
     fn start() -> Self {
+        Self::with("direct")
+    }
+
+    fn with(backend: &str) -> Self {
         let cluster = Cluster::new(2);
-        let agents = cluster.start_agents(&[DUAL_STACK, &[("BACKEND", "direct")]].concat());
+        let agents = cluster.start_agents(&[DUAL_STACK, &[("BACKEND", backend)]].concat());
         let [here, there] = &cluster.hosts[..] else { panic!("two hosts") };
         let pods = [Pod::add(here, "a"), Pod::add(here, "b"), Pod::add(there, "a")];
         let local = Pinger::start(&pods[0], pods[1].v4());
