@@ -74,6 +74,11 @@ impl PortClaims {
         exists(&self.folder()).unwrap_or(true)
     }
 
+    /// Nobody has ever held the lock here, so nothing was claimed.
+    pub(super) fn are_untouched(&self) -> bool {
+        !exists(&self.folder().join("lock")).unwrap_or(true)
+    }
+
     /// Tells the claims of one data directory from those of another.
     pub fn fingerprint(&self) -> u64 {
         // The same directory, however it is written.

@@ -199,7 +199,8 @@ impl LockedStore<'_> {
                 freed.push(*address);
             }
         }
-        if entry.ports.is_some() {
+        // A disk so full that no port could be claimed takes no lock either.
+        if entry.ports.is_some() && !self.store.ports.are_untouched() {
             self.store.ports.lock(PORTS_WAIT)?.release(entry)?;
         }
         remove(&layout.owner(&entry.container_id, &entry.ifname))?;

@@ -2,21 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::everything;
 use crate::support::Place;
 use crate::support::facts::veths;
 use crate::support::node::command;
-use crate::support::plugin_host::{Call, PluginHost, STORE, conf};
-
-/// Both families, and everything that a pod can ask for.
-fn dual() -> Value {
-    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
-    let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
-    let sysctl = json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_ignore": "1" });
-    let runtime = json!({ "bandwidth": limits });
-    let asked = json!({ "ranges": sets, "runtimeConfig": runtime, "sysctl": sysctl,
-        "promisc": true, "macspoofchk": true });
-    conf("1.0.0", asked)
-}
+use crate::support::plugin_host::{Call, PluginHost, STORE};
 
 /// A host with one living pod, which nothing may touch.
 struct Ground {
@@ -28,7 +18,7 @@ struct Ground {
 impl Ground {
     fn new() -> Ground {
         let host = PluginHost::new();
-        let alive = host.add(&dual(), "alive");
+        let alive = host.add(&everything("alive"), "alive");
         host.netns("c1");
         let before = host.leftovers();
         Ground { host, alive, before }
@@ -42,9 +32,10 @@ impl Ground {
     }
 
     fn assert_usable(&self) {
-        Call::new("ADD", &dual(), "c1").run(&self.host).ok();
-        Call::new("DEL", &dual(), "c1").run(&self.host).ok();
-        let check = Call::new("CHECK", &dual(), "alive").key("prevResult", self.alive.clone());
+        Call::new("ADD", &everything("c1"), "c1").run(&self.host).ok();
+        Call::new("DEL", &everything("c1"), "c1").run(&self.host).ok();
+        let check =
+            Call::new("CHECK", &everything("alive"), "alive").key("prevResult", self.alive.clone());
         check.run(&self.host).ok();
     }
 }
@@ -54,7 +45,7 @@ fn a_store_that_cannot_be_written() {
     let ground = Ground::new();
     let host = &ground.host;
     host.shell(&format!("mount --bind {STORE} {STORE}; mount -o remount,bind,ro {STORE}")).ok();
-    let answer = Call::new("ADD", &dual(), "c1").run(host);
+    let answer = Call::new("ADD", &everything("c1"), "c1").run(host);
     assert_eq!(answer.code(), 5);
     assert!(answer.error().contains(STORE), "{}", answer.error());
     ground.assert_unchanged("a read-only store");
@@ -72,10 +63,10 @@ fn a_store_that_is_full_at_every_file() {
     let mut codes = Vec::new();
     for inodes in 2..16 {
         host.shell(&format!("mount -t tmpfs -o nr_inodes={inodes} tmpfs /run/store")).ok();
-        let call = Call::new("ADD", &dual(), "c1").key("dataDir", json!("/run/store"));
+        let call = Call::new("ADD", &everything("c1"), "c1").key("dataDir", json!("/run/store"));
         let answer = call.run(&host);
         if answer.ended.succeeded() {
-            let del = Call::new("DEL", &dual(), "c1").key("dataDir", json!("/run/store"));
+            let del = Call::new("DEL", &everything("c1"), "c1").key("dataDir", json!("/run/store"));
             del.run(&host).ok();
         } else {
             codes.push(answer.code());
@@ -98,7 +89,7 @@ fn a_lock_that_somebody_holds() {
     let holder = ground.host.spawn(&mut command(&format!("flock -F {STORE}/lock sleep 600")));
     let held = format!("flock -n {STORE}/lock true");
     crate::support::soon("the lock is held", || !ground.host.run(&held).succeeded());
-    let answer = Call::new("ADD", &dual(), "c1").run(&ground.host);
+    let answer = Call::new("ADD", &everything("c1"), "c1").run(&ground.host);
     assert_eq!(answer.code(), 11);
     assert!(answer.error().contains("locked by another process"), "{}", answer.error());
     holder.kill();
@@ -110,16 +101,16 @@ fn a_lock_that_somebody_holds() {
 #[test]
 fn a_name_that_is_taken_on_the_host() {
     let ground = Ground::new();
-    let result = Call::new("ADD", &dual(), "c1").run(&ground.host).ok();
+    let result = Call::new("ADD", &everything("c1"), "c1").run(&ground.host).ok();
     let name = result["interfaces"][1]["name"].as_str().unwrap();
-    Call::new("DEL", &dual(), "c1").run(&ground.host).ok();
+    Call::new("DEL", &everything("c1"), "c1").run(&ground.host).ok();
     let add = format!("ip link add {name} type bridge; ip link set {name} alias theirs");
     ground.host.shell(&add).ok();
-    let answer = Call::new("ADD", &dual(), "c1").run(&ground.host);
+    let answer = Call::new("ADD", &everything("c1"), "c1").run(&ground.host);
     assert!(answer.error().contains(name), "{}", answer.error());
     assert!(answer.error().contains("theirs"), "{}", answer.error());
     assert_eq!(ground.host.list(&format!("{STORE}/owners")), ["alive:eth0"]);
-    Call::new("DEL", &dual(), "c1").run(&ground.host).ok();
+    Call::new("DEL", &everything("c1"), "c1").run(&ground.host).ok();
     let shown = ground.host.ip(&format!("link show {name}"));
     assert_eq!((&shown[0]["ifalias"], &shown[0]["operstate"]), (&json!("theirs"), &json!("DOWN")));
     ground.host.run(&format!("ip link del {name}")).ok();
@@ -131,7 +122,7 @@ fn an_interface_in_the_pod_an_address_and_routes_that_the_kernel_refuses() {
     let ground = Ground::new();
     let host = &ground.host;
     host.run("ip -n c1 link add eth0 type bridge").ok();
-    assert_eq!(Call::new("ADD", &dual(), "c1").run(host).code(), 102);
+    assert_eq!(Call::new("ADD", &everything("c1"), "c1").run(host).code(), 102);
     host.run("ip -n c1 link del eth0").ok();
     ground.assert_unchanged("an interface in the pod");
     for route in [
@@ -139,7 +130,8 @@ fn an_interface_in_the_pod_an_address_and_routes_that_the_kernel_refuses() {
         json!({ "dst": "2001:db8::/32", "gw": "2001:db9::1" }),
         json!({ "dst": "10.1.2.0/24", "gw": "10.1.2.1", "scope": 254 }),
     ] {
-        let answer = Call::new("ADD", &dual(), "c1").key("routes", json!([route])).run(host);
+        let answer =
+            Call::new("ADD", &everything("c1"), "c1").key("routes", json!([route])).run(host);
         assert!(answer.error().contains("route"), "{}", answer.error());
         ground.assert_unchanged(&route.to_string());
     }
@@ -150,7 +142,7 @@ fn an_interface_in_the_pod_an_address_and_routes_that_the_kernel_refuses() {
 fn a_result_that_nobody_reads() {
     let ground = Ground::new();
     let host = &ground.host;
-    let call = Call::new("ADD", &dual(), "c1");
+    let call = Call::new("ADD", &everything("c1"), "c1");
     let plugin = "/opt/cni/bin/humanz";
     for (what, shell) in [
         ("a full disk", format!("{plugin} > /dev/full")),
@@ -162,7 +154,7 @@ fn a_result_that_nobody_reads() {
         for round in 0..20 {
             let ended = host.run_command(&mut bash, &call.conf.to_string());
             if ended.succeeded() && what == "a closed pipe" {
-                Call::new("DEL", &dual(), "c1").run(host).ok();
+                Call::new("DEL", &everything("c1"), "c1").run(host).ok();
                 continue;
             }
             assert_eq!(ended.status.code(), Some(1), "{what}: {ended}");
@@ -199,17 +191,17 @@ fn an_error_of_every_system_call_that_add_makes() {
             let trace = format!(
                 "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:error={error}:when={when}"
             );
-            let answer = Call::new("ADD", &dual(), "c1").under(&trace).run(host);
+            let answer = Call::new("ADD", &everything("c1"), "c1").under(&trace).run(host);
             let seen = host.read("/run/trace").expect("strace is needed: apt-get install strace");
             if !seen.contains("INJECTED") {
-                Call::new("DEL", &dual(), "c1").run(host).ok();
+                Call::new("DEL", &everything("c1"), "c1").run(host).ok();
                 break;
             }
             let what = format!("{error} of {calls} number {when}");
             // Some calls do not matter: the log file, the count of flows.
             refused += usize::from(!answer.ended.succeeded());
             // What could not be undone either goes with the DEL that runtimes send.
-            Call::new("DEL", &dual(), "c1").run(host).ok();
+            Call::new("DEL", &everything("c1"), "c1").run(host).ok();
             ground.assert_unchanged(&what);
         }
     }

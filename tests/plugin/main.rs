@@ -8,6 +8,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use serde_json::{Value, json};
+use support::plugin_host::conf;
+use support::pod::wishes;
+
 mod add;
 mod addresses;
 mod bandwidth;
@@ -25,6 +29,15 @@ mod reach;
 mod second;
 mod status;
 mod tuning;
+
+/// Both families, and everything that a pod can ask for; `name` is the container's.
+fn everything(name: &str) -> Value {
+    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+    let sysctl = json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_ignore": "1" });
+    let keys = json!({ "ranges": sets, "runtimeConfig": wishes(name), "sysctl": sysctl,
+        "promisc": true, "macspoofchk": true });
+    conf("1.1.0", keys)
+}
 
 /// Every version of the protocol.
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];

@@ -57,7 +57,8 @@ impl PluginHost {
         Call::new("ADD", conf, name).run(self).ok()
     }
 
-    /// What is left of pods: links, addresses and owners in the store, neighbours on the bridge.
+    /// What is left of pods: links, addresses and owners in the store, host ports, neighbours on the
+    /// bridge.
     pub fn leftovers(&self) -> BTreeSet<String> {
         let mut left = BTreeSet::new();
         left.extend(
@@ -71,9 +72,17 @@ impl PluginHost {
         left.extend(
             self.list(&format!("{STORE}/owners")).into_iter().map(|name| format!("owner {name}")),
         );
+        left.extend(self.ports().into_iter().map(|port| format!("port {port}")));
         let neighbours = self.run("ip neigh show dev hz0 nud reachable").stdout;
         left.extend(neighbours.lines().map(|line| format!("neighbour {line}")));
         left
+    }
+
+    /// What leads somewhere: the elements of all maps, as nft writes them.
+    fn ports(&self) -> Vec<String> {
+        let listed = self.run("nft list maps inet").stdout;
+        let maps = listed.split("elements = {").skip(1).filter_map(|map| map.split('}').next());
+        maps.flat_map(|map| map.split(',')).map(|element| element.trim().to_owned()).collect()
     }
 
     /// # Panics
