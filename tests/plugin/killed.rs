@@ -5,22 +5,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::everything;
 use crate::support::Place;
-use crate::support::plugin_host::{Call, PluginHost, conf};
-
-/// Both families, and everything that a pod can ask for.
-fn dual() -> Value {
-    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
-    let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
-    let sysctl = json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_ignore": "1" });
-    let runtime = json!({ "bandwidth": limits });
-    let asked = json!({ "ranges": sets, "runtimeConfig": runtime, "sysctl": sysctl,
-        "promisc": true, "macspoofchk": true });
-    conf("1.1.0", asked)
-}
+use crate::support::plugin_host::{Call, PluginHost};
 
 fn gc(valid: Value) -> Call {
-    let call = Call::new("GC", &dual(), "").with("CNI_CONTAINERID", "").with("CNI_NETNS", "");
+    let call =
+        Call::new("GC", &everything("c1"), "").with("CNI_CONTAINERID", "").with("CNI_NETNS", "");
     call.with("CNI_IFNAME", "").key("cni.dev/valid-attachments", valid)
 }
 
@@ -30,7 +21,7 @@ fn killed_at(host: &PluginHost, verb: &str, when: usize) -> bool {
     let strace = format!(
         "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:signal=KILL:when={when}"
     );
-    let answer = Call::new(verb, &dual(), "c1").under(&strace).run(host);
+    let answer = Call::new(verb, &everything("c1"), "c1").under(&strace).run(host);
     assert!(host.read("/run/trace").is_some(), "strace is needed: apt-get install strace");
     !answer.ended.succeeded()
 }
@@ -38,7 +29,7 @@ fn killed_at(host: &PluginHost, verb: &str, when: usize) -> bool {
 #[test]
 fn an_add_killed_at_any_system_call_leaves_nothing_after_del_or_gc() {
     let host = PluginHost::new();
-    host.add(&dual(), "alive");
+    host.add(&everything("alive"), "alive");
     let before = host.leftovers();
     let valid = json!([{ "containerID": "alive", "ifname": "eth0" }]);
     let mut kills = 0;
@@ -49,8 +40,8 @@ fn an_add_killed_at_any_system_call_leaves_nothing_after_del_or_gc() {
         }
         kills += 1;
         match when % 3 {
-            0 => Call::new("DEL", &dual(), "c1").run(&host).ok(),
-            1 => Call::new("DEL", &dual(), "c1").with("CNI_NETNS", "").run(&host).ok(),
+            0 => Call::new("DEL", &everything("c1"), "c1").run(&host).ok(),
+            1 => Call::new("DEL", &everything("c1"), "c1").with("CNI_NETNS", "").run(&host).ok(),
             _ => gc(valid.clone()).run(&host).ok(),
         };
         assert_eq!(host.leftovers(), before, "ADD killed at call {when}");
@@ -64,13 +55,13 @@ fn an_add_killed_at_any_system_call_leaves_nothing_after_del_or_gc() {
 #[test]
 fn a_del_killed_at_any_system_call_is_finished_by_the_next() {
     let host = PluginHost::new();
-    host.add(&dual(), "alive");
+    host.add(&everything("alive"), "alive");
     let before = host.leftovers();
     let mut kills = 0;
     for when in 1.. {
-        host.add(&dual(), "c1");
+        host.add(&everything("c1"), "c1");
         let killed = killed_at(&host, "DEL", when);
-        Call::new("DEL", &dual(), "c1").run(&host).ok();
+        Call::new("DEL", &everything("c1"), "c1").run(&host).ok();
         assert_eq!(host.leftovers(), before, "DEL killed at call {when}");
         host.run("ip netns del c1").ok();
         if !killed {
@@ -86,7 +77,6 @@ fn a_del_killed_at_any_system_call_is_finished_by_the_next() {
 #[test]
 fn plugins_killed_at_any_moment_leave_nothing_after_del_and_gc() {
     let host = PluginHost::new();
-    let conf = dual();
     let names: Vec<String> = (0..8).map(|number| format!("c{number}")).collect();
     for name in &names {
         host.netns(name);
@@ -104,12 +94,13 @@ fn plugins_killed_at_any_moment_leave_nothing_after_del_and_gc() {
         let mut running = Vec::new();
         for number in chosen {
             let verb = if random(3) == 0 { "DEL" } else { "ADD" };
-            let mut command = Call::new(verb, &conf, &names[number]).command();
+            let call = Call::new(verb, &everything(&names[number]), &names[number]);
+            let mut command = call.command();
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut child = host.spot().inside(|| command.spawn()).unwrap();
             std::io::Write::write_all(
                 &mut child.stdin.take().unwrap(),
-                conf.to_string().as_bytes(),
+                call.conf.to_string().as_bytes(),
             )
             .unwrap();
             running.push((number, verb, child));
@@ -127,7 +118,7 @@ fn plugins_killed_at_any_moment_leave_nothing_after_del_and_gc() {
                 ("DEL", _) => held[number] = None,
                 // Refused as attached already, or killed: what a runtime does then is DEL.
                 _ if held[number].is_none() => {
-                    Call::new("DEL", &conf, &names[number]).run(&host).ok();
+                    Call::new("DEL", &everything(&names[number]), &names[number]).run(&host).ok();
                 }
                 _ => {}
             }
@@ -139,7 +130,7 @@ fn plugins_killed_at_any_moment_leave_nothing_after_del_and_gc() {
         assert_eq!(all.len(), count, "an address was given twice: {held:?}");
     }
     for (number, name) in names.iter().enumerate().filter(|(number, _)| number % 2 == 0) {
-        Call::new("DEL", &conf, name).run(&host).ok();
+        Call::new("DEL", &everything(name), name).run(&host).ok();
         held[number] = None;
     }
     gc(json!([])).run(&host).ok();

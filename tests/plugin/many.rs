@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::Place;
 use crate::support::facts::veths;
@@ -29,6 +29,13 @@ fn in_parallel(count: usize, task: impl Fn(usize) + Sync) {
     });
 }
 
+/// A host port of its own, and limits.
+fn wishes(number: usize) -> Value {
+    let port = json!({ "hostPort": 8000 + number, "containerPort": 80, "protocol": "tcp" });
+    let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
+    json!({ "portMappings": [port], "bandwidth": limits })
+}
+
 #[test]
 fn two_hundred_adds_sixteen_at_once_and_two_hundred_dels() {
     let host = PluginHost::new();
@@ -39,7 +46,9 @@ fn two_hundred_adds_sixteen_at_once_and_two_hundred_dels() {
     let started = Instant::now();
     // The bridge is made by the first; they race for it.
     in_parallel(200, |number| {
-        let result = Call::new("ADD", &conf, &format!("c{number}")).run(&host).ok();
+        let name = format!("c{number}");
+        let call = Call::new("ADD", &conf, &name).key("runtimeConfig", wishes(number));
+        let result = call.run(&host).ok();
         let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
         assert!(given.lock().unwrap().insert(address.clone()), "{address} was given twice");
     });
