@@ -86,10 +86,18 @@ impl Store {
             other => other?,
         };
         let locked = LockedStore { store: self, _lock: lock };
-        if read_line(&self.layout.boot())?.as_deref() != Some(self.boot_id.as_str()) {
+        let begun = read_line(&self.layout.boot())?;
+        if begun.as_ref() != Some(&self.boot_id) && begun != Some(self.begun()) {
             locked.begin_boot()?;
         }
         Ok(locked)
+    }
+
+    /// What is written down of a boot once it has begun. Who knows of no earlier plugins (behind
+    /// another plugin of a chain) leaves taking over to the first who does.
+    fn begun(&self) -> String {
+        let nothing_taken_over = if self.sources.is_empty() { " nothing taken over" } else { "" };
+        format!("{}{nothing_taken_over}", self.boot_id)
     }
 }
 
@@ -256,7 +264,7 @@ impl LockedStore<'_> {
             log::info!("{}: {stale} files of an earlier boot removed", layout.dir().display());
         }
         import::run(self, &self.store.sources)?;
-        layout.replace(&layout.boot(), format!("{}\n", self.store.boot_id).as_bytes())
+        layout.replace(&layout.boot(), format!("{}\n", self.store.begun()).as_bytes())
     }
 }
 

@@ -26,6 +26,23 @@ fn the_go_seeds_addresses_are_not_given_again() {
 }
 
 #[test]
+fn who_knows_of_no_earlier_plugin_leaves_taking_over_to_those_who_do() {
+    let fixture = Fixture::new();
+    let theirs = fixture.dir.path().join("host-local");
+    host_local(&theirs);
+    let sets = [set(&["10.1.2.0/24"])];
+    let behind = fixture.importing(BOOT, None, None);
+    assert_eq!(add(&behind, "chained", &[], &["10.1.2.9"]).unwrap(), ips(&["10.1.2.9"]));
+    let knowing = fixture.importing(BOOT, None, Some(&theirs));
+    assert_eq!(add(&knowing, "new", &sets, &[]).unwrap(), ips(&["10.1.2.4"]), "behind 2 and 3");
+    assert_eq!(del(&behind, "chained"), ips(&["10.1.2.9"]));
+    // Once is enough: what was released is not taken over again by turns.
+    del(&knowing, "c1");
+    assert!(del(&behind, "c1").is_empty());
+    add(&knowing, "c1", &sets, &[]).unwrap();
+}
+
+#[test]
 fn a_broken_seed_store_stops_nobody() {
     let fixture = Fixture::new();
     let seed = fixture.dir.path().join("humanz-cni.json");
