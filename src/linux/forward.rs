@@ -111,19 +111,36 @@ impl Forward {
     /// # Errors
     /// [`NetlinkError`] of nftables; what older tables refuse is in the answer.
     pub fn observe(&self, families: &[Family]) -> Result<FoundForward, NetlinkError> {
+        self.observe_at(Hook::FORWARD, "FORWARD", families)
+    }
+
+    /// The chains that packets of `families` to the host itself meet.
+    ///
+    /// # Errors
+    /// As [`Forward::observe`].
+    pub fn observe_input(&self, families: &[Family]) -> Result<FoundForward, NetlinkError> {
+        self.observe_at(Hook::INPUT, "INPUT", families)
+    }
+
+    fn observe_at(
+        &self,
+        hook: Hook,
+        legacy: &'static str,
+        families: &[Family],
+    ) -> Result<FoundForward, NetlinkError> {
         let mut seen = FoundForward::default();
         let met = |place: &ChainPlace| {
             families.iter().any(|family| Place::Nft(place.clone()).sees(*family))
         };
-        for (place, policy) in self.nft_places()? {
+        for (place, policy) in self.nft_places(hook)? {
             if met(&place) {
                 seen.chains.extend(self.nft_chain(place, policy)?);
             }
         }
         for family in families {
-            match self.legacy.observe(*family) {
+            match self.legacy.observe(*family, legacy) {
                 Ok(chain) => seen.chains.extend(chain),
-                Err(error) => seen.unreadable.push((Place::Legacy(*family), error)),
+                Err(error) => seen.unreadable.push((Place::Legacy(*family, legacy), error)),
             }
         }
         Ok(seen)
@@ -148,7 +165,7 @@ impl Forward {
     /// [`ForwardError`].
     pub fn apply(&self, edit: &Edit) -> Result<(), ForwardError> {
         let message = match (&edit.place, edit.action) {
-            (Place::Legacy(family), _) => return self.legacy.apply(*family, edit),
+            (Place::Legacy(family, _), _) => return self.legacy.apply(*family, edit),
             (Place::Nft(place), Action::Insert) => insert(place, edit),
             (Place::Nft(place), Action::Remove(Some(handle))) => remove(place, edit, handle),
             // Without the number the kernel would remove every rule of the chain.
@@ -157,13 +174,13 @@ impl Forward {
         Ok(self.socket.transact(&message::transaction([message]))?)
     }
 
-    /// Every base chain at the hook `forward`, and its policy.
-    fn nft_places(&self) -> Result<Vec<(ChainPlace, Policy)>, NetlinkError> {
+    /// Every base chain at the hook, and its policy.
+    fn nft_places(&self, hook: Hook) -> Result<Vec<(ChainPlace, Policy)>, NetlinkError> {
         let what = "look at nft chains".to_owned();
         let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
         let chains = self.socket.dump(&request, found::chain)?;
         let forward = chains.into_iter().filter_map(|(place, base)| {
-            let base = base.filter(|base| base.hook == Hook::FORWARD)?;
+            let base = base.filter(|base| base.hook == hook)?;
             let routed = !matches!(place.family, TableFamily::Other(_));
             routed.then_some((place, base.policy))
         });

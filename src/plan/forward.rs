@@ -5,6 +5,7 @@
 //! chain is iptables' own, our rules go to its head; everything else is its owner's to change.
 
 mod fate;
+pub mod input;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,6 +27,8 @@ pub struct Traffic {
     pub bridge: IfName,
     /// The interface that leads to the other hosts; none on a host without a network.
     pub uplink: Option<IfName>,
+    /// Where packets of other hosts' pods come in, and go out to them: that, or tunnels.
+    pub pods_come_by: Vec<IfName>,
     /// Where this host's pods have their addresses.
     pub subnets: PerFamily<IpNetwork>,
     /// Where the pods of all hosts have them.
@@ -124,20 +127,29 @@ fn packets<'a>(
     let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
     let pool = traffic.pools.get(family).copied().unwrap_or(own);
     let pod = subnet::offset(own.network(), 2);
-    let mut others = vec![elsewhere(pool, own)];
-    if direction == Direction::In || place.is_iptables() {
-        others.push(outside(family));
-    }
-    let uplink = traffic.uplink.as_ref().map_or("", IfName::as_str);
     let bridge = traffic.bridge.as_str();
-    let packet = |other: IpAddr| match direction {
-        Direction::In => Packet { input: bridge, output: uplink, source: pod, destination: other },
-        Direction::Out => Packet { input: uplink, output: bridge, source: other, destination: pod },
+    let packet = |link: &'a str, other: IpAddr| match direction {
+        Direction::In => between((bridge, pod), (link, other)),
+        Direction::Out => between((link, other), (bridge, pod)),
     };
-    let neighbour = subnet::offset(pod, 1);
-    let same = Packet { input: bridge, output: bridge, source: pod, destination: neighbour };
-    let same = traffic.bridged.contains(&family).then_some(same);
-    others.into_iter().map(packet).chain(same).collect()
+    let mut packets: Vec<Packet<'a>> = traffic
+        .pods_come_by
+        .iter()
+        .map(|link| packet(link.as_str(), elsewhere(pool, own)))
+        .collect();
+    if direction == Direction::In || place.is_iptables() {
+        let uplink = traffic.uplink.as_ref().map_or("", IfName::as_str);
+        packets.push(packet(uplink, outside(family)));
+    }
+    if traffic.bridged.contains(&family) {
+        packets.push(between((bridge, pod), (bridge, subnet::offset(pod, 1))));
+    }
+    packets
+}
+
+/// A packet from an address behind one interface to one behind another.
+fn between<'a>(from: (&'a str, IpAddr), to: (&'a str, IpAddr)) -> Packet<'a> {
+    Packet { input: from.0, output: to.0, source: from.1, destination: to.1, udp_port: None }
 }
 
 /// An address in the pool that is not this host's, if the pool has others.

@@ -61,6 +61,29 @@ fn pods_of_both_families_reach_each_other_where_hosts_have_ipv6_alone() {
     assert_eq!(devices_of_routes(&cluster.hosts[0]), ["humanz-vx6", "humanz-vx6"]);
 }
 
+#[test]
+fn a_firewall_that_keeps_tunnels_out_is_told_with_its_cure() {
+    let cluster = Cluster::routed(1, 1);
+    let agents = cluster.start_agents(&[]);
+    let far = &cluster.hosts[1];
+    wait_for_routes(far, 1);
+    far.shell(
+        "iptables-nft -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+         iptables-nft -A INPUT -p icmp -j ACCEPT
+         iptables-nft -P INPUT DROP",
+    )
+    .ok();
+    let told = ["WARN", "chain INPUT", "drops the tunnels of other hosts (UDP port 10400)"];
+    let line = agents[1].wait_log(&told);
+    let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+    let ping = format!("ping -c 1 -W 1 {}", pods[1].v4());
+    assert!(!pods[0].run(&ping).succeeded(), "it was kept out");
+    let cure = line.rsplit_once("accept them: ").unwrap().1.replace("iptables", "iptables-nft");
+    far.run(&cure).ok();
+    pods[0].until_ok(&ping, crate::support::wait::SOON);
+    agents[1].wait_log(&[&["no longer"], &told[1..]].concat());
+}
+
 /// With agents told `variables`, pods of all hosts reach each other, the hosts and the outside by
 /// each of `families`.
 fn check(cluster: &Cluster, variables: &[(&str, &str)], families: &[fn(&IpAddr) -> bool]) {

@@ -10,6 +10,7 @@
 
 mod conntrack;
 mod forward;
+mod input;
 mod masquerade;
 mod network;
 mod others;

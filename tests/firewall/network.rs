@@ -123,7 +123,10 @@ impl Network {
                 format!("addr add {v4}/24 dev eth0\naddr add {v6}/64 dev eth0 nodad\n")
             });
             let behind = [OTHER_POD, PLAIN].concat();
-            let behind = behind.iter().map(|address| format!("addr add {address} dev lo\n"));
+            let behind = behind.iter().map(|address| {
+                let nodad = if address.contains(':') { "nodad" } else { "" };
+                format!("addr add {address} dev lo {nodad}\n")
+            });
             ip(&on_link.into_iter().chain(behind).collect::<String>());
             ip("link set lo up
                 link set eth0 up
@@ -149,6 +152,19 @@ impl Network {
         stream.set_read_timeout(Some(ARRIVES)).unwrap();
         stream.read_exact(&mut [0; 5]).unwrap();
         peer.ip().to_string()
+    }
+
+    /// Whether what the remote machine sends to a UDP port of the host gets there, by family;
+    /// `expected` is how long to wait for.
+    pub fn reaches_host(&self, port: u16, expected: [bool; 2]) -> [bool; 2] {
+        [0, 1].map(|family| {
+            let server = UdpSocket::bind((HOST[family].parse::<IpAddr>().unwrap(), port)).unwrap();
+            let client = self.remote.inside(|| UdpSocket::bind((OUTSIDE[family], 0))).unwrap();
+            client.send_to(b"hello", server.local_addr().unwrap()).unwrap();
+            let within = if expected[family] { ARRIVES } else { LOST };
+            server.set_read_timeout(Some(within)).unwrap();
+            server.recv(&mut [0; 8]).is_ok()
+        })
     }
 
     /// Another pod on the same bridge, with the address after the first one's.
@@ -247,6 +263,7 @@ pub fn traffic() -> Traffic {
     Traffic {
         bridge: "humanz0".parse().unwrap(),
         uplink: Some("uplink".parse().unwrap()),
+        pods_come_by: vec!["uplink".parse().unwrap()],
         subnets: PerFamily { v4: network("10.244.3.0/24"), v6: network("fd00:10:0:3::/64") },
         pools: PerFamily { v4: network("10.244.0.0/16"), v6: network("fd00:10::/48") },
         bridged: Vec::new(),

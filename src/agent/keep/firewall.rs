@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::agent::host::Facts;
-use crate::agent::keep::{Pass, World, flows, hostports, tunnel};
+use crate::agent::keep::{Pass, World, flows, hostports, input, tunnel};
 use crate::agent::reach::Ways;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};
 use crate::linux::nft::SetKind;
 use crate::linux::sysctl;
-use crate::net::{Family, subnet};
+use crate::net::{Family, IfName, subnet};
 use crate::plan::firewall::{
     AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
 };
 use crate::plan::forward::{self, Traffic};
+use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
@@ -33,6 +34,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
     let traffic = Traffic {
         bridge: pass.settings.bridge.clone(),
         uplink: facts.uplinks.first().cloned(),
+        pods_come_by: pods_come_by(facts, ways),
         subnets: *pass.subnets,
         pools: pass.settings.pool_networks(),
         bridged: bridged(),
@@ -43,7 +45,19 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
         true => apply_edits(pass.world, &plan.edits, report),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
+    obstacles.extend(input::look(pass, facts, ways, report));
     obstacles
+}
+
+/// The interfaces that packets of other hosts' pods come by.
+fn pods_come_by(facts: &Facts, ways: &Ways) -> Vec<IfName> {
+    let used = |underlay: &Family| {
+        ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
+    };
+    let tunnels = Family::BOTH.into_iter().filter(used).map(device_name);
+    let uplink = facts.uplinks.first().cloned();
+    let direct = uplink.filter(|_| !ways.direct.is_empty() || ways.remotes.is_empty());
+    direct.into_iter().chain(tunnels).collect()
 }
 
 /// Removes our tables, and our rules in the chains of others.

@@ -5,6 +5,7 @@ pub mod conf;
 pub mod firewall;
 pub mod flows;
 pub mod hostports;
+pub mod input;
 pub mod plugin;
 pub mod ports;
 pub mod routes;

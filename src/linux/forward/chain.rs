@@ -10,7 +10,7 @@ use crate::net::{Family, IfName};
 /// The comments of the rules that humanz inserts into chains of others start with this.
 pub const MARK: &str = "humanz: ";
 
-/// A base chain at the hook `forward` that humanz did not make.
+/// A base chain at the hook `forward` or `input`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardChain {
     /// Where it is.
@@ -28,9 +28,9 @@ pub struct ForwardChain {
 pub enum Place {
     /// In a table of nftables; iptables-nft keeps its chains there too.
     Nft(ChainPlace),
-    /// In the kernel's older tables, which only the iptables-legacy program can read: chain
-    /// FORWARD of the table `filter`.
-    Legacy(Family),
+    /// In the kernel's older tables, which only the iptables-legacy program can read: a chain of
+    /// the table `filter`.
+    Legacy(Family, &'static str),
 }
 
 /// Seen from the host.
@@ -68,7 +68,7 @@ impl Place {
     /// Made and read by iptables, so that a rule of ours may stand in it.
     pub fn is_iptables(&self) -> bool {
         match self {
-            Place::Legacy(_) => true,
+            Place::Legacy(..) => true,
             Place::Nft(ChainPlace { family, table, chain }) => {
                 let single = matches!(family, TableFamily::Ip | TableFamily::Ip6);
                 single && table == "filter" && chain == "FORWARD"
@@ -79,7 +79,7 @@ impl Place {
     /// The chain's name.
     pub fn chain(&self) -> &str {
         match self {
-            Place::Legacy(_) => "FORWARD",
+            Place::Legacy(_, chain) => chain,
             Place::Nft(ChainPlace { chain, .. }) => chain,
         }
     }
@@ -87,7 +87,7 @@ impl Place {
     /// Packets of `family` meet it.
     pub fn sees(&self, family: Family) -> bool {
         match self {
-            Place::Legacy(own) => *own == family,
+            Place::Legacy(own, _) => *own == family,
             Place::Nft(ChainPlace { family: table, .. }) => match table {
                 TableFamily::Inet => true,
                 TableFamily::Ip => family == Family::V4,
@@ -132,8 +132,8 @@ impl fmt::Display for Place {
     /// forward`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Legacy(Family::V4) => f.write_str("iptables-legacy chain FORWARD"),
-            Place::Legacy(Family::V6) => f.write_str("ip6tables-legacy chain FORWARD"),
+            Place::Legacy(Family::V4, chain) => write!(f, "iptables-legacy chain {chain}"),
+            Place::Legacy(Family::V6, chain) => write!(f, "ip6tables-legacy chain {chain}"),
             Place::Nft(ChainPlace { family, table, chain }) => match self.is_iptables() {
                 true if *family == TableFamily::Ip6 => f.write_str("ip6tables chain FORWARD"),
                 true => f.write_str("iptables chain FORWARD"),

@@ -33,17 +33,21 @@ impl LegacyTables {
         LegacyTables { names: PathBuf::from("/proc/thread-self/net"), program_dirs }
     }
 
-    /// The chain FORWARD of the table `filter`; `None` if nobody made that table.
+    /// The chain `name` of the table `filter`; `None` if nobody made that table.
     ///
     /// # Errors
     /// [`ForwardError::NoProgram`] if the table is there and the program is not.
-    pub fn observe(&self, family: Family) -> Result<Option<ForwardChain>, ForwardError> {
+    pub fn observe(
+        &self,
+        family: Family,
+        name: &'static str,
+    ) -> Result<Option<ForwardChain>, ForwardError> {
         if !self.in_use(family)? {
             return Ok(None);
         }
         // The kernel hands the table over whole: nobody need be kept from changing it meanwhile.
         let listed = self.run(family, &["-S"], Some(ELSEWHERE))?;
-        Ok(Some(legacy_text::chain(family, &listed)))
+        Ok(Some(legacy_text::chain(family, name, &listed)))
     }
 
     /// Inserts or removes a rule of ours.

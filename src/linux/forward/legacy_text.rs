@@ -7,14 +7,14 @@ use super::rule::{Asks, Condition, End, ForwardRule, NamePattern, Verdict};
 use crate::linux::nft::Policy;
 use crate::net::{AddressRange, Family, IfName};
 
-/// The chain FORWARD of the table that the program listed.
-pub fn chain(family: Family, listed: &str) -> ForwardChain {
+/// The chain `name` of the table that the program listed.
+pub fn chain(family: Family, name: &'static str, listed: &str) -> ForwardChain {
     let lines: Vec<Vec<String>> = listed.lines().map(words).collect();
     let mut chains: BTreeMap<String, Vec<ForwardRule>> = BTreeMap::new();
     let mut policy = Policy::Accept;
     for line in &lines {
         match &strs(line)[..] {
-            ["-P", "FORWARD", "DROP"] => policy = Policy::Drop,
+            ["-P", chain, "DROP"] if *chain == name => policy = Policy::Drop,
             ["-N", name] => drop(chains.entry((*name).to_owned()).or_default()),
             ["-A", name, rule @ ..] => {
                 chains.entry((*name).to_owned()).or_default().push(forward_rule(rule));
@@ -22,8 +22,8 @@ pub fn chain(family: Family, listed: &str) -> ForwardChain {
             _ => {}
         }
     }
-    let rules = chains.remove("FORWARD").unwrap_or_default();
-    ForwardChain { place: Place::Legacy(family), policy, rules, called: chains }
+    let rules = chains.remove(name).unwrap_or_default();
+    ForwardChain { place: Place::Legacy(family, name), policy, rules, called: chains }
 }
 
 /// Our rule, as arguments behind the chain's name.
@@ -84,6 +84,8 @@ fn forward_rule(words: &[&str]) -> ForwardRule {
             "-o" => words.next().map(|name| Asks::Interface(Direction::Out, vec![pattern(name)])),
             "-s" => words.next().map(|network| addresses(End::Source, network)),
             "-d" => words.next().map(|network| addresses(End::Destination, network)),
+            "-p" => protocol(words.next().unwrap_or_default()),
+            "--dport" | "--dports" => words.next().map(ports),
             "--ctstate" | "--state" => match of_new(words.next().unwrap_or_default()) != negated {
                 true => None,
                 false => {
@@ -120,6 +122,31 @@ fn pattern(name: &str) -> NamePattern {
         Some(text) => NamePattern { text: text.to_owned(), open: true },
         None => NamePattern::exact(name),
     }
+}
+
+fn protocol(name: &str) -> Option<Asks> {
+    let number = match name {
+        "all" => return None,
+        "icmp" => 1,
+        "tcp" => 6,
+        "udp" => 17,
+        "ipv6-icmp" | "icmpv6" => 58,
+        "sctp" => 132,
+        name => match name.parse() {
+            Ok(number) => number,
+            Err(_) => return Some(Asks::Special),
+        },
+    };
+    Some(Asks::Protocol(vec![number]))
+}
+
+/// `53`, `100:200`, `53,100:200`.
+fn ports(text: &str) -> Asks {
+    let range = |text: &str| {
+        let (first, last) = text.split_once(':').unwrap_or((text, text));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    text.split(',').map(range).collect::<Option<Vec<_>>>().map_or(Asks::Unknown, Asks::Port)
 }
 
 fn addresses(end: End, network: &str) -> Asks {
@@ -164,7 +191,7 @@ mod tests {
 
     /// Checks the only rule, written as conditions (`!` for negated ones) and verdict.
     fn check(line: &str, wanted: &str, comment: Option<&str>) {
-        let chain = chain(Family::V4, line);
+        let chain = chain(Family::V4, "FORWARD", line);
         let [rule] = &chain.rules[..] else { panic!("{line}: {:?}", chain.rules) };
         let conditions = rule.conditions.iter().map(|Condition { asks, negated }| {
             let not = if *negated { "!" } else { "" };
@@ -184,9 +211,9 @@ mod tests {
 
     #[test]
     fn the_policy_is_read() {
-        assert_eq!(chain(Family::V4, "-P FORWARD DROP\n").policy, Policy::Drop);
-        assert_eq!(chain(Family::V4, "-P FORWARD ACCEPT\n").policy, Policy::Accept);
-        assert_eq!(chain(Family::V4, "").policy, Policy::Accept);
+        assert_eq!(chain(Family::V4, "FORWARD", "-P FORWARD DROP\n").policy, Policy::Drop);
+        assert_eq!(chain(Family::V4, "FORWARD", "-P FORWARD ACCEPT\n").policy, Policy::Accept);
+        assert_eq!(chain(Family::V4, "FORWARD", "").policy, Policy::Accept);
     }
 
     #[test]
@@ -222,9 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn protocols_ports_and_marks_are_special() {
+    fn protocols_and_ports_are_read_and_marks_are_special() {
         let line = "-A FORWARD -i humanz0 -p tcp -m tcp --dport 22 -j ACCEPT";
-        check(line, "-i humanz0, Special, Special, Accept", None);
+        check(line, "-i humanz0, Protocol([6]), Port([(22, 22)]), Accept", None);
+        let line = "-A INPUT -p udp -m multiport --dports 53,8472:8473 -j ACCEPT";
+        check(
+            &line.replace("INPUT", "FORWARD"),
+            "Protocol([17]), Port([(53, 53), (8472, 8473)]), Accept",
+            None,
+        );
         check("-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT", "Special, Accept", None);
     }
 
@@ -237,7 +270,7 @@ mod tests {
     #[test]
     fn other_chains_are_kept_by_their_names() {
         let listed = "-P FORWARD ACCEPT\n-N WALL\n-A FORWARD -j WALL\n-A WALL -j DROP";
-        let chain = chain(Family::V4, listed);
+        let chain = chain(Family::V4, "FORWARD", listed);
         assert_eq!(chain.rules[0].verdict, Verdict::Jump("WALL".to_owned()));
         assert_eq!(chain.called["WALL"][0].verdict, Verdict::Stop);
     }

@@ -10,8 +10,13 @@ pub const VERDICT_CHAIN: u16 = 2;
 /// NFT_META_*.
 pub const PROTOCOL: u32 = 1;
 pub const MARK: u32 = 3;
+pub const L4_PROTOCOL: u32 = 16;
 pub const INPUT_INDEX: u32 = 4;
 pub const OUTPUT_INDEX: u32 = 5;
+
+/// NFT_PAYLOAD_TRANSPORT_HEADER, and where the port is in it that TCP, UDP and SCTP send to.
+pub const TRANSPORT_HEADER: u32 = 2;
+pub const PORT_OFFSET: u32 = 2;
 
 /// NFTA_CT_* and NFT_CT_*.
 pub const CT_REGISTER: u16 = 1;
@@ -31,7 +36,9 @@ pub const LOOKUP_TO: u16 = 3;
 pub const ELEMENT_DATA: u16 = 2;
 pub const SET_ANONYMOUS: u32 = 1;
 pub const SET_INTERVAL: u32 = 4;
-/// Key type of nft's own numbering (its `datatype.h`): states of connections.
+/// Key types of nft's own numbering (its `datatype.h`): protocols, ports, states of connections.
+pub const TYPE_PROTOCOL: u32 = 12;
+pub const TYPE_PORT: u32 = 13;
 pub const TYPE_CT_STATE: u32 = 26;
 
 /// Ethernet's numbers of IPv4 and IPv6, network order.

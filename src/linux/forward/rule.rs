@@ -34,7 +34,11 @@ pub enum Asks {
     Address(End, Vec<AddressRange>),
     /// It is of this family.
     Family(Family),
-    /// It is something that not every packet is: of a protocol, a port, a mark.
+    /// It is of one of these protocols (IANA's numbers).
+    Protocol(Vec<u8>),
+    /// It goes to a port in one of these ranges, first and last.
+    Port(Vec<(u16, u16)>),
+    /// It is something that not every packet is: of another port, a flag, a mark.
     Special,
     /// Nobody knows what.
     Unknown,

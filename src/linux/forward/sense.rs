@@ -200,7 +200,8 @@ fn meta(key: Option<u32>) -> Loaded {
         Some(other::INPUT_INDEX) => Loaded::Index(Direction::In),
         Some(other::OUTPUT_INDEX) => Loaded::Index(Direction::Out),
         Some(n::NF_PROTOCOL) => Loaded::Family,
-        Some(other::PROTOCOL) => Loaded::Protocol,
+        Some(other::PROTOCOL) => Loaded::Ethertype,
+        Some(other::L4_PROTOCOL) => Loaded::Protocol,
         Some(other::MARK) => Loaded::Zero,
         _ => Loaded::Special,
     }
@@ -215,9 +216,12 @@ fn ct(key: Option<u32>) -> Loaded {
 }
 
 fn payload(data: &AttributeList) -> Loaded {
-    let network = data.be32(n::PAYLOAD_BASE) == Some(n::NETWORK_HEADER);
     let place = data.be32(n::PAYLOAD_OFFSET).zip(data.be32(n::PAYLOAD_LENGTH));
-    place.filter(|_| network).map_or(Loaded::Special, |(offset, bytes)| known(offset, bytes))
+    match (data.be32(n::PAYLOAD_BASE), place) {
+        (Some(n::NETWORK_HEADER), Some((offset, bytes))) => known(offset, bytes),
+        (Some(other::TRANSPORT_HEADER), Some((other::PORT_OFFSET, 2))) => Loaded::Port,
+        _ => Loaded::Special,
+    }
 }
 
 fn mask(data: &AttributeList) -> Result<Step, NetlinkError> {

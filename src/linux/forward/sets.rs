@@ -47,6 +47,7 @@ impl FoundSet {
         match self.key_type {
             set::TYPE_IFNAME => self.flags & n::SET_INTERVAL == 0,
             n::TYPE_CT_STATE => true,
+            n::TYPE_PROTOCOL | n::TYPE_PORT => true,
             _ => self.holds_addresses() && self.flags & n::SET_ANONYMOUS != 0,
         }
     }

@@ -23,7 +23,11 @@ pub enum Loaded {
     /// The number of its family.
     Family,
     /// Ethernet's number of its family.
+    Ethertype,
+    /// The number of its protocol.
     Protocol,
+    /// The port that it goes to.
+    Port,
     /// The state of its connection: what is left of that of a new one.
     State(u32),
     /// Marks and flags, of which an ordinary packet has none.
@@ -42,6 +46,8 @@ pub fn known(offset: u32, bytes: u32) -> Loaded {
         16 => (End::Destination, Family::V4, 4),
         8 => (End::Source, Family::V6, 16),
         24 => (End::Destination, Family::V6, 16),
+        // The protocol of IPv4, and the next header of IPv6.
+        9 | 6 if bytes == 1 => return Loaded::Protocol,
         _ => return Loaded::Special,
     };
     // One byte there is the time to live of IPv4.
@@ -85,7 +91,15 @@ impl Loaded {
                 Some(range) => Asks::Address(*end, vec![range]),
                 None => Asks::Unknown,
             },
-            Loaded::Family | Loaded::Protocol => match of_number(value) {
+            Loaded::Protocol => match value {
+                [protocol] => Asks::Protocol(vec![*protocol]),
+                _ => Asks::Special,
+            },
+            Loaded::Port => match <[u8; 2]>::try_from(value).map(u16::from_be_bytes) {
+                Ok(port) => Asks::Port(vec![(port, port)]),
+                Err(_) => Asks::Special,
+            },
+            Loaded::Family | Loaded::Ethertype => match of_number(value) {
                 Some(family) => Asks::Family(family),
                 None => Asks::Special,
             },
@@ -108,6 +122,11 @@ impl Loaded {
             (Loaded::Address(end, ..), Some(set)) if set.holds_addresses() => {
                 Asks::Address(*end, ranges(set))
             }
+            (Loaded::Protocol, Some(set)) if set.key_type == n::TYPE_PROTOCOL => {
+                let numbers = set.elements.iter().filter_map(|element| element.key.first());
+                Asks::Protocol(numbers.copied().collect())
+            }
+            (Loaded::Port, Some(set)) if set.key_type == n::TYPE_PORT => Asks::Port(ports(set)),
             (Loaded::State(state), Some(set)) if set.key_type == n::TYPE_CT_STATE => {
                 let has = set.elements.iter().any(|element| number(&element.key) == Some(*state));
                 return decided(has != negated);
@@ -129,6 +148,25 @@ impl Loaded {
 /// No condition, or one that no ordinary packet meets.
 fn decided(holds: bool) -> Vec<Condition> {
     if holds { Vec::new() } else { vec![Asks::Special.holds()] }
+}
+
+/// The kernel lists an interval's end as the first port behind it.
+fn ports(set: &FoundSet) -> Vec<(u16, u16)> {
+    let port = |key: &[u8]| key.try_into().ok().map(u16::from_be_bytes);
+    let mut keys: Vec<(u16, bool)> = set
+        .elements
+        .iter()
+        .filter_map(|element| Some((port(&element.key)?, !element.ends_range)))
+        .collect();
+    keys.sort_unstable();
+    let single = set.flags & n::SET_INTERVAL == 0;
+    let starts = keys.iter().enumerate().filter(|(_, (_, starts))| *starts);
+    let range = |(at, (first, _)): (usize, &(u16, bool))| match keys.get(at + 1) {
+        _ if single => (*first, *first),
+        Some((behind, _)) => (*first, behind.saturating_sub(1)),
+        None => (*first, u16::MAX),
+    };
+    starts.map(range).collect()
 }
 
 fn ranges(set: &FoundSet) -> Vec<AddressRange> {
@@ -204,8 +242,37 @@ mod tests {
     }
 
     #[test]
+    fn protocols_and_ports_are_known() {
+        check(known(9, 1), &[17], &[Asks::Protocol(vec![17]).holds()]);
+        check(Loaded::Port, &[0x28, 0xa0], &[Asks::Port(vec![(10400, 10400)]).holds()]);
+    }
+
+    #[test]
+    fn ranges_of_ports_end_before_the_next_key() {
+        let element = |port: u16, ends_range| super::super::sets::Element {
+            key: port.to_be_bytes().to_vec(),
+            ends_range,
+            verdict: None,
+        };
+        let mut set = FoundSet {
+            key_type: n::TYPE_PORT,
+            flags: n::SET_INTERVAL,
+            elements: vec![
+                element(0, true),
+                element(22, false),
+                element(23, true),
+                element(80, false),
+            ],
+        };
+        assert_eq!(ports(&set), [(22, 22), (80, u16::MAX)]);
+        set.flags = 0;
+        set.elements = vec![element(53, false), element(10400, false)];
+        assert_eq!(ports(&set), [(53, 53), (10400, 10400)]);
+    }
+
+    #[test]
     fn other_fields_of_the_header_are_special() {
-        assert_eq!(known(9, 1), Loaded::Special);
+        assert_eq!(known(1, 1), Loaded::Special);
         assert_eq!(known(8, 1), Loaded::Special);
     }
 
@@ -238,6 +305,6 @@ mod tests {
     #[test]
     fn families_have_two_numbers() {
         check(Loaded::Family, &[10], &[Asks::Family(Family::V6).holds()]);
-        check(Loaded::Protocol, &[8, 0], &[Asks::Family(Family::V4).holds()]);
+        check(Loaded::Ethertype, &[8, 0], &[Asks::Family(Family::V4).holds()]);
     }
 }

@@ -29,11 +29,30 @@ pub fn condition(data: &AttributeList) -> Option<Condition> {
         "comment" => return None,
         "conntrack" => return conntrack(info),
         "state" => return state(u32::from(half(info, 0)?), false),
-        "tcp" | "udp" | "sctp" | "multiport" | "icmp" | "icmp6" | "mark" | "connmark"
-        | "addrtype" | "physdev" | "policy" | "dscp" | "mac" => Asks::Special,
+        "udp" => return udp(info),
+        "tcp" | "sctp" | "icmp" | "icmp6" | "mark" | "connmark" | "addrtype" | "physdev"
+        | "policy" | "dscp" | "mac" => Asks::Special,
         _ => Asks::Unknown,
     };
     Some(asks.holds())
+}
+
+/// Of `struct xt_udp` (linux/netfilter/xt_tcpudp.h): first and last source port, first and last
+/// destination port, and the flags that negate them.
+fn udp(info: &[u8]) -> Option<Condition> {
+    let port = |at| half(info, at);
+    let (Some(from), Some(until), Some(first), Some(last), Some(negated)) =
+        (port(0), port(2), port(4), port(6), info.get(8))
+    else {
+        return Some(Asks::Unknown.holds());
+    };
+    let any_source = (from, until) == (0, u16::MAX) && negated & 1 == 0;
+    match any_source {
+        true => {
+            Some(Condition { asks: Asks::Port(vec![(first, last)]), negated: negated & 2 != 0 })
+        }
+        false => Some(Asks::Special.holds()),
+    }
 }
 
 fn conntrack(info: &[u8]) -> Option<Condition> {

@@ -108,6 +108,8 @@ impl Hook {
     pub const OUTPUT: Hook = Hook(3);
     /// Packets that are neither from nor for this host.
     pub const FORWARD: Hook = Hook(2);
+    /// Before a packet reaches a socket of the host.
+    pub const INPUT: Hook = Hook(1);
     /// Packets about to leave.
     pub const POSTROUTING: Hook = Hook(4);
 }

@@ -1,7 +1,7 @@
 //! Pure. What becomes of a packet in a chain of others.
 //!
-//! The packet is the first of a connection, and there is nothing special about it: a rule for one
-//! protocol, one port or one mark is not about it. A rule that is not understood may be.
+//! The packet is the first of a connection, and there is nothing special about it but perhaps the
+//! UDP port that it goes to: a rule for another protocol, port or mark is not about it. A rule that is not understood may be.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,12 @@ pub struct Packet<'a> {
     pub source: IpAddr,
     /// Where it goes.
     pub destination: IpAddr,
+    /// The UDP port that it goes to; `None` if there is nothing special about it.
+    pub udp_port: Option<u16>,
 }
+
+/// The number of UDP (RFC 768).
+const UDP: u8 = 17;
 
 /// What becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +163,10 @@ impl Packet<'_> {
                 ranges.iter().any(|range| range.first() <= address && address <= range.last())
             }
             Asks::Family(family) => Family::of(self.source) == *family,
+            Asks::Protocol(numbers) => self.udp_port.is_some() && numbers.contains(&UDP),
+            Asks::Port(ranges) => self.udp_port.is_some_and(|port| {
+                ranges.iter().any(|(first, last)| (*first..=*last).contains(&port))
+            }),
             Asks::Special => false,
             Asks::Unknown => return None,
         })

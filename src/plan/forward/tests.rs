@@ -10,6 +10,7 @@ fn traffic() -> Traffic {
     Traffic {
         bridge: "humanz0".parse().unwrap(),
         uplink: Some("eth0".parse().unwrap()),
+        pods_come_by: vec!["eth0".parse().unwrap()],
         subnets: PerFamily {
             v4: Some("10.244.3.0/24".parse().unwrap()),
             v6: Some("fd00:10:0:3::/64".parse().unwrap()),
@@ -102,7 +103,7 @@ fn ipv6_and_older_tables_have_their_own() {
         "+ rule -i humanz0 -j ACCEPT in ip6tables chain FORWARD",
     ];
     check(chain(at, Policy::Drop, &[]), &lines);
-    let place = Place::Legacy(Family::V4);
+    let place = Place::Legacy(Family::V4, "FORWARD");
     let lines = [
         "+ rule -o humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
         "+ rule -i humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
@@ -187,9 +188,20 @@ fn pods_on_one_bridge_count_where_firewalls_see_them() {
 }
 
 #[test]
+fn pods_of_other_hosts_may_come_by_a_tunnel() {
+    let rules = [accept(Direction::In, "humanz0"), accept(Direction::In, "eth0")];
+    let chain = chain(PLAIN, Policy::Drop, &rules);
+    check(chain.clone(), &[]);
+    let traffic = Traffic { pods_come_by: vec!["humanz-vx4".parse().unwrap()], ..traffic() };
+    let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
+    let line = plan(&traffic, &found).obstacles[0].to_string();
+    assert!(line.contains("its policy drops what other hosts' pods send to pods"), "{line}");
+}
+
+#[test]
 fn older_tables_that_cannot_be_read_are_reported() {
     let error = ForwardError::NoProgram { name: "iptables-legacy" };
-    let unreadable = vec![(Place::Legacy(Family::V4), error)];
+    let unreadable = vec![(Place::Legacy(Family::V4, "FORWARD"), error)];
     let plan = plan(&traffic(), &FoundForward { chains: Vec::new(), unreadable });
     let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
         program iptables-legacy is not installed (package iptables)";

@@ -20,6 +20,12 @@ fn rule(line: &str) -> ForwardRule {
             "from" => Asks::Address(End::Source, vec![network(&argument())]),
             "to" => Asks::Address(End::Destination, vec![network(&argument())]),
             "v6" => Asks::Family(Family::V6),
+            "tcp" => Asks::Protocol(vec![6]),
+            "udp" => Asks::Protocol(vec![17]),
+            "port" => {
+                let port = argument().parse().unwrap();
+                Asks::Port(vec![(port, port)])
+            }
             "special" => Asks::Special,
             "unknown" => Asks::Unknown,
             word => {
@@ -46,7 +52,7 @@ fn network(text: &str) -> crate::net::AddressRange {
 /// A packet of a pod to the outside, in a chain with these rules and a chain `c` with those.
 fn check(policy: Policy, lines: &[&str], called: &[&str], wanted: Fate) {
     let chain = ForwardChain {
-        place: Place::Legacy(Family::V4),
+        place: Place::Legacy(Family::V4, "FORWARD"),
         policy,
         rules: rules(lines),
         called: [("c".to_owned(), rules(called))].into(),
@@ -56,6 +62,7 @@ fn check(policy: Policy, lines: &[&str], called: &[&str], wanted: Fate) {
         output: "eth0",
         source: "10.244.3.2".parse().unwrap(),
         destination: "203.0.113.1".parse().unwrap(),
+        udp_port: None,
     };
     assert_eq!(fate(&chain, "f", &packet), wanted, "{lines:?}");
 }
@@ -83,6 +90,28 @@ fn what_is_for_special_packets_is_not_about_it() {
     check(Policy::Drop, &["special accept"], &[], Fate::StoppedByPolicy);
     check(Policy::Accept, &["iif humanz0 special drop"], &[], Fate::Passes);
     check(Policy::Accept, &["not special drop"], &[], stopped("f", false));
+}
+
+#[test]
+fn a_port_matters_to_a_packet_that_goes_to_one() {
+    let rules = ["tcp drop", "udp port 53 drop", "udp port 10400 accept"];
+    let chain = ForwardChain {
+        place: Place::Legacy(Family::V4, "INPUT"),
+        policy: Policy::Drop,
+        rules: self::rules(&rules),
+        called: Default::default(),
+    };
+    let to = |udp_port| Packet {
+        input: "eth0",
+        output: "",
+        source: "192.0.2.7".parse().unwrap(),
+        destination: "192.0.2.1".parse().unwrap(),
+        udp_port,
+    };
+    assert_eq!(fate(&chain, "INPUT", &to(Some(10400))), Fate::Passes);
+    assert_eq!(fate(&chain, "INPUT", &to(Some(8472))), Fate::StoppedByPolicy);
+    assert_eq!(fate(&chain, "INPUT", &to(Some(53))), stopped("INPUT", false));
+    assert_eq!(fate(&chain, "INPUT", &to(None)), Fate::StoppedByPolicy);
 }
 
 #[test]
