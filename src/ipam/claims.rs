@@ -142,7 +142,9 @@ impl PortClaims {
 }
 
 impl LockedClaims<'_> {
-    /// Claims every port of `entry`, or none. A holder of which `is_gone` is true loses its port.
+    /// Claims every port of `entry`, or none; but those that another interface of the same container
+    /// has stay there (runtimes ask for a container's ports in each of its networks). A holder of
+    /// which `is_gone` is true loses its port.
     ///
     /// # Errors
     /// [`StoreError::PortTaken`], [`StoreError::Io`].
@@ -151,8 +153,10 @@ impl LockedClaims<'_> {
         let layout = self.claims.layout(&ports.network);
         let file = layout.owner(&entry.container_id, &entry.ifname);
         for forward in entry.forwards() {
-            let claimed = self.make_way(&forward.from, entry, &is_gone);
-            if let Err(error) = claimed.and_then(|()| self.link(&file, &forward.from)) {
+            let claimed = self
+                .make_way(&forward.from, entry, &is_gone)
+                .and_then(|free| if free { self.link(&file, &forward.from) } else { Ok(()) });
+            if let Err(error) = claimed {
                 self.release(entry)?;
                 return Err(error);
             }
@@ -210,13 +214,15 @@ impl LockedClaims<'_> {
         Ok(swept)
     }
 
-    /// Removes the claims in the way of one on `port` whose holders are gone.
+    /// Removes the claims in the way of one on `port` whose holders are gone; `false` if another
+    /// interface of the same container is in the way.
     fn make_way(
         &self,
         port: &HostPort,
         entry: &Entry,
         is_gone: impl Fn(&Entry) -> bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
+        let mut free = true;
         let folder = self.claims.port_folder(port);
         for name in names(&folder)? {
             let Ok(address) = name.parse() else { continue };
@@ -226,6 +232,10 @@ impl LockedClaims<'_> {
             }
             match self.reading.living(&other)? {
                 Some(holder) if holder.entry.is_same(entry) => continue,
+                Some(holder) if holder.entry.container_id == entry.container_id => {
+                    free = false;
+                    continue;
+                }
                 Some(holder) if !is_gone(&holder.entry) => {
                     let owner = holder.entry.owner_text();
                     return Err(StoreError::PortTaken { port: other, owner });
@@ -237,7 +247,7 @@ impl LockedClaims<'_> {
             }
             self.remove(&other)?;
         }
-        Ok(())
+        Ok(free)
     }
 
     fn link(&self, file: &Path, port: &HostPort) -> Result<(), StoreError> {
@@ -263,6 +273,23 @@ impl LockedClaims<'_> {
 }
 
 impl Reading<'_> {
+    /// The forwards of `entry` but those whose ports another interface of its container has.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn expected(&self, entry: &Entry) -> Result<Vec<PortForward>, StoreError> {
+        let mut expected = Vec::new();
+        for forward in entry.forwards() {
+            let elsewhere = self.living(&forward.from)?.is_some_and(|holder| {
+                holder.entry.container_id == entry.container_id && !holder.entry.is_same(entry)
+            });
+            if !elsewhere {
+                expected.push(forward);
+            }
+        }
+        Ok(expected)
+    }
+
     /// Every claim whose holder's reservation exists, in no order.
     ///
     /// # Errors

@@ -9,7 +9,6 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
-use crate::net::port::forwards;
 use crate::plan::pod::{
     Asked, Assigned, Attachment, Difference, Found, Identity, differences, kernel_route, recalled,
 };
@@ -34,8 +33,7 @@ pub fn check(check: &Check) -> Result<(), CniError> {
 pub fn closed_ports(check: &Check) -> Result<Vec<Difference>, CniError> {
     let addresses = check.prev_result.container_addresses(check.attachment.ifname.as_str());
     let addresses: Vec<IpAddr> = addresses.map(|ip| ip.address.ip()).collect();
-    let forwards = forwards(&check.conf.runtime.port_mappings, &addresses);
-    Ok(hostports::faults(&forwards)?.into_iter().map(Difference::HostPort).collect())
+    Ok(hostports::faults(check, &addresses)?.into_iter().map(Difference::HostPort).collect())
 }
 
 /// All is well if nothing differs.

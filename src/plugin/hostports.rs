@@ -4,24 +4,26 @@
 //! table only says where it leads. So a flushed table gives no port away, and whoever comes next
 //! writes it anew.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::failure;
+use super::{claim, del, failure};
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
+use crate::cni::request::Check;
 use crate::ipam::{Entry, LockedClaims, PortClaims, Store};
 use crate::linux::netlink::NetlinkError;
 use crate::linux::nft::{FoundPort, Nft, PortChange, PortElement};
 use crate::linux::rtnl::Rtnl;
 use crate::linux::{conntrack, sysctl};
-use crate::net::{Family, HostPort, IfName, PortForward, Protocol};
+use crate::net::{Family, HostPort, IfName, Protocol, port};
 use crate::plan::Describe;
 use crate::plan::hostports::{self, Change, Claim, TABLE, changes, is_intact, ruleset};
 
 /// How long a call waits for the ports: as for the store.
-const LOCK_WAIT: Duration = super::claim::LOCK_WAIT;
+const LOCK_WAIT: Duration = claim::LOCK_WAIT;
 
 /// How often the table is made anew if somebody removes it while ports are added.
 const TRIES: usize = 3;
@@ -114,20 +116,30 @@ pub fn restore(store: &Store) -> Result<(), CniError> {
     table.restore(&locked)
 }
 
-/// What keeps the host's ports from leading where `forwards` say.
+/// What keeps the ports that the pod asked for from leading to its `addresses`. (Those that another
+/// interface of the container has lead there.)
 ///
 /// # Errors
-/// Code 999: the kernel could not be asked.
-pub fn faults(forwards: &[PortForward]) -> Result<Vec<String>, CniError> {
+/// Codes 11 and 5: the store; code 999: the kernel could not be asked.
+pub fn faults(check: &Check, addresses: &[IpAddr]) -> Result<Vec<String>, CniError> {
+    let mut forwards = port::forwards(&check.conf.runtime.port_mappings, addresses);
     if forwards.is_empty() {
         return Ok(Vec::new());
     }
+    let store = claim::store(&check.conf)?;
+    let (container_id, ifname) = (&check.attachment.container_id, &check.attachment.ifname);
+    let entry = del::locked(&store)?.map(|it| it.entry(container_id.as_str(), ifname.as_str()));
+    let entry = entry.transpose().map_err(|error| failure::of_store(&error))?.flatten();
+    if let Some(entry) = entry.filter(|entry| entry.ports.is_some()) {
+        let expected = store.ports().read().expected(&entry);
+        forwards = expected.map_err(|error| failure::of_store(&error))?;
+    }
     let nft = Nft::open().map_err(failed)?;
     let mut found = Vec::new();
-    for forward in forwards {
+    for forward in &forwards {
         found.extend(nft.port(TABLE, &forward.from).map_err(failed)?);
     }
-    let mut faults = hostports::faults(forwards, &found);
+    let mut faults = hostports::faults(&forwards, &found);
     if !is_intact(nft.fingerprints(TABLE).map_err(failed)?.as_ref()) {
         faults.push(format!("nftables table inet {TABLE} was changed or removed"));
     }

@@ -208,6 +208,27 @@ fn a_pod_that_died_without_a_word_blocks_no_port() {
 }
 
 #[test]
+fn a_containers_second_network_leaves_its_ports_to_the_first() {
+    let host = PluginHost::new();
+    let wish = json!([mapping("tcp", 80, "")]);
+    let first = add(&host, "c1", &wish);
+    let sets = json!([[{ "subnet": "10.9.9.0/24" }], [{ "subnet": "fd09::/64" }]]);
+    let other = |verb: &str| {
+        let call = call(verb, "c1", &wish).with("CNI_IFNAME", "eth1").key("name", json!("other"));
+        call.key("bridge", json!("hz1")).key("ranges", sets.clone())
+    };
+    let before = elements(&host);
+    let second = other("ADD").run(&host).ok();
+    assert_eq!(elements(&host), before);
+    call("CHECK", "c1", &wish).key("prevResult", first).run(&host).ok();
+    other("CHECK").key("prevResult", second).run(&host).ok();
+    other("DEL").run(&host).ok();
+    assert_eq!(elements(&host), before);
+    call("DEL", "c1", &wish).run(&host).ok();
+    assert_closed(&host, "after DEL");
+}
+
+#[test]
 fn what_the_kernel_has_left_of_a_lost_store_is_in_nobodys_way() {
     let host = PluginHost::new();
     let wish = json!([mapping("tcp", 80, "")]);
