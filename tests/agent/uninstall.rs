@@ -1,5 +1,9 @@
 //! A host from which humanz is taken off again.
 
+use serde_json::json;
+
+use crate::support::cni::{Attachment, Network};
+use crate::support::pod::make_netns;
 use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, facts, soon};
 use crate::{STANDALONE, alone, serve};
 
@@ -129,6 +133,33 @@ fn a_sysctl_that_somebody_else_set_since_stays() {
     uninstall(host, "--purge").ok();
     let now = host.shell("sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding").ok();
     assert_eq!(now, "1\n2\n");
+}
+
+#[test]
+fn tunnel_and_host_ports_go_with_the_rest() {
+    let cluster = Cluster::new(2);
+    let host = &cluster.hosts[0];
+    host.shell(FOREIGN).ok();
+    let before = everything(host);
+    let variables = [("IPV6_SUBNET", "fd10::/48"), ("BACKEND", "vxlan")];
+    let agents = cluster.start_agents(&variables);
+    make_netns(host, "a");
+    let mut attachment = Attachment::new("a");
+    let port = json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"});
+    attachment.runtime = json!({"portMappings": [port]});
+    let pod = Pod::connect(host, &Network::of(host), attachment).unwrap();
+    soon("h1 has a route through its tunnel", || {
+        host.run("ip route show proto 104").ok().contains("humanz-vx4")
+    });
+    agents[0].stop();
+    let forced = Agent::run(host, "uninstall --purge --force", &variables);
+    assert!(forced.succeeded(), "{forced}");
+    for gone in ["veth hz", "vxlan humanz-vx4", "nftables table inet humanz-hostports"] {
+        assert!(forced.stderr.contains(&format!("removed {gone}")), "{gone} in {forced}");
+    }
+    host.run("ip netns del a").ok();
+    assert_eq!(everything(host), before);
+    drop(pod);
 }
 
 #[test]
