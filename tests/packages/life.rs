@@ -68,6 +68,7 @@ fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
     let busy = AtomicBool::new(true);
     let added = std::thread::scope(|scope| {
         let churn = scope.spawn(|| churn(&machine, &busy));
+        let over = Over(&busy);
         for (wanted, package) in [("0.2.0", package_in(&dist, "deb")), ("0.1.0", package("deb"))] {
             let before = machine.shows("MainPID");
             install(&machine, &package);
@@ -75,7 +76,7 @@ fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
             assert_eq!(version(&machine), wanted);
             assert!(plugin_is_current(&machine), "{wanted}");
         }
-        busy.store(false, Ordering::Relaxed);
+        drop(over);
         churn.join().unwrap()
     });
     println!("{added} pods came and went meanwhile");
@@ -83,6 +84,15 @@ fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
     a.check().unwrap();
     a.delete();
     b.delete();
+}
+
+/// Ends what is busy, also when a test stops at a surprise.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Connects and disconnects one pod after another for as long as `busy`; gives how many.

@@ -20,7 +20,10 @@ pub fn serving(name: &str) -> Machine {
 
 /// Installs a Debian package, whichever version it replaces.
 pub fn install(machine: &Machine, package: &Path) {
-    machine.ok(&format!("dpkg --install --force-downgrade {} 2>&1", machine.shown(package)));
+    machine.ok(&format!(
+        "dpkg --install --force-downgrade --force-confold {} 2>&1",
+        machine.shown(package)
+    ));
 }
 
 /// As the operator does it, behind what is there.
