@@ -95,13 +95,15 @@ fn ways(pass: &Pass<'_>, facts: &Facts) -> Ways {
 /// not know any more goes after them.
 fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
     let Some(peers) = pass.peers else { return BTreeSet::new() };
-    let tunnels = keep::tunnel::keep(pass, facts, ways, report);
+    let unreachable = ways.unreachable.iter().map(ToString::to_string);
+    let faults = peers.faults.iter().map(ToString::to_string);
+    let told =
+        unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
+    let Some(tunnels) = keep::tunnel::keep(pass, facts, ways, report) else { return told };
     tunnels.prepare(pass, ways, report);
     let mut wanted = tunnels.routes(pass, ways);
     wanted.extend(&ways.direct);
     keep::routes::keep(pass, &wanted, &tunnels, report);
     tunnels.tidy(pass, ways, report);
-    let unreachable = ways.unreachable.iter().map(ToString::to_string);
-    let faults = peers.faults.iter().map(ToString::to_string);
-    unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect()
+    told
 }

@@ -54,9 +54,10 @@ fn measure(case: &Case, ground: &mut Ground, table: &mut Table) {
     // All of them on this segment.
     host.run("ip address add 10.99.255.254/16 dev eth0").ok();
     join(&cluster.etcd, 1..case.peers + 1);
-    let agent = starts(case, host, table);
+    let (agent, direct) = starts(case, host, table);
     memory(case, host, table);
     agent.stop();
+    tunnels(case, host, direct, table);
     idle_passes(case, host, table);
     let agent = Agent::start(host, &VARIABLES);
     agent.wait_ready();
@@ -64,8 +65,9 @@ fn measure(case: &Case, ground: &mut Ground, table: &mut Table) {
     deletions(case, host, table);
 }
 
-/// From the start of the agent to its READY=1, beside the bare loop; the last agent goes on.
-fn starts(case: &Case, host: &Node, table: &mut Table) -> Agent {
+/// From the start of the agent to its READY=1, beside the bare loop; the last agent goes on. Also
+/// the time, in milliseconds.
+fn starts(case: &Case, host: &Node, table: &mut Table) -> (Agent, f64) {
     let (mut floors, mut owns, mut cpu) = (Vec::new(), Vec::new(), Duration::ZERO);
     let mut running = None;
     for _ in 0..STARTS {
@@ -94,7 +96,34 @@ fn starts(case: &Case, host: &Node, table: &mut Table) -> Agent {
         met: case.limits.times_floor.map(|times| own / floor <= times),
         ..Row::default()
     });
-    running.expect("it was started")
+    (running.expect("it was started"), own)
+}
+
+/// The same hosts, all of them behind a tunnel: for each a route, a neighbour and a destination. The
+/// host is left as if it had none.
+fn tunnels(case: &Case, host: &Node, direct: f64, table: &mut Table) {
+    let variables = [&VARIABLES[..], &[("BACKEND", "vxlan")]].concat();
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        host.shell("rm -rf /var/lib/humanz; ip route flush proto 104").ok();
+        let agent = Agent::start(host, &variables);
+        times.push(milliseconds(&agent.wait_ready()));
+        let entries = host.shell("bridge fdb show dev humanz-vx4; ip neigh show dev humanz-vx4 nud permanent; ip -4 route show dev humanz-vx4 proto 104").ok();
+        assert_eq!(entries.lines().count(), 3 * case.peers as usize, "{}", agent.log());
+        agent.stop();
+        host.run("ip link del humanz-vx4").ok();
+    }
+    let own = middle(times);
+    let limit = (case.peers >= 10_000).then_some(2.0);
+    table.push(Row {
+        what: "  the same behind VXLAN".into(),
+        floor: format!("{direct:.0} ms direct"),
+        humanz: format!("{own:.0} ms"),
+        target: limit.map(|times| format!("≤ {times} × direct")).unwrap_or_default(),
+        reached: format!("{:.2} ×", own / direct),
+        met: limit.map(|times| own / direct <= times),
+        ..Row::default()
+    });
 }
 
 /// The same routes by a loop that does nothing else, in milliseconds.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use etcd_client::{Client, Txn, TxnOp};
-use humanz::lease::records::{Key, NodeRecord, Roots};
+use humanz::lease::records::{Backend, Key, NodeRecord, Roots, Tunnel, Vxlan};
 use ipnetwork::{IpNetwork, Ipv4Network};
 
 use crate::support::store::Store;
@@ -55,6 +55,8 @@ fn record(number: u32) -> [TxnOp; 3] {
     node.subnets.v4 = Some(subnet(number));
     node.addresses.v4 = Some(address(number));
     node.mtu = 1500;
+    node.backend = Backend::Auto;
+    node.tunnel = Tunnel::of(&node.subnets, Vxlan { vni: 104, port: 10400 });
     let parsed = || name.parse().expect("a host name");
     let roots = Roots {
         hosts: "/humanz/hosts".to_owned(),

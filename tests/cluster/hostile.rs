@@ -106,3 +106,48 @@ fn is_told(agent: &Agent, names: &[&str]) {
         agent.wait_log(&[name]);
     }
 }
+
+/// Ends of tunnels that cannot be: each costs its host the tunnel, and nobody else anything.
+#[test]
+fn hostile_tunnels_are_reported_and_harm_nobody() {
+    let cluster = Cluster::routed(1, 1);
+    let agents = cluster.start_agents(&[]);
+    let host = &cluster.hosts[0];
+    let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+    let mac_of = |name: &str| {
+        let subnet = cluster.etcd.get(&format!("/humanz/hosts/{name}")).unwrap();
+        let third: u8 = subnet.split('.').nth(2).unwrap().parse().unwrap();
+        format!("0a:58:0a:f4:{third:02x}:00")
+    };
+    let own = |number: u8| format!("0a:58:0a:f4:{number:02x}:00");
+    for (number, name, mac, vni, port) in [
+        (101, "my-mac", mac_of("h1"), 104, 10400),
+        (102, "its-mac", mac_of("h2"), 104, 10400),
+        (103, "large-vni", own(103), 1 << 24, 10400),
+        (104, "other-vni", own(104), 7, 10400),
+        (105, "no-port", own(105), 104, 0),
+        (106, "multicast", "01:00:5e:00:00:01".to_owned(), 104, 10400),
+        (107, "zero", "00:00:00:00:00:00".to_owned(), 104, 10400),
+        (108, "honest", own(108), 104, 53),
+    ] {
+        let record = format!(
+            r#"{{"schema":1,"machineId":"{name}","bootId":"b","version":"0.1.0",
+            "subnets":["10.244.{number}.0/24"],"addresses":["203.0.113.{number}"],"backend":"vxlan",
+            "tunnel":{{"mac":"{mac}","vni":{vni},"port":{port}}},"mtu":1}}"#
+        );
+        cluster.etcd.put(&format!("/humanz/v1/nodes/{name}"), record);
+        cluster.etcd.put(&format!("/humanz/hosts/{name}"), format!("10.244.{number}.0/24"));
+    }
+    eventually("the honest host is served, the others are not", Duration::from_secs(20), || {
+        let mut routes: Vec<_> = facts::devices(host).into_iter().collect();
+        routes.retain(|(subnet, _)| subnet.starts_with("10.244.1") && subnet.len() > 13);
+        let wanted = [("10.244.108.0/24".to_owned(), "humanz-vx4".to_owned())];
+        if routes == wanted { Ok(()) } else { Err(format!("{routes:?}")) }
+    });
+    let names = ["my-mac", "its-mac", "large-vni", "other-vni", "no-port", "multicast", "zero"];
+    is_told(&agents[0], &names);
+    let sent = host.run("bridge fdb show dev humanz-vx4").ok();
+    assert!(sent.contains("dst 203.0.113.108 port 53") && sent.lines().count() == 2, "{sent}");
+    pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[1].v4())).ok();
+    pods[1].run(&format!("ping -n -c 1 -W 3 {}", pods[0].v4())).ok();
+}

@@ -1,27 +1,26 @@
 //! Keeps the tunnels: their devices before the routes, what the devices know around them.
 
-use anyhow::Context;
-use ipnetwork::IpNetwork;
+mod device;
+
 use nix::errno::Errno;
 
 use crate::agent::host::Facts;
-use crate::agent::keep::{Pass, sysctls};
+use crate::agent::keep::Pass;
 use crate::agent::reach::Ways;
 use crate::agent::report::Report;
-use crate::agent::settings::Backend;
+use crate::agent::settings::{Backend, Source};
 use crate::agent::wake::Look;
 use crate::lease::records::Tunnel;
-use crate::linux::link::{self, Link, Which};
+use crate::linux::link::Link;
 use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::rtnl::Rtnl;
-use crate::linux::vxlan::{self, NewVxlan};
-use crate::linux::{address, fdb, neighbour};
+use crate::linux::{fdb, neighbour};
 use crate::net::subnet::{gateway, host};
-use crate::net::{Family, IfName, PerFamily};
+use crate::net::{Family, PerFamily};
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::{
-    ALIAS, Device, DeviceChange, Entries, EntryChange, Found, Remote, changes, device_name,
-    inner_mtu, missing, next_hop, removals, surplus,
+    Device, Entries, EntryChange, Found, Remote, device_name, inner_mtu, missing, next_hop,
+    removals, surplus,
 };
 
 /// The devices as they are after [`keep`], by the family of their outer packets.
@@ -43,7 +42,8 @@ struct Kept {
 
 /// The end of this host's tunnels, if it is to have some.
 pub fn own_end(pass: &Pass<'_>) -> Option<Tunnel> {
-    let wanted = pass.settings.backend != Backend::Direct && pass.peers.is_some();
+    let has_others = matches!(pass.settings.source, Source::Etcd { .. }) && pass.peers.is_some();
+    let wanted = pass.settings.backend != Backend::Direct && has_others;
     wanted.then(|| Tunnel::of(pass.subnets, pass.settings.vxlan)).flatten()
 }
 
@@ -58,20 +58,20 @@ pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> u32 {
 }
 
 /// Makes or repairs the devices, and removes those that are not to be. One that has been needed stays:
-/// a host that has just come nearer may still be sending.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> Tunnels {
+/// a host that has just come nearer may still be sending. `None` if they could not be looked at.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> Option<Tunnels> {
     let rtnl = &pass.world.rtnl;
     let found = match found(rtnl, pass.look == Look::ALL) {
         Ok(found) => found,
         Err(error) => {
             report.failed(format!("look at the tunnels: {error}"));
-            return Tunnels::default();
+            return None;
         }
     };
     let mut tunnels = Tunnels::default();
     let Some(end) = own_end(pass) else {
-        apply_all(rtnl, &removals(&found), report);
-        return tunnels;
+        device::apply_all(rtnl, &removals(&found), report);
+        return Some(tunnels);
     };
     for (underlay, local) in facts.own.addresses.entries() {
         let name = device_name(underlay);
@@ -85,10 +85,10 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
         let addresses = pass.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
         let device = Device { name, mac, vni, port, local: *local, mtu_bytes, addresses };
         let usable = facts.underlay.get(underlay).is_some();
-        let index = keep_device(pass, &device, found.clone(), report);
+        let index = device::keep(pass, &device, found.clone(), report);
         tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
     }
-    tunnels
+    Some(tunnels)
 }
 
 impl Tunnels {
@@ -155,7 +155,7 @@ impl Tunnels {
 /// Removes the devices of tunnels that bear our mark.
 pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
     match found(rtnl, true) {
-        Ok(found) => apply_all(rtnl, &removals(&found), report),
+        Ok(found) => device::apply_all(rtnl, &removals(&found), report),
         Err(error) => report.failed(format!("look at the tunnels: {error}")),
     }
 }
@@ -183,124 +183,6 @@ fn found(rtnl: &Rtnl, all: bool) -> Result<Vec<Link>, NetlinkError> {
         found.extend(others.into_iter().filter(|link| !named.contains(&link.index)));
     }
     Ok(found)
-}
-
-/// Index of the device once it is as it should be, or at least can be used.
-fn keep_device(
-    pass: &Pass<'_>,
-    device: &Device,
-    mut found: Vec<Link>,
-    report: &mut Report,
-) -> Option<u32> {
-    let rtnl = &pass.world.rtnl;
-    if !found.iter().any(|link| link.name == device.name) {
-        found.extend(rtnl.vxlans().unwrap_or_default());
-    }
-    let addresses = addresses(rtnl, device, &found).unwrap_or_default();
-    match changes(device, &found, &addresses) {
-        Ok(changes) => apply_all(rtnl, &changes, report),
-        Err(foreign) => {
-            report.failed(foreign);
-            return None;
-        }
-    }
-    match rtnl.link(&device.name) {
-        Ok(Some(link)) if link.up && link.vxlan.is_some() => {
-            sysctls::keep_tunnel(pass, &device.name, report);
-            Some(link.index)
-        }
-        Ok(_) => report.is_dry().then_some(0),
-        Err(error) => {
-            report.failed(format!("look at tunnel {}: {error}", device.name));
-            None
-        }
-    }
-}
-
-/// The addresses that others could see on the device.
-fn addresses(rtnl: &Rtnl, device: &Device, found: &[Link]) -> Option<Vec<IpNetwork>> {
-    let link = found.iter().find(|link| link.name == device.name)?;
-    let addresses = rtnl.addresses(Some(link.index)).ok()?;
-    let is_link_local = |address: &IpNetwork| matches!(address, IpNetwork::V6(v6) if v6.ip().is_unicast_link_local());
-    let addresses = addresses.into_iter().map(|found| found.address);
-    Some(addresses.filter(|address| !is_link_local(address)).collect())
-}
-
-/// One after the other; those after a failed one are not tried.
-fn apply_all(rtnl: &Rtnl, changes: &[DeviceChange], report: &mut Report) {
-    let before = report.failures().len();
-    for change in changes {
-        report.apply(change, || apply(rtnl, change));
-        if report.failures().len() > before {
-            return;
-        }
-    }
-}
-
-fn apply(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<()> {
-    let set = |name, change| vec![link::change(Which::Name(name), &change)];
-    let nothing = link::Change::default();
-    let (messages, device) = match change {
-        DeviceChange::Delete(index, _) => {
-            (vec![link::delete(Which::Index(*index)).tolerating(Errno::ENODEV)], None)
-        }
-        DeviceChange::Create(device) => {
-            let Device { name, mac, vni, port, local, mtu_bytes, .. } = device;
-            let (mac, vni, port, local, mtu) = (*mac, *vni, *port, *local, *mtu_bytes);
-            (vxlan::add(&NewVxlan { name, mac, vni, port, local, mtu, alias: ALIAS }), Some(device))
-        }
-        DeviceChange::Mark(name) => {
-            (set(name, link::Change { alias: Some(ALIAS.to_owned()), ..nothing }), None)
-        }
-        DeviceChange::Set(name, local) => (vec![vxlan::change(name, *local)], None),
-        DeviceChange::SetMac(name, mac) => {
-            (set(name, link::Change { mac: Some(*mac), ..nothing }), None)
-        }
-        DeviceChange::SetMtu(name, mtu) => {
-            (set(name, link::Change { mtu: Some(*mtu), ..nothing }), None)
-        }
-        DeviceChange::SetUp(device) => (vec![vxlan::set_up(&device.name)], Some(device)),
-        DeviceChange::RemoveAddress(name, found) => {
-            let delete = address::delete(index(rtnl, name)?, *found);
-            (vec![delete.tolerating(Errno::EADDRNOTAVAIL)], None)
-        }
-        DeviceChange::AddAddress(name, wanted) => {
-            if wanted.is_ipv6() {
-                sysctls::allow_ipv6(name)?;
-            }
-            let add = address::add(index(rtnl, name)?, *wanted);
-            (vec![add.tolerating(Errno::EEXIST)], None)
-        }
-    };
-    let outcome = rtnl.apply(&messages);
-    let advice = outcome.as_ref().err().zip(device).and_then(|(error, device)| hint(error, device));
-    match advice {
-        Some(advice) => outcome.context(advice),
-        None => Ok(outcome?),
-    }
-}
-
-fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {
-    let link = rtnl.link(name)?;
-    link.map(|link| link.index).with_context(|| format!("tunnel {name} has just been deleted"))
-}
-
-/// What to do about a device that cannot be made.
-fn hint(error: &NetlinkError, device: &Device) -> Option<String> {
-    let Device { vni, port, .. } = device;
-    match error.errno()? {
-        Errno::EADDRINUSE => Some(format!(
-            "another program, or another kind of VXLAN device, has UDP port {port}: set VXLAN_PORT (every host may have its own)"
-        )),
-        Errno::EEXIST => Some(format!(
-            "another VXLAN device has VNI {vni} on UDP port {port}: remove it, or set VXLAN_PORT (every host may have its own)"
-        )),
-        Errno::EOPNOTSUPP => Some(
-            "this kernel makes no VXLAN devices: modprobe vxlan, or set BACKEND=direct".to_owned(),
-        ),
-        Errno::EAFNOSUPPORT => Some(format!("this kernel has no {}", Family::of(device.local))),
-        _ => None,
-    }
 }
 
 fn entries(rtnl: &Rtnl, device: u32) -> Result<Found, NetlinkError> {
