@@ -288,6 +288,36 @@ fn after_any_failed_call_the_interface_is_as_it_was() {
     assert_eq!(state(), after, "once more");
 }
 
+#[test]
+fn a_call_that_is_killed_anywhere_leaves_nothing_after_del() {
+    let host = plugged();
+    let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+    let runtime = json!({ "portMappings": ports, "bandwidth": { "ingressRate": 8_000_000 } });
+    let keys = json!({ "runtimeConfig": runtime, "sysctl": { "net.core.somaxconn": "77" } });
+    behind("ADD", keys.clone()).run(&host).ok();
+    behind("DEL", keys.clone()).run(&host).ok();
+    let clean = host.leftovers();
+    let calls = "openat,linkat,rename,unlink,sendto,write,setns";
+    let mut kills = 0;
+    for when in 1.. {
+        let strace = format!(
+            "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:signal=KILL:when={when}"
+        );
+        let killed = !behind("ADD", keys.clone()).under(&strace).run(&host).ended.succeeded();
+        behind("DEL", keys.clone()).run(&host).ok();
+        assert_eq!(host.leftovers(), clean, "ADD killed at call {when}");
+        if !killed {
+            break;
+        }
+        kills += 1;
+        // The next one finds whatever the killed one left of limits and settings.
+        behind("ADD", keys.clone()).run(&host).ok();
+        behind("DEL", keys.clone()).run(&host).ok();
+    }
+    println!("ADD behind another plugin killed {kills} times");
+    assert!(kills > 12, "{kills}");
+}
+
 /// The pod as [`plugged`] made it.
 fn reset(host: &PluginHost) {
     for end in ["", "ip netns exec c1"] {
