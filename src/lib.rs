@@ -11,7 +11,7 @@
 //! | [`plugin`] | the CNI verbs; the only writer of stdout |
 //! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
 //! | [`ipam`] | which pod owns which address and which port of the host: pool (pure), file store |
-//! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, pod |
+//! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, bandwidth, pod |
 //! | [`linux`] | observe and apply: netlink, nftables, namespaces, sysctls, files |
 //! | [`cni`] | the CNI protocol as values, pure |
 //! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port |

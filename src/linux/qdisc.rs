@@ -59,7 +59,7 @@ pub fn replace(device: u32, bucket: &TokenBucket) -> Message {
         Attributes::new().put(PARMS, qopt).put_some(RATE64, large).u32(BURST, bucket.burst_bytes);
     let attributes = Attributes::new().text(Tca::Kind, "tbf").nest(Tca::Options, options);
     let flags = NlmF::CREATE | NlmF::REPLACE;
-    let what = format!("limit link {device} to {} bytes a second", bucket.rate_bytes);
+    let what = format!("limit link {device} to {} bytes a second (sch_tbf)", bucket.rate_bytes);
     Message::new(what, Rtm::Newqdisc, flags, &header(device, HANDLE, ROOT), attributes)
 }
 
