@@ -1,8 +1,10 @@
 //! The pool of a network grows while hosts use it.
 
+use std::collections::BTreeSet;
+
 use humanz::lease::LeaseError;
 use humanz::lease::registry::{Setup, Update};
-use humanz::net::PerFamily;
+use humanz::net::{PerFamily, subnet};
 
 use crate::host::{COUNTER, HUMANZ, Host, SOON, pool, settings, start, v4_pools};
 use crate::support::etcd::{EtcdServer, isolated};
@@ -83,6 +85,34 @@ fn hosts_that_are_told_different_widths_at_once_end_with_the_widest() {
                     .is_some_and(|c| c.value.pools().v4 == Some(pool("10.240.0.0/12", 12)))
             });
             assert_eq!(host.leases(), [subnet.clone()].into());
+        }
+    });
+}
+
+/// The wide pool begins lower, so the same number is another subnet for who was told the narrow one.
+#[test]
+fn hosts_that_join_while_the_pool_grows_never_get_the_same() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let launch = |number: u8| {
+            let mut start = start(&etcd, &format!("h{number}"));
+            let told = [("10.244.0.0/20", 4), ("10.244.8.0/21", 3)];
+            let (network, margin) = told[usize::from(number % 2)];
+            start.network.pools.v4 = Some(pool(network, margin));
+            Host::launch(start)
+        };
+        let hosts: Vec<Host> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (1..=14).map(|n| scope.spawn(move || launch(n))).collect();
+            starts.into_iter().map(|start| start.join().unwrap()).collect()
+        });
+        let subnets: BTreeSet<String> = hosts.iter().map(Host::subnet).collect();
+        assert_eq!(subnets.len(), hosts.len(), "{subnets:?}");
+        let narrow = pool("10.244.8.0/21", 3).network();
+        let is_new = |text: &String| !subnet::contains(narrow, subnet::parse(text).unwrap());
+        assert!(subnets.iter().any(is_new), "{subnets:?}");
+        assert!(config(&etcd).contains("10.244.0.0/20"));
+        for host in &hosts {
+            host.until("all hosts", |snapshot| snapshot.hosts.len() == hosts.len());
         }
     });
 }
