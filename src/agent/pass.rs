@@ -101,8 +101,8 @@ fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> B
         unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
     let Some(tunnels) = keep::tunnel::keep(pass, facts, ways, report) else { return told };
     tunnels.prepare(pass, ways, report);
-    let mut wanted = tunnels.routes(pass, ways);
-    wanted.extend(&ways.direct);
+    let mut wanted = ways.direct.clone();
+    wanted.extend(tunnels.routes(pass, ways));
     keep::routes::keep(pass, &wanted, &tunnels, report);
     tunnels.tidy(pass, ways, report);
     told

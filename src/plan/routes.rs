@@ -1,6 +1,6 @@
 //! Pure. Which routes to other hosts must change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -61,14 +61,14 @@ pub enum Change {
 /// `found` holds only routes that bear our mark; two for one destination differ in their metric,
 /// and then all but one go.
 pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<Change> {
-    let mut present: BTreeMap<IpNetwork, FoundRoute> = BTreeMap::new();
+    let mut present: HashMap<IpNetwork, &FoundRoute> = HashMap::with_capacity(found.len());
     let mut changes = Vec::new();
     for route in found {
         let unwanted = !wanted.contains_key(&route.destination) || !ours(route);
         if unwanted || present.contains_key(&route.destination) {
             changes.push(Change::Remove(*route));
         } else {
-            present.insert(route.destination, *route);
+            present.insert(route.destination, route);
         }
     }
     for (destination, next_hop) in wanted {
