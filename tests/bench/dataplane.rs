@@ -11,7 +11,7 @@ use crate::support::Cluster;
 use crate::support::node::Place;
 use crate::table::{Row, Table};
 use crate::traffic::{self, ECHO, SINK, Servers};
-use hosts::{ByHand, Pair};
+use hosts::{Backend, ByHand, HOST_PORTS, Pair};
 
 /// What two runs of the same way differ by on a busy machine.
 const SAME: f64 = 0.95;
@@ -23,8 +23,8 @@ const TURNS: usize = 51;
 struct Way<'a> {
     what: &'static str,
     /// Bridge and routes, and no firewall that knows of connections.
-    bare: Path<'a>,
-    /// The same with the reference plugins' masquerade.
+    bare: Option<Path<'a>>,
+    /// The same with the reference plugins' masquerade and host ports.
     reference: Path<'a>,
     humanz: Path<'a>,
 }
@@ -67,33 +67,51 @@ const FIGURES: [Figure; 3] = [
 ];
 
 pub fn measure(_: &mut Ground, table: &mut Table) {
+    by(Backend::Direct, table);
+    by(Backend::Vxlan, table);
+}
+
+/// All ways of one kind between hosts.
+fn by(backend: Backend, table: &mut Table) {
     let cluster = Cluster::new(6);
     let [a, b, c, d, e, f] = &cluster.hosts[..] else { unreachable!("six hosts") };
-    let humanz = Pair::of_humanz([a, b], &[]);
-    let reference = Pair::by_hand([c, d], ByHand { masquerade: true });
-    let bare = Pair::by_hand([e, f], ByHand { masquerade: false });
+    let humanz = Pair::of_humanz([a, b], backend);
+    let reference = Pair::by_hand([c, d], ByHand { backend, masquerade: true });
+    let bare = Pair::by_hand([e, f], ByHand { backend, masquerade: false });
     let pods = [&humanz, &reference, &bare].map(|pair| [&pair.near, &pair.far]).concat();
     let _servers: Vec<_> = pods.iter().map(|pod| Servers::start(*pod, pod.v4())).collect();
     let way = |what, path: fn(&Pair) -> Path<'_>| Way {
         what,
-        bare: path(&bare),
+        bare: Some(path(&bare)),
         reference: path(&reference),
         humanz: path(&humanz),
     };
-    way("pods of one host", |pair| Path::new(&pair.from, pair.near.v4())).measure(table);
-    way("pods of two hosts", |pair| Path::new(&pair.from, pair.far.v4())).measure(table);
+    let near: fn(&Pair) -> Path<'_> = |pair| Path::new(&pair.from, pair.near.v4(), 0);
+    let far: fn(&Pair) -> Path<'_> = |pair| Path::new(&pair.from, pair.far.v4(), 0);
+    let port: fn(&Pair) -> Path<'_> =
+        |pair| Path::new(pair.far.node(), pair.near.node().v4().into(), HOST_PORTS);
+    match backend {
+        Backend::Direct => {
+            way("pods of one host", near).measure(table);
+            way("pods of two hosts", far).measure(table);
+            Way { bare: None, ..way("a host port", port) }.measure(table);
+        }
+        Backend::Vxlan => way("pods of two hosts, VXLAN", far).measure(table),
+    }
 }
 
 impl<'a> Path<'a> {
-    fn new(from: &'a dyn Place, to: IpAddr) -> Self {
-        Self { from, sink: SocketAddr::new(to, SINK), echo: SocketAddr::new(to, ECHO) }
+    /// To the servers' ports, `above` which the host has those that lead to them.
+    fn new(from: &'a dyn Place, to: IpAddr, above: u16) -> Self {
+        let at = |port| SocketAddr::new(to, port + above);
+        Self { from, sink: at(SINK), echo: at(ECHO) }
     }
 }
 
 impl Way<'_> {
     /// Every figure by turns, the order reversed each time.
     fn measure(&self, table: &mut Table) {
-        let paths = [&self.bare, &self.reference, &self.humanz];
+        let paths = [self.bare.as_ref(), Some(&self.reference), Some(&self.humanz)];
         for figure in &FIGURES {
             let mut taken = paths.map(|_| Vec::new());
             for turn in 0..TURNS {
@@ -101,7 +119,8 @@ impl Way<'_> {
                 if turn % 2 == 1 {
                     order.reverse();
                 }
-                order.into_iter().for_each(|(path, values)| values.push((figure.take)(path)));
+                let there = order.into_iter().filter_map(|(path, values)| Some(((*path)?, values)));
+                there.for_each(|(path, values)| values.push((figure.take)(path)));
             }
             table.push(self.row(figure, &taken));
         }
@@ -109,13 +128,17 @@ impl Way<'_> {
 
     fn row(&self, figure: &Figure, [bare, reference, humanz]: &[Vec<f64>; 3]) -> Row {
         let times = figure.times(humanz, reference);
+        let of_bare = match self.bare {
+            Some(_) => format!(" ({:.2} × bare)", figure.times(humanz, bare)),
+            None => String::new(),
+        };
         Row {
             what: format!("{}: {}", self.what, figure.what),
             reference: figure.tell(reference),
-            floor: figure.tell(bare),
+            floor: self.bare.as_ref().map(|_| figure.tell(bare)).unwrap_or_default(),
             humanz: figure.tell(humanz),
             target: "not slower (≥ 0.95 ×)".into(),
-            reached: format!("{times:.2} × ({:.2} × bare)", figure.times(humanz, bare)),
+            reached: format!("{times:.2} ×{of_bare}"),
             met: Some(times >= SAME),
         }
     }

@@ -1,14 +1,19 @@
 //! Two hosts with pods: connected by humanz, or by the reference plugins and routes by hand.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::cni::{Network, PLUGINS};
+use crate::support::cni::{Attachment, Network, PLUGINS};
 use crate::support::node::{Node, Place};
+use crate::support::pod::make_netns;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Pod};
+use crate::traffic::{ECHO, SINK};
 
 /// Where Debian's package puts the reference plugins.
 const REFERENCE: &str = "/usr/lib/cni";
+
+/// How far above a server's port the host's port is that leads to it.
+pub const HOST_PORTS: u16 = 10_000;
 
 pub struct Pair {
     /// On the first host: who asks, and who answers.
@@ -19,16 +24,28 @@ pub struct Pair {
     _agents: Vec<Agent>,
 }
 
-/// What a network that is made by hand offers besides a bridge and routes.
+/// How packets get from host to host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    Direct,
+    Vxlan,
+}
+
+/// What a network that is made by hand offers besides a bridge.
 #[derive(Clone, Copy)]
 pub struct ByHand {
+    pub backend: Backend,
     pub masquerade: bool,
 }
 
 impl Pair {
     /// With an agent on each host.
-    pub fn of_humanz(hosts: [&Node; 2], variables: &[(&str, &str)]) -> Self {
-        let agents = hosts.map(|host| Agent::start(host, variables));
+    pub fn of_humanz(hosts: [&Node; 2], backend: Backend) -> Self {
+        let backend = match backend {
+            Backend::Direct => "direct",
+            Backend::Vxlan => "vxlan",
+        };
+        let agents = hosts.map(|host| Agent::start(host, &[("BACKEND", backend)]));
         for agent in &agents {
             agent.wait_ready();
         }
@@ -42,19 +59,26 @@ impl Pair {
         for (host, other, subnet) in [(first, second, subnets[1]), (second, first, subnets[0])] {
             host.shell(&format!(
                 "mkdir -p {PLUGINS}
-                 ln -s {REFERENCE}/bridge {REFERENCE}/host-local {PLUGINS}
-                 echo 1 >/proc/sys/net/ipv4/ip_forward
-                 ip route add {subnet} via {}",
-                other.v4()
+                 ln -s {REFERENCE}/bridge {REFERENCE}/host-local {REFERENCE}/portmap {PLUGINS}
+                 echo 1 >/proc/sys/net/ipv4/ip_forward"
             ))
             .ok();
+            match wish.backend {
+                Backend::Direct => {
+                    host.run(&format!("ip route add {subnet} via {}", other.v4())).ok();
+                }
+                Backend::Vxlan => tunnel(host, other, subnet),
+            }
         }
         Self::plug(hosts, subnets.map(|subnet| reference(subnet, wish)), Vec::new())
     }
 
     fn plug(hosts: [&Node; 2], networks: [Network; 2], agents: Vec<Agent>) -> Self {
         let pod = |name, on: usize| {
-            let pod = Pod::try_add(hosts[on], name, &networks[on]);
+            make_netns(hosts[on], name);
+            let runtime = if name == "near" { host_ports() } else { Value::Null };
+            let attachment = Attachment { runtime, ..Attachment::new(name) };
+            let pod = Pod::connect(hosts[on], &networks[on], attachment);
             pod.unwrap_or_else(|e| panic!("{}/{name}: {e}", hosts[on].name()))
         };
         let (from, near, far) = (pod("from", 0), pod("near", 0), pod("far", 1));
@@ -65,12 +89,38 @@ impl Pair {
     }
 }
 
+fn host_ports() -> Value {
+    let mapping = |port: u16| json!({"hostPort": port + HOST_PORTS, "containerPort": port, "protocol": "tcp"});
+    json!({"portMappings": [mapping(SINK), mapping(ECHO)]})
+}
+
+/// A VXLAN device that knows the other host for good.
+fn tunnel(host: &Node, other: &Node, subnet: &str) {
+    let mac = |host: &Node| format!("02:00:00:00:00:{:02x}", host.v4().octets()[3]);
+    let (own, its) = (mac(host), mac(other));
+    let gateway = subnet.trim_end_matches("/24");
+    host.shell(&format!(
+        "ip link add vx0 mtu 1450 address {own} type vxlan id 77 dstport 8472 local {} dev eth0 nolearning
+         ip link set vx0 up
+         bridge fdb append {its} dev vx0 dst {}
+         ip neighbour add {gateway} lladdr {its} dev vx0 nud permanent
+         ip route add {subnet} via {gateway} dev vx0 onlink",
+        host.v4(),
+        other.v4()
+    ))
+    .ok();
+}
+
 fn reference(subnet: &str, wish: ByHand) -> Network {
     let bridge = json!({
         "type": "bridge", "bridge": "bench0", "isDefaultGateway": true, "hairpinMode": true,
-        "ipMasq": wish.masquerade,
+        "ipMasq": wish.masquerade, "mtu": if wish.backend == Backend::Vxlan { 1450 } else { 1500 },
         "ipam": {"type": "host-local", "ranges": [[{ "subnet": subnet }]]}
     });
-    let list = json!({"cniVersion": "1.0.0", "name": "bench", "plugins": [bridge]});
+    let mut plugins = vec![bridge];
+    if wish.masquerade {
+        plugins.push(json!({"type": "portmap", "capabilities": {"portMappings": true}}));
+    }
+    let list = json!({"cniVersion": "1.0.0", "name": "bench", "plugins": plugins});
     Network::parse(&list.to_string())
 }
