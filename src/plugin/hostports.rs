@@ -93,7 +93,12 @@ pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
         let own = locked.own(entry).map_err(|error| failure::of_store(&error))?;
         ports.extend(own.iter().map(|claim| claim.forward.from));
     }
-    Table::open(store.ports())?.remove(&ports)?;
+    let table = Table::open(store.ports())?;
+    let removed = table.remove(&ports);
+    // To close a socket is to wait until the kernel has freed what was removed, 15 ms. It does so
+    // beside what the caller has still to do; the end of the process closes the socket.
+    std::mem::forget(table);
+    removed?;
     for entry in entries {
         // Not later, with the addresses: whoever restores the table would open them again.
         locked.release(entry).map_err(|error| failure::of_store(&error))?;
