@@ -55,15 +55,13 @@ pub fn tunnels(
     peers: &BTreeMap<NodeName, Peer>,
     own: Tunnel,
 ) -> (BTreeMap<&NodeName, Tunnel>, Vec<TunnelFault>) {
-    let mut with_tunnel: Vec<(&NodeName, &Peer, Tunnel)> = peers
-        .iter()
-        .filter_map(|(host, peer)| peer.tunnel.map(|tunnel| (host, peer, tunnel)))
-        .collect();
-    with_tunnel.sort_by_key(|(host, peer, tunnel)| (!is_of_its_subnet(peer, *tunnel), *host));
+    let with_tunnel = peers.iter().filter_map(|(host, peer)| Some((host, peer, peer.tunnel?)));
+    let (rightful, others): (Vec<_>, Vec<_>) =
+        with_tunnel.partition(|(_, peer, tunnel)| is_of_its_subnet(peer, *tunnel));
     let mut owners: BTreeMap<Mac, &NodeName> = BTreeMap::new();
     let mut usable = BTreeMap::new();
     let mut faults = Vec::new();
-    for (host, _, tunnel) in with_tunnel {
+    for (host, _, tunnel) in rightful.into_iter().chain(others) {
         match flaw(tunnel, own, &owners) {
             None => {
                 owners.insert(tunnel.mac, host);
