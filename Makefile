@@ -23,7 +23,7 @@ demo: build ## three hosts, etcd and pods in namespaces of this machine (as root
 test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) RUST_TEST_THREADS=$$((2 * $$(nproc))) \
-		$(CARGO) test --locked -- --show-output
+		$(CARGO) test --locked --no-fail-fast -- --show-output
 
 # What is measured is the file that ships; the bench itself needs no optimisation.
 bench: build ## humanz, the reference plugins and the kernel's own price, in one run (as root); PART=add,agent-100 runs a part
