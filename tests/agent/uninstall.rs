@@ -24,7 +24,7 @@ const FOREIGN: &str = "
 fn everything(host: &Node) -> String {
     host.shell(
         "ip -o link | sed 's/^[0-9]*: //; s/ qlen .*//'; ip -o address | sed 's/^[0-9]*: //; s/ tentative / /'
-         ip route; ip -6 route; ip rule; nft list ruleset
+         ip route; ip -6 route; ip rule; nft -s list ruleset
          iptables-nft -S FORWARD; sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding
          sysctl -n net.ipv6.conf.eth0.accept_ra
          find /opt /etc/cni /var/lib/humanz /run/humanz /var/log -printf '%p %s\\n' | sort",

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::released::{self, Alive, Config, Entry, Node};
 use crate::support::cni::{Attachment, Network};
 use crate::support::pod::make_netns;
-use crate::support::{Cluster, Pod};
+use crate::support::{Cluster, Pod, facts, soon};
 
 /// With everything that a record may say.
 const EVERYTHING: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("BACKEND", "vxlan")];
@@ -33,6 +33,7 @@ fn the_older_agent_can_read_keys_and_state() {
     assert!(node.subnets.contains(&host));
     let claim = key(&format!("subnets/4/{}", host.to_string().replace('/', "-")));
     assert_eq!(claim, "h1");
+    soon("both subnets of the other host", || facts::routes(&cluster.hosts[0]).len() == 2);
     agents[0].stop();
     let state = released::state(&cluster.hosts[0].read("/var/lib/humanz/state.json").unwrap());
     assert_eq!((state.host.as_str(), state.lease.subnets["v4"]), ("h1", host));
