@@ -99,8 +99,8 @@ fn the_rules_read_as_nft_writes_them() {
     });
     let lines: Vec<String> = lines.collect();
     let wanted = [
-        "guard: iifname @bridges ip saddr 127.0.0.0/8 counter drop",
-        "guard: iifname @bridges ip daddr 127.0.0.0/8 counter drop",
+        "guard: ip saddr 127.0.0.0/8 iifname @bridges counter drop",
+        "guard: ip daddr 127.0.0.0/8 iifname @bridges counter drop",
         "prerouting: fib daddr type != local counter return",
         "prerouting: iifname @bridges counter meta mark set meta mark | 0x2000",
         "prerouting: dnat ip to ip daddr . meta l4proto . th dport map @at4",
