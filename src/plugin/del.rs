@@ -17,7 +17,8 @@ use crate::linux::link::{self, Which};
 use crate::linux::rtnl::Rtnl;
 use crate::plan::pod::Identity;
 
-/// Closes the pod's ports, removes the link, then what the host remembers of its addresses, then the reservation.
+/// Closes the pod's ports, removes the link, then what the host remembers of its addresses, then
+/// the reservation.
 ///
 /// # Errors
 /// Every real failure, in one error; the rest was done.
