@@ -14,6 +14,7 @@ pub mod error;
 pub mod foresee;
 pub mod growth;
 pub mod identity;
+pub mod kube;
 pub mod peers;
 pub mod records;
 pub mod registry;

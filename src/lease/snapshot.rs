@@ -45,6 +45,8 @@ pub struct Stored<T> {
 /// A key that is ignored, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
+    /// Where it is.
+    pub store: Store,
     /// The key; bytes that are not text are shown as such.
     pub key: Box<str>,
     /// What is wrong with it.
@@ -53,6 +55,15 @@ pub struct Fault {
     pub created: i64,
     /// Revision at which the value was written.
     pub modified: i64,
+}
+
+/// What is asked for the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// etcd.
+    Etcd,
+    /// The API of Kubernetes.
+    Kubernetes,
 }
 
 /// A key and value as etcd gives them.
@@ -92,7 +103,8 @@ impl Snapshot {
             Err(what) => what,
         };
         let Raw { created, modified, .. } = raw;
-        let fault = Fault { key: text.clone(), what, created, modified };
+        let store = Store::Etcd;
+        let fault = Fault { store, key: text.clone(), what, created, modified };
         Arc::make_mut(&mut self.faults).insert(text, fault);
     }
 
@@ -202,7 +214,11 @@ impl Raw<'_> {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "etcd key {:?}: {}", self.key, self.what)
+        let store = match self.store {
+            Store::Etcd => "etcd key",
+            Store::Kubernetes => "Kubernetes node",
+        };
+        write!(f, "{store} {:?}: {}", self.key, self.what)
     }
 }
 
