@@ -2,12 +2,13 @@
 //!
 //! # Map
 //!
-//! Imports point down this list only; `agent` and `plugin` never import each other.
+//! Imports point down this list only; `plugin` and what is above it never import each other.
 //!
 //! | place | what lives there |
 //! |---|---|
 //! | `main.rs` | name the program was called by → role → exit code |
-//! | [`agent`] | the host agent: settings and their reload, command line, the loop, installation |
+//! | [`command`] | the command line: the agent's start, and subcommands that show and change things |
+//! | [`agent`] | the host agent: settings and their reload, the loop, installation |
 //! | [`plugin`] | the CNI verbs; the only writer of stdout |
 //! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
 //! | [`ipam`] | which pod owns which address and which port of the host: pool (pure), file store |
@@ -41,6 +42,7 @@
 
 pub mod agent;
 pub mod cni;
+pub mod command;
 pub mod ipam;
 pub mod lease;
 pub mod linux;

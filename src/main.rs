@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process;
 
-use humanz::{agent, linux, plugin};
+use humanz::{command, linux, plugin};
 
 #[cfg(not(all(target_env = "gnu", not(test))))]
 fn main() {
@@ -35,7 +35,7 @@ fn run() -> i32 {
         "humanz-agent" if env("CNI_COMMAND").is_some() => called_as_plugin(Path::new(&called)),
         "humanz-agent" => {
             linux::resolver::prepare();
-            agent::main(std::env::args_os().skip(1))
+            command::main(std::env::args_os().skip(1))
         }
         "loopback" => plugin::loopback::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),
         _ => plugin::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),

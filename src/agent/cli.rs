@@ -1,8 +1,8 @@
-//! Pure. The command line: flags of the same meaning as the variables, and subcommands.
+//! Pure. The command line of the agent itself: flags of the same meaning as the variables.
 
 use std::collections::BTreeMap;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs, SubCommands};
 
 /// A setting of the agent as its users know it.
 #[derive(Clone, Copy, Debug)]
@@ -25,19 +25,21 @@ macro_rules! settings {
         /// humanz: pod network for Kubernetes and plain containers. Without a subcommand it
         /// serves this host until it is stopped. Every option can also be given as an
         /// environment variable (--etcd-host is ETCD_HOST); options win.
-        #[derive(FromArgs, Default, Debug)]
+        #[derive(FromArgs, ArgsInfo, Debug)]
+        #[argh(usage = "[<options>] [<command> [<args>]]")]
         #[argh(note = "Examples:
   humanz-agent --etcd-host 192.0.2.1,192.0.2.2      serve this host
   humanz-agent --standalone --subnet 10.244.1.0/24  serve one host without etcd
   humanz-agent --etcd-host 192.0.2.1 --dry-run      print what would change
   humanz-agent check-config                         report every fault of the settings
+  humanz-agent config                               print the settings and where each is from
   humanz-agent uninstall --dry-run                  print what would be taken off this host")]
         #[argh(error_code(0, "done, or stopped as asked"))]
         #[argh(error_code(1, "a failure while running; standard error says which"))]
         #[argh(error_code(2, "a setting is wrong; every fault is listed"))]
         #[argh(error_code(69, "etcd cannot be reached (with --once or --dry-run)"))]
         #[argh(error_code(75, "no free subnet in the pool: try again when one is released"))]
-        pub struct Arguments {
+        pub struct Arguments<C: SubCommands + ArgsInfo> {
             $(#[argh(option, description = $help)]
             $field: Option<String>,)*
             /// file with the same variables, one NAME=value a line (default: /etc/humanz/agent.env
@@ -58,10 +60,10 @@ macro_rules! settings {
             pub version: bool,
             #[argh(subcommand)]
             /// what to do instead of serving
-            pub command: Option<Command>,
+            pub command: Option<C>,
         }
 
-        impl Arguments {
+        impl<C: SubCommands + ArgsInfo> Arguments<C> {
             /// The settings given as flags, by the name of their variable.
             pub fn given(&self) -> BTreeMap<&'static str, String> {
                 let mut given = BTreeMap::new();
@@ -118,24 +120,14 @@ settings! {
     "CLEANUP_ON_STOP" cleanup_on_stop "false" "remove bridge, routes and rules when stopped; running pods lose their network"
 }
 
-/// What to do instead of serving.
-#[derive(FromArgs, Debug)]
-#[argh(subcommand)]
-pub enum Command {
-    /// Report every fault of the settings.
-    CheckConfig(CheckConfig),
-    /// Take humanz off this host.
-    Uninstall(Uninstall),
-}
-
 /// report every fault of the settings, or print the effective ones; exit code 2 if there is one
-#[derive(FromArgs, Debug)]
+#[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "check-config")]
 pub struct CheckConfig {}
 
 /// take off this host what humanz made: bridge, routes, firewall, changed sysctls, CNI configuration
 /// and plugin; stop the agent before
-#[derive(FromArgs, Clone, Debug)]
+#[derive(FromArgs, ArgsInfo, Clone, Debug)]
 #[argh(subcommand, name = "uninstall")]
 pub struct Uninstall {
     /// remove the agent's state, the pods' addresses and the log, too

@@ -1,6 +1,7 @@
 //! Where the settings come from: options, the environment, the settings file, the defaults.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc::O_NONBLOCK;
 
-use crate::agent::cli::{Arguments, VARIABLES};
+use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::envfile::{self, Assignments};
 use crate::agent::settings::{self, Settings};
 
@@ -35,6 +36,41 @@ pub struct Origin {
     fallback: BTreeMap<&'static str, String>,
 }
 
+/// Who says what a setting is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// An option.
+    Option,
+    /// The environment.
+    Environment,
+    /// A line of the settings file, from 1.
+    File(PathBuf, usize),
+    /// Nobody.
+    Default,
+}
+
+impl fmt::Display for Whence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whence::Option => f.write_str("option"),
+            Whence::Environment => f.write_str("environment"),
+            Whence::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Whence::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// What was said, before anybody asks whether it is right.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// The text of every setting, and who said it.
+    pub texts: BTreeMap<&'static str, (String, Whence)>,
+    /// What to log, as the logger wants it.
+    pub log: Option<String>,
+    /// What is odd and no fault.
+    pub remarks: Vec<String>,
+}
+
 /// All settings, checked.
 #[derive(Clone, Debug)]
 pub struct Told {
@@ -49,14 +85,15 @@ pub struct Told {
 }
 
 impl Origin {
-    /// The options of `arguments` and this process's environment.
-    pub fn of(arguments: &Arguments) -> Origin {
+    /// The options that were given, by variable, the file that was asked for, and this process's
+    /// environment.
+    pub fn of(options: BTreeMap<&'static str, String>, file: Option<&str>) -> Origin {
         let names = VARIABLES.iter().map(|variable| variable.name).chain([LOG]);
         let set = names.filter_map(|name| Some((name, std::env::var(name).ok()?)));
         Origin {
-            options: arguments.given(),
+            options,
             environment: set.collect(),
-            file: arguments.env_file.as_ref().map(PathBuf::from),
+            file: file.map(PathBuf::from),
             fallback: BTreeMap::new(),
         }
     }
@@ -71,13 +108,24 @@ impl Origin {
     /// # Errors
     /// Every fault there is, one line each.
     pub fn read(&mut self) -> Result<Told, Vec<String>> {
-        let file = self.file()?;
-        let texts = self.texts(&file);
+        let Said { texts, log, remarks } = self.said()?;
+        let texts: Texts = texts.into_iter().map(|(name, (text, _))| (name, text)).collect();
         let settings = read(&texts)?;
+        Ok(Told { settings, texts, log, remarks })
+    }
+
+    /// Reads the file and says who says what.
+    ///
+    /// # Errors
+    /// Every fault of the file, one line each.
+    pub fn said(&mut self) -> Result<Said, Vec<String>> {
+        let file = self.file()?;
+        let texts = VARIABLES.iter().map(|variable| (variable.name, self.text(variable, &file)));
+        let texts = texts.collect();
         let log = self.environment.get(LOG).cloned();
         let log = log.or_else(|| file.get(LOG).map(|set| set.value.clone()));
         let log = log.filter(|text| !text.is_empty());
-        Ok(Told { settings, texts, log, remarks: self.remarks(&file) })
+        Ok(Said { texts, log, remarks: self.remarks(&file) })
     }
 
     /// The assignments of the settings file; none if it is not there and need not be.
@@ -102,14 +150,19 @@ impl Origin {
         self.file.as_deref().unwrap_or(Path::new(DEFAULT))
     }
 
-    fn texts(&self, file: &Assignments) -> Texts {
-        let outside = |name: &str| {
-            let set = self.environment.get(name).cloned();
-            let set = set.or_else(|| file.get(name).map(|set| set.value.clone()));
-            set.or_else(|| self.fallback.get(name).cloned())
+    fn text(&self, variable: &Variable, file: &Assignments) -> (String, Whence) {
+        let Variable { name, default, .. } = *variable;
+        let option = || self.options.get(name).map(|text| (text.clone(), Whence::Option));
+        let environment =
+            || self.environment.get(name).map(|text| (text.clone(), Whence::Environment));
+        let line = |set: &envfile::Assignment| {
+            (set.value.clone(), Whence::File(self.path().to_owned(), set.line))
         };
-        let text = |name| settings::text(&self.options, &outside, name).trim().to_owned();
-        VARIABLES.iter().map(|variable| (variable.name, text(variable.name))).collect()
+        let fallback = || self.fallback.get(name).map(|text| (text.clone(), Whence::Default));
+        let said = option().or_else(environment).or_else(|| file.get(name).map(line));
+        let said = said.or_else(fallback).map(|(text, whence)| (text.trim().to_owned(), whence));
+        let said = said.filter(|(text, _)| !text.is_empty());
+        said.unwrap_or_else(|| (default.to_owned(), Whence::Default))
     }
 
     fn remarks(&self, file: &Assignments) -> Vec<String> {

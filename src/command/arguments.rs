@@ -1,0 +1,210 @@
+//! Pure. What was typed: brought into one order before it is read, and explained when it is wrong.
+
+use argh::{CommandInfoWithArgs, FlagInfoKind};
+
+use crate::agent::cli::VARIABLES;
+
+/// The words as argh reads them: `--option=value` in two words, the settings of the agent in front
+/// of the subcommand, and `--json` behind all, wherever they were typed.
+pub fn normal(words: Vec<String>) -> Vec<String> {
+    let (mut front, mut middle, mut json) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rest = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            rest.push(word);
+            rest.extend(words);
+            break;
+        }
+        let (option, value) = match word.split_once('=') {
+            Some((option, value)) if option.starts_with("--") => (option, Some(value.to_owned())),
+            _ => (word.as_str(), None),
+        };
+        let takes = takes_value(option);
+        let to = match takes {
+            _ if option == "--json" => &mut json,
+            None if !middle.is_empty() || !option.starts_with('-') => &mut middle,
+            _ => &mut front,
+        };
+        to.push(option.to_owned());
+        match value {
+            Some(value) => to.push(value),
+            None if takes == Some(true) => match words.next() {
+                Some(value) => to.push(value),
+                // The last word is what argh complains about, before it runs anything.
+                None => return front,
+            },
+            None => {}
+        }
+    }
+    [front, middle, json, rest].concat()
+}
+
+/// Whether this option of the agent is followed by a value; `None` if it is none of the agent's
+/// settings.
+fn takes_value(option: &str) -> Option<bool> {
+    match option {
+        "--env-file" => Some(true),
+        "--standalone" => Some(false),
+        _ => VARIABLES.iter().any(|known| flag(known.name) == option).then_some(true),
+    }
+}
+
+/// What to tell somebody whose `words` argh refused with `output`. `info`: all that can be typed.
+pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> String {
+    let (path, level) = descend(words, info);
+    let help = format!("{path} --help tells more");
+    let output = output.trim();
+    let Some(word) = output.strip_prefix("Unrecognized argument: ") else {
+        return format!("{output}\n{help}");
+    };
+    let of = path.strip_prefix("humanz-agent ");
+    let of = of.map(|command| format!(" of {command}")).unwrap_or_default();
+    let (what, known) = if word.starts_with('-') {
+        let known = level.flags.iter().map(|flag| flag.long.to_owned());
+        let settings = VARIABLES.iter().map(|known| flag(known.name));
+        (format!("{word} is no option{of}"), known.chain(settings).collect())
+    } else if level.commands.is_empty() {
+        (format!("what shall {path} do with {word:?}?"), Vec::new())
+    } else {
+        let known = level.commands.iter().map(|command| command.name.to_owned()).collect();
+        (format!("{word:?} is no subcommand{of}"), known)
+    };
+    match nearest(word, &known) {
+        Some(near) => format!("{what}; did you mean {near}? ({help})"),
+        None => format!("{what} ({help})"),
+    }
+}
+
+/// The option of a variable.
+fn flag(variable: &str) -> String {
+    format!("--{}", variable.to_ascii_lowercase().replace('_', "-"))
+}
+
+/// The subcommand that `words` lead to, as it is typed, and what it takes.
+fn descend<'a>(words: &[&str], info: &'a CommandInfoWithArgs) -> (String, &'a CommandInfoWithArgs) {
+    let (mut path, mut level) = ("humanz-agent".to_owned(), info);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let option = level.flags.iter().find(|flag| flag.long == *word);
+        if option.is_some_and(|flag| matches!(flag.kind, FlagInfoKind::Option { .. })) {
+            words.next();
+        } else if let Some(next) = level.commands.iter().find(|next| next.name == *word) {
+            path = format!("{path} {word}");
+            level = &next.command;
+        }
+    }
+    (path, level)
+}
+
+/// The one of `known` that `word` was meant to be, if one is near: it begins so, or a third of its
+/// letters at most are others.
+pub fn nearest<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
+    let begins = |known: &&String| word.len() > 2 && known.starts_with(word);
+    if let Some(known) = known.iter().find(begins) {
+        return Some(known);
+    }
+    let distances = known.iter().map(|known| (distance(word, known), known));
+    let (far, known) = distances.min_by_key(|(distance, _)| *distance)?;
+    (far <= 1.max(known.len() / 3)).then_some(known)
+}
+
+/// How many letters must be put in, left out, changed, or swapped with the next to make `b` of `a`.
+///
+/// Source: the "optimal string alignment" distance.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = changed.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(before[j - 2] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use argh::ArgsInfo;
+
+    use super::*;
+    use crate::command::Arguments;
+
+    fn normalised(line: &str) -> String {
+        normal(line.split_whitespace().map(str::to_owned).collect()).join(" ")
+    }
+
+    #[test]
+    fn settings_may_be_typed_anywhere_and_with_an_equals_sign() {
+        for (typed, read) in [
+            ("config --env-file x --json", "--env-file x config --json"),
+            ("config --etcd-host=a --json", "--etcd-host a config --json"),
+            ("--mtu=1400 config", "--mtu 1400 config"),
+            ("config --standalone", "--standalone config"),
+            ("--etcd-host config config", "--etcd-host config config"),
+            ("config -- --etcd-host", "config -- --etcd-host"),
+            ("config --none=x", "config --none x"),
+            ("--json config x", "config x --json"),
+            ("config --json --changed -- x", "config --changed --json -- x"),
+            ("--once config", "--once config"),
+            ("--once config --mtu", "--once --mtu"),
+            ("--NODE-NAME x", "--NODE-NAME x"),
+            ("config --node_name x", "config --node_name x"),
+        ] {
+            assert_eq!(normalised(typed), read, "{typed}");
+        }
+    }
+
+    /// Such an option would be taken for the setting.
+    #[test]
+    fn no_subcommand_has_an_option_that_is_called_like_a_setting() {
+        fn look(info: &CommandInfoWithArgs, path: &str) {
+            for next in &info.commands {
+                let path = format!("{path} {}", next.name);
+                for flag in next.command.flags {
+                    assert_eq!(takes_value(flag.long), None, "{path} {}", flag.long);
+                }
+                look(&next.command, &path);
+            }
+        }
+        look(&Arguments::get_args_info(), "humanz-agent");
+    }
+
+    #[test]
+    fn what_is_mistyped_is_told_with_what_was_meant() {
+        let told = |line: &str, output: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            mistake(&words, output, &Arguments::get_args_info())
+        };
+        for (line, wrong, words) in [
+            ("confg", "confg", "\"confg\" is no subcommand; did you mean config?"),
+            ("uninstal", "uninstal", "did you mean uninstall?"),
+            ("--etcd-hots x", "--etcd-hots", "--etcd-hots is no option; did you mean --etcd-host?"),
+            ("config --jsno", "--jsno", "--jsno is no option of config; did you mean --json?"),
+            ("zebra", "zebra", "\"zebra\" is no subcommand (humanz-agent --help tells more)"),
+            ("config x", "x", "what shall humanz-agent config do with \"x\"?"),
+        ] {
+            let told = told(line, &format!("Unrecognized argument: {wrong}\n"));
+            assert!(told.contains(words), "{line}: {told}");
+        }
+        let told = told("config", "No value provided for option '--x'.\n");
+        assert!(told.contains("humanz-agent config --help"), "{told}");
+    }
+
+    #[test]
+    fn distances() {
+        for (a, b, far) in
+            [("", "abc", 3), ("chek", "check", 1), ("jsno", "json", 1), ("a", "b", 1)]
+        {
+            assert_eq!(distance(a, b), far, "{a} {b}");
+        }
+    }
+}

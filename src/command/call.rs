@@ -1,0 +1,97 @@
+//! What a subcommand is given, and how it answers.
+
+use std::io::{self, ErrorKind, Write};
+use std::ops::ControlFlow;
+
+use serde_json::Value;
+
+use crate::agent::exit::{self, Exit};
+use crate::agent::origin::{Origin, Told};
+use crate::agent::{self, logger};
+use crate::command::table::Style;
+
+/// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
+/// given another meaning.
+const SCHEMA: u32 = 1;
+
+/// What a subcommand found, as its exit code tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is well: 0.
+    Fine,
+    /// Something is wrong, and was said: 1.
+    Wrong,
+}
+
+impl Outcome {
+    /// [`Outcome::Fine`] if `fine`.
+    pub fn fine(fine: bool) -> Outcome {
+        if fine { Outcome::Fine } else { Outcome::Wrong }
+    }
+}
+
+/// One subcommand that was typed.
+pub struct Call<'a> {
+    /// Where settings come from.
+    pub origin: Origin,
+    /// How text looks.
+    pub style: Style,
+    out: &'a mut dyn Write,
+}
+
+impl<'a> Call<'a> {
+    /// Answers on `out`.
+    pub fn new(origin: Origin, style: Style, out: &'a mut dyn Write) -> Call<'a> {
+        Call { origin, style, out }
+    }
+
+    /// The settings, as the agent would have them. From then on faults of what is called are
+    /// logged to stderr (`RUST_LOG` says which).
+    ///
+    /// # Errors
+    /// Every setting that is wrong.
+    pub fn told(&mut self) -> Result<Told, Exit> {
+        let told = self.origin.read().map_err(|faults| agent::wrong(&faults))?;
+        logger::set(told.log.as_deref().unwrap_or("error"));
+        Ok(told)
+    }
+
+    /// Answers: `value` (an object) if `as_json`, else `text`.
+    ///
+    /// # Errors
+    /// It cannot be written. A reader that has gone is no error.
+    pub fn answer(&mut self, as_json: bool, mut value: Value, text: &str) -> Result<(), Exit> {
+        if !as_json {
+            return print(self.out, text);
+        }
+        value["schema"] = SCHEMA.into();
+        print(self.out, &format!("{value:#}"))
+    }
+
+    /// Answers with one line of many, at once; `Break` when the reader has gone.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn line(&mut self, text: &str) -> Result<ControlFlow<()>, Exit> {
+        match writeln!(self.out, "{text}").and_then(|()| self.out.flush()) {
+            Ok(()) => Ok(ControlFlow::Continue(())),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+            Err(error) => Err(unwritten(&error)),
+        }
+    }
+}
+
+/// Prints `text` and a line end. A reader that has gone is no error.
+///
+/// # Errors
+/// It cannot be written.
+pub fn print(out: &mut dyn Write, text: &str) -> Result<(), Exit> {
+    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritten(&error)),
+        _ => Ok(()),
+    }
+}
+
+fn unwritten(error: &io::Error) -> Exit {
+    Exit::new(exit::FAILURE, format!("write to standard output: {error}"))
+}

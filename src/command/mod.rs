@@ -1,0 +1,111 @@
+//! The command line: the agent's start, and subcommands that show and change what it keeps.
+//!
+//! Every subcommand observes, makes one value of what it found, and answers with it: as a table for
+//! people or, with `--json`, as one object with a `schema`. None of them needs the agent; what
+//! cannot be known without it is named.
+
+pub mod arguments;
+pub mod call;
+pub mod config;
+pub mod socket;
+pub mod table;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+
+use argh::{ArgsInfo, FromArgs};
+
+use crate::agent::cli::{self, CheckConfig, Uninstall};
+use crate::agent::exit::{self, Exit};
+use crate::agent::origin::Origin;
+use crate::agent::{self, How};
+use call::{Call, Outcome};
+use table::Style;
+
+/// What to do instead of serving.
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(subcommand)]
+pub enum Command {
+    /// The settings that hold, and where each is from.
+    Config(config::Config),
+    /// Every fault of the settings.
+    CheckConfig(CheckConfig),
+    /// Takes humanz off this host.
+    Uninstall(Uninstall),
+}
+
+/// All that can be typed.
+pub type Arguments = cli::Arguments<Command>;
+
+/// Runs what the arguments behind the program's name say; `--help` documents the exit code.
+pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
+    let words = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let words = arguments::normal(words);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let result = match Arguments::from_args(&["humanz-agent"], &words) {
+        Ok(arguments) => run(arguments, &mut io::stdout().lock()),
+        Err(early) if early.status.is_ok() => say(&mut io::stdout().lock(), &early.output),
+        Err(early) => {
+            let mistake = arguments::mistake(&words, &early.output, &Arguments::get_args_info());
+            Err(Exit::new(exit::SETTINGS, mistake))
+        }
+    };
+    match result {
+        Ok(Outcome::Fine) => 0,
+        Ok(Outcome::Wrong) => exit::FAILURE.into(),
+        Err(exit) => {
+            complain(&exit.why);
+            exit.code.into()
+        }
+    }
+}
+
+fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
+    if arguments.version {
+        return say(out, concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
+    }
+    let mut origin = Origin::of(arguments.given(), arguments.env_file.as_deref());
+    let Some(command) = arguments.command else {
+        return serve(origin, arguments.once, arguments.dry_run, out);
+    };
+    let style = Style::of(io::stdout().is_terminal(), |name| std::env::var_os(name));
+    match command {
+        Command::CheckConfig(_) => {
+            let told = agent::check(&mut origin)?;
+            told.remarks.iter().for_each(|remark| complain(remark));
+            say(out, &config::lines(&told.texts))
+        }
+        Command::Uninstall(options) => {
+            let lines = agent::uninstall(origin, &options)?;
+            match options.dry_run {
+                true => say(out, &or_nothing(&lines, "nothing would be removed")),
+                false => Ok(Outcome::Fine),
+            }
+        }
+        Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),
+    }
+}
+
+/// The agent itself.
+fn serve(origin: Origin, once: bool, dry_run: bool, out: &mut dyn Write) -> Result<Outcome, Exit> {
+    if dry_run {
+        return say(out, &or_nothing(&agent::foretell(origin)?, "nothing would change"));
+    }
+    agent::serve(origin, if once { How::Once } else { How::ForEver })?;
+    Ok(Outcome::Fine)
+}
+
+fn or_nothing(lines: &[String], nothing: &str) -> String {
+    if lines.is_empty() { nothing.to_owned() } else { lines.join("\n") }
+}
+
+fn complain(why: &str) {
+    // Nobody is left to be told that stderr is closed.
+    let _closed = writeln!(io::stderr(), "humanz-agent: {why}");
+}
+
+/// Prints `text` and a line end.
+fn say(out: &mut dyn Write, text: &str) -> Result<Outcome, Exit> {
+    call::print(out, text)?;
+    Ok(Outcome::Fine)
+}

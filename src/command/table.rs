@@ -1,0 +1,186 @@
+//! Pure. Text for people: tables and colours.
+
+use std::ffi::OsString;
+
+/// How text looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    colour: bool,
+}
+
+impl Style {
+    /// Colour on a terminal that has it, unless `NO_COLOR` is set to something.
+    ///
+    /// Source: no-color.org; terminfo(5) `dumb`.
+    pub fn of(terminal: bool, environment: impl Fn(&str) -> Option<OsString>) -> Style {
+        let refused = environment("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = environment("TERM").is_none_or(|value| value.is_empty() || value == "dumb");
+        Style { colour: terminal && !refused && !dumb }
+    }
+
+    /// `text` in that tone.
+    pub fn paint(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            _ if !self.colour => return text.to_owned(),
+            Tone::Plain => return text.to_owned(),
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Odd => "33",
+            Tone::Faint => "2",
+            Tone::Strong => "1",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+/// What a text means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tone {
+    /// Nothing in particular.
+    #[default]
+    Plain,
+    /// As it shall be.
+    Good,
+    /// Somebody must act.
+    Bad,
+    /// Worth a look.
+    Odd,
+    /// Beside the point.
+    Faint,
+    /// A heading.
+    Strong,
+}
+
+/// One cell of a table; it never breaks into lines.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    /// A cell with `text`, which may be from anybody: see [`printable`]. Nothing is shown as `-`.
+    pub fn new(text: impl AsRef<str>) -> Cell {
+        let text = printable(text.as_ref());
+        let text = if text.is_empty() { "-".to_owned() } else { text };
+        Cell { text, tone: Tone::Plain }
+    }
+
+    /// The same in `tone`.
+    pub fn tone(self, tone: Tone) -> Cell {
+        Cell { tone, ..self }
+    }
+}
+
+/// `text` without anything that a terminal would act on: control characters and the marks that
+/// turn the direction of writing are shown as escapes.
+pub fn printable(text: &str) -> String {
+    let harmful = |char: char| {
+        let turns = matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        char.is_control() || turns
+    };
+    if !text.contains(harmful) {
+        return text.to_owned();
+    }
+    let show = |char: char| match harmful(char) {
+        true => char.escape_default().to_string(),
+        false => char.to_string(),
+    };
+    text.chars().map(show).collect()
+}
+
+/// Rows below a heading. Columns are as wide as their widest cell and two blanks apart.
+#[derive(Clone, Debug)]
+pub struct Table {
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub fn new(heading: &[&str]) -> Table {
+        Table {
+            rows: vec![heading.iter().map(|text| Cell::new(text).tone(Tone::Strong)).collect()],
+        }
+    }
+
+    /// Adds a row with a cell for every column.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// There is nothing below the heading.
+    pub fn is_empty(&self) -> bool {
+        self.rows.len() == 1
+    }
+
+    /// The lines, each with its end.
+    pub fn render(&self, style: Style) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.text.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let last = row.len().saturating_sub(1);
+            for (column, cell) in row.iter().enumerate() {
+                text.push_str(&style.paint(cell.tone, &cell.text));
+                if column < last {
+                    let gap = widths[column] - cell.text.chars().count() + 2;
+                    text.extend(std::iter::repeat_n(' ', gap));
+                }
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn style(terminal: bool, set: &[(&str, &str)]) -> Style {
+        Style::of(terminal, |name| {
+            let found = set.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_the_widest_cell() {
+        let mut table = Table::new(&["NAME", "ADDRESS", "WHY"]);
+        table.row(["h1", "2001:db8::1", ""].map(Cell::new));
+        table.row(["a-long-name", "10.1.2.3", "hôte"].map(Cell::new));
+        let lines = "NAME         ADDRESS      WHY\n\
+                     h1           2001:db8::1  -\n\
+                     a-long-name  10.1.2.3     hôte\n";
+        assert_eq!(table.render(Style::default()), lines);
+    }
+
+    #[test]
+    fn colours_do_not_move_columns() {
+        let mut table = Table::new(&["A", "B"]);
+        table.row([Cell::new("bad").tone(Tone::Bad), Cell::new("x")]);
+        let on = style(true, &[("TERM", "xterm")]);
+        assert_eq!(table.render(on), "\x1b[1mA\x1b[0m    \x1b[1mB\x1b[0m\n\x1b[31mbad\x1b[0m  x\n");
+    }
+
+    #[test]
+    fn colour_is_for_terminals_alone_and_can_be_refused() {
+        let terminal = ("TERM", "xterm");
+        assert!(style(true, &[terminal]).colour);
+        assert!(style(true, &[terminal, ("NO_COLOR", "")]).colour);
+        assert!(!style(true, &[terminal, ("NO_COLOR", "1")]).colour);
+        assert!(!style(true, &[("TERM", "dumb")]).colour);
+        assert!(!style(true, &[]).colour);
+        assert!(!style(false, &[terminal]).colour);
+    }
+
+    #[test]
+    fn what_others_wrote_does_not_reach_the_terminal_as_commands() {
+        assert_eq!(printable("a\x1b[2Jb\n\u{202e}c\u{9b}"), "a\\u{1b}[2Jb\\n\\u{202e}c\\u{9b}");
+        assert_eq!(printable("hôte 1"), "hôte 1");
+    }
+}

@@ -1,0 +1,68 @@
+//! `config`.
+
+use crate::support::cluster::Alone;
+use crate::{object, run, shape};
+
+const FILE: &str = "BRIDGE_NAME=br1\nMTU=1301\n\nCNI_NAME=\"one\"\nETCD_HOST=file\nNONE=1\n";
+
+#[test]
+fn it_says_where_each_setting_is_from() {
+    let alone = Alone::new();
+    alone.host.write("/etc/humanz.env", FILE);
+    let line = "config --env-file /etc/humanz.env --bridge-name=br3";
+    let ended = run(&alone.host, line, &[("ETCD_HOST", ""), ("MTU", "1302")]);
+    let row = |name: &str| {
+        let row = ended.stdout.lines().find(|line| line.starts_with(name));
+        let row = row.unwrap_or_else(|| panic!("{name} is missing: {ended}"));
+        row.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row("BRIDGE_NAME"), ["BRIDGE_NAME", "br3", "option"]);
+    assert_eq!(row("MTU"), ["MTU", "1302", "environment"]);
+    assert_eq!(row("CNI_NAME"), ["CNI_NAME", "one", "/etc/humanz.env:4"]);
+    assert_eq!(row("STATE_DIR"), ["STATE_DIR", "/var/lib/humanz", "default"]);
+    assert_eq!(row("NODE_NAME"), ["NODE_NAME", "-", "default"]);
+    assert!(ended.stdout.contains("line 6: NONE is no setting"), "{ended}");
+    assert!(!ended.stdout.contains('\x1b'), "no colour without a terminal: {ended}");
+    assert!(ended.succeeded(), "{ended}");
+
+    let changed = run(&alone.host, &format!("{line} --changed"), &[("ETCD_HOST", "")]).ok();
+    let names = changed.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    let names: Vec<_> = names.take_while(|name| *name != "!").collect();
+    assert_eq!(names, ["ETCD_HOST", "BRIDGE_NAME", "MTU", "CNI_NAME"]);
+}
+
+#[test]
+fn its_object_has_this_shape() {
+    let alone = Alone::new();
+    alone.host.write("/etc/humanz.env", FILE);
+    let ended = run(&alone.host, "config --json --env-file /etc/humanz.env", &[("ETCD_HOST", "")]);
+    let value = object(&ended);
+    assert_eq!(
+        shape(&value),
+        "faults: list\n\
+         remarks: list\n\
+         remarks[]: string\n\
+         schema: number\n\
+         settings: list\n\
+         settings[].default: string\n\
+         settings[].file: null\n\
+         settings[].file: string\n\
+         settings[].from: string\n\
+         settings[].line: null\n\
+         settings[].line: number\n\
+         settings[].meaning: string\n\
+         settings[].name: string\n\
+         settings[].value: string"
+    );
+}
+
+#[test]
+fn wrong_settings_are_shown_and_named() {
+    let alone = Alone::new();
+    let wrong = [("MTU", "9"), ("ETCD_HOST", "http://root:secret@etcd")];
+    let ended = run(&alone.host, "config", &wrong);
+    assert_eq!(ended.status.code(), Some(2), "{ended}");
+    assert!(ended.stderr.contains("MTU=9"), "{ended}");
+    assert!(ended.stdout.contains("http://***@etcd"), "{ended}");
+    assert!(!ended.stdout.contains("secret"), "{ended}");
+}

@@ -1,0 +1,55 @@
+//! What is typed wrong, or read by something that leaves.
+
+use crate::run;
+use crate::support::cluster::Alone;
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::Place;
+
+#[test]
+fn every_mistake_is_answered_with_what_was_meant() {
+    let alone = Alone::new();
+    for (line, words) in [
+        ("confg", "\"confg\" is no subcommand; did you mean config?"),
+        ("config --jsno", "--jsno is no option of config; did you mean --json?"),
+        ("--bridge-nam x", "--bridge-nam is no option; did you mean --bridge-name?"),
+        ("config now", "what shall humanz-agent config do with \"now\"?"),
+        ("config --bridge-name", "No value provided for option '--bridge-name'"),
+    ] {
+        let ended = run(&alone.host, line, &[]);
+        assert_eq!(ended.status.code(), Some(2), "{ended}");
+        assert!(ended.stderr.contains(words), "{words:?} is not in: {ended}");
+        assert_eq!(ended.stdout, "", "{ended}");
+    }
+}
+
+#[test]
+fn each_subcommand_has_help_with_examples() {
+    let alone = Alone::new();
+    let help = run(&alone.host, "--help", &[]).ok();
+    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let names = commands.lines().filter(|line| !line.starts_with("   "));
+    let names: Vec<_> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.contains(&"config"), "{help}");
+    for name in names.into_iter().filter(|name| !["check-config", "uninstall"].contains(name)) {
+        for line in [format!("{name} --help"), format!("help {name}")] {
+            let help = run(&alone.host, &line, &[]).ok();
+            assert!(help.contains("Examples:"), "{help}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let alone = Alone::new();
+    let script = format!(
+        "set -o pipefail; {EXECUTABLE} config --standalone | true; {EXECUTABLE} --help | true; \
+         {EXECUTABLE} config --standalone >/dev/full && exit 9; exit 0"
+    );
+    let mut shell = crate::support::node::command("bash -ec");
+    let ended = alone.host.run_command(shell.arg(script), "");
+    assert_eq!(
+        ended.stderr.trim(),
+        "humanz-agent: write to standard output: No space left on device (os error 28)"
+    );
+    ended.ok();
+}
