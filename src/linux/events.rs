@@ -96,7 +96,11 @@ impl Events {
     }
 }
 
-fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
+/// What a message of rtnetlink tells; `None` if that is nothing that matters here.
+///
+/// # Errors
+/// [`NetlinkError::Malformed`].
+pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
     let is = |kind: Rtm| reply.kind == u16::from(kind);
     if is(Rtm::Newlink) || is(Rtm::Dellink) {
         let event = |link: Link| Event::Link { name: link.name, index: link.index };

@@ -130,7 +130,10 @@ impl<'a> Reply<'a> {
     }
 
     /// What the message says about its request.
-    pub(super) fn verdict(&self) -> Result<Verdict, NetlinkError> {
+    ///
+    /// # Errors
+    /// [`NetlinkError::Malformed`] if it is an error without its code.
+    pub fn verdict(&self) -> Result<Verdict, NetlinkError> {
         let done = self.kind == u16::from(Nlmsg::Done);
         if !done && self.kind != u16::from(Nlmsg::Error) {
             return Ok(Verdict::Content);
@@ -165,7 +168,7 @@ impl<'a> Reply<'a> {
 
 /// What a message says about its request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// Part of the answer.
     Content,
     /// Done as asked; or the end of a list.
@@ -178,7 +181,8 @@ pub(super) enum Verdict {
 ///
 /// Sliced here by their length field and not by the codec: its parser loses the rest of the
 /// datagram after an acknowledgement that carries a warning.
-pub(super) struct Replies<'a>(pub &'a [u8]);
+#[derive(Clone, Debug)]
+pub struct Replies<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for Replies<'a> {
     type Item = Result<Reply<'a>, NetlinkError>;
