@@ -146,7 +146,7 @@ impl<'a> Reply<'a> {
         };
         match code {
             0 => Ok(Verdict::Done),
-            code => Ok(Verdict::Refused(Errno::from_raw(-code), self.ack_text(done))),
+            code => Ok(Verdict::Refused(Errno::from_raw(code.wrapping_neg()), self.ack_text(done))),
         }
     }
 
@@ -236,6 +236,12 @@ mod tests {
     fn verdict(kind: Nlmsg, flags: NlmF, body: &[u8]) -> Verdict {
         let bytes = datagram(kind.into(), flags, body);
         Replies(&bytes).next().unwrap().unwrap().verdict().unwrap()
+    }
+
+    #[test]
+    fn the_smallest_number_is_an_error_like_any_other() {
+        let verdict = verdict(Nlmsg::Error, NlmF::empty(), &i32::MIN.to_ne_bytes());
+        assert_eq!(verdict, Verdict::Refused(Errno::UnknownErrno, None));
     }
 
     #[test]
