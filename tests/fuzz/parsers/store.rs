@@ -24,7 +24,7 @@ pub fn store(data: &[u8]) {
     }
     let _others = (used_addresses(seed).ok(), reservation(local));
     // Files cost a thousand times as much as parsing.
-    if Entry::parse(entry).is_err() && !data.first().is_some_and(|first| first % 16 == 0) {
+    if Entry::parse(entry).is_err() && data.first().is_none_or(|first| first % 16 != 0) {
         return;
     }
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
