@@ -1,6 +1,7 @@
 //! Observe and apply: the kernel and the file system.
 
 pub mod address;
+pub mod beat;
 pub mod conntrack;
 pub mod events;
 pub mod fdb;
@@ -20,5 +21,6 @@ pub mod rtnl;
 pub mod sysctl;
 pub mod tuning;
 pub mod vxlan;
+pub mod wait;
 mod wire;
 pub mod xtables_lock;
