@@ -7,6 +7,7 @@
 pub mod arguments;
 pub mod call;
 pub mod config;
+pub mod explain;
 pub mod socket;
 pub mod table;
 
@@ -28,6 +29,8 @@ use table::Style;
 pub enum Command {
     /// The settings that hold, and where each is from.
     Config(config::Config),
+    /// Where packets are lost.
+    Explain(explain::Explain),
     /// Every fault of the settings.
     CheckConfig(CheckConfig),
     /// Takes humanz off this host.
@@ -82,6 +85,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
                 false => Ok(Outcome::Fine),
             }
         }
+        Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
         Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),
     }
 }

@@ -125,18 +125,28 @@ impl Saved {
         })
     }
 
-    /// The content of the file.
-    pub fn to_text(&self) -> String {
+    /// As [`Saved::load`], and a damaged file stays where it is.
+    ///
+    /// # Errors
+    /// Why the file cannot be used.
+    pub fn peek(path: &Path) -> Result<Option<Saved>, String> {
+        let read = |error: io::Error| format!("read {}: {error}", path.display());
+        match fs::read(path) {
+            Ok(bytes) => Saved::from_text(&String::from_utf8_lossy(&bytes))
+                .map(Some)
+                .map_err(|reason| format!("{}: {reason}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(read(error)),
+        }
+    }
+
+    fn to_text(&self) -> String {
         let state = serde_json::to_string(&self.view()).expect("lists and strings serialise");
         let checksum = hash::stable(&[&state]);
         format!(r#"{{"schema":{SCHEMA},"checksum":"{checksum:016x}"{BEFORE_STATE}{state}}}"#)
     }
 
-    /// What the content of a file says.
-    ///
-    /// # Errors
-    /// What is wrong with it, as text.
-    pub fn from_text(text: &str) -> Result<Saved, String> {
+    fn from_text(text: &str) -> Result<Saved, String> {
         #[derive(Deserialize)]
         struct Header {
             schema: u32,

@@ -59,6 +59,25 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Destination>, NetlinkError> {
     }))
 }
 
+/// Asks for all that a bridge knows of who is behind which port.
+pub fn list_learned(bridge: u32) -> Message {
+    /// NDA_MASTER of linux/neighbour.h.
+    const MASTER: u16 = 9;
+    let header = neighbour::header(RtAddrFamily::from(BRIDGE), 0, Nud::empty(), Ntf::empty());
+    let attributes = Attributes::new().u32(MASTER, bridge);
+    let what = "list what a bridge has learned";
+    Message::new(what, Rtm::Getneigh, NlmF::empty(), &header, attributes)
+}
+
+/// The MAC in an answer to [`list_learned`], and the index of the port that it is behind; `None` for
+/// the MAC of the port itself.
+pub fn parse_learned(reply: &Reply<'_>) -> Result<Option<(Mac, u32)>, NetlinkError> {
+    let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
+    let own = header.ndm_state().contains(Nud::PERMANENT);
+    let mac = attributes.array(Nda::Lladdr).map(Mac).filter(|_| !own);
+    Ok(mac.map(|mac| (mac, header.ndm_index().cast_unsigned())))
+}
+
 fn message(
     what: String,
     kind: Rtm,

@@ -2,11 +2,11 @@
 
 mod chain;
 mod legacy;
-pub mod legacy_text;
+mod legacy_text;
 mod numbers;
 mod rule;
-pub mod sense;
-pub mod sets;
+mod sense;
+mod sets;
 mod value;
 mod xt;
 

@@ -53,6 +53,8 @@ pub struct Link {
     pub up: bool,
     /// Up and working.
     pub oper_up: bool,
+    /// There is something at the other end, or nobody can tell (a tunnel).
+    pub carrier: bool,
     /// Index of the bridge it is a port of.
     pub master: Option<u32>,
     /// For a veth: index of the other end in its namespace.
@@ -314,6 +316,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
         mtu: attributes.u32(Ifla::Mtu).unwrap_or(0),
         up: header.ifi_flags().contains(Iff::UP),
         oper_up: attributes.u8(Ifla::Operstate) == Some(OPER_UP),
+        carrier: header.ifi_flags().contains(Iff::LOWERUP),
         master: attributes.u32(Ifla::Master),
         peer_index: attributes.u32(Ifla::Link),
         alias: attributes.text(Ifla::Ifalias),

@@ -1,8 +1,9 @@
 //! Observe and apply: the kernel and the file system.
 
 pub mod address;
-pub mod beat;
+pub mod connections;
 pub mod conntrack;
+pub mod echo;
 pub mod events;
 pub mod fdb;
 pub mod files;
@@ -21,6 +22,5 @@ pub mod rtnl;
 pub mod sysctl;
 pub mod tuning;
 pub mod vxlan;
-pub mod wait;
 mod wire;
 pub mod xtables_lock;

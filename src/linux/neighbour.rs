@@ -64,6 +64,47 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Neighbour>, NetlinkError> {
     Ok(entry.filter(|_| permanent).map(|(address, mac)| Neighbour { address, mac }))
 }
 
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its MAC, while one is known.
+    pub mac: Option<Mac>,
+    /// How sure that is.
+    pub state: State,
+}
+
+/// How sure the MAC of a neighbour is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It may be used.
+    Valid,
+    /// Somebody said so for good.
+    Permanent,
+    /// It was asked for, and there is no answer yet.
+    Asked,
+    /// It was asked for, and there was no answer.
+    Failed,
+}
+
+/// What an answer to [`list`] tells of a neighbour, be its MAC known or not; `None` for other
+/// families.
+pub fn parse_known(reply: &Reply<'_>) -> Result<Option<Known>, NetlinkError> {
+    let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
+    let Some(address) = attributes.get(Nda::Dst).and_then(wire::address) else { return Ok(None) };
+    let is = |state: Nud| header.ndm_state().contains(state);
+    let state = match () {
+        () if is(Nud::PERMANENT) => State::Permanent,
+        () if is(Nud::FAILED) => State::Failed,
+        () if is(Nud::INCOMPLETE) => State::Asked,
+        () => State::Valid,
+    };
+    let mac = attributes.array(Nda::Lladdr).map(Mac);
+    let known = wire::known(*header.ndm_family()).is_some();
+    Ok(known.then_some(Known { address, mac, state }))
+}
+
 /// Index of the link that a notification is about, of whichever table.
 pub fn link_of(reply: &Reply<'_>) -> Result<u32, NetlinkError> {
     let (header, _) = reply.parse::<Ndmsg>(HEADER)?;

@@ -1,14 +1,14 @@
 //! nftables over netlink: tables of the family `inet` observed, replaced, changed, removed.
 
 pub(super) mod expression;
-pub mod found;
+pub(super) mod found;
 pub(super) mod message;
 pub(super) mod numbers;
 mod port_messages;
 mod port_table;
-pub mod ports;
+mod ports;
 mod ruleset;
-pub mod userdata;
+pub(super) mod userdata;
 
 use std::collections::BTreeMap;
 

@@ -71,6 +71,8 @@ pub struct Way {
     pub source: Option<IpAddr>,
     /// The address is the namespace's own.
     pub local: bool,
+    /// Bytes that a packet may have on this way, as far as the route says or the kernel was told.
+    pub mtu: Option<u32>,
 }
 
 impl Route {
@@ -169,6 +171,30 @@ pub fn way(address: IpAddr) -> Message {
     )
 }
 
+/// Asks for the way that a packet from `source` to `address` takes that comes in by the link of that
+/// number. It is refused if such a packet is not forwarded: no route, a source that the reverse path
+/// filter drops (`EXDEV`; since 6.13 every refusal of IPv4 is `EINVAL`).
+pub fn way_through(source: IpAddr, address: IpAddr, input: u32) -> Message {
+    let bits = Family::of(address).bits();
+    let header = RtmsgBuilder::default()
+        .rtm_family(wire::family(address))
+        .rtm_dst_len(bits)
+        .rtm_src_len(bits)
+        .rtm_tos(0)
+        .rtm_table(RtTable::Unspec)
+        .rtm_protocol(Rtprot::Unspec)
+        .rtm_scope(RtScope::Universe)
+        .rtm_type(Rtn::Unspec)
+        .rtm_flags(RtmF::empty());
+    let header = header.build().expect("every field without a default is set");
+    let attributes = Attributes::new()
+        .put(Rta::Dst, wire::octets(address))
+        .put(Rta::Src, wire::octets(source))
+        .u32(Rta::Iif, input);
+    let what = format!("ask for the way from {source} to {address}");
+    Message::new(what, Rtm::Getroute, NlmF::empty(), &header, attributes)
+}
+
 /// The route in an answer; `None` for multicast, blackholes and other families.
 pub fn parse(reply: &Reply<'_>) -> Result<Option<Route>, NetlinkError> {
     let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
@@ -224,11 +250,13 @@ pub fn parse_paths(reply: &Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError
 /// The way in an answer to [`way`].
 pub fn parse_way(reply: &Reply<'_>) -> Result<Way, NetlinkError> {
     let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
+    let metrics = attributes.nested(Rta::Metrics)?;
     Ok(Way {
         gateway: gateway(&attributes),
         device: attributes.u32(Rta::Oif),
         source: source(&attributes),
         local: *header.rtm_type() == Rtn::Local,
+        mtu: metrics.and_then(|metrics| metrics.u32(METRIC_MTU)).filter(|mtu| *mtu > 0),
     })
 }
 

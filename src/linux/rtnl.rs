@@ -7,13 +7,13 @@ use nix::errno::Errno;
 use super::address::{self, Address};
 use super::fdb::{self, Destination};
 use super::link::{self, Link, Which};
-use super::neighbour::{self, Neighbour};
+use super::neighbour::{self, Known, Neighbour};
 use super::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
 use super::qdisc;
 use super::route::{self, Route, Way};
 use super::tuning::{self, Tune};
 use super::vxlan;
-use crate::net::{Family, IfName, subnet};
+use crate::net::{Family, IfName, Mac, subnet};
 
 /// A socket in the network namespace that it was opened in.
 pub struct Rtnl {
@@ -107,6 +107,22 @@ impl Rtnl {
         self.socket.dump(&neighbour::list(index), neighbour::parse)
     }
 
+    /// All that is known of neighbours of the link of that number, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn neighbours(&self, index: u32) -> Result<Vec<Known>, NetlinkError> {
+        self.socket.dump(&neighbour::list(index), neighbour::parse_known)
+    }
+
+    /// The MACs that a bridge has seen, each with the index of the port that it is behind.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn learned(&self, bridge: u32) -> Result<Vec<(Mac, u32)>, NetlinkError> {
+        self.socket.dump(&fdb::list_learned(bridge), fdb::parse_learned)
+    }
+
     /// All addresses, or those of one link.
     ///
     /// # Errors
@@ -164,6 +180,30 @@ impl Rtnl {
             }
             answer => answer.map(Some),
         }
+    }
+
+    /// Bytes that a packet to `address` may have, as far as the kernel knows; `None` if there is no
+    /// way, or it is the namespace's own.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn path_mtu(&self, address: IpAddr) -> Result<Option<u32>, NetlinkError> {
+        let Some(way) = self.way(address)?.filter(|way| !way.local) else { return Ok(None) };
+        let link = way.device.map(|device| self.link_by_index(device)).transpose()?;
+        Ok(way.mtu.or(link.flatten().map(|link| link.mtu)))
+    }
+
+    /// The way that a packet from `source` to `address` takes that comes in by the link `input`.
+    ///
+    /// # Errors
+    /// Also that it is not forwarded: see [`route::way_through`].
+    pub fn way_through(
+        &self,
+        source: IpAddr,
+        address: IpAddr,
+        input: u32,
+    ) -> Result<Way, NetlinkError> {
+        self.socket.ask(&route::way_through(source, address, input), route::parse_way)
     }
 
     /// The routes of both families. A family without any address has no table yet: `ENOENT`. A

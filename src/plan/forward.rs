@@ -4,7 +4,7 @@
 //! against a drop in another (Docker sets the policy of iptables' FORWARD to DROP). Where the
 //! chain is iptables' own, our rules go to its head; everything else is its owner's to change.
 
-mod fate;
+pub(in crate::plan) mod fate;
 pub mod input;
 
 use std::fmt;
@@ -149,7 +149,7 @@ fn packets<'a>(
 
 /// A packet from an address behind one interface to one behind another.
 fn between<'a>(from: (&'a str, IpAddr), to: (&'a str, IpAddr)) -> Packet<'a> {
-    Packet { input: from.0, output: to.0, source: from.1, destination: to.1, udp_port: None }
+    Packet { input: from.0, output: to.0, source: from.1, destination: to.1, transport: None }
 }
 
 /// An address in the pool that is not this host's, if the pool has others.

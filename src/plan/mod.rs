@@ -5,6 +5,7 @@
 
 pub mod bandwidth;
 pub mod bridge;
+pub mod explain;
 pub mod firewall;
 pub mod forward;
 pub mod hostports;

@@ -86,6 +86,7 @@ mod tests {
             mtu: 1500,
             up: true,
             oper_up: true,
+            carrier: true,
             master: *master,
             peer_index: None,
             alias: Some((*alias).into()),

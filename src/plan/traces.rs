@@ -49,6 +49,7 @@ mod tests {
             mtu: 1500,
             up: true,
             oper_up: true,
+            carrier: true,
             master: None,
             peer_index: None,
             alias: (!alias.is_empty()).then(|| alias.to_owned()),

@@ -12,7 +12,6 @@ mod flows;
 mod hostports;
 mod keeping;
 mod leaving;
-mod local;
 mod others;
 mod reloading;
 mod starting;

@@ -7,6 +7,7 @@
 mod support;
 
 mod config;
+mod explain;
 mod typed;
 
 use serde_json::Value;

@@ -1,9 +1,9 @@
 //! Pure. What becomes of a packet in a chain of others.
 //!
 //! The packet is the first of a connection, and there is nothing special about it but perhaps the
-//! UDP port that it goes to: a rule for another protocol, port or mark is not about it. A rule that is not understood may be.
+//! port that it goes to: a rule for another protocol, port or mark is not about it. A rule that is
+//! not understood may be.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::linux::forward::{Asks, Condition, Direction, End, ForwardChain, ForwardRule, Verdict};
@@ -21,12 +21,13 @@ pub struct Packet<'a> {
     pub source: IpAddr,
     /// Where it goes.
     pub destination: IpAddr,
-    /// The UDP port that it goes to; `None` if there is nothing special about it.
-    pub udp_port: Option<u16>,
+    /// The protocol (IANA's number) and the port that it goes to; `None` if there is nothing special
+    /// about it.
+    pub transport: Option<(u8, u16)>,
 }
 
 /// The number of UDP (RFC 768).
-const UDP: u8 = 17;
+pub const UDP: u8 = 17;
 
 /// What becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +52,7 @@ const DEPTH: usize = 16;
 
 /// What becomes of `packet` in `chain`, which is called `name`.
 pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
-    let mut walk = Walk { chain, packet, may_be_accepted: false, walked: HashMap::new() };
+    let mut walk = Walk { chain, packet, may_be_accepted: false };
     let way = Way { certain: true, aimed: false, depth: 0 };
     let end = match (walk.through(name, &chain.rules, way), chain.policy) {
         (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => return Fate::Passes,
@@ -62,7 +63,6 @@ pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
 }
 
 /// How a walk through rules ends.
-#[derive(Clone)]
 enum Outcome {
     Accepted,
     Stopped {
@@ -74,7 +74,7 @@ enum Outcome {
 }
 
 /// How a chain was come to.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy)]
 struct Way {
     /// Every rule on the way holds for certain.
     certain: bool,
@@ -86,13 +86,10 @@ struct Walk<'a> {
     chain: &'a ForwardChain,
     packet: &'a Packet<'a>,
     may_be_accepted: bool,
-    /// The chains that were walked through, and how that ended: chains of ten calls each are not
-    /// walked through ten times for each that calls them.
-    walked: HashMap<(&'a str, Way), Outcome>,
 }
 
-impl<'a> Walk<'a> {
-    fn through(&mut self, name: &str, rules: &'a [ForwardRule], way: Way) -> Outcome {
+impl Walk<'_> {
+    fn through(&mut self, name: &str, rules: &[ForwardRule], way: Way) -> Outcome {
         for rule in rules {
             let Some(certain) = self.packet.meets(rule) else { continue };
             let certain = way.certain && certain;
@@ -122,16 +119,9 @@ impl<'a> Walk<'a> {
         Outcome::Open
     }
 
-    fn call(&mut self, target: &'a str, way: Way) -> Outcome {
-        if let Some(known) = self.walked.get(&(target, way)) {
-            return known.clone();
-        }
+    fn call(&mut self, target: &str, way: Way) -> Outcome {
         match self.chain.called.get(target) {
-            Some(rules) if way.depth < DEPTH => {
-                let end = self.through(target, rules, way);
-                self.walked.insert((target, way), end.clone());
-                end
-            }
+            Some(rules) if way.depth < DEPTH => self.through(target, rules, way),
             _ => {
                 self.may_be_accepted = true;
                 Outcome::Open
@@ -175,8 +165,10 @@ impl Packet<'_> {
                 ranges.iter().any(|range| range.first() <= address && address <= range.last())
             }
             Asks::Family(family) => Family::of(self.source) == *family,
-            Asks::Protocol(numbers) => self.udp_port.is_some() && numbers.contains(&UDP),
-            Asks::Port(ranges) => self.udp_port.is_some_and(|port| {
+            Asks::Protocol(numbers) => {
+                self.transport.is_some_and(|(protocol, _)| numbers.contains(&protocol))
+            }
+            Asks::Port(ranges) => self.transport.is_some_and(|(_, port)| {
                 ranges.iter().any(|(first, last)| (*first..=*last).contains(&port))
             }),
             Asks::Special => false,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::fate::{Fate, Packet, fate};
+use super::fate::{Fate, Packet, UDP, fate};
 use crate::linux::forward::{ForwardChain, FoundForward, Place};
 use crate::linux::nft::{ChainPlace, TableFamily};
 use crate::net::{Family, IfName};
@@ -35,7 +35,7 @@ pub fn obstacles<'a>(tunnel: &Tunnel, found: &'a FoundForward) -> Vec<Obstacle<'
         output: "",
         source: tunnel.source,
         destination: tunnel.destination,
-        udp_port: Some(tunnel.udp_port),
+        transport: Some((UDP, tunnel.udp_port)),
     };
     let family = Family::of(tunnel.destination);
     let met = found.chains.iter().filter(|chain| chain.place.sees(family));

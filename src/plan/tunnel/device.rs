@@ -229,6 +229,7 @@ mod tests {
             mtu: mtu_bytes,
             up: true,
             oper_up: false,
+            carrier: true,
             master: None,
             peer_index: None,
             alias: Some(ALIAS.to_owned()),

@@ -40,6 +40,7 @@ fn link(text: &str, index: u32, peer: u32, last: u8) -> Link {
         mtu: 1500,
         up: true,
         oper_up: true,
+        carrier: true,
         master: None,
         peer_index: Some(peer),
         alias: None,

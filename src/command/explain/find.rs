@@ -1,0 +1,297 @@
+//! Who is meant: pods, addresses, URLs.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use crate::agent::exit::{self, Exit};
+use crate::command::explain::around::{Around, Attachment};
+use crate::linux::nft::FoundPort;
+use crate::net::{Family, HostPort, Protocol};
+use crate::plan::explain::{Beyond, Hop, Verdict};
+use crate::plan::hostports::TABLE;
+
+/// One end as it was typed.
+#[derive(Debug)]
+pub struct Meant {
+    text: String,
+    addresses: Vec<IpAddr>,
+    attachment: Option<Attachment>,
+    /// Protocol and port.
+    port: Option<(u8, u16)>,
+}
+
+/// An end with the address that is looked at.
+#[derive(Debug)]
+pub struct End {
+    pub address: IpAddr,
+    pub name: String,
+    pub place: Place,
+}
+
+/// Where it is.
+#[derive(Debug)]
+pub enum Place {
+    Pod(Attachment),
+    Host,
+    Beyond(Beyond),
+    Outside,
+}
+
+/// Both ends, of one family.
+#[derive(Debug)]
+pub struct Pair {
+    pub from: End,
+    pub to: End,
+    pub port: Option<(u8, u16)>,
+    /// What was followed to find them: a port of the host.
+    pub leads: Vec<Hop>,
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const SCTP: u8 = 132;
+
+/// What `text` means.
+///
+/// # Errors
+/// Nothing, or more than one thing.
+pub fn meant(text: &str, around: &Around) -> Result<Meant, Exit> {
+    let address = |addresses: Vec<IpAddr>, port| Meant {
+        text: text.to_owned(),
+        addresses,
+        attachment: None,
+        port,
+    };
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(address(vec![ip], None));
+    }
+    if let Ok(socket) = text.parse::<SocketAddr>() {
+        return Ok(address(vec![socket.ip()], Some((TCP, socket.port()))));
+    }
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let (protocol, host, port) = url(scheme, rest).map_err(|why| unknown(text, &why))?;
+        return Ok(address(resolve(&host)?, Some((protocol, port))));
+    }
+    pod(text, around)
+}
+
+/// Protocol, host and port of a URL.
+fn url(scheme: &str, rest: &str) -> Result<(u8, String, u16), String> {
+    let (protocol, usual) = match scheme.to_ascii_lowercase().as_str() {
+        "http" | "ws" => (TCP, Some(80)),
+        "https" | "wss" => (TCP, Some(443)),
+        "udp" => (UDP, None),
+        "sctp" => (SCTP, None),
+        _ => (TCP, None),
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or("the ] is missing")?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let port = match port {
+        Some(port) => Some(port.parse().map_err(|_| format!("{port:?} is no port"))?),
+        None => usual,
+    };
+    let port =
+        port.ok_or_else(|| format!("{scheme}:// needs a port, as in {scheme}://{host}:53"))?;
+    Ok((protocol, host.to_owned(), port))
+}
+
+fn resolve(host: &str) -> Result<Vec<IpAddr>, Exit> {
+    let failed = |why: String| {
+        let text = format!(
+            "{host} does not resolve on this host: {why}; names that only pods know (services) must \
+             be given as addresses"
+        );
+        Exit::new(exit::UNAVAILABLE, text)
+    };
+    let found = (host, 0).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+    let found: Vec<IpAddr> = found.map(|socket| socket.ip()).collect();
+    if found.is_empty() { Err(failed("no address".to_owned())) } else { Ok(found) }
+}
+
+/// The pod that `text` names: wholly, by the last part of its name, or by the start of its
+/// container id.
+fn pod(text: &str, around: &Around) -> Result<Meant, Exit> {
+    let known = &around.attachments;
+    let by = |is: &dyn Fn(&Attachment) -> bool| -> Vec<&Attachment> {
+        known.iter().filter(|known| is(known)).collect()
+    };
+    let name = |known: &Attachment| known.entry.pod.clone().unwrap_or_default();
+    let ways: [&dyn Fn(&Attachment) -> bool; 4] = [
+        &|known| name(known) == text,
+        &|known| known.entry.container_id == text,
+        &|known| name(known).rsplit('/').next() == Some(text),
+        &|known| !text.is_empty() && known.entry.container_id.starts_with(text),
+    ];
+    let found = ways.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
+    let Some(first) = found.first() else {
+        let why = match known.len() {
+            0 => format!(
+                "no pod of humanz is on this host ({})",
+                around.settings.cni.ipam_dir.display()
+            ),
+            count => format!(
+                "it is no address, and none of the {count} pods of this host; pods of other hosts \
+                 are known there, and here by their addresses alone"
+            ),
+        };
+        return Err(unknown(text, &why));
+    };
+    let other = found.iter().find(|other| other.entry.container_id != first.entry.container_id);
+    if let Some(other) = other {
+        let ids = format!("{} and {}", first.entry.container_id, other.entry.container_id);
+        return Err(unknown(text, &format!("it may be the container {ids}: say more")));
+    }
+    // A further interface has a further address, which can be given instead.
+    let first = found.iter().min_by_key(|known| known.entry.ifname != "eth0").unwrap_or(first);
+    Ok(Meant {
+        text: title(first),
+        addresses: first.entry.addresses.clone(),
+        attachment: Some((*first).clone()),
+        port: None,
+    })
+}
+
+/// The pod's name, or its container id.
+fn title(attachment: &Attachment) -> String {
+    let entry = &attachment.entry;
+    entry.pod.clone().unwrap_or_else(|| entry.container_id.clone())
+}
+
+fn unknown(text: &str, why: &str) -> Exit {
+    Exit::new(exit::SETTINGS, format!("{text:?} is not known: {why}"))
+}
+
+/// Both ends in one family, IPv4 if both have it and nobody wants the other.
+///
+/// # Errors
+/// They share no family; nobody has an address.
+pub fn pair(from: Meant, to: Meant, ipv6: bool, around: &Around) -> Result<Pair, Exit> {
+    let [v4, v6] = Family::BOTH;
+    let families = if ipv6 { [v6, v4] } else { [v4, v6] };
+    let of = |meant: &Meant, family| {
+        meant.addresses.iter().copied().find(|address| Family::of(*address) == family)
+    };
+    let both = families.into_iter().find_map(|family| of(&from, family).zip(of(&to, family)));
+    let Some((source, destination)) = both else {
+        let why = format!("{} and {} have no address of the same family", from.text, to.text);
+        return Err(Exit::new(exit::SETTINGS, why));
+    };
+    let (destination, port, leads) = lead(destination, to.port, around);
+    let attachment = to.attachment.filter(|_| leads.is_empty());
+    Ok(Pair {
+        from: locate(source, from.attachment, around)?,
+        to: locate(destination, attachment, around)?,
+        port,
+        leads,
+    })
+}
+
+/// Where a port of this host leads to.
+fn lead(
+    address: IpAddr,
+    port: Option<(u8, u16)>,
+    around: &Around,
+) -> (IpAddr, Option<(u8, u16)>, Vec<Hop>) {
+    let stays = (address, port, Vec::new());
+    let protocol = match port {
+        Some((TCP, _)) => Protocol::Tcp,
+        Some((UDP, _)) => Protocol::Udp,
+        Some((SCTP, _)) => Protocol::Sctp,
+        _ => return stays,
+    };
+    let is_own = around.addresses.iter().any(|found| found.address.ip() == address);
+    let Some((number, wanted)) = port.filter(|_| is_own) else { return stays };
+    let asked = HostPort { protocol, port: wanted, address };
+    let forwards = around.attachments.iter().flat_map(|known| {
+        known.entry.forwards().into_iter().map(move |forward| (title(known), forward))
+    });
+    let Some((pod, forward)) = forwards.into_iter().find(|(_, f)| f.from.overlaps(&asked)) else {
+        return stays;
+    };
+    let found = around.nft.port(TABLE, &forward.from);
+    let leads = |found: Option<FoundPort>| found.is_some_and(|found| found.forward == forward);
+    let there = found.is_ok_and(leads);
+    let seen = format!("{} leads to {} ({pod})", forward.from, forward.to);
+    let verdict = match there {
+        true => Verdict::Fine,
+        false => Verdict::Lost(
+            "the table inet humanz-hostports does not have it; the agent puts it back: is \
+             humanz-agent running?"
+                .to_owned(),
+        ),
+    };
+    let hop = Hop { name: "host-port", place: "this host".to_owned(), seen, verdict };
+    (forward.to.ip(), Some((number, forward.to.port())), vec![hop])
+}
+
+/// Where an address is.
+fn locate(address: IpAddr, attachment: Option<Attachment>, around: &Around) -> Result<End, Exit> {
+    if let Some(attachment) = attachment.or_else(|| around.owner(address).cloned()) {
+        return Ok(End { address, name: title(&attachment), place: Place::Pod(attachment) });
+    }
+    if around.addresses.iter().any(|found| found.address.ip() == address) {
+        return Ok(End { address, name: "this host".to_owned(), place: Place::Host });
+    }
+    if let Some((host, peer, subnet)) = around.peer(address) {
+        let beyond = Beyond {
+            host: host.to_string(),
+            subnet,
+            addresses: peer.addresses,
+            mtu: peer.mtu,
+            alive: None,
+            has_route: false,
+        };
+        let name = format!("{address} of host {host}");
+        return Ok(End { address, name, place: Place::Beyond(beyond) });
+    }
+    let family = Family::of(address);
+    if around.subnets.get(family).is_some_and(|own| own.contains(address)) {
+        let why = "it lies in this host's pod subnet, and no pod has it: is the pod gone, or \
+                   was it made by another plugin?";
+        return Err(Exit::new(exit::FAILURE, format!("{address}: {why}")));
+    }
+    let pools = around.settings.pool_networks();
+    if pools.get(family).is_some_and(|pool| pool.contains(address)) {
+        let told = around.unknown.join("; ");
+        let why = match told.is_empty() {
+            true => "no host of the network has that subnet".to_owned(),
+            false => told,
+        };
+        return Err(Exit::new(exit::FAILURE, format!("{address} lies in the pool of pods: {why}")));
+    }
+    Ok(End { address, name: address.to_string(), place: Place::Outside })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, wanted: Result<(u8, &str, u16), &str>) {
+        let (scheme, rest) = text.split_once("://").unwrap();
+        let found = url(scheme, rest);
+        match wanted {
+            Ok((protocol, host, port)) => assert_eq!(found, Ok((protocol, host.to_owned(), port))),
+            Err(why) => assert!(found.unwrap_err().contains(why), "{text}"),
+        }
+    }
+
+    #[test]
+    fn a_url_names_a_host_and_a_port() {
+        check("http://web/", Ok((TCP, "web", 80)));
+        check("https://user:secret@192.0.2.1/a:b?c", Ok((TCP, "192.0.2.1", 443)));
+        check("HTTP://[fd00::1]:8080/x", Ok((TCP, "fd00::1", 8080)));
+        check("udp://10.96.0.10:53", Ok((UDP, "10.96.0.10", 53)));
+        check("udp://10.96.0.10", Err("needs a port"));
+        check("tcp://a:b", Err("no port"));
+        check("tcp://[fd00::1", Err("] is missing"));
+    }
+}

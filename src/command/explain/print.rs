@@ -1,0 +1,64 @@
+//! Pure. The hops, for people and for programs.
+
+use serde_json::{Value, json};
+
+use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::plan::explain::{End, Hop, Journey, Verdict};
+
+/// A table of the hops, then what to do.
+pub fn text(journey: &Journey, hops: &[Hop], style: Style) -> String {
+    let title = |end: &End| match end.name.starts_with(&end.address.to_string()) {
+        true => end.name.clone(),
+        false => format!("{} ({})", end.name, end.address),
+    };
+    let head = printable(&format!("{} → {}", title(&journey.from), title(&journey.to)));
+    let mut table = Table::new(&["IS", "HOP", "WHERE", "SEEN"]);
+    for hop in hops {
+        let (word, tone) = word(&hop.verdict);
+        let verdict = Cell::new(word).tone(tone);
+        table.row([verdict, Cell::new(hop.name), Cell::new(&hop.place), Cell::new(&hop.seen)]);
+    }
+    let mut text = format!("{head}\n\n{}\n", table.render(style));
+    for hop in hops {
+        let (Verdict::Odd(cure) | Verdict::Lost(cure)) = &hop.verdict else { continue };
+        let what = style.paint(word(&hop.verdict).1, hop.name);
+        text.push_str(&format!("{what}: {}\n", printable(cure)));
+    }
+    let end = match hops.iter().find(|hop| hop.is_lost()) {
+        Some(hop) => {
+            let line = format!("lost at {} ({}): {}", hop.name, hop.place, hop.seen);
+            style.paint(Tone::Bad, &printable(&line))
+        }
+        None => style.paint(Tone::Good, "nothing is wrong as far as this host can see"),
+    };
+    format!("{text}{end}")
+}
+
+/// The same as one object.
+pub fn json(journey: &Journey, hops: &[Hop]) -> Value {
+    let end = |end: &End| json!({ "name": end.name, "address": end.address });
+    let hop = |hop: &Hop| {
+        let cure = match &hop.verdict {
+            Verdict::Fine => Value::Null,
+            Verdict::Odd(cure) | Verdict::Lost(cure) => cure.as_str().into(),
+        };
+        json!({
+            "hop": hop.name, "place": hop.place, "seen": hop.seen,
+            "verdict": word(&hop.verdict).0, "cure": cure,
+        })
+    };
+    json!({
+        "from": end(&journey.from),
+        "to": end(&journey.to),
+        "hops": hops.iter().map(hop).collect::<Vec<Value>>(),
+        "lost": hops.iter().find(|hop| hop.is_lost()).map(|hop| hop.name),
+    })
+}
+
+fn word(verdict: &Verdict) -> (&'static str, Tone) {
+    match verdict {
+        Verdict::Fine => ("ok", Tone::Good),
+        Verdict::Odd(_) => ("odd", Tone::Odd),
+        Verdict::Lost(_) => ("lost", Tone::Bad),
+    }
+}

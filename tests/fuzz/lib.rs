@@ -1,3 +1,0 @@
-//! Every kind of foreign bytes, for the fuzz targets.
-
-pub mod parsers;
