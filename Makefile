@@ -9,7 +9,11 @@ AGENT = $(CURDIR)/dist/humanz-agent
 NETWORKMANAGER = /usr/lib/NetworkManager/conf.d
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench lint install packages image clean help deps
+# For fuzz: seconds for each kind of bytes, and which kinds.
+TIME ?= 600
+TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
+
+.PHONY: build demo test fuzz bench lint install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
@@ -24,6 +28,17 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		$(CARGO) test --locked --no-fail-fast -- --show-output
+
+# What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
+# `make test` replays. Without a sanitizer: humanz has no unsafe code, and panics are what is looked for.
+fuzz: ## every parser of foreign bytes, with cargo-fuzz and a nightly toolchain; TIME=600 seconds each
+	@$(CARGO) +nightly fuzz --version >/dev/null || { echo "missing: rustup toolchain install nightly; cargo install cargo-fuzz" >&2; exit 1; }
+	for target in $(TARGETS); do \
+		mkdir -p target/fuzz/$$target && \
+		$(CARGO) +nightly fuzz run --fuzz-dir tests/fuzz --sanitizer none $$target \
+			target/fuzz/$$target tests/fuzz/corpus/$$target -- \
+			-max_total_time=$(TIME) -timeout=20 -max_len=6000 || exit; \
+	done
 
 # What is measured is the file that ships; the bench itself needs no optimisation.
 bench: build ## humanz, the reference plugins and the kernel's own price, in one run (as root); PART=add,agent-100 runs a part

@@ -8,14 +8,14 @@
 //! |---|---|
 //! | `main.rs` | name the program was called by → role → exit code |
 //! | [`command`] | the command line: the agent's start, and subcommands that show and change things |
-//! | [`agent`] | the host agent: settings and their reload, the loop, installation |
+//! | [`agent`] | the host agent: settings and their reload, the loop, installation, what it tells on its host |
 //! | [`plugin`] | the CNI verbs; the only writer of stdout |
 //! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
 //! | [`ipam`] | which pod owns which address and which port of the host: pool (pure), file store |
 //! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, bandwidth, pod |
 //! | [`linux`] | observe and apply: netlink, nftables, namespaces, sysctls, files |
 //! | [`cni`] | the CNI protocol as values, pure |
-//! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port |
+//! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port, moment |
 //!
 //! # Data flow
 //!

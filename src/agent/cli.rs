@@ -115,6 +115,8 @@ settings! {
     "CNI_PLUGIN_LOCATION" cni_plugin_location "" "the plugin to install (default: /opt/cni/bin/$CNI_TYPE)"
     "PLUGIN_LOG_FILE" plugin_log_file "/var/log/humanz.log" "log of the plugin; none for no log"
     "IPAM_DIR" ipam_dir "/run/humanz/ipam" "the store of pod addresses"
+    "SOCKET" socket "/run/humanz/agent.sock" "socket for status, metrics and health of the agent; none for no socket"
+    "METRICS_ADDR" metrics_addr "" "loopback address and port for metrics and health, as in 127.0.0.1:9104"
     "STATE_DIR" state_dir "/var/lib/humanz" "last known good state of the agent"
     "RESYNC_INTERVAL" resync_interval "60s" "time between full checks that need no event: 1s to 3600s"
     "CLEANUP_ON_STOP" cleanup_on_stop "false" "remove bridge, routes and rules when stopped; running pods lose their network"

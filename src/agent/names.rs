@@ -5,12 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::agent::reach::Resolved;
 use crate::lease::records::NodeName;
+use crate::linux::beat::{self, Beat};
 use crate::net::{Family, PerFamily};
 
 /// First wait after a failure; doubled up to [`REFRESH`].
@@ -19,6 +21,10 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long an answer holds: a host may move.
 const REFRESH: Duration = Duration::from_secs(60);
 
+/// Longest time for one name: a resolver asks three servers twice, 5 s each (resolv.conf(5)), and
+/// for each domain of a search list anew.
+pub const LIMIT: Duration = Duration::from_secs(300);
+
 /// The way to the resolving thread.
 pub struct Names {
     wanted: Sender<BTreeSet<NodeName>>,
@@ -26,10 +32,13 @@ pub struct Names {
 
 impl Names {
     /// Starts the thread; `publish` gets every change of the whole table.
-    pub fn spawn(publish: impl Fn(Resolved) + Send + 'static) -> std::io::Result<Names> {
+    pub fn spawn(
+        beat: Arc<Beat>,
+        publish: impl Fn(Resolved) + Send + 'static,
+    ) -> std::io::Result<Names> {
         let (wanted, requests) = channel();
         let name = thread::Builder::new().name("names".into());
-        name.spawn(move || Resolver::default().serve(&requests, &publish))?;
+        name.spawn(move || Resolver::default().serve(&requests, &publish, &beat))?;
         Ok(Names { wanted })
     }
 
@@ -55,16 +64,22 @@ struct Due {
 
 impl Resolver {
     /// Until the agent drops its end.
-    fn serve(&mut self, requests: &Receiver<BTreeSet<NodeName>>, publish: &impl Fn(Resolved)) {
+    fn serve(
+        &mut self,
+        requests: &Receiver<BTreeSet<NodeName>>,
+        publish: &impl Fn(Resolved),
+        beat: &Beat,
+    ) {
         loop {
+            beat.beat();
             let next = self.due.iter().map(|due| due.at).min();
             let wait = next.map_or(REFRESH, |at| at.saturating_duration_since(Instant::now()));
-            match requests.recv_timeout(wait) {
+            match requests.recv_timeout(wait.min(beat::EVERY)) {
                 Ok(names) => self.want(names),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if self.resolve_due() {
+            if self.resolve_due(beat) {
                 publish(self.table.clone());
             }
         }
@@ -82,7 +97,7 @@ impl Resolver {
 
     /// Resolves what is due; true if the table changed. A name that stops resolving keeps its
     /// last address.
-    fn resolve_due(&mut self) -> bool {
+    fn resolve_due(&mut self, beat: &Beat) -> bool {
         let mut changed = false;
         for due in self.due.iter_mut().filter(|due| due.at <= Instant::now()) {
             match resolve(due.name.as_str()) {
@@ -96,6 +111,7 @@ impl Resolver {
                 }
             }
             due.at = Instant::now() + due.wait;
+            beat.beat();
         }
         changed
     }

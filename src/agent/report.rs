@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use crate::plan::{Describe, Line};
 
@@ -12,6 +13,7 @@ use crate::plan::{Describe, Line};
 pub struct Report {
     dry: bool,
     lines: Vec<Line>,
+    done: Vec<Line>,
     failures: Vec<String>,
 }
 
@@ -54,7 +56,7 @@ impl Report {
             return Ok(());
         }
         apply()?;
-        Self::done(&lines);
+        self.done(lines);
         Ok(())
     }
 
@@ -80,7 +82,7 @@ impl Report {
                 Err(error) => self.not_done(&[line], error.into()),
             }
         }
-        Self::done(&done);
+        self.done(done);
     }
 
     fn carry_out<E: Into<anyhow::Error>>(
@@ -92,18 +94,19 @@ impl Report {
             return self.lines.extend(lines);
         }
         match apply() {
-            Ok(()) => Self::done(&lines),
+            Ok(()) => self.done(lines),
             Err(error) => self.not_done(&lines, error.into()),
         }
     }
 
-    fn done(lines: &[Line]) {
+    fn done(&mut self, lines: Vec<Line>) {
         let (first, rest) = lines.split_at(lines.len().min(LINES));
         first.iter().for_each(|line| log::info!("{}", line.past()));
         rest.iter().for_each(|line| log::debug!("{}", line.past()));
         if !rest.is_empty() {
             log::info!("{} more changes of this kind (RUST_LOG=debug shows each)", rest.len());
         }
+        self.done.extend(lines);
     }
 
     fn not_done(&mut self, lines: &[Line], error: anyhow::Error) {
@@ -129,6 +132,11 @@ impl Report {
         &self.lines
     }
 
+    /// What was carried out, in order.
+    pub fn changes(&self) -> &[Line] {
+        &self.done
+    }
+
     /// What could not be done, in order.
     pub fn failures(&self) -> &[String] {
         &self.failures
@@ -138,21 +146,28 @@ impl Report {
 /// Conditions that hold for longer than one pass: told when they begin and when they end.
 #[derive(Debug, Default)]
 pub struct Standing {
-    told: BTreeSet<String>,
+    told: Arc<BTreeSet<String>>,
 }
 
 impl Standing {
+    /// What is wrong, as far as it was told.
+    pub fn told(&self) -> Arc<BTreeSet<String>> {
+        Arc::clone(&self.told)
+    }
+
     /// `now` is everything that is wrong at this moment.
     pub fn tell(&mut self, level: log::Level, now: BTreeSet<String>) {
         tell(level, "", now.difference(&self.told));
         tell(log::Level::Info, "no longer: ", self.told.difference(&now));
-        self.told = now;
+        self.told = Arc::new(now);
     }
 
     /// `more` is wrong besides, as far as was looked.
     pub fn add(&mut self, level: log::Level, more: BTreeSet<String>) {
         tell(level, "", more.difference(&self.told));
-        self.told.extend(more);
+        if !more.is_empty() {
+            Arc::make_mut(&mut self.told).extend(more);
+        }
     }
 }
 

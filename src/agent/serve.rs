@@ -2,12 +2,13 @@
 
 mod pools;
 mod reload;
+mod tell;
 mod updates;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 use nix::sys::signal::Signal;
@@ -16,6 +17,9 @@ use crate::agent::cleanup;
 use crate::agent::exit::{self, Exit};
 use crate::agent::host::{Facts, Own};
 use crate::agent::keep::{Pass, World};
+use crate::agent::local::Board;
+use crate::agent::local::known::Contact;
+use crate::agent::local::serve::Server;
 use crate::agent::names::Names;
 use crate::agent::notify;
 use crate::agent::origin::{Origin, Texts};
@@ -25,11 +29,12 @@ use crate::agent::report::{Report, Standing};
 use crate::agent::serve::reload::Superseded;
 use crate::agent::settings::{Backend, Settings};
 use crate::agent::source::Source;
-use crate::agent::wake::{Look, Wake};
+use crate::agent::wake::{Look, Wake, Why};
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Attributes, Peers};
+use crate::linux::beat::{self, Beat};
 use crate::net::PerFamily;
 
 /// Quiet time after a pass: a storm of events costs one pass each 20 ms, a single one waits for
@@ -60,24 +65,35 @@ pub struct Agent {
     pub names: Names,
     /// The kernel.
     pub world: World,
+    /// What is told to those who ask on this host.
+    pub board: Arc<Board>,
+    /// Who tells them.
+    pub server: Option<Server>,
+    /// The loop turns.
+    pub beat: Arc<Beat>,
     /// What the agent knows and has to do.
     pub state: State,
 }
 
 /// What the agent knows and what it has to do.
 pub struct State {
-    /// This host's pod subnets, once it has them.
+    /// This host's pod subnets, once it has them …
     subnets: Option<PerFamily<IpNetwork>>,
+    /// … and since when.
+    since: Option<SystemTime>,
+    /// How etcd is.
+    contact: Contact,
     /// All hosts; from the last known good state until etcd has answered.
     snapshot: Option<Arc<Snapshot>>,
     /// The others among them.
-    peers: Option<Peers>,
+    peers: Option<Arc<Peers>>,
     /// A complete snapshot came from etcd in this life: what is not in it may be removed.
     in_sync: bool,
     resolved: Resolved,
     /// What this host was when it was looked at last.
     facts: Option<Facts>,
     look: Look,
+    why: Why,
     /// When to look, if there is something to look at.
     look_at: Instant,
     /// When to look at everything.
@@ -107,12 +123,15 @@ impl State {
         let now = Instant::now();
         State {
             subnets: fixed,
+            since: fixed.map(|_| SystemTime::now()),
+            contact: Contact::default(),
             snapshot: None,
-            peers: fixed.map(|_| Peers::default()),
+            peers: fixed.map(|_| Arc::default()),
             in_sync: fixed.is_some(),
             resolved: Resolved::new(),
             facts: None,
             look: Look::ALL,
+            why: Why::default(),
             look_at: now,
             resync_at: now,
             retry: RETRY,
@@ -153,7 +172,9 @@ impl Agent {
             self.wait()?;
             self.use_last_known_good();
             notify::alive();
+            self.beat.beat();
             self.look();
+            self.tell();
         }
         self.leave();
         Ok(())
@@ -191,6 +212,7 @@ impl Agent {
             self.source.patience_ends().filter(|_| !can_look),
             self.source.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),
+            Some(now + beat::EVERY),
         ];
         let until = due.into_iter().flatten().min().unwrap_or(now + RETRY);
         match self.inbox.recv_timeout(until.saturating_duration_since(now)) {
@@ -216,23 +238,26 @@ impl Agent {
     }
 
     fn take(&mut self, wake: Wake) -> Result<(), Exit> {
-        let look = match wake {
-            Wake::Kernel(look) => look,
+        let (look, why) = match wake {
+            Wake::Kernel(look) => (look, Why::KERNEL),
             Wake::Names(resolved) => {
                 self.state.resolved = resolved;
-                Look::ROUTES.and(Look::FIREWALL)
+                (Look::ROUTES.and(Look::FIREWALL), Why::NAMES)
             }
             Wake::Signal(Signal::SIGHUP) => {
                 self.state.hung_up = true;
-                Look::ALL
+                (Look::ALL, Why::SETTINGS)
             }
             Wake::Signal(signal) => {
                 log::info!("{signal}: stopping; pods keep their network");
                 self.state.stop = true;
-                Look::default()
+                return Ok(());
             }
-            Wake::Registry(update) => self.take_update(update)?,
+            Wake::Registry(update) => (self.take_update(update)?, Why::HOSTS),
         };
+        if !look.is_nothing() {
+            self.state.why.and(why);
+        }
         self.state.look = self.state.look.and(look);
         Ok(())
     }
@@ -243,8 +268,9 @@ impl Agent {
         let now = Instant::now();
         if now >= self.state.resync_at {
             self.state.look = Look::ALL;
+            self.state.why.and(if self.state.ready { Why::RESYNC } else { Why::START });
         }
-        let (subnets, peers) = (self.state.subnets?, self.state.peers.as_ref()?);
+        let (subnets, peers) = (self.state.subnets?, self.state.peers.clone()?);
         if self.state.look.is_nothing() || now < self.state.look_at {
             return None;
         }
@@ -253,7 +279,7 @@ impl Agent {
             settings: &self.settings,
             world: &self.world,
             subnets: &subnets,
-            peers: Some(peers),
+            peers: Some(&peers),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
             before: self.state.facts.as_ref(),
@@ -262,6 +288,9 @@ impl Agent {
         let mut report = Report::new(false);
         let seen = pass::run(&pass, &mut report);
         log::debug!("looked at {look:?} in {:?}", now.elapsed());
+        let why = std::mem::take(&mut self.state.why);
+        let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
+        self.note(&report, &why, same_host);
         self.conclude(look, seen, &report);
         if look == Look::ALL {
             self.conclude_reload(report.failures().is_empty());
@@ -312,6 +341,9 @@ impl Agent {
 
     fn leave(mut self) {
         notify::stopping();
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
         self.source.save();
         if self.settings.cleanup_on_stop {
             for failure in cleanup::clean_up(&self.settings, &self.world).failures() {

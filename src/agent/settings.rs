@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,6 +47,10 @@ pub struct Settings {
     pub manage_sysctl: bool,
     /// The configuration for the runtimes.
     pub cni: CniSettings,
+    /// Where the agent tells how it is; `None`: nowhere.
+    pub socket: Option<PathBuf>,
+    /// Where it gives its metrics to any process of the host.
+    pub metrics: Option<SocketAddr>,
     /// Directory of the last known good state.
     pub state_dir: PathBuf,
     /// Time between full passes.
@@ -233,6 +237,8 @@ impl Reader<'_> {
         let flowtable = self.value("FLOWTABLE", values::boolean);
         let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
         let cni = self.cni();
+        let socket = self.value("SOCKET", values::path_or_none);
+        let metrics = self.optional("METRICS_ADDR", values::loopback);
         let state_dir = self.value("STATE_DIR", values::absolute);
         let seconds = Duration::from_secs(1)..=Duration::from_secs(3600);
         let resync = self.value("RESYNC_INTERVAL", |text| values::duration(text, seconds));
@@ -252,6 +258,8 @@ impl Reader<'_> {
             flowtable: flowtable?,
             manage_sysctl: manage_sysctl?,
             cni: cni?,
+            socket: socket?,
+            metrics: metrics?,
             state_dir: state_dir?,
             resync: resync?,
             cleanup_on_stop: cleanup_on_stop?,
@@ -408,10 +416,7 @@ impl Reader<'_> {
         let plugin_type = self.value("CNI_TYPE", values::plugin_type);
         let config = self.value("CNI_CONFIG_LOCATION", values::config_file);
         let plugin = self.plugin(plugin_type.as_deref().unwrap_or_default());
-        let log_file = self.value("PLUGIN_LOG_FILE", |text| match text {
-            "none" => Ok(None),
-            path => values::absolute(path).map(Some),
-        });
+        let log_file = self.value("PLUGIN_LOG_FILE", values::path_or_none);
         let ipam_dir = self.value("IPAM_DIR", values::absolute);
         Some(CniSettings {
             version: version?,

@@ -3,6 +3,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +16,9 @@ use crate::agent::ears::Ears;
 use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::keep::World;
-use crate::agent::names::Names;
+use crate::agent::local::serve::Server;
+use crate::agent::local::{self, Board, Listen};
+use crate::agent::names::{self, Names};
 use crate::agent::origin::{Origin, Told};
 use crate::agent::serve::{Agent, State, attributes};
 use crate::agent::settings::{Settings, Source as Wanted};
@@ -26,6 +29,7 @@ use crate::lease::records::NodeName;
 use crate::lease::registry::{self, Start};
 use crate::lease::saved::Saved;
 use crate::lease::{Identity, Network, Roots};
+use crate::linux::beat::{self, Beat};
 use crate::linux::events::{Event, Events};
 use crate::linux::netlink::Protocol;
 use crate::linux::xtables_lock::LockWatch;
@@ -45,16 +49,39 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
     let world = world(&settings)?;
     make_state_dir(&settings.state_dir, &world.machine_id)?;
     let _lock = lock(&settings.state_dir)?;
-    watch_kernel(&settings.bridge, &wakes)?;
-    watch_iptables(wakes.clone())?;
-    let resolved = wakes.clone();
-    let names =
-        Names::spawn(move |names| send(&resolved, Wake::Names(names))).context("start a thread")?;
     let name = node_name(&settings)?;
-    let source = source(&settings, &name, &world, wakes)?;
+    let board = Arc::new(Board::new(name.to_string(), world.machine_id.clone()));
+    watch_kernel(&settings.bridge, &wakes, &board)?;
+    watch_iptables(wakes.clone(), &board)?;
+    let resolved = wakes.clone();
+    let beat = board.expect("names", names::LIMIT);
+    let names = Names::spawn(beat, move |names| send(&resolved, Wake::Names(names)))
+        .context("start a thread")?;
+    let source = source(&settings, &name, &world, wakes, &board)?;
     let state = State::new(source.fixed());
-    let agent = Agent { origin, texts, settings, name, inbox, source, names, world, state };
+    let server = if once { None } else { local_server(&board, &settings) };
+    let beat = board.expect("reconcile", local::board::LIMIT);
+    let agent = Agent {
+        origin,
+        texts,
+        settings,
+        name,
+        inbox,
+        source,
+        names,
+        world,
+        board,
+        server,
+        beat,
+        state,
+    };
     if once { agent.once() } else { agent.serve() }
+}
+
+/// Without it the agent serves pods as well.
+fn local_server(board: &Arc<Board>, settings: &Settings) -> Option<Server> {
+    let started = Server::start(Arc::clone(board), Listen::of(settings));
+    started.inspect_err(|error| log::warn!("start the local server: {error}")).ok()
 }
 
 fn send(wakes: &Sender<Wake>, wake: Wake) {
@@ -127,12 +154,14 @@ fn own_machine_id(state_dir: &Path) -> PathBuf {
 }
 
 /// Starts the threads that hear the kernel.
-fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>) -> Result<(), Exit> {
-    for protocol in [Protocol::Route, Protocol::Netfilter] {
+fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, board: &Board) -> Result<(), Exit> {
+    for (protocol, name) in [(Protocol::Route, "rtnetlink"), (Protocol::Netfilter, "nftables")] {
         let events = Events::open(protocol).context("watch the kernel")?;
         let (ears, wakes) = (Ears::new(bridge), wakes.clone());
-        let name = thread::Builder::new().name("kernel".into());
-        name.spawn(move || hear_for_ever(events, protocol, ears, &wakes))
+        let beat = board.expect(name, local::board::LIMIT);
+        let thread = thread::Builder::new().name(name.into());
+        thread
+            .spawn(move || hear_for_ever(events, protocol, ears, &wakes, &beat))
             .context("start a thread")?;
     }
     Ok(())
@@ -140,17 +169,21 @@ fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>) -> Result<(), Exit> {
 
 /// Starts the thread that hears iptables-legacy. Without it such changes are found at the next full
 /// look.
-fn watch_iptables(wakes: Sender<Wake>) -> Result<(), Exit> {
-    let hear = move || -> std::io::Result<()> {
+fn watch_iptables(wakes: Sender<Wake>, board: &Board) -> Result<(), Exit> {
+    let beat = board.expect("iptables", local::board::LIMIT);
+    let hear = move |beat: &Beat| -> std::io::Result<()> {
         let watch = LockWatch::open()?;
         loop {
-            watch.wait()?;
-            send(&wakes, Wake::Kernel(Look::FIREWALL));
+            beat.beat();
+            if watch.wait(beat::EVERY)? {
+                send(&wakes, Wake::Kernel(Look::FIREWALL));
+            }
         }
     };
     let hear = move || {
-        if let Err(error) = hear() {
+        if let Err(error) = hear(&beat) {
             log::warn!("watch for runs of iptables-legacy: {error}; they are noticed later");
+            beat.retire();
         }
     };
     thread::Builder::new().name("iptables".into()).spawn(hear).context("start a thread")?;
@@ -158,9 +191,16 @@ fn watch_iptables(wakes: Sender<Wake>) -> Result<(), Exit> {
 }
 
 /// Hands on what is heard; a socket that breaks is replaced, and everything looked at.
-fn hear_for_ever(mut events: Events, protocol: Protocol, mut ears: Ears, wakes: &Sender<Wake>) {
+fn hear_for_ever(
+    mut events: Events,
+    protocol: Protocol,
+    mut ears: Ears,
+    wakes: &Sender<Wake>,
+    beat: &Beat,
+) {
     loop {
-        match events.wait().map(|batch| ears.hear(&batch)) {
+        beat.beat();
+        match events.wait(beat::EVERY).map(|batch| ears.hear(&batch)) {
             Ok(look) if look.is_nothing() => {}
             Ok(look) => send(wakes, Wake::Kernel(look)),
             Err(error) => {
@@ -184,6 +224,7 @@ fn source(
     name: &NodeName,
     world: &World,
     wakes: Sender<Wake>,
+    board: &Board,
 ) -> Result<Source, Exit> {
     let (server, roots) = match &settings.source {
         Wanted::Static(subnets) => return Ok(Source::Fixed(*subnets)),
@@ -201,7 +242,9 @@ fn source(
         attributes,
         known: known.clone(),
     };
-    let registry = registry::spawn(start, move |update| send(&wakes, Wake::Registry(update)))
+    let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
+    let beat = board.expect("etcd", local::board::LIMIT + server.timeout * tries);
+    let registry = registry::spawn(start, beat, move |update| send(&wakes, Wake::Registry(update)))
         .context("start the connection with etcd")?;
     let started = Instant::now();
     Ok(Source::Leased(Box::new(Leased {

@@ -1,6 +1,6 @@
 //! Pure. One value of a setting: text in, value or what is wrong (and what is right) out.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Component, PathBuf};
 use std::time::Duration;
@@ -151,6 +151,20 @@ pub fn absolute(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// [`absolute`], or `none`.
+pub fn path_or_none(text: &str) -> Result<Option<PathBuf>, String> {
+    if text == "none" { Ok(None) } else { absolute(text).map(Some) }
+}
+
+/// An address and port that only processes of this host reach.
+pub fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: Option<SocketAddr> = text.parse().ok();
+    let address = address.filter(|address| address.ip().is_loopback() && address.port() != 0);
+    let right = "must be a loopback address and a port, as in 127.0.0.1:9104 or [::1]:9104: \
+                 metrics name hosts and subnets, and nobody is asked for a password";
+    address.ok_or_else(|| right.to_owned())
+}
+
 /// The CNI configuration: `.conflist`, or `.conf` (also `.json`) for the single-plugin form.
 pub fn config_file(text: &str) -> Result<PathBuf, String> {
     let path = absolute(text)?;
@@ -284,6 +298,18 @@ mod tests {
             ":2379",
         ] {
             assert!(endpoint(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn metrics_are_given_to_this_host_alone() {
+        for good in ["127.0.0.1:9104", "[::1]:9104", "127.8.9.1:1"] {
+            assert_eq!(loopback(good).unwrap().to_string(), good);
+        }
+        for bad in
+            ["0.0.0.0:9104", "[::]:9104", "192.0.2.1:9104", "127.0.0.1:0", "127.0.0.1", ":9104"]
+        {
+            assert!(loopback(bad).unwrap_err().contains("loopback"), "{bad} was taken");
         }
     }
 

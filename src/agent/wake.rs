@@ -1,5 +1,8 @@
 //! Pure. Why the loop looks again, and at what.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use nix::sys::signal::Signal;
 
 use crate::agent::reach::Resolved;
@@ -54,5 +57,41 @@ impl Look {
             firewall: self.firewall || other.firewall,
             files: self.files || other.files,
         }
+    }
+}
+
+/// Everything that made the loop look, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Why(BTreeSet<&'static str>);
+
+impl Why {
+    /// The agent started.
+    pub const START: &str = "the agent started";
+    /// The kernel said that something changed.
+    pub const KERNEL: &str = "the kernel changed";
+    /// It was time.
+    pub const RESYNC: &str = "the regular check";
+    /// Names of hosts resolve to other addresses.
+    pub const NAMES: &str = "a host's name resolves to another address";
+    /// The settings were read again.
+    pub const SETTINGS: &str = "the settings were read again";
+    /// etcd, or whatever tells the hosts.
+    pub const HOSTS: &str = "the hosts of the network changed";
+
+    /// This, too.
+    pub fn and(&mut self, why: &'static str) {
+        self.0.insert(why);
+    }
+
+    /// Nothing that is wanted can have changed: what differs was changed by somebody else.
+    pub fn is_others(&self) -> bool {
+        self.0.iter().all(|why| [Why::KERNEL, Why::RESYNC].contains(why))
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<&str> = self.0.iter().copied().collect();
+        f.write_str(&all.join("; "))
     }
 }

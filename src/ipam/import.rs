@@ -86,7 +86,10 @@ fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
 }
 
 /// The addresses in use in a store of the Go seed, without the first: that is the gateway.
-fn used_addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, String> {
+///
+/// # Errors
+/// What is wrong with it, as text.
+pub fn used_addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, String> {
     #[derive(Deserialize)]
     struct Slot {
         #[serde(rename = "IP")]
@@ -136,7 +139,7 @@ fn reservations(dir: &Path) -> Result<BTreeMap<IpAddr, (String, String)>, StoreE
 }
 
 /// Container id and interface name in a file of host-local.
-fn reservation(bytes: &[u8]) -> Option<(String, String)> {
+pub fn reservation(bytes: &[u8]) -> Option<(String, String)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (container_id, ifname) = text.split_once("\r\n").unwrap_or((text, ""));
     let (container_id, ifname) = (container_id.trim(), ifname.trim());

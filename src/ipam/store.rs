@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::fcntl::Flock;
@@ -187,12 +187,28 @@ impl LockedStore<'_> {
     pub(super) fn entry_at(&self, path: &Path) -> Result<Option<Entry>, StoreError> {
         let Some(bytes) = read(path)? else { return Ok(None) };
         match Entry::parse(&bytes) {
-            Ok(entry) => Ok(Some(entry)),
+            Ok(entry) if self.is_at_its_place(&entry, path) => return Ok(Some(entry)),
+            // Its other names may be at theirs.
+            Ok(entry) => {
+                let reason = format!("it is that of {}", entry.owner_text());
+                self.quarantine([path.to_owned()], &reason)?;
+            }
             Err(reason) => {
-                self.quarantine(path, &reason)?;
-                Ok(None)
+                let layout = &self.store.layout;
+                let same = same_file(layout.dir(), path)?;
+                let names = same.iter().map(|name| layout.dir().join(name));
+                self.quarantine(names.chain([path.to_owned()]), &reason)?;
             }
         }
+        Ok(None)
+    }
+
+    /// `entry` is in the file of its owner or of one of its addresses. Elsewhere it would stay for
+    /// ever, because it is removed from these.
+    fn is_at_its_place(&self, entry: &Entry, path: &Path) -> bool {
+        let layout = &self.store.layout;
+        path == layout.owner(&entry.container_id, &entry.ifname)
+            || entry.addresses.iter().any(|address| path == layout.address(*address))
     }
 
     /// Removes the addresses and ports of `entry` that are still its own, then its owner file.
@@ -229,16 +245,19 @@ impl LockedStore<'_> {
         self.store.layout.replace(&path, &entry.to_bytes())
     }
 
-    /// Moves a file that is no entry, and every further name of it, out of the way.
-    fn quarantine(&self, path: &Path, reason: &str) -> Result<(), StoreError> {
-        let (dir, layout) = (self.store.layout.quarantine(), &self.store.layout);
-        log::error!("{} is no entry ({reason}): moved to {}", path.display(), dir.display());
+    /// Moves files that are no entries out of the way.
+    fn quarantine(
+        &self,
+        paths: impl IntoIterator<Item = PathBuf>,
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        let dir = self.store.layout.quarantine();
         found(fs::create_dir(&dir)).or_else(|error| match error.kind() {
             ErrorKind::AlreadyExists => Ok(None),
             _ => Err(failed("create", &dir)(error)),
         })?;
-        let same = same_file(layout.dir(), path)?;
-        for path in same.iter().map(|name| layout.dir().join(name)).chain([path.to_owned()]) {
+        for path in paths {
+            log::error!("{} is no entry ({reason}): moved to {}", path.display(), dir.display());
             let Some(name) = path.file_name() else { continue };
             found(fs::rename(&path, dir.join(name))).map_err(failed("move", &path))?;
         }

@@ -140,13 +140,18 @@ impl Saved {
         }
     }
 
-    fn to_text(&self) -> String {
+    /// The content of the file.
+    pub fn to_text(&self) -> String {
         let state = serde_json::to_string(&self.view()).expect("lists and strings serialise");
         let checksum = hash::stable(&[&state]);
         format!(r#"{{"schema":{SCHEMA},"checksum":"{checksum:016x}"{BEFORE_STATE}{state}}}"#)
     }
 
-    fn from_text(text: &str) -> Result<Saved, String> {
+    /// What the content of a file says.
+    ///
+    /// # Errors
+    /// What is wrong with it, as text.
+    pub fn from_text(text: &str) -> Result<Saved, String> {
         #[derive(Deserialize)]
         struct Header {
             schema: u32,

@@ -260,8 +260,12 @@ fn list_udp(family: Family) -> Message {
     Message::new(what, GET, NlmF::empty(), &header(family), attributes)
 }
 
-/// What forgets the flow in `reply`, if it is of UDP and `concerned` is true of it.
-fn forget(
+/// What forgets the flow in `reply`, if it is of UDP and `concerned` is true of it (original
+/// direction, answers).
+///
+/// # Errors
+/// [`NetlinkError::Malformed`].
+pub fn forget(
     family: Family,
     concerned: impl Fn(&AttributeList, &AttributeList) -> Result<bool, NetlinkError>,
     reply: &Reply<'_>,

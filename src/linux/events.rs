@@ -1,5 +1,7 @@
 //! What changes in the kernel. An event only says where to look.
 
+use std::time::Duration;
+
 use neli::consts::rtnl::Rtm;
 use nix::errno::Errno;
 
@@ -70,15 +72,15 @@ impl Events {
         Ok(Events { monitor: Monitor::open(protocol, groups)?, protocol })
     }
 
-    /// Waits for something to change. What the kernel says cannot be understood counts as
-    /// [`Event::Lost`]: better look once too often.
+    /// Waits for something to change, not longer than `patience`; nothing if nothing did. What the
+    /// kernel says cannot be understood counts as [`Event::Lost`]: better look once too often.
     ///
     /// # Errors
     /// The socket is of no more use: open another one.
-    pub fn wait(&mut self) -> Result<Vec<Event>, NetlinkError> {
+    pub fn wait(&mut self, patience: Duration) -> Result<Vec<Event>, NetlinkError> {
         let mut events = Vec::new();
         let protocol = self.protocol;
-        let heard = self.monitor.wait(|reply| {
+        let heard = self.monitor.wait(patience, |reply| {
             let event = match protocol {
                 Protocol::Route => of_route(reply),
                 Protocol::Netfilter => Ok(Some(Event::Nftables)),
@@ -96,7 +98,11 @@ impl Events {
     }
 }
 
-fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
+/// What a message of rtnetlink tells; `None` if that is nothing that matters here.
+///
+/// # Errors
+/// [`NetlinkError::Malformed`].
+pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
     let is = |kind: Rtm| reply.kind == u16::from(kind);
     if is(Rtm::Newlink) || is(Rtm::Dellink) {
         let event = |link: Link| Event::Link { name: link.name, index: link.index };

@@ -2,11 +2,11 @@
 
 mod chain;
 mod legacy;
-mod legacy_text;
+pub mod legacy_text;
 mod numbers;
 mod rule;
-mod sense;
-mod sets;
+pub mod sense;
+pub mod sets;
 mod value;
 mod xt;
 

@@ -1,6 +1,7 @@
 //! Observe and apply: the kernel and the file system.
 
 pub mod address;
+pub mod beat;
 pub mod connections;
 pub mod conntrack;
 pub mod echo;
@@ -22,5 +23,6 @@ pub mod rtnl;
 pub mod sysctl;
 pub mod tuning;
 pub mod vxlan;
+pub mod wait;
 mod wire;
 pub mod xtables_lock;

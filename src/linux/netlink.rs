@@ -24,10 +24,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 pub use attributes::{AttributeList, Attributes};
 pub use error::{NetlinkError, Refused};
-pub use message::{Message, Reply};
+pub use message::{Message, Replies, Reply, Verdict};
 pub use monitor::Monitor;
-
-use message::{Replies, Verdict};
 
 /// Room for one datagram: the kernel makes lists in pieces of at most 32 KiB.
 const DATAGRAM_BYTES: usize = 64 * 1024;

@@ -1,14 +1,14 @@
 //! nftables over netlink: tables of the family `inet` observed, replaced, changed, removed.
 
 pub(super) mod expression;
-pub(super) mod found;
+pub mod found;
 pub(super) mod message;
 pub(super) mod numbers;
 mod port_messages;
 mod port_table;
-mod ports;
+pub mod ports;
 mod ruleset;
-pub(super) mod userdata;
+pub mod userdata;
 
 use std::collections::BTreeMap;
 

@@ -6,8 +6,11 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use super::wait::is_readable;
 
 /// The folder of the lock file, and its name.
 const FOLDER: &str = "/run";
@@ -34,13 +37,14 @@ impl LockWatch {
         Ok(watch)
     }
 
-    /// Waits until one has ended, or begun where none had been before.
+    /// Waits for one that has ended, or begun where none had been before, not longer than `patience`;
+    /// says whether there was one.
     ///
     /// # Errors
     /// The watch is of no more use.
-    pub fn wait(&self) -> io::Result<()> {
-        loop {
-            let mut heard = false;
+    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
+        let mut heard = false;
+        if is_readable(&self.inotify, patience)? {
             for event in self.inotify.read_events()? {
                 if event.name.as_deref() == Some(OsStr::new(NAME)) {
                     self.watch_file();
@@ -48,10 +52,8 @@ impl LockWatch {
                 }
                 heard |= event.mask.intersects(AddWatchFlags::IN_CLOSE | OVERFLOW);
             }
-            if heard {
-                return Ok(());
-            }
         }
+        Ok(heard)
     }
 
     /// None is there yet: its folder tells when it comes.

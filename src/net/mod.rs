@@ -1,5 +1,5 @@
 //! Pure. The field's words: address family, subnet, range, MAC address, interface
-//! name, host port.
+//! name, host port, moment.
 
 pub mod family;
 pub mod hash;
@@ -8,6 +8,7 @@ pub mod mac;
 pub mod port;
 pub mod range;
 pub mod subnet;
+pub mod time;
 
 pub use family::{Family, PerFamily};
 pub use ifname::IfName;

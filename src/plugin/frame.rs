@@ -15,6 +15,7 @@ use crate::cni::env::{Command, Environment};
 use crate::cni::error::{CniError, Refused};
 use crate::cni::request::{Request, Role};
 use crate::cni::version::{self, Version};
+use crate::net::time::timestamp;
 
 /// The standard streams.
 pub struct Streams<'a> {
@@ -141,7 +142,7 @@ impl Record {
             Some(details) => format!("code {}: {}: {details}", error.code, error.msg),
             None => format!("code {}: {}", error.code, error.msg),
         });
-        let prefix = log::timestamp(since_1970);
+        let prefix = timestamp(since_1970);
         let mut lines: Vec<String> =
             notes.into_iter().map(|note| format!("{prefix} {note}")).collect();
         lines.push(self.line.text(since_1970, took));

@@ -12,6 +12,7 @@ mod flows;
 mod hostports;
 mod keeping;
 mod leaving;
+mod local;
 mod others;
 mod reloading;
 mod starting;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use humanz::linux::events::{Event, Events};
 use humanz::linux::netlink::Protocol;
@@ -13,13 +14,16 @@ use ipnetwork::IpNetwork;
 
 use super::{bridge, in_namespace, ip, name, net};
 
+/// Longer than anything takes here.
+const SOON: Duration = Duration::from_secs(20);
+
 #[test]
 fn events_tell_where_to_look() {
     in_namespace(|rtnl| {
         let (sender, receiver) = channel();
         let mut events = Events::open(Protocol::Route).unwrap();
         thread::spawn(move || {
-            while let Ok(batch) = events.wait() {
+            while let Ok(batch) = events.wait(SOON) {
                 for event in batch {
                     sender.send(event).ok();
                 }
@@ -68,7 +72,7 @@ fn lost_events_say_that_they_were_lost() {
         rtnl.apply(&messages).unwrap();
         let mut lost = false;
         for _ in 0..100_000 {
-            if events.wait().unwrap().contains(&Event::Lost) {
+            if events.wait(SOON).unwrap().contains(&Event::Lost) {
                 lost = true;
                 break;
             }
@@ -87,7 +91,7 @@ fn a_change_of_nftables_is_heard() {
     in_namespace(|_| {
         let (sender, receiver) = channel();
         let mut events = Events::open(Protocol::Netfilter).unwrap();
-        thread::spawn(move || sender.send(events.wait().map_err(|error| error.to_string())));
+        thread::spawn(move || sender.send(events.wait(SOON).map_err(|error| error.to_string())));
         let status = std::process::Command::new("nft").args(["add", "table", "inet", "t"]).status();
         assert!(status.expect("nft of Debian's nftables is needed").success());
         let heard = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");

@@ -9,6 +9,7 @@ use humanz::lease::registry::{self, EtcdSettings, Handle, Start, Update};
 use humanz::lease::{
     Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
 };
+use humanz::linux::beat::Beat;
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
 
@@ -83,6 +84,11 @@ struct Said {
     more: Condvar,
 }
 
+/// Nobody looks whether the registry hangs.
+pub fn beat() -> Arc<Beat> {
+    Arc::new(Beat::new("etcd", SOON))
+}
+
 impl Host {
     pub fn launch(start: Start) -> Host {
         let (identity, attributes) = (start.identity.clone(), start.attributes.clone());
@@ -93,7 +99,7 @@ impl Host {
             to.updates.lock().unwrap().push((Instant::now(), update));
             to.more.notify_all();
         };
-        let handle = Some(registry::spawn(start, publish).unwrap());
+        let handle = Some(registry::spawn(start, beat(), publish).unwrap());
         Host { identity, attributes, network, known, said, handle }
     }
 

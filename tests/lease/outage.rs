@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use humanz::lease::registry::{self, Update};
 
-use crate::host::{HOSTS, Host, SOON, settings, start};
+use crate::host::{self, HOSTS, Host, SOON, settings, start};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
@@ -162,7 +162,7 @@ fn a_session_that_panics_begins_anew() {
         let etcd = EtcdServer::start();
         let (said, hear) = std::sync::mpsc::channel();
         let mut calls = 0;
-        let handle = registry::spawn(start(&etcd, "h1"), move |update| {
+        let handle = registry::spawn(start(&etcd, "h1"), host::beat(), move |update| {
             calls += 1;
             assert_ne!(calls, 2, "the panic of this test");
             said.send(update).unwrap();

@@ -9,7 +9,7 @@ use humanz::lease::{Saved, Snapshot, peers};
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
 
-use crate::host::{HOSTS, HUMANZ, pool, start};
+use crate::host::{self, HOSTS, HUMANZ, pool, start};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
@@ -69,7 +69,7 @@ fn twelve_thousand_hosts_are_read_followed_saved_and_put_back() {
         let (to, least) = (Arc::clone(&latest), Arc::clone(&missing));
         let before = status("VmRSS");
         let begin = Instant::now();
-        let handle = registry::spawn(start, move |update| {
+        let handle = registry::spawn(start, host::beat(), move |update| {
             if let Update::Snapshot(snapshot) = update {
                 let gone = (HOSTS_IN_ALL as usize).saturating_sub(snapshot.hosts.len());
                 *least.lock().unwrap() += usize::from(gone > 1);

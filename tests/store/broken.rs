@@ -43,6 +43,20 @@ fn a_garbled_file_does_not_stand_in_the_way_of_a_request() {
 }
 
 #[test]
+fn an_entry_under_somebody_elses_name_is_moved_away_and_its_owner_keeps_the_address() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
+    let address = add(&store, "a", &sets, &[]).unwrap();
+    fs::hard_link(fixture.path("owners/a:eth0"), fixture.path("owners/b:eth0")).unwrap();
+    fs::copy(fixture.path("owners/a:eth0"), fixture.path("10.1.2.6")).unwrap();
+    assert_eq!(store.lock(WAIT).unwrap().entries().unwrap().len(), 1);
+    assert_ne!(add(&store, "b", &sets, &[]).unwrap(), address);
+    assert_eq!(add(&store, "c", &sets, &["10.1.2.6"]).unwrap(), ips(&["10.1.2.6"]));
+    assert_eq!(del(&store, "a"), address);
+    assert_eq!(fs::read_dir(fixture.path("quarantine")).unwrap().count(), 2);
+}
+
+#[test]
 fn entries_of_an_earlier_boot_are_free() {
     let fixture = Fixture::new();
     let sets = [set(&["10.1.2.0/29"])];

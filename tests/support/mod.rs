@@ -22,6 +22,7 @@ pub mod disk;
 pub mod echo;
 pub mod facts;
 pub mod keys;
+pub mod local;
 pub mod namespace;
 pub mod node;
 pub mod ping;

@@ -1,6 +1,7 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
 use crate::agent::keep::Pass;
+use crate::agent::local::Listen;
 use crate::agent::origin::{self, Told};
 use crate::agent::pass;
 use crate::agent::reload::{self, Plan, Side};
@@ -57,6 +58,9 @@ impl Agent {
         self.foretell(&settings);
         logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
         self.source.set_up(&settings);
+        if let Some(server) = &self.server {
+            server.move_to(Listen::of(&settings));
+        }
         self.texts = texts;
         let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.pod_mtu_bytes);
         let before = Superseded { settings: self.settings.clone(), mtu_bytes };
@@ -68,7 +72,10 @@ impl Agent {
 
     /// Tells what a pass with `settings` would change.
     fn foretell(&self, settings: &Settings) {
-        let (Some(subnets), Some(peers)) = (&self.state.subnets, &self.state.peers) else { return };
+        let (Some(subnets), Some(peers)) = (&self.state.subnets, self.state.peers.as_deref())
+        else {
+            return;
+        };
         let pass = Pass {
             settings,
             world: &self.world,

@@ -1,7 +1,7 @@
 //! What the registry says: this host's subnets, all hosts, and how etcd is.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use crate::agent::exit::Exit;
 use crate::agent::source::Source;
@@ -21,22 +21,31 @@ impl Agent {
         match update {
             Update::Connected { endpoint } => {
                 log::info!("etcd answers: {endpoint}");
+                self.state.contact.endpoint = Some(endpoint);
                 self.note_down(None);
             }
             Update::Disconnected { why } => {
                 log::warn!("etcd does not answer: {why}; this host goes on with what it knows");
                 self.note_down(Some(why));
             }
-            Update::Trouble(None) => log::info!("etcd agrees with this host again"),
-            Update::Trouble(Some(error)) => log::error!("{error}"),
+            Update::Trouble(None) => {
+                log::info!("etcd agrees with this host again");
+                self.state.contact.trouble = None;
+            }
+            Update::Trouble(Some(error)) => {
+                log::error!("{error}");
+                self.state.contact.trouble = Some(error.to_string());
+            }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
             Update::Fatal(error) => {
                 log::error!("{error}; this host goes on with what it knew last");
+                self.state.contact.trouble = Some(error.to_string());
             }
             Update::Lease(lease) => {
                 if self.state.subnets != Some(lease.subnets) {
                     let subnets = lease.subnets.iter().map(ToString::to_string);
                     log::info!("this host's subnet: {}", subnets.collect::<Vec<_>>().join(", "));
+                    self.state.since = Some(SystemTime::now());
                 }
                 self.state.subnets = Some(lease.subnets);
                 return Ok(Look::ALL);
@@ -51,6 +60,10 @@ impl Agent {
     }
 
     fn note_down(&mut self, why: Option<String>) {
+        if why.is_some() {
+            self.state.contact.endpoint = None;
+        }
+        self.state.contact.down.clone_from(&why);
         if let Source::Leased(leased) = &mut self.source {
             leased.down = why;
         }
@@ -67,7 +80,7 @@ impl Agent {
         self.state.records.tell(log::Level::Warn, faults);
         self.source.keep(subnets, &snapshot);
         self.state.snapshot = Some(snapshot);
-        self.state.peers = Some(peers);
+        self.state.peers = Some(Arc::new(peers));
     }
 
     /// Serves what the host knew last if etcd has not answered in time.
@@ -84,6 +97,7 @@ impl Agent {
                 known.snapshot.revision
             );
             self.state.subnets = Some(known.lease.subnets);
+            self.state.since = Some(SystemTime::now());
             self.know(known.snapshot);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -45,6 +46,15 @@ pub fn store(settings: &Settings, report: &mut Report) {
     }
     for directory in [Some(directory.as_path()), directory.parent()].into_iter().flatten() {
         empty(directory, report);
+    }
+}
+
+/// The socket of an agent that was killed.
+pub fn socket(settings: &Settings, report: &mut Report) {
+    let is_socket =
+        |path: &&PathBuf| path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+    if let Some(path) = settings.socket.as_ref().filter(is_socket) {
+        file("socket", path, report);
     }
 }
 

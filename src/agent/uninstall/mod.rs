@@ -33,6 +33,7 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Report, Exit> {
     kernel::tables(&world, &mut report);
     kernel::sysctls(&settings.state_dir, &mut report);
     disk::plugin(settings, &mut report);
+    disk::socket(settings, &mut report);
     if options.purge {
         disk::store(settings, &mut report);
         disk::log(settings, &mut report);

@@ -34,6 +34,7 @@ use super::records::Roots;
 use super::saved::Saved;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
+use crate::linux::beat::Beat;
 
 /// What the operator may change while the registry runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,11 +95,16 @@ pub struct Handle {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Starts the registry. `publish` is called from its thread and must not block for long.
+/// Starts the registry, which turns with `beat`. `publish` is called from its thread and must not
+/// block for long.
 ///
 /// # Errors
 /// If the thread or its event loop cannot be made.
-pub fn spawn(start: Start, mut publish: impl FnMut(Update) + Send + 'static) -> io::Result<Handle> {
+pub fn spawn(
+    start: Start,
+    beat: Arc<Beat>,
+    mut publish: impl FnMut(Update) + Send + 'static,
+) -> io::Result<Handle> {
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
@@ -106,7 +112,8 @@ pub fn spawn(start: Start, mut publish: impl FnMut(Update) + Send + 'static) -> 
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let thread = thread::Builder::new().name("etcd".to_owned()).spawn(move || {
         loop {
-            let told = session::Told { setup: set_up.clone(), attributes: changes.clone() };
+            let (setup, attributes) = (set_up.clone(), changes.clone());
+            let told = session::Told { setup, attributes, beat: Arc::clone(&beat) };
             let run = session::run(start.clone(), told, &mut stopped, &mut publish);
             match catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))) {
                 Ok(()) => break,

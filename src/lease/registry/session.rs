@@ -21,6 +21,7 @@ use crate::lease::identity::{Attributes, Lease, Network};
 use crate::lease::records::Key;
 use crate::lease::restore::{self, Continuity};
 use crate::lease::snapshot::Snapshot;
+use crate::linux::beat::Beat;
 
 /// Longest time between two attempts while etcd does not answer.
 const RETRY: Duration = Duration::from_millis(500);
@@ -43,6 +44,8 @@ const LOST_RACE: Duration = Duration::from_millis(10);
 pub struct Told {
     pub setup: latest::Receiver<Setup>,
     pub attributes: latest::Receiver<Attributes>,
+    /// Told by a session while it runs.
+    pub beat: Arc<Beat>,
 }
 
 /// Runs the registry until `stopped` or a fatal error.
@@ -192,6 +195,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
     async fn settle(&mut self) -> Result<(Snapshot, Lease), End> {
         let mut so_far = SoFar::default();
         loop {
+            self.told.beat.beat();
             self.told.setup.mark_unchanged();
             let found = self.etcd.read().await?;
             self.own.network = self.network(&found);

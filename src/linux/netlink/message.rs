@@ -130,7 +130,10 @@ impl<'a> Reply<'a> {
     }
 
     /// What the message says about its request.
-    pub(super) fn verdict(&self) -> Result<Verdict, NetlinkError> {
+    ///
+    /// # Errors
+    /// [`NetlinkError::Malformed`] if it is an error without its code.
+    pub fn verdict(&self) -> Result<Verdict, NetlinkError> {
         let done = self.kind == u16::from(Nlmsg::Done);
         if !done && self.kind != u16::from(Nlmsg::Error) {
             return Ok(Verdict::Content);
@@ -143,7 +146,7 @@ impl<'a> Reply<'a> {
         };
         match code {
             0 => Ok(Verdict::Done),
-            code => Ok(Verdict::Refused(Errno::from_raw(-code), self.ack_text(done))),
+            code => Ok(Verdict::Refused(Errno::from_raw(code.wrapping_neg()), self.ack_text(done))),
         }
     }
 
@@ -165,7 +168,7 @@ impl<'a> Reply<'a> {
 
 /// What a message says about its request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// Part of the answer.
     Content,
     /// Done as asked; or the end of a list.
@@ -178,7 +181,8 @@ pub(super) enum Verdict {
 ///
 /// Sliced here by their length field and not by the codec: its parser loses the rest of the
 /// datagram after an acknowledgement that carries a warning.
-pub(super) struct Replies<'a>(pub &'a [u8]);
+#[derive(Clone, Debug)]
+pub struct Replies<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for Replies<'a> {
     type Item = Result<Reply<'a>, NetlinkError>;
@@ -232,6 +236,12 @@ mod tests {
     fn verdict(kind: Nlmsg, flags: NlmF, body: &[u8]) -> Verdict {
         let bytes = datagram(kind.into(), flags, body);
         Replies(&bytes).next().unwrap().unwrap().verdict().unwrap()
+    }
+
+    #[test]
+    fn the_smallest_number_is_an_error_like_any_other() {
+        let verdict = verdict(Nlmsg::Error, NlmF::empty(), &i32::MIN.to_ne_bytes());
+        assert_eq!(verdict, Verdict::Refused(Errno::UnknownErrno, None));
     }
 
     #[test]

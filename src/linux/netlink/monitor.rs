@@ -1,6 +1,7 @@
 //! A socket that hears what changes in the kernel.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc::MSG_TRUNC;
@@ -11,6 +12,7 @@ use netlink_sys::{Socket, SocketAddr};
 
 use super::message::{Replies, Reply};
 use super::{DATAGRAM_BYTES, NetlinkError, Protocol};
+use crate::linux::wait::is_readable;
 
 /// Room for a burst of notifications while the agent works: 8 MiB where the host allows it.
 const RECEIVE_BYTES: usize = 8 << 20;
@@ -43,12 +45,20 @@ impl Monitor {
         Ok(Monitor { socket, buffer: Vec::with_capacity(DATAGRAM_BYTES) })
     }
 
-    /// Waits for the next datagram and hands every notification in it to `hear`.
+    /// Waits for the next datagram, not longer than `patience`, and hands every notification in it to
+    /// `hear`.
     ///
     /// # Errors
     /// `ENOBUFS`: notifications were lost, so everything must be looked at. Any other: the socket
     /// is of no more use.
-    pub fn wait(&mut self, mut hear: impl FnMut(&Reply<'_>)) -> Result<(), NetlinkError> {
+    pub fn wait(
+        &mut self,
+        patience: Duration,
+        mut hear: impl FnMut(&Reply<'_>),
+    ) -> Result<(), NetlinkError> {
+        if !is_readable(&self.socket, patience).map_err(NetlinkError::io("wait"))? {
+            return Ok(());
+        }
         let length = loop {
             self.buffer.clear();
             match self.socket.recv_from(&mut self.buffer, MSG_TRUNC) {

@@ -4,6 +4,7 @@
 //! port that it goes to: a rule for another protocol, port or mark is not about it. A rule that is
 //! not understood may be.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::linux::forward::{Asks, Condition, Direction, End, ForwardChain, ForwardRule, Verdict};
@@ -52,7 +53,7 @@ const DEPTH: usize = 16;
 
 /// What becomes of `packet` in `chain`, which is called `name`.
 pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
-    let mut walk = Walk { chain, packet, may_be_accepted: false };
+    let mut walk = Walk { chain, packet, may_be_accepted: false, walked: HashMap::new() };
     let way = Way { certain: true, aimed: false, depth: 0 };
     let end = match (walk.through(name, &chain.rules, way), chain.policy) {
         (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => return Fate::Passes,
@@ -63,6 +64,7 @@ pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
 }
 
 /// How a walk through rules ends.
+#[derive(Clone)]
 enum Outcome {
     Accepted,
     Stopped {
@@ -74,7 +76,7 @@ enum Outcome {
 }
 
 /// How a chain was come to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Way {
     /// Every rule on the way holds for certain.
     certain: bool,
@@ -86,10 +88,13 @@ struct Walk<'a> {
     chain: &'a ForwardChain,
     packet: &'a Packet<'a>,
     may_be_accepted: bool,
+    /// The chains that were walked through, and how that ended: chains of ten calls each are not
+    /// walked through ten times for each that calls them.
+    walked: HashMap<(&'a str, Way), Outcome>,
 }
 
-impl Walk<'_> {
-    fn through(&mut self, name: &str, rules: &[ForwardRule], way: Way) -> Outcome {
+impl<'a> Walk<'a> {
+    fn through(&mut self, name: &str, rules: &'a [ForwardRule], way: Way) -> Outcome {
         for rule in rules {
             let Some(certain) = self.packet.meets(rule) else { continue };
             let certain = way.certain && certain;
@@ -119,9 +124,16 @@ impl Walk<'_> {
         Outcome::Open
     }
 
-    fn call(&mut self, target: &str, way: Way) -> Outcome {
+    fn call(&mut self, target: &'a str, way: Way) -> Outcome {
+        if let Some(known) = self.walked.get(&(target, way)) {
+            return known.clone();
+        }
         match self.chain.called.get(target) {
-            Some(rules) if way.depth < DEPTH => self.through(target, rules, way),
+            Some(rules) if way.depth < DEPTH => {
+                let end = self.through(target, rules, way);
+                self.walked.insert((target, way), end.clone());
+                end
+            }
             _ => {
                 self.may_be_accepted = true;
                 Outcome::Open

@@ -37,6 +37,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let mut rested = heard_at;
         let mut host_removed = false;
         loop {
+            self.told.beat.beat();
             tokio::select! {
                 heard = watch.next(&mut mirror) => {
                     let heard = heard?;

@@ -141,4 +141,6 @@ fn a_rule_that_is_not_understood_may_accept_but_is_not_feared() {
 #[test]
 fn chains_that_call_each_other_come_to_an_end() {
     check(Policy::Accept, &["jump c"], &["jump c"], Fate::Passes);
+    // Ten times ten times …, sixteen levels deep.
+    check(Policy::Drop, &["jump c"], &["jump c"; 10], Fate::Unclear);
 }

@@ -1,0 +1,71 @@
+//! Pure. What the loop knew after its last look: whole, so that reading it disturbs nobody.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ipnetwork::IpNetwork;
+
+use crate::agent::host::Facts;
+use crate::agent::reach::Resolved;
+use crate::agent::settings::Settings;
+use crate::lease::Peers;
+use crate::lease::records::Tunnel;
+use crate::net::PerFamily;
+
+/// What the loop knew.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// What the operator wants.
+    pub settings: Settings,
+    /// This host's pod subnets.
+    pub subnets: Option<PerFamily<IpNetwork>>,
+    /// Since when it has them, in this life of the agent.
+    pub since: Option<SystemTime>,
+    /// All hosts are known from etcd; else from what was saved, if at all.
+    pub in_sync: bool,
+    /// A whole pass was made without a failure.
+    pub ready: bool,
+    /// Revision of etcd that the other hosts are known from.
+    pub revision: Option<i64>,
+    /// The other hosts.
+    pub peers: Option<Arc<Peers>>,
+    /// What names resolve to.
+    pub resolved: Resolved,
+    /// What this host is.
+    pub facts: Option<Facts>,
+    /// This host's end of its tunnels.
+    pub tunnel: Option<Tunnel>,
+    /// The connection with etcd.
+    pub etcd: Contact,
+    /// What is wrong, by kind.
+    pub wrong: Wrong,
+}
+
+/// The connection with etcd.
+#[derive(Clone, Debug, Default)]
+pub struct Contact {
+    /// The member that answers.
+    pub endpoint: Option<String>,
+    /// Why none does.
+    pub down: Option<String>,
+    /// What etcd and this host do not agree on.
+    pub trouble: Option<String>,
+}
+
+/// What is wrong, as it stands in the log.
+#[derive(Clone, Debug, Default)]
+pub struct Wrong {
+    /// What could not be done.
+    pub failures: Arc<BTreeSet<String>>,
+    /// Hosts without a way to them.
+    pub unreachable: Arc<BTreeSet<String>>,
+    /// Other people's firewall.
+    pub obstacles: Arc<BTreeSet<String>>,
+    /// Everything else on the host.
+    pub surroundings: Arc<BTreeSet<String>>,
+    /// Keys in etcd that hold no valid record.
+    pub records: Arc<BTreeSet<String>>,
+    /// Pools that differ from the network's.
+    pub pools: Arc<BTreeSet<String>>,
+}

@@ -1,0 +1,229 @@
+//! The state of the agent as one JSON object, schema 1.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use crate::agent::reach::{self, Here, Ways};
+use crate::agent::settings::{Backend, Source};
+use crate::lease::Peers;
+use crate::lease::peers::Peer;
+use crate::lease::records::NodeName;
+use crate::net::PerFamily;
+use crate::net::time::timestamp;
+
+use super::board::Board;
+use super::journal::Entry;
+use super::known::Known;
+
+/// The version of what [`status`] gives. Fields may be added; none changes its meaning.
+const SCHEMA: u32 = 1;
+
+/// Everything the agent knows.
+///
+/// `node`, `lease`, `etcd`, `backend`, `peers`, `firewall`, `loops`, `changes`, `repairs`, `faults`:
+/// what is not known (yet) is `null`. Of a large network it is some megabytes.
+pub fn status(board: &Board) -> Value {
+    let known = board.known();
+    let known = known.as_deref();
+    let (changes, repairs) = board.journal.all();
+    let list = |entries: &[Entry]| entries.iter().map(change).collect::<Value>();
+    json!({
+        "schema": SCHEMA,
+        "ready": known.is_some_and(|known| known.ready),
+        "node": node(board, known),
+        "lease": known.map(lease),
+        "etcd": known.and_then(etcd),
+        "backend": known.map(|known| backend(known.settings.backend)),
+        "peers": known.and_then(peers),
+        "firewall": known.map(firewall),
+        "loops": loops(board),
+        "changes": list(&changes),
+        "repairs": list(&repairs),
+        "faults": known.map(faults),
+    })
+}
+
+/// One change: `number`, `at`, `what`, `why`, `repair`.
+pub fn change(entry: &Entry) -> Value {
+    json!({
+        "number": entry.number,
+        "at": moment(entry.at),
+        "what": entry.what,
+        "why": entry.why,
+        "repair": entry.repair,
+    })
+}
+
+fn moment(at: SystemTime) -> String {
+    timestamp(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+fn node(board: &Board, known: Option<&Known>) -> Value {
+    let facts = known.and_then(|known| known.facts.as_ref());
+    json!({
+        "name": board.name,
+        "machine_id": board.machine_id,
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "started": moment(board.started),
+        "addresses": facts.map(|facts| texts(&facts.own.addresses)),
+        "pod_mtu": facts.map(|facts| facts.own.pod_mtu_bytes),
+    })
+}
+
+fn lease(known: &Known) -> Value {
+    let source = match (&known.settings.source, known.in_sync) {
+        (Source::Static(_), _) => "static",
+        (Source::Etcd { .. }, true) => "etcd",
+        (Source::Etcd { .. }, false) => "last known good state",
+    };
+    json!({
+        "subnets": known.subnets.as_ref().map(texts),
+        "source": known.subnets.map(|_| source),
+        "since": known.since.map(moment),
+    })
+}
+
+/// `None` on a host without etcd.
+fn etcd(known: &Known) -> Option<Value> {
+    let Source::Etcd { server, .. } = &known.settings.source else { return None };
+    let contact = &known.etcd;
+    Some(json!({
+        "endpoints": server.endpoints,
+        "connected": contact.endpoint,
+        "revision": known.revision,
+        "last_contact_seconds": Value::Null,
+        "error": contact.down.as_ref().or(contact.trouble.as_ref()),
+    }))
+}
+
+fn backend(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Direct => "direct",
+        Backend::Vxlan => "vxlan",
+        Backend::Auto => "auto",
+    }
+}
+
+fn texts<T: ToString>(values: &PerFamily<T>) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
+}
+
+/// How the pods of all others are reached, as the loop found it for its routes.
+pub fn ways(known: &Known, peers: &Peers) -> Option<Ways> {
+    let facts = known.facts.as_ref()?;
+    let here = Here {
+        backend: known.settings.backend,
+        connected: &facts.connected,
+        own: &facts.own.addresses,
+        underlay: &facts.underlay,
+        tunnel: known.tunnel,
+    };
+    Some(reach::ways(&peers.by_name, &known.resolved, &here))
+}
+
+fn peers(known: &Known) -> Option<Value> {
+    let peers = known.peers.as_deref()?;
+    let ways = ways(known, peers)?;
+    let tunnels: BTreeMap<IpNetwork, IpAddr> =
+        ways.remotes.iter().map(|remote| (remote.subnet, remote.address)).collect();
+    let mut wrong: BTreeMap<&NodeName, Vec<String>> = BTreeMap::new();
+    for unreachable in &ways.unreachable {
+        wrong.entry(&unreachable.host).or_default().push(unreachable.to_string());
+    }
+    let list = peers.by_name.iter().map(|(name, peer)| {
+        let wrong = wrong.get(name).map(|wrong| wrong.join("; "));
+        json!({
+            "name": name.as_str(),
+            "addresses": texts(&peer.addresses),
+            "subnets": texts(&peer.subnets),
+            "via": via(peer, &ways, &tunnels),
+            "alive": peer.alive,
+            "reachable": wrong.is_none(),
+            "fault": wrong,
+        })
+    });
+    Some(list.collect())
+}
+
+/// For each subnet: `direct via 192.0.2.12`, `tunnel to 203.0.113.13`, or `null`.
+fn via(peer: &Peer, ways: &Ways, tunnels: &BTreeMap<IpNetwork, IpAddr>) -> Value {
+    let way = |subnet: &IpNetwork| match (ways.direct.get(subnet), tunnels.get(subnet)) {
+        (Some(hop), _) => Some(format!("direct via {}", hop.via)),
+        (None, Some(address)) => Some(format!("tunnel to {address}")),
+        (None, None) => None,
+    };
+    peer.subnets.iter().map(way).collect()
+}
+
+fn firewall(known: &Known) -> Value {
+    let wrong = known.wrong.obstacles.iter().cloned().collect::<Vec<_>>();
+    json!({ "ok": wrong.is_empty(), "fault": (!wrong.is_empty()).then(|| wrong.join("; ")) })
+}
+
+fn loops(board: &Board) -> Value {
+    let beats = board.beats();
+    let turning = beats.iter().filter_map(|beat| Some((beat, beat.since()?)));
+    turning
+        .map(|(beat, since)| {
+            json!({
+                "name": beat.name,
+                "seconds_since_beat": since.as_secs_f64(),
+                "limit": beat.limit.as_secs_f64(),
+            })
+        })
+        .collect()
+}
+
+/// What is wrong and what helps, the worst first.
+fn faults(known: &Known) -> Value {
+    let wrong = &known.wrong;
+    let down =
+        known.etcd.down.as_ref().map(|down| {
+            format!("etcd does not answer: {down}; this host goes on with what it knows")
+        });
+    let kinds = [
+        &wrong.failures,
+        &wrong.obstacles,
+        &wrong.unreachable,
+        &wrong.records,
+        &wrong.pools,
+        &wrong.surroundings,
+    ];
+    let first = down.iter().chain(&known.etcd.trouble);
+    let all = first.chain(kinds.into_iter().flat_map(|kind| kind.iter()));
+    all.map(|text| {
+        let (what, cure) = what_and_cure(text);
+        json!({ "what": what, "cure": cure })
+    })
+    .collect()
+}
+
+/// What is wrong and, behind the last semicolon, what to do.
+fn what_and_cure(text: &str) -> (&str, Option<&str>) {
+    text.rsplit_once("; ").map_or((text, None), |(what, cure)| (what, Some(cure)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_stands_apart_from_what_is_wrong() {
+        for (text, what, cure) in [
+            ("link a is down", "link a is down", None),
+            (
+                "no way to h2: no address; set NODE_IP",
+                "no way to h2: no address",
+                Some("set NODE_IP"),
+            ),
+            ("a; b; do c", "a; b", Some("do c")),
+        ] {
+            assert_eq!(what_and_cure(text), (what, cure));
+        }
+    }
+}

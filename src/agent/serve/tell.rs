@@ -1,0 +1,58 @@
+//! What the loop tells those who ask on this host.
+
+use crate::agent::keep::{Pass, tunnel};
+use crate::agent::local::known::{Known, Wrong};
+use crate::agent::report::Report;
+use crate::agent::wake::{Look, Why};
+use crate::lease::records::Tunnel;
+
+use super::Agent;
+
+impl Agent {
+    /// Notes what a pass changed: a repair, if it was only made because somebody else changed the
+    /// kernel.
+    pub(super) fn note(&self, report: &Report, why: &Why, same_host: bool) {
+        let repair = self.state.ready && same_host && why.is_others();
+        let changes = report.changes().iter().map(|line| line.past());
+        self.board.journal.note(changes, &why.to_string(), repair);
+    }
+
+    /// Tells everything that is known now.
+    pub(super) fn tell(&self) {
+        let state = &self.state;
+        self.board.tell(Known {
+            settings: self.settings.clone(),
+            subnets: state.subnets,
+            since: state.since,
+            in_sync: state.in_sync,
+            ready: state.ready,
+            revision: state.snapshot.as_ref().map(|snapshot| snapshot.revision),
+            peers: state.peers.clone(),
+            resolved: state.resolved.clone(),
+            facts: state.facts.clone(),
+            tunnel: self.tunnel_end(),
+            etcd: state.contact.clone(),
+            wrong: Wrong {
+                failures: state.failures.told(),
+                unreachable: state.unreachable.told(),
+                obstacles: state.obstacles.told(),
+                surroundings: state.surroundings.told(),
+                records: state.records.told(),
+                pools: state.pools.told(),
+            },
+        });
+    }
+
+    fn tunnel_end(&self) -> Option<Tunnel> {
+        tunnel::own_end(&Pass {
+            settings: &self.settings,
+            world: &self.world,
+            subnets: self.state.subnets.as_ref()?,
+            peers: self.state.peers.as_deref(),
+            in_sync: self.state.in_sync,
+            resolved: &self.state.resolved,
+            before: self.state.facts.as_ref(),
+            look: Look::default(),
+        })
+    }
+}

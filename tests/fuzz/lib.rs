@@ -1,0 +1,3 @@
+//! Every kind of foreign bytes, for the fuzz targets.
+
+pub mod parsers;

@@ -1,0 +1,110 @@
+//! The network configuration on stdin, and what a pod's owner can put into it.
+
+use humanz::cni::env::{Call, Environment, Netns};
+use humanz::cni::request::Role;
+use humanz::cni::version::SUPPORTED;
+use humanz::cni::{Attachment, CniResult, NetConf, Request, Version};
+use humanz::ipam::pool::range_sets;
+use humanz::net::port;
+use humanz::plan::bandwidth::queues;
+use serde_json::{Value, json};
+
+/// Any bytes as the configuration of every command.
+pub fn config(data: &[u8]) {
+    let attachment = || Attachment {
+        container_id: "c1".parse().expect("a container id"),
+        ifname: "eth0".parse().expect("a name"),
+    };
+    let netns = || Netns { path: "/run/netns/a".to_owned(), may_be_own: false };
+    let calls = [
+        Call::Add(attachment(), netns()),
+        Call::Del(attachment(), None),
+        Call::Check(attachment(), netns()),
+        Call::Gc,
+        Call::Status,
+    ];
+    for call in calls {
+        let detaches = matches!(call, Call::Del(..));
+        let environment = Environment { call, args: String::new(), trace: None };
+        match Request::parse(Role::Network, environment, data) {
+            Ok(request) => used(&request),
+            Err(refused) => {
+                let answer = refused.error.to_json(refused.version);
+                assert!(answer["code"].as_u64().is_some_and(|code| code > 0), "{answer}");
+                let about_the_frame = [1, 4, 5, 6, 7].contains(&refused.error.code);
+                assert!(!detaches || about_the_frame, "DEL is refused: {answer}");
+            }
+        }
+    }
+}
+
+/// A pod's annotation, and JSON texts for `ipRanges`, `args.cni`, `portMappings` and `bandwidth`.
+pub fn annotations(data: &[u8]) {
+    let [annotation, ranges, args, ports, bandwidth] = super::parts(data);
+    let value = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        serde_json::from_slice(bytes).unwrap_or(Value::String(text))
+    };
+    let document = json!({
+        "cniVersion": "1.0.0",
+        "name": "humanz",
+        "type": "humanz",
+        "subnet": "10.244.1.0/24",
+        "args": { "cni": value(args) },
+        "runtimeConfig": {
+            "io.kubernetes.cri.pod-annotations":
+                { "humanz.io/ip": String::from_utf8_lossy(annotation) },
+            "ipRanges": value(ranges),
+            "portMappings": value(ports),
+            "bandwidth": value(bandwidth),
+        },
+    });
+    config(document.to_string().as_bytes());
+}
+
+/// What is done with what was asked for before the kernel is spoken to.
+fn used(request: &Request) {
+    let conf: &NetConf = match request {
+        Request::Add(add) => &add.conf,
+        Request::Del(del) => &del.conf,
+        Request::Check(check) => {
+            written(&check.prev_result);
+            &check.conf
+        }
+        Request::Gc(gc) => &gc.conf,
+        Request::Status(conf) => conf,
+        Request::Version => return,
+    };
+    if let Some(result) = &conf.prev_result {
+        written(result);
+    }
+    let mut addresses = Vec::new();
+    if let Ok(sets) = range_sets(&conf.ranges) {
+        for set in &sets {
+            assert!(set.count() > 0, "an empty range: {set}");
+            let first = set.after(None).next();
+            let inside = |address| set.range_of(address).is_some();
+            assert!(first.is_none_or(inside), "{first:?} is not in {set}");
+            addresses.extend(first);
+        }
+    }
+    let _forwards = port::forwards(&conf.runtime.port_mappings, &addresses);
+    for mtu in [68, 1500, 65_535] {
+        let _queues = [queues(&conf.bandwidth, mtu), queues(&conf.runtime.bandwidth, mtu)];
+    }
+}
+
+/// A result that was read can be answered in every version, and read again in the latest.
+fn written(result: &CniResult) {
+    for version in SUPPORTED {
+        let Ok(answer) = result.to_json(version) else {
+            assert!(version < Version::V030, "{version} has a word for no address");
+            continue;
+        };
+        let again = CniResult::from_json(&answer, version);
+        assert!(again.is_ok(), "{version}: {answer}: {again:?}");
+        if version == Version::LATEST {
+            assert_eq!(again.as_ref().ok(), Some(result), "{answer}");
+        }
+    }
+}

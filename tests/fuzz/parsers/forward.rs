@@ -1,0 +1,77 @@
+//! Rules of other firewalls, as nftables and as iptables-legacy lists them.
+
+use std::collections::BTreeMap;
+
+use humanz::linux::forward::{
+    ForwardChain, ForwardRule, FoundForward, Place, legacy_text, sense, sets,
+};
+use humanz::linux::nft::{ChainPlace, Policy, TableFamily};
+use humanz::net::{Family, IfName, PerFamily};
+use humanz::plan::forward::{Traffic, input, plan, removals};
+
+/// The first byte says who lists: nftables (even) in datagrams of rules, sets and elements, or the
+/// program iptables-save in text.
+pub fn forward(data: &[u8]) {
+    let Some((first, listed)) = data.split_first() else { return };
+    if first % 2 == 0 {
+        judged(nftables(listed));
+    } else {
+        let text = String::from_utf8_lossy(listed);
+        for family in Family::BOTH {
+            judged(legacy_text::chain(family, "FORWARD", &text));
+        }
+    }
+}
+
+/// All rules of the datagram as those of one chain, which may call itself.
+fn nftables(datagram: &[u8]) -> ForwardChain {
+    let mut known = sets::FoundSets::new();
+    let (mut programs, mut elements) = (Vec::new(), Vec::new());
+    for reply in super::replies(datagram) {
+        known.extend(sets::set(&reply).ok().flatten());
+        elements.extend(sets::elements(&reply).ok().flatten().unwrap_or_default());
+        programs.extend(sense::program(&reply).ok().flatten());
+    }
+    for set in known.values_mut() {
+        let _worth_it = (set.is_readable(), set.holds_addresses());
+        set.elements.clone_from(&elements);
+    }
+    let name = |index: u32| (index < 9).then(|| format!("eth{index}"));
+    let rules: Vec<ForwardRule> =
+        programs.iter().flat_map(|program| program.rules(&known, &name)).collect();
+    let place = ChainPlace {
+        family: TableFamily::Inet,
+        table: "filter".to_owned(),
+        chain: "FORWARD".to_owned(),
+    };
+    let called: BTreeMap<_, _> =
+        ["", "a", "FORWARD"].map(|name| (name.to_owned(), rules.clone())).into();
+    ForwardChain { place: Place::Nft(place), policy: Policy::Drop, rules, called }
+}
+
+/// What is done about a chain.
+fn judged(chain: ForwardChain) {
+    let name = |text: &str| text.parse::<IfName>().expect("a name");
+    let network = |text: &str| text.parse().ok();
+    let traffic = Traffic {
+        bridge: name("humanz0"),
+        uplink: Some(name("eth0")),
+        pods_come_by: vec![name("eth0"), name("humanz-vx4")],
+        subnets: PerFamily { v4: network("10.244.1.0/24"), v6: network("fd00:0:0:1::/64") },
+        pools: PerFamily { v4: network("10.244.0.0/16"), v6: network("fd00::/48") },
+        bridged: Family::BOTH.to_vec(),
+    };
+    let tunnel = input::Tunnel {
+        uplink: name("eth0"),
+        source: [192, 0, 2, 1].into(),
+        destination: [192, 0, 2, 2].into(),
+        udp_port: 10_400,
+    };
+    let found = FoundForward { chains: vec![chain], ..FoundForward::default() };
+    let planned = plan(&traffic, &found);
+    for edit in &planned.edits {
+        assert!(edit.place.sees(Family::V4) || edit.place.sees(Family::V6), "{edit:?}");
+    }
+    let _removals = removals(&traffic.bridge, &found);
+    let _obstacles = input::obstacles(&tunnel, &found);
+}

@@ -1,0 +1,64 @@
+//! What must hold for any bytes that somebody else wrote, one function for each kind of them.
+//!
+//! A function comes back whatever it is given, and asserts what the product relies on afterwards.
+//! The fuzz targets call these, and so does the replay of the corpus.
+
+mod arguments;
+mod config;
+mod forward;
+mod netlink;
+mod records;
+mod state;
+mod store;
+
+use std::net::IpAddr;
+
+use humanz::linux::netlink::{Replies, Reply};
+
+/// A kind of foreign bytes, and what is done with them.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All kinds, by the names of their folders in the corpus.
+pub const TARGETS: [Target; 9] = [
+    ("annotations", config::annotations),
+    ("arguments", arguments::arguments),
+    ("config", config::config),
+    ("forward", forward::forward),
+    ("netlink", netlink::netlink),
+    ("nft", netlink::nft),
+    ("records", records::records),
+    ("state", state::state),
+    ("store", store::store),
+];
+
+/// Does with `data` what is done with bytes of that kind.
+pub fn run(name: &str, data: &[u8]) {
+    let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a known target");
+    target(data);
+}
+
+/// The parts of `data` between zero bytes; missing ones are empty.
+fn parts<const N: usize>(data: &[u8]) -> [&[u8]; N] {
+    let mut parts = data.splitn(N, |byte| *byte == 0);
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
+/// The messages in a datagram, up to the first that is malformed.
+fn replies(datagram: &[u8]) -> impl Iterator<Item = Reply<'_>> {
+    let mut before = datagram.len() + 1;
+    Replies(datagram).map_while(move |reply| {
+        let reply = reply.ok()?;
+        assert!(reply.body().len() < before, "a message is longer than what is left");
+        before -= reply.body().len();
+        Some(reply)
+    })
+}
+
+/// An address out of 4 or 16 bytes, else some address.
+fn some_address(bytes: &[u8]) -> IpAddr {
+    match (<[u8; 4]>::try_from(bytes), <[u8; 16]>::try_from(bytes)) {
+        (Ok(v4), _) => v4.into(),
+        (_, Ok(v6)) => v6.into(),
+        _ => IpAddr::from([10, 244, 1, 2]),
+    }
+}

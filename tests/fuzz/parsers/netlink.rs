@@ -1,0 +1,57 @@
+//! What the kernel answers: rtnetlink, nftables, connection tracking.
+
+use humanz::linux::netlink::AttributeList;
+use humanz::linux::nft::{PortMap, SetKind, found, ports, userdata};
+use humanz::linux::{address, conntrack, events, fdb, link, neighbour, qdisc, route, vxlan};
+use humanz::net::Family;
+
+/// A datagram of rtnetlink (or of connection tracking), read as a list of everything there is.
+pub fn netlink(data: &[u8]) {
+    for reply in super::replies(data) {
+        let _verdict = reply.verdict();
+        if let Ok(Some(link)) = link::parse(&reply) {
+            assert!(link.name.as_str().len() <= 15, "{link:?}");
+        }
+        let _address = address::parse(&reply);
+        let _neighbour = (neighbour::parse(&reply), neighbour::link_of(&reply));
+        let _destination = fdb::parse(&reply);
+        let _limit = qdisc::parse(&reply);
+        let _event = events::of_route(&reply);
+        let _way = route::parse_way(&reply);
+        if let Ok(Some(found)) = route::parse(&reply) {
+            let _messages = [route::add(&found), route::delete(&found), route::replace(&found)];
+        }
+        if let Ok(Some(paths)) = route::parse_paths(&reply) {
+            let _message = route::add_paths(&paths);
+        }
+        for family in Family::BOTH {
+            let _deletion = conntrack::forget(family, |_, _| Ok(true), &reply);
+        }
+    }
+    if let Ok(attributes) = AttributeList::parse(data) {
+        let _tunnel = vxlan::parse(&attributes);
+        let whole: usize = attributes.iter().map(|(_, payload)| payload.len() + 4).sum();
+        assert!(whole <= data.len(), "attributes of {whole} bytes in {}", data.len());
+    }
+}
+
+/// A datagram of nftables, read as humanz reads its own tables.
+pub fn nft(data: &[u8]) {
+    let mut keys = Vec::new();
+    for reply in super::replies(data) {
+        let _parts = (found::table_name(&reply), found::dormant(&reply), found::chain(&reply));
+        let _rule = (found::rule(&reply), found::set(&reply), found::flowtable(&reply));
+        keys.extend(found::keys(&reply).unwrap_or_default());
+        for map in PortMap::ALL {
+            let found = ports::found(map, &reply).unwrap_or_default();
+            for port in found {
+                let (from, to) = (port.forward.from, port.forward.to);
+                assert_eq!(from.address.is_ipv4(), to.is_ipv4(), "{port:?}");
+            }
+        }
+    }
+    for kind in [SetKind::Addresses, SetKind::Ranges] {
+        let _ranges = found::ranges(kind, &keys);
+    }
+    let _beside = (userdata::port(data), userdata::comment(data), userdata::fingerprint(data));
+}

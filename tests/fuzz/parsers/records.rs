@@ -1,0 +1,160 @@
+//! What stands in etcd: anybody who can write there may write anything.
+
+use std::time::UNIX_EPOCH;
+
+use humanz::lease::claim::{self, Claimant, Step, leave};
+use humanz::lease::foresee::foresee;
+use humanz::lease::records::{Backend, Key, Roots};
+use humanz::lease::restore::{self, Continuity};
+use humanz::lease::snapshot::Raw;
+use humanz::lease::{Attributes, Identity, Network, PeerFault, Snapshot, growth, peers, tunnels};
+use humanz::net::subnet::{self, Pool};
+use humanz::net::{Family, PerFamily};
+
+/// Lines `key=value`; a value `-` deletes the key. Keys without `/` at the beginning stand under
+/// humanz's own root.
+pub fn records(data: &[u8]) {
+    let own = own();
+    let roots = &own.network.roots;
+    let (mut before, mut found) = (Snapshot::default(), Snapshot::default());
+    for (line, revision) in data.split(|byte| *byte == b'\n').zip(1..=64) {
+        if line.is_empty() {
+            before = found.clone();
+            continue;
+        }
+        let mut halves = line.splitn(2, |byte| *byte == b'=');
+        let (key, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+        let key = match key {
+            [b'/', ..] => key.to_vec(),
+            _ => [b"/humanz/v1/", key].concat(),
+        };
+        match value {
+            b"-" => found.delete(roots, &key, revision),
+            _ => found.put(roots, Raw { key: &key, value, created: revision, modified: revision }),
+        }
+        round_trip(roots, &key);
+    }
+    believed(&found, &own);
+    claimed(&found, &own);
+    put_back(&before, &found, &own.network);
+    let _keys = leave::keys(&found, &own.identity);
+    let _narrow: Vec<String> = growth::outside(&found, &own.network.pools).collect();
+}
+
+fn own() -> Claimant {
+    let pool = |text: &str, margin| Pool::new(subnet::parse(text).expect("a pool"), margin).ok();
+    let roots = Roots {
+        hosts: "/humanz/hosts".to_owned(),
+        counter: "/humanz/counter".to_owned(),
+        humanz: "/humanz/v1".to_owned(),
+    };
+    let pools = PerFamily { v4: pool("10.244.0.0/16", 8), v6: pool("fd10::/48", 16) };
+    let identity = Identity {
+        name: "h1".parse().expect("a name"),
+        machine_id: "m1".to_owned(),
+        boot_id: "b".to_owned(),
+        version: "0.1.0".to_owned(),
+    };
+    Claimant {
+        identity,
+        attributes: Attributes { mtu: 1500, ..Attributes::default() },
+        network: Network { roots, pools, backend: Backend::Direct },
+        keep: PerFamily::default(),
+        remembered: PerFamily::default(),
+        ticket: Some(1),
+        shown: true,
+    }
+}
+
+/// A key that was understood is written as it stood there.
+fn round_trip(roots: &Roots, key: &[u8]) {
+    if let Ok(Some(parsed)) = roots.parse(key) {
+        assert_eq!(roots.key(&parsed).as_bytes(), key, "{parsed:?}");
+    }
+}
+
+/// What is believed of other hosts.
+fn believed(found: &Snapshot, own: &Claimant) {
+    let subnets = PerFamily {
+        v4: subnet::parse("10.244.1.0/24").ok(),
+        v6: subnet::parse("fd10:0:0:1::/64").ok(),
+    };
+    let pools = &own.network.pools;
+    let peers = peers(found, &own.identity.name, &subnets, pools);
+    let mut taken: Vec<_> = subnets.iter().copied().collect();
+    for (host, peer) in &peers.by_name {
+        assert_ne!(*host, own.identity.name);
+        assert!(peer.subnets.iter().next().is_some(), "{host} has no subnet");
+        for theirs in peer.subnets.iter() {
+            let inside = |pool: &Pool| subnet::contains(pool.network(), *theirs);
+            assert!(pools.iter().any(inside), "{host}: {theirs} is outside");
+            assert!(!taken.iter().any(|t| subnet::overlap(*t, *theirs)), "{host}: {theirs}");
+            taken.push(*theirs);
+        }
+        for address in peer.addresses.iter() {
+            assert!(!address.is_loopback() && !address.is_unspecified(), "{host}: {address}");
+        }
+    }
+    for fault in &peers.faults {
+        let line = fault.to_string();
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+        assert!(!matches!(fault, PeerFault::Overlap { host, .. } if *host == own.identity.name));
+    }
+    let vxlan = found.nodes.values().find_map(|node| node.value.tunnel);
+    if let Some(tunnel) = vxlan {
+        let _tunnels = tunnels(&peers.by_name, tunnel);
+    }
+}
+
+/// What this host does next: nothing without a condition, never slot 0, never somebody else's.
+fn claimed(found: &Snapshot, own: &Claimant) {
+    for shown in [true, false] {
+        for ticket in [None, Some(1), Some(i64::MAX)] {
+            let own = Claimant { shown, ticket, ..own.clone() };
+            let step = claim::next(found, &own);
+            if let Step::Write { transaction, lease, fresh } = &step {
+                assert!(!transaction.conditions.is_empty() && !transaction.writes.is_empty());
+                for (family, pool) in own.network.pools.entries() {
+                    let chosen = lease.subnets.get(family).copied().expect("one of each family");
+                    assert!(subnet::contains(pool.network(), chosen), "{chosen}");
+                    let told = found.claims.contains_key(&chosen)
+                        || found.hosts.contains_key(&own.identity.name)
+                        || found.nodes.contains_key(&own.identity.name);
+                    assert!(!fresh || told || chosen != pool.subnet(0), "slot 0: {step:?}");
+                }
+            }
+            let _release = match &step {
+                Step::Held(lease) | Step::Write { lease, .. } => claim::release(found, &own, lease),
+                _ => continue,
+            };
+        }
+    }
+    let _life = claim::show_life(found, own, UNIX_EPOCH, 7);
+    // A pool of 65,536 slots of which the numbers pass over one at a time is slow, not wrong.
+    if found.hosts.len() < 3 {
+        let _foreseen = foresee(found, own);
+    }
+}
+
+/// What a survivor of a loss of data puts back: nobody's place is taken.
+fn put_back(known: &Snapshot, found: &Snapshot, network: &Network) {
+    if restore::continuity(known, found) != Continuity::Lost {
+        return;
+    }
+    let mut after = found.clone();
+    for (transaction, revision) in restore::transactions(known, found, network).zip(100..) {
+        assert!(!transaction.writes.is_empty());
+        after.written(&network.roots, &transaction, revision);
+    }
+    let mark = restore::mark(known, found, &network.config(""), "new", &network.roots);
+    after.written(&network.roots, &mark, 200);
+    let own = "h1".parse().expect("a name");
+    let _remembered = restore::remembering(known, found.clone(), &own, network);
+    let _absent = restore::still_absent(known, found);
+    let followed = growth::followed(&network.pools, found);
+    for family in Family::BOTH {
+        let (ours, wide) = (network.pools.get(family), followed.get(family));
+        assert!(ours == wide || ours.zip(wide).is_some_and(|(ours, wide)| wide.widens(ours)));
+    }
+    assert!(after.modified(&network.roots, &Key::Config) != 0, "the mark was not written");
+}
