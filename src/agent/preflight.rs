@@ -1,9 +1,7 @@
 //! Faults of the settings that only this host shows: files, the bridge's name, its own addresses.
 
-use std::fs::File;
-use std::path::PathBuf;
-
 use crate::agent::settings::{Fault, Settings, Source};
+use crate::lease::registry;
 use crate::linux::rtnl::Rtnl;
 use crate::plan::tunnel;
 
@@ -18,7 +16,7 @@ pub fn check(settings: &Settings) -> Result<(), Vec<String>> {
 }
 
 fn faults(settings: &Settings) -> Vec<Fault> {
-    let mut faults = unreadable_files(settings);
+    let mut faults = useless_files(settings);
     if let Ok(rtnl) = Rtnl::open() {
         faults.extend(foreign_bridge(settings, &rtnl));
         faults.extend(pool_around_host(settings, &rtnl));
@@ -26,24 +24,13 @@ fn faults(settings: &Settings) -> Vec<Fault> {
     faults
 }
 
-fn unreadable_files(settings: &Settings) -> Vec<Fault> {
+/// Certificates, key and password that cannot be used.
+fn useless_files(settings: &Settings) -> Vec<Fault> {
     let Source::Etcd { server, .. } = &settings.source else { return Vec::new() };
-    let files = [
-        ("ETCD_CACERT", &server.ca),
-        ("ETCD_CERT", &server.cert),
-        ("ETCD_KEY", &server.key),
-        ("ETCD_PASSWORD_FILE", &server.password_file),
-    ];
-    let fault = |(variable, path): (&'static str, &Option<PathBuf>)| {
-        let path = path.as_ref()?;
-        let error = File::open(path).err()?;
-        Some(Fault {
-            variable,
-            value: path.display().to_string(),
-            wrong: format!("cannot be read: {error}"),
-        })
-    };
-    files.into_iter().filter_map(fault).collect()
+    let faults = registry::look_at_files(server).into_iter();
+    faults
+        .map(|fault| Fault { variable: fault.variable, value: fault.path, wrong: fault.wrong })
+        .collect()
 }
 
 fn foreign_bridge(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {

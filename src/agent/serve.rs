@@ -115,6 +115,7 @@ pub struct State {
     surroundings: Standing,
     records: Standing,
     pools: Standing,
+    files: Standing,
 }
 
 impl State {
@@ -147,6 +148,7 @@ impl State {
             surroundings: Standing::default(),
             records: Standing::default(),
             pools: Standing::default(),
+            files: Standing::default(),
         }
     }
 

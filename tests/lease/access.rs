@@ -92,9 +92,14 @@ fn a_signed_token_is_renewed_when_users_change() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let (private, public) = (folder.path().join("jwt"), folder.path().join("jwt.pub"));
-        crate::tls::openssl(&["genrsa", "-out", private.to_str().unwrap(), "2048"]);
+        crate::support::certificates::openssl(&[
+            "genrsa",
+            "-out",
+            private.to_str().unwrap(),
+            "2048",
+        ]);
         let (from, to) = (private.to_str().unwrap(), public.to_str().unwrap());
-        crate::tls::openssl(&["rsa", "-in", from, "-pubout", "-out", to]);
+        crate::support::certificates::openssl(&["rsa", "-in", from, "-pubout", "-out", to]);
         let kind = format!("jwt,priv-key={from},pub-key={to},sign-method=RS256,ttl=10m");
         let mut etcd = EtcdServer::start_with(&["--auth-token", &kind]);
         enable(&mut etcd, needed("h1"));

@@ -9,6 +9,7 @@
 #[path = "../support"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod support {
+    pub mod certificates;
     pub mod etcd;
     pub mod keys;
     pub mod wait;
@@ -24,6 +25,7 @@ mod hostile;
 mod loss;
 mod outage;
 mod python;
+mod rotation;
 mod scale;
 mod tls;
 mod watching;

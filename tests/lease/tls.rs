@@ -1,152 +1,42 @@
-//! etcd by https: with authorities only, and with certificates on both sides.
+//! etcd by https: with authorities only, with certificates on both sides, and with the wrong ones.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use humanz::lease::registry::{Start, Update};
 
 use crate::host::{HOSTS, Host, settings, start};
+use crate::support::certificates::{CLIENT, Certificates, Wanted, openssl};
 use crate::support::etcd::{EtcdServer, isolated};
 
-pub fn openssl(arguments: &[&str]) {
-    let done = Command::new("openssl").args(arguments).output().expect("run openssl");
-    assert!(
-        done.status.success(),
-        "openssl {arguments:?}: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
+/// A host that shows the certificate `name`.
+pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&str>) -> Start {
+    let mut start = start(etcd, "h1");
+    start.etcd.ca = Some(certificates.path("ca.pem"));
+    if let Some(name) = name {
+        start.etcd.cert = Some(certificates.path(&format!("{name}.pem")));
+        start.etcd.key = Some(certificates.path(&format!("{name}.key")));
+    }
+    start
 }
 
-/// An authority, and certificates of the server and of a client that it signed.
-struct Certificates {
-    folder: tempfile::TempDir,
-}
-
-impl Certificates {
-    fn new() -> Certificates {
-        let certificates = Certificates { folder: tempfile::tempdir().unwrap() };
-        for authority in ["ca", "other-ca"] {
-            let (key, certificate) = certificates.pair(authority);
-            openssl(&[
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "1",
-                "-subj",
-                &format!("/CN={authority}"),
-                "-keyout",
-                &key,
-                "-out",
-                &certificate,
-            ]);
-        }
-        certificates.sign(
-            "server",
-            "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n",
-        );
-        certificates.sign("client", "extendedKeyUsage=clientAuth\n");
-        certificates
-    }
-
-    fn sign(&self, name: &str, extensions: &str) {
-        let (key, certificate) = self.pair(name);
-        let (ca_key, ca) = self.pair("ca");
-        let (request, file) = (self.text("request"), self.text("extensions"));
-        fs::write(&file, extensions).unwrap();
-        let subject = format!("/CN={name}");
-        openssl(&[
-            "req",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-subj",
-            &subject,
-            "-keyout",
-            &key,
-            "-out",
-            &request,
-        ]);
-        openssl(&[
-            "x509",
-            "-req",
-            "-in",
-            &request,
-            "-CA",
-            &ca,
-            "-CAkey",
-            &ca_key,
-            "-CAcreateserial",
-            "-days",
-            "1",
-            "-extfile",
-            &file,
-            "-out",
-            &certificate,
-        ]);
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
-    }
-
-    fn pair(&self, name: &str) -> (String, String) {
-        (self.text(&format!("{name}.key")), self.text(&format!("{name}.pem")))
-    }
-
-    /// How the test itself connects: as the client.
-    fn ours(&self) -> ConnectOptions {
-        let read = |path: &str| fs::read(path).unwrap();
-        let (key, certificate) = self.pair("client");
-        let tls = TlsOptions::new()
-            .ca_certificate(Certificate::from_pem(read(&self.pair("ca").1)))
-            .identity(Identity::from_pem(read(&certificate), read(&key)));
-        ConnectOptions::new().with_tls(tls)
-    }
-
-    fn serve(&self, clients_too: bool) -> EtcdServer {
-        let (key, certificate) = self.pair("server");
-        let ca = self.pair("ca").1;
-        let mut arguments = vec!["--cert-file", &certificate, "--key-file", &key];
-        if clients_too {
-            arguments.extend(["--client-cert-auth", "--trusted-ca-file", &ca]);
-        }
-        EtcdServer::start_tls(&arguments, self.ours())
-    }
-
-    fn start(&self, etcd: &EtcdServer) -> Start {
-        let mut start = start(etcd, "h1");
-        start.etcd.ca = Some(self.path("ca.pem"));
-        start
-    }
-}
-
-fn told_why(host: &Host, words: &str) {
+/// Waits until `host` says that, and gives the line.
+fn told_why(host: &Host, words: &str) -> String {
+    let mut line = String::new();
     host.told(0, words, |update| match update {
-        Update::Disconnected { why } => why.contains(words),
+        Update::Disconnected { why } if why.contains(words) => {
+            line.clone_from(why);
+            true
+        }
         _ => false,
     });
+    line
 }
 
 #[test]
 fn authorities_alone_are_enough_and_a_host_name_is_checked_too() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve(false);
+        let etcd = certificates.serve("server", None);
         for endpoint in [etcd.url(), "https://localhost:2379".to_owned()] {
-            let mut start = certificates.start(&etcd);
+            let mut start = start_as(&certificates, &etcd, None);
             start.etcd.endpoints = vec![endpoint];
             let host = Host::launch(start);
             assert_eq!(host.subnet(), "10.244.1.0/24");
@@ -158,46 +48,163 @@ fn authorities_alone_are_enough_and_a_host_name_is_checked_too() {
 }
 
 #[test]
-fn a_client_certificate_is_shown_and_a_renewed_one_used_without_a_restart() {
+fn a_client_certificate_is_shown_and_one_that_comes_later_used_without_a_restart() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve(true);
-        let mut start = certificates.start(&etcd);
-        start.etcd.cert = Some(certificates.path("mine.pem"));
-        start.etcd.key = Some(certificates.path("mine.key"));
-        let host = Host::launch(start);
-        told_why(&host, "mine.pem: No such file");
-        let copy = |from: &str, to: &str| {
-            fs::copy(certificates.path(from), certificates.path(to)).unwrap()
-        };
-        copy("client.key", "mine.key");
-        copy("client.pem", "mine.pem");
+        let etcd = certificates.serve("server", Some("ca.pem"));
+        let host = Host::launch(start_as(&certificates, &etcd, Some("mine")));
+        told_why(&host, "mine.pem: cannot be read: No such file");
+        certificates.copy("client", "mine");
         assert_eq!(host.subnet(), "10.244.1.0/24");
     });
 }
 
+/// What is wrong, how a host is made so, and what it says.
+type Case<'a> = (&'a str, &'a dyn Fn(&mut Start), &'a [&'a str]);
+
+fn check(certificates: &Certificates, etcd: &EtcdServer, cases: &[Case<'_>]) {
+    for (case, change, wanted) in cases {
+        let mut start = start_as(certificates, etcd, Some("client"));
+        change(&mut start);
+        let line = told_why(&Host::launch(start), wanted[0]);
+        println!("{case}: {line}");
+        for words in *wanted {
+            assert!(line.contains(words), "{case}: no {words:?} in: {line}");
+        }
+    }
+}
+
 #[test]
-fn what_is_wrong_with_certificates_is_told() {
+fn what_is_wrong_with_this_host_s_files_is_told_with_the_file_and_the_cure() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve(true);
-        let check = |change: &dyn Fn(&mut Start), words: &str| {
-            let mut start = certificates.start(&etcd);
-            change(&mut start);
-            told_why(&Host::launch(start), words);
+        let etcd = certificates.serve("server", Some("ca.pem"));
+        let sign = |name, ca, days, says| certificates.sign(&Wanted { name, ca, days, says });
+        sign("stranger", "other-ca", (-1, 30), CLIENT);
+        sign("expired", "ca", (-3, -1), CLIENT);
+        sign("early", "ca", (1, 3), CLIENT);
+        sign("no-client", "ca", (-1, 30), "extendedKeyUsage=serverAuth\n");
+        let (key, path) = (certificates.text("client.key"), |name: &str| certificates.path(name));
+        let locked = certificates.text("locked.key");
+        openssl(&["ec", "-aes128", "-passout", "pass:x", "-in", &key, "-out", &locked]);
+        std::fs::write(path("garbage.pem"), "garbage").unwrap();
+        let whole = std::fs::read_to_string(path("client.pem")).unwrap();
+        std::fs::write(path("half.pem"), &whole[..whole.len() / 2]).unwrap();
+        let shows = |start: &mut Start, name: &str| {
+            start.etcd.cert = Some(path(&format!("{name}.pem")));
+            start.etcd.key = Some(path(&format!("{name}.key")));
         };
-        let other: &Path = &certificates.path("other-ca.pem");
-        check(&|start| start.etcd.ca = Some(other.to_owned()), "is not in ETCD_CACERT");
-        check(&|start| start.etcd.ca = None, "ETCD_CACERT");
-        check(&|start| start.etcd.ca = Some("/nonexistent.pem".into()), "read /nonexistent.pem");
-        check(&|_| {}, "ETCD_CERT and ETCD_KEY");
+        let cert = |start: &mut Start, name: &str| start.etcd.cert = Some(path(name));
         check(
-            &|start| start.etcd = settings(&["http://127.0.0.1:2379".to_owned()]),
-            "etcd http://127.0.0.1:2379",
+            &certificates,
+            &etcd,
+            &[
+                ("no authorities", &|start| start.etcd.ca = None, &["https needs ETCD_CACERT"]),
+                (
+                    "no such file",
+                    &|start| start.etcd.ca = Some("/nonexistent.pem".into()),
+                    &["ETCD_CACERT /nonexistent.pem: cannot be read: No such file"],
+                ),
+                (
+                    "no certificates in it",
+                    &|start| start.etcd.ca = Some(path("garbage.pem")),
+                    &["ETCD_CACERT", "garbage.pem: holds no certificate in PEM form"],
+                ),
+                (
+                    "half a file",
+                    &|start| cert(start, "half.pem"),
+                    &["half.pem: not PEM, or only a part"],
+                ),
+                (
+                    "not its key",
+                    &|start| cert(start, "stranger.pem"),
+                    &["ETCD_KEY", "client.key: not the key of", "stranger.pem; replace both"],
+                ),
+                (
+                    "a key with a passphrase",
+                    &|start| start.etcd.key = Some(path("locked.key")),
+                    &["locked.key: holds no private key", "passphrase"],
+                ),
+                (
+                    "wrong authority",
+                    &|start| start.etcd.ca = Some(path("other-ca.pem")),
+                    &[
+                        "the authority that signed its certificate is not in ETCD_CACERT",
+                        "other-ca.pem",
+                    ],
+                ),
+                (
+                    "no certificate",
+                    &|start| (start.etcd.cert, start.etcd.key) = (None, None),
+                    &["it wants a certificate of this host", "set ETCD_CERT and ETCD_KEY"],
+                ),
+                (
+                    "signed by somebody else",
+                    &|start| shows(start, "stranger"),
+                    &["refuses", "stranger.pem", "--trusted-ca-file"],
+                ),
+                ("expired", &|start| shows(start, "expired"), &["expired.pem: expired at"]),
+                ("not valid yet", &|start| shows(start, "early"), &["early.pem: not valid before"]),
+                (
+                    "not for clients",
+                    &|start| shows(start, "no-client"),
+                    &["no-client.pem", "clientAuth"],
+                ),
+            ],
         );
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_member_is_told_with_the_cure() {
+    isolated(|| {
+        let certificates = Certificates::new();
+        let expired = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
+        let etcd = certificates.serve("server", None);
         check(
-            &|start| start.etcd.endpoints = vec!["https://127.0.0.2:2379".to_owned()],
-            "etcd https://127.0.0.2:2379",
+            &certificates,
+            &etcd,
+            &[
+                (
+                    "nobody listens there",
+                    &|start| start.etcd.endpoints = vec!["https://127.0.0.2:2379".to_owned()],
+                    &["Connection refused"],
+                ),
+                (
+                    "it speaks TLS",
+                    &|start| start.etcd = settings(&["http://127.0.0.1:2379".to_owned()]),
+                    &["etcd http://127.0.0.1:2379", "https://"],
+                ),
+            ],
+        );
+        drop(etcd);
+        for (name, days, says, wanted) in [
+            (
+                "expired",
+                (-3, -1),
+                expired,
+                ["its certificate expired at", "renew it on the member"],
+            ),
+            (
+                "elsewhere",
+                (-1, 30),
+                "subjectAltName=IP:192.0.2.1,DNS:etcd-1\nextendedKeyUsage=serverAuth,clientAuth\n",
+                ["is not for 127.0.0.1 but for", "192.0.2.1"],
+            ),
+        ] {
+            certificates.sign(&Wanted { name, ca: "ca", days, says });
+            let etcd = certificates.serve_unseen(name);
+            check(&certificates, &etcd, &[(name, &|_| {}, &wanted)]);
+        }
+        let plain = EtcdServer::start();
+        check(
+            &certificates,
+            &plain,
+            &[(
+                "it does not speak TLS",
+                &|start| start.etcd.endpoints = vec!["https://127.0.0.1:2379".to_owned()],
+                &["it does not speak TLS; write http://"],
+            )],
         );
     });
 }

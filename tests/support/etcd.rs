@@ -67,6 +67,25 @@ impl EtcdServer {
         server
     }
 
+    /// The same, with a certificate that the tests do not take: it listens when this returns.
+    pub fn start_tls_unseen(arguments: &[&str], ours: ConnectOptions) -> EtcdServer {
+        let mut server = EtcdServer::member("one", Ipv4Addr::LOCALHOST, arguments);
+        server.keys.url = server.keys.url.replace("http:", "https:");
+        server.keys.options = ours;
+        server.launch();
+        eventually("etcd listens", Duration::from_secs(30), || {
+            std::net::TcpStream::connect((server.address, 2379)).map_err(|error| error.to_string())
+        });
+        server
+    }
+
+    /// Other arguments from the next start on.
+    pub fn change_arguments(&mut self, arguments: &[&str]) {
+        let cluster = self.arguments.drain(..2).collect::<Vec<_>>();
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        self.arguments = cluster.into_iter().chain(arguments).collect();
+    }
+
     /// Three members of one cluster, running, on 127.0.0.1 to 127.0.0.3.
     pub fn start_three() -> Vec<EtcdServer> {
         let addresses = [1, 2, 3].map(|last| Ipv4Addr::new(127, 0, 0, last));

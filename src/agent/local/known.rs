@@ -51,6 +51,8 @@ pub struct Contact {
     pub down: Option<String>,
     /// What etcd and this host do not agree on.
     pub trouble: Option<String>,
+    /// When the first certificate in use ends.
+    pub certificate_until: Option<SystemTime>,
 }
 
 /// What is wrong, as it stands in the log.
@@ -68,4 +70,6 @@ pub struct Wrong {
     pub records: Arc<BTreeSet<String>>,
     /// Pools that differ from the network's.
     pub pools: Arc<BTreeSet<String>>,
+    /// Certificates, key and password.
+    pub files: Arc<BTreeSet<String>>,
 }

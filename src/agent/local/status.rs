@@ -97,6 +97,7 @@ fn etcd(known: &Known) -> Option<Value> {
         "connected": contact.endpoint,
         "revision": known.revision,
         "last_contact_seconds": Value::Null,
+        "certificate_until": contact.certificate_until.map(moment),
         "error": contact.down.as_ref().or(contact.trouble.as_ref()),
     }))
 }
@@ -188,6 +189,7 @@ fn faults(known: &Known) -> Value {
         });
     let kinds = [
         &wrong.failures,
+        &wrong.files,
         &wrong.obstacles,
         &wrong.unreachable,
         &wrong.records,

@@ -39,6 +39,7 @@ impl Agent {
                 surroundings: state.surroundings.told(),
                 records: state.records.told(),
                 pools: state.pools.told(),
+                files: state.files.told(),
             },
         });
     }

@@ -36,6 +36,10 @@ impl Agent {
                 log::error!("{error}");
                 self.state.contact.trouble = Some(error.to_string());
             }
+            Update::Files { wrong, until } => {
+                self.state.files.tell(log::Level::Warn, wrong);
+                self.state.contact.certificate_until = until;
+            }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
             Update::Fatal(error) => {
                 log::error!("{error}; this host goes on with what it knew last");

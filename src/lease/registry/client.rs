@@ -9,8 +9,10 @@ use etcd_client::{
 };
 use tokio::time::{sleep, timeout};
 
+use super::connection::Member;
 use super::error::EtcdError;
-use super::members::{Members, reason};
+use super::failure::reason;
+use super::members::Members;
 use super::settings::EtcdSettings;
 use super::watch::Watch;
 use crate::lease::records::{Key, Roots};
@@ -30,7 +32,13 @@ pub struct Etcd {
 impl Etcd {
     pub fn new(settings: EtcdSettings, roots: Roots) -> Etcd {
         let timeout = Cell::new(settings.timeout);
-        Etcd { members: Members::new(settings), roots, timeout }
+        let probe = roots.key(&Key::Config);
+        Etcd { members: Members::new(settings, probe), roots, timeout }
+    }
+
+    /// Who is asked.
+    pub fn members(&self) -> &Members {
+        &self.members
     }
 
     /// The URL of the member in use.
@@ -72,9 +80,8 @@ impl Etcd {
                 .with_sort(SortTarget::Key, SortOrder::Ascend)
                 .with_limit(limit)
                 .with_revision(revision);
-            let request = async |mut member: super::members::Member| {
-                member.kv.get(from.clone(), Some(options.clone())).await
-            };
+            let request =
+                async |mut member: Member| member.kv.get(from.clone(), Some(options.clone())).await;
             let page = match self.members.call(&what, request).await {
                 Err(EtcdError::TooLarge(_)) if limit > 1 => {
                     limit /= 2;
@@ -98,8 +105,7 @@ impl Etcd {
     /// Revision at which the settings of the network were written; 0: there are none.
     pub async fn config_modified(&self) -> Result<i64, EtcdError> {
         let key = self.roots.key(&Key::Config);
-        let request =
-            async |mut member: super::members::Member| member.kv.get(key.as_str(), None).await;
+        let request = async |mut member: Member| member.kv.get(key.as_str(), None).await;
         let answer = self.members.call("read the settings of the network", request).await?;
         Ok(answer.kvs().first().map_or(0, KeyValue::mod_revision))
     }
@@ -112,8 +118,7 @@ impl Etcd {
         what: &str,
         transaction: &Transaction,
     ) -> Result<Option<i64>, EtcdError> {
-        let request =
-            async |mut member: super::members::Member| member.kv.txn(as_txn(transaction)).await;
+        let request = async |mut member: Member| member.kv.txn(as_txn(transaction)).await;
         let answer = self.members.call(what, request).await?;
         Ok(answer.header().filter(|_| answer.succeeded()).map(ResponseHeader::revision))
     }
@@ -121,7 +126,7 @@ impl Etcd {
     /// A number that nobody else gets: the version of the counter key after putting it.
     pub async fn draw(&self) -> Result<i64, EtcdError> {
         let key = self.roots.counter.as_str();
-        let request = async |mut member: super::members::Member| {
+        let request = async |mut member: Member| {
             let operations = [TxnOp::put(key, "", None), TxnOp::get(key, None)];
             member.kv.txn(Txn::new().and_then(operations)).await
         };
@@ -136,30 +141,27 @@ impl Etcd {
     /// A new etcd lease.
     pub async fn grant(&self, ttl: Duration) -> Result<i64, EtcdError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        let request =
-            async |mut member: super::members::Member| member.lease.grant(seconds, None).await;
+        let request = async |mut member: Member| member.lease.grant(seconds, None).await;
         Ok(self.members.call("grant an etcd lease", request).await?.id())
     }
 
     /// Ends an etcd lease and its keys.
     pub async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
-        let request = async |mut member: super::members::Member| member.lease.revoke(lease).await;
+        let request = async |mut member: Member| member.lease.revoke(lease).await;
         self.members.call("revoke the etcd lease", request).await.map(drop)
     }
 
     /// Keeps an etcd lease alive for as long as that works; returns why it no longer does.
     pub async fn keep_alive(&self, lease: i64, every: Duration) -> EtcdError {
         let what = "keep the etcd lease alive";
-        let request =
-            async |mut member: super::members::Member| member.lease.keep_alive(lease).await;
+        let request = async |mut member: Member| member.lease.keep_alive(lease).await;
         let (mut keeper, mut answers) = match self.members.call(what, request).await {
             Ok(streams) => streams,
             Err(error) => return error,
         };
         loop {
-            sleep(every).await;
             match timeout(self.timeout.get(), beat(&mut keeper, &mut answers)).await {
-                Ok(Ok(ttl)) if ttl > 0 => {}
+                Ok(Ok(ttl)) if ttl > 0 => sleep(every).await,
                 Ok(Ok(_)) => return EtcdError::NoLease(format!("{what}: it expired")),
                 Ok(Err(error)) => return EtcdError::Unreachable(reason(&error)),
                 Err(_) => return EtcdError::Unreachable(format!("{what}: no answer")),
@@ -178,7 +180,7 @@ impl Etcd {
                 .with_watch_id(id)
         };
         let (hosts, humanz) = (self.roots.hosts_range(), self.roots.humanz_range());
-        let request = async |mut member: super::members::Member| {
+        let request = async |mut member: Member| {
             let mut stream = member.watch.watch(hosts.as_str(), Some(options(&hosts, 1))).await?;
             stream.watch(humanz.as_str(), Some(options(&humanz, 2))).await?;
             Ok(stream)

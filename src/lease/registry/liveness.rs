@@ -44,15 +44,20 @@ pub async fn keep(
     }
 }
 
-/// Keeps `lease` alive until it is gone; a member that fails does not mean that.
+/// Keeps `lease` alive until it is gone; a member that fails does not mean that, nor does a connection
+/// that takes the place of the one in use.
 async fn hold(etcd: &Etcd, lease: i64) {
+    let mut renewed = etcd.members().renewed();
     loop {
-        match etcd.keep_alive(lease, EVERY).await {
-            EtcdError::NoLease(why) => {
-                log::debug!("{why}");
-                return;
-            }
-            why => log::debug!("{why}"),
+        tokio::select! {
+            why = etcd.keep_alive(lease, EVERY) => match why {
+                EtcdError::NoLease(why) => {
+                    log::debug!("{why}");
+                    return;
+                }
+                why => log::debug!("{why}"),
+            },
+            Ok(()) = renewed.changed() => continue,
         }
         sleep(random::jittered(RETRY)).await;
     }

@@ -1,70 +1,94 @@
 //! The members of the etcd cluster: one connection at a time, the next one when it fails.
 
 use std::cell::{Cell, RefCell};
-use std::fs;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use etcd_client::{
-    Certificate, Client, ConnectOptions, Error, Identity as Pair, KvClient, LeaseClient,
-    TlsOptions, WatchClient,
-};
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use etcd_client::Error;
+use tokio::sync::{Notify, watch as latest};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
 
-use super::error::{EtcdError, chain};
+use super::connection::{Member, Opened, open};
+use super::error::EtcdError;
+use super::failure::Failure;
 use super::random;
 use super::settings::EtcdSettings;
+use super::tls::files::{FileFault, Files, Stamp};
+use super::tls::{handshake, meaning};
 
-/// Largest answer taken, in bytes. A watch is cut into pieces of 2 MiB by the server; a range asks
-/// for fewer keys if it meets more.
-const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
+/// A password that was refused is not tried again for so long, unless the file changes: etcd makes
+/// each attempt cost it a twentieth of a second, and every host has that password.
+const REFUSED: Duration = Duration::from_secs(10);
 
-/// Longest time for a TCP connection and its TLS handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// A connection that says nothing for so long is asked; etcd closes those that ask more often than
-/// every 5 s (its `--grpc-keepalive-min-time`).
-const PING_AFTER: Duration = Duration::from_secs(6);
-
-/// … and given up without an answer for so long.
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// A connection to one member.
-#[derive(Clone)]
-pub struct Member {
-    pub kv: KvClient,
-    pub watch: WatchClient,
-    pub lease: LeaseClient,
-}
+/// Files that were refused are not tried again for so long, unless they change.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 /// The members, of which one is in use.
 pub struct Members {
     settings: RefCell<Rc<EtcdSettings>>,
+    /// A key that this host may read.
+    probe: String,
     current: Cell<usize>,
     connection: RefCell<Option<Member>>,
     replaced: Notify,
+    renewed: latest::Sender<()>,
+    held: RefCell<Held>,
+}
+
+/// What is known of the files.
+#[derive(Default)]
+struct Held {
+    /// What a member took last.
+    taken: Files,
+    /// The files that were as `taken`.
+    stamp: Stamp,
+    /// How they were at the last look.
+    seen: Stamp,
+    /// When those that are not as `taken` were refused.
+    refused: Option<Instant>,
+    /// A password that was refused, why, and when that may be asked again.
+    password: Option<(Option<String>, String, Instant)>,
+    /// What is wrong with the files.
+    faults: Vec<String>,
 }
 
 impl Members {
-    /// Starts with a random member, so that hosts spread over them.
-    pub fn new(settings: EtcdSettings) -> Members {
+    /// Starts with a random member, so that hosts spread over them. `probe`: a key that this host may
+    /// read.
+    pub fn new(settings: EtcdSettings, probe: String) -> Members {
         let first = random::below(settings.endpoints.len());
         Members {
             settings: RefCell::new(Rc::new(settings)),
+            probe,
             current: Cell::new(first),
             connection: RefCell::new(None),
             replaced: Notify::new(),
+            renewed: latest::Sender::new(()),
+            held: RefCell::default(),
         }
     }
 
     /// Other members, or other ways to them, from now on: a call under way begins again.
     pub fn replace(&self, settings: EtcdSettings) {
         self.current.set(random::below(settings.endpoints.len()));
-        self.settings.replace(Rc::new(settings));
+        let before = self.settings.replace(Rc::new(settings));
+        if before != self.settings() {
+            self.held.take();
+        }
         self.connection.take();
         self.replaced.notify_waiters();
+    }
+
+    /// Hears of each connection that took the place of one that still works.
+    pub fn renewed(&self) -> latest::Receiver<()> {
+        self.renewed.subscribe()
+    }
+
+    /// What a member took last, and what is wrong with the files.
+    pub fn files(&self) -> (Files, Vec<String>) {
+        let held = self.held.borrow();
+        (held.taken.clone(), held.faults.clone())
     }
 
     fn settings(&self) -> Rc<EtcdSettings> {
@@ -108,9 +132,8 @@ impl Members {
                 Failure::Token(reason) => {
                     return Err(EtcdError::Refused(format!("{what}: etcd {endpoint}: {reason}")));
                 }
-                Failure::Member(reason) => {
-                    let advice = Self::advice(&reason);
-                    unreachable.push(format!("etcd {endpoint}: {reason}{advice}"));
+                Failure::Member(reason) | Failure::Files(reason) | Failure::Login(reason) => {
+                    unreachable.push(format!("etcd {endpoint}: {reason}"));
                     self.give_up(index);
                 }
             }
@@ -139,141 +162,157 @@ impl Members {
         let member = match known {
             Some(member) => member,
             None => {
-                let options = self.options()?;
-                let client = Client::connect([self.endpoint()], Some(options)).await?;
-                let member = Member {
-                    kv: client.kv_client().max_decoding_message_size(ANSWER_LIMIT),
-                    watch: client.watch_client().max_decoding_message_size(ANSWER_LIMIT),
-                    lease: client.lease_client(),
-                };
+                let member = self.connect().await?;
                 self.connection.replace(Some(member.clone()));
                 member
             }
         };
-        Ok(request(member).await?)
+        let answer = request(member).await;
+        answer.map_err(|error| Failure::of(&error, &self.settings()))
     }
 
-    /// What to do about a TLS handshake that failed.
-    fn advice(reason: &str) -> &'static str {
-        let refused = ["BadCertificate", "CertificateRequired", "HandshakeFailure"];
-        if reason.contains("UnknownIssuer") {
-            "; the authority that signed its certificate is not in ETCD_CACERT"
-        } else if refused.iter().any(|alert| reason.contains(alert)) {
-            "; it wants a certificate that it trusts: ETCD_CERT and ETCD_KEY"
-        } else {
-            ""
-        }
-    }
-
-    fn options(&self) -> Result<ConnectOptions, Failure> {
+    /// A connection with what the files hold; else one with the certificate and the password that a
+    /// member took last. Authorities that the operator took out of the file are not trusted again.
+    async fn connect(&self) -> Result<Member, Failure> {
         let settings = self.settings();
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT.min(settings.timeout))
-            .with_keep_alive(PING_AFTER, PING_TIMEOUT)
-            .with_keep_alive_while_idle(true)
-            .with_require_leader(true);
-        if self.endpoint().starts_with("https://") {
-            let ca = settings.ca.as_deref().ok_or_else(|| {
-                Failure::Member("https needs ETCD_CACERT, the file of its authorities".to_owned())
-            })?;
-            let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca)?));
-            if let (Some(cert), Some(key)) = (&settings.cert, &settings.key) {
-                tls = tls.identity(Pair::from_pem(read(cert)?, read(key)?));
+        let stamp = Stamp::of(&settings);
+        let (found, faults) = self.read()?;
+        let why = match self.open(&found).await {
+            Ok(opened) => {
+                let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}"));
+                let told = told.chain(opened.remark).collect();
+                // What stands in for a faulty file is not what the files hold.
+                let stamp = if faults.is_empty() { stamp } else { Stamp::default() };
+                self.take(found, stamp, told);
+                return Ok(opened.member);
             }
-            options = options.with_tls(tls);
+            Err(failure @ (Failure::Files(_) | Failure::Login(_))) => failure,
+            Err(other) => return Err(other),
+        };
+        let taken = self.held.borrow().taken.clone();
+        let before = Files { ca: found.ca.clone(), ..taken };
+        if before == found || !before.are_complete(&settings, self.speaks_tls()) {
+            return Err(why);
         }
-        if let (Some(user), Some(file)) = (&settings.user, &settings.password_file) {
-            let password = read(file)?;
-            options = options.with_user(user, password.trim_end());
+        let Ok(opened) = self.open(&before).await else { return Err(why) };
+        self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
+        Ok(opened.member)
+    }
+
+    /// Looks at the files. Those that changed, and are no longer being written, are tried with a
+    /// connection of their own, which takes the place of the one in use if the member takes them.
+    pub async fn look(&self) {
+        let (settings, index) = (self.settings(), self.current.get());
+        let stamp = Stamp::of(&settings);
+        if !self.settled(&stamp) || self.connection.borrow().is_none() {
+            return;
         }
-        Ok(options)
-    }
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    let shown = path.display();
-    fs::read_to_string(path).map_err(|error| Failure::Member(format!("read {shown}: {error}")))
-}
-
-/// Why one attempt on one member failed.
-enum Failure {
-    /// The member: try the next.
-    Member(String),
-    /// The token: renew it.
-    Token(String),
-    /// The request: no member would take it.
-    Request(Refusal),
-}
-
-/// A refusal whose error is made when what and where are known.
-struct Refusal {
-    kind: fn(String) -> EtcdError,
-    reason: String,
-}
-
-impl Refusal {
-    fn of(self, what: &str, endpoint: &str) -> EtcdError {
-        (self.kind)(format!("{what}: etcd {endpoint}: {}", self.reason))
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        match sort(&error) {
-            Sort::Member => Failure::Member(reason(&error)),
-            Sort::Token => Failure::Token(reason(&error)),
-            Sort::Request(kind) => Failure::Request(Refusal { kind, reason: reason(&error) }),
+        let Ok((found, faults)) = self.read() else { return };
+        if !faults.is_empty() {
+            let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}"));
+            return self.refuse(stamp, told.collect());
         }
-    }
-}
-
-enum Sort {
-    Member,
-    Token,
-    Request(fn(String) -> EtcdError),
-}
-
-/// What kind of failure an error of the crate is. The numbers are gRPC's status codes
-/// (`google.rpc.Code`); the texts are etcd's (`api/v3rpc/rpctypes/error.go`), which uses one code
-/// for several things.
-fn sort(error: &Error) -> Sort {
-    let status = match error {
-        Error::GRpcStatus(status) => status,
-        Error::InvalidArgs(_) | Error::InvalidUri(_) => return Sort::Request(EtcdError::Refused),
-        Error::LeaseKeepAliveError(text) if text == "lease not found" => {
-            return Sort::Request(EtcdError::NoLease);
+        if found == self.held.borrow().taken {
+            return self.take(found, stamp, Vec::new());
         }
-        _ => return Sort::Member,
-    };
-    let says = |text: &str| status.message().contains(text);
-    if says("invalid auth token") || says("revision of auth store is old") {
-        return Sort::Token;
-    }
-    match i32::from(status.code()) {
-        16 => Sort::Token,
-        5 if says("lease") => Sort::Request(EtcdError::NoLease),
-        7 => Sort::Request(EtcdError::Denied),
-        11 if says("compacted") => Sort::Request(EtcdError::Compacted),
-        11 if says("message length too large") => Sort::Request(EtcdError::TooLarge),
-        3 | 5 | 8 | 9 | 11 => Sort::Request(EtcdError::Refused),
-        _ => Sort::Member,
-    }
-}
-
-/// The error in one line, without the crate's own words around it.
-pub fn reason(error: &Error) -> String {
-    match error {
-        Error::GRpcStatus(status) => {
-            let cause = std::error::Error::source(status).map(chain);
-            let message = status.message();
-            match cause {
-                Some(cause) if message.is_empty() || cause.contains(message) => cause,
-                Some(cause) => format!("{message}: {cause}"),
-                None if message.is_empty() => status.code().to_string(),
-                None => message.to_owned(),
+        match timeout(settings.timeout, self.open(&found)).await {
+            Ok(Ok(opened)) if index == self.current.get() => {
+                self.connection.replace(Some(opened.member));
+                self.take(found, stamp, opened.remark.into_iter().collect());
+                self.renewed.send_replace(());
+                log::info!("etcd {}: connected anew with changed files", self.endpoint());
             }
+            Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
+                self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
+            }
+            // The member does not answer: whoever needs it finds that out.
+            _ => {}
         }
-        Error::TransportError(error) => chain(error),
-        other => chain(other),
+    }
+
+    /// The files are not those in use, have been so since the last look, and were not refused lately.
+    fn settled(&self, stamp: &Stamp) -> bool {
+        let mut held = self.held.borrow_mut();
+        if *stamp != held.seen {
+            held.seen = stamp.clone();
+            held.refused = None;
+            return false;
+        }
+        let lately = held.refused.is_some_and(|at| at.elapsed() < TRY_AGAIN);
+        *stamp != held.stamp && !lately
+    }
+
+    fn read(&self) -> Result<(Files, Vec<FileFault>), Failure> {
+        let (settings, tls) = (self.settings(), self.speaks_tls());
+        if tls && settings.ca.is_none() {
+            let why = "https needs ETCD_CACERT, the file of its authorities";
+            return Err(Failure::Member(why.to_owned()));
+        }
+        let (found, faults) = Files::read(&settings, tls, &self.held.borrow().taken);
+        match faults.first() {
+            Some(fault) if !found.are_complete(&settings, tls) => {
+                Err(Failure::Member(fault.to_string()))
+            }
+            _ => Ok((found, faults)),
+        }
+    }
+
+    fn speaks_tls(&self) -> bool {
+        self.endpoint().starts_with("https://")
+    }
+
+    async fn open(&self, files: &Files) -> Result<Opened, Failure> {
+        if let Some((password, why, until)) = &self.held.borrow().password
+            && *password == files.password
+            && Instant::now() < *until
+        {
+            return Err(Failure::Login(why.clone()));
+        }
+        let settings = self.settings();
+        let opened = open(&self.endpoint(), &settings, files, &self.probe).await;
+        let failure = match opened {
+            Ok(opened) => return Ok(opened),
+            Err(error) => self.explain(Failure::of(&error, &settings), files).await,
+        };
+        if let Failure::Login(why) = &failure {
+            let until = Instant::now() + random::jittered(REFUSED);
+            self.held.borrow_mut().password = Some((files.password.clone(), why.clone(), until));
+        }
+        Err(failure)
+    }
+
+    /// A connection that was made and then broke off may have failed of TLS: a handshake tells.
+    async fn explain(&self, failure: Failure, files: &Files) -> Failure {
+        let Failure::Member(why) = &failure else { return failure };
+        let endpoint = self.endpoint();
+        let made = !["connect error", "dns error"].into_iter().any(|words| why.contains(words));
+        let (true, Some((host, port))) = (made, host_and_port(&endpoint)) else { return failure };
+        let (host, with) = (host.to_owned(), files.clone());
+        let asked = spawn_blocking(move || handshake::failure(&host, port, &with)).await;
+        let (tls, settings) = (self.speaks_tls(), self.settings());
+        let meant = asked.ok().flatten();
+        let meant = meant.and_then(|cause| meaning::of_handshake(&cause, tls, &settings, files));
+        meant.map_or(failure, Failure::Files)
+    }
+
+    fn take(&self, files: Files, stamp: Stamp, faults: Vec<String>) {
+        let mut held = self.held.borrow_mut();
+        (held.taken, held.stamp, held.faults) = (files, stamp, faults);
+        (held.refused, held.password) = (None, None);
+    }
+
+    fn refuse(&self, stamp: Stamp, faults: Vec<String>) {
+        let mut held = self.held.borrow_mut();
+        (held.seen, held.refused, held.faults) = (stamp, Some(Instant::now()), faults);
     }
 }
+
+/// Of `http://host:port`, also with an IPv6 address in brackets.
+fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
+    let (_, authority) = endpoint.split_once("://")?;
+    let (host, port) = authority.rsplit_once(':')?;
+    Some((host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?))
+}
+
+/// What follows from files that cannot be used.
+const GOES_ON: &str = "what was there before stays in use";

@@ -5,25 +5,33 @@
 //!
 //! - `session`: read, claim, put back, watch
 //! - `liveness`: keeps the etcd lease of the sign of life
-//! - `client`, `members`, `watch`: the calls that are needed, and who answers them; the only files
-//!   that name the etcd crate
+//! - `files`: takes renewed certificates and passwords over
+//! - `client`, `members`, `connection`, `failure`, `watch`: the calls that are needed, and who answers
+//!   them; the only files that name the etcd crate
+//! - `tls`: what the files hold, and what a failed handshake means
 
 mod client;
+mod connection;
 mod error;
+mod failure;
+mod files;
 mod liveness;
 mod members;
 mod random;
 mod session;
 mod settings;
+mod tls;
 mod watch;
 
 pub use settings::EtcdSettings;
+pub use tls::files::FileFault;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime;
 use tokio::sync::{oneshot, watch as latest};
@@ -82,6 +90,13 @@ pub enum Update {
     /// etcd no longer agrees with what this host holds; it goes on with what it has. `None`: it
     /// agrees again.
     Trouble(Option<LeaseError>),
+    /// What became of the files of certificates, key and password. Said when it changes.
+    Files {
+        /// What is wrong with them or soon will be, and what to do; empty: nothing.
+        wrong: BTreeSet<String>,
+        /// When the first of the certificates in use ends.
+        until: Option<SystemTime>,
+    },
     /// This host cannot have a lease. The last update.
     Fatal(LeaseError),
 }
@@ -146,6 +161,12 @@ pub fn commit(
     transaction: &Transaction,
 ) -> Result<bool, String> {
     once(settings, roots, async |etcd| Ok(etcd.commit(what, transaction).await?.is_some()))
+}
+
+/// What is wrong with the files that `settings` name: unreadable, no certificates, not a pair. What
+/// they would be used for is not asked.
+pub fn look_at_files(settings: &EtcdSettings) -> Vec<FileFault> {
+    tls::files::Files::read(settings, true, &Default::default()).1
 }
 
 /// Asks etcd something, without a connection that stays.

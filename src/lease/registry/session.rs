@@ -3,6 +3,7 @@
 mod follow;
 mod write;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::client::Etcd;
 use super::error::EtcdError;
-use super::{STOP_WITHIN, Setup, Start, Update, liveness, random};
+use super::{STOP_WITHIN, Setup, Start, Update, files, liveness, random};
 use crate::lease::claim::{self, Claimant, Step, python, refusal};
 use crate::lease::error::LeaseError;
 use crate::lease::growth;
@@ -55,6 +56,8 @@ pub async fn run(
     stopped: &mut oneshot::Receiver<()>,
     publish: impl FnMut(Update),
 ) {
+    let publish = RefCell::new(publish);
+    let say = |update| (publish.borrow_mut())(update);
     let Setup { etcd, network } = told.setup.borrow().clone();
     let etcd = Etcd::new(etcd, network.roots.clone());
     let (kept_alive, kept) = latest::channel(None);
@@ -82,13 +85,14 @@ pub async fn run(
         shown_with: None,
         told,
         since: SystemTime::now(),
-        publish,
+        publish: say,
     };
     // Etcd moves before anybody asks it again.
     tokio::select! { biased;
         _ = follow_etcd(&etcd, moving) => {}
         () = session.run() => {}
         _ = liveness::keep(&etcd, kept_alive, lively) => {}
+        _ = files::follow(&etcd, say) => {}
         _ = stopped => {}
     }
     let lease = *kept.borrow();
@@ -300,10 +304,13 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     /// How long to wait after that many failed attempts.
     fn pause(&self, attempts: u32) -> Duration {
+        self.spread() + random::jittered(RETRY.min(Duration::from_millis(50) * attempts * attempts))
+    }
+
+    /// How long to wait so that all hosts do not read everything at once.
+    fn spread(&self) -> Duration {
         let hosts = self.known.as_ref().map_or(0, |known| known.hosts.len());
-        let spread = Duration::from_millis(hosts.saturating_sub(AT_ONCE) as u64);
-        random::up_to(spread)
-            + random::jittered(RETRY.min(Duration::from_millis(50) * attempts * attempts))
+        random::up_to(Duration::from_millis(hosts.saturating_sub(AT_ONCE) as u64))
     }
 
     fn tell_connected(&mut self) {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How etcd is reached. The files are read at every new connection, so that renewed certificates
-/// and passwords are used without a restart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How etcd is reached. The files are read at every new connection and when they change, so that
+/// renewed certificates and passwords are used without a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdSettings {
     /// URLs of the members: `http://host:port` or `https://host:port`; at least one.
     pub endpoints: Vec<String>,

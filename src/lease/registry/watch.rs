@@ -4,7 +4,7 @@ use etcd_client::{Event, KeyValue, WatchResponse, WatchStream};
 
 use super::client::raw;
 use super::error::EtcdError;
-use super::members::reason;
+use super::failure::reason;
 use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::Snapshot;
 

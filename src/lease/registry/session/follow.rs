@@ -29,6 +29,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
     /// Publishes what the watch brings, beginning after `mirror`. Returns when something must be
     /// written, or looked at as a whole.
     pub(super) async fn follow(&mut self, mut mirror: Snapshot) -> Result<(), End> {
+        let mut renewed = self.etcd.members().renewed();
         let mut watch = self.etcd.watch(mirror.revision + 1).await?;
         let mut heard_at = Instant::now();
         let mut ask = interval_at(heard_at + ASK, ASK);
@@ -36,6 +37,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let mut due = None;
         let mut rested = heard_at;
         let mut host_removed = false;
+        // When everything is read again through another connection; until then this one serves.
+        let mut move_at = None;
         loop {
             self.told.beat.beat();
             tokio::select! {
@@ -67,6 +70,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     }
                     watch.ask().await?;
                 }
+                Ok(()) = renewed.changed() => move_at = Some(Instant::now() + self.spread()),
+                () = sleep_until(move_at.unwrap_or(heard_at)), if move_at.is_some() => return Ok(()),
                 Ok(()) = self.told.attributes.changed() => return Ok(()),
                 Ok(()) = self.told.setup.changed() => return Ok(()),
                 Ok(()) = self.kept.changed() => return Ok(()),

@@ -1,0 +1,227 @@
+//! Certificates, authorities and passwords that are replaced while a host runs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use humanz::lease::registry::Update;
+
+use crate::host::{HOSTS, HUMANZ, Host, SOON};
+use crate::support::certificates::{CLIENT, Certificates, SERVER, Wanted, replace};
+use crate::support::etcd::{EtcdServer, isolated};
+use crate::support::wait::eventually;
+use crate::tls::start_as;
+
+/// The local ports of this process' connections with the etcd of this thread's network. Those of the
+/// test itself last for one call.
+fn connections() -> BTreeSet<u16> {
+    let table = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+    let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
+    let ours: BTreeSet<_> = files.filter_map(|file| fs::read_link(file.path()).ok()).collect();
+    let of_client = |line: &str| {
+        let parts: Vec<_> = line.split_whitespace().collect();
+        let port = |address: &str| u16::from_str_radix(address.rsplit(':').next()?, 16).ok();
+        let [_, local, remote, state, _, _, _, _, _, inode, ..] = parts[..] else { return None };
+        let is_ours = ours.contains(Path::new(&format!("socket:[{inode}]")));
+        (is_ours && state == "01" && port(remote) == Some(2379)).then(|| port(local)).flatten()
+    };
+    table.lines().filter_map(of_client).collect()
+}
+
+/// A host that was there before, and what must not change.
+struct Before {
+    host: Host,
+    mark: usize,
+    connections: BTreeSet<u16>,
+    sign_of_life: (i64, i64),
+}
+
+/// When the sign of life was made, and with which etcd lease it goes: both change if it ever went.
+fn sign_of_life(etcd: &EtcdServer) -> (i64, i64) {
+    let key = format!("{HUMANZ}/alive/h1");
+    etcd.call(async |client| {
+        let answer = client.get(key.as_str(), None).await?;
+        Ok(answer.kvs().first().map_or((0, 0), |kv| (kv.create_revision(), kv.lease())))
+    })
+}
+
+impl Before {
+    fn of(host: Host, etcd: &EtcdServer) -> Before {
+        etcd.put(&format!("{HOSTS}/h2"), "10.244.2.0/24");
+        host.until_peers("h2", |peers| peers.by_name.contains_key("h2"));
+        let sign_of_life = eventually("a sign of life", SOON, || {
+            let shown = sign_of_life(etcd);
+            if shown.0 > 0 { Ok(shown) } else { Err("none yet".to_owned()) }
+        });
+        Before { mark: host.mark(), connections: connections(), sign_of_life, host }
+    }
+
+    /// Waits until the connections of before are gone, and others there; nothing else may have
+    /// happened.
+    fn moved(&mut self, etcd: &EtcdServer) {
+        let before = self.connections.clone();
+        self.connections = eventually("other connections", SOON, || {
+            let now = connections();
+            let all_new = !now.is_empty() && now.is_disjoint(&before);
+            if all_new { Ok(now) } else { Err(format!("{now:?}, before {before:?}")) }
+        });
+        self.undisturbed(etcd);
+    }
+
+    fn undisturbed(&self, etcd: &EtcdServer) {
+        for update in self.host.since(self.mark) {
+            assert!(
+                matches!(update, Update::Snapshot(_) | Update::Files { .. }),
+                "the rotation was noticed: {update:?}"
+            );
+        }
+        assert_eq!(self.host.ever_missing(self.mark, &["h1", "h2"]), [].into());
+        assert_eq!(sign_of_life(etcd), self.sign_of_life, "the sign of life went in between");
+        let name = format!("after{}", self.host.mark());
+        etcd.put(&format!("{HOSTS}/{name}"), "10.244.77.0/24");
+        self.host.until("what came afterwards", |found| found.hosts.contains_key(name.as_str()));
+        etcd.delete(&format!("{HOSTS}/{name}"));
+    }
+
+    /// Waits until these words, and nothing else, are told about the files; none: all is well.
+    fn files(&self, words: &[&str]) {
+        let what = format!("{words:?} about the files");
+        self.host.wait(&what, |updates| {
+            let last = updates.iter().rev().find_map(|(_, update)| match update {
+                Update::Files { wrong, .. } => Some(wrong.clone()),
+                _ => None,
+            });
+            let wrong = last.unwrap_or_default();
+            let text = wrong.iter().cloned().collect::<Vec<_>>().join("\n");
+            let all = words.iter().all(|words| text.contains(words));
+            (all && wrong.is_empty() == words.is_empty()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_renewed_certificate_takes_over_without_a_gap_however_it_is_put_there() {
+    isolated(|| {
+        let certificates = Certificates::new();
+        let etcd = certificates.serve("server", Some("ca.pem"));
+        let sign =
+            |name| certificates.sign(&Wanted { name, ca: "ca", days: (-1, 30), says: CLIENT });
+        ["second", "third"].into_iter().for_each(sign);
+        // As Kubernetes mounts a secret: the files are links into `..data`, a link itself.
+        for (version, name) in [("..1", "client"), ("..2", "second")] {
+            fs::create_dir(certificates.path(version)).unwrap();
+            for kind in ["key", "pem"] {
+                let from = certificates.path(&format!("{name}.{kind}"));
+                fs::copy(from, certificates.path(version).join(format!("mine.{kind}"))).unwrap();
+            }
+        }
+        symlink("..1", certificates.path("..data")).unwrap();
+        for kind in ["key", "pem"] {
+            let file = format!("mine.{kind}");
+            symlink(Path::new("..data").join(&file), certificates.path(&file)).unwrap();
+        }
+        let host = Host::launch(start_as(&certificates, &etcd, Some("mine")));
+        let mut before = Before::of(host, &etcd);
+        symlink("..2", certificates.path("..new")).unwrap();
+        fs::rename(certificates.path("..new"), certificates.path("..data")).unwrap();
+        before.moved(&etcd);
+        // By renames, one after the other.
+        certificates.copy("third", "mine");
+        before.moved(&etcd);
+        // By writes into the file.
+        for kind in ["key", "pem"] {
+            let from = certificates.path(&format!("client.{kind}"));
+            fs::copy(from, certificates.path(&format!("mine.{kind}"))).unwrap();
+        }
+        before.moved(&etcd);
+        before.files(&[]);
+    });
+}
+
+#[test]
+fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
+    isolated(|| {
+        let certificates = Certificates::new();
+        let mut etcd = certificates.serve("server", Some("ca.pem"));
+        for (name, ca) in [("second", "ca"), ("stranger", "other-ca")] {
+            certificates.sign(&Wanted { name, ca, days: (-1, 30), says: CLIENT });
+        }
+        certificates.copy("client", "mine");
+        let host = Host::launch(start_as(&certificates, &etcd, Some("mine")));
+        let mut before = Before::of(host, &etcd);
+        let key = fs::read(certificates.path("second.key")).unwrap();
+        replace(&certificates.path("mine.key"), &key);
+        before.files(&[
+            "mine.key: not the key of the certificate in",
+            "what was there before stays in use",
+        ]);
+        before.undisturbed(&etcd);
+        fs::write(certificates.path("mine.pem"), "-----BEGIN CERT").unwrap();
+        before.files(&["mine.pem: ", "stays in use"]);
+        certificates.copy("stranger", "mine");
+        before.files(&["refuses the certificate in ETCD_CERT", "mine.pem", "stays in use"]);
+        before.undisturbed(&etcd);
+        assert_eq!(connections(), before.connections, "it connected anew for nothing");
+        // A connection that breaks meanwhile is made anew with what was there before.
+        etcd.restart();
+        before
+            .host
+            .told(before.mark, "the return", |said| matches!(said, Update::Connected { .. }));
+        before = Before::of(before.host, &etcd);
+        before.files(&["refuses the certificate in ETCD_CERT", "mine.pem", "stays in use"]);
+        certificates.copy("second", "mine");
+        before.moved(&etcd);
+        before.files(&[]);
+    });
+}
+
+#[test]
+fn the_authorities_of_a_running_cluster_are_replaced() {
+    isolated(|| {
+        let certificates = Certificates::new();
+        let mut etcd = certificates.serve("server", Some("ca.pem"));
+        for (name, says) in [("new-server", SERVER), ("new-client", CLIENT)] {
+            certificates.sign(&Wanted { name, ca: "other-ca", days: (-1, 30), says });
+        }
+        let authority = |name: &str| fs::read_to_string(certificates.path(name)).unwrap();
+        let (old, new) = (authority("ca.pem"), authority("other-ca.pem"));
+        fs::write(certificates.path("both.pem"), format!("{old}{new}")).unwrap();
+        certificates.copy("client", "mine");
+        replace(&certificates.path("trusted.pem"), old.as_bytes());
+        let mut start = start_as(&certificates, &etcd, Some("mine"));
+        start.etcd.ca = Some(certificates.path("trusted.pem"));
+        let mut before = Before::of(Host::launch(start), &etcd);
+        // The other way round nothing works, and nothing is lost.
+        replace(&certificates.path("trusted.pem"), new.as_bytes());
+        before.files(&["is not in ETCD_CACERT", "trusted.pem", "stays in use"]);
+        before.undisturbed(&etcd);
+        // Hosts trust both; members trust both and have new certificates; hosts get new ones.
+        replace(&certificates.path("trusted.pem"), format!("{old}{new}").as_bytes());
+        before.moved(&etcd);
+        before.files(&[]);
+        let arguments = certificates.arguments("server", Some("both.pem"));
+        etcd.change_arguments(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        etcd.restart();
+        before = Before::of(before.host, &etcd);
+        certificates.copy("new-client", "mine");
+        before.moved(&etcd);
+        before.files(&[]);
+    });
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_told_until_it_is_renewed() {
+    isolated(|| {
+        let certificates = Certificates::new();
+        let etcd = certificates.serve("server", Some("ca.pem"));
+        certificates.sign(&Wanted { name: "old", ca: "ca", days: (-300, 13), says: CLIENT });
+        certificates.copy("old", "mine");
+        let mut before =
+            Before::of(Host::launch(start_as(&certificates, &etcd, Some("mine"))), &etcd);
+        before.files(&["mine.pem: expires at 20", "put a renewed one in its place"]);
+        certificates.copy("client", "mine");
+        before.moved(&etcd);
+        before.files(&[]);
+    });
+}
