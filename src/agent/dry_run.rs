@@ -1,8 +1,11 @@
 //! What a start would change, without changing anything.
 
+use std::sync::Arc;
+
 use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::keep::{Pass, World};
+use crate::agent::known::Known;
 use crate::agent::pass;
 use crate::agent::reach::Resolved;
 use crate::agent::report::Report;
@@ -30,6 +33,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
         Source::Etcd { server, roots } => claim(&mut settings, &world, &server, &roots)?,
     };
+    let peers = peers.map(Arc::new);
     let mut report = Report::new(true);
     let pass = Pass {
         settings: &settings,
@@ -41,7 +45,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
         before: None,
         look: Look::ALL,
     };
-    let seen = pass::run(&pass, &mut report);
+    let seen = pass::run(&pass, &mut Known::default(), &mut report);
     let told = seen.into_iter().flat_map(|seen| {
         let told = [seen.unreachable, seen.obstacles, seen.surroundings];
         told.into_iter().flatten().flatten().collect::<Vec<String>>()

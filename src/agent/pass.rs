@@ -3,11 +3,13 @@
 //! The order is that of a start: sysctls, bridge, firewall, routes, plugin, and the CNI
 //! configuration last, because runtimes start pods as soon as it is there.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::agent::host::{self, Facts};
 use crate::agent::keep::{self, Pass, bridge::Kept};
-use crate::agent::reach::{self, Here, Ways};
+use crate::agent::known::{Known, KnownWays};
+use crate::agent::reach::{Here, Ways};
 use crate::agent::report::Report;
 use crate::agent::wake::Look;
 
@@ -25,7 +27,8 @@ pub struct Seen {
 }
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
-pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
+pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Seen> {
+    let Known { ways, table } = known;
     let before = pass.before.map(|before| before.own);
     let mut facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
         Ok(facts) => facts,
@@ -34,8 +37,9 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
             return None;
         }
     };
-    let ways = ways(pass, &facts);
-    facts.own.pod_mtu_bytes = keep::tunnel::pod_mtu(pass, &facts, &ways);
+    let no_ways = Ways::default();
+    let ways = ways_to_peers(pass, &facts, ways).unwrap_or(&no_ways);
+    facts.own.pod_mtu_bytes = keep::tunnel::pod_mtu(pass, &facts, ways);
     let look = further(pass, &facts);
     let mut bridge = Kept::Whole;
     if look.links {
@@ -47,9 +51,10 @@ pub fn run(pass: &Pass<'_>, report: &mut Report) -> Option<Seen> {
     let crowded = at_ports.then(|| keep::ports::keep(pass, report)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = look == Look::ALL;
-    let firewall = |report: &mut Report| keep::firewall::keep(pass, &facts, &ways, report);
+    let mut firewall =
+        |report: &mut Report| keep::firewall::keep(pass, &facts, ways, table, report);
     let first = start.then(|| firewall(report));
-    let unreachable = look.routes.then(|| routes(pass, &facts, &ways, report));
+    let unreachable = look.routes.then(|| routes(pass, &facts, ways, report));
     let obstacles = first.or_else(|| look.firewall.then(|| firewall(report)));
     if look.firewall || bridge == Kept::New {
         keep::hostports::keep(pass, report);
@@ -79,16 +84,15 @@ fn further(pass: &Pass<'_>, now: &Facts) -> Look {
     look
 }
 
-fn ways(pass: &Pass<'_>, facts: &Facts) -> Ways {
-    let Some(peers) = pass.peers else { return Ways::default() };
+fn ways_to_peers<'k>(pass: &Pass<'_>, facts: &Facts, known: &'k mut KnownWays) -> Option<&'k Ways> {
     let here = Here {
         backend: pass.settings.backend,
-        connected: &facts.connected,
-        own: &facts.own.addresses,
-        underlay: &facts.underlay,
+        connected: facts.connected.clone(),
+        own: facts.own.addresses,
+        underlay: facts.underlay,
         tunnel: keep::tunnel::own_end(pass),
     };
-    reach::ways(&peers.by_name, pass.resolved, &here)
+    Some(known.to(pass.peers?, pass.resolved, here))
 }
 
 /// Makes the routes: what a tunnel must know comes before the routes through it, and what it need
@@ -101,8 +105,10 @@ fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> B
         unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
     let Some(tunnels) = keep::tunnel::keep(pass, facts, ways, report) else { return told };
     tunnels.prepare(pass, ways, report);
-    let mut wanted = ways.direct.clone();
-    wanted.extend(tunnels.routes(pass, ways));
+    let mut wanted = Cow::Borrowed(&ways.direct);
+    if !ways.remotes.is_empty() {
+        wanted.to_mut().extend(tunnels.routes(pass, ways));
+    }
     keep::routes::keep(pass, &wanted, &tunnels, report);
     tunnels.tidy(pass, ways, report);
     told

@@ -29,16 +29,16 @@ pub struct Connected {
 pub type Resolved = BTreeMap<NodeName, PerFamily<IpAddr>>;
 
 /// What this host has to reach others with.
-#[derive(Clone, Copy, Debug)]
-pub struct Here<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
     /// What the operator wants.
     pub backend: Backend,
     /// Its segments.
-    pub connected: &'a [Connected],
+    pub connected: Vec<Connected>,
     /// Its addresses for the others.
-    pub own: &'a PerFamily<IpAddr>,
+    pub own: PerFamily<IpAddr>,
     /// Those of them that it can send from at this moment.
-    pub underlay: &'a PerFamily<IpAddr>,
+    pub underlay: PerFamily<IpAddr>,
     /// The end of its tunnels, if it is to have some.
     pub tunnel: Option<Tunnel>,
 }
@@ -134,25 +134,24 @@ impl fmt::Display for Unreachable {
 /// The ways to the pods of all `peers`.
 ///
 /// `resolved` serves hosts that run the original Python agent and publish no address.
-pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here<'_>) -> Ways {
+pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here) -> Ways {
     let mut ways = Ways::default();
-    let mut usable = BTreeMap::new();
+    let mut usable = vec![None; peers.len()];
     if let Some(own) = here.tunnel {
         (usable, ways.faults) = tunnels(peers, own);
     }
-    for (host, peer) in peers {
+    let mut direct = Vec::with_capacity(peers.len());
+    for ((host, peer), tunnel) in peers.iter().zip(usable) {
         let by_name = peer.python.then(|| resolved.get(host));
         let addresses = by_name.unwrap_or(Some(&peer.addresses));
-        let there = There { addresses, backend: &peer.backend, tunnel: usable.get(host).copied() };
+        let there = There { addresses, backend: &peer.backend, tunnel };
         for (family, subnet) in peer.subnets.entries() {
             let way = way(family, &there, here);
             if way.as_ref().map_or_else(Reason::is_far, |way| matches!(way, Way::Tunnel(..))) {
                 ways.afar.extend(addresses.and_then(|addresses| addresses.get(family)));
             }
             match way {
-                Ok(Way::Direct(hop)) => {
-                    ways.direct.insert(*subnet, hop);
-                }
+                Ok(Way::Direct(hop)) => direct.push((*subnet, hop)),
                 Ok(Way::Tunnel(address, Tunnel { mac, port, .. })) => {
                     let mtu_bytes = peer.mtu;
                     ways.remotes.push(Remote { subnet: *subnet, address, mac, port, mtu_bytes });
@@ -164,6 +163,7 @@ pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here<'
             }
         }
     }
+    ways.direct = direct.into_iter().collect();
     ways
 }
 
@@ -182,7 +182,7 @@ enum Way {
 
 /// The way to a host's pods of a family: direct or through its tunnel, as both hosts want it and
 /// can; direct rather than not at all.
-fn way(family: Family, there: &There<'_>, here: &Here<'_>) -> Result<Way, Reason> {
+fn way(family: Family, there: &There<'_>, here: &Here) -> Result<Way, Reason> {
     let addresses = there.addresses.ok_or(Reason::Unresolved)?;
     let direct = next_hop(family, addresses, here);
     let Some(tunnel) = there.tunnel else { return direct.map(Way::Direct) };
@@ -202,11 +202,7 @@ fn way(family: Family, there: &There<'_>, here: &Here<'_>) -> Result<Way, Reason
     }
 }
 
-fn next_hop(
-    family: Family,
-    addresses: &PerFamily<IpAddr>,
-    here: &Here<'_>,
-) -> Result<NextHop, Reason> {
+fn next_hop(family: Family, addresses: &PerFamily<IpAddr>, here: &Here) -> Result<NextHop, Reason> {
     let via = *addresses.get(family).ok_or(Reason::NoAddress)?;
     if here.own.get(family) == Some(&via) {
         return Err(Reason::OwnAddress(via));
@@ -224,11 +220,7 @@ fn next_hop(
 
 /// The address of the other host that outer packets go to: of the pods' own family if both hosts
 /// have one, else of the other.
-fn underlay(
-    pods: Family,
-    addresses: &PerFamily<IpAddr>,
-    here: &Here<'_>,
-) -> Result<IpAddr, Reason> {
+fn underlay(pods: Family, addresses: &PerFamily<IpAddr>, here: &Here) -> Result<IpAddr, Reason> {
     let mut reason = Reason::NoAddress;
     let [v4, v6] = Family::BOTH;
     for family in if pods == v4 { [v4, v6] } else { [v6, v4] } {

@@ -17,6 +17,7 @@ use crate::agent::cleanup;
 use crate::agent::exit::{self, Exit};
 use crate::agent::host::{Facts, Own};
 use crate::agent::keep::{Pass, World};
+use crate::agent::known::Known;
 use crate::agent::local::Board;
 use crate::agent::local::known::Contact;
 use crate::agent::local::serve::Server;
@@ -90,6 +91,7 @@ pub struct State {
     /// A complete snapshot came from etcd in this life: what is not in it may be removed.
     in_sync: bool,
     resolved: Resolved,
+    known: Known,
     /// What this host was when it was looked at last.
     facts: Option<Facts>,
     look: Look,
@@ -130,6 +132,7 @@ impl State {
             peers: fixed.map(|_| Arc::default()),
             in_sync: fixed.is_some(),
             resolved: Resolved::new(),
+            known: Known::default(),
             facts: None,
             look: Look::ALL,
             why: Why::default(),
@@ -288,7 +291,7 @@ impl Agent {
             look,
         };
         let mut report = Report::new(false);
-        let seen = pass::run(&pass, &mut report);
+        let seen = pass::run(&pass, &mut self.state.known, &mut report);
         log::debug!("looked at {look:?} in {:?}", now.elapsed());
         let why = std::mem::take(&mut self.state.why);
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();

@@ -92,37 +92,32 @@ pub fn peers(
     own_subnets: &PerFamily<IpNetwork>,
     pools: &PerFamily<Pool>,
 ) -> Peers {
-    let mut peers = Peers::default();
     let own_addresses = snapshot.nodes.get(own).map(|node| node.value.addresses);
-    let mut owners = Owners::default();
-    for subnet in own_subnets.iter() {
-        owners.by_first.insert(subnet.network(), (*subnet, own.clone()));
-    }
-    for candidate in candidates(snapshot, own) {
-        match accept(&candidate, own, pools, &mut owners) {
-            Ok(()) => {
-                let name = candidate.host.clone();
-                let peer =
-                    peers.by_name.entry(name).or_insert_with(|| Peer::of(snapshot, &candidate));
-                peer.subnets.set(subnet::family(candidate.subnet), Some(candidate.subnet));
-            }
-            Err(fault) => peers.faults.push(fault),
+    let candidates = candidates(snapshot, own);
+    let (accepted, mut faults) = judge(&candidates, own, own_subnets, pools);
+    let mut by_name: Vec<(NodeName, Peer)> = Vec::with_capacity(candidates.len());
+    for (candidate, _) in candidates.iter().zip(accepted).filter(|(_, accepted)| *accepted) {
+        if by_name.last().is_none_or(|(host, _)| host != candidate.host) {
+            by_name.push((candidate.host.clone(), Peer::of(candidate)));
+        }
+        if let Some((_, peer)) = by_name.last_mut() {
+            peer.subnets.set(subnet::family(candidate.subnet), Some(candidate.subnet));
         }
     }
-    for (host, peer) in &mut peers.by_name {
+    for (host, peer) in &mut by_name {
         for family in Family::BOTH {
             let Some(address) = peer.addresses.get(family).copied() else { continue };
             if let Err(reason) = next_hop(address, pools, &own_addresses.unwrap_or_default()) {
                 peer.addresses.set(family, None);
-                peers.faults.push(PeerFault::Address { host: host.clone(), address, reason });
+                faults.push(PeerFault::Address { host: host.clone(), address, reason });
             }
         }
     }
-    peers
+    Peers { by_name: by_name.into_iter().collect(), faults }
 }
 
 impl Peer {
-    fn of(snapshot: &Snapshot, candidate: &Candidate<'_>) -> Peer {
+    fn of(candidate: &Candidate<'_>) -> Peer {
         let node = candidate.node;
         Peer {
             subnets: PerFamily::default(),
@@ -131,7 +126,7 @@ impl Peer {
             tunnel: node.and_then(|node| node.tunnel),
             mtu: node.map(|node| node.mtu),
             python: node.is_none(),
-            alive: snapshot.alive.contains_key(candidate.host),
+            alive: candidate.alive,
         }
     }
 }
@@ -142,21 +137,58 @@ struct Candidate<'a> {
     subnet: IpNetwork,
     node: Option<&'a NodeRecord>,
     claimed: bool,
+    alive: bool,
     created: i64,
 }
 
-/// All wanted subnets of other hosts, those with the better right first.
+/// All wanted subnets of other hosts, by host.
 fn candidates<'a>(snapshot: &'a Snapshot, own: &NodeName) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::with_capacity(snapshot.hosts.len());
+    let (mut nodes, mut alive) = (beside(&snapshot.nodes), beside(&snapshot.alive));
     for (host, stored) in snapshot.hosts.iter().filter(|(host, _)| *host != own) {
-        let node = snapshot.nodes.get(host).map(|node| &*node.value);
+        let node = nodes(host).map(|node| &*node.value);
+        let (alive, created) = (alive(host).is_some(), stored.created);
         for subnet in wanted(stored, node) {
             let claimed = snapshot.claims.get(&subnet).is_some_and(|claim| claim.value == *host);
-            candidates.push(Candidate { host, subnet, node, claimed, created: stored.created });
+            candidates.push(Candidate { host, subnet, node, claimed, alive, created });
         }
     }
-    candidates.sort_by_key(|c| (Reverse(c.claimed), c.created, c.host));
     candidates
+}
+
+/// Looks up names that come in their order, without a search for each.
+fn beside<'a, V>(map: &'a BTreeMap<NodeName, V>) -> impl FnMut(&NodeName) -> Option<&'a V> {
+    let mut rest = map.iter().peekable();
+    move |name| {
+        while rest.next_if(|(other, _)| *other < name).is_some() {}
+        rest.next_if(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+}
+
+/// Which of the candidates get what they want, and why others do not: those with the better right
+/// are asked first.
+fn judge(
+    candidates: &[Candidate<'_>],
+    own: &NodeName,
+    own_subnets: &PerFamily<IpNetwork>,
+    pools: &PerFamily<Pool>,
+) -> (Vec<bool>, Vec<PeerFault>) {
+    let mut owners = Owners::default();
+    for subnet in own_subnets.iter() {
+        owners.by_first.insert(subnet.network(), (*subnet, own.clone()));
+    }
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    // Stable: of two with the same right the first by name.
+    order.sort_by_key(|place| (Reverse(candidates[*place].claimed), candidates[*place].created));
+    let mut accepted = vec![false; candidates.len()];
+    let mut faults = Vec::new();
+    for place in order {
+        match accept(&candidates[place], own, pools, &mut owners) {
+            Ok(()) => accepted[place] = true,
+            Err(fault) => faults.push(fault),
+        }
+    }
+    (accepted, faults)
 }
 
 /// The subnets of a host: the one of its key, and of the other family the one it tells.

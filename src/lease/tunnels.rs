@@ -1,6 +1,6 @@
 //! Pure. Which ends of tunnels can be believed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::peers::Peer;
 use super::records::{NodeName, Tunnel, Vxlan};
@@ -46,26 +46,29 @@ pub enum Flaw {
     },
 }
 
-/// The tunnels of `peers` that this host, whose own is `own`, can send to, and what is wrong with
-/// the others.
+/// The tunnels of `peers`, in their order, that this host, whose own is `own`, can send to; and what
+/// is wrong with the others.
 ///
 /// Of hosts with the same MAC the one whose subnet it is made of has it ([`Tunnel::of`]), else the
 /// first by name. A flaw costs its host the tunnel, and nobody else anything.
 pub fn tunnels(
     peers: &BTreeMap<NodeName, Peer>,
     own: Tunnel,
-) -> (BTreeMap<&NodeName, Tunnel>, Vec<TunnelFault>) {
-    let with_tunnel = peers.iter().filter_map(|(host, peer)| Some((host, peer, peer.tunnel?)));
+) -> (Vec<Option<Tunnel>>, Vec<TunnelFault>) {
+    let with_tunnel = peers.iter().enumerate().filter_map(|(place, (host, peer))| {
+        let tunnel = peer.tunnel?;
+        Some((place, host, tunnel, is_of_its_subnet(peer, tunnel)))
+    });
     let (rightful, others): (Vec<_>, Vec<_>) =
-        with_tunnel.partition(|(_, peer, tunnel)| is_of_its_subnet(peer, *tunnel));
-    let mut owners: BTreeMap<Mac, &NodeName> = BTreeMap::new();
-    let mut usable = BTreeMap::new();
+        with_tunnel.partition(|(.., is_of_its_subnet)| *is_of_its_subnet);
+    let mut owners: HashMap<Mac, &NodeName> = HashMap::with_capacity(peers.len());
+    let mut usable = vec![None; peers.len()];
     let mut faults = Vec::new();
-    for (host, _, tunnel) in rightful.into_iter().chain(others) {
+    for (place, host, tunnel, _) in rightful.into_iter().chain(others) {
         match flaw(tunnel, own, &owners) {
             None => {
                 owners.insert(tunnel.mac, host);
-                usable.insert(host, tunnel);
+                usable[place] = Some(tunnel);
             }
             Some(flaw) => faults.push(TunnelFault { host: host.clone(), flaw }),
         }
@@ -78,7 +81,7 @@ fn is_of_its_subnet(peer: &Peer, tunnel: Tunnel) -> bool {
     Tunnel::of(&peer.subnets, Vxlan { vni, port }) == Some(tunnel)
 }
 
-fn flaw(tunnel: Tunnel, own: Tunnel, owners: &BTreeMap<Mac, &NodeName>) -> Option<Flaw> {
+fn flaw(tunnel: Tunnel, own: Tunnel, owners: &HashMap<Mac, &NodeName>) -> Option<Flaw> {
     let Tunnel { mac, vni, port } = tunnel;
     if vni > Vxlan::MAX_VNI {
         return Some(Flaw::VniTooLarge(vni));
@@ -120,7 +123,8 @@ mod tests {
         let own = PerFamily { v4: Some("10.0.1.0/24".parse().unwrap()), v6: None };
         let own = Tunnel::of(&own, Vxlan { vni: 104, port: 10400 }).unwrap();
         let (found, told) = tunnels(&peers, own);
-        assert_eq!(found.keys().map(|host| host.as_str()).collect::<Vec<_>>(), usable);
+        let found = peers.keys().zip(found).filter(|(_, tunnel)| tunnel.is_some());
+        assert_eq!(found.map(|(host, _)| host.as_str()).collect::<Vec<_>>(), usable);
         assert_eq!(told.iter().map(ToString::to_string).collect::<Vec<_>>(), faults);
     }
 

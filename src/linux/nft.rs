@@ -8,6 +8,7 @@ mod port_messages;
 mod port_table;
 pub mod ports;
 mod ruleset;
+mod seen;
 pub mod userdata;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub use ruleset::{
     Base, Chain, ElementChange, Flowtable, Hook, Match, Policy, Rule, Ruleset, Set, SetKind,
     Verdict,
 };
+pub use seen::SeenTable;
 
 use super::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
 use message::inet;
@@ -81,6 +83,15 @@ impl Nft {
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
             observed => observed.map(Some).map_err(with_hint),
         }
+    }
+
+    /// A number that every change of any table of this network namespace makes another one.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn generation(&self) -> Result<u32, NetlinkError> {
+        let request = get("*", kind::GET_GENERATION, Attributes::new());
+        self.socket.ask(&request, found::generation)
     }
 
     /// The names of all tables.

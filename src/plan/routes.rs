@@ -1,6 +1,6 @@
 //! Pure. Which routes to other hosts must change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -61,25 +61,30 @@ pub enum Change {
 /// `found` holds only routes that bear our mark; two for one destination differ in their metric,
 /// and then all but one go.
 pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<Change> {
-    let mut present: HashMap<IpNetwork, &FoundRoute> = HashMap::with_capacity(found.len());
-    let mut changes = Vec::new();
-    for route in found {
-        let unwanted = !wanted.contains_key(&route.destination) || !ours(route);
-        if unwanted || present.contains_key(&route.destination) {
-            changes.push(Change::Remove(*route));
-        } else {
-            present.insert(route.destination, route);
+    let mut found: Vec<&FoundRoute> = found.iter().collect();
+    // Nearly in order as the kernel gives them.
+    found.sort_by_key(|route| route.destination);
+    let mut wanted = wanted.iter().peekable();
+    let (mut changes, mut later) = (Vec::new(), Vec::new());
+    for routes in found.chunk_by(|a, b| a.destination == b.destination) {
+        let here = routes[0].destination;
+        while let Some((missing, hop)) = wanted.next_if(|(wanted, _)| **wanted < here) {
+            later.push(Change::Add(*missing, *hop));
         }
-    }
-    for (destination, next_hop) in wanted {
-        match present.get(destination) {
-            None => changes.push(Change::Add(*destination, *next_hop)),
-            Some(route) if route.next_hop != Some(*next_hop) => {
-                changes.push(Change::Replace(*destination, *next_hop));
+        let hop = wanted.next_if(|(wanted, _)| **wanted == here).map(|(_, hop)| *hop);
+        let kept = hop.and_then(|_| routes.iter().position(|route| ours(route)));
+        let others = routes.iter().enumerate().filter(|(place, _)| Some(*place) != kept);
+        changes.extend(others.map(|(_, route)| Change::Remove(**route)));
+        match (hop, kept) {
+            (Some(hop), None) => later.push(Change::Add(here, hop)),
+            (Some(hop), Some(kept)) if routes[kept].next_hop != Some(hop) => {
+                later.push(Change::Replace(here, hop));
             }
-            Some(_) => {}
+            _ => {}
         }
     }
+    later.extend(wanted.map(|(missing, hop)| Change::Add(*missing, *hop)));
+    changes.append(&mut later);
     changes
 }
 

@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use humanz::linux::nft::{Match, Nft, Ruleset};
+use humanz::linux::nft::{Match, Nft, Ruleset, SeenTable};
 use humanz::net::Family;
 use humanz::plan::Describe;
 use humanz::plan::firewall::{Change, FirewallSpec, Repair, changes, repair, ruleset};
@@ -39,6 +39,56 @@ fn check(meddle: &str, wanted: &str) {
         let differ = reconcile(&nft, &spec());
         assert!(differ.iter().any(|line| line.contains(&wanted)), "{meddle}: {differ:?}");
         assert_eq!(network.seen_by(OUTSIDE[0]), HOST[0]);
+    });
+}
+
+#[test]
+fn a_table_is_read_again_whenever_anybody_changed_it() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        let mut seen = SeenTable::default();
+        let mut is_true = |what: &str| {
+            let fresh = nft.observe("humanz").unwrap();
+            assert_eq!(seen.look(&nft, "humanz").unwrap(), fresh.as_ref(), "{what}");
+            // Now from memory.
+            assert_eq!(seen.look(&nft, "humanz").unwrap(), fresh.as_ref(), "{what}");
+        };
+        is_true("no table");
+        reconcile(&nft, &spec());
+        is_true("made");
+        run_args("nft", &["add element inet humanz nodes4 { 192.0.2.77 }"]);
+        is_true("an element by hand");
+        run_args("nft", &["flush set inet humanz nodes4"]);
+        is_true("flushed");
+        run_args("nft", &["flush chain inet humanz postrouting"]);
+        is_true("a chain flushed");
+        run_args("nft", &["flush ruleset"]);
+        is_true("gone");
+    });
+}
+
+#[test]
+fn own_changes_of_elements_are_taken_in_unless_somebody_else_changed_something() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        reconcile(&nft, &spec());
+        let mut seen = SeenTable::default();
+        for (address, meddle) in
+            [("192.0.2.70", false), ("192.0.2.71", true), ("192.0.2.72", false)]
+        {
+            let mut more = spec();
+            more.node_addresses.insert(address.parse().unwrap());
+            let wanted = ruleset(&more);
+            let differ = changes(wanted.as_ref(), seen.look(&nft, "humanz").unwrap());
+            let Repair::Elements(elements) = repair(&differ) else { panic!("{differ:?}") };
+            if meddle {
+                run_args("nft", &["add element inet humanz nodes4 { 192.0.2.99 }"]);
+            }
+            nft.change_elements("humanz", &elements).unwrap();
+            seen.take_in(&nft, &elements);
+            let fresh = nft.observe("humanz").unwrap();
+            assert_eq!(seen.look(&nft, "humanz").unwrap(), fresh.as_ref(), "{address}");
+        }
     });
 }
 

@@ -9,7 +9,7 @@ use crate::agent::reach::Ways;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::forward::{Action, Edit};
-use crate::linux::nft::SetKind;
+use crate::linux::nft::{Ruleset, SeenTable, SetKind};
 use crate::linux::sysctl;
 use crate::net::{Family, IfName, subnet};
 use crate::plan::firewall::{
@@ -20,8 +20,14 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
-    keep_table(pass, facts, ways, report);
+pub fn keep(
+    pass: &Pass<'_>,
+    facts: &Facts,
+    ways: &Ways,
+    table: &mut SeenTable,
+    report: &mut Report,
+) -> BTreeSet<String> {
+    keep_table(pass, ruleset(&spec(pass, facts, ways)), table, report);
     let mut obstacles: BTreeSet<String> = flows::keep(pass, facts, report).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.world.forward.observe(&families) {
@@ -78,16 +84,20 @@ pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
     }
 }
 
-fn keep_table(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) {
+fn keep_table(
+    pass: &Pass<'_>,
+    wanted: Option<Ruleset>,
+    known: &mut SeenTable,
+    report: &mut Report,
+) {
     let nft = &pass.world.nft;
-    let wanted = ruleset(&spec(pass, facts, ways));
-    let found = match nft.observe(AGENT_TABLE) {
+    let found = match known.look(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
             return report.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
         }
     };
-    let mut changes = changes(wanted.as_ref(), found.as_ref());
+    let mut changes = changes(wanted.as_ref(), found);
     if !pass.in_sync {
         changes.retain_mut(keeps_hosts);
     }
@@ -95,7 +105,11 @@ fn keep_table(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) 
         return;
     }
     report.apply_together(&changes, || match (repair(&changes), &wanted) {
-        (Repair::Elements(elements), _) => nft.change_elements(AGENT_TABLE, &elements),
+        (Repair::Elements(elements), _) => {
+            nft.change_elements(AGENT_TABLE, &elements)?;
+            known.take_in(nft, &elements);
+            Ok(())
+        }
         (Repair::Replace, Some(wanted)) => nft.replace(wanted),
         (Repair::Delete, _) => nft.delete(AGENT_TABLE),
         (Repair::Nothing, _) | (Repair::Replace, None) => Ok(()),

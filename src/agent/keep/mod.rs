@@ -13,6 +13,8 @@ pub mod surroundings;
 pub mod sysctls;
 pub mod tunnel;
 
+use std::sync::Arc;
+
 use ipnetwork::IpNetwork;
 
 use crate::agent::host::Facts;
@@ -57,7 +59,7 @@ pub struct Pass<'a> {
     /// This host's pod subnets.
     pub subnets: &'a PerFamily<IpNetwork>,
     /// The other hosts, once they are known.
-    pub peers: Option<&'a Peers>,
+    pub peers: Option<&'a Arc<Peers>>,
     /// The peers are complete: a route of ours to nobody may go.
     pub in_sync: bool,
     /// Addresses of hosts that publish none.

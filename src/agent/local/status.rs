@@ -119,9 +119,9 @@ pub fn ways(known: &Known, peers: &Peers) -> Option<Ways> {
     let facts = known.facts.as_ref()?;
     let here = Here {
         backend: known.settings.backend,
-        connected: &facts.connected,
-        own: &facts.own.addresses,
-        underlay: &facts.underlay,
+        connected: facts.connected.clone(),
+        own: facts.own.addresses,
+        underlay: facts.underlay,
         tunnel: known.tunnel,
     };
     Some(reach::ways(&peers.by_name, &known.resolved, &here))

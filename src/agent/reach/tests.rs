@@ -62,9 +62,9 @@ fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str])
     let subnets = PerFamily { v4: "10.1.1.0/24".parse().ok(), v6: None };
     let here = Here {
         backend: host.backend,
-        connected: &connected,
-        own: &host.own,
-        underlay: &host.underlay,
+        connected: connected.to_vec(),
+        own: host.own,
+        underlay: host.underlay,
         tunnel: Tunnel::of(&subnets, VXLAN).filter(|_| host.backend != Backend::Direct),
     };
     let ways = ways(&peers, &resolved, &here);

@@ -1,6 +1,7 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
 use crate::agent::keep::Pass;
+use crate::agent::known::Known;
 use crate::agent::local::Listen;
 use crate::agent::origin::{self, Told};
 use crate::agent::pass;
@@ -72,8 +73,7 @@ impl Agent {
 
     /// Tells what a pass with `settings` would change.
     fn foretell(&self, settings: &Settings) {
-        let (Some(subnets), Some(peers)) = (&self.state.subnets, self.state.peers.as_deref())
-        else {
+        let (Some(subnets), Some(peers)) = (&self.state.subnets, &self.state.peers) else {
             return;
         };
         let pass = Pass {
@@ -94,7 +94,7 @@ impl Agent {
                 Err(error) => report.failed(error),
             }
         }
-        pass::run(&pass, &mut report);
+        pass::run(&pass, &mut Known::default(), &mut report);
         let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.pod_mtu_bytes);
         let before = Superseded { settings: self.settings.clone(), mtu_bytes };
         self.retire(&before, settings, &mut report);

@@ -49,7 +49,7 @@ impl Agent {
             settings: &self.settings,
             world: &self.world,
             subnets: self.state.subnets.as_ref()?,
-            peers: self.state.peers.as_deref(),
+            peers: self.state.peers.as_ref(),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
             before: self.state.facts.as_ref(),

@@ -6,7 +6,9 @@ use std::net::IpAddr;
 
 use neli::types::Buffer;
 
-use super::numbers::{chain, expression as list, family, flowtable, rule, set, table};
+use super::numbers::{
+    chain, expression as list, family, flowtable, generation as number, rule, set, table,
+};
 use super::ruleset::{Base, Flowtable, Hook, Policy, SetKind};
 use super::userdata;
 use crate::linux::netlink::{AttributeList, NetlinkError, Reply};
@@ -130,6 +132,13 @@ pub fn parts(reply: &Reply<'_>) -> Result<(TableFamily, AttributeList), NetlinkE
 pub fn table_name(reply: &Reply<'_>) -> Result<Option<String>, NetlinkError> {
     let (family, attributes) = parts(reply)?;
     Ok(attributes.text(table::NAME).filter(|_| family == TableFamily::Inet))
+}
+
+/// The generation of all rules.
+pub fn generation(reply: &Reply<'_>) -> Result<u32, NetlinkError> {
+    let (_, attributes) = parts(reply)?;
+    let missing = || NetlinkError::Malformed("no generation of the rules".to_owned());
+    attributes.be32(number::ID).ok_or_else(missing)
 }
 
 /// Whether the table is dormant.

@@ -22,8 +22,14 @@ pub mod message {
     pub const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
     pub const GET_ELEMENT: u16 = SUBSYSTEM | 13;
     pub const DELETE_ELEMENT: u16 = SUBSYSTEM | 14;
+    pub const GET_GENERATION: u16 = SUBSYSTEM | 16;
     pub const NEW_FLOWTABLE: u16 = SUBSYSTEM | 22;
     pub const GET_FLOWTABLE: u16 = SUBSYSTEM | 23;
+}
+
+/// Attribute of the generation of all rules.
+pub mod generation {
+    pub const ID: u16 = 1;
 }
 
 /// Attributes of a table.
