@@ -31,7 +31,7 @@ mod signals;
 mod source;
 pub(crate) mod start;
 mod uninstall;
-mod values;
+pub(crate) mod values;
 pub(crate) mod wake;
 
 use exit::Exit;

@@ -6,8 +6,10 @@
 
 pub mod arguments;
 pub mod call;
+pub mod cluster;
 pub mod config;
 pub mod explain;
+pub mod nodes;
 pub mod socket;
 pub mod table;
 
@@ -27,6 +29,8 @@ use table::Style;
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
 pub enum Command {
+    /// The hosts of the network.
+    Nodes(nodes::Nodes),
     /// The settings that hold, and where each is from.
     Config(config::Config),
     /// Where packets are lost.
@@ -86,6 +90,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
             }
         }
         Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
+        Command::Nodes(options) => nodes::run(&mut Call::new(origin, style, out), &options),
         Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),
     }
 }

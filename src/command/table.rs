@@ -1,6 +1,7 @@
 //! Pure. Text for people: tables and colours.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// How text looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +90,31 @@ pub fn printable(text: &str) -> String {
     text.chars().map(show).collect()
 }
 
+/// How long that is, in the largest unit of which it has two: `90s`, `12m`, `5h`, `3d`.
+pub fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Names and values below each other, the values in one column; a value may have several lines.
+pub fn facts(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in rows {
+        let mut name = *name;
+        for line in value.lines() {
+            text.push_str(&format!("{name:width$}  {}\n", printable(line)));
+            name = "";
+        }
+    }
+    text
+}
+
 /// Rows below a heading. Columns are as wide as their widest cell and two blanks apart.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -157,6 +183,17 @@ mod tests {
                      h1           2001:db8::1  -\n\
                      a-long-name  10.1.2.3     hôte\n";
         assert_eq!(table.render(Style::default()), lines);
+    }
+
+    #[test]
+    fn spans_and_facts() {
+        for (seconds, text) in
+            [(0, "0s"), (119, "119s"), (120, "2m"), (7_200, "2h"), (172_800, "2d")]
+        {
+            assert_eq!(span(Duration::from_secs(seconds)), text);
+        }
+        let rows = [("a", "1\n2".to_owned()), ("none", String::new()), ("long", "\x1b".to_owned())];
+        assert_eq!(facts(&rows), "a     1\n      2\nlong  \\u{1b}\n");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod support;
 
 mod config;
 mod explain;
+mod nodes;
 mod typed;
 
 use serde_json::Value;
@@ -16,6 +17,15 @@ use support::{Agent, Ended, Node};
 /// Runs a subcommand to its end.
 fn run(host: &Node, line: &str, variables: &[(&str, &str)]) -> Ended {
     Agent::run(host, line, variables)
+}
+
+/// It failed with that code, said these words, and answered nothing.
+fn refused(ended: &Ended, code: i32, words: &[&str]) {
+    assert_eq!(ended.status.code(), Some(code), "{ended}");
+    for word in words {
+        assert!(ended.stderr.contains(word), "{word:?} is not in: {ended}");
+    }
+    assert_eq!(ended.stdout, "", "{ended}");
 }
 
 /// The object that a subcommand printed, whatever its exit code; every one has a schema.

@@ -42,14 +42,20 @@ pub fn keys(found: &Snapshot, own: &Identity) -> Result<Vec<Key>, NotOurs> {
     if subnet && node.is_none() {
         return Err(NotOurs::Python { host });
     }
-    let claims = found.claims.iter().filter(|(_, claim)| claim.value == host);
+    Ok(all(found, &host))
+}
+
+/// The keys of the host of that name in `found`, whoever it is: claims, subnet, record, sign of
+/// life; none if it has none.
+pub fn all(found: &Snapshot, host: &NodeName) -> Vec<Key> {
+    let claims = found.claims.iter().filter(|(_, claim)| claim.value == *host);
     let claims = claims.map(|(subnet, _)| Key::Claim(*subnet));
     let others = [
-        (subnet, Key::Host(host.clone())),
-        (node.is_some(), Key::Node(host.clone())),
-        (alive.is_some(), Key::Alive(host.clone())),
+        (found.hosts.contains_key(host), Key::Host(host.clone())),
+        (found.nodes.contains_key(host), Key::Node(host.clone())),
+        (found.alive.contains_key(host), Key::Alive(host.clone())),
     ];
-    Ok(claims.chain(others.into_iter().filter(|(there, _)| *there).map(|(_, key)| key)).collect())
+    claims.chain(others.into_iter().filter(|(there, _)| *there).map(|(_, key)| key)).collect()
 }
 
 /// Deletes `keys` if all of them are as `found`.

@@ -169,6 +169,14 @@ pub fn look_at_files(settings: &EtcdSettings) -> Vec<FileFault> {
     tls::files::Files::read(settings, true, &Default::default()).1
 }
 
+/// Draws a number that nobody else has.
+///
+/// # Errors
+/// No member answers, or writing is not allowed.
+pub fn draw(settings: &EtcdSettings, roots: &Roots) -> Result<i64, String> {
+    once(settings, roots, async |etcd| etcd.draw().await)
+}
+
 /// Asks etcd something, without a connection that stays.
 fn once<T>(
     settings: &EtcdSettings,

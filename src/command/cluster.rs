@@ -1,0 +1,113 @@
+//! All hosts of the network: as etcd has them now, or as this host knew them last.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::agent::exit::{self, Exit};
+use crate::agent::settings::{Settings, Source};
+use crate::agent::start;
+use crate::command::table::span;
+use crate::lease::records::{NodeName, Roots};
+use crate::lease::registry::{self, EtcdSettings};
+use crate::lease::saved::Saved;
+use crate::lease::{Lease, Snapshot};
+
+/// What could be known of all hosts.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Everything that was read.
+    pub snapshot: Arc<Snapshot>,
+    /// This host's subnets, if it has some.
+    pub lease: Lease,
+    /// This host's name.
+    pub own: NodeName,
+    /// Since when it is no longer up to date; `None`: etcd said so now.
+    pub stale: Option<Stale>,
+}
+
+/// What is known instead of what etcd says.
+#[derive(Clone, Debug)]
+pub struct Stale {
+    /// Why etcd could not be asked.
+    pub why: String,
+    /// How old it is, if that can be told.
+    pub age: Option<Duration>,
+}
+
+impl Stale {
+    /// For people, one line.
+    pub fn line(&self) -> String {
+        let age = self.age.map(|age| format!(" of {} ago", span(age))).unwrap_or_default();
+        format!("etcd cannot be asked: {}; this is the last known good state{age}", self.why)
+    }
+}
+
+impl Cluster {
+    /// For `--json`: `from` is `etcd` or `state`; then `age_seconds` and `error` say more.
+    pub fn origin(&self) -> Value {
+        match &self.stale {
+            None => json!({ "from": "etcd", "age_seconds": 0, "error": null }),
+            Some(Stale { why, age }) => {
+                let age = age.map(|age| age.as_secs());
+                json!({ "from": "state", "age_seconds": age, "error": why })
+            }
+        }
+    }
+}
+
+/// Where etcd is.
+///
+/// # Errors
+/// This host has none.
+pub fn etcd(settings: &Settings) -> Result<(&EtcdSettings, &Roots), Exit> {
+    match &settings.source {
+        Source::Etcd { server, roots } => Ok((server, roots)),
+        Source::Static(_) => {
+            let why =
+                "this host serves itself alone (SUBNET_SOURCE=static): there is no list of hosts";
+            Err(Exit::new(exit::SETTINGS, why))
+        }
+    }
+}
+
+/// All hosts.
+///
+/// # Errors
+/// Neither etcd answers nor is there a last known good state, or there can be neither.
+pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
+    let own = start::node_name(settings)?;
+    let (server, roots) = etcd(settings)?;
+    let why = match registry::read(server, roots) {
+        Ok(snapshot) => {
+            let subnets = snapshot.nodes.get(&own).map(|node| node.value.subnets);
+            let lease = Lease { subnets: subnets.unwrap_or_default() };
+            return Ok(Cluster { snapshot: Arc::new(snapshot), lease, own, stale: None });
+        }
+        Err(why) => why,
+    };
+    known(settings, &own, &why)
+}
+
+/// All hosts as this one knew them last; `why` etcd is not asked.
+///
+/// # Errors
+/// It knew none.
+pub fn known(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, Exit> {
+    let path = settings.state_dir.join("state.json");
+    let nothing = |reason: String| Exit::new(exit::UNAVAILABLE, format!("{why}; and {reason}"));
+    let saved = Saved::peek(&path).map_err(nothing)?;
+    let saved = saved.ok_or_else(|| {
+        nothing(format!("there is no last known good state in {}", path.display()))
+    })?;
+    let written = fs::metadata(&path).and_then(|file| file.modified()).ok();
+    let age = written.and_then(|at| SystemTime::now().duration_since(at).ok());
+    Ok(Cluster {
+        snapshot: saved.snapshot,
+        lease: saved.lease,
+        own: own.clone(),
+        stale: Some(Stale { why: why.to_owned(), age }),
+    })
+}

@@ -1,0 +1,83 @@
+//! `nodes ls`: one line for each host.
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::{Value, json};
+
+use super::{State, names, object, subnets};
+use crate::agent::exit::Exit;
+use crate::agent::settings::Settings;
+use crate::command::call::{Call, Outcome};
+use crate::command::cluster::{self, Cluster};
+use crate::command::table::{Cell, Table, Tone};
+use crate::lease::peers;
+
+/// list the hosts: alive (its agent runs), silent (it does not, and its pods may be well), python
+/// (of the Python agent), reserved (a subnet is kept for it). From etcd; while that is away, from
+/// what this host knew last
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "ls",
+    example = "{command_name}",
+    example = "{command_name} --json | jq -r '.nodes[] | select(.state == \"silent\").name'",
+    error_code(0, "the list is that of etcd, and nothing is wrong with it"),
+    error_code(1, "etcd is away, or something in it is wrong: it was said"),
+    error_code(69, "etcd is away and nothing is known")
+)]
+pub struct List {
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
+    let told = call.told()?;
+    let cluster = cluster::read(&told.settings)?;
+    let faults = faults(&cluster, &told.settings);
+    let found = &cluster.snapshot;
+    let nodes: Vec<Value> = names(found).into_iter().map(|host| object(&cluster, host)).collect();
+    let value = json!({ "nodes": nodes, "origin": cluster.origin(), "faults": faults });
+    let mut text = table(&cluster).render(call.style);
+    let stale = cluster.stale.as_ref().map(|stale| stale.line());
+    for line in stale.iter().chain(&faults) {
+        text.push_str(&call.style.paint(Tone::Bad, &format!("! {line}")));
+        text.push('\n');
+    }
+    call.answer(options.json, value, &text)?;
+    Ok(Outcome::fine(stale.is_none() && faults.is_empty()))
+}
+
+fn table(cluster: &Cluster) -> Table {
+    let mut table = Table::new(&["NAME", "STATE", "SUBNETS", "ADDRESSES", "BACKEND", "VERSION"]);
+    let found = &cluster.snapshot;
+    for host in names(found) {
+        let state = State::of(cluster, host);
+        let tone = match state {
+            State::Alive => Tone::Good,
+            State::Silent => Tone::Bad,
+            State::Python | State::Unknown | State::Reserved => Tone::Odd,
+        };
+        let node = found.nodes.get(host).map(|node| &node.value);
+        let addresses = node.map(|node| node.addresses).unwrap_or_default();
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let name = if *host == cluster.own { format!("{host}*") } else { host.to_string() };
+        table.row([
+            Cell::new(name),
+            Cell::new(state.word()).tone(tone),
+            Cell::new(subnets(found, host).join(",")),
+            Cell::new(addresses.join(",")),
+            Cell::new(node.map(|node| node.backend.to_string()).unwrap_or_default()),
+            Cell::new(node.map_or("", |node| &node.version)),
+        ]);
+    }
+    table
+}
+
+/// Keys and values that are ignored, and why.
+fn faults(cluster: &Cluster, settings: &Settings) -> Vec<String> {
+    let found = &cluster.snapshot;
+    let pools = crate::lease::growth::followed(&settings.pools, found);
+    let others = peers(found, &cluster.own, &cluster.lease.subnets, &pools);
+    let keys = found.faults.values().map(ToString::to_string);
+    keys.chain(others.faults.iter().map(ToString::to_string)).collect()
+}

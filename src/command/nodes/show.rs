@@ -1,0 +1,101 @@
+//! `nodes show`: all that is known of one host.
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::{Value, json};
+
+use super::{State, name, names, object, subnets, unknown};
+use crate::agent::exit::Exit;
+use crate::command::call::{Call, Outcome};
+use crate::command::cluster::{self, Cluster};
+use crate::command::table::{Tone, facts};
+use crate::lease::claim::leave;
+use crate::lease::records::{NodeName, Roots, Tunnel};
+
+/// show all that etcd has of one host
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "show",
+    example = "{command_name} h3",
+    error_code(1, "there is no such host, or etcd is away"),
+    error_code(69, "etcd is away and nothing is known")
+)]
+pub struct Show {
+    /// name of the host, as in nodes ls
+    #[argh(positional)]
+    host: String,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
+    let host = name(&options.host)?;
+    let told = call.told()?;
+    let (_, roots) = cluster::etcd(&told.settings)?;
+    let cluster = cluster::read(&told.settings)?;
+    if !names(&cluster.snapshot).contains(&host) {
+        return Err(unknown(&cluster.snapshot, &host));
+    }
+    let keys = keys(&cluster, &host, roots);
+    let mut node = object(&cluster, &host);
+    let found = cluster.snapshot.nodes.get(&host).map(|node| &node.value);
+    node["boot_id"] = found.map(|node| &*node.boot_id).into();
+    node["tunnel"] = found.and_then(|node| node.tunnel).map(tunnel).into();
+    node["keys"] =
+        keys.iter().map(|(key, revision)| json!({ "key": key, "revision": revision })).collect();
+    let value = json!({ "node": node, "origin": cluster.origin() });
+    let mut text = text(&cluster, &host, &keys);
+    if let Some(stale) = &cluster.stale {
+        text.push_str(&call.style.paint(Tone::Bad, &format!("! {}", stale.line())));
+    }
+    call.answer(options.json, value, &text)?;
+    Ok(Outcome::fine(cluster.stale.is_none()))
+}
+
+fn tunnel(Tunnel { mac, vni, port }: Tunnel) -> Value {
+    json!({ "mac": mac.to_string(), "vni": vni, "port": port })
+}
+
+/// The host's keys, and the revisions at which they were written.
+fn keys(cluster: &Cluster, host: &NodeName, roots: &Roots) -> Vec<(String, i64)> {
+    let found = &cluster.snapshot;
+    let keys = leave::all(found, host);
+    keys.iter().map(|key| (roots.key(key), found.modified(roots, key))).collect()
+}
+
+fn text(cluster: &Cluster, host: &NodeName, keys: &[(String, i64)]) -> String {
+    let found = &cluster.snapshot;
+    let node = found.nodes.get(host).map(|node| &node.value);
+    let addresses = node.map(|node| node.addresses).unwrap_or_default();
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let since = found.alive.get(host).map(|alive| format!(" since {}", alive.value.since));
+    let state = match State::of(cluster, host) {
+        State::Alive => format!("alive{}", since.unwrap_or_default()),
+        State::Silent => "silent: its agent does not run, or cannot reach etcd".to_owned(),
+        State::Python => "runs the Python agent, which gives no sign of life".to_owned(),
+        State::Unknown => "unknown".to_owned(),
+        State::Reserved => "reserved: a subnet is kept for a host of this name".to_owned(),
+    };
+    let of_node = |part: &dyn Fn(&crate::lease::records::NodeRecord) -> String| {
+        node.map(|node| part(node)).unwrap_or_default()
+    };
+    let keys = keys.iter().map(|(key, revision)| format!("{key} (revision {revision})\n"));
+    facts(&[
+        ("host", host.to_string()),
+        ("state", state),
+        ("subnets", subnets(found, host).join("\n")),
+        ("addresses", addresses.join("\n")),
+        ("backend", of_node(&|node| node.backend.to_string())),
+        ("tunnel", of_node(&|node| node.tunnel.map(tunnel_text).unwrap_or_default())),
+        ("mtu", of_node(&|node| node.mtu.to_string())),
+        ("version", of_node(&|node| node.version.to_string())),
+        ("machine id", of_node(&|node| node.machine_id.to_string())),
+        ("boot id", of_node(&|node| node.boot_id.to_string())),
+        ("keys", keys.collect()),
+    ])
+}
+
+fn tunnel_text(Tunnel { mac, vni, port }: Tunnel) -> String {
+    format!("VXLAN {vni}, UDP port {port}, MAC {mac}")
+}
