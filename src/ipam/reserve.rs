@@ -128,7 +128,7 @@ impl<'s> LockedStore<'s> {
     fn link_all(&self, new: &Path, entry: &Entry) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let owner = layout.owner(&entry.container_id, &entry.ifname);
-        if !entry.is_unowned() && !link(new, &owner)? {
+        if !entry.is_unowned() && !self.link_owner(new, &owner)? {
             return Err(StoreError::Duplicate(Box::new(entry.clone())));
         }
         for address in &entry.addresses {
@@ -139,6 +139,17 @@ impl<'s> LockedStore<'s> {
             }
         }
         Ok(())
+    }
+
+    /// As [`link`]; somebody may have deleted the folder of the owners since the boot began.
+    fn link_owner(&self, new: &Path, owner: &Path) -> Result<bool, StoreError> {
+        match link(new, owner) {
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                self.store.layout.create()?;
+                link(new, owner)
+            }
+            other => other,
+        }
     }
 
     fn link_address(&self, new: &Path, address: IpAddr) -> Result<(), StoreError> {

@@ -80,6 +80,18 @@ fn a_boot_file_that_vanished_frees_nothing() {
 }
 
 #[test]
+fn a_folder_of_owners_that_vanished_is_made_again_and_frees_nothing() {
+    let fixture = Fixture::new();
+    let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
+    add(&store, "a", &sets, &[]).unwrap();
+    fs::remove_dir_all(fixture.path("owners")).unwrap();
+    assert_eq!(add(&store, "b", &sets, &[]).unwrap(), ips(&["10.1.2.3"]));
+    let left = store.lock(WAIT).unwrap().retain(|_, _| true);
+    assert!(left.unwrap().is_empty());
+    assert_eq!(del(&store, "a"), ips(&["10.1.2.2"]));
+}
+
+#[test]
 fn a_lock_that_is_held_is_an_error_after_the_deadline() {
     let fixture = Fixture::new();
     let store = fixture.store();
