@@ -3,13 +3,14 @@
 //! ```text
 //! etcd ⇄ registry ──▶ Snapshot (all of etcd at one revision) ──▶ peers ──▶ the other hosts
 //!            ▲              │
-//!            └─ Transaction ┴─ claim, restore: what this host must write
+//!            └── dialogue ──┴─ claim, restore, growth: what this host must ask or write next
 //! ```
 //!
 //! Everything but [`registry`] and [`saved`] is pure.
 
 pub mod choose;
 pub mod claim;
+pub mod dialogue;
 pub mod error;
 pub mod foresee;
 pub mod growth;

@@ -23,6 +23,7 @@ mod settings;
 mod tls;
 mod watch;
 
+pub use error::EtcdError;
 pub use settings::EtcdSettings;
 pub use tls::files::FileFault;
 

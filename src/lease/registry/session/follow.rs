@@ -5,11 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::{End, Session};
-use crate::lease::claim::{self, Step};
-use crate::lease::growth;
+use crate::lease::dialogue::is_same_store;
 use crate::lease::registry::Update;
 use crate::lease::registry::error::EtcdError;
-use crate::lease::restore::{self, Continuity};
 use crate::lease::snapshot::Snapshot;
 
 /// Events that come closer together than this make one snapshot.
@@ -54,11 +52,13 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     let begun = Instant::now();
                     due = None;
                     let removed = std::mem::take(&mut host_removed);
-                    if !self.agrees(&mirror) || removed && !self.same_store(&mirror).await? {
+                    if !self.dialogue.agrees(&mirror)
+                        || removed && !is_same_store(&mirror, self.etcd.config_modified().await?)
+                    {
                         return Ok(());
                     }
-                    if !self.known.as_ref().is_some_and(|known| mirror.says_the_same(known)) {
-                        self.tell_snapshot(&mirror);
+                    if let Some(snapshot) = self.dialogue.learn(&mirror) {
+                        (self.publish)(Update::Snapshot(snapshot));
                     }
                     rested = Instant::now() + begun.elapsed() * REST;
                 }
@@ -77,27 +77,5 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 Ok(()) = self.kept.changed() => return Ok(()),
             }
         }
-    }
-
-    /// Nothing must be written because of `mirror`, and it may be published.
-    fn agrees(&self, mirror: &Snapshot) -> bool {
-        let Some(known) = &self.known else { return false };
-        let own = &self.own.identity.name;
-        let sign_lost = known.alive.contains_key(own) && !mirror.alive.contains_key(own);
-        let followed = growth::followed(&self.own.network.pools, mirror);
-        let settled = followed == self.own.network.pools
-            && match claim::next(mirror, &self.own) {
-                Step::Held(_) => self.trouble.is_none(),
-                Step::Refused(error) => self.trouble.as_ref() == Some(&error),
-                _ => false,
-            };
-        settled && !sign_lost && restore::continuity(known, mirror) == Continuity::Same
-    }
-
-    /// The settings of the network are still those of `mirror`: hosts were removed, and not the
-    /// store. Of keys that are deleted together, the watch of one root may tell before the other.
-    async fn same_store(&self, mirror: &Snapshot) -> Result<bool, EtcdError> {
-        let modified = self.etcd.config_modified().await?;
-        Ok(mirror.config.as_ref().is_some_and(|config| config.modified == modified))
     }
 }
