@@ -140,7 +140,8 @@ impl fmt::Display for Fault {
         if self.value.is_empty() {
             write!(f, "{} is not set: {}", self.variable, self.wrong)
         } else {
-            write!(f, "{}={}: {}", self.variable, self.value, self.wrong)
+            let value = values::without_secrets(&self.value);
+            write!(f, "{}={value}: {}", self.variable, self.wrong)
         }
     }
 }

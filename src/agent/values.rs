@@ -226,6 +226,13 @@ pub fn endpoints(text: &str) -> Result<Vec<String>, String> {
 }
 
 fn endpoint(text: &str) -> Result<String, String> {
+    if text.contains('@') {
+        return Err(
+            "must not hold a user and a password, which anybody on this host could see; use \
+             ETCD_USER and ETCD_PASSWORD_FILE"
+                .into(),
+        );
+    }
     let right = || {
         format!(
             "{text:?} must be host, host:port or a URL, as in 192.0.2.1, [2001:db8::1]:2379 or https://etcd-1:2379"
@@ -262,6 +269,20 @@ fn split_port(authority: &str) -> Option<(&str, u16)> {
         Some((_, rest)) if rest.contains(':') => Some((authority, ETCD_CLIENT_PORT)),
         Some((host, text)) => Some((host, port(text)?)),
         None => Some((authority, ETCD_CLIENT_PORT)),
+    }
+}
+
+/// Without a user and a password in a URL: nobody shall write them there, but somebody may have. As a
+/// password may hold anything, all from the scheme to the last `@` goes; a path stays as it is.
+pub fn without_secrets(text: &str) -> String {
+    match text.rfind('@') {
+        Some(at) if !text.starts_with('/') => {
+            let schemes = ["http://", "https://"].into_iter();
+            let begin = schemes.filter(|scheme| text.starts_with(scheme)).map(str::len).max();
+            let begin = begin.unwrap_or_default();
+            format!("{}***{}", &text[..begin], &text[at..])
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -373,6 +394,20 @@ mod tests {
         assert!(key("/humanz").is_ok());
         for bad in ["", "/", "humanz", "/humanz/"] {
             assert!(key(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_not_shown() {
+        for (text, shown) in [
+            ("http://root:secret@etcd:2379,other", "http://***@etcd:2379,other"),
+            ("root:se@cret@etcd", "***@etcd"),
+            ("https://a:b/c,d@one,https://e:f@two", "https://***@two"),
+            ("a:b://c@etcd", "***@etcd"),
+            ("/etc/humanz/me@etcd.pem", "/etc/humanz/me@etcd.pem"),
+            ("10.244.0.0/16", "10.244.0.0/16"),
+        ] {
+            assert_eq!(without_secrets(text), shown);
         }
     }
 }

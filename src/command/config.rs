@@ -7,6 +7,7 @@ use crate::agent;
 use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::exit::Exit;
 use crate::agent::origin::{self, Said, Texts, Whence};
+use crate::agent::values::without_secrets;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Table, Tone};
 
@@ -92,33 +93,4 @@ fn table(shown: &[&Variable], said: &Said) -> Table {
         ]);
     }
     table
-}
-
-/// Without a user and a password in a URL: nobody shall write them there, but somebody may have.
-fn without_secrets(text: &str) -> String {
-    let hide = |part: &str| {
-        let (scheme, rest) = part.split_once("://").unwrap_or(("", part));
-        let authority = rest.split('/').next().unwrap_or_default();
-        let Some(at) = authority.rfind('@') else { return part.to_owned() };
-        let slashes = if scheme.is_empty() { "" } else { "://" };
-        format!("{scheme}{slashes}***{}", &rest[at..])
-    };
-    text.split(',').map(hide).collect::<Vec<_>>().join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_in_a_url_is_not_shown() {
-        for (text, shown) in [
-            ("http://root:secret@etcd:2379,other", "http://***@etcd:2379,other"),
-            ("root:se@cret@etcd", "***@etcd"),
-            ("https://etcd/a@b", "https://etcd/a@b"),
-            ("10.244.0.0/16", "10.244.0.0/16"),
-        ] {
-            assert_eq!(without_secrets(text), shown);
-        }
-    }
 }

@@ -1,5 +1,10 @@
 //! Pure. A change of etcd as a value: what must still be so, and what to write then.
 
+use std::collections::BTreeSet;
+
+/// Keys of a transaction that are named when it is refused.
+const NAMED: usize = 6;
+
 /// One etcd transaction: all of `writes` if all of `conditions` hold, else nothing.
 ///
 /// There is no write without a condition: whatever was read may have changed since.
@@ -52,6 +57,34 @@ pub enum Write {
 }
 
 impl Transaction {
+    /// The permissions that it needs, as `write /a, /b; read /c`; with many keys the first of them.
+    pub fn needs(&self) -> String {
+        let (mut written, mut read) = (BTreeSet::new(), BTreeSet::new());
+        self.collect(&mut written, &mut read);
+        let list = |verb: &str, keys: &BTreeSet<&str>| {
+            let shown = keys.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+            let more = if keys.len() > NAMED { " …" } else { "" };
+            (!keys.is_empty()).then(|| format!("{verb} {shown}{more}"))
+        };
+        let parts = [list("write", &written), list("read", &read)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn collect<'a>(&'a self, written: &mut BTreeSet<&'a str>, read: &mut BTreeSet<&'a str>) {
+        read.extend(self.conditions.iter().map(|condition| match condition {
+            Condition::Unchanged { key, .. } => key.as_str(),
+            Condition::RangeUnchanged { prefix, .. } => prefix.as_str(),
+        }));
+        for write in &self.writes {
+            match write {
+                Write::Put { key, .. } | Write::Delete { key } => {
+                    written.insert(key);
+                }
+                Write::Try(inner) => inner.collect(written, read),
+            }
+        }
+    }
+
     /// Adds the condition that `key` was last written at `modified` (0: does not exist).
     pub fn unchanged(&mut self, key: impl Into<String>, modified: i64) -> &mut Transaction {
         self.conditions.push(Condition::Unchanged { key: key.into(), modified });

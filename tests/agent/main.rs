@@ -15,6 +15,7 @@ mod leaving;
 mod local;
 mod others;
 mod reloading;
+mod secrets;
 mod starting;
 mod uninstall;
 

@@ -6,9 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use etcd_client::{Permission, UserAddOptions};
-use humanz::lease::registry::{Start, Update};
+use humanz::lease::claim::leave;
+use humanz::lease::registry::{self, Setup, Start, Update};
 
-use crate::host::{HOSTS, HUMANZ, Host, start};
+use crate::host::{HOSTS, HUMANZ, Host, pool, roots, start};
+use crate::rotation::sign_of_life;
 use crate::support::etcd::{EtcdServer, isolated};
 
 /// Turns authentication on: `root`, and `agent` with a role that has `permissions`.
@@ -87,8 +89,164 @@ fn a_host_needs_few_permissions_and_outlives_its_token() {
     });
 }
 
+/// What is missing, and what is said then: words of one line.
 #[test]
-fn a_signed_token_is_renewed_when_users_change() {
+fn each_permission_is_needed_and_named_when_it_is_missing() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = password_file(folder.path(), "password");
+        let said: [&[&str]; 8] = [
+            &["read /humanz/hosts/:"],
+            &["read /humanz/v1/:"],
+            &["count up /humanz/counter:"],
+            &["write the settings of the network", "write /humanz/v1/config"],
+            &["claim this host's subnet", "/humanz/v1/subnets/4/10.244.1.0-24"],
+            &["claim this host's subnet", "write /humanz/hosts/h1"],
+            &["claim this host's subnet", "/humanz/v1/nodes/h1"],
+            &["write the sign of life", "write /humanz/v1/alive/h1"],
+        ];
+        assert_eq!(said.len(), needed("h1").len());
+        for (missing, words) in said.iter().enumerate() {
+            let mut etcd = EtcdServer::start();
+            let mut permissions = needed("h1");
+            let missing = permissions.remove(missing);
+            enable(&mut etcd, permissions);
+            let host = Host::launch(start_as_agent(&etcd, &file));
+            host.told(0, &format!("{words:?}"), |update| match update {
+                Update::Disconnected { why } => {
+                    why.contains("permission denied")
+                        && why.contains("grant the role")
+                        && words.iter().all(|word| why.contains(word))
+                }
+                _ => false,
+            });
+            etcd.call(async |client| client.role_grant_permission("host", missing).await.map(drop));
+            assert_eq!(host.subnet(), "10.244.1.0/24", "with the permission that was missing");
+            host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        }
+    });
+}
+
+#[test]
+fn who_only_looks_needs_to_read_two_ranges() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        let mut permissions = needed("h1");
+        permissions.truncate(2);
+        enable(&mut etcd, permissions);
+        etcd.put(&format!("{HOSTS}/h2"), "10.244.2.0/24");
+        let start = start_as_agent(&etcd, &password_file(folder.path(), "password"));
+        let found = registry::read(&start.etcd, &roots()).unwrap();
+        assert!(found.hosts.contains_key("h2"));
+    });
+}
+
+#[test]
+fn the_pool_grows_and_a_host_leaves_with_the_same_permissions() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        enable(&mut etcd, needed("h1"));
+        let file = password_file(folder.path(), "password");
+        let start = start_as_agent(&etcd, &file);
+        let host = Host::launch(start.clone());
+        host.snapshot();
+        let mut network = start.network.clone();
+        network.pools.v4 = Some(pool("10.244.0.0/15", 9));
+        host.handle().set_up(Setup { etcd: start.etcd.clone(), network });
+        host.until("the wider pool", |found| {
+            found
+                .config
+                .as_ref()
+                .is_some_and(|config| config.value.to_json().contains("10.244.0.0/15"))
+        });
+        host.stop();
+        let found = registry::read(&start.etcd, &roots()).unwrap();
+        let keys = leave::keys(&found, &start.identity).unwrap();
+        let transaction = leave::transaction(&found, &keys, &roots());
+        assert!(registry::commit(&start.etcd, &roots(), "leave", &transaction).unwrap());
+        assert_eq!(etcd.get(&format!("{HOSTS}/h1")), None);
+    });
+}
+
+fn change_password(etcd: &EtcdServer, password: &str) {
+    etcd.call(async |client| client.user_change_password("agent", password).await.map(drop));
+}
+
+#[test]
+fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        enable(&mut etcd, needed("h1"));
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        password_file(folder.path(), "another");
+        host.told(mark, "that etcd refuses it", |update| match update {
+            Update::Files { wrong, .. } => wrong.iter().any(|text| {
+                text.contains("stays in use") && text.contains("invalid user ID or password")
+            }),
+            _ => false,
+        });
+        check_writes(&host, 1400);
+        change_password(&etcd, "another");
+        check_writes(&host, 1300);
+        host.told(
+            mark,
+            "that all is well",
+            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+        );
+        let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
+        assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
+        assert_eq!(sign_of_life(&etcd), before);
+    });
+}
+
+#[test]
+fn a_password_that_is_replaced_in_etcd_first_is_waited_for() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        enable(&mut etcd, needed("h1"));
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        change_password(&etcd, "another");
+        let mut attributes = host.attributes.clone();
+        attributes.mtu = 1400;
+        host.handle().set_attributes(attributes);
+        host.told(mark, "the loss", |update| matches!(update, Update::Disconnected { .. }));
+        password_file(folder.path(), "another");
+        host.until("the new MTU", |found| found.nodes["h1"].value.mtu == 1400);
+        assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
+        assert_eq!(sign_of_life(&etcd), before);
+    });
+}
+
+#[test]
+fn authentication_is_turned_on_under_a_running_host() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+        host.told(0, "that it asks nobody", |update| match update {
+            Update::Files { wrong, .. } => {
+                wrong.iter().any(|text| text.contains("authentication is not enabled"))
+            }
+            _ => false,
+        });
+        let mark = host.mark();
+        enable(&mut etcd, needed("h1"));
+        check_writes(&host, 1400);
+        assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
+    });
+}
+
+#[test]
+fn a_signed_token_is_renewed_when_it_ends_and_when_users_change() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let (private, public) = (folder.path().join("jwt"), folder.path().join("jwt.pub"));
@@ -100,11 +258,14 @@ fn a_signed_token_is_renewed_when_users_change() {
         ]);
         let (from, to) = (private.to_str().unwrap(), public.to_str().unwrap());
         crate::support::certificates::openssl(&["rsa", "-in", from, "-pubout", "-out", to]);
-        let kind = format!("jwt,priv-key={from},pub-key={to},sign-method=RS256,ttl=10m");
+        let kind = format!("jwt,priv-key={from},pub-key={to},sign-method=RS256,ttl=2s");
         let mut etcd = EtcdServer::start_with(&["--auth-token", &kind]);
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.snapshot();
+        // A signed token ends, used or not; only time does that.
+        thread::sleep(Duration::from_secs(4));
+        check_writes(&host, 1350);
         etcd.call(async |client| {
             client.user_add("other", "x", None::<UserAddOptions>).await.map(drop)
         });

@@ -11,7 +11,7 @@ use crate::host::{HOSTS, HUMANZ, Host, SOON};
 use crate::support::certificates::{CLIENT, Certificates, SERVER, Wanted, replace};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
-use crate::tls::start_as;
+use crate::tls::{serve, start_as};
 
 /// The local ports of this process' connections with the etcd of this thread's network. Those of the
 /// test itself last for one call.
@@ -38,7 +38,7 @@ struct Before {
 }
 
 /// When the sign of life was made, and with which etcd lease it goes: both change if it ever went.
-fn sign_of_life(etcd: &EtcdServer) -> (i64, i64) {
+pub fn sign_of_life(etcd: &EtcdServer) -> (i64, i64) {
     let key = format!("{HUMANZ}/alive/h1");
     etcd.call(async |client| {
         let answer = client.get(key.as_str(), None).await?;
@@ -104,7 +104,7 @@ impl Before {
 fn a_renewed_certificate_takes_over_without_a_gap_however_it_is_put_there() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve("server", Some("ca.pem"));
+        let etcd = serve(&certificates, "server", Some("ca.pem"));
         let sign =
             |name| certificates.sign(&Wanted { name, ca: "ca", days: (-1, 30), says: CLIENT });
         ["second", "third"].into_iter().for_each(sign);
@@ -143,7 +143,7 @@ fn a_renewed_certificate_takes_over_without_a_gap_however_it_is_put_there() {
 fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
     isolated(|| {
         let certificates = Certificates::new();
-        let mut etcd = certificates.serve("server", Some("ca.pem"));
+        let mut etcd = serve(&certificates, "server", Some("ca.pem"));
         for (name, ca) in [("second", "ca"), ("stranger", "other-ca")] {
             certificates.sign(&Wanted { name, ca, days: (-1, 30), says: CLIENT });
         }
@@ -180,7 +180,7 @@ fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
 fn the_authorities_of_a_running_cluster_are_replaced() {
     isolated(|| {
         let certificates = Certificates::new();
-        let mut etcd = certificates.serve("server", Some("ca.pem"));
+        let mut etcd = serve(&certificates, "server", Some("ca.pem"));
         for (name, says) in [("new-server", SERVER), ("new-client", CLIENT)] {
             certificates.sign(&Wanted { name, ca: "other-ca", days: (-1, 30), says });
         }
@@ -214,7 +214,7 @@ fn the_authorities_of_a_running_cluster_are_replaced() {
 fn a_certificate_that_ends_soon_is_told_until_it_is_renewed() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve("server", Some("ca.pem"));
+        let etcd = serve(&certificates, "server", Some("ca.pem"));
         certificates.sign(&Wanted { name: "old", ca: "ca", days: (-300, 13), says: CLIENT });
         certificates.copy("old", "mine");
         let mut before =

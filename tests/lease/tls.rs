@@ -6,6 +6,21 @@ use crate::host::{HOSTS, Host, settings, start};
 use crate::support::certificates::{CLIENT, Certificates, Wanted, openssl};
 use crate::support::etcd::{EtcdServer, isolated};
 
+/// etcd by https with the pair `server`; asking its clients for a certificate by the authorities in
+/// `clients`, if there are any.
+pub fn serve(certificates: &Certificates, server: &str, clients: Option<&str>) -> EtcdServer {
+    let arguments = certificates.arguments(server, clients);
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    EtcdServer::start_tls(&arguments, certificates.ours())
+}
+
+/// The same with a certificate that the test itself would not take.
+fn serve_unseen(certificates: &Certificates, server: &str) -> EtcdServer {
+    let arguments = certificates.arguments(server, None);
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    EtcdServer::start_tls_unseen(&arguments, certificates.ours())
+}
+
 /// A host that shows the certificate `name`.
 pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&str>) -> Start {
     let mut start = start(etcd, "h1");
@@ -34,7 +49,7 @@ fn told_why(host: &Host, words: &str) -> String {
 fn authorities_alone_are_enough_and_a_host_name_is_checked_too() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve("server", None);
+        let etcd = serve(&certificates, "server", None);
         for endpoint in [etcd.url(), "https://localhost:2379".to_owned()] {
             let mut start = start_as(&certificates, &etcd, None);
             start.etcd.endpoints = vec![endpoint];
@@ -51,7 +66,7 @@ fn authorities_alone_are_enough_and_a_host_name_is_checked_too() {
 fn a_client_certificate_is_shown_and_one_that_comes_later_used_without_a_restart() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve("server", Some("ca.pem"));
+        let etcd = serve(&certificates, "server", Some("ca.pem"));
         let host = Host::launch(start_as(&certificates, &etcd, Some("mine")));
         told_why(&host, "mine.pem: cannot be read: No such file");
         certificates.copy("client", "mine");
@@ -78,7 +93,7 @@ fn check(certificates: &Certificates, etcd: &EtcdServer, cases: &[Case<'_>]) {
 fn what_is_wrong_with_this_host_s_files_is_told_with_the_file_and_the_cure() {
     isolated(|| {
         let certificates = Certificates::new();
-        let etcd = certificates.serve("server", Some("ca.pem"));
+        let etcd = serve(&certificates, "server", Some("ca.pem"));
         let sign = |name, ca, days, says| certificates.sign(&Wanted { name, ca, days, says });
         sign("stranger", "other-ca", (-1, 30), CLIENT);
         sign("expired", "ca", (-3, -1), CLIENT);
@@ -160,7 +175,7 @@ fn what_is_wrong_with_a_member_is_told_with_the_cure() {
     isolated(|| {
         let certificates = Certificates::new();
         let expired = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
-        let etcd = certificates.serve("server", None);
+        let etcd = serve(&certificates, "server", None);
         check(
             &certificates,
             &etcd,
@@ -193,7 +208,7 @@ fn what_is_wrong_with_a_member_is_told_with_the_cure() {
             ),
         ] {
             certificates.sign(&Wanted { name, ca: "ca", days, says });
-            let etcd = certificates.serve_unseen(name);
+            let etcd = serve_unseen(&certificates, name);
             check(&certificates, &etcd, &[(name, &|_| {}, &wanted)]);
         }
         let plain = EtcdServer::start();

@@ -7,8 +7,6 @@ use std::process::Command;
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use tempfile::TempDir;
 
-use super::etcd::EtcdServer;
-
 /// What a server's certificate says.
 pub const SERVER: &str =
     "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n";
@@ -116,24 +114,8 @@ impl Certificates {
         ConnectOptions::new().with_tls(tls)
     }
 
-    /// etcd by https with the pair `server`; asking its clients for a certificate by the authorities
-    /// in `clients`, if there are any.
-    pub fn serve(&self, server: &str, clients: Option<&str>) -> EtcdServer {
-        let arguments = self.arguments(server, clients);
-        EtcdServer::start_tls(
-            &arguments.iter().map(String::as_str).collect::<Vec<_>>(),
-            self.ours(),
-        )
-    }
-
-    /// The same with a certificate that the test itself would not take.
-    pub fn serve_unseen(&self, server: &str) -> EtcdServer {
-        let arguments = self.arguments(server, None);
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        EtcdServer::start_tls_unseen(&arguments, self.ours())
-    }
-
-    /// The arguments of such an etcd.
+    /// The arguments of an etcd that speaks https with the pair `server`, and asks its clients for a
+    /// certificate by the authorities in `clients`, if there are any.
     pub fn arguments(&self, server: &str, clients: Option<&str>) -> Vec<String> {
         let (key, certificate) = self.pair(server);
         let own = ["--cert-file".to_owned(), certificate, "--key-file".to_owned(), key];

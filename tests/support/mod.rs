@@ -15,6 +15,7 @@
 )]
 
 pub mod agent;
+pub mod certificates;
 pub mod chroot;
 pub mod cluster;
 pub mod cni;

@@ -119,7 +119,12 @@ impl Etcd {
         transaction: &Transaction,
     ) -> Result<Option<i64>, EtcdError> {
         let request = async |mut member: Member| member.kv.txn(as_txn(transaction)).await;
-        let answer = self.members.call(what, request).await?;
+        let answer = match self.members.call(what, request).await {
+            Err(EtcdError::Denied(why)) => {
+                return Err(EtcdError::Denied(format!("{why} ({})", transaction.needs())));
+            }
+            answer => answer?,
+        };
         Ok(answer.header().filter(|_| answer.succeeded()).map(ResponseHeader::revision))
     }
 

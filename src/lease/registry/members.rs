@@ -47,10 +47,21 @@ struct Held {
     seen: Stamp,
     /// When those that are not as `taken` were refused.
     refused: Option<Instant>,
-    /// A password that was refused, why, and when that may be asked again.
-    password: Option<(Option<String>, String, Instant)>,
+    /// Passwords that were refused, why, and when each may be tried again.
+    passwords: Vec<(Option<String>, String, Instant)>,
     /// What is wrong with the files.
     faults: Vec<String>,
+}
+
+impl Held {
+    /// Why their password was refused, if that was lately.
+    fn refusal_of(&self, files: &Files) -> Option<String> {
+        let now = Instant::now();
+        let mut refused = self.passwords.iter();
+        let found =
+            refused.find(|(password, _, until)| *password == files.password && now < *until);
+        found.map(|(_, why, _)| why.clone())
+    }
 }
 
 impl Members {
@@ -127,6 +138,8 @@ impl Members {
                 Failure::Request(error) => return Err(error.of(what, &endpoint)),
                 Failure::Token(_) if !renewed => {
                     renewed = true;
+                    // Users have changed: what was refused may be right now.
+                    self.held.borrow_mut().passwords.clear();
                     self.connection.take();
                 }
                 Failure::Token(reason) => {
@@ -262,11 +275,8 @@ impl Members {
     }
 
     async fn open(&self, files: &Files) -> Result<Opened, Failure> {
-        if let Some((password, why, until)) = &self.held.borrow().password
-            && *password == files.password
-            && Instant::now() < *until
-        {
-            return Err(Failure::Login(why.clone()));
+        if let Some(why) = self.held.borrow().refusal_of(files) {
+            return Err(Failure::Login(why));
         }
         let settings = self.settings();
         let opened = open(&self.endpoint(), &settings, files, &self.probe).await;
@@ -276,7 +286,10 @@ impl Members {
         };
         if let Failure::Login(why) = &failure {
             let until = Instant::now() + random::jittered(REFUSED);
-            self.held.borrow_mut().password = Some((files.password.clone(), why.clone(), until));
+            let refused = (files.password.clone(), why.clone(), until);
+            let mut held = self.held.borrow_mut();
+            held.passwords.retain(|(_, _, until)| Instant::now() < *until);
+            held.passwords.push(refused);
         }
         Err(failure)
     }
@@ -298,7 +311,8 @@ impl Members {
     fn take(&self, files: Files, stamp: Stamp, faults: Vec<String>) {
         let mut held = self.held.borrow_mut();
         (held.taken, held.stamp, held.faults) = (files, stamp, faults);
-        (held.refused, held.password) = (None, None);
+        held.refused = None;
+        held.passwords.clear();
     }
 
     fn refuse(&self, stamp: Stamp, faults: Vec<String>) {
