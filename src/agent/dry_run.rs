@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
+
 use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::keep::{Pass, World};
@@ -19,6 +21,7 @@ use crate::lease::growth;
 use crate::lease::records::Key;
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
+use crate::net::PerFamily;
 use crate::plan::Line;
 
 /// The changes, as `+`, `-` and `~` lines, in the order they would be made; then what would stand
@@ -33,13 +36,34 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
         Source::Etcd { server, roots } => claim(&mut settings, &world, &server, &roots)?,
     };
-    let peers = peers.map(Arc::new);
+    let looked = look(&settings, &world, &lease.subnets, peers.map(Arc::new).as_ref());
+    let trouble = looked.trouble.iter().map(|text| format!("! {text}"));
+    let lines = lines.iter().chain(&looked.lines).map(Line::to_string);
+    Ok(lines.chain(trouble).collect())
+}
+
+/// What a pass would do, and what is in its way.
+#[derive(Debug)]
+pub struct Looked {
+    /// The changes.
+    pub lines: Vec<Line>,
+    /// What could not be looked at, and what is not ours to mend.
+    pub trouble: Vec<String>,
+}
+
+/// Makes a pass that changes nothing.
+pub fn look(
+    settings: &Settings,
+    world: &World,
+    subnets: &PerFamily<IpNetwork>,
+    peers: Option<&Arc<Peers>>,
+) -> Looked {
     let mut report = Report::new(true);
     let pass = Pass {
-        settings: &settings,
-        world: &world,
-        subnets: &lease.subnets,
-        peers: peers.as_ref(),
+        settings,
+        world,
+        subnets,
+        peers,
         in_sync: true,
         resolved: &Resolved::new(),
         before: None,
@@ -50,9 +74,8 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
         let told = [seen.unreachable, seen.obstacles, seen.surroundings];
         told.into_iter().flatten().flatten().collect::<Vec<String>>()
     });
-    let trouble = report.failures().iter().cloned().chain(told).map(|text| format!("! {text}"));
-    let lines = lines.iter().chain(report.lines()).map(Line::to_string);
-    Ok(lines.chain(trouble).collect())
+    let trouble = report.failures().iter().cloned().chain(told).collect();
+    Looked { lines: report.lines().to_vec(), trouble }
 }
 
 /// How the pools of the network would grow to those of `ours`.

@@ -8,7 +8,7 @@ mod changed;
 mod cleanup;
 pub mod cli;
 pub mod conf;
-mod dry_run;
+pub(crate) mod dry_run;
 mod ears;
 mod envfile;
 pub mod exit;

@@ -1,6 +1,5 @@
 //! `explain`: hop by hop from one end to the other, and where packets are lost.
 
-mod around;
 mod find;
 mod observe;
 mod print;
@@ -8,9 +7,9 @@ mod print;
 use argh::{ArgsInfo, FromArgs};
 
 use crate::agent::exit::{self, Exit};
+use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
 use crate::plan::explain::{Hop, hops};
-use around::Around;
 
 /// look at each hop from FROM to TO as far as this host can see, and say where packets are lost and
 /// what to do. Either end is a pod of this host (namespace/name, or the start of its container id),

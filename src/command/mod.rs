@@ -5,9 +5,11 @@
 //! cannot be known without it is named.
 
 pub mod arguments;
+mod around;
 pub mod call;
 pub mod cluster;
 pub mod config;
+pub mod doctor;
 pub mod explain;
 pub mod nodes;
 pub mod socket;
@@ -33,6 +35,8 @@ pub enum Command {
     Nodes(nodes::Nodes),
     /// The settings that hold, and where each is from.
     Config(config::Config),
+    /// Known traps.
+    Doctor(doctor::Doctor),
     /// Where packets are lost.
     Explain(explain::Explain),
     /// Every fault of the settings.
@@ -89,6 +93,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
                 false => Ok(Outcome::Fine),
             }
         }
+        Command::Doctor(options) => doctor::run(&mut Call::new(origin, style, out), &options),
         Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
         Command::Nodes(options) => nodes::run(&mut Call::new(origin, style, out), &options),
         Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),

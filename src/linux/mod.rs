@@ -20,6 +20,7 @@ pub mod qdisc;
 pub mod resolver;
 pub mod route;
 pub mod rtnl;
+pub mod space;
 pub mod sysctl;
 pub mod tuning;
 pub mod vxlan;

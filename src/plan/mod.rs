@@ -5,6 +5,7 @@
 
 pub mod bandwidth;
 pub mod bridge;
+pub mod doctor;
 pub mod explain;
 pub mod firewall;
 pub mod forward;

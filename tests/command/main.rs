@@ -7,6 +7,7 @@
 mod support;
 
 mod config;
+mod doctor;
 mod explain;
 mod nodes;
 mod typed;

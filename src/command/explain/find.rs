@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::agent::exit::{self, Exit};
-use crate::command::explain::around::{Around, Attachment};
+use crate::command::around::{Around, Attachment};
 use crate::linux::nft::FoundPort;
 use crate::net::{Family, HostPort, Protocol};
 use crate::plan::explain::{Beyond, Hop, Verdict};

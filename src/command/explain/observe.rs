@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::agent::exit::Exit;
-use crate::command::explain::around::{Around, Attachment};
+use crate::command::around::{Around, Attachment};
 use crate::command::explain::find::{self, Pair};
 use crate::linux::link::Link;
 use crate::linux::netlink::NetlinkError;

@@ -1,0 +1,130 @@
+//! `doctor`: every known trap, how it was seen, and its cure.
+
+mod agent;
+mod bundle;
+mod cni;
+mod disk;
+mod etcd;
+mod kernel;
+mod leaks;
+
+use std::path::PathBuf;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::{Value, json};
+
+use crate::agent::exit::{self, Exit};
+use crate::agent::origin::Told;
+use crate::command::around::Around;
+use crate::command::call::{Call, Outcome};
+use crate::command::socket;
+use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::lease::Snapshot;
+use crate::plan::doctor::{Finding, Severity};
+
+/// look for everything that is known to go wrong on a host, and say how it was seen and what to do.
+/// Changes nothing
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "doctor",
+    example = "{command_name}",
+    example = "{command_name} --json",
+    example = "{command_name} --bundle /tmp/humanz.tar",
+    error_code(0, "nothing is wrong"),
+    error_code(1, "something is wrong, or will be"),
+    error_code(2, "a setting is wrong; every fault is listed")
+)]
+pub struct Doctor {
+    /// write all that a bug report needs into a tar file, without passwords, keys and tokens
+    #[argh(option)]
+    bundle: Option<PathBuf>,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Who is looked at.
+struct Patient<'a> {
+    told: &'a Told,
+    around: &'a Around,
+    /// What the agent says of itself, or why it says nothing.
+    status: Result<Value, String>,
+    /// What etcd holds, or why it cannot be read; `None` on a host without etcd.
+    etcd: Option<Result<Snapshot, String>>,
+}
+
+/// Looks for everything that is known to go wrong.
+///
+/// # Errors
+/// The settings are wrong; the bundle cannot be written.
+pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
+    let told = call.told()?;
+    let around = Around::look(&told.settings)?;
+    let status = match &told.settings.socket {
+        Some(path) => socket::get(path, "/v1/status"),
+        None => Err("SOCKET=none: the agent cannot be asked".to_owned()),
+    };
+    let etcd = etcd::read(&told.settings);
+    let patient = Patient { told: &told, around: &around, status, etcd };
+    let findings = findings(&patient);
+    let value = json!({ "findings": findings.iter().map(object).collect::<Vec<Value>>() });
+    if let Some(path) = &options.bundle {
+        let written = bundle::write(path, &patient, &value);
+        written.map_err(|why| Exit::new(exit::FAILURE, why))?;
+    }
+    let fine = findings.iter().all(|finding| finding.severity == Severity::Note);
+    let mut text = text(&findings, call.style);
+    if let Some(path) = &options.bundle {
+        text.push_str(&format!(
+            "\nwritten to {}: look through it before you send it",
+            path.display()
+        ));
+    }
+    call.answer(options.json, value, &text)?;
+    Ok(Outcome::fine(fine))
+}
+
+/// Everything, the worst first.
+fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+    let parts: [fn(&Patient<'_>) -> Vec<Finding>; 6] =
+        [agent::look, etcd::look, cni::look, disk::look, kernel::look, leaks::look];
+    let mut findings: Vec<Finding> = parts.iter().flat_map(|look| look(patient)).collect();
+    findings.sort_by_key(|finding| finding.severity);
+    findings.dedup();
+    findings
+}
+
+fn word(severity: Severity) -> (&'static str, Tone) {
+    match severity {
+        Severity::Wrong => ("wrong", Tone::Bad),
+        Severity::Warning => ("warning", Tone::Odd),
+        Severity::Note => ("note", Tone::Faint),
+    }
+}
+
+fn object(finding: &Finding) -> Value {
+    json!({
+        "name": finding.name, "severity": word(finding.severity).0, "seen": finding.seen,
+        "cure": finding.cure, "how": finding.how,
+    })
+}
+
+fn text(findings: &[Finding], style: Style) -> String {
+    if findings.is_empty() {
+        return style.paint(Tone::Good, "nothing is wrong");
+    }
+    let mut table = Table::new(&["IS", "WHAT", "SEEN", "BY"]);
+    for finding in findings {
+        let (word, tone) = word(finding.severity);
+        let name = Cell::new(word).tone(tone);
+        table.row([
+            name,
+            Cell::new(finding.name),
+            Cell::new(&finding.seen),
+            Cell::new(&finding.how),
+        ]);
+    }
+    let cure = |finding: &Finding| format!("{}: {}\n", finding.name, printable(&finding.cure));
+    format!("{}\n{}", table.render(style), findings.iter().map(cure).collect::<String>())
+}

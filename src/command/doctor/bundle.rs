@@ -1,0 +1,199 @@
+//! All that a bug report needs, in one tar file, without secrets. Source: POSIX ustar.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use crate::agent::cli::VARIABLES;
+use crate::agent::settings::Source;
+use crate::command::doctor::Patient;
+use crate::linux::files;
+use crate::net::Family;
+use crate::plan::doctor::redact::redact;
+
+/// Of a long file its end counts.
+const LIMIT_BYTES: usize = 256 * 1024;
+
+/// What of the kernel is taken as it stands.
+const FILES: [&str; 12] = [
+    "/proc/version",
+    "/proc/cmdline",
+    "/proc/modules",
+    "/proc/net/dev",
+    "/proc/net/snmp",
+    "/proc/net/snmp6",
+    "/proc/net/netstat",
+    "/proc/net/softnet_stat",
+    "/proc/net/stat/nf_conntrack",
+    "/proc/net/arp",
+    "/proc/meminfo",
+    "/etc/os-release",
+];
+
+/// Writes the file, readable by its owner alone.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write(path: &Path, patient: &Patient<'_>, findings: &Value) -> Result<(), String> {
+    let known = secrets(patient);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut tar = Vec::new();
+    for (name, text) in parts(patient, findings) {
+        entry(&mut tar, &name, redact(&text, &known).as_bytes(), since.as_secs());
+    }
+    tar.resize(tar.len() + 1024, 0);
+    files::replace(path, &tar, 0o600).map_err(|error| error.to_string())
+}
+
+/// What stands in files that hold nothing but a secret.
+fn secrets(patient: &Patient<'_>) -> Vec<String> {
+    let Source::Etcd { server, .. } = &patient.told.settings.source else { return Vec::new() };
+    let password = server.password_file.as_ref().and_then(|path| fs::read_to_string(path).ok());
+    let key = server.key.as_ref().and_then(|path| fs::read_to_string(path).ok());
+    let lines = key.iter().flat_map(|key| key.lines()).filter(|line| !line.starts_with("-----"));
+    let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).collect();
+    let password = password.map(|text| text.trim_end().to_owned());
+    password.into_iter().chain(lines).filter(|secret| !secret.is_empty()).collect()
+}
+
+/// Name and text of every part.
+fn parts(patient: &Patient<'_>, findings: &Value) -> Vec<(String, String)> {
+    let settings = &patient.told.settings;
+    let pretty = |value: &Value| format!("{value:#}\n");
+    let status = match &patient.status {
+        Ok(status) => pretty(status),
+        Err(error) => format!("{error}\n"),
+    };
+    let mut parts = vec![
+        ("version".to_owned(), concat!(env!("CARGO_PKG_VERSION"), "\n").to_owned()),
+        ("doctor.json".to_owned(), pretty(findings)),
+        ("settings.env".to_owned(), effective(patient)),
+        ("status.json".to_owned(), status),
+        ("kernel.txt".to_owned(), kernel(patient)),
+        ("sysctls.txt".to_owned(), sysctls(patient)),
+        ("pods.txt".to_owned(), pods(patient)),
+    ];
+    let state = settings.state_dir.join("state.json");
+    let taken = [Some(state), settings.cni.log_file.clone()].into_iter().flatten();
+    let beside = settings.cni.config.parent().and_then(|folder| fs::read_dir(folder).ok());
+    let beside = beside.into_iter().flatten().flatten().map(|entry| entry.path());
+    let taken = taken.chain(beside).chain(FILES.iter().map(|path| Path::new(path).to_owned()));
+    for path in taken.filter(|path| path.is_file()) {
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let end = &bytes[bytes.len().saturating_sub(LIMIT_BYTES)..];
+        parts.push((format!("files{}", path.display()), String::from_utf8_lossy(end).into_owned()));
+    }
+    parts
+}
+
+/// Every setting that holds.
+fn effective(patient: &Patient<'_>) -> String {
+    let text = |name| patient.told.texts.get(name).map_or("", String::as_str);
+    VARIABLES.iter().map(|known| format!("{}={}\n", known.name, text(known.name))).collect()
+}
+
+/// Links, addresses, routes, neighbours and chains, as they were read.
+fn kernel(patient: &Patient<'_>) -> String {
+    let around = patient.around;
+    let mut text = String::new();
+    let mut part = |name: &str, found: Result<String, String>| {
+        let found = found.unwrap_or_else(|error| error);
+        // A String takes everything.
+        let _written = writeln!(text, "# {name}\n{found}\n");
+    };
+    part("links", lines(around.rtnl.links(None)));
+    part("addresses", lines(around.rtnl.addresses(None)));
+    part("routes", lines(around.rtnl.all_routes()));
+    for link in around.rtnl.vxlans().unwrap_or_default() {
+        part(
+            &format!("destinations of {}", link.name),
+            lines(around.rtnl.destinations(link.index)),
+        );
+    }
+    if let Ok(Some(bridge)) = around.rtnl.link(&patient.told.settings.bridge) {
+        part("neighbours on the bridge", lines(around.rtnl.neighbours(bridge.index)));
+        part("learned by the bridge", lines(around.rtnl.learned(bridge.index)));
+    }
+    part("nft tables", lines(around.nft.tables()));
+    part("forward chains", whole(around.forward.observe(&Family::BOTH)));
+    part("input chains", whole(around.forward.observe_input(&Family::BOTH)));
+    text
+}
+
+fn lines<T: std::fmt::Debug, E: std::fmt::Display>(
+    found: Result<Vec<T>, E>,
+) -> Result<String, String> {
+    let found = found.map_err(|error| error.to_string())?;
+    Ok(found.iter().map(|item| format!("{item:?}\n")).collect())
+}
+
+fn whole<T: std::fmt::Debug, E: std::fmt::Display>(found: Result<T, E>) -> Result<String, String> {
+    found.map(|found| format!("{found:#?}")).map_err(|error| error.to_string())
+}
+
+/// Sysctls that decide about pods.
+fn sysctls(patient: &Patient<'_>) -> String {
+    let mut keys: Vec<String> = [
+        "net/ipv4/ip_forward",
+        "net/ipv6/conf/all/forwarding",
+        "net/ipv6/conf/all/disable_ipv6",
+        "net/bridge/bridge-nf-call-iptables",
+        "net/bridge/bridge-nf-call-ip6tables",
+        "net/netfilter/nf_conntrack_count",
+        "net/netfilter/nf_conntrack_max",
+        "net/ipv4/neigh/default/gc_thresh3",
+        "net/ipv6/neigh/default/gc_thresh3",
+        "net/ipv4/conf/all/rp_filter",
+        "fs/inotify/max_user_instances",
+        "fs/inotify/max_user_watches",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for link in patient.around.rtnl.links(None).unwrap_or_default() {
+        for key in ["ipv4/conf/{}/rp_filter", "ipv4/conf/{}/forwarding", "ipv6/conf/{}/forwarding"]
+        {
+            keys.push(format!("net/{}", key.replace("{}", link.name.as_str())));
+        }
+    }
+    let value = |key: &String| match crate::linux::sysctl::read(key) {
+        Ok(value) => format!("{key} = {value}\n"),
+        Err(_) => format!("{key} is not there\n"),
+    };
+    keys.iter().map(value).collect()
+}
+
+fn pods(patient: &Patient<'_>) -> String {
+    let line = |pod: &crate::command::around::Attachment| format!("{pod:?}\n");
+    let mut text: String = patient.around.attachments.iter().map(line).collect();
+    text.extend(patient.around.unknown.iter().map(|line| format!("# {line}\n")));
+    text
+}
+
+/// One file of a tar: a head of 512 bytes, then its content in pieces of as many.
+fn entry(tar: &mut Vec<u8>, name: &str, content: &[u8], time_secs: u64) {
+    let mut head = [0u8; 512];
+    let mut put =
+        |at: usize, text: &str| head[at..at + text.len()].copy_from_slice(text.as_bytes());
+    // Of a long path its end tells more.
+    let name = format!("humanz/{}", name.trim_start_matches('/'));
+    let start = (name.len().saturating_sub(100)..name.len()).find(|at| name.is_char_boundary(*at));
+    put(0, &name[start.unwrap_or(0)..]);
+    put(100, "0000600");
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, &format!("{:011o}", content.len()));
+    put(136, &format!("{time_secs:011o}"));
+    put(148, "        ");
+    put(156, "0");
+    put(257, "ustar\u{0}00");
+    put(265, "root");
+    put(297, "root");
+    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
+    head[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    tar.extend_from_slice(&head);
+    tar.extend_from_slice(content);
+    tar.resize(tar.len().next_multiple_of(512), 0);
+}

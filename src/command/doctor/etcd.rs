@@ -1,0 +1,154 @@
+//! etcd: can it be reached, read, believed; certificates and files beside it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use crate::agent::settings::{Settings, Source};
+use crate::agent::start;
+use crate::command::doctor::Patient;
+use crate::lease::registry::{self, EtcdSettings};
+use crate::lease::{Snapshot, peers};
+use crate::plan::doctor::certificate::validities;
+use crate::plan::doctor::{Finding, Severity};
+
+/// A certificate that ends within this many days is told.
+const SOON_DAYS: i64 = 30;
+
+/// All of etcd, or why not.
+pub fn read(settings: &Settings) -> Option<Result<Snapshot, String>> {
+    let Source::Etcd { server, roots } = &settings.source else { return None };
+    Some(registry::read(server, roots))
+}
+
+pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
+    let settings = &patient.told.settings;
+    let Source::Etcd { server, .. } = &settings.source else { return Vec::new() };
+    let mut findings = Vec::new();
+    match &patient.etcd {
+        Some(Err(error)) => {
+            let cure = "is a member up, is the port open, are user and certificates right? Pods keep \
+                        their network; no new host is seen until then";
+            let seen = format!("etcd cannot be read: {error}");
+            findings.push(Finding::new(Severity::Wrong, "etcd", "a read of all keys", seen, cure));
+        }
+        Some(Ok(snapshot)) => findings.extend(records(patient, snapshot)),
+        None => {}
+    }
+    findings.extend(files(server));
+    findings
+}
+
+/// What is wrong with what is in it.
+fn records(patient: &Patient<'_>, snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for fault in snapshot.faults.values() {
+        let seen = format!("key {} is ignored: {}", fault.key, fault.what);
+        let cure = format!("etcdctl get {:?}, then delete or mend it", fault.key);
+        findings.push(Finding::new(Severity::Warning, "etcd-record", "etcd", seen, cure));
+    }
+    let settings = &patient.told.settings;
+    let Ok(name) = start::node_name(settings) else { return findings };
+    let others = peers(snapshot, &name, &patient.around.subnets, &settings.pools);
+    for fault in &others.faults {
+        let cure = "two hosts share a name, a disk or a hand-made key: mend it on the host named";
+        let seen = fault.to_string();
+        findings.push(Finding::new(Severity::Wrong, "other-host", "etcd", seen, cure));
+    }
+    let own = snapshot.nodes.get(&name).map(|node| &node.value.machine_id);
+    for (host, node) in snapshot.nodes.iter() {
+        if *host != name && Some(&node.value.machine_id) == own {
+            let seen = format!("host {host} has the machine id of this host: one is a copy");
+            let cure = "rm /etc/machine-id && systemd-machine-id-setup on the copy, then reboot it";
+            findings.push(Finding::new(Severity::Wrong, "machine-id", "etcd", seen, cure));
+        }
+    }
+    let silent: Vec<&str> = others
+        .by_name
+        .iter()
+        .filter(|(_, peer)| !peer.alive && !peer.python)
+        .map(|(host, _)| host.as_str())
+        .collect();
+    if !silent.is_empty() {
+        let few = silent.iter().take(5).copied().collect::<Vec<&str>>().join(", ");
+        let seen = format!("{} hosts show no sign of life: {few}", silent.len());
+        let cure = "look there; a host that is gone for good: humanz-agent nodes rm NAME";
+        findings.push(Finding::new(Severity::Note, "hosts-silent", "etcd", seen, cure));
+    }
+    if patient.status.is_ok() && !snapshot.hosts.contains_key(&name) {
+        let seen = format!("etcd holds no subnet of this host ({name})");
+        let cure =
+            "the agent claims it again by itself; if this stays, its etcd user may not write";
+        findings.push(Finding::new(Severity::Wrong, "lease", "etcd", seen, cure));
+    }
+    findings
+}
+
+/// Certificates, and who may read what is secret.
+fn files(server: &EtcdSettings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (variable, path) in [("ETCD_CACERT", &server.ca), ("ETCD_CERT", &server.cert)] {
+        if let Some(path) = path {
+            findings.extend(certificate(variable, path));
+        }
+    }
+    for (variable, path) in
+        [("ETCD_KEY", &server.key), ("ETCD_PASSWORD_FILE", &server.password_file)]
+    {
+        let Some(path) = path else { continue };
+        let how = format!("{variable}={}", path.display());
+        match std::fs::metadata(path) {
+            Err(error) => {
+                let seen = format!("{} cannot be read: {error}", path.display());
+                findings.push(Finding::new(
+                    Severity::Wrong,
+                    "etcd-files",
+                    how,
+                    seen,
+                    "put it there",
+                ));
+            }
+            Ok(found) if found.permissions().mode() & 0o007 != 0 => {
+                let seen = format!("everybody may read {}", path.display());
+                let cure = format!("chmod 0600 {}", path.display());
+                findings.push(Finding::new(Severity::Warning, "etcd-files", how, seen, cure));
+            }
+            Ok(_) => {}
+        }
+    }
+    findings
+}
+
+fn certificate(variable: &str, path: &Path) -> Vec<Finding> {
+    let how = format!("{variable}={}", path.display());
+    let text = match std::fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => {
+            let seen = format!("{} cannot be read: {error}", path.display());
+            return vec![Finding::new(Severity::Wrong, "etcd-files", how, seen, "put it there")];
+        }
+    };
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = since.as_secs().cast_signed();
+    let place = path.display();
+    let mut findings = Vec::new();
+    for validity in validities(&text) {
+        let days = (validity.ends - now).div_euclid(86_400);
+        let (severity, seen) = match days {
+            _ if validity.begins > now => (
+                Severity::Wrong,
+                format!(
+                    "a certificate in {place} does not hold yet: is the clock of this host right?"
+                ),
+            ),
+            ..0 => (Severity::Wrong, format!("a certificate in {place} ended {} days ago", -days)),
+            0..SOON_DAYS => {
+                (Severity::Warning, format!("a certificate in {place} ends in {days} days"))
+            }
+            _ => continue,
+        };
+        let cure = "put a new one there; it is read at the next connection, without a restart";
+        findings.push(Finding::new(severity, "certificate", how.clone(), seen, cure));
+    }
+    findings
+}

@@ -1,0 +1,146 @@
+//! The kernel: modules, tables, and programs that meddle.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::agent::settings::{Backend, Source};
+use crate::command::doctor::Patient;
+use crate::linux::sysctl;
+use crate::net::{Family, IfName};
+use crate::plan::doctor::{Finding, Severity, neighbours};
+
+pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
+    let mut findings = modules(patient);
+    for family in Family::BOTH {
+        findings.extend(table(patient, family));
+    }
+    findings.extend(reverse_path(patient));
+    findings.extend(networkd());
+    findings.extend(network_manager());
+    findings
+}
+
+/// Modules that are neither there nor can be loaded.
+fn modules(patient: &Patient<'_>) -> Vec<Finding> {
+    let Ok(release) = fs::read_to_string("/proc/sys/kernel/osrelease") else { return Vec::new() };
+    let folder = PathBuf::from("/lib/modules").join(release.trim());
+    if !folder.exists() {
+        let others = fs::read_dir("/lib/modules").is_ok_and(|mut entries| entries.next().is_some());
+        let seen = format!("{} is gone: no module can be loaded any more", folder.display());
+        let cure = "the kernel was upgraded: reboot";
+        let how = "/lib/modules".to_owned();
+        let finding = Finding::new(Severity::Warning, "modules", how, seen, cure);
+        return others.then_some(finding).into_iter().collect();
+    }
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let (builtin, loadable) = (read("modules.builtin"), read("modules.dep"));
+    let settings = &patient.told.settings;
+    let tunnels =
+        settings.backend != Backend::Direct && matches!(settings.source, Source::Etcd { .. });
+    let wanted = ["bridge", "veth", "nf_tables", "nf_conntrack", "nft_masq", "nft_ct"];
+    let wanted = wanted.into_iter().chain(tunnels.then_some("vxlan"));
+    let missing = wanted.filter(|module| {
+        // nft_masq and its like are a part of nf_tables or nft_nat where they have no file.
+        let file = format!("/{module}.ko");
+        let known = builtin.contains(&file) || loadable.contains(&file);
+        !known && !Path::new("/sys/module").join(module).exists() && !module.starts_with("nft_")
+    });
+    let finding = |module: &str| {
+        let seen = format!("this kernel has no module {module}");
+        let cure =
+            format!("install the package with it (linux-modules-extra?), then: modprobe {module}");
+        Finding::new(Severity::Wrong, "modules", folder.display().to_string(), seen, cure)
+    };
+    missing.map(finding).collect()
+}
+
+/// Room for neighbours: one for each pod and each host of the segment.
+fn table(patient: &Patient<'_>, family: Family) -> Option<Finding> {
+    let around = patient.around;
+    around.subnets.get(family)?;
+    let has = |address: &std::net::IpAddr| Family::of(*address) == family;
+    let pods = around.attachments.iter().filter(|pod| pod.entry.addresses.iter().any(has)).count();
+    let hosts = around.peers.by_name.len();
+    let version = match family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
+    let threshold = sysctl::read(&format!("net/{version}/neigh/default/gc_thresh3")).ok();
+    neighbours(family, threshold.and_then(|text| text.parse().ok()), (pods + hosts) as u64)
+}
+
+/// A strict filter on one of several uplinks drops what comes by the other.
+fn reverse_path(patient: &Patient<'_>) -> Option<Finding> {
+    let value = |name: &str| -> u8 {
+        let text = sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
+        text.parse().unwrap_or(0)
+    };
+    let around = patient.around;
+    let routes = around.rtnl.all_routes().ok()?;
+    let default = routes.iter().filter(|route| {
+        route.destination.is_ipv4() && route.destination.prefix() == 0 && route.gateway.is_some()
+    });
+    let mut devices: Vec<u32> = default.filter_map(|route| route.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    if devices.len() < 2 {
+        return None;
+    }
+    let names = devices.into_iter().filter_map(|index| around.rtnl.link_by_index(index).ok()?);
+    let names: Vec<IfName> = names.map(|link| link.name).collect();
+    let strict = names.into_iter().find(|name| value("all").max(value(name.as_str())) == 1)?;
+    let key = format!("net.ipv4.conf.{strict}.rp_filter");
+    let seen = format!("{strict} is one of several uplinks, and its reverse path filter is strict");
+    let cure = format!("sysctl -w {key}=2");
+    Some(Finding::new(Severity::Warning, "reverse-path", key, seen, cure))
+}
+
+/// It removes routes that are not its own, unless it is told not to.
+fn networkd() -> Option<Finding> {
+    if !Path::new("/run/systemd/netif/state").exists() {
+        return None;
+    }
+    let folders = ["/etc", "/run", "/usr/local/lib", "/usr/lib"];
+    let told = folders.iter().any(|folder| {
+        let own = Path::new(folder).join("systemd/networkd.conf");
+        let dropped = Path::new(folder).join("systemd/networkd.conf.d");
+        let files = fs::read_dir(dropped).into_iter().flatten().flatten().map(|entry| entry.path());
+        let says = |path: PathBuf| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.lines().any(|line| {
+                let line = line.replace(' ', "").to_ascii_lowercase();
+                matches!(
+                    line.strip_prefix("manageforeignroutes="),
+                    Some("no" | "false" | "0" | "off")
+                )
+            })
+        };
+        files.chain([own]).any(says)
+    });
+    (!told).then(|| {
+        let seen = "systemd-networkd runs and removes routes that are not its own";
+        let cure = "make install (or the package) puts 50-humanz.conf into networkd.conf.d; then: \
+                    systemctl restart systemd-networkd";
+        Finding::new(Severity::Warning, "networkd", "/run/systemd/netif", seen, cure)
+    })
+}
+
+/// It manages links that are not its own, unless it is told not to.
+fn network_manager() -> Option<Finding> {
+    if !Path::new("/run/NetworkManager/devices").exists() {
+        return None;
+    }
+    let folders = ["/etc", "/run", "/usr/lib"];
+    let told = folders.iter().any(|folder| {
+        let files = fs::read_dir(Path::new(folder).join("NetworkManager/conf.d"));
+        let files = files.into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut texts = files.map(|path| fs::read_to_string(path).unwrap_or_default());
+        texts.any(|text| text.contains("unmanaged-devices") && text.contains("humanz"))
+    });
+    (!told).then(|| {
+        let seen = "NetworkManager runs and manages links of pods";
+        let cure = "make install (or the package) puts 50-humanz.conf into NetworkManager/conf.d; \
+                    then: systemctl reload NetworkManager";
+        Finding::new(Severity::Warning, "networkmanager", "/run/NetworkManager", seen, cure)
+    })
+}

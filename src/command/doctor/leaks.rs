@@ -1,0 +1,79 @@
+//! Addresses and links that nobody has any more.
+
+use std::path::Path;
+
+use crate::command::around::Attachment;
+use crate::command::doctor::Patient;
+use crate::linux::link::Link;
+use crate::linux::netns::{NetNs, NetNsError};
+use crate::plan::doctor::{Finding, Severity};
+use crate::plan::pod::{Identity, is_of_network};
+
+/// So many are written out.
+const SHOWN: usize = 5;
+
+pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
+    let Ok(links) = patient.around.rtnl.links(None) else { return Vec::new() };
+    addresses(patient)
+        .into_iter()
+        .chain(stray(patient, &links))
+        .chain(quarantine(patient))
+        .collect()
+}
+
+fn identity(attachment: &Attachment) -> Identity<'_> {
+    let Attachment { network, entry } = attachment;
+    Identity { network, container_id: &entry.container_id, ifname: &entry.ifname }
+}
+
+/// Addresses of pods whose namespace is gone.
+fn addresses(patient: &Patient<'_>) -> Option<Finding> {
+    let gone = |pod: &&Attachment| {
+        let path = pod.entry.netns.as_deref().filter(|path| !path.is_empty());
+        let open = path.map(|path| NetNs::open(Path::new(path)));
+        matches!(open, Some(Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_))))
+    };
+    let pods: Vec<&Attachment> = patient.around.attachments.iter().filter(gone).collect();
+    let first = pods.first()?;
+    let named: Vec<String> = pods.iter().take(SHOWN).map(|pod| pod.entry.owner_text()).collect();
+    let seen = format!(
+        "{} addresses belong to pods whose network namespace is gone: {}",
+        pods.len(),
+        named.join("; ")
+    );
+    let cure = "humanz-agent ipam gc frees them, once nobody starts those containers again";
+    let how = format!("{}/{}", patient.told.settings.cni.ipam_dir.display(), first.network);
+    Some(Finding::new(Severity::Warning, "leaked-addresses", how, seen, cure))
+}
+
+/// Links of pods without an address in the store.
+fn stray(patient: &Patient<'_>, links: &[Link]) -> Option<Finding> {
+    let attachments = &patient.around.attachments;
+    let network = &patient.told.settings.cni.name;
+    let known: Vec<String> =
+        attachments.iter().map(|pod| identity(pod).host_ifname().to_string()).collect();
+    let stray = links.iter().filter(|link| {
+        is_of_network(link.alias.as_deref(), network) && !known.contains(&link.name.to_string())
+    });
+    let names: Vec<&str> = stray.map(|link| link.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        let few = names.iter().take(SHOWN).copied().collect::<Vec<&str>>().join(", ");
+        let seen = format!("{} links of pods have no address in the store: {few}", names.len());
+        let cure = "if their pods are gone: ip link delete NAME; if not, somebody emptied IPAM_DIR: \
+                    make the pods anew before their addresses are given out again";
+        Finding::new(Severity::Wrong, "stray-links", "links and store", seen, cure)
+    })
+}
+
+/// Entries that could not be read.
+fn quarantine(patient: &Patient<'_>) -> Option<Finding> {
+    let dir = &patient.told.settings.cni.ipam_dir;
+    let networks = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut full = networks
+        .map(|network| network.path().join("quarantine"))
+        .filter(|path| std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()));
+    let path = full.next()?.display().to_string();
+    let seen = format!("{path} holds entries that could not be read");
+    let cure = "who wrote them? A disk with errors, or a tool of somebody else; then remove them";
+    Some(Finding::new(Severity::Warning, "quarantine", path, seen, cure))
+}

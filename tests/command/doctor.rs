@@ -1,0 +1,195 @@
+//! `doctor` names each trap that was set, and nothing where none was.
+
+use serde_json::Value;
+
+use crate::support::cluster::{Alone, Cluster};
+use crate::support::{Agent, Node, Place, Pod, eventually, soon};
+use crate::{object, run};
+
+const STANDALONE: &[(&str, &str)] =
+    &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
+
+/// The names of what `doctor` found that is more than a note, and all it said.
+fn found(host: &Node, options: &str, variables: &[(&str, &str)]) -> (Vec<String>, Value) {
+    let ended = run(host, &format!("doctor --json {options}"), variables);
+    let value = object(&ended);
+    let findings = value["findings"].as_array().unwrap();
+    let bad = findings.iter().filter(|finding| finding["severity"] != "note");
+    let names: Vec<String> = bad.map(|f| f["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(ended.succeeded(), names.is_empty(), "the exit code: {ended}");
+    for finding in findings {
+        for key in ["name", "seen", "cure", "how"] {
+            assert!(finding[key].as_str().is_some_and(|text| !text.is_empty()), "{finding:#}");
+        }
+    }
+    (names, value)
+}
+
+/// Sets a trap by `script`, looks for `wanted`, takes it away by `cure`.
+fn check(host: &Node, options: &str, (script, wanted, cure): (&str, &str, &str)) {
+    host.shell(script).ok();
+    let (names, value) = found(host, options, STANDALONE);
+    assert!(names.iter().any(|name| name == wanted), "{script}: no {wanted} in {value:#}");
+    host.shell(cure).ok();
+}
+
+#[test]
+fn a_host_that_is_well_has_nothing() {
+    let alone = Alone::new();
+    let agent = Agent::start(&alone.host, STANDALONE);
+    agent.wait_ready();
+    let _pod = Pod::add(&alone.host, "a");
+    eventually("nothing is found", std::time::Duration::from_secs(20), || {
+        let (names, value) = found(&alone.host, "", STANDALONE);
+        if names.is_empty() { Ok(()) } else { Err(format!("{value:#}")) }
+    });
+    let said = run(&alone.host, "doctor", STANDALONE).ok();
+    assert!(!said.contains("wrong "), "{said}");
+}
+
+#[test]
+fn each_trap_on_a_host_is_named() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = Agent::start(host, STANDALONE);
+    agent.wait_ready();
+    let foreign = "/etc/cni/net.d/00-other.conf";
+    check(
+        host,
+        "",
+        (&format!("echo '{{}}' > {foreign}"), "surroundings", &format!("rm {foreign}")),
+    );
+    let route =
+        ("ip route add 10.244.77.0/24 dev eth0", "surroundings", "ip route del 10.244.77.0/24");
+    check(host, "", route);
+    let link = ("ln -s /nowhere /opt/cni/bin/old", "stale-link", "rm /opt/cni/bin/old");
+    check(host, "", link);
+    let networkd = "mkdir -p /run/systemd/netif; touch /run/systemd/netif/state";
+    check(host, "", (networkd, "networkd", "rm -r /run/systemd/netif"));
+    let manager = "mkdir -p /run/NetworkManager/devices";
+    check(host, "", (manager, "networkmanager", "rm -r /run/NetworkManager"));
+    let small = "mkdir -p /opt/small; mount -t tmpfs -o size=64k none /opt/small";
+    let log = "--plugin-log-file /opt/small/log";
+    check(host, log, (small, "disk-full", "mount -o remount,ro /opt/small"));
+    check(host, log, ("true", "disk-read-only", "umount /opt/small"));
+
+    let pod = Pod::add(host, "gone");
+    host.run("ip netns del gone").ok();
+    soon("the link went with the namespace", || {
+        !host.run("ip link show type veth").stdout.contains("hz")
+    });
+    check(host, "", ("true", "leaked-addresses", "true"));
+    drop(pod);
+    let _stray = Pod::add(host, "stray");
+    check(host, "", ("rm -r /run/humanz/ipam/humanz", "stray-links", "true"));
+
+    agent.stop();
+    check(host, "", ("true", "agent-down", "true"));
+    check(host, "", ("ip link del humanz0", "drift", "true"));
+    check(host, "", ("rm /opt/cni/bin/loopback", "loopback", "true"));
+    let ours = "/etc/cni/net.d/05-humanz.conflist";
+    let other = format!("sed -i 's/\"type\": *\"humanz\"/\"type\":\"nothere\"/' {ours}");
+    check(host, "", (&other, "cni-plugin", "true"));
+    let other = format!("sed -i 's/\"cniVersion\": *\"1.0.0\"/\"cniVersion\":\"9.9.9\"/' {ours}");
+    check(host, "", (&other, "cni-version", "true"));
+    check(host, "", (&format!("rm {ours}"), "cni-configuration", "true"));
+}
+
+#[test]
+fn etcd_and_what_is_in_it_are_looked_at() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let _agents = cluster.start_agents(&[]);
+    let names = |options: &str| found(host, options, &[]);
+    assert_eq!(names("").0, Vec::<String>::new(), "{:#}", names("").1);
+
+    cluster.etcd.put("/humanz/hosts/h7", "rubbish");
+    assert!(names("").0.contains(&"etcd-record".to_owned()), "{:#}", names("").1);
+    cluster.etcd.delete("/humanz/hosts/h7");
+    let own = cluster.etcd.get("/humanz/v1/nodes/h1").unwrap();
+    cluster.etcd.put("/humanz/hosts/copy", "10.244.9.0/24");
+    cluster.etcd.put("/humanz/v1/nodes/copy", own);
+    assert!(names("").0.contains(&"machine-id".to_owned()), "{:#}", names("").1);
+    cluster.etcd.delete("/humanz/hosts/copy");
+    cluster.etcd.delete("/humanz/v1/nodes/copy");
+
+    host.write("/etc/password", "secret-of-etcd\n");
+    host.shell("chmod 0644 /etc/password").ok();
+    let user = "--etcd-user u --etcd-password-file /etc/password";
+    assert!(names(user).0.contains(&"etcd-files".to_owned()), "{:#}", names(user).1);
+
+    host.shell(
+        "printf '[req]\ndistinguished_name=d\n[d]\n' > /etc/o.cnf
+         openssl req -config /etc/o.cnf -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=t \
+         -days 3 -keyout /etc/k.pem -out /etc/c.pem 2>/dev/null; chmod 0600 /etc/k.pem",
+    )
+    .ok();
+    let tls = "--etcd-host https://192.0.2.2:2379 --etcd-cacert /etc/c.pem --etcd-timeout 1s";
+    let (found, value) = names(tls);
+    assert!(found.contains(&"certificate".to_owned()), "{value:#}");
+    assert!(found.contains(&"etcd".to_owned()), "{value:#}");
+    assert!(value.to_string().contains("a certificate in /etc/c.pem ends in "), "{value:#}");
+
+    soon("the state is saved", || host.read("/var/lib/humanz/state.json").is_some());
+    host.shell("touch -d '+2 days' /var/lib/humanz/state.json").ok();
+    assert!(names("").0.contains(&"clock".to_owned()), "{:#}", names("").1);
+}
+
+#[test]
+fn a_bundle_has_all_and_no_secret() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agents = cluster.start_agents(&[]);
+    let _pod = Pod::add(host, "a");
+    host.shell(
+        "echo hunter2-of-etcd > /etc/password
+         chmod 0600 /etc/password
+         printf '[req]\ndistinguished_name=d\n[d]\n' > /etc/o.cnf
+         openssl req -config /etc/o.cnf -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=t \
+           -days 99 -keyout /etc/k.pem -out /etc/c.pem 2>/dev/null
+         sed -n 2p /etc/k.pem >> /var/log/humanz.log
+         echo 'tried https://root:toor-in-url@192.0.2.9/x with hunter2-of-etcd' >> /var/log/humanz.log
+         echo 'Authorization: Bearer bearer-of-kube' >> /var/log/humanz.log
+         echo '{\"name\":\"x\",\"etcd_password\":\"word-in-conf\",\"token\" : \"token-in-conf\"}' \
+           > /etc/cni/net.d/99-other.conf
+         cp /etc/k.pem /etc/cni/net.d/99-key",
+    )
+    .ok();
+    let key = host.read("/etc/k.pem").unwrap();
+    let secrets: Vec<&str> = key.lines().filter(|line| !line.starts_with('-')).collect();
+    let options = "--etcd-user u --etcd-password-file /etc/password --etcd-key /etc/k.pem \
+                   --etcd-cert /etc/c.pem --etcd-cacert /etc/c.pem \
+                   --etcd-host https://192.0.2.2:2379 --etcd-timeout 1s";
+    let ended = run(host, &format!("doctor --bundle /opt/b.tar {options}"), &[]);
+    assert!(ended.stdout.contains("written to /opt/b.tar"), "{ended}");
+    let mode = host.run("stat -c %a /opt/b.tar").ok();
+    assert_eq!(mode.trim(), "600");
+    let all = host.run("tar -xOf /opt/b.tar").ok();
+    for secret in ["hunter2", "toor-in-url", "bearer-of-kube", "word-in-conf", "token-in-conf"] {
+        assert!(!all.contains(secret), "{secret} is in it");
+    }
+    for line in secrets {
+        assert!(!all.contains(line), "a line of the key is in it");
+    }
+    assert!(!all.contains("PRIVATE KEY"));
+    assert!(all.contains("[removed]") && all.contains("192.0.2.9/x"));
+    let names = host.run("tar -tf /opt/b.tar").ok();
+    for name in [
+        "humanz/doctor.json",
+        "humanz/settings.env",
+        "humanz/status.json",
+        "humanz/kernel.txt",
+        "humanz/files/var/lib/humanz/state.json",
+        "humanz/files/etc/cni/net.d/05-humanz.conflist",
+        "humanz/files/var/log/humanz.log",
+        "humanz/files/proc/version",
+    ] {
+        assert!(names.lines().any(|found| found == name), "{name} is not in {names}");
+    }
+    assert!(
+        host.run("tar -xOf /opt/b.tar humanz/settings.env")
+            .ok()
+            .contains("ETCD_PASSWORD_FILE=/etc/password\n")
+    );
+    agents.iter().for_each(Agent::stop);
+}
