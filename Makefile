@@ -62,6 +62,8 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
+	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml
+	install -D -m 0644 packaging/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/humanz/dashboard.json
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/humanz-agent.service \
 		> $(DESTDIR)$(PREFIX)/lib/systemd/system/humanz-agent.service

@@ -72,6 +72,8 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/man/man5/humanz.5",
         "/usr/share/man/man8/humanz-agent.8",
         "/usr/share/doc/humanz/copyright",
+        "/usr/share/humanz/alerts.yml",
+        "/usr/share/humanz/dashboard.json",
     ] {
         assert!(installed(path).is_file(), "{path}");
     }

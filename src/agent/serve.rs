@@ -19,7 +19,7 @@ use crate::agent::host::{Facts, Own};
 use crate::agent::keep::{Pass, World};
 use crate::agent::known::Known;
 use crate::agent::local::Board;
-use crate::agent::local::known::Contact;
+use crate::agent::local::known::Etcd;
 use crate::agent::local::serve::Server;
 use crate::agent::names::Names;
 use crate::agent::notify;
@@ -83,7 +83,9 @@ pub struct State {
     /// … and since when.
     since: Option<SystemTime>,
     /// How etcd is.
-    contact: Contact,
+    etcd: Etcd,
+    /// When the first change was heard that the kernel does not agree with yet.
+    heard: Option<Instant>,
     /// All hosts; from the last known good state until etcd has answered.
     snapshot: Option<Arc<Snapshot>>,
     /// The others among them.
@@ -127,7 +129,8 @@ impl State {
         State {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
-            contact: Contact::default(),
+            etcd: Etcd::default(),
+            heard: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),
             in_sync: fixed.is_some(),
@@ -296,6 +299,7 @@ impl Agent {
         let why = std::mem::take(&mut self.state.why);
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
         self.note(&report, &why, same_host);
+        self.count(look, now, !report.failures().is_empty());
         self.conclude(look, seen, &report);
         if look == Look::ALL {
             self.conclude_reload(report.failures().is_empty());

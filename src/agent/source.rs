@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::exit::{self, Exit};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::start;
-use crate::lease::registry::{Handle, Setup};
+use crate::lease::registry::{Contact, Handle, Setup};
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Attributes, Identity, Lease};
@@ -34,6 +34,8 @@ pub enum Source {
 pub struct Leased {
     /// The connection.
     pub registry: Handle,
+    /// How it goes.
+    pub contact: Arc<Contact>,
     /// This host.
     pub identity: Identity,
     /// What it knew when the agent last ran.
@@ -56,6 +58,14 @@ impl Source {
         match self {
             Source::Fixed(subnets) => Some(*subnets),
             Source::Leased(_) => None,
+        }
+    }
+
+    /// How the connection with etcd goes, if there is one.
+    pub fn contact(&self) -> Option<&Arc<Contact>> {
+        match self {
+            Source::Leased(leased) => Some(&leased.contact),
+            Source::Fixed(_) => None,
         }
     }
 

@@ -26,7 +26,7 @@ use crate::agent::signals;
 use crate::agent::source::{Leased, Source};
 use crate::agent::wake::{Look, Wake};
 use crate::lease::records::NodeName;
-use crate::lease::registry::{self, Start};
+use crate::lease::registry::{self, Contact, Start};
 use crate::lease::saved::Saved;
 use crate::lease::{Identity, Network, Roots};
 use crate::linux::beat::{self, Beat};
@@ -244,11 +244,15 @@ fn source(
     };
     let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
     let beat = board.expect("etcd", local::board::LIMIT + server.timeout * tries);
-    let registry = registry::spawn(start, beat, move |update| send(&wakes, Wake::Registry(update)))
-        .context("start the connection with etcd")?;
+    let contact = Arc::new(Contact::new(beat));
+    let registry = registry::spawn(start, Arc::clone(&contact), move |update| {
+        send(&wakes, Wake::Registry(update))
+    })
+    .context("start the connection with etcd")?;
     let started = Instant::now();
     Ok(Source::Leased(Box::new(Leased {
         registry,
+        contact,
         identity,
         known,
         path,

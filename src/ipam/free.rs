@@ -31,6 +31,14 @@ impl Store {
         Ok(true)
     }
 
+    /// The addresses that somebody has, in no order.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn taken(&self) -> Result<Vec<IpAddr>, StoreError> {
+        self.layout.addresses()
+    }
+
     /// A claim could be written: the folder (or the nearest one above it that exists) may be
     /// written to, and its file system has room.
     ///

@@ -11,9 +11,11 @@
 //!                     owners/<container>:<ifname> whose what: one entry, JSON
 //!                     <address>                   the same file again (a hard link)
 //!                     quarantine/                 what could not be read
+//! <dataDir>/.calls/                           how the calls of the plugin went
 //! <dataDir>/.hostports/<protocol>-<port>/<address>    the entry of who has that port of the host
 //! ```
 
+pub mod calls;
 mod claims;
 pub mod entry;
 mod error;

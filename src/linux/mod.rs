@@ -23,6 +23,7 @@ pub mod rtnl;
 pub mod space;
 pub mod sysctl;
 pub mod tuning;
+pub mod usage;
 pub mod vxlan;
 pub mod wait;
 mod wire;

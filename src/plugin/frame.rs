@@ -10,11 +10,12 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use super::log::{self, Line, NOTES};
-use crate::cni::config::{LOG_FILE, MAX_BYTES};
+use crate::cni::config::{DATA_DIR, LOG_FILE, MAX_BYTES};
 use crate::cni::env::{Command, Environment};
 use crate::cni::error::{CniError, Refused};
 use crate::cni::request::{Request, Role};
 use crate::cni::version::{self, Version};
+use crate::ipam::calls;
 use crate::net::time::timestamp;
 
 /// The standard streams.
@@ -65,14 +66,20 @@ pub fn run(
         None => NOTES.listen(),
     }
     let Streams { stdin, stdout, stderr } = streams;
-    let mut record = Record { line: Line::default(), file: Some(LOG_FILE.into()), quiet: false };
+    let mut record = Record {
+        line: Line::default(),
+        file: Some(LOG_FILE.into()),
+        quiet: false,
+        counted: None,
+        data_dir: DATA_DIR.into(),
+    };
     let served = unwound(|| {
         let Some(environment) = environment(env)? else {
             about(role, name, stderr);
             record.quiet = true;
             return Ok(());
         };
-        record.call(&environment);
+        record.call(&environment, role);
         let request = request(role, environment, stdin)?;
         record.request(&request);
         let version = request.version();
@@ -102,11 +109,16 @@ struct Record {
     file: Option<PathBuf>,
     /// Nothing worth a line has happened, unless there is an error or a note.
     quiet: bool,
+    /// The verb, if it is counted, and where.
+    counted: Option<Command>,
+    data_dir: PathBuf,
 }
 
 impl Record {
-    fn call(&mut self, environment: &Environment) {
+    fn call(&mut self, environment: &Environment, role: Role) {
         let command = environment.command();
+        self.counted =
+            Some(command).filter(|verb| role == Role::Network && *verb != Command::Version);
         self.quiet = matches!(command, Command::Status | Command::Version);
         self.line.subject.push(command.to_string());
         if let Some(trace) = &environment.trace {
@@ -124,6 +136,7 @@ impl Record {
             Request::Version => return,
         };
         self.file.clone_from(&conf.log_file);
+        self.data_dir.clone_from(&conf.data_dir);
         self.line.subject.push(conf.name.to_string());
         if let Some(attachment) = attachment {
             self.line.fact("container", &attachment.container_id);
@@ -133,6 +146,10 @@ impl Record {
     }
 
     fn write(mut self, error: Option<&CniError>, since_1970: Duration, took: Duration) {
+        if let Some(verb) = self.counted {
+            let code = error.map_or(0, |error| error.code);
+            calls::count(&self.data_dir, &verb.to_string(), code, took);
+        }
         let notes = NOTES.take();
         let Some(file) = &self.file else { return };
         if self.quiet && error.is_none() && notes.is_empty() {
@@ -242,8 +259,7 @@ mod tests {
         ("CNI_IFNAME", "eth0"),
         ("CNI_PATH", "/opt/cni/bin"),
     ];
-    const CONF: &str =
-        r#"{"cniVersion":"0.4.0","name":"n","subnet":"10.1.2.0/24","logFile":"/nonexistent/log"}"#;
+    const CONF: &str = r#"{"cniVersion":"0.4.0","name":"n","subnet":"10.1.2.0/24","logFile":"/nonexistent/log","dataDir":"/nonexistent"}"#;
 
     fn error(stdout: &str) -> (u64, String) {
         let object: Value = serde_json::from_str(stdout).unwrap();

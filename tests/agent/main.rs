@@ -9,10 +9,12 @@ mod support;
 
 mod command_line;
 mod flows;
+mod health;
 mod hostports;
 mod keeping;
 mod leaving;
 mod local;
+mod metrics;
 mod others;
 mod reloading;
 mod secrets;

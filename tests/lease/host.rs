@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use humanz::lease::records::Backend;
-use humanz::lease::registry::{self, EtcdSettings, Handle, Start, Update};
+use humanz::lease::registry::{self, Contact, EtcdSettings, Handle, Start, Update};
 use humanz::lease::{
     Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
 };
@@ -85,8 +85,8 @@ struct Said {
 }
 
 /// Nobody looks whether the registry hangs.
-pub fn beat() -> Arc<Beat> {
-    Arc::new(Beat::new("etcd", SOON))
+pub fn contact() -> Arc<Contact> {
+    Arc::new(Contact::new(Arc::new(Beat::new("etcd", SOON))))
 }
 
 impl Host {
@@ -99,7 +99,7 @@ impl Host {
             to.updates.lock().unwrap().push((Instant::now(), update));
             to.more.notify_all();
         };
-        let handle = Some(registry::spawn(start, beat(), publish).unwrap());
+        let handle = Some(registry::spawn(start, contact(), publish).unwrap());
         Host { identity, attributes, network, known, said, handle }
     }
 

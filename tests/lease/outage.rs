@@ -162,7 +162,7 @@ fn a_session_that_panics_begins_anew() {
         let etcd = EtcdServer::start();
         let (said, hear) = std::sync::mpsc::channel();
         let mut calls = 0;
-        let handle = registry::spawn(start(&etcd, "h1"), host::beat(), move |update| {
+        let handle = registry::spawn(start(&etcd, "h1"), host::contact(), move |update| {
             calls += 1;
             assert_ne!(calls, 2, "the panic of this test");
             said.send(update).unwrap();

@@ -17,6 +17,7 @@ mod addresses;
 mod bandwidth;
 mod chain;
 mod check;
+mod counted;
 mod del;
 mod faults;
 mod gc;

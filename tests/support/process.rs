@@ -104,6 +104,11 @@ impl Process {
         kill(pid, signal).unwrap_or_else(|e| panic!("{signal} to {}: {e}", self.shared.what));
     }
 
+    /// Its number on this machine.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(lock(&self.shared.child).id()).expect("a PID"))
+    }
+
     /// SIGKILL, and gone when this returns.
     pub fn kill(&self) {
         self.shared.kill();

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use super::board::Board;
 use super::http::{JSON, Response, TEXT};
+use super::metrics::metrics;
+use super::metrics::page::MEDIA;
 use super::status;
 
 /// What a client gets.
@@ -29,6 +31,7 @@ pub fn answer(board: &Board, door: Door, path: &str) -> Answer {
     Answer::Whole(match (path, door) {
         ("/healthz", _) => health(board),
         ("/readyz", _) => readiness(board),
+        ("/metrics", _) => Response::new(200, MEDIA, metrics(board)),
         ("/v1/status", Door::Socket) => json(&status::status(board)),
         ("/v1/changes", Door::Socket) => return Answer::Changes,
         _ => Response::text(

@@ -7,6 +7,7 @@ use crate::linux::beat::Beat;
 
 use super::journal::Journal;
 use super::known::Known;
+use super::tally::Tally;
 
 /// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -22,6 +23,7 @@ pub struct Board {
     pub started: SystemTime,
     /// The changes of late.
     pub journal: Journal,
+    tally: Mutex<Tally>,
     known: Mutex<Option<Arc<Known>>>,
     beats: Mutex<Vec<Arc<Beat>>>,
 }
@@ -34,6 +36,7 @@ impl Board {
             machine_id,
             started: SystemTime::now(),
             journal: Journal::default(),
+            tally: Mutex::default(),
             known: Mutex::default(),
             beats: Mutex::default(),
         }
@@ -49,6 +52,11 @@ impl Board {
     /// The loops that should turn.
     pub fn beats(&self) -> Vec<Arc<Beat>> {
         lock(&self.beats).clone()
+    }
+
+    /// What the loop counts.
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+        lock(&self.tally)
     }
 
     /// Tells all that the loop knows now.

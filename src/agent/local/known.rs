@@ -11,6 +11,7 @@ use crate::agent::reach::Resolved;
 use crate::agent::settings::Settings;
 use crate::lease::Peers;
 use crate::lease::records::Tunnel;
+use crate::lease::registry::Contact;
 use crate::net::PerFamily;
 
 /// What the loop knew.
@@ -36,15 +37,17 @@ pub struct Known {
     pub facts: Option<Facts>,
     /// This host's end of its tunnels.
     pub tunnel: Option<Tunnel>,
-    /// The connection with etcd.
-    pub etcd: Contact,
+    /// What was said about the connection with etcd.
+    pub etcd: Etcd,
+    /// How it goes; `None` on a host without etcd.
+    pub contact: Option<Arc<Contact>>,
     /// What is wrong, by kind.
     pub wrong: Wrong,
 }
 
-/// The connection with etcd.
+/// What was said about the connection with etcd.
 #[derive(Clone, Debug, Default)]
-pub struct Contact {
+pub struct Etcd {
     /// The member that answers.
     pub endpoint: Option<String>,
     /// Why none does.

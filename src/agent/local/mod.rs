@@ -16,8 +16,10 @@ pub mod http;
 pub mod journal;
 pub mod known;
 pub mod listen;
+pub mod metrics;
 pub mod serve;
 pub mod status;
+pub mod tally;
 
 pub use board::Board;
 pub use listen::Listen;

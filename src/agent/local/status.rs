@@ -91,14 +91,15 @@ fn lease(known: &Known) -> Value {
 /// `None` on a host without etcd.
 fn etcd(known: &Known) -> Option<Value> {
     let Source::Etcd { server, .. } = &known.settings.source else { return None };
-    let contact = &known.etcd;
+    let told = &known.etcd;
+    let heard_at = known.contact.as_ref().and_then(|contact| contact.heard_at());
     Some(json!({
         "endpoints": server.endpoints,
-        "connected": contact.endpoint,
+        "connected": told.endpoint,
         "revision": known.revision,
-        "last_contact_seconds": Value::Null,
-        "certificate_until": contact.certificate_until.map(moment),
-        "error": contact.down.as_ref().or(contact.trouble.as_ref()),
+        "last_contact_seconds": heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
+        "certificate_until": told.certificate_until.map(moment),
+        "error": told.down.as_ref().or(told.trouble.as_ref()),
     }))
 }
 

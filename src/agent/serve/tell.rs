@@ -1,5 +1,7 @@
 //! What the loop tells those who ask on this host.
 
+use std::time::Instant;
+
 use crate::agent::keep::{Pass, tunnel};
 use crate::agent::local::known::{Known, Wrong};
 use crate::agent::report::Report;
@@ -13,8 +15,21 @@ impl Agent {
     /// kernel.
     pub(super) fn note(&self, report: &Report, why: &Why, same_host: bool) {
         let repair = self.state.ready && same_host && why.is_others();
+        self.board.tally().changes(report.changes(), repair);
         let changes = report.changes().iter().map(|line| line.past());
         self.board.journal.note(changes, &why.to_string(), repair);
+    }
+
+    /// Counts a pass. Once it has looked at routes, the kernel agrees with what was `heard`.
+    pub(super) fn count(&mut self, look: Look, begun: Instant, failed: bool) {
+        let mut tally = self.board.tally();
+        tally.pass(look == Look::ALL, begun.elapsed(), failed);
+        if look.routes
+            && !failed
+            && let Some(heard) = self.state.heard.take()
+        {
+            tally.lag.add(heard.elapsed());
+        }
     }
 
     /// Tells everything that is known now.
@@ -31,7 +46,8 @@ impl Agent {
             resolved: state.resolved.clone(),
             facts: state.facts.clone(),
             tunnel: self.tunnel_end(),
-            etcd: state.contact.clone(),
+            etcd: state.etcd.clone(),
+            contact: self.source.contact().cloned(),
             wrong: Wrong {
                 failures: state.failures.told(),
                 unreachable: state.unreachable.told(),

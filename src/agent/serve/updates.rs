@@ -21,7 +21,7 @@ impl Agent {
         match update {
             Update::Connected { endpoint } => {
                 log::info!("etcd answers: {endpoint}");
-                self.state.contact.endpoint = Some(endpoint);
+                self.state.etcd.endpoint = Some(endpoint);
                 self.note_down(None);
             }
             Update::Disconnected { why } => {
@@ -30,20 +30,20 @@ impl Agent {
             }
             Update::Trouble(None) => {
                 log::info!("etcd agrees with this host again");
-                self.state.contact.trouble = None;
+                self.state.etcd.trouble = None;
             }
             Update::Trouble(Some(error)) => {
                 log::error!("{error}");
-                self.state.contact.trouble = Some(error.to_string());
+                self.state.etcd.trouble = Some(error.to_string());
             }
             Update::Files { wrong, until } => {
                 self.state.files.tell(log::Level::Warn, wrong);
-                self.state.contact.certificate_until = until;
+                self.state.etcd.certificate_until = until;
             }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
             Update::Fatal(error) => {
                 log::error!("{error}; this host goes on with what it knew last");
-                self.state.contact.trouble = Some(error.to_string());
+                self.state.etcd.trouble = Some(error.to_string());
             }
             Update::Lease(lease) => {
                 if self.state.subnets != Some(lease.subnets) {
@@ -56,6 +56,8 @@ impl Agent {
             }
             Update::Snapshot(snapshot) => {
                 self.know(snapshot);
+                let heard = self.source.contact().and_then(|contact| contact.take_changed());
+                self.state.heard = self.state.heard.or(heard);
                 let first = !std::mem::replace(&mut self.state.in_sync, true);
                 return Ok(if first { Look::ALL } else { Look::ROUTES.and(Look::FIREWALL) });
             }
@@ -65,9 +67,9 @@ impl Agent {
 
     fn note_down(&mut self, why: Option<String>) {
         if why.is_some() {
-            self.state.contact.endpoint = None;
+            self.state.etcd.endpoint = None;
         }
-        self.state.contact.down.clone_from(&why);
+        self.state.etcd.down.clone_from(&why);
         if let Source::Leased(leased) = &mut self.source {
             leased.down = why;
         }

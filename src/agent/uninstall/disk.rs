@@ -11,7 +11,7 @@ use crate::agent::changed;
 use crate::agent::keep::plugin::COPY;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
-use crate::ipam::Store;
+use crate::ipam::{Store, calls};
 use crate::linux::files;
 use crate::plan::{Describe, Line};
 
@@ -42,6 +42,12 @@ pub fn store(settings: &Settings, report: &mut Report) {
     for path in files_in(directory, report).iter().filter(|path| Store::is_at(path)) {
         report.apply(&Gone("store of addresses", path), || {
             fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
+        });
+    }
+    let calls = calls::folder(directory);
+    if calls.is_dir() {
+        report.apply(&Gone("counted calls", &calls), || {
+            calls::remove(directory).with_context(|| format!("remove {}", calls.display()))
         });
     }
     for directory in [Some(directory.as_path()), directory.parent()].into_iter().flatten() {

@@ -7,6 +7,7 @@ use tokio::sync::watch as latest;
 use tokio::time::sleep;
 
 use super::client::Etcd;
+use super::contact::Contact;
 use super::error::EtcdError;
 use super::{Setup, random};
 
@@ -27,6 +28,7 @@ pub async fn keep(
     etcd: &Etcd,
     id: latest::Sender<Option<i64>>,
     mut change: latest::Receiver<Setup>,
+    contact: &Contact,
 ) -> Infallible {
     loop {
         change.mark_unchanged();
@@ -34,11 +36,14 @@ pub async fn keep(
             Ok(granted) => {
                 id.send_replace(Some(granted));
                 tokio::select! {
-                    () = hold(etcd, granted) => {}
+                    () = hold(etcd, granted, contact) => {}
                     Ok(()) = change.changed() => continue,
                 }
             }
-            Err(error) => log::debug!("{error}"),
+            Err(error) => {
+                log::debug!("{error}");
+                contact.failed(&error);
+            }
         }
         sleep(random::jittered(RETRY)).await;
     }
@@ -46,17 +51,20 @@ pub async fn keep(
 
 /// Keeps `lease` alive until it is gone; a member that fails does not mean that, nor does a connection
 /// that takes the place of the one in use.
-async fn hold(etcd: &Etcd, lease: i64) {
+async fn hold(etcd: &Etcd, lease: i64, contact: &Contact) {
     let mut renewed = etcd.members().renewed();
     loop {
         tokio::select! {
-            why = etcd.keep_alive(lease, EVERY) => match why {
-                EtcdError::NoLease(why) => {
-                    log::debug!("{why}");
-                    return;
+            ended = etcd.keep_alive(lease, EVERY) => {
+                contact.failed(&ended);
+                match ended {
+                    EtcdError::NoLease(why) => {
+                        log::debug!("{why}");
+                        return;
+                    }
+                    why => log::debug!("{why}"),
                 }
-                why => log::debug!("{why}"),
-            },
+            }
             Ok(()) = renewed.changed() => continue,
         }
         sleep(random::jittered(RETRY)).await;

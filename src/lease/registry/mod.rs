@@ -12,6 +12,7 @@
 
 mod client;
 mod connection;
+mod contact;
 mod error;
 mod failure;
 mod files;
@@ -23,6 +24,7 @@ mod settings;
 mod tls;
 mod watch;
 
+pub use contact::Contact;
 pub use error::EtcdError;
 pub use settings::EtcdSettings;
 pub use tls::files::FileFault;
@@ -43,7 +45,6 @@ use super::records::Roots;
 use super::saved::Saved;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::linux::beat::Beat;
 
 /// What the operator may change while the registry runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,14 +112,14 @@ pub struct Handle {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Starts the registry, which turns with `beat`. `publish` is called from its thread and must not
-/// block for long.
+/// Starts the registry, which tells `contact` how it goes. `publish` is called from its thread and must
+/// not block for long.
 ///
 /// # Errors
 /// If the thread or its event loop cannot be made.
 pub fn spawn(
     start: Start,
-    beat: Arc<Beat>,
+    contact: Arc<Contact>,
     mut publish: impl FnMut(Update) + Send + 'static,
 ) -> io::Result<Handle> {
     let (setup, set_up) =
@@ -129,7 +130,7 @@ pub fn spawn(
     let thread = thread::Builder::new().name("etcd".to_owned()).spawn(move || {
         loop {
             let (setup, attributes) = (set_up.clone(), changes.clone());
-            let told = session::Told { setup, attributes, beat: Arc::clone(&beat) };
+            let told = session::Told { setup, attributes, contact: Arc::clone(&contact) };
             let run = session::run(start.clone(), told, &mut stopped, &mut publish);
             match catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))) {
                 Ok(()) => break,

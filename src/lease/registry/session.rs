@@ -12,12 +12,12 @@ use tokio::sync::{oneshot, watch as latest};
 use tokio::time::{sleep, timeout};
 
 use super::client::Etcd;
+use super::contact::Contact;
 use super::error::EtcdError;
 use super::{STOP_WITHIN, Setup, Start, Update, files, liveness, random};
 use crate::lease::dialogue::{Answer, Dialogue, End, Found, Pause, Question, Settled};
 use crate::lease::error::LeaseError;
 use crate::lease::identity::Attributes;
-use crate::linux::beat::Beat;
 
 /// Longest time between two attempts while etcd does not answer.
 const RETRY: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ pub struct Told {
     pub setup: latest::Receiver<Setup>,
     pub attributes: latest::Receiver<Attributes>,
     /// Told by a session while it runs.
-    pub beat: Arc<Beat>,
+    pub contact: Arc<Contact>,
 }
 
 /// Runs the registry until `stopped` or a fatal error.
@@ -58,6 +58,7 @@ pub async fn run(
     let (kept_alive, kept) = latest::channel(None);
     let Start { identity, attributes, known, .. } = start;
     let since = SystemTime::now();
+    let contact = Arc::clone(&told.contact);
     let (moving, lively) = (told.setup.clone(), told.setup.clone());
     let session = Session {
         etcd: &etcd,
@@ -72,7 +73,7 @@ pub async fn run(
     tokio::select! { biased;
         _ = follow_etcd(&etcd, moving) => {}
         () = session.run() => {}
-        _ = liveness::keep(&etcd, kept_alive, lively) => {}
+        _ = liveness::keep(&etcd, kept_alive, lively, &contact) => {}
         _ = files::follow(&etcd, say) => {}
         _ = stopped => {}
     }
@@ -123,7 +124,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     return (self.publish)(Update::Fatal(error));
                 }
                 End::Refused(_) => {}
-                End::Failed(error) => self.tell_disconnected(error.to_string()),
+                End::Failed(error) => {
+                    self.told.contact.failed(&error);
+                    self.tell_disconnected(error.to_string());
+                }
             }
             attempts += 1;
             sleep(self.pause(attempts)).await;
@@ -148,7 +152,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
     async fn settle(&mut self) -> Result<Settled, End> {
         let mut question = self.dialogue.begin();
         loop {
-            self.told.beat.beat();
+            self.told.contact.beat.beat();
             if let Question::Follow(settled) = question {
                 return Ok(settled);
             }
@@ -166,6 +170,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 let attributes = self.told.attributes.borrow_and_update().clone();
                 let kept = *self.kept.borrow_and_update();
                 let (snapshot, mark) = (self.etcd.read().await?, random::mark());
+                self.told.contact.heard();
                 Answer::Found(Box::new(Found { snapshot, told, attributes, kept, mark }))
             }
             Question::Commit { what, transaction } => {

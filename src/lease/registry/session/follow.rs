@@ -38,13 +38,15 @@ impl<P: FnMut(Update)> Session<'_, P> {
         // When everything is read again through another connection; until then this one serves.
         let mut move_at = None;
         loop {
-            self.told.beat.beat();
+            self.told.contact.beat.beat();
             tokio::select! {
                 heard = watch.next(&mut mirror) => {
                     let heard = heard?;
                     heard_at = Instant::now();
+                    self.told.contact.heard();
                     host_removed |= heard.host_removed;
                     if heard.changed {
+                        self.told.contact.changed();
                         due.get_or_insert((heard_at + COALESCE).max(rested));
                     }
                 }
@@ -57,8 +59,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     {
                         return Ok(());
                     }
-                    if let Some(snapshot) = self.dialogue.learn(&mirror) {
-                        (self.publish)(Update::Snapshot(snapshot));
+                    match self.dialogue.learn(&mirror) {
+                        Some(snapshot) => (self.publish)(Update::Snapshot(snapshot)),
+                        // Nobody has to follow it.
+                        None => drop(self.told.contact.take_changed()),
                     }
                     rested = Instant::now() + begun.elapsed() * REST;
                 }

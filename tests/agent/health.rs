@@ -1,0 +1,87 @@
+//! Health is what the loops show, not what somebody wrote down.
+
+use std::time::Duration;
+
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+use crate::support::local::{get, status};
+use crate::support::node::Place;
+use crate::support::wait::SOON;
+use crate::support::{Cluster, eventually};
+
+/// The loops that hang after half a minute without a beat, by the names of their threads.
+const LOOPS: [(&str, &str); 3] =
+    [("rtnetlink", "rtnetlink"), ("nftables", "nftables"), ("iptables", "iptables")];
+
+/// Longer than the longest limit that is waited for here.
+const LONG: Duration = Duration::from_secs(150);
+
+#[test]
+fn a_loop_that_hangs_is_named_and_etcd_away_is_no_illness() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agents = cluster.start_agents(&[]);
+    let pid = agents[0].process.pid();
+    cluster.etcd.freeze();
+    // A thread that is traced and stopped turns no more; all others do. Tracing is by thread: the
+    // tests' own must stay until the end.
+    let stopped: Vec<Pid> = LOOPS.map(|(_, thread)| thread_of(pid, thread)).into();
+    for thread in &stopped {
+        ptrace::seize(*thread, ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(*thread).unwrap();
+    }
+    let sick = eventually("all three are named", LONG, || {
+        let (code, text) = get(host, "/healthz");
+        let named = |name: &str| text.contains(&format!("{name} HANGS"));
+        if LOOPS.iter().all(|(name, _)| named(name)) { Ok((code, text)) } else { Err(text) }
+    });
+    assert_eq!(sick.0, 503);
+    for well in ["etcd ok", "reconcile ok", "names ok"] {
+        assert!(sick.1.contains(well), "{}", sick.1);
+    }
+    let status = status(host);
+    assert_eq!(status["etcd"]["connected"], serde_json::Value::Null, "{status:#}");
+    assert!(status["faults"].to_string().contains("etcd does not answer"), "{status:#}");
+    assert_eq!(get(host, "/readyz").0, 200, "pods can start all the while");
+    for thread in &stopped {
+        ptrace::detach(*thread, None).unwrap();
+    }
+    eventually("all are well again, without etcd", 3 * SOON, || match get(host, "/healthz") {
+        (200, _) => Ok(()),
+        (_, text) => Err(text),
+    });
+    cluster.etcd.thaw();
+}
+
+#[test]
+fn the_main_loop_that_hangs_is_told_by_a_server_that_does_not() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agents = cluster.start_agents(&[]);
+    let pid = agents[0].process.pid();
+    ptrace::seize(pid, ptrace::Options::empty()).unwrap();
+    ptrace::interrupt(pid).unwrap();
+    eventually("the main loop is named", LONG, || match get(host, "/healthz") {
+        (503, text) if text.contains("reconcile HANGS") => Ok(()),
+        (_, text) => Err(text),
+    });
+    assert!(get(host, "/metrics").1.contains("humanz_loop_beat_age_seconds{loop=\"reconcile\"}"));
+    ptrace::detach(pid, None).unwrap();
+    eventually("it is well again", 3 * SOON, || match get(host, "/healthz") {
+        (200, _) => Ok(()),
+        (_, text) => Err(text),
+    });
+    host.run("ip link delete humanz0").ok();
+    host.until_ok("ip link show humanz0", 3 * SOON);
+}
+
+/// The thread of that name.
+fn thread_of(process: Pid, name: &str) -> Pid {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let of_name = tasks.map(|task| task.unwrap()).find(|task| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    });
+    let thread = of_name.unwrap_or_else(|| panic!("no thread {name}"));
+    Pid::from_raw(thread.file_name().to_str().unwrap().parse().unwrap())
+}

@@ -1,0 +1,136 @@
+//! What the agent measures, read as Prometheus reads it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::local::get;
+use crate::support::wait::SOON;
+use crate::support::{Cluster, Node, Place, Pod, eventually};
+use crate::{alone, serve};
+
+/// The samples of a page: name and labels → value.
+fn page(host: &Node) -> String {
+    let (code, body) = get(host, "/metrics");
+    assert_eq!(code, 200, "{body}");
+    body
+}
+
+fn value(page: &str, sample: &str) -> Option<f64> {
+    let line = page
+        .lines()
+        .find(|line| line.strip_prefix(sample).is_some_and(|rest| rest.starts_with(' ')))?;
+    Some(line[sample.len()..].trim().parse().unwrap())
+}
+
+/// Waits until the sample has that value.
+fn wait(host: &Node, sample: &str, wanted: impl Fn(f64) -> bool) -> f64 {
+    eventually(sample, 3 * SOON, || {
+        let page = page(host);
+        value(&page, sample).filter(|found| wanted(*found)).ok_or(page)
+    })
+}
+
+fn promtool(arguments: &[&str], input: &str) {
+    let mut child = Command::new("promtool")
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool of Debian's prometheus is needed: packaging/deps test");
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8(said).unwrap());
+    assert!(output.status.success(), "promtool {arguments:?}: {said:?}");
+    if arguments.first() == Some(&"check") && arguments.get(1) == Some(&"metrics") {
+        assert_eq!(said, ["", ""], "a remark on a metric");
+    }
+}
+
+/// The names of all families on a page.
+fn names(page: &str) -> BTreeSet<&str> {
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    types.collect()
+}
+
+#[test]
+fn a_page_says_what_happened_and_promtool_has_nothing_to_say() {
+    let alone = alone();
+    let host = &alone.host;
+    let _agent = serve(host, &[]);
+    let pod = Pod::add(host, "a");
+    pod.delete();
+    Pod::add(host, "b");
+    wait(host, r#"humanz_cni_call_duration_seconds_count{verb="ADD"}"#, |count| count == 2.0);
+    wait(host, r#"humanz_cni_call_duration_seconds_count{verb="DEL"}"#, |count| count == 1.0);
+    wait(host, r#"humanz_addresses{family="ipv4",state="used"}"#, |used| used == 1.0);
+    wait(host, r#"humanz_addresses{family="ipv4",state="free"}"#, |free| free == 252.0);
+    wait(host, "humanz_bridge_ports", |ports| ports == 1.0);
+    wait(host, "humanz_ready", |ready| ready == 1.0);
+    wait(host, r#"humanz_drift_repaired_total{kind="bridge"}"#, |count| count == 0.0);
+    host.run("ip address flush dev humanz0").ok();
+    wait(host, r#"humanz_drift_repaired_total{kind="bridge"}"#, |count| count >= 2.0);
+    wait(host, r#"humanz_changes_total{kind="bridge",action="added"}"#, |count| count >= 5.0);
+    wait(host, r#"humanz_reconcile_duration_seconds_count{scope="part"}"#, |count| count >= 1.0);
+    let page = page(host);
+    for absent in ["humanz_etcd_connected", "humanz_snapshot_age_seconds"] {
+        assert!(!page.contains(absent), "{absent} on a host without etcd");
+    }
+    promtool(&["check", "metrics"], &page);
+}
+
+#[test]
+fn alerts_are_valid_and_fire_on_their_fault_alone() {
+    promtool(&["check", "rules", "packaging/monitoring/alerts.yml"], "");
+    promtool(&["test", "rules", "tests/monitoring/alerts.yml"], "");
+    let tested = std::fs::read_to_string("tests/monitoring/alerts.yml").unwrap();
+    let shipped = shipped("alerts.yml");
+    let alerts = shipped.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    for alert in alerts {
+        assert!(tested.contains(&format!("alertname=\"{alert}\"")), "{alert} is not tested");
+    }
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_what_there_is() {
+    let cluster = Cluster::new(2);
+    let host = &cluster.hosts[0];
+    let _agents = cluster.start_agents(&[]);
+    wait(host, r#"humanz_peers{agent="alive"}"#, |alive| alive == 1.0);
+    wait(host, "humanz_etcd_connected", |connected| connected == 1.0);
+    wait(host, "humanz_snapshot_age_seconds", |age| age < 60.0);
+    cluster.etcd.put("/humanz/hosts/another", "10.244.99.0/24");
+    wait(host, r#"humanz_peers{agent="silent"}"#, |silent| silent == 1.0);
+    wait(host, r#"humanz_faults{kind="unreachable"}"#, |unreachable| unreachable == 1.0);
+    wait(host, "humanz_watch_lag_seconds_count", |count| count >= 1.0);
+    let page = page(host);
+    let told = names(&page);
+    for file in ["alerts.yml", "dashboard.json"] {
+        let asked = asked(&shipped(file));
+        assert!(asked.len() > 10, "{file}: {asked:?}");
+        for name in asked {
+            assert!(told.contains(name.as_str()), "{file}: {name} is on no page:\n{page}");
+        }
+    }
+    promtool(&["check", "metrics"], &page);
+}
+
+/// The metrics that a text of expressions asks for.
+fn asked(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let ours = words.filter(|word| word.starts_with("humanz_"));
+    ours.map(|word| {
+        let suffix =
+            ["_bucket", "_sum", "_count"].into_iter().find_map(|end| word.strip_suffix(end));
+        suffix.unwrap_or(word).to_owned()
+    })
+    .collect()
+}
+
+/// What is in that file.
+fn shipped(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/monitoring").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
