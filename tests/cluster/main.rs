@@ -11,6 +11,7 @@ mod support;
 mod hostile;
 mod leases;
 mod live;
+mod members;
 mod outage;
 mod peers;
 mod reach;
