@@ -60,6 +60,7 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/humanz-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/humanz-agent.8
 	install -D -m 0644 packaging/humanz.5 $(DESTDIR)$(PREFIX)/share/man/man5/humanz.5
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/operations.md packaging/migration.md
 	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml

@@ -42,6 +42,25 @@ fn the_manual_page_has_every_setting_with_its_default() {
     names_nothing_else(words.filter(|word| is_variable(word)).collect());
 }
 
+/// What a guide says was tried is tried.
+#[test]
+fn every_test_that_the_guides_name_is_there() {
+    let mut grep = Command::new("grep");
+    let grep = grep.args(["-rhoE", "^fn [a-z0-9_]+", "tests"]).current_dir(root());
+    let tests = String::from_utf8(grep.output().unwrap().stdout).unwrap();
+    let tests: BTreeSet<&str> = tests.lines().filter_map(|line| line.strip_prefix("fn ")).collect();
+    for guide in ["packaging/operations.md", "packaging/migration.md"] {
+        let text = read(guide);
+        let named = text.split('`').skip(1).step_by(2).filter(|word| {
+            word.matches('_').count() >= 3 && !word.contains(|c: char| c.is_uppercase() || c == ' ')
+        });
+        let named: BTreeSet<&str> = named.collect();
+        assert!(named.len() > 3, "{guide} names no tests");
+        let missing: Vec<_> = named.difference(&tests).collect();
+        assert!(missing.is_empty(), "{guide}: {missing:?}");
+    }
+}
+
 #[test]
 fn everything_is_installed_below_the_folder_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -74,6 +93,8 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/copyright",
         "/usr/share/humanz/alerts.yml",
         "/usr/share/humanz/dashboard.json",
+        "/usr/share/doc/humanz/operations.md",
+        "/usr/share/doc/humanz/migration.md",
     ] {
         assert!(installed(path).is_file(), "{path}");
     }

@@ -12,6 +12,7 @@ mod hostile;
 mod leases;
 mod live;
 mod members;
+mod migration;
 mod outage;
 mod peers;
 mod reach;

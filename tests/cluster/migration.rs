@@ -1,0 +1,163 @@
+//! From flannel, and from bridge and host-local, to humanz: pods stay, and talk.
+
+use serde_json::json;
+
+use crate::support::cni::{Attachment, Network};
+use crate::support::pod::make_netns;
+use crate::support::wait::SOON;
+use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts, ping};
+
+/// Where flannel's file and that of a hand-made bridge lie.
+const BEFORE: &str = "/etc/cni/net.d/10-flannel.conflist";
+
+/// A host as flannel and its CNI plugin leave it: that one hands on to bridge and host-local.
+/// `number`: of the subnet.
+fn bridge_and_host_local(host: &Node, number: u8) -> Network {
+    host.shell(&format!(
+        "mkdir -p /opt/cni/bin /etc/cni/net.d && cd /opt/cni/bin && ln -s /usr/lib/cni/bridge /usr/lib/cni/host-local . \
+         && echo 1 > /proc/sys/net/ipv4/ip_forward && echo FLANNEL_SUBNET=10.244.{number}.1/24 > /run/subnet.env"
+    ))
+    .ok();
+    let conf = json!({
+        "name": "cbr0", "cniVersion": "0.3.1",
+        "plugins": [{
+            "type": "bridge", "bridge": "cni0", "mtu": 1450, "hairpinMode": true, "isGateway": true,
+            "isDefaultGateway": true, "ipMasq": false,
+            "ipam": {
+                "type": "host-local", "ranges": [[{ "subnet": format!("10.244.{number}.0/24") }]],
+                "routes": [{ "dst": "10.244.0.0/16" }]
+            }
+        }]
+    });
+    host.write(BEFORE, &conf.to_string());
+    Network::parse(&conf.to_string())
+}
+
+/// What flannel's VXLAN backend makes: `(host, number of its subnet)` of both.
+fn flannel_vxlan(hosts: &[(&Node, u8)]) {
+    let mac = |number: u8| format!("02:00:00:00:f1:{number:02x}");
+    for (host, number) in hosts {
+        let mut lines = format!(
+            "ip link add flannel.1 address {} type vxlan id 1 dev eth0 local {} dstport 8472 nolearning && \
+             ip address add 10.244.{number}.0/32 dev flannel.1 && ip link set flannel.1 mtu 1450 up",
+            mac(*number),
+            host.v4()
+        );
+        for (other, far) in hosts.iter().filter(|(_, far)| far != number) {
+            lines += &format!(
+                " && ip neigh add 10.244.{far}.0 lladdr {0} dev flannel.1 nud permanent && \
+                 bridge fdb add {0} dev flannel.1 dst {1} && \
+                 ip route add 10.244.{far}.0/24 via 10.244.{far}.0 dev flannel.1 onlink",
+                mac(*far),
+                other.v4()
+            );
+        }
+        host.shell(&lines).ok();
+    }
+}
+
+fn old_pod(host: &Node, network: &Network, name: &str) -> Pod {
+    make_netns(host, name);
+    Pod::connect(host, network, Attachment::new(name)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The keys that keep each host its subnet.
+fn reserve(cluster: &Cluster, numbers: &[u8]) {
+    for (host, number) in cluster.hosts.iter().zip(numbers) {
+        cluster
+            .etcd
+            .put(&format!("/humanz/hosts/{}", host.name()), format!("10.244.{number}.0/24"));
+    }
+}
+
+const KEPT: &[(&str, &str)] = &[("BRIDGE_NAME", "cni0"), ("CNI_NAME", "cbr0")];
+
+#[test]
+fn hosts_of_flannel_keep_their_subnets_and_pods() {
+    let cluster = Cluster::new(2);
+    let numbers = [0, 7];
+    let networks: Vec<Network> = cluster
+        .hosts
+        .iter()
+        .zip(numbers)
+        .map(|(host, number)| bridge_and_host_local(host, number))
+        .collect();
+    let hosts: Vec<(&Node, u8)> = cluster.hosts.iter().zip(numbers).collect();
+    flannel_vxlan(&hosts);
+    let old: Vec<Pod> = hosts
+        .iter()
+        .zip(&networks)
+        .map(|((host, _), network)| old_pod(host, network, "old"))
+        .collect();
+    let pinger = Pinger::start(&old[0], old[1].v4());
+    reserve(&cluster, &numbers);
+
+    // While flannel's device is there, its address lies inside the pool: the start says so.
+    let refused = Agent::run(&cluster.hosts[0], "check-config", KEPT);
+    assert!(refused.stderr.contains("remove flannel.1"), "{refused}");
+    for (host, _) in &hosts {
+        // The bridge gets a MAC that it always has; pods shall hear of it at once.
+        let tell = "echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify";
+        host.shell(&format!("{tell}; ip link del flannel.1; rm {BEFORE}")).ok();
+    }
+    let agents: Vec<Agent> = cluster.hosts.iter().map(|host| Agent::start(host, KEPT)).collect();
+    for agent in &agents {
+        agent.wait_ready();
+    }
+    for ((host, _), far) in hosts.iter().zip([7, 0]) {
+        eventually("the route to the other host", SOON, || {
+            let routes = facts::routes(host);
+            let there = routes.contains_key(&format!("10.244.{far}.0/24"));
+            if there { Ok(()) } else { Err(format!("{routes:?}")) }
+        });
+    }
+    let new: Vec<Pod> = hosts.iter().map(|(host, _)| Pod::add(host, "new")).collect();
+    for (pod, number) in new.iter().zip(numbers) {
+        assert!(pod.v4().to_string().starts_with(&format!("10.244.{number}.")), "{}", pod.result);
+        assert!(old.iter().all(|old| old.v4() != pod.v4()), "{}", pod.result);
+    }
+    let all: Vec<&dyn Place> = old.iter().chain(&new).map(|pod| pod as &dyn Place).collect();
+    let addresses: Vec<_> = old.iter().chain(&new).map(Pod::v4).collect();
+    ping::all_reach(&all, &addresses);
+    let report = pinger.report();
+    println!("{report}, for {:?}", report.longest_gap());
+    let gaps = report.lost.windows(2).filter(|two| two[0] + 1 < two[1]).count();
+    assert!(gaps == 0 && !report.lost.contains(&report.sent), "lost but once: {:?}", report.lost);
+    for (pod, (host, _)) in old.iter().zip(&hosts) {
+        goes(host, pod);
+    }
+}
+
+/// The runtime ends a pod of before, by the plugin that is there now: the interface, which is not
+/// humanz's, goes with its namespace.
+fn goes(host: &Node, pod: &Pod) {
+    let deleted = Network::of(host).del(host, &pod.attachment, &pod.result);
+    deleted.unwrap_or_else(|e| panic!("{}: {e}", pod.label()));
+    host.run(&format!("ip netns del {}", pod.attachment.container)).ok();
+}
+
+#[test]
+fn a_bridge_with_host_local_is_taken_over_with_its_pods() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let network = bridge_and_host_local(host, 3);
+    let old = [old_pod(host, &network, "one"), old_pod(host, &network, "two")];
+    let pinger = Pinger::start(&old[0], old[1].v4());
+    host.shell(&format!("echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify; rm {BEFORE}")).ok();
+    let alone = [("SUBNET_SOURCE", "static"), ("SUBNET", "10.244.3.0/24"), ("ETCD_HOST", "")];
+    let agent = Agent::start(host, &[KEPT, &alone].concat());
+    agent.wait_ready();
+    let new = Pod::add(host, "new");
+    assert!(old.iter().all(|old| old.v4() != new.v4()), "{}", new.result);
+    let all: Vec<&dyn Place> = old.iter().chain([&new]).map(|pod| pod as &dyn Place).collect();
+    ping::all_reach(&all, &[old[0].v4(), old[1].v4(), new.v4(), cluster.outside.addresses()[0]]);
+    pinger.report().assert_nothing_lost();
+    old.iter().for_each(|pod| goes(host, pod));
+    eventually("the bridge has the new pod alone", SOON, || {
+        let ports = host.run("ip -o link show master cni0").ok();
+        if ports.lines().count() == 1 { Ok(()) } else { Err(ports) }
+    });
+    let kept = host.list("/run/humanz/ipam/cbr0");
+    assert!(!kept.contains(&old[0].v4().to_string()), "its address is free: {kept:?}");
+    assert!(kept.contains(&new.v4().to_string()), "{kept:?}");
+}
