@@ -14,7 +14,7 @@ mod envfile;
 pub mod exit;
 pub(crate) mod host;
 pub(crate) mod keep;
-mod known;
+pub(crate) mod known;
 pub mod local;
 pub(crate) mod logger;
 pub(crate) mod names;

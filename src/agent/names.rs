@@ -118,7 +118,7 @@ impl Resolver {
 }
 
 /// The first address of each family that `name` resolves to.
-fn resolve(name: &str) -> std::io::Result<PerFamily<IpAddr>> {
+pub fn resolve(name: &str) -> std::io::Result<PerFamily<IpAddr>> {
     let mut addresses = PerFamily::default();
     for address in (name, 0).to_socket_addrs()?.map(|socket| socket.ip()) {
         let family = Family::of(address);

@@ -11,8 +11,12 @@ pub mod cluster;
 pub mod config;
 pub mod doctor;
 pub mod explain;
+mod look;
 pub mod nodes;
+mod pods;
+pub mod routes;
 pub mod socket;
+pub mod status;
 pub mod table;
 
 use std::ffi::OsString;
@@ -31,8 +35,12 @@ use table::Style;
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
 pub enum Command {
+    /// How this host is.
+    Status(status::Status),
     /// The hosts of the network.
     Nodes(nodes::Nodes),
+    /// The routes to other hosts.
+    Routes(routes::ShowRoutes),
     /// The settings that hold, and where each is from.
     Config(config::Config),
     /// Known traps.
@@ -95,6 +103,8 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         }
         Command::Doctor(options) => doctor::run(&mut Call::new(origin, style, out), &options),
         Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
+        Command::Status(options) => status::run(&mut Call::new(origin, style, out), &options),
+        Command::Routes(options) => routes::run(&mut Call::new(origin, style, out), &options),
         Command::Nodes(options) => nodes::run(&mut Call::new(origin, style, out), &options),
         Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),
     }

@@ -7,17 +7,27 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::agent::settings::Settings;
+
 /// Longest wait for the agent: one that does nothing else answers within a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A larger answer is no answer of the agent: 10,000 peers take 3 MB.
 const LIMIT_BYTES: u64 = 64 << 20;
 
+/// The socket that the settings name; an error says that there is none.
+pub fn of(settings: &Settings) -> Result<&Path, String> {
+    settings.socket.as_deref().ok_or_else(|| "the agent has no socket (SOCKET=none)".to_owned())
+}
+
 /// The JSON document at `path`; an error says why there is none.
 pub fn get(socket: &Path, path: &str) -> Result<Value, String> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             format!("no agent serves this host ({}: {error})", socket.display())
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("only root may ask the agent ({}): try sudo", socket.display())
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("the agent does not answer within {PATIENCE:?} ({})", socket.display())

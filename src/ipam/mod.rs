@@ -23,6 +23,7 @@ mod free;
 pub mod import;
 mod layout;
 mod lock;
+mod look;
 pub mod pool;
 mod range;
 mod reserve;
@@ -31,6 +32,8 @@ pub mod store;
 pub use claims::{LockedClaims, PortClaims, Reading};
 pub use entry::{Entry, Owner, Ports};
 pub use error::StoreError;
+pub use look::Looked;
+
 pub use pool::RangeSet;
 pub use range::{PoolError, Range};
 pub use reserve::Reservation;

@@ -27,7 +27,8 @@ fn is_marked(link: &Link) -> bool {
     owner(link).is_some()
 }
 
-fn is_of_pod(link: &Link) -> bool {
+/// The host's end of a pod.
+pub fn is_of_pod(link: &Link) -> bool {
     link.kind.as_deref() == Some("veth") && owner(link).is_some_and(|o| o.contains(' '))
 }
 

@@ -10,6 +10,8 @@ mod config;
 mod doctor;
 mod explain;
 mod nodes;
+mod routes;
+mod status;
 mod typed;
 
 use serde_json::Value;

@@ -39,7 +39,8 @@ pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
     }
 }
 
-fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
+/// The routes that bear our mark.
+pub fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     let next_hop = |route: &Route| {
         let Route { source, mtu, onlink, .. } = *route;
         let way = route.gateway.zip(route.device);

@@ -1,0 +1,158 @@
+//! This host as an agent would find it: one pass that changes nothing.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use crate::agent::exit::Exit;
+use crate::agent::keep::{self, Pass, World};
+use crate::agent::known::Known as Memory;
+use crate::agent::local::board::Board;
+use crate::agent::local::known::{Contact, Known, Wrong};
+use crate::agent::local::status;
+use crate::agent::reach::Resolved;
+use crate::agent::report::Report;
+use crate::agent::settings::{Settings, Source};
+use crate::agent::wake::Look;
+use crate::agent::{names, pass, start};
+use crate::command::cluster::{self, Cluster};
+use crate::lease::{Peers, growth, peers};
+use crate::net::PerFamily;
+
+/// What an agent would work from.
+pub struct Here {
+    /// The settings, with the pools that the network has.
+    pub settings: Settings,
+    /// The kernel.
+    pub world: World,
+    /// This host's subnets, as far as they are known.
+    pub subnets: PerFamily<ipnetwork::IpNetwork>,
+    /// The other hosts, if they are known.
+    pub peers: Option<Arc<Peers>>,
+    /// What names resolve to.
+    pub resolved: Resolved,
+    /// All hosts, if there are others.
+    pub cluster: Option<Cluster>,
+    /// Why nothing is known of the others.
+    pub unknown: Option<String>,
+}
+
+impl Here {
+    /// Looks at etcd, or at what was known last.
+    ///
+    /// # Errors
+    /// The kernel cannot be spoken to, or this host has no name.
+    pub fn look(settings: &Settings) -> Result<Here, Exit> {
+        let world = start::world(settings)?;
+        let mut here = Here {
+            settings: settings.clone(),
+            world,
+            subnets: PerFamily::default(),
+            peers: None,
+            resolved: Resolved::new(),
+            cluster: None,
+            unknown: None,
+        };
+        if let Source::Static(subnets) = &settings.source {
+            here.subnets = *subnets;
+            return Ok(here);
+        }
+        match cluster::read(settings) {
+            Ok(cluster) => here.join(cluster),
+            Err(exit) => here.unknown = Some(exit.why),
+        }
+        Ok(here)
+    }
+
+    fn join(&mut self, cluster: Cluster) {
+        let found = &cluster.snapshot;
+        self.settings.pools = growth::followed(&self.settings.pools, found);
+        self.subnets = cluster.lease.subnets;
+        let others = peers(found, &cluster.own, &self.subnets, &self.settings.pools);
+        for name in others.by_name.iter().filter(|(_, peer)| peer.python).map(|(name, _)| name) {
+            if let Ok(addresses) = names::resolve(name.as_str()) {
+                self.resolved.insert(name.clone(), addresses);
+            }
+        }
+        self.peers = Some(Arc::new(others));
+        self.cluster = Some(cluster);
+    }
+
+    /// What a pass works from.
+    pub fn pass(&self) -> Pass<'_> {
+        Pass {
+            settings: &self.settings,
+            world: &self.world,
+            subnets: &self.subnets,
+            peers: self.peers.as_ref(),
+            in_sync: self.cluster.as_ref().is_some_and(|cluster| cluster.stale.is_none()),
+            resolved: &self.resolved,
+            before: None,
+            look: Look::ALL,
+        }
+    }
+
+    /// The state as the agent would tell it, and what it would change.
+    pub fn status(&self) -> (Value, Vec<String>) {
+        let pass = self.pass();
+        let mut report = Report::new(true);
+        let has_subnet = !self.subnets.is_empty();
+        let seen = has_subnet.then(|| pass::run(&pass, &mut Memory::default(), &mut report));
+        let seen = seen.flatten();
+        let found = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
+        let faults = found.iter().flat_map(|found| found.faults.values().map(ToString::to_string));
+        let set = |part: Option<_>| Arc::new(part.unwrap_or_default());
+        let (facts, unreachable, obstacles, surroundings) = match seen {
+            Some(seen) => (Some(seen.facts), seen.unreachable, seen.obstacles, seen.surroundings),
+            None => Default::default(),
+        };
+        let wrong = Wrong {
+            failures: Arc::new(report.failures().iter().cloned().collect()),
+            unreachable: set(unreachable),
+            obstacles: set(obstacles),
+            surroundings: set(surroundings),
+            records: Arc::new(faults.collect()),
+            ..Wrong::default()
+        };
+        let known = Known {
+            settings: self.settings.clone(),
+            subnets: has_subnet.then_some(self.subnets),
+            since: None,
+            in_sync: pass.in_sync,
+            ready: false,
+            revision: found.map(|found| found.revision),
+            peers: self.peers.clone(),
+            resolved: self.resolved.clone(),
+            facts,
+            tunnel: keep::tunnel::own_end(&pass),
+            etcd: self.contact(),
+            wrong,
+        };
+        let name = start::node_name(&self.settings).map(|name| name.to_string());
+        let board = Board::new(name.unwrap_or_default(), self.world.machine_id.clone());
+        board.tell(known);
+        let mut value = status::status(&board);
+        // These are an agent's, and there is none.
+        value["ready"] = Value::Null;
+        value["node"]["pid"] = Value::Null;
+        value["node"]["started"] = Value::Null;
+        value["repairs"] = Value::Null;
+        value["changes"] = Value::Null;
+        (value, report.lines().iter().map(ToString::to_string).collect())
+    }
+
+    fn contact(&self) -> Contact {
+        let stale = self.cluster.as_ref().and_then(|cluster| cluster.stale.as_ref());
+        let down = stale.map(|stale| stale.why.clone()).or_else(|| self.unknown.clone());
+        let server = cluster::etcd(&self.settings).ok();
+        let endpoint = server.and_then(|(server, _)| server.endpoints.first().cloned());
+        let endpoint = endpoint.filter(|_| down.is_none());
+        Contact { endpoint, down, ..Contact::default() }
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}

@@ -1,0 +1,165 @@
+//! The pods of this host: what the stores of all its networks have, and what of it is there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::Context;
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use crate::agent::exit::Exit;
+use crate::agent::settings::Settings;
+use crate::cni::config::RangeConf;
+use crate::ipam::import::Sources;
+use crate::ipam::{Entry, Looked, RangeSet, Store};
+use crate::linux::identity;
+use crate::linux::rtnl::Rtnl;
+use crate::net::IfName;
+use crate::net::subnet;
+use crate::plan::pod::Identity;
+
+/// The store of one network.
+pub struct Network {
+    /// The network.
+    pub name: String,
+    /// Its store.
+    pub store: Store,
+    /// What is in it.
+    pub looked: Looked,
+}
+
+/// Whether an attachment is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its interface is.
+    Attached,
+    /// Its namespace is, but no interface of ours: another plugin of the chain made it, or it is
+    /// being made, or was removed.
+    Present,
+    /// Neither is.
+    Gone,
+    /// An earlier plugin made it, and did not say where.
+    Unknown,
+}
+
+impl Life {
+    /// Whether the attachment of `entry` is there. `links`: the interfaces of this host.
+    pub fn of(entry: &Entry, network: &str, links: &BTreeSet<IfName>) -> Life {
+        let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+        let host_end = Identity { network, container_id, ifname }.host_ifname();
+        match &entry.netns {
+            _ if entry.is_unowned() => Life::Unknown,
+            _ if links.contains(&host_end) => Life::Attached,
+            None => Life::Unknown,
+            Some(netns) if Path::new(netns).exists() => Life::Present,
+            Some(_) => Life::Gone,
+        }
+    }
+
+    /// One word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Life::Attached => "attached",
+            Life::Present => "present",
+            Life::Gone => "gone",
+            Life::Unknown => "unknown",
+        }
+    }
+}
+
+/// The stores of all networks, by name; `of` alone if that is given.
+///
+/// # Errors
+/// A folder cannot be read, or there is no store of that name.
+pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<Network>, Exit> {
+    let dir = &settings.cni.ipam_dir;
+    let mut networks = Vec::new();
+    for name in names(dir)?.into_iter().filter(|name| of.is_none_or(|of| of == name)) {
+        let store = store(settings, &name)?;
+        let looked = store.look().map_err(anyhow::Error::from)?;
+        networks.push(Network { name, store, looked });
+    }
+    if let Some(of) = of.filter(|_| networks.is_empty()) {
+        let known = names(dir)?.join(", ");
+        let known = if known.is_empty() { "none".to_owned() } else { known };
+        let why =
+            format!("there is no store of network {of} in {} (there is: {known})", dir.display());
+        return Err(anyhow::anyhow!(why).into());
+    }
+    Ok(networks)
+}
+
+/// The store of a network, whether it is there or not.
+pub fn store(settings: &Settings, network: &str) -> Result<Store, Exit> {
+    let boot_id = identity::boot_id().context("identify this boot")?;
+    Ok(Store::open(&settings.cni.ipam_dir, network, &boot_id, Sources::default()))
+}
+
+/// The names of the stores in `dir`.
+fn names(dir: &Path) -> Result<Vec<String>, Exit> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("read {} (IPAM_DIR)", dir.display()))?,
+    };
+    let stores = entries.filter_map(|entry| entry.ok()).filter(|entry| Store::is_at(&entry.path()));
+    let names = stores.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The names of this host's interfaces.
+///
+/// # Errors
+/// The kernel's.
+pub fn links() -> Result<BTreeSet<IfName>, Exit> {
+    let rtnl = Rtnl::open().context("speak to the kernel")?;
+    let links = rtnl.links(None).context("list interfaces")?;
+    Ok(links.into_iter().map(|link| link.name).collect())
+}
+
+/// How many addresses of `subnet` pods can have, and how many of these are free.
+pub fn room(subnet: IpNetwork, taken: &Looked) -> Option<(u128, u128)> {
+    let conf = RangeConf { subnet, range_start: None, range_end: None, gateway: None };
+    let set = RangeSet::new(vec![crate::ipam::Range::new(&conf).ok()?]).ok()?;
+    let used = taken.taken.iter().filter(|address| subnet.contains(**address)).count();
+    // The gateway is counted.
+    let usable = set.count() - 1;
+    Some((usable, usable.saturating_sub(used as u128)))
+}
+
+/// One attachment for `--json`.
+pub fn object(entry: &Entry, network: &str, life: Life) -> Value {
+    let forwards = entry.forwards();
+    let ports = forwards.iter().map(|forward| {
+        let text = format!("{}:{}", forward.from.address, forward.from.port);
+        json!({ "protocol": forward.from.protocol.to_string(), "host": text })
+    });
+    json!({
+        "network": network,
+        "addresses": entry.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "pod": entry.pod,
+        "container": if entry.is_unowned() { None } else { Some(&entry.container_id) },
+        "interface": if entry.ifname.is_empty() { None } else { Some(&entry.ifname) },
+        "netns": entry.netns,
+        "since": if entry.time_secs == 0 { None } else { Some(entry.time_secs) },
+        "host_ports": ports.collect::<Vec<_>>(),
+        "state": life.word(),
+    })
+}
+
+/// Free and usable addresses of a network in each of `subnets`.
+pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Value> {
+    let room = |subnet: IpNetwork| {
+        let (usable, free) = room(subnet, &network.looked)?;
+        let family = subnet::family(subnet).to_string();
+        // A /64 has more than a number in JSON can tell, and than anybody has pods.
+        let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());
+        Some(
+            json!({ "subnet": subnet.to_string(), "family": family, "usable": usable, "free": free }),
+        )
+    };
+    subnets.filter_map(room).collect()
+}

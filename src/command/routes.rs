@@ -1,0 +1,193 @@
+//! `routes`: the routes to other hosts, as they should be and as they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context;
+use argh::{ArgsInfo, FromArgs};
+use ipnetwork::IpNetwork;
+use serde_json::{Value, json};
+
+use crate::agent::exit::Exit;
+use crate::agent::host;
+use crate::agent::keep;
+use crate::agent::reach::{self, Ways};
+use crate::agent::report::Report;
+use crate::command::call::{Call, Outcome};
+use crate::command::look::Here;
+use crate::command::table::{Cell, Table, Tone};
+use crate::plan::routes::{FoundRoute, NextHop, Routes};
+
+/// show the routes to the pods of other hosts: what is wanted, what the kernel has, and why
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "routes",
+    example = "{command_name}",
+    example = "{command_name} --wrong",
+    example = "{command_name} --json | jq '.routes[] | select(.state != \"ok\")'",
+    error_code(0, "every route is as wanted"),
+    error_code(1, "one is not, or the other hosts are known from earlier only"),
+    error_code(69, "the other hosts are not known")
+)]
+pub struct ShowRoutes {
+    /// only those that are not as wanted
+    #[argh(switch)]
+    wrong: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// One destination.
+struct Row {
+    destination: IpNetwork,
+    host: Option<String>,
+    wanted: Option<NextHop>,
+    found: Option<NextHop>,
+    state: &'static str,
+    why: String,
+}
+
+/// Answers.
+///
+/// # Errors
+/// A setting is wrong, the kernel cannot be looked at, or the hosts are not known.
+pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
+    let told = call.told()?;
+    crate::command::cluster::etcd(&told.settings)?;
+    let here = Here::look(&told.settings)?;
+    if let Some(why) = &here.unknown {
+        return Err(Exit::new(crate::agent::exit::UNAVAILABLE, why));
+    }
+    let all = rows(&here)?;
+    let fine = all.iter().all(|row| row.state == "ok");
+    let shown: Vec<Row> =
+        all.into_iter().filter(|row| !options.wrong || row.state != "ok").collect();
+    let devices = devices(&here)?;
+    let cluster = here.cluster.as_ref();
+    let origin = cluster.map_or(Value::Null, |cluster| cluster.origin());
+    let stale = cluster.and_then(|cluster| cluster.stale.as_ref()).map(|stale| stale.line());
+    let value = json!({
+        "routes": shown.iter().map(|row| object(row, &devices)).collect::<Vec<_>>(),
+        "origin": origin,
+    });
+    let mut text = table(&shown, &devices).render(call.style);
+    if shown.is_empty() {
+        text = "no other host has pods here, and no route is wrong\n".to_owned();
+    }
+    if let Some(stale) = &stale {
+        text.push_str(&call.style.paint(Tone::Bad, &format!("! {stale}")));
+    }
+    call.answer(options.json, value, &text)?;
+    Ok(Outcome::fine(fine && stale.is_none()))
+}
+
+fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
+    let pass = here.pass();
+    let facts = host::observe(&here.world.rtnl, &here.settings, None)?;
+    let Some(peers) = pass.peers else { return Ok(Vec::new()) };
+    let from = reach::Here {
+        backend: here.settings.backend,
+        connected: facts.connected.clone(),
+        own: facts.own.addresses,
+        underlay: facts.underlay,
+        tunnel: keep::tunnel::own_end(&pass),
+    };
+    let ways = reach::ways(&peers.by_name, &here.resolved, &from);
+    let tunnels = keep::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
+    let mut wanted = ways.direct.clone();
+    wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
+    let found = keep::routes::found(&here.world.rtnl).context("list routes")?;
+    let owners = peers.by_name.iter();
+    let owners =
+        owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));
+    Ok(compare(&owners.collect(), &wanted, &found, &ways))
+}
+
+/// Every destination that somebody owns or that has a route of ours, in order.
+fn compare(
+    owners: &BTreeMap<IpNetwork, String>,
+    wanted: &Routes,
+    found: &[FoundRoute],
+    ways: &Ways,
+) -> Vec<Row> {
+    let kernel: BTreeMap<IpNetwork, Option<NextHop>> =
+        found.iter().map(|route| (route.destination, route.next_hop)).collect();
+    let all: BTreeSet<IpNetwork> = owners.keys().chain(kernel.keys()).copied().collect();
+    let row = |destination: IpNetwork| {
+        let (wanted, found) = (wanted.get(&destination).copied(), kernel.get(&destination));
+        let host = owners.get(&destination).cloned();
+        let (state, why) = match (&wanted, found) {
+            (None, _) if host.is_none() => {
+                ("stale", "no host has this subnet: the agent removes the route".to_owned())
+            }
+            (None, _) => ("unreachable", unreachable(destination, ways)),
+            (Some(_), None) => ("missing", reason(destination, ways)),
+            (Some(wanted), Some(found)) if *found == Some(*wanted) => {
+                ("ok", reason(destination, ways))
+            }
+            (Some(_), Some(_)) => ("wrong", reason(destination, ways)),
+        };
+        Row { destination, host, wanted, found: found.copied().flatten(), state, why }
+    };
+    all.into_iter().map(row).collect()
+}
+
+fn reason(destination: IpNetwork, ways: &Ways) -> String {
+    match ways.remotes.iter().find(|remote| remote.subnet == destination) {
+        Some(remote) => format!("tunnel to {}", remote.address),
+        None => "same segment".to_owned(),
+    }
+}
+
+fn unreachable(destination: IpNetwork, ways: &Ways) -> String {
+    let known = ways.unreachable.iter().find(|known| known.subnet == destination);
+    known.map_or_else(|| "its tunnel's device is not there".to_owned(), ToString::to_string)
+}
+
+/// The names of the interfaces.
+fn devices(here: &Here) -> Result<BTreeMap<u32, String>, Exit> {
+    let links = here.world.rtnl.links(None).context("list interfaces")?;
+    Ok(links.into_iter().map(|link| (link.index, link.name.to_string())).collect())
+}
+
+fn table(rows: &[Row], devices: &BTreeMap<u32, String>) -> Table {
+    let mut table = Table::new(&["DESTINATION", "HOST", "STATE", "WANTED", "FOUND", "WHY"]);
+    for row in rows {
+        let tone = match row.state {
+            "ok" => Tone::Good,
+            "stale" => Tone::Odd,
+            _ => Tone::Bad,
+        };
+        let hop = |hop: Option<NextHop>| {
+            let text = hop.map(|hop| format!("via {} dev {}", hop.via, device(hop, devices)));
+            Cell::new(text.unwrap_or_default())
+        };
+        table.row([
+            Cell::new(row.destination.to_string()),
+            Cell::new(row.host.as_deref().unwrap_or_default()),
+            Cell::new(row.state).tone(tone),
+            hop(row.wanted),
+            hop(row.found),
+            Cell::new(&row.why),
+        ]);
+    }
+    table
+}
+
+fn object(row: &Row, devices: &BTreeMap<u32, String>) -> Value {
+    let hop = |hop: NextHop| json!({ "via": hop.via.to_string(), "device": device(hop, devices) });
+    json!({
+        "destination": row.destination.to_string(),
+        "host": row.host,
+        "state": row.state,
+        "wanted": row.wanted.map(hop),
+        "found": row.found.map(hop),
+        "why": row.why,
+    })
+}
+
+/// The interface's name; one that is not there yet has none.
+fn device(hop: NextHop, devices: &BTreeMap<u32, String>) -> &str {
+    devices.get(&hop.device).map_or("(to be made)", String::as_str)
+}

@@ -1,0 +1,144 @@
+//! `status`: how this host is, on one screen.
+
+mod screen;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::{Value, json};
+
+use crate::agent::exit::Exit;
+use crate::agent::settings::Settings;
+use crate::command::call::{Call, Outcome};
+use crate::command::look::Here;
+use crate::command::pods::{self, Network};
+use crate::command::socket;
+use crate::linux::rtnl::Rtnl;
+use crate::plan::traces;
+
+/// show how this host is: agent, lease, etcd, other hosts, pods, firewall, repairs, and what is wrong
+/// and what to do first. Asks the agent; without one looks at the host, etcd and what was known last
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "status",
+    example = "{command_name}",
+    example = "{command_name} --json | jq .faults",
+    error_code(0, "all is well"),
+    error_code(1, "something is wrong, and is shown")
+)]
+pub struct Status {
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Answers.
+///
+/// # Errors
+/// A setting is wrong, or the kernel cannot be spoken to.
+pub fn run(call: &mut Call<'_>, options: &Status) -> Result<Outcome, Exit> {
+    let told = call.told()?;
+    let settings = &told.settings;
+    let mut value = match socket::of(settings).and_then(|path| socket::get(path, "/v1/status")) {
+        Ok(mut value) => {
+            value["agent"] = json!({ "answers": true, "error": null });
+            value["drift"] = Value::Null;
+            value
+        }
+        Err(why) => without_agent(settings, &why)?,
+    };
+    add_pods(&mut value, settings);
+    let fine = value["faults"].as_array().is_some_and(Vec::is_empty);
+    let text = screen::screen(&value, call.style);
+    call.answer(options.json, value, &text)?;
+    Ok(Outcome::fine(fine))
+}
+
+/// What can be known without the agent.
+fn without_agent(settings: &Settings, why: &str) -> Result<Value, Exit> {
+    let here = Here::look(settings)?;
+    let (mut value, drift) = here.status();
+    value["agent"] = json!({ "answers": false, "error": why });
+    first(
+        &mut value,
+        why,
+        "systemctl start humanz-agent (journalctl -u humanz-agent says why it ended)",
+    );
+    if here.subnets.is_empty() {
+        let what = "it is not known which subnet this host has, so nothing was compared with it";
+        fault(&mut value, what, "an agent gets one from etcd when it starts");
+    } else if !drift.is_empty() {
+        let what = format!("{} changes are waiting for an agent, as listed", drift.len());
+        fault(&mut value, &what, "start the agent; humanz-agent --dry-run shows them, too");
+    }
+    value["drift"] = drift.into();
+    Ok(value)
+}
+
+/// What the stores and the kernel say of pods: the agent does not know it.
+fn add_pods(value: &mut Value, settings: &Settings) {
+    let subnets: Vec<ipnetwork::IpNetwork> =
+        texts(&value["lease"]["subnets"]).filter_map(|text| text.parse().ok()).collect();
+    let networks = match pods::networks(settings, None) {
+        Ok(networks) => networks,
+        Err(exit) => {
+            fault(value, &exit.why, "look at IPAM_DIR");
+            Vec::new()
+        }
+    };
+    let mut list = Vec::new();
+    for network in &networks {
+        let own = network.name == settings.cni.name;
+        let rooms = pods::rooms(network, subnets.iter().copied().filter(|_| own));
+        for room in rooms.iter().filter(|room| room["free"] == 0) {
+            let what =
+                format!("network {} has no free address in {}", network.name, room["subnet"]);
+            fault(value, &what.replace('"', ""), "humanz-agent ipam gc shows what can be freed");
+        }
+        for what in &network.looked.faults {
+            fault(value, what, "the next ADD or DEL puts it into quarantine");
+        }
+        list.push(json!({
+            "name": network.name,
+            "attachments": network.looked.entries.len(),
+            "host_ports": network.looked.entries.iter().map(|of| of.forwards().len()).sum::<usize>(),
+            "free": rooms,
+        }));
+    }
+    let (attached, limited) = attached(&networks).unwrap_or_default();
+    value["pods"] = json!({ "attached": attached, "limited": limited, "networks": list });
+}
+
+/// How many pods are plugged in, and how many of these have a limited rate; `None` if the kernel
+/// does not say.
+fn attached(networks: &[Network]) -> Option<(usize, usize)> {
+    let rtnl = Rtnl::open().ok()?;
+    let links = rtnl.links(None).ok()?;
+    let attached = traces::attached(&links).len();
+    // No pod, no rate: it would be asked for one by one.
+    let any = networks.iter().any(|network| !network.looked.entries.is_empty());
+    let ends = links.iter().filter(|link| any && traces::is_of_pod(link));
+    let limited = ends.filter(|end| matches!(rtnl.rate(end.index), Ok(Some(_)))).count();
+    Some((attached, limited))
+}
+
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Adds what is wrong, behind everything else.
+fn fault(value: &mut Value, what: &str, cure: &str) {
+    if !value["faults"].is_array() {
+        value["faults"] = json!([]);
+    }
+    if let Some(faults) = value["faults"].as_array_mut() {
+        faults.push(json!({ "what": what, "cure": cure }));
+    }
+}
+
+/// Adds what is wrong, before everything else.
+fn first(value: &mut Value, what: &str, cure: &str) {
+    fault(value, what, cure);
+    if let Some(faults) = value["faults"].as_array_mut() {
+        faults.rotate_right(1);
+    }
+}

@@ -1,0 +1,51 @@
+//! A look at a store, without its lock: an answer of the moment that changes nothing.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::entry::Entry;
+use super::error::StoreError;
+use super::layout::{names, read};
+use super::store::Store;
+
+/// What is in a store.
+#[derive(Clone, Debug, Default)]
+pub struct Looked {
+    /// The entries of this boot, in the order of their first addresses.
+    pub entries: Vec<Entry>,
+    /// Addresses that are not handed out: those that have a file.
+    pub taken: BTreeSet<IpAddr>,
+    /// Files that are no entries, and why.
+    pub faults: Vec<String>,
+}
+
+impl Store {
+    /// Every entry: those with an owner's file, and those that only an address's file tells of.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if a folder cannot be read.
+    pub fn look(&self) -> Result<Looked, StoreError> {
+        let mut looked = Looked::default();
+        let owners = names(&self.layout.owners())?;
+        let owners = owners.iter().map(|name| self.layout.owners().join(name));
+        looked.taken = self.layout.addresses()?.into_iter().collect();
+        let files = looked.taken.iter().map(|address| self.layout.address(*address));
+        for path in owners.chain(files).collect::<Vec<_>>() {
+            // A file that went meanwhile is nobody's.
+            let Some(bytes) = read(&path)? else { continue };
+            match Entry::parse(&bytes) {
+                Ok(entry) if entry.boot_id != self.boot_id => {}
+                Ok(entry) if looked.entries.iter().any(|known| same(known, &entry)) => {}
+                Ok(entry) => looked.entries.push(entry),
+                Err(why) => looked.faults.push(format!("{} is no entry: {why}", path.display())),
+            }
+        }
+        looked.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+        Ok(looked)
+    }
+}
+
+/// Both tell of the same attachment, or of the same address of nobody.
+fn same(a: &Entry, b: &Entry) -> bool {
+    a.is_of(&b.container_id, &b.ifname) && (!a.is_unowned() || a.addresses == b.addresses)
+}

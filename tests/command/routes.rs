@@ -1,0 +1,58 @@
+//! `routes`.
+
+use crate::support::{Cluster, Place};
+use crate::{object, refused, run, shape};
+
+const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
+
+#[test]
+fn each_route_is_told_with_what_is_wrong_with_it() {
+    let cluster = Cluster::routed(2, 1);
+    let agents = cluster.start_agents(POOLS);
+    let host = &cluster.hosts[0];
+    let told = run(host, "routes", POOLS).ok();
+    println!("{told}");
+    let of = |host: &str| {
+        told.lines().filter(|line| line.contains(&format!(" {host} "))).collect::<Vec<_>>()
+    };
+    assert_eq!(of("h2").len(), 2, "{told}");
+    assert!(
+        of("h2").iter().all(|line| line.contains(" ok ") && line.ends_with("same segment")),
+        "{told}"
+    );
+    assert!(
+        of("h3").iter().all(|line| line.contains(" ok ") && line.contains("tunnel to ")),
+        "{told}"
+    );
+    let value = object(&run(host, "routes --json", POOLS));
+    assert_eq!(
+        shape(&value),
+        "origin.age_seconds: number\norigin.error: null\norigin.from: string\nroutes: list\n\
+         routes[].destination: string\nroutes[].found.device: string\nroutes[].found.via: string\n\
+         routes[].host: string\nroutes[].state: string\nroutes[].wanted.device: string\n\
+         routes[].wanted.via: string\nroutes[].why: string\nschema: number"
+    );
+
+    agents[0].stop();
+    let h2 = cluster.etcd.get("/humanz/hosts/h2").unwrap();
+    let h3 = cluster.etcd.get("/humanz/hosts/h3").unwrap();
+    host.shell(&format!(
+        "ip route del {h2}; ip route change {h3} via {} proto 104; ip route add 10.244.250.0/24 via {} proto 104",
+        cluster.hosts[1].v4(), cluster.hosts[1].v4()
+    )).ok();
+    cluster.etcd.put("/humanz/hosts/nowhere", "10.244.200.0/24");
+    let told = run(host, "routes --wrong", POOLS);
+    println!("{told}");
+    assert_eq!(told.status.code(), Some(1), "{told}");
+    for (subnet, words) in [
+        (h2.as_str(), " missing "),
+        (&h3, " wrong "),
+        ("10.244.250.0/24", " stale "),
+        ("10.244.200.0/24", " unreachable "),
+    ] {
+        let line = told.stdout.lines().find(|line| line.starts_with(subnet)).unwrap_or_default();
+        assert!(line.contains(words), "{subnet}{words}is not in: {told}");
+    }
+    assert_eq!(told.stdout.lines().count(), 5, "a heading and what is wrong: {told}");
+    refused(&run(host, "routes", &[("SUBNET_SOURCE", "static")]), 2, &["serves itself alone"]);
+}

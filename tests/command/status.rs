@@ -1,0 +1,140 @@
+//! `status`.
+
+use std::time::Duration;
+
+use crate::support::cluster::Alone;
+use crate::support::{Agent, Cluster, Place, Pod, eventually};
+use crate::{object, run, shape};
+
+const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
+
+#[test]
+fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(POOLS);
+    let host = &cluster.hosts[0];
+    let _pod = Pod::add(host, "web");
+    let told = eventually("all is well", Duration::from_secs(30), || {
+        let ended = run(host, "status", POOLS);
+        if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
+    });
+    println!("{told}");
+    for words in [
+        "ready, version ",
+        "10.244.",
+        "1 plugged in",
+        "1 others, 1 have a route",
+        "nothing is wrong",
+        "252 of 253 addresses of 10.244.",
+    ] {
+        assert!(told.contains(words), "{words:?} is not in:\n{told}");
+    }
+    let with = object(&run(host, "status --json", POOLS));
+
+    // Drift that nobody repairs, for there is no agent.
+    agents[0].stop();
+    host.shell("ip route flush proto 104; nft delete table inet humanz").ok();
+    let told = run(host, "status", POOLS);
+    println!("{told}");
+    assert_eq!(told.status.code(), Some(1), "{told}");
+    for words in [
+        "does not answer: no agent serves this host",
+        "1. no agent serves this host",
+        "-> systemctl start humanz-agent",
+        "+ route 10.244.",
+        "+ nft table inet humanz",
+        "1 plugged in",
+    ] {
+        assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
+    }
+    let without = object(&run(host, "status --json", POOLS));
+    for value in [&with, &without] {
+        let shape = shape(value);
+        for line in WITH_AND_WITHOUT {
+            assert!(shape.lines().any(|found| found == *line), "{line} is not in:\n{shape}");
+        }
+    }
+    assert_eq!(with["lease"]["subnets"], without["lease"]["subnets"]);
+    assert_eq!(with["peers"], without["peers"]);
+    assert_eq!(without["agent"]["answers"], false);
+
+    cluster.etcd.kill();
+    let told = run(host, "status", POOLS);
+    println!("{told}");
+    for words in
+        ["(from last known good state)", "etcd does not answer", "1 others, 1 have a route"]
+    {
+        assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
+    }
+    host.shell("rm /var/lib/humanz/state.json").ok();
+    let told = run(host, "status", POOLS);
+    println!("{told}");
+    for words in ["lease     not known", "others are not known", "1 plugged in"] {
+        assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
+    }
+}
+
+const WITH_AND_WITHOUT: &[&str] = &[
+    "agent.answers: bool",
+    "backend: string",
+    "etcd.connected: string",
+    "etcd.endpoints[]: string",
+    "etcd.revision: number",
+    "faults: list",
+    "firewall.ok: bool",
+    "lease.source: string",
+    "lease.subnets[]: string",
+    "node.addresses[]: string",
+    "node.machine_id: string",
+    "node.name: string",
+    "peers[].addresses[]: string",
+    "peers[].alive: bool",
+    "peers[].name: string",
+    "peers[].reachable: bool",
+    "peers[].subnets[]: string",
+    "peers[].via[]: string",
+    "pods.attached: number",
+    "pods.limited: number",
+    "pods.networks[].attachments: number",
+    "pods.networks[].free[].family: string",
+    "pods.networks[].free[].subnet: string",
+    "pods.networks[].free[].usable: number",
+    "pods.networks[].host_ports: number",
+    "pods.networks[].name: string",
+    "schema: number",
+];
+
+#[test]
+fn a_repair_and_an_unreachable_host_are_told() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, POOLS);
+    agent.wait_ready();
+    cluster.etcd.put("/humanz/hosts/nowhere", "10.244.200.0/24");
+    host.run("nft delete table inet humanz").ok();
+    let told = eventually("it is told", Duration::from_secs(30), || {
+        let ended = run(host, "status", POOLS);
+        let words = [
+            "repaired lately",
+            "nft table inet humanz",
+            "nowhere  unreachable",
+            "pods of host nowhere",
+            "-> add it to DNS",
+        ];
+        let missing = words.iter().find(|words| !ended.stdout.contains(**words));
+        if missing.is_none() { Ok(ended.stdout) } else { Err(ended.to_string()) }
+    });
+    println!("{told}");
+}
+
+#[test]
+fn a_host_that_serves_itself_has_a_status() {
+    let alone = Alone::new();
+    let settings = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
+    let agent = Agent::start(&alone.host, &settings);
+    agent.wait_ready();
+    let told = run(&alone.host, "status", &settings).ok();
+    assert!(told.contains("etcd      none: this host serves itself"), "{told}");
+    let other = run(&alone.host, "status", &[settings[0], settings[1], ("SOCKET", "none")]);
+    assert!(other.stdout.contains("the agent has no socket (SOCKET=none)"), "{other}");
+}
