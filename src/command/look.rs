@@ -9,7 +9,7 @@ use crate::agent::exit::Exit;
 use crate::agent::keep::{self, Pass, World};
 use crate::agent::known::Known as Memory;
 use crate::agent::local::board::Board;
-use crate::agent::local::known::{Contact, Known, Wrong};
+use crate::agent::local::known::{Etcd, Known, Wrong};
 use crate::agent::local::status;
 use crate::agent::reach::Resolved;
 use crate::agent::report::Report;
@@ -126,7 +126,8 @@ impl Here {
             resolved: self.resolved.clone(),
             facts,
             tunnel: keep::tunnel::own_end(&pass),
-            etcd: self.contact(),
+            etcd: self.etcd(),
+            contact: None,
             wrong,
         };
         let name = start::node_name(&self.settings).map(|name| name.to_string());
@@ -142,13 +143,13 @@ impl Here {
         (value, report.lines().iter().map(ToString::to_string).collect())
     }
 
-    fn contact(&self) -> Contact {
+    fn etcd(&self) -> Etcd {
         let stale = self.cluster.as_ref().and_then(|cluster| cluster.stale.as_ref());
         let down = stale.map(|stale| stale.why.clone()).or_else(|| self.unknown.clone());
         let server = cluster::etcd(&self.settings).ok();
         let endpoint = server.and_then(|(server, _)| server.endpoints.first().cloned());
         let endpoint = endpoint.filter(|_| down.is_none());
-        Contact { endpoint, down, ..Contact::default() }
+        Etcd { endpoint, down, ..Etcd::default() }
     }
 }
 

@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod config;
 pub mod doctor;
 pub mod explain;
+pub mod ipam;
 mod look;
 pub mod nodes;
 mod pods;
@@ -39,6 +40,8 @@ pub enum Command {
     Status(status::Status),
     /// The hosts of the network.
     Nodes(nodes::Nodes),
+    /// The addresses of pods.
+    Ipam(ipam::Ipam),
     /// The routes to other hosts.
     Routes(routes::ShowRoutes),
     /// The settings that hold, and where each is from.
@@ -105,6 +108,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
         Command::Status(options) => status::run(&mut Call::new(origin, style, out), &options),
         Command::Routes(options) => routes::run(&mut Call::new(origin, style, out), &options),
+        Command::Ipam(options) => ipam::run(&mut Call::new(origin, style, out), &options),
         Command::Nodes(options) => nodes::run(&mut Call::new(origin, style, out), &options),
         Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),
     }

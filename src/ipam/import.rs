@@ -66,6 +66,21 @@ pub(super) fn run(store: &LockedStore<'_>, sources: &Sources) -> Result<(), Stor
     }
 }
 
+impl LockedStore<'_> {
+    /// Takes over what `sources` hold, whenever that is asked for; gives how many addresses they
+    /// hold, those included that are in the store already or are another's.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the store cannot be written, or a folder not be read.
+    pub fn import(&self, sources: &Sources) -> Result<usize, StoreError> {
+        run(self, sources)?;
+        let bytes = sources.go_seed.as_deref().map(read).transpose()?.flatten();
+        let used = bytes.and_then(|bytes| used_addresses(&bytes).ok()).map_or(0, |used| used.len());
+        let dir = sources.host_local.as_deref().map(reservations).transpose()?;
+        Ok(used + dir.map_or(0, |found| found.len()))
+    }
+}
+
 /// Takes over the Go seed's file at `path`.
 fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
     let found = match read(path) {

@@ -9,6 +9,7 @@ mod support;
 mod config;
 mod doctor;
 mod explain;
+mod ipam;
 mod nodes;
 mod routes;
 mod status;

@@ -1,0 +1,78 @@
+//! `ipam gc`: frees what nobody can need any more.
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::json;
+
+use super::free::busy;
+use super::{WAIT, close_ports, owner, settings};
+use crate::agent::exit::Exit;
+use crate::command::call::{Call, Outcome};
+use crate::command::pods::{Life, Network, links, networks, object};
+use crate::ipam::Entry;
+
+/// free the addresses and host ports of pods whose interface and namespace are both gone. Without
+/// --yes only prints what would be freed
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "gc",
+    example = "{command_name}",
+    example = "{command_name} --yes",
+    error_code(75, "a store is busy")
+)]
+pub struct Clear {
+    /// do it
+    #[argh(switch)]
+    yes: bool,
+    /// only this network
+    #[argh(option)]
+    network: Option<String>,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
+    let settings = settings(call)?;
+    let networks = networks(&settings, options.network.as_deref())?;
+    let links = links()?;
+    let mut lines = Vec::new();
+    let mut objects = Vec::new();
+    let mut freed = Vec::new();
+    for network in &networks {
+        // Asked again with the lock: an interface may come meanwhile, but not without its namespace.
+        let gone = |entry: &Entry| Life::of(entry, &network.name, &links) == Life::Gone;
+        let dead: Vec<Entry> = match options.yes {
+            true => release(network, gone)?,
+            false => network.looked.entries.iter().filter(|entry| gone(entry)).cloned().collect(),
+        };
+        for entry in &dead {
+            let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
+            let (name, owner) = (&network.name, owner(entry));
+            lines.push(format!("- {} of {owner}, network {name}", addresses.join(" and ")));
+            objects.push(object(entry, name, Life::Gone));
+        }
+        freed.extend(dead);
+    }
+    if options.yes {
+        close_ports(&settings, &freed)?;
+    }
+    lines.push(match (freed.is_empty(), options.yes) {
+        (true, _) => "every address is that of a pod that may be there".to_owned(),
+        (false, true) => format!("{} freed", freed.len()),
+        (false, false) => format!("{} would be freed: --yes does it", freed.len()),
+    });
+    let value = json!({ "gone": objects, "freed": options.yes });
+    call.answer(options.json, value, &lines.join("\n"))?;
+    Ok(Outcome::Fine)
+}
+
+fn release(network: &Network, gone: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>, Exit> {
+    let locked = network.store.lock(WAIT).map_err(busy)?;
+    let entries = locked.entries().map_err(anyhow::Error::from)?;
+    let dead: Vec<Entry> = entries.into_iter().filter(gone).collect();
+    for entry in &dead {
+        locked.release(&entry.container_id, &entry.ifname).map_err(anyhow::Error::from)?;
+    }
+    Ok(dead)
+}

@@ -1,0 +1,98 @@
+//! `ipam free`: gives one pod's addresses back.
+
+use std::net::IpAddr;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::json;
+
+use super::{WAIT, close_ports, owner, settings};
+use crate::agent::exit::{self, Exit};
+use crate::command::call::{Call, Outcome};
+use crate::command::pods::{Life, links, networks};
+
+/// free an address that nobody needs any more, with all others of the same interface and its host
+/// ports. Refused while its pod is there, or if nobody can tell
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "free",
+    example = "{command_name} 10.244.1.7",
+    error_code(1, "nobody has it, or its pod is there; nothing was freed"),
+    error_code(75, "the store is busy")
+)]
+pub struct Free {
+    /// the address
+    #[argh(positional)]
+    address: IpAddr,
+    /// the network, if several have it
+    #[argh(option)]
+    network: Option<String>,
+    /// do it although its pod is there, or nobody can tell: another one gets its address
+    #[argh(switch)]
+    force: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
+    let settings = settings(call)?;
+    let networks = networks(&settings, options.network.as_deref())?;
+    let address = options.address;
+    let of = |network| move |entry| (network, entry);
+    let mut found = networks
+        .iter()
+        .flat_map(|network| network.looked.entries.iter().map(of(network)))
+        .filter(|(_, entry)| entry.addresses.contains(&address));
+    let Some((network, entry)) = found.next() else {
+        let why = format!("nobody has {address} (humanz-agent ipam ls lists all)");
+        return Err(Exit::new(exit::FAILURE, why));
+    };
+    if let Some((other, _)) = found.next() {
+        let why = format!(
+            "networks {} and {} both have {address}: say which with --network",
+            network.name, other.name
+        );
+        return Err(Exit::new(exit::SETTINGS, why));
+    }
+    let why = match Life::of(entry, &network.name, &links()?) {
+        _ if options.force => None,
+        Life::Attached => Some(format!("{} is there and has it", owner(entry))),
+        Life::Present => Some(format!("the namespace of {} is still there", owner(entry))),
+        Life::Unknown => {
+            Some(format!("it is of {}, and nobody can tell whether that runs", owner(entry)))
+        }
+        Life::Gone => None,
+    };
+    if let Some(why) = why {
+        let why =
+            format!("{address} stays: {why}; nothing was freed (--force does it all the same)");
+        return Err(Exit::new(exit::FAILURE, why));
+    }
+    let locked = network.store.lock(WAIT).map_err(busy)?;
+    let now = locked.entry(&entry.container_id, &entry.ifname).map_err(anyhow::Error::from)?;
+    let freed = if entry.is_unowned() {
+        locked.release_unowned(&[address])
+    } else if now.as_ref().is_some_and(|now| now.is_same(entry)) {
+        locked.release(&entry.container_id, &entry.ifname)
+    } else {
+        return Err(Exit::new(exit::TEMPORARY, format!("{address} changes its owner: look again")));
+    };
+    let freed = freed.map_err(anyhow::Error::from)?;
+    drop(locked);
+    close_ports(&settings, std::slice::from_ref(entry))?;
+    let freed: Vec<String> = freed.iter().map(ToString::to_string).collect();
+    let value = json!({ "freed": freed, "network": network.name, "pod": entry.pod });
+    let text = format!("{} of {} is free", freed.join(" and "), owner(entry));
+    call.answer(options.json, value, &text)?;
+    Ok(Outcome::Fine)
+}
+
+/// A store that is locked for too long is one to try again.
+pub fn busy(error: crate::ipam::StoreError) -> Exit {
+    let code = match error {
+        crate::ipam::StoreError::LockTimeout { .. } => exit::TEMPORARY,
+        _ => exit::FAILURE,
+    };
+    Exit::new(code, format!("{:#}", anyhow::Error::from(error)))
+}

@@ -1,0 +1,82 @@
+//! `ipam import`: takes over what an earlier plugin left.
+
+use std::path::PathBuf;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::json;
+
+use super::free::busy;
+use super::{WAIT, settings};
+use crate::agent::exit::{self, Exit};
+use crate::agent::values;
+use crate::command::call::{Call, Outcome};
+use crate::command::pods::{Life, object, store};
+use crate::ipam::import::Sources;
+
+/// take over the addresses that an earlier plugin gave to pods that still run: a directory of
+/// host-local, or the file of the Go plugin humanz-cni. Nobody else gets them then. The plugin does
+/// this by itself, once in a boot, for the usual places
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "import",
+    example = "{command_name} /var/lib/cni/networks/cbr0",
+    example = "{command_name} /run/humanz-cni.json --network pods",
+    error_code(1, "there is nothing to take over"),
+    error_code(75, "the store is busy")
+)]
+pub struct Import {
+    /// directory or file
+    #[argh(positional)]
+    from: PathBuf,
+    /// the network that gets them (default: CNI_NAME)
+    #[argh(option)]
+    network: Option<String>,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+pub fn run(call: &mut Call<'_>, options: &Import) -> Result<Outcome, Exit> {
+    let settings = settings(call)?;
+    let from = options.from.display();
+    let refused = |why: String| Exit::new(exit::FAILURE, format!("{from}: {why}"));
+    let about = std::fs::metadata(&options.from).map_err(|error| refused(error.to_string()))?;
+    let sources = match about.is_dir() {
+        true => Sources { host_local: Some(options.from.clone()), go_seed: None },
+        false => Sources { go_seed: Some(options.from.clone()), host_local: None },
+    };
+    let network = options.network.as_deref().unwrap_or(&settings.cni.name);
+    let wrong = |why| Exit::new(exit::SETTINGS, format!("--network {network}: {why}"));
+    values::cni_name(network).map_err(wrong)?;
+    let store = store(&settings, network)?;
+    let locked = store.lock(WAIT).map_err(busy)?;
+    let before = store.look().map_err(anyhow::Error::from)?.taken;
+    let found = locked.import(&sources).map_err(anyhow::Error::from)?;
+    let after = store.look().map_err(anyhow::Error::from)?;
+    drop(locked);
+    let fresh = after
+        .entries
+        .iter()
+        .filter(|entry| entry.addresses.iter().any(|address| !before.contains(address)));
+    let fresh: Vec<_> = fresh.collect();
+    let known = found.saturating_sub(fresh.iter().map(|entry| entry.addresses.len()).sum());
+    if found == 0 {
+        return Err(refused("holds no reservation of host-local or humanz-cni".to_owned()));
+    }
+    let mut lines: Vec<String> = fresh
+        .iter()
+        .flat_map(|entry| {
+            entry.addresses.iter().map(|address| format!("+ {address} of {}", entry.owner_text()))
+        })
+        .collect();
+    let count = lines.len();
+    lines.push(format!(
+        "{count} taken over into network {network}, {known} were known or another's"
+    ));
+    let objects = fresh.iter().map(|entry| object(entry, network, Life::Unknown));
+    let value =
+        json!({ "network": network, "imported": objects.collect::<Vec<_>>(), "found": found });
+    call.answer(options.json, value, &lines.join("\n"))?;
+    Ok(Outcome::Fine)
+}

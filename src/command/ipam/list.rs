@@ -1,0 +1,169 @@
+//! `ipam ls` and `ipam show`.
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::{Value, json};
+
+use super::{objects, settings};
+use crate::agent::exit::{self, Exit};
+use crate::command::call::{Call, Outcome};
+use crate::command::look::now;
+use crate::command::pods::{Life, Network, links, networks, object};
+use crate::command::table::{Cell, Table, Tone, facts, span};
+use crate::ipam::Entry;
+
+/// list the addresses of this host's pods, in every network: attached (the interface is there),
+/// present (only its namespace is), gone (neither is: ipam gc frees it), unknown (of an earlier plugin)
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "ls",
+    example = "{command_name}",
+    example = "{command_name} --json | jq -r '.addresses[] | select(.pod == \"default/web\").addresses[]'",
+    error_code(1, "something in a store is wrong, and is shown")
+)]
+pub struct List {
+    /// only this network
+    #[argh(option)]
+    network: Option<String>,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// show one attachment: by address, pod (namespace/name or name), or the start of its container id
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "show",
+    example = "{command_name} 10.244.1.7",
+    example = "{command_name} default/web",
+    error_code(1, "nobody has that")
+)]
+pub struct Show {
+    /// address, pod or container
+    #[argh(positional)]
+    what: String,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
+    let settings = settings(call)?;
+    let networks = networks(&settings, options.network.as_deref())?;
+    let links = links()?;
+    let mut table = Table::new(&[
+        "ADDRESS",
+        "POD",
+        "NETWORK",
+        "CONTAINER",
+        "INTERFACE",
+        "AGE",
+        "STATE",
+        "PORTS",
+    ]);
+    let mut all = Vec::new();
+    let mut faults = Vec::new();
+    for network in &networks {
+        for entry in &network.looked.entries {
+            table.row(row(network, entry, Life::of(entry, &network.name, &links)));
+        }
+        all.extend(objects(network, &links));
+        faults.extend(network.looked.faults.iter().cloned());
+    }
+    let mut text = if table.is_empty() {
+        format!("no pod of humanz has an address here ({})\n", settings.cni.ipam_dir.display())
+    } else {
+        table.render(call.style)
+    };
+    for fault in &faults {
+        text.push_str(&call.style.paint(Tone::Bad, &format!("! {fault}")));
+        text.push('\n');
+    }
+    call.answer(options.json, json!({ "addresses": all, "faults": faults }), &text)?;
+    Ok(Outcome::fine(faults.is_empty()))
+}
+
+fn row(network: &Network, entry: &Entry, life: Life) -> [Cell; 8] {
+    let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
+    let tone = match life {
+        Life::Attached => Tone::Good,
+        Life::Present | Life::Unknown => Tone::Odd,
+        Life::Gone => Tone::Bad,
+    };
+    let container: String = entry.container_id.chars().take(13).collect();
+    let ports = entry.forwards().len();
+    [
+        Cell::new(addresses.join(",")),
+        Cell::new(entry.pod.as_deref().unwrap_or_default()),
+        Cell::new(&network.name),
+        Cell::new(container),
+        Cell::new(&entry.ifname),
+        Cell::new(age(entry).unwrap_or_default()),
+        Cell::new(life.word()).tone(tone),
+        Cell::new(if ports == 0 { String::new() } else { ports.to_string() }),
+    ]
+}
+
+fn age(entry: &Entry) -> Option<String> {
+    let known = entry.time_secs > 0;
+    known.then(|| span(std::time::Duration::from_secs(now().saturating_sub(entry.time_secs))))
+}
+
+pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
+    let settings = settings(call)?;
+    let networks = networks(&settings, None)?;
+    let links = links()?;
+    let of = |network| move |entry| (network, entry);
+    let all = networks.iter().flat_map(|network| network.looked.entries.iter().map(of(network)));
+    let found: Vec<(&Network, &Entry)> =
+        all.filter(|(_, entry)| is_meant(entry, &options.what)).collect();
+    if found.is_empty() {
+        let what = &options.what;
+        let why = format!(
+            "no pod of this host has or is called {what:?} (humanz-agent ipam ls lists all)"
+        );
+        return Err(Exit::new(exit::FAILURE, why));
+    }
+    let life = |network: &Network, entry: &Entry| Life::of(entry, &network.name, &links);
+    let texts = found.iter().map(|(network, entry)| text(network, entry, life(network, entry)));
+    let texts: Vec<String> = texts.collect();
+    let values =
+        found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
+    let value = json!({ "addresses": values.collect::<Vec<Value>>() });
+    call.answer(options.json, value, &texts.join("\n"))?;
+    Ok(Outcome::Fine)
+}
+
+fn is_meant(entry: &Entry, what: &str) -> bool {
+    if let Ok(address) = what.parse() {
+        return entry.addresses.contains(&address);
+    }
+    let pod = entry.pod.as_deref().unwrap_or_default();
+    let name = pod.rsplit('/').next().unwrap_or_default();
+    let container = what.len() >= 4 || entry.container_id == what;
+    !what.is_empty()
+        && (pod == what || name == what || (container && entry.container_id.starts_with(what)))
+}
+
+fn text(network: &Network, entry: &Entry, life: Life) -> String {
+    let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
+    let ports = entry.forwards().into_iter().map(|port| format!("{} -> {}", port.from, port.to));
+    let state = match life {
+        Life::Attached => "attached",
+        Life::Present => "its namespace is there, an interface of ours is not",
+        Life::Gone => "gone: humanz-agent ipam gc frees it",
+        Life::Unknown => "unknown: an earlier plugin made it",
+    };
+    facts(&[
+        ("addresses", addresses.join("\n")),
+        ("pod", entry.pod.clone().unwrap_or_default()),
+        ("network", network.name.clone()),
+        ("container", entry.container_id.clone()),
+        ("interface", entry.ifname.clone()),
+        ("namespace", entry.netns.clone().unwrap_or_default()),
+        ("age", age(entry).unwrap_or_default()),
+        ("state", state.to_owned()),
+        ("ports", ports.collect::<Vec<_>>().join("\n")),
+    ])
+}

@@ -1,0 +1,110 @@
+//! `ipam`: which pod has which address of this host.
+
+mod clear;
+mod free;
+mod import;
+mod list;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::Value;
+
+use crate::agent::exit::Exit;
+use crate::agent::keep::{self, Pass};
+use crate::agent::reach::Resolved;
+use crate::agent::report::Report;
+use crate::agent::settings::Settings;
+use crate::agent::start;
+use crate::agent::wake::Look;
+use crate::command::call::{Call, Outcome};
+use crate::command::pods::{Life, Network, object};
+use crate::ipam::Entry;
+use crate::net::{IfName, PerFamily};
+
+/// How long a store is waited for, which plugins hold for a millisecond.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// show which pod has which address of this host, free addresses, take over those of earlier plugins
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "ipam",
+    example = "{command_name} ls",
+    example = "{command_name} show default/web",
+    example = "{command_name} free 10.244.1.7",
+    example = "{command_name} gc --yes"
+)]
+pub struct Ipam {
+    #[argh(subcommand)]
+    verb: Verb,
+}
+
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(subcommand)]
+enum Verb {
+    List(list::List),
+    Show(list::Show),
+    Free(free::Free),
+    Clear(clear::Clear),
+    Import(import::Import),
+}
+
+/// Answers.
+///
+/// # Errors
+/// What is wrong with the settings, a store, the kernel, or what was asked for.
+pub fn run(call: &mut Call<'_>, options: &Ipam) -> Result<Outcome, Exit> {
+    match &options.verb {
+        Verb::List(options) => list::run(call, options),
+        Verb::Show(options) => list::show(call, options),
+        Verb::Free(options) => free::run(call, options),
+        Verb::Clear(options) => clear::run(call, options),
+        Verb::Import(options) => import::run(call, options),
+    }
+}
+
+/// The settings: without any etcd, which has no part in this.
+fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
+    call.origin.fall_back("ETCD_HOST", "localhost");
+    Ok(call.told()?.settings)
+}
+
+/// The attachments of a network, for `--json`.
+fn objects(network: &Network, links: &BTreeSet<IfName>) -> Vec<Value> {
+    let entries = network.looked.entries.iter();
+    entries
+        .map(|entry| object(entry, &network.name, Life::of(entry, &network.name, links)))
+        .collect()
+}
+
+/// Who has an address, for people.
+fn owner(entry: &Entry) -> String {
+    entry.pod.clone().unwrap_or_else(|| entry.owner_text())
+}
+
+/// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
+/// of them is done as the agent does it.
+fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
+    if freed.iter().all(|entry| entry.ports.is_none()) {
+        return Ok(());
+    }
+    let world = start::world(settings)?;
+    let mut report = Report::new(false);
+    let pass = Pass {
+        settings,
+        world: &world,
+        subnets: &PerFamily::default(),
+        peers: None,
+        in_sync: false,
+        resolved: &Resolved::new(),
+        before: None,
+        look: Look::FIREWALL,
+    };
+    keep::hostports::keep(&pass, &mut report);
+    match report.failures() {
+        [] => Ok(()),
+        failures => Err(Exit::new(crate::agent::exit::FAILURE, failures.join("\n"))),
+    }
+}

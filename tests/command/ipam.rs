@@ -1,0 +1,183 @@
+//! `ipam`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::cluster::Alone;
+use crate::support::{Agent, Place, Pod, eventually};
+use crate::{object, refused, run, shape};
+
+const SETTINGS: &[(&str, &str)] =
+    &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
+
+fn served() -> (Alone, Agent) {
+    let alone = Alone::new();
+    let agent = Agent::start(&alone.host, SETTINGS);
+    agent.wait_ready();
+    (alone, agent)
+}
+
+/// The file of a pod's first address, changed by a sed(1) script, under every name that it has.
+fn rewrite(alone: &Alone, pod: &Pod, script: &str) {
+    let dir = "/run/humanz/ipam/humanz";
+    let files = format!(
+        "{dir}/{} {dir}/{} {dir}/owners/{}:eth0",
+        pod.v4(),
+        pod.v6(),
+        pod.attachment.container
+    );
+    alone
+        .host
+        .shell(&format!(
+            "for file in {files}; do sed '{script}' $file > /tmp/new; cat /tmp/new > $file; done"
+        ))
+        .ok();
+}
+
+#[test]
+fn addresses_are_listed_with_their_pods() {
+    let (alone, _agent) = served();
+    let host = &alone.host;
+    let none = run(host, "ipam ls", SETTINGS).ok();
+    assert!(none.contains("no pod of humanz has an address here"), "{none}");
+    let (a, b) = (Pod::add(host, "web"), Pod::add(host, "db"));
+    let listed = run(host, "ipam ls", SETTINGS).ok();
+    println!("{listed}");
+    for pod in [&a, &b] {
+        let line =
+            listed.lines().find(|line| line.starts_with(&format!("{},{}  ", pod.v4(), pod.v6())));
+        let line = line.unwrap_or_else(|| panic!("{listed}"));
+        assert!(line.contains(" attached ") && line.contains(" humanz "), "{line}");
+    }
+    let shown = run(host, &format!("ipam show {}", a.v6()), SETTINGS).ok();
+    println!("{shown}");
+    assert!(
+        shown.contains(&format!("addresses  {}\n", a.v4()))
+            && shown.contains("state      attached"),
+        "{shown}"
+    );
+    assert_eq!(run(host, &format!("ipam show {}", a.attachment.container), SETTINGS).ok(), shown);
+    refused(&run(host, "ipam show 10.9.9.9", SETTINGS), 1, &["10.9.9.9", "ipam ls lists all"]);
+    refused(
+        &run(host, "ipam ls --network other", SETTINGS),
+        1,
+        &["no store of network other", "there is: humanz"],
+    );
+    refused(
+        &run(host, "ipam fre 10.9.9.9", SETTINGS),
+        2,
+        &["\"fre\" is no subcommand of ipam; did you mean free?"],
+    );
+    refused(&run(host, "ipam free 10.9.9", SETTINGS), 2, &["10.9.9", "ipam free --help"]);
+
+    let value = object(&run(host, "ipam ls --json", SETTINGS));
+    let wanted = "addresses: list\naddresses[].addresses: list\naddresses[].addresses[]: string\n\
+                  addresses[].container: string\naddresses[].host_ports: list\n\
+                  addresses[].host_ports[].host: string\naddresses[].host_ports[].protocol: string\n\
+                  addresses[].interface: string\naddresses[].netns: string\naddresses[].network: string\n\
+                  addresses[].pod: null\naddresses[].since: number\naddresses[].state: string\n\
+                  faults: list\nschema: number";
+    assert_eq!(shape(&value).replace("addresses[].pod: string", "addresses[].pod: null"), wanted);
+    host.write("/run/humanz/ipam/humanz/10.244.1.200", "garbage");
+    let listed = run(host, "ipam ls", SETTINGS);
+    assert_eq!(listed.status.code(), Some(1), "{listed}");
+    assert!(
+        listed.stdout.contains("! /run/humanz/ipam/humanz/10.244.1.200 is no entry"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn the_address_of_a_pod_that_is_there_is_not_freed() {
+    let (alone, _agent) = served();
+    let host = &alone.host;
+    let pod = Pod::add(host, "web");
+    let free = format!("ipam free {}", pod.v4());
+    refused(&run(host, &free, SETTINGS), 1, &["stays", "is there and has it", "--force"]);
+    assert_eq!(object(&run(host, "ipam gc --json --yes", SETTINGS))["gone"], Value::Array(vec![]));
+    let forced = object(&run(host, &format!("{free} --force --json"), SETTINGS));
+    assert_eq!(forced["freed"].as_array().unwrap().len(), 2, "{forced}");
+    refused(&run(host, &free, SETTINGS), 1, &["nobody has"]);
+    let ports = host.run("nft list table inet humanz-hostports").stdout;
+    assert!(!ports.contains(&pod.v4().to_string()), "its host ports are closed: {ports}");
+}
+
+#[test]
+fn only_what_is_gone_is_freed_and_only_if_asked() {
+    let (alone, _agent) = served();
+    let host = &alone.host;
+    let (stays, gone) = (Pod::add(host, "web"), Pod::add(host, "db"));
+    // A container that ended without a DEL takes its namespace, and that its interface with it.
+    host.run(&format!("ip netns del {}", gone.attachment.container)).ok();
+    eventually("its interface is gone", Duration::from_secs(30), || {
+        let links = host.run("ip -o link show type veth").ok();
+        let count = links.lines().filter(|line| line.contains(" hz")).count();
+        if count == 1 { Ok(()) } else { Err(links) }
+    });
+    let listed = run(host, "ipam ls", SETTINGS).ok();
+    assert!(
+        listed
+            .lines()
+            .any(|line| line.starts_with(&gone.v4().to_string()) && line.contains(" gone ")),
+        "{listed}"
+    );
+    let told = run(host, "ipam gc", SETTINGS).ok();
+    assert!(told.contains("1 would be freed: --yes does it"), "{told}");
+    assert_eq!(run(host, "ipam ls", SETTINGS).ok().lines().count(), 3, "nothing was freed");
+    let told = run(host, "ipam gc --yes", SETTINGS).ok();
+    assert!(
+        told.contains(&format!("- {} and {} of ", gone.v4(), gone.v6()))
+            && told.contains("1 freed"),
+        "{told}"
+    );
+    let listed = run(host, "ipam ls", SETTINGS).ok();
+    assert!(
+        listed.contains(&stays.v4().to_string()) && !listed.contains(&gone.v4().to_string()),
+        "{listed}"
+    );
+    let ports = host.run("nft list table inet humanz-hostports").ok();
+    assert!(
+        ports.contains(&stays.v4().to_string()) && !ports.contains(&gone.v4().to_string()),
+        "{ports}"
+    );
+    // One whose interface went but whose namespace is there may be about to get one.
+    rewrite(&alone, &stays, "s/\"containerID\":\"[^\"]*\"/\"containerID\":\"other\"/");
+    assert!(run(host, "ipam gc --yes", SETTINGS).ok().contains("may be there"));
+}
+
+#[test]
+fn addresses_of_earlier_plugins_are_taken_over() {
+    let (alone, _agent) = served();
+    let host = &alone.host;
+    host.shell(
+        "mkdir -p /var/lib/cni/networks/old; cd /var/lib/cni/networks/old; \
+         printf 'c1\\r\\neth0' > 10.244.1.50; printf 'c1\\r\\neth0' > fd10:0:0:1::50; touch lock last_reserved_ip.0",
+    ).ok();
+    host.write(
+        "/run/seed.json",
+        r#"[{"IP":"10.244.1.1/24","Used":true},{"IP":"10.244.1.60/24","Used":true}]"#,
+    );
+    let told = run(host, "ipam import /var/lib/cni/networks/old", SETTINGS).ok();
+    println!("{told}");
+    assert!(told.contains("+ 10.244.1.50 of container c1, interface eth0"), "{told}");
+    assert!(told.contains("2 taken over into network humanz, 0 were known"), "{told}");
+    let again = run(host, "ipam import /var/lib/cni/networks/old", SETTINGS).ok();
+    assert!(again.contains("0 taken over into network humanz, 2 were known"), "{again}");
+    let seed = object(&run(host, "ipam import /run/seed.json --json", SETTINGS));
+    assert_eq!(seed["imported"][0]["addresses"][0], "10.244.1.60", "{seed:#}");
+    let listed = run(host, "ipam ls", SETTINGS).ok();
+    assert_eq!(listed.matches(" unknown ").count(), 2, "{listed}");
+    assert!(run(host, "ipam gc --yes", SETTINGS).ok().contains("may be there"), "nobody can tell");
+    refused(&run(host, "ipam free 10.244.1.60", SETTINGS), 1, &["nobody can tell", "--force"]);
+    assert!(run(host, "ipam free 10.244.1.60 --force", SETTINGS).ok().contains("10.244.1.60 of "));
+    run(host, "ipam free 10.244.1.50 --force", SETTINGS).ok();
+    assert!(run(host, "ipam ls", SETTINGS).ok().contains("no pod"));
+    refused(&run(host, "ipam import /nowhere", SETTINGS), 1, &["/nowhere: No such file"]);
+    refused(&run(host, "ipam import /etc", SETTINGS), 1, &["/etc: holds no reservation"]);
+    refused(
+        &run(host, "ipam import /run/seed.json --network ../x", SETTINGS),
+        2,
+        &["--network ../x"],
+    );
+}
