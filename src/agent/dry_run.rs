@@ -18,6 +18,7 @@ use crate::agent::wake::Look;
 use crate::lease::claim::Claimant;
 use crate::lease::foresee::{Foreseen, foresee};
 use crate::lease::growth;
+use crate::lease::kube::{self, KubeSettings};
 use crate::lease::records::Key;
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
@@ -35,6 +36,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     let (lines, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
         Source::Etcd { server, roots } => claim(&mut settings, &world, &server, &roots)?,
+        Source::Kubernetes(api) => given(&settings, &world, &api)?,
     };
     let looked = look(&settings, &world, &lease.subnets, peers.map(Arc::new).as_ref());
     let trouble = looked.trouble.iter().map(|text| format!("! {text}"));
@@ -87,6 +89,22 @@ pub fn growth(found: &Snapshot, ours: &Network) -> Result<Option<Line>, LeaseErr
     let pools: Vec<String> = ours.pools.iter().map(|pool| pool.network().to_string()).collect();
     let line = || Line::changed(format!("etcd key {key}: the pools grow to {}", pools.join(", ")));
     Ok(growth::of(found, ours)?.map(|_| line()))
+}
+
+/// The subnets that Kubernetes gives this host, and the other hosts.
+fn given(
+    settings: &Settings,
+    world: &World,
+    api: &KubeSettings,
+) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
+    let name = start::node_name(settings)?;
+    let own = start::this_host(&name, world)?;
+    let nodes = kube::read(api, &name, start::reach(settings))
+        .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("the Kubernetes API: {error}")))?;
+    let lease = kube::own::lease(nodes.own(), &own, &settings.pools);
+    let lease = lease.map_err(|error| refused(&error.into()))?;
+    let others = peers(nodes.snapshot(), &name, &lease.subnets, &settings.pools);
+    Ok((Vec::new(), lease, Some(others)))
 }
 
 /// What would happen in etcd, the subnets then, and the other hosts. `settings` get the pools that

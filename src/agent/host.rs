@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use anyhow::{Context, bail};
 
 use crate::agent::reach::Connected;
-use crate::agent::settings::{Backend, Settings, Source};
+use crate::agent::settings::{Backend, Settings};
 use crate::linux::address::Address;
 use crate::linux::link::Link;
 use crate::linux::netlink::NetlinkError;
@@ -129,7 +129,7 @@ fn own_addresses(
             own.set(family, default.or(has).or_else(|| only(&of_family)).or(had));
         }
     }
-    if own.is_empty() && matches!(settings.source, Source::Etcd { .. }) {
+    if own.is_empty() && settings.has_others() {
         bail!(
             "this host's address for the others cannot be told: there is no default route, and there is not exactly one address ({}); set NODE_IP",
             found.iter().map(|found| found.address.to_string()).collect::<Vec<_>>().join(", ")

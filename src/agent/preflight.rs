@@ -1,6 +1,7 @@
 //! Faults of the settings that only this host shows: files, the bridge's name, its own addresses.
 
 use crate::agent::settings::{Fault, Settings, Source};
+use crate::lease::kube::{self, KubeSettings};
 use crate::lease::registry;
 use crate::linux::rtnl::Rtnl;
 use crate::plan::tunnel;
@@ -26,11 +27,21 @@ fn faults(settings: &Settings) -> Vec<Fault> {
 
 /// Certificates, key and password that cannot be used.
 fn useless_files(settings: &Settings) -> Vec<Fault> {
-    let Source::Etcd { server, .. } = &settings.source else { return Vec::new() };
+    let server = match &settings.source {
+        Source::Etcd { server, .. } => server,
+        Source::Kubernetes(api) => return api_unknown(api).into_iter().collect(),
+        Source::Static(_) => return Vec::new(),
+    };
     let faults = registry::look_at_files(server).into_iter();
     faults
         .map(|fault| Fault { variable: fault.variable, value: fault.path, wrong: fault.wrong })
         .collect()
+}
+
+fn api_unknown(api: &KubeSettings) -> Option<Fault> {
+    let wrong = kube::check(api).err()?;
+    let path = api.kubeconfig.as_ref().map(|path| path.display().to_string());
+    Some(Fault { variable: "KUBECONFIG", value: path.unwrap_or_default(), wrong })
 }
 
 fn foreign_bridge(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {

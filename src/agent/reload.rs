@@ -95,13 +95,13 @@ pub fn plan(running: &Side<'_>, wanted: &Side<'_>, found: Option<&Snapshot>) -> 
 
 /// Why `variable` cannot change while the agent runs.
 fn fixed(variable: &str, running: &Side<'_>, wanted: &Side<'_>) -> Option<String> {
-    let is_static = matches!(running.settings.source, Source::Static(_));
+    let is_etcd = matches!(running.settings.source, Source::Etcd { .. });
     let why = match variable {
         "NODE_NAME" if running.name != wanted.name => {
             "this host's subnet bears the name in etcd; drain the host and restart its agent, which \
              takes another subnet under the new name"
         }
-        "ETCD_PREFIX" | "ETCD_COUNTER_KEY" | "HUMANZ_PREFIX" if !is_static => {
+        "ETCD_PREFIX" | "ETCD_COUNTER_KEY" | "HUMANZ_PREFIX" if is_etcd => {
             "the keys of all hosts are there; a restart joins the network that is under the new one, \
              with the subnet this host has if it is free there"
         }

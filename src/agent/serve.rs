@@ -1,5 +1,6 @@
 //! The loop: waits for a reason to look, looks, mends.
 
+mod addresses;
 mod pools;
 mod reload;
 mod tell;
@@ -345,6 +346,7 @@ impl Agent {
             let status = state.status();
             log::info!("ready: {status}");
             notify::ready(&status);
+            self.source.set_ready();
         }
     }
 
@@ -376,6 +378,7 @@ pub fn refused(error: &LeaseError) -> Exit {
         LeaseError::OutsidePool { .. }
         | LeaseError::ConfigMismatch { .. }
         | LeaseError::CannotGrow { .. } => exit::SETTINGS,
+        LeaseError::Node(error) if error.is_setting() => exit::SETTINGS,
         error if error.is_temporary() => exit::TEMPORARY,
         _ => exit::FAILURE,
     };

@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::cli::VARIABLES;
 use crate::agent::values;
 use crate::cni::version::Version;
+use crate::lease::kube::{KubeSettings, Server};
 use crate::lease::records::{self, NodeName, Roots, Vxlan};
 use crate::lease::registry::EtcdSettings;
 use crate::net::subnet::{self, Pool};
@@ -68,6 +69,11 @@ impl Settings {
             v6: self.pools.v6.as_ref().map(network),
         }
     }
+
+    /// There can be other hosts.
+    pub fn has_others(&self) -> bool {
+        !matches!(self.source, Source::Static(_))
+    }
 }
 
 /// How this host reaches the pods of others.
@@ -101,6 +107,8 @@ pub enum Source {
         /// Where the keys are.
         roots: Roots,
     },
+    /// Given by Kubernetes: the podCIDRs of the nodes.
+    Kubernetes(KubeSettings),
     /// Given by the operator; there is no etcd and there are no other hosts.
     Static(PerFamily<IpNetwork>),
 }
@@ -320,12 +328,19 @@ impl Reader<'_> {
     fn source(&mut self, pools: &PerFamily<Pool>) -> Option<Source> {
         match self.text("SUBNET_SOURCE").as_str() {
             "etcd" => self.etcd(),
+            "kubernetes" => self.kubernetes().map(Source::Kubernetes),
             "static" => self.fixed(pools).map(Source::Static),
             _ => {
-                self.fault("SUBNET_SOURCE", "must be etcd or static");
+                self.fault("SUBNET_SOURCE", "must be etcd, kubernetes or static");
                 None
             }
         }
+    }
+
+    fn kubernetes(&mut self) -> Option<KubeSettings> {
+        let kubeconfig = self.optional("KUBECONFIG", values::absolute);
+        let api = self.optional("KUBE_API", Server::parse);
+        Some(KubeSettings { kubeconfig: kubeconfig?, api: api? })
     }
 
     fn etcd(&mut self) -> Option<Source> {

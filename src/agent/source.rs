@@ -9,7 +9,8 @@ use ipnetwork::IpNetwork;
 use crate::agent::exit::{self, Exit};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::start;
-use crate::lease::registry::{Contact, Handle, Setup};
+use crate::lease::kube;
+use crate::lease::registry::{self, Contact};
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Attributes, Identity, Lease};
@@ -24,16 +25,24 @@ const SAVE_SHARE: u32 = 50;
 
 /// Where this host's subnet and the other hosts come from.
 pub enum Source {
-    /// etcd.
+    /// etcd, or the nodes of Kubernetes.
     Leased(Box<Leased>),
     /// The operator said so; there are no other hosts.
     Fixed(PerFamily<IpNetwork>),
 }
 
-/// A host whose subnet is leased from etcd.
+/// A connection with whoever knows the hosts.
+pub enum Registry {
+    /// With etcd.
+    Etcd(registry::Handle),
+    /// With the API of Kubernetes.
+    Kubernetes(kube::Handle),
+}
+
+/// A host whose subnet is given by somebody who knows all hosts.
 pub struct Leased {
     /// The connection.
-    pub registry: Handle,
+    pub registry: Registry,
     /// How it goes.
     pub contact: Arc<Contact>,
     /// This host.
@@ -44,7 +53,7 @@ pub struct Leased {
     pub path: PathBuf,
     /// When the agent started.
     pub started: Instant,
-    /// Why etcd does not answer, if it does not.
+    /// Why it does not answer, or gives no subnet, if so.
     pub down: Option<String>,
     /// What waits to be saved.
     pub unsaved: Option<Saved>,
@@ -69,6 +78,14 @@ impl Source {
         }
     }
 
+    /// What it is called.
+    pub fn store(&self) -> &'static str {
+        match self {
+            Source::Leased(leased) => leased.registry.name(),
+            Source::Fixed(_) => "the agent",
+        }
+    }
+
     /// When the agent has waited long enough for etcd, if it has something else to serve from.
     pub fn patience_ends(&self) -> Option<Instant> {
         let Source::Leased(leased) = self else { return None };
@@ -88,25 +105,48 @@ impl Source {
         leased.known.take().map(|known| (known, down))
     }
 
-    /// Reaches etcd as `settings` say from now on, and belongs to the network that they describe.
+    /// Reaches etcd or the API as `settings` say from now on, and belongs to the network that they
+    /// describe.
     pub fn set_up(&self, settings: &Settings) {
-        if let (Source::Leased(leased), Wanted::Etcd { server, roots }) = (self, &settings.source) {
-            let network = start::network(settings, roots);
-            leased.registry.set_up(Setup { etcd: server.clone(), network });
+        let Source::Leased(leased) = self else { return };
+        match (&leased.registry, &settings.source) {
+            (Registry::Etcd(handle), Wanted::Etcd { server, roots }) => {
+                let network = start::network(settings, roots);
+                handle.set_up(registry::Setup { etcd: server.clone(), network });
+            }
+            (Registry::Kubernetes(handle), Wanted::Kubernetes(api)) => {
+                handle.set_up(kube::Setup { api: api.clone(), pools: settings.pools });
+            }
+            _ => {}
         }
     }
 
-    /// Connects with etcd anew.
+    /// Connects anew.
     pub fn reconnect(&self) {
         if let Source::Leased(leased) = self {
-            leased.registry.reconnect();
+            match &leased.registry {
+                Registry::Etcd(handle) => handle.reconnect(),
+                Registry::Kubernetes(handle) => handle.reconnect(),
+            }
         }
     }
 
-    /// Tells the other hosts how to reach this one now.
+    /// Tells the other hosts how to reach this one now, or takes it that they are reached alike.
     pub fn publish(&self, attributes: Attributes) {
         if let Source::Leased(leased) = self {
-            leased.registry.set_attributes(attributes);
+            match &leased.registry {
+                Registry::Etcd(handle) => handle.set_attributes(attributes),
+                Registry::Kubernetes(handle) => handle.set_attributes(attributes),
+            }
+        }
+    }
+
+    /// The host is as it should be, and pods may come.
+    pub fn set_ready(&self) {
+        if let Source::Leased(leased) = self
+            && let Registry::Kubernetes(handle) = &leased.registry
+        {
+            handle.set_ready();
         }
     }
 
@@ -139,13 +179,25 @@ impl Source {
             Source::Leased(leased) => leased.down.as_deref().unwrap_or("no answer"),
             Source::Fixed(_) => "the host could not be brought into its state in time",
         };
-        Exit::new(exit::UNAVAILABLE, format!("etcd: {why}"))
+        Exit::new(exit::UNAVAILABLE, format!("{}: {why}", self.store()))
     }
 
     /// Ends the connection; the lease stays.
     pub fn stop(self) {
         if let Source::Leased(leased) = self {
-            leased.registry.stop();
+            match leased.registry {
+                Registry::Etcd(handle) => handle.stop(),
+                Registry::Kubernetes(handle) => handle.stop(),
+            }
+        }
+    }
+}
+
+impl Registry {
+    fn name(&self) -> &'static str {
+        match self {
+            Registry::Etcd(_) => "etcd",
+            Registry::Kubernetes(_) => "the Kubernetes API",
         }
     }
 }

@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::agent::ears::Ears;
 use crate::agent::exit::{self, Exit};
-use crate::agent::host;
+use crate::agent::host::{self, Own};
 use crate::agent::keep::World;
 use crate::agent::local::serve::Server;
 use crate::agent::local::{self, Board, Listen};
@@ -23,12 +23,13 @@ use crate::agent::origin::{Origin, Told};
 use crate::agent::serve::{Agent, State, attributes};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::signals;
-use crate::agent::source::{Leased, Source};
+use crate::agent::source::{Leased, Registry, Source};
 use crate::agent::wake::{Look, Wake};
+use crate::lease::kube;
 use crate::lease::records::NodeName;
 use crate::lease::registry::{self, Contact, Start};
 use crate::lease::saved::Saved;
-use crate::lease::{Identity, Network, Roots};
+use crate::lease::{Attributes, Identity, Network, Roots};
 use crate::linux::beat::{self, Beat};
 use crate::linux::events::{Event, Events};
 use crate::linux::netlink::Protocol;
@@ -98,12 +99,16 @@ pub fn world(settings: &Settings) -> Result<World, Exit> {
     )?)
 }
 
-/// The name of this host in etcd.
+/// The name of this host in etcd, or of its node in Kubernetes.
 pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
     if let Some(name) = &settings.node_name {
         return Ok(name.clone());
     }
-    let name = identity::host_name().context("NODE_NAME is not set")?;
+    let mut name = identity::host_name().context("NODE_NAME is not set")?;
+    if matches!(settings.source, Wanted::Kubernetes(_)) {
+        // As the kubelet does.
+        name.make_ascii_lowercase();
+    }
     let parsed = name.parse();
     Ok(parsed
         .with_context(|| format!("the host name {name:?} is no name for etcd: set NODE_NAME"))?)
@@ -226,29 +231,38 @@ fn source(
     wakes: Sender<Wake>,
     board: &Board,
 ) -> Result<Source, Exit> {
-    let (server, roots) = match &settings.source {
-        Wanted::Static(subnets) => return Ok(Source::Fixed(*subnets)),
-        Wanted::Etcd { server, roots } => (server, roots),
-    };
+    if let Wanted::Static(subnets) = &settings.source {
+        return Ok(Source::Fixed(*subnets));
+    }
     let identity = this_host(name, world)?;
     let path = settings.state_dir.join("state.json");
     let known = last_known_good(&path, &identity);
     let facts = host::observe(&world.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
-    let start = Start {
-        etcd: server.clone(),
-        network: network(settings, roots),
-        identity: identity.clone(),
-        attributes,
-        known: known.clone(),
+    let publish = move |update| send(&wakes, Wake::Registry(update));
+    let (registry, contact) = match &settings.source {
+        Wanted::Etcd { server, roots } => {
+            let (etcd, network) = (server.clone(), network(settings, roots));
+            let (identity, known) = (identity.clone(), known.clone());
+            let start = Start { etcd, network, identity, attributes, known };
+            let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
+            let beat = board.expect("etcd", local::board::LIMIT + server.timeout * tries);
+            let contact = Arc::new(Contact::new(beat));
+            let registry = registry::spawn(start, Arc::clone(&contact), publish);
+            (registry.map(Registry::Etcd), contact)
+        }
+        Wanted::Kubernetes(api) => {
+            let setup = kube::Setup { api: api.clone(), pools: settings.pools };
+            let (identity, has_served) = (identity.clone(), known.is_some());
+            let start = kube::Start { setup, identity, attributes, has_served };
+            let contact = Contact::new(board.expect("kubernetes", local::board::LIMIT));
+            let contact = Arc::new(contact);
+            let registry = kube::spawn(start, Arc::clone(&contact), publish);
+            (registry.map(Registry::Kubernetes), contact)
+        }
+        Wanted::Static(_) => unreachable!("it needs no connection"),
     };
-    let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
-    let beat = board.expect("etcd", local::board::LIMIT + server.timeout * tries);
-    let contact = Arc::new(Contact::new(beat));
-    let registry = registry::spawn(start, Arc::clone(&contact), move |update| {
-        send(&wakes, Wake::Registry(update))
-    })
-    .context("start the connection with etcd")?;
+    let registry = registry.context("start the connection with whoever knows the hosts")?;
     let started = Instant::now();
     Ok(Source::Leased(Box::new(Leased {
         registry,
@@ -261,6 +275,11 @@ fn source(
         unsaved: None,
         save_at: started,
     })))
+}
+
+/// How hosts are reached, as far as the settings say.
+pub fn reach(settings: &Settings) -> Attributes {
+    attributes(settings, Own::default())
 }
 
 /// Who this host is.

@@ -10,6 +10,7 @@ use crate::agent::exit::{self, Exit};
 use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
 use crate::command::table::span;
+use crate::lease::kube;
 use crate::lease::records::{NodeName, Roots};
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::saved::Saved;
@@ -24,6 +25,8 @@ pub struct Cluster {
     pub lease: Lease,
     /// This host's name.
     pub own: NodeName,
+    /// Who is asked for them, in one word.
+    pub store: &'static str,
     /// Since when it is no longer up to date; `None`: etcd said so now.
     pub stale: Option<Stale>,
 }
@@ -46,10 +49,10 @@ impl Stale {
 }
 
 impl Cluster {
-    /// For `--json`: `from` is `etcd` or `state`; then `age_seconds` and `error` say more.
+    /// For `--json`: `from` is `etcd`, `kubernetes` or `state`; then `age_seconds` and `error` say more.
     pub fn origin(&self) -> Value {
         match &self.stale {
-            None => json!({ "from": "etcd", "age_seconds": 0, "error": null }),
+            None => json!({ "from": self.store, "age_seconds": 0, "error": null }),
             Some(Stale { why, age }) => {
                 let age = age.map(|age| age.as_secs());
                 json!({ "from": "state", "age_seconds": age, "error": why })
@@ -65,11 +68,22 @@ impl Cluster {
 pub fn etcd(settings: &Settings) -> Result<(&EtcdSettings, &Roots), Exit> {
     match &settings.source {
         Source::Etcd { server, roots } => Ok((server, roots)),
+        Source::Kubernetes(_) => {
+            let why = "the hosts are nodes of Kubernetes (SUBNET_SOURCE=kubernetes): see kubectl";
+            Err(Exit::new(exit::SETTINGS, why))
+        }
         Source::Static(_) => {
             let why =
                 "this host serves itself alone (SUBNET_SOURCE=static): there is no list of hosts";
             Err(Exit::new(exit::SETTINGS, why))
         }
+    }
+}
+
+fn store(settings: &Settings) -> &'static str {
+    match settings.source {
+        Source::Kubernetes(_) => "kubernetes",
+        _ => "etcd",
     }
 }
 
@@ -79,12 +93,18 @@ pub fn etcd(settings: &Settings) -> Result<(&EtcdSettings, &Roots), Exit> {
 /// Neither etcd answers nor is there a last known good state, or there can be neither.
 pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
     let own = start::node_name(settings)?;
-    let (server, roots) = etcd(settings)?;
-    let why = match registry::read(server, roots) {
+    let found = match &settings.source {
+        Source::Kubernetes(api) => {
+            kube::read(api, &own, start::reach(settings)).map(|nodes| nodes.snapshot().clone())
+        }
+        _ => etcd(settings).map(|(server, roots)| registry::read(server, roots))?,
+    };
+    let why = match found {
         Ok(snapshot) => {
             let subnets = snapshot.nodes.get(&own).map(|node| node.value.subnets);
             let lease = Lease { subnets: subnets.unwrap_or_default() };
-            return Ok(Cluster { snapshot: Arc::new(snapshot), lease, own, stale: None });
+            let snapshot = Arc::new(snapshot);
+            return Ok(Cluster { snapshot, lease, own, store: store(settings), stale: None });
         }
         Err(why) => why,
     };
@@ -108,6 +128,7 @@ pub fn known(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, 
         snapshot: saved.snapshot,
         lease: saved.lease,
         own: own.clone(),
+        store: store(settings),
         stale: Some(Stale { why: why.to_owned(), age }),
     })
 }

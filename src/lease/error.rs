@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use super::kube::own::NodeError;
 use super::records::{NodeName, RecordError};
 use crate::net::PerFamily;
 
@@ -101,6 +102,9 @@ pub enum LeaseError {
         /// Who has it in etcd.
         owner: NodeName,
     },
+    /// The Kubernetes API gives this host none that it can serve.
+    #[error(transparent)]
+    Node(#[from] NodeError),
 }
 
 impl LeaseError {

@@ -40,6 +40,11 @@ impl Watch {
         Self { monitor, label }
     }
 
+    /// All lines so far.
+    pub fn log(&self) -> String {
+        self.monitor.log()
+    }
+
     /// The first line since `event` that contains all of `words`: how long after `event` it came.
     ///
     /// A removal is a line that begins with `Deleted`: it must be among the words to count.

@@ -8,7 +8,7 @@ use crate::agent::host::Facts;
 use crate::agent::keep::Pass;
 use crate::agent::reach::Ways;
 use crate::agent::report::Report;
-use crate::agent::settings::{Backend, Source};
+use crate::agent::settings::Backend;
 use crate::agent::wake::Look;
 use crate::lease::records::Tunnel;
 use crate::linux::link::Link;
@@ -42,7 +42,7 @@ struct Kept {
 
 /// The end of this host's tunnels, if it is to have some.
 pub fn own_end(pass: &Pass<'_>) -> Option<Tunnel> {
-    let has_others = matches!(pass.settings.source, Source::Etcd { .. }) && pass.peers.is_some();
+    let has_others = pass.settings.has_others() && pass.peers.is_some();
     let wanted = pass.settings.backend != Backend::Direct && has_others;
     wanted.then(|| Tunnel::of(pass.subnets, pass.settings.vxlan)).flatten()
 }

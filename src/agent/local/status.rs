@@ -37,6 +37,7 @@ pub fn status(board: &Board) -> Value {
         "node": node(board, known),
         "lease": known.map(lease),
         "etcd": known.and_then(etcd),
+        "kubernetes": known.and_then(kubernetes),
         "backend": known.map(|known| backend(known.settings.backend)),
         "peers": known.and_then(peers),
         "firewall": known.map(firewall),
@@ -79,7 +80,8 @@ fn lease(known: &Known) -> Value {
     let source = match (&known.settings.source, known.in_sync) {
         (Source::Static(_), _) => "static",
         (Source::Etcd { .. }, true) => "etcd",
-        (Source::Etcd { .. }, false) => "last known good state",
+        (Source::Kubernetes(_), true) => "kubernetes",
+        (Source::Etcd { .. } | Source::Kubernetes(_), false) => "last known good state",
     };
     json!({
         "subnets": known.subnets.as_ref().map(texts),
@@ -99,6 +101,20 @@ fn etcd(known: &Known) -> Option<Value> {
         "revision": known.revision,
         "last_contact_seconds": heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
         "certificate_until": told.certificate_until.map(moment),
+        "error": told.down.as_ref().or(told.trouble.as_ref()),
+    }))
+}
+
+/// `None` on a host whose subnet is not given by Kubernetes.
+fn kubernetes(known: &Known) -> Option<Value> {
+    let Source::Kubernetes(api) = &known.settings.source else { return None };
+    let told = &known.etcd;
+    let heard_at = known.contact.as_ref().and_then(|contact| contact.heard_at());
+    Some(json!({
+        "kubeconfig": api.kubeconfig,
+        "connected": told.endpoint,
+        "version": known.revision,
+        "last_contact_seconds": heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
         "error": told.down.as_ref().or(told.trouble.as_ref()),
     }))
 }
@@ -184,10 +200,13 @@ fn loops(board: &Board) -> Value {
 /// What is wrong and what helps, the worst first.
 fn faults(known: &Known) -> Value {
     let wrong = &known.wrong;
-    let down =
-        known.etcd.down.as_ref().map(|down| {
-            format!("etcd does not answer: {down}; this host goes on with what it knows")
-        });
+    let store = match known.settings.source {
+        Source::Kubernetes(_) => "the Kubernetes API",
+        _ => "etcd",
+    };
+    let down = known.etcd.down.as_ref().map(|down| {
+        format!("{store} does not answer: {down}; this host goes on with what it knows")
+    });
     let kinds = [
         &wrong.failures,
         &wrong.files,

@@ -51,6 +51,11 @@ impl Agent {
         preflight::check(&settings)?;
         if let Some(found) = found {
             settings.pools = growth::followed(&settings.pools, found);
+            if matches!(settings.source, Source::Kubernetes(_))
+                && settings.node_addresses.is_empty()
+            {
+                settings.node_addresses = self.addresses_of_node(&settings, found);
+            }
         }
         changes.iter().for_each(|change| log::info!("reload: {change}"));
         if changes.is_empty() {

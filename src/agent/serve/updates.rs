@@ -18,23 +18,27 @@ impl Agent {
     /// # Errors
     /// This host cannot have a subnet and has none.
     pub(super) fn take_update(&mut self, update: Update) -> Result<Look, Exit> {
+        let store = self.source.store();
         match update {
             Update::Connected { endpoint } => {
-                log::info!("etcd answers: {endpoint}");
+                log::info!("{store} answers: {endpoint}");
                 self.state.etcd.endpoint = Some(endpoint);
                 self.note_down(None);
             }
             Update::Disconnected { why } => {
-                log::warn!("etcd does not answer: {why}; this host goes on with what it knows");
+                log::warn!("{store} does not answer: {why}; this host goes on with what it knows");
                 self.note_down(Some(why));
             }
             Update::Trouble(None) => {
-                log::info!("etcd agrees with this host again");
+                log::info!("{store} agrees with this host again");
                 self.state.etcd.trouble = None;
             }
             Update::Trouble(Some(error)) => {
                 log::error!("{error}");
                 self.state.etcd.trouble = Some(error.to_string());
+                if let (None, Source::Leased(leased)) = (&self.state.subnets, &mut self.source) {
+                    leased.down = Some(error.to_string());
+                }
             }
             Update::Files { wrong, until } => {
                 self.state.files.tell(log::Level::Warn, wrong);
@@ -75,10 +79,11 @@ impl Agent {
         }
     }
 
-    /// Computes the other hosts anew from everything that etcd holds.
+    /// Computes the other hosts anew from everything that is known of them.
     fn know(&mut self, snapshot: Arc<Snapshot>) {
         let Some(subnets) = self.state.subnets else { return };
         self.follow_pools(&snapshot);
+        self.follow_addresses(&snapshot);
         let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).collect());
@@ -89,7 +94,7 @@ impl Agent {
         self.state.peers = Some(Arc::new(peers));
     }
 
-    /// Serves what the host knew last if etcd has not answered in time.
+    /// Serves what the host knew last if nobody has answered in time.
     pub(super) fn use_last_known_good(&mut self) {
         let waiting = self.state.peers.is_none();
         let ended = self.source.patience_ends().is_some_and(|end| end <= Instant::now());
@@ -98,7 +103,8 @@ impl Agent {
         }
         if let Some((known, down)) = self.source.last_known_good() {
             log::warn!(
-                "etcd: {down}; serving the last known good state ({} hosts as of revision {})",
+                "{}: {down}; serving the last known good state ({} hosts as of revision {})",
+                self.source.store(),
                 known.snapshot.hosts.len(),
                 known.snapshot.revision
             );

@@ -18,7 +18,7 @@ const TRIES: u32 = 5;
 /// There is no etcd, it cannot be reached, or the keys are another machine's.
 pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -> Result<(), Exit> {
     let Source::Etcd { server, roots } = &settings.source else {
-        let why = "--release: this host's subnet is not leased (SUBNET_SOURCE=static)";
+        let why = "--release: this host's subnet is not leased (SUBNET_SOURCE is not etcd)";
         return Err(Exit::new(exit::SETTINGS, why));
     };
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));

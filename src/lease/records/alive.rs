@@ -37,7 +37,7 @@ impl Alive {
 }
 
 /// `2026-11-20T18:46:00Z`; times before 1970 are shown as 1970.
-fn rfc3339(time: SystemTime) -> String {
+pub(in crate::lease) fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (year, month, day) = civil(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

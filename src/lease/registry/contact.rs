@@ -48,12 +48,12 @@ impl Contact {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(super) fn heard(&self) {
+    pub(in crate::lease) fn heard(&self) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.heard.store(u64::try_from(since.as_millis()).unwrap_or_default(), Ordering::Relaxed);
     }
 
-    pub(super) fn changed(&self) {
+    pub(in crate::lease) fn changed(&self) {
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
         changed.get_or_insert_with(Instant::now);
     }

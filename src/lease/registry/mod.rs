@@ -13,12 +13,12 @@
 mod client;
 mod connection;
 mod contact;
-mod error;
+pub(super) mod error;
 mod failure;
 mod files;
 mod liveness;
 mod members;
-mod random;
+pub(super) mod random;
 mod session;
 mod settings;
 mod tls;

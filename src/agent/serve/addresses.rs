@@ -1,0 +1,53 @@
+//! This host's addresses for the others, where Kubernetes tells them.
+
+use std::net::IpAddr;
+
+use crate::agent::settings::{Settings, Source};
+use crate::agent::wake::Look;
+use crate::lease::Snapshot;
+use crate::linux::rtnl::Rtnl;
+use crate::net::PerFamily;
+
+use super::Agent;
+
+impl Agent {
+    /// Uses the addresses by which the other hosts know this one, unless the operator named some: on a
+    /// host with several interfaces the default route may lead elsewhere.
+    pub(super) fn follow_addresses(&mut self, found: &Snapshot) {
+        let is_told = self.texts.get("NODE_IP").is_some_and(|text| !text.trim().is_empty());
+        if is_told || !matches!(self.settings.source, Source::Kubernetes(_)) {
+            return;
+        }
+        let addresses = self.addresses_of_node(&self.settings, found);
+        if addresses != self.settings.node_addresses {
+            let told: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            log::info!("this host's address for the others: {} (InternalIP)", told.join(", "));
+            self.settings.node_addresses = addresses;
+            self.state.look = Look::ALL;
+        }
+    }
+
+    /// The InternalIPs of this host's node that it really has, outside the pools of `settings`.
+    pub(super) fn addresses_of_node(
+        &self,
+        settings: &Settings,
+        found: &Snapshot,
+    ) -> PerFamily<IpAddr> {
+        let node = found.nodes.get(&self.name);
+        let told = node.map(|node| node.value.addresses).unwrap_or_default();
+        present(&self.world.rtnl, settings, &told)
+    }
+}
+
+fn present(rtnl: &Rtnl, settings: &Settings, told: &PerFamily<IpAddr>) -> PerFamily<IpAddr> {
+    let here = rtnl.addresses(None).unwrap_or_default();
+    let mut present = PerFamily::default();
+    for (family, address) in told.entries() {
+        let is_here = here.iter().any(|found| found.address.ip() == *address);
+        let pool = settings.pools.get(family).map(|pool| pool.network());
+        if is_here && !pool.is_some_and(|pool| pool.contains(*address)) {
+            present.set(family, Some(*address));
+        }
+    }
+    present
+}

@@ -1,0 +1,176 @@
+//! This host's own subnets and addresses, as its node has them.
+
+use serde_json::json;
+
+use crate::support::wait::SOON;
+use crate::support::{Agent, Place, Pod, eventually, facts, soon};
+use crate::{Scene, count, node, node_of, routes_become, tells, with};
+
+#[test]
+fn a_host_whose_node_has_no_subnet_yet_waits_and_says_for_what() {
+    let scene = Scene::new(1, 0);
+    let (api, host) = (&scene.api, scene.host(1));
+    api.delete("h1");
+    let agent = Agent::start(host, &with(&[]));
+    tells(&agent, "the API knows no node h1");
+    api.put(node("h1", &[], &["192.0.2.11"]));
+    tells(
+        &agent,
+        "kube-controller-manager gives it one, if it is started with --allocate-node-cidrs",
+    );
+    assert_eq!(facts::addresses(host, "humanz0"), [""; 0]);
+    api.edit("h1", |node| {
+        node["spec"] = json!({"podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"]})
+    });
+    agent.wait_ready();
+    assert_eq!(facts::addresses(host, "humanz0"), ["10.244.7.1/24"]);
+    Pod::add(host, "a").run("ping -n -c 1 -W 3 10.244.7.1").ok();
+}
+
+#[test]
+fn a_host_keeps_its_subnet_for_its_pods_when_its_node_is_registered_anew() {
+    let scene = Scene::new(2, 0);
+    let (api, host) = (&scene.api, scene.host(1));
+    let agent = scene.serve(1, &[]);
+    let pod = Pod::add(host, "a");
+    api.delete("h1");
+    tells(&agent, "the API knows no node h1");
+    api.put(node("h1", &["10.244.9.0/24"], &["192.0.2.11"]));
+    tells(&agent, "has the podCIDR 10.244.9.0/24 now, and this host serves 10.244.1.0/24");
+    // The others are followed all the same.
+    api.put(node("n5", &["10.244.5.0/24"], &["192.0.2.95"]));
+    routes_become(host, &[("10.244.2.0/24", "192.0.2.12"), ("10.244.5.0/24", "192.0.2.95")]);
+    assert_eq!(facts::addresses(host, "humanz0"), ["10.244.1.1/24"]);
+    pod.check().unwrap();
+    pod.delete();
+    // Drained and restarted it serves the new one.
+    agent.stop();
+    let agent = scene.serve(1, &[]);
+    soon("the bridge has the new gateway", || {
+        facts::addresses(host, "humanz0") == ["10.244.9.1/24"]
+    });
+    api.put(node_of(host));
+    tells(&agent, "and this host serves 10.244.9.0/24");
+}
+
+#[test]
+fn a_subnet_outside_the_pool_is_a_fault_of_the_settings() {
+    let scene = Scene::new(1, 0);
+    let ended = Agent::run(scene.host(1), "", &with(&[("IP_SUBNET", "10.99.0.0/16")]));
+    assert_eq!(ended.status.code(), Some(2), "{ended}");
+    let words = "set IP_SUBNET to the --cluster-cidr";
+    assert!(ended.stderr.contains(words), "{ended}");
+    let ended = Agent::run(scene.host(1), "--dry-run", &with(&[("IPV6_SUBNET", "fd11::/48")]));
+    assert!(ended.status.code() == Some(2) && ended.stderr.contains("IPV6_SUBNET"), "{ended}");
+    let ended = Agent::run(scene.host(1), "--dry-run", &with(&[]));
+    assert!(ended.stdout.contains("10.244.1.1/24"), "{ended}");
+}
+
+#[test]
+fn the_api_is_not_needed_by_a_host_that_has_served() {
+    let scene = Scene::new(2, 0);
+    let agents = [scene.serve(1, &[]), scene.serve(2, &[])];
+    routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
+    soon("what is known is kept", || {
+        scene
+            .host(1)
+            .read("/var/lib/humanz/state.json")
+            .is_some_and(|text| text.contains("10.244.2.0/24"))
+    });
+    let far = Pod::add(scene.host(2), "a");
+    agents[0].stop();
+    scene.api.stop();
+    // As after a reboot.
+    scene.host(1).run("ip link delete humanz0").ok();
+    scene.host(1).run("ip route flush proto 104").ok();
+    scene.host(1).run("nft flush ruleset").ok();
+    let agent = scene.serve(1, &[]);
+    tells(&agent, "serving the last known good state");
+    assert_eq!(facts::addresses(scene.host(1), "humanz0"), ["10.244.1.1/24"]);
+    routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
+    let pod = Pod::add(scene.host(1), "a");
+    pod.run(&format!("ping -n -c 1 -W 3 {}", far.v4())).ok();
+    // What is not in the list any more goes, and only then.
+    scene.api.delete("h2");
+    scene.api.run();
+    routes_become(scene.host(1), &[]);
+}
+
+#[test]
+fn the_api_is_waited_for_by_a_host_that_knows_nothing() {
+    let scene = Scene::new(1, 0);
+    scene.api.stop();
+    let agent = Agent::start(scene.host(1), &with(&[]));
+    tells(&agent, "the Kubernetes API does not answer");
+    assert_eq!(facts::addresses(scene.host(1), "humanz0"), [""; 0]);
+    scene.api.run();
+    agent.wait_ready();
+    assert_eq!(facts::addresses(scene.host(1), "humanz0"), ["10.244.1.1/24"]);
+}
+
+#[test]
+fn a_host_is_for_others_where_its_node_says_and_not_where_its_default_route_leads() {
+    let scene = Scene::new(1, 1);
+    let host = scene.host(1);
+    host.run("ip address add 192.0.2.61/24 dev eth0").ok();
+    scene.api.put(node("h1", &["10.244.1.0/24"], &["192.0.2.61"]));
+    let agent = scene.serve(1, &[("BACKEND", "vxlan")]);
+    tells(&agent, "this host's address for the others: 192.0.2.61 (InternalIP)");
+    let local = || host.run("ip -d link show humanz-vx4").stdout.contains("local 192.0.2.61");
+    soon("the tunnel begins there", local);
+    agent.reload();
+    assert!(local(), "a reload forgets it");
+    // An address that the host has not is none.
+    scene.api.put(node("h1", &["10.244.1.0/24"], &["198.51.100.77"]));
+    soon("it goes back", || {
+        host.run("ip -d link show humanz-vx4").stdout.contains("local 192.0.2.11")
+    });
+}
+
+#[test]
+fn a_node_is_told_that_its_network_works_if_it_asks_and_the_role_permits() {
+    let scene = Scene::new(1, 0);
+    let api = &scene.api;
+    let unavailable =
+        json!({"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated"});
+    let say = |api: &crate::Api| {
+        api.edit("h1", |node| {
+            let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+            conditions.retain(|found| found["type"] != "NetworkUnavailable");
+            conditions.push(unavailable.clone());
+        });
+    };
+    api.forbid_patches();
+    say(api);
+    let agent = scene.serve(1, &[]);
+    tells(&agent, "let the role patch nodes/status");
+    api.allow_patches();
+    say(api);
+    eventually("the condition is false", SOON, || {
+        let conditions = api.node("h1")["status"]["conditions"].clone();
+        let found = conditions
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|found| found["type"] == "NetworkUnavailable");
+        let found = found.unwrap();
+        let well = found["status"] == "False" && found["reason"] == "HumanzIsUp";
+        if well { Ok(()) } else { Err(found.to_string()) }
+    });
+    assert_eq!(api.node("h1")["status"]["conditions"][0]["type"], "Ready", "and nothing else");
+    assert_eq!(count(&agent, "let the role"), 1, "told once");
+}
+
+#[test]
+fn two_machines_under_one_name_do_not_serve_one_subnet() {
+    let scene = Scene::new(1, 0);
+    scene.api.edit("h1", |node| {
+        node["status"]["nodeInfo"] = json!({"machineID": "0123", "bootID": "4567"});
+    });
+    let agent = Agent::start(scene.host(1), &with(&[]));
+    tells(&agent, "node h1 is another machine");
+    assert_eq!(facts::addresses(scene.host(1), "humanz0"), [""; 0]);
+    let id = scene.host(1).read("/etc/machine-id").unwrap();
+    scene.api.edit("h1", |node| node["status"]["nodeInfo"]["machineID"] = json!(id.trim()));
+    agent.wait_ready();
+}
