@@ -39,9 +39,12 @@ pub struct Dialogue {
     kept: Option<i64>,
     /// The one with which the sign of life was put.
     shown_with: Option<i64>,
-    /// A subnet that a host of the Python agent may be taking. It is used only after a look.
-    on_probation: Option<Lease>,
+    /// What was chosen last. It may be claimed even if no answer said so, and a host of the Python
+    /// agent may be taking it.
+    chosen: Option<Lease>,
     mark: String,
+    /// etcd did not answer before: perhaps it came back with the data of a backup.
+    failed: bool,
     so_far: SoFar,
     place: Place,
 }
@@ -51,6 +54,8 @@ pub struct Dialogue {
 struct SoFar {
     /// An empty etcd was left alone for a while.
     waited: bool,
+    /// One that had just come back was.
+    waited_for_survivors: bool,
     /// How often another host was quicker.
     races: u32,
 }
@@ -70,13 +75,10 @@ enum Place {
     Showing(Snapshot, Transaction, i64),
     Awaiting(Snapshot),
     Drawing(Snapshot),
-    Claiming(Snapshot, Transaction, Fresh),
+    Claiming(Snapshot, Transaction),
     /// The sign of life, when all else is done: nothing depends on it.
     Completing(Snapshot, Lease, Option<Transaction>),
 }
-
-/// The lease that is being claimed, if a subnet of it was chosen just now.
-type Fresh = Option<Lease>;
 
 impl Dialogue {
     /// The dialogue of the host `identity` in `network` since `since`. `known`: what it knew when
@@ -109,8 +111,9 @@ impl Dialogue {
             trouble: None,
             kept: None,
             shown_with: None,
-            on_probation: None,
+            chosen: None,
             mark: String::new(),
+            failed: false,
             so_far: SoFar::default(),
             place: Place::Start,
         }
@@ -148,6 +151,7 @@ impl Dialogue {
     /// [`End`]; go on with [`Dialogue::begin`].
     pub fn next(&mut self, answer: Result<Answer, EtcdError>) -> Result<Question, End> {
         let next = self.take(answer);
+        self.failed |= matches!(next, Err(End::Failed(_)));
         if let Err(End::Refused(error)) = &next
             && self.lease.is_some()
         {
@@ -195,7 +199,7 @@ impl Dialogue {
                 self.own.ticket = Some(ticket);
                 self.claim(found)
             }
-            (Place::Claiming(_, _, _), Ok(Answer::Committed(None))) => {
+            (Place::Claiming(..), Ok(Answer::Committed(None))) => {
                 self.so_far.races += 1;
                 Ok(self.pause(Pause::LostRace(self.so_far.races)))
             }
@@ -210,18 +214,10 @@ impl Dialogue {
         let (mut found, transaction) = match place {
             Place::Founding(found, transaction)
             | Place::Widening(found, transaction)
-            | Place::Claiming(found, transaction, None) => (found, transaction),
+            | Place::Claiming(found, transaction) => (found, transaction),
             Place::Showing(found, transaction, lease) => {
                 self.shown_with = Some(lease);
                 (found, transaction)
-            }
-            Place::Claiming(mut found, transaction, Some(fresh)) => {
-                found.written(&self.own.network.roots, &transaction, revision);
-                if python::exist(&found) {
-                    self.on_probation = Some(fresh);
-                    return Ok(self.pause(Pause::Probation));
-                }
-                return self.claim(found);
             }
             _ => return Ok(self.read()),
         };
@@ -247,6 +243,7 @@ impl Dialogue {
             let founding = |transaction| Place::Founding(found, transaction);
             return Ok(self.commit("write the settings of the network", settings, founding));
         }
+        self.so_far.waited = false;
         match lost.filter(|_| refusal::config(&found, network).is_none()) {
             Some(known) => {
                 let lost = Lost::new(known, found, network, &self.mark);
@@ -297,13 +294,19 @@ impl Dialogue {
                 }
                 None => Ok(self.await_lease(found)),
             },
+            Step::Draw if self.failed && !self.so_far.waited_for_survivors => {
+                self.so_far.waited_for_survivors = true;
+                Ok(self.pause(Pause::Grace))
+            }
             Step::Draw => {
                 self.place = Place::Drawing(found);
                 Ok(Question::Draw)
             }
             Step::Write { transaction, lease, fresh } => {
-                let fresh = fresh.then_some(lease);
-                let claiming = |transaction| Place::Claiming(found, transaction, fresh);
+                if fresh {
+                    self.chosen = Some(lease);
+                }
+                let claiming = |transaction| Place::Claiming(found, transaction);
                 Ok(self.commit("claim this host's subnet", transaction, claiming))
             }
         }
@@ -338,15 +341,19 @@ impl Dialogue {
         }
     }
 
-    /// The lease is held, but perhaps with a host of the Python agent: then it is given back.
+    /// The lease is held. A subnet that this host has not used yet is given back if a host of the
+    /// Python agent took it too, and looked at once more if it was chosen just now.
     fn held(&mut self, found: Snapshot, lease: Lease) -> Result<Question, End> {
-        if let Some(fresh) = self.on_probation.take()
-            && let Some(other) = python::taken_by(&found, &self.own, &fresh)
-        {
+        let unused = self.lease.is_none() && self.own.remembered != lease.subnets;
+        if unused && let Some(other) = python::taken_by(&found, &self.own, &lease) {
             log::warn!("host {other} of the Python agent took this host's number: taking another");
             self.own.ticket = None;
-            let release = claim::release(&found, &self.own, &fresh);
+            let release = claim::release(&found, &self.own, &lease);
             return Ok(self.commit("give a subnet back", release, |_| Place::Start));
+        }
+        let chosen = self.chosen.take();
+        if unused && chosen.as_ref() == Some(&lease) && python::exist(&found) {
+            return Ok(self.pause(Pause::Probation));
         }
         if self.own.shown && found.alive.contains_key(&self.own.identity.name) {
             return Ok(self.settle(found, lease));
@@ -369,7 +376,8 @@ impl Dialogue {
         }
     }
 
-    /// The sign of life was put, or not.
+    /// The sign of life was put, or not. If etcd was not reached, it is tried again; if it refused, all
+    /// else goes on.
     fn completed(
         &mut self,
         mut found: Snapshot,
@@ -386,6 +394,8 @@ impl Dialogue {
                 self.kept = kept;
                 return Ok(self.complete(found, lease));
             }
+            (Some(_), Ok(Answer::Committed(None))) => return Ok(self.read()),
+            (_, Err(error @ EtcdError::Unreachable(_))) => return Err(error.into()),
             (_, Err(error)) => log::warn!("{error}"),
             _ => {}
         }
@@ -404,6 +414,7 @@ impl Dialogue {
         let snapshot = Arc::new(complete);
         self.known = Some(Arc::clone(&snapshot));
         self.own.keep = lease.subnets;
+        self.failed = false;
         let changed = self.lease.as_ref() != Some(&lease);
         self.lease = Some(lease.clone());
         Question::Follow(Settled { lease: changed.then_some(lease), snapshot })

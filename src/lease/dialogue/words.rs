@@ -42,8 +42,8 @@ pub struct Settled {
 /// Why time must pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// An empty etcd is left alone, so that a survivor of a loss of data puts the keys back before
-    /// a new host takes one of the subnets.
+    /// An etcd that is empty, or has just come back, is left alone, so that a survivor of a loss of
+    /// data puts the keys back before a new host takes one of the subnets.
     Grace,
     /// Hosts of the Python agent may be taking the fresh subnet.
     Probation,
