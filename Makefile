@@ -24,9 +24,10 @@ demo: build ## three hosts, etcd and pods in namespaces of this machine (as root
 	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --example demo
 
 # Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
+# SCHEDULES: of the simulator of leases, which alone needs a minute for them.
 test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out containerd and podman
 	@packaging/deps test
-	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) RUST_TEST_THREADS=$$((2 * $$(nproc))) \
+	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SCHEDULES=100000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		$(CARGO) test --locked --no-fail-fast -- --show-output
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which

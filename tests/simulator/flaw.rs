@@ -1,0 +1,25 @@
+//! Protocols that are wrong on purpose, made by the model around the right decisions.
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Nothing: humanz.
+    None,
+    /// A subnet belongs to its host only as long as that renews an etcd lease; after that the host
+    /// gets another one, under running pods (flannel #520, #621, #205).
+    OwnershipExpires,
+    /// A subnet is written without a look at who has it by now (flannel #1343, #1182, #813).
+    PlainPut,
+    /// A loss of etcd's data is not noticed; each host writes itself again, and nobody the others
+    /// (flannel #610).
+    LossUnnoticed,
+    /// A host is known by its address, and is another one when that changes (flannel #760, #408).
+    AddressIsIdentity,
+    /// A subnet that was reserved for good gets an expiry when its host starts again (flannel #1329).
+    ReservationExpires,
+    /// The number is put, then read, and the slot taken without looking who has it (the Python
+    /// agent).
+    PutThenGet,
+    /// What a starting agent has not heard of yet is taken for gone.
+    RemovesBeforeReading,
+}

@@ -1,0 +1,137 @@
+//! A host: the real dialogue of its agent, and what is left of the host when the agent is killed.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::UNIX_EPOCH;
+
+use humanz::lease::dialogue::Dialogue;
+use humanz::lease::records::{Backend, NodeName, Roots};
+use humanz::lease::{Attributes, Identity, Network, Saved};
+use humanz::net::PerFamily;
+use humanz::net::subnet::{self, Pool};
+use ipnetwork::IpNetwork;
+
+use super::flaw::Flaw;
+
+pub struct Host {
+    pub number: usize,
+    /// How often the machine was installed: each time it gets another machine id.
+    pub installed: u32,
+    /// The last part of its address.
+    pub address: u8,
+    /// Its operator was told of the wider pool.
+    pub wide: bool,
+    /// Counts starts and ends of the agent: what was meant for an earlier life is nobody's.
+    pub life: u32,
+    /// The agent, while it runs.
+    pub agent: Option<Agent>,
+    /// It was started at some time.
+    pub exists: bool,
+    /// It left for good.
+    pub left: bool,
+    /// It does not reach etcd, and since when.
+    pub cut: Option<u64>,
+    /// When something was last in its way, or still will be: a start, a cut, a lost message.
+    pub disturbed: u64,
+    /// The last known good state.
+    pub disk: Option<Saved>,
+    /// The subnet of its bridge and pods, in the kernel.
+    pub uses: Option<IpNetwork>,
+}
+
+/// A running agent.
+pub struct Agent {
+    pub dialogue: Dialogue,
+    /// Counts questions: the answer to an earlier one is nobody's.
+    pub asked: u32,
+    pub place: Place,
+    /// The etcd lease that is kept alive.
+    pub kept: Option<i64>,
+    /// Something changed since everything was read.
+    pub changed: bool,
+    /// Failed attempts in a row.
+    pub attempts: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// An answer is awaited.
+    Asks,
+    /// Another etcd lease is awaited.
+    AwaitsLease,
+    /// All is well: the watch of the store of that number.
+    Follows(u32),
+    /// It rests after a failure.
+    Rests,
+}
+
+impl Host {
+    pub fn new(number: usize) -> Host {
+        Host {
+            number,
+            installed: 0,
+            address: number as u8 + 1,
+            wide: false,
+            life: 0,
+            agent: None,
+            exists: false,
+            left: false,
+            cut: None,
+            disturbed: 0,
+            disk: None,
+            uses: None,
+        }
+    }
+
+    pub fn name(&self, flaw: Flaw) -> NodeName {
+        let name = match flaw {
+            Flaw::AddressIsIdentity => format!("h{}-{}", self.number, self.address),
+            _ => format!("h{}", self.number),
+        };
+        name.parse().expect("a name")
+    }
+
+    pub fn start(&mut self, network: Network, flaw: Flaw, now: u64) {
+        let identity = Identity {
+            name: self.name(flaw),
+            machine_id: format!("m{}-{}", self.number, self.installed),
+            boot_id: "b".to_owned(),
+            version: "0".to_owned(),
+        };
+        // flannel's file is in /run, and its daemon takes what the store says.
+        let forgets = matches!(flaw, Flaw::OwnershipExpires);
+        let known = self.disk.clone().filter(|_| !forgets);
+        self.life += 1;
+        self.exists = true;
+        self.disturbed = self.disturbed.max(now);
+        self.agent = Some(Agent {
+            dialogue: Dialogue::new(identity, self.attributes(), network, known, UNIX_EPOCH),
+            asked: 0,
+            place: Place::Rests,
+            kept: None,
+            changed: false,
+            attempts: 0,
+        });
+    }
+
+    pub fn attributes(&self) -> Attributes {
+        let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, self.address));
+        Attributes {
+            addresses: PerFamily { v4: Some(address), v6: None },
+            backend: Backend::Direct,
+            tunnel: None,
+            mtu: 1500,
+        }
+    }
+}
+
+pub fn roots() -> Roots {
+    Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() }
+}
+
+/// The network of a script, as wide as its operators say.
+pub fn network(margin: u8, wide: bool) -> Network {
+    let (pool, margin) = if wide { ("10.0.0.0/23", margin + 1) } else { ("10.0.0.0/24", margin) };
+    let pool = Pool::new(subnet::parse(pool).expect("a pool"), margin).expect("a pool");
+    let pools = PerFamily { v4: Some(pool), v6: None };
+    Network { roots: roots(), pools, backend: Backend::Direct }
+}

@@ -1,0 +1,207 @@
+//! What must hold, whatever happens.
+
+use humanz::lease::records::Key;
+use humanz::lease::transaction::{Condition, Transaction, Write};
+use humanz::lease::{Snapshot, peers};
+use humanz::net::subnet;
+use ipnetwork::IpNetwork;
+
+use super::host::{Place, network};
+use super::world::World;
+
+/// How long survivors of a loss need until they have put back what they know, in milliseconds.
+const SURVIVORS: u64 = 1_000;
+
+/// What came of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Fine,
+    /// It came to a loss that nobody could have prevented: what was lost with etcd was known to no
+    /// agent that ran undisturbed. What follows is not judged.
+    Unavoidable,
+    /// Something happened that must not.
+    Wrong(String),
+}
+
+/// Something that must not happen.
+pub struct Wrong {
+    what: String,
+    unavoidable: bool,
+}
+
+impl Wrong {
+    pub fn new(what: impl Into<String>) -> Wrong {
+        Wrong { what: what.into(), unavoidable: false }
+    }
+
+    pub fn verdict(self) -> Verdict {
+        if self.unavoidable { Verdict::Unavoidable } else { Verdict::Wrong(self.what) }
+    }
+}
+
+impl World {
+    fn wrong(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        self.wrong.get_or_insert(Wrong { what, unavoidable: false });
+    }
+
+    /// As [`World::wrong`], but only if somebody could have kept the subnet of `victim`.
+    fn wrong_about(&mut self, victim: usize, what: impl Into<String>) {
+        let unavoidable = self.is_forgotten(victim);
+        self.wrong.get_or_insert(Wrong { what: what.into(), unavoidable });
+    }
+
+    /// Data was lost, and no agent that ran undisturbed since before knew of the host.
+    fn is_forgotten(&self, victim: usize) -> bool {
+        let Some(lost) = self.lost else { return false };
+        // A host that is new cannot tell a backup from the store that it was made of; it claims a
+        // subnet at once, and a survivor reads again within half a second.
+        if self.back > lost && self.now < self.back + SURVIVORS {
+            return true;
+        }
+        let name = self.hosts[victim].name(self.flaw);
+        !self.hosts.iter().any(|host| {
+            let known = host.agent.as_ref().and_then(|agent| agent.dialogue.known());
+            let undisturbed = host.disturbed < lost && host.cut.is_none();
+            undisturbed && known.is_some_and(|known| known.hosts.contains_key(&name))
+        })
+    }
+
+    /// A host begins to use a subnet, with running pods perhaps.
+    pub fn judge_use(&mut self, host: usize, subnet: IpNetwork) {
+        if let Some(used) = self.hosts[host].uses.filter(|used| *used != subnet) {
+            self.wrong_about(host, format!("h{host} gets {subnet} under pods that have {used}"));
+        }
+        let others = self.hosts.iter().filter(|other| other.number != host);
+        let clash = others
+            .filter(|other| other.uses.is_some_and(|used| subnet::overlap(used, subnet)))
+            .map(|other| other.number)
+            .next();
+        if let Some(other) = clash {
+            let victim = if self.is_forgotten(host) { host } else { other };
+            self.wrong_about(victim, format!("h{host} and h{other} both use {subnet}"));
+        }
+        let python = self.pythons.iter().find(|(_, used)| **used == Some(subnet));
+        if let Some((python, _)) = python {
+            self.wrong(format!("h{host} uses {subnet}, which p{python} took"));
+        }
+    }
+
+    /// A host of the Python agent uses a subnet from now on, without having looked.
+    pub fn judge_python(&mut self, python: usize, subnet: IpNetwork) {
+        let clash = self.hosts.iter().find(|host| host.uses == Some(subnet));
+        if let Some(host) = clash.map(|host| host.number) {
+            self.wrong(format!("p{python} takes {subnet}, which h{host} uses already"));
+        }
+    }
+
+    /// Nothing is written that is not compared with what was read.
+    pub fn judge_transaction(&mut self, host: usize, transaction: &Transaction) {
+        for write in &transaction.writes {
+            let key = match write {
+                Write::Put { key, .. } | Write::Delete { key } => key,
+                Write::Try(inner) => {
+                    self.judge_transaction(host, inner);
+                    continue;
+                }
+            };
+            let compares = |condition: &Condition| matches!(condition, Condition::Unchanged { key: compared, .. } if compared == key);
+            if !transaction.conditions.iter().any(compares) {
+                self.wrong(format!("h{host} writes {key} without a condition on it"));
+            }
+        }
+    }
+
+    /// A claim that stands is nobody else's to write, and slot 0 is nobody's.
+    pub fn judge_writes(&mut self, host: usize, transaction: &Transaction) {
+        let zero = network(self.script.margin, false).pools.v4.map(|pool| pool.subnet(0));
+        let Some(writes) = self.store.judge(transaction) else { return };
+        let mut wrong = None;
+        for write in writes {
+            let Write::Put { key, value, .. } = write else { continue };
+            let Ok(Some(Key::Claim(subnet))) = self.store.roots.parse(key.as_bytes()) else {
+                continue;
+            };
+            if Some(subnet) == zero {
+                wrong = Some(format!("h{host} claims slot 0, {subnet}"));
+            }
+            let before = self.store.keys.get(key).map(|stored| &stored.value);
+            if let Some(before) = before.filter(|before| *before != value) {
+                wrong = Some(format!("h{host} takes {subnet} from {before} for {value}"));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.wrong(wrong);
+        }
+    }
+
+    /// What a host is told of the others: nobody is missing whom it knew and who has not left.
+    pub fn judge_snapshot(&mut self, host: usize, snapshot: &Snapshot) {
+        let Some(known) = self.hosts[host].disk.as_ref().map(|saved| &saved.snapshot) else {
+            return;
+        };
+        let missing = |other: &&super::host::Host| {
+            let name = other.name(self.flaw);
+            let is_there = known.hosts.contains_key(&name) && !snapshot.hosts.contains_key(&name);
+            other.uses.is_some() && !other.left && other.number != host && is_there
+        };
+        if let Some(other) = self.hosts.iter().find(missing).map(|other| other.number) {
+            self.wrong_about(other, format!("h{host} is told that h{other} is gone"));
+        }
+    }
+
+    /// At the end everybody has a subnet and knows everybody else.
+    pub fn judge_rest(&mut self) {
+        let found = self.store.read();
+        let full = self.hosts.len() + self.pythons.len() >= (1 << self.script.margin) - 1;
+        let present: Vec<usize> = (0..self.hosts.len())
+            .filter(|host| self.hosts[*host].exists && !self.hosts[*host].left)
+            .collect();
+        for host in &present {
+            let fault = self.fault_at_rest(*host, &found, &present);
+            if let Some(fault) = fault.filter(|_| !full) {
+                self.wrong_about(*host, format!("at rest, h{host}: {fault}"));
+            }
+        }
+    }
+
+    fn fault_at_rest(&self, host: usize, found: &Snapshot, present: &[usize]) -> Option<String> {
+        let Some(agent) = &self.hosts[host].agent else {
+            return Some("its agent does not run".to_owned());
+        };
+        let (name, dialogue) = (self.hosts[host].name(self.flaw), &agent.dialogue);
+        let Some(lease) = dialogue.lease() else { return Some("it has no subnet".to_owned()) };
+        let subnet = lease.subnets.v4?;
+        if agent.place != Place::Follows(self.epoch) {
+            return Some(format!("it does not watch: {:?}", agent.place));
+        }
+        if let Some(trouble) = dialogue.trouble() {
+            return Some(trouble.to_string());
+        }
+        if found.hosts.get(&name).map(|stored| stored.value) != Some(subnet) {
+            return Some(format!("its key does not say {subnet}"));
+        }
+        if found.claims.get(&subnet).is_none_or(|claim| claim.value != name) {
+            return Some(format!("it has no claim on {subnet}"));
+        }
+        let address = self.hosts[host].attributes().addresses;
+        if found.nodes.get(&name).is_none_or(|node| node.value.addresses != address) {
+            return Some("its record is not true".to_owned());
+        }
+        if !found.alive.contains_key(&name) {
+            return Some("it gives no sign of life".to_owned());
+        }
+        let known = dialogue.known()?;
+        if !known.says_the_same(found) {
+            return Some("it does not know what etcd holds".to_owned());
+        }
+        let pools = &dialogue.claimant().network.pools;
+        let peers = peers(known, &name, &lease.subnets, pools);
+        present.iter().filter(|other| **other != host).find_map(|other| {
+            let theirs = self.hosts[*other].uses;
+            let peer = peers.by_name.get(&self.hosts[*other].name(self.flaw));
+            let knows = peer.is_some_and(|peer| peer.subnets.v4 == theirs);
+            (!knows).then(|| format!("it does not know that h{other} has {theirs:?}"))
+        })
+    }
+}

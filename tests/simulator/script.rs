@@ -1,0 +1,130 @@
+//! What happens in a schedule: who joins, what breaks, when.
+
+use std::fmt;
+
+use super::random::Random;
+
+/// Something that happens to a host or to etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// The agent starts, on a host that is new or whose agent does not run.
+    Start(usize),
+    /// The agent is killed; pods run on.
+    Kill(usize),
+    /// The host is switched off: pods end, the disk stays. Its agent starts a moment later.
+    Reboot(usize),
+    /// The host is installed anew under its old name: nothing of it is left but in etcd.
+    Reinstall(usize),
+    /// The host does not reach etcd.
+    Cut(usize),
+    /// It reaches it again.
+    Heal(usize),
+    /// The host gets another address, and its agent starts anew.
+    Move(usize),
+    /// The host leaves for good and takes its keys along.
+    Leave(usize),
+    /// The operator tells the host a wider pool.
+    Widen(usize),
+    /// A host with the Python agent joins.
+    Python(usize),
+    /// etcd does not answer.
+    Down,
+    /// It answers again.
+    Up,
+    /// etcd forgets its history.
+    Compact,
+    /// etcd loses everything, and has a new store after a restart.
+    Lose,
+    /// A backup is made.
+    Backup,
+    /// etcd is restored from the backup.
+    Restore,
+    /// Somebody deletes all keys.
+    Empty,
+}
+
+/// An act and when it happens, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    pub at: u64,
+    pub act: Act,
+}
+
+/// One schedule.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// For delays and losses of messages.
+    pub seed: u64,
+    /// How many hosts there can be.
+    pub hosts: usize,
+    /// How many slots of the pool, in bits.
+    pub margin: u8,
+    /// Requests or answers that are lost, late or doubled, of a thousand.
+    pub faults: u64,
+    pub acts: Vec<Planned>,
+}
+
+impl Script {
+    /// The schedule of a seed.
+    pub fn of(seed: u64) -> Script {
+        let mut random = Random::new(seed);
+        let hosts = random.between(2, 5) as usize;
+        let margin = if random.happens(100) { 3 } else { 4 };
+        let faults = [0, 0, 30, 150][random.below(4) as usize];
+        let style = random.below(6);
+        let mut acts = Vec::new();
+        let python = style == 0;
+        if python {
+            acts.push(Planned { at: 0, act: Act::Python(0) });
+        }
+        // Some together, some one after the other.
+        let span = [20, 3_000, 60_000][random.below(3) as usize];
+        for host in 0..hosts {
+            let at = 1_000 + random.below(span);
+            acts.push(Planned { at, act: Act::Start(host) });
+        }
+        for _ in 0..random.between(1, 9) {
+            let at = 1_000 + random.below(90_000);
+            acts.push(Planned { at, act: act(style, hosts, &mut random) });
+        }
+        acts.sort_by_key(|planned| planned.at);
+        Script { seed, hosts, margin, faults, acts }
+    }
+}
+
+/// `style`: 0 with hosts of the Python agent, 1 and 2 with losses of data, 3 with hosts that leave,
+/// 4 with wider pools.
+fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
+    let host = random.below(hosts as u64) as usize;
+    if random.happens(300) {
+        match style {
+            0 => return Act::Python(random.between(1, 3) as usize),
+            1 => return [Act::Lose, Act::Empty][random.below(2) as usize],
+            2 => return [Act::Backup, Act::Backup, Act::Restore][random.below(3) as usize],
+            3 => return Act::Leave(host),
+            4 => return Act::Widen(host),
+            _ => {}
+        }
+    }
+    match random.below(12) {
+        0..=2 => Act::Kill(host),
+        3..=5 => Act::Start(host),
+        6 => Act::Reboot(host),
+        7 => Act::Cut(host),
+        8 => Act::Heal(host),
+        9 => [Act::Move(host), Act::Reinstall(host)][random.below(2) as usize],
+        10 => [Act::Down, Act::Up][random.below(2) as usize],
+        _ => Act::Compact,
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Script { seed, hosts, margin, faults, .. } = self;
+        writeln!(f, "seed {seed}: {hosts} hosts, margin {margin}, {faults} faults of 1000")?;
+        for Planned { at, act } in &self.acts {
+            writeln!(f, "  {:>7.3} s  {act:?}", *at as f64 / 1000.0)?;
+        }
+        Ok(())
+    }
+}

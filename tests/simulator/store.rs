@@ -1,0 +1,155 @@
+//! A model of etcd: keys with revisions, transactions, leases, compaction, loss of data.
+
+use std::collections::BTreeMap;
+
+use humanz::lease::Snapshot;
+use humanz::lease::records::{Key, Roots};
+use humanz::lease::snapshot::Raw;
+use humanz::lease::transaction::{Condition, Transaction, Write};
+
+/// A key as etcd keeps it.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub value: String,
+    pub created: i64,
+    pub modified: i64,
+    pub lease: i64,
+}
+
+/// All of etcd. A copy is a backup.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub roots: Roots,
+    pub keys: BTreeMap<String, Stored>,
+    pub revision: i64,
+    /// Versions of the counter's key.
+    pub counter: i64,
+    /// The etcd leases that are alive.
+    pub leases: Vec<i64>,
+    /// Watches from before this revision are refused.
+    pub compacted: i64,
+    /// The same as `keys`, as agents read it.
+    parsed: Snapshot,
+}
+
+/// Why a transaction was not looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoLease;
+
+impl Store {
+    pub fn new(roots: Roots) -> Store {
+        Store {
+            roots,
+            keys: BTreeMap::new(),
+            revision: 1,
+            counter: 0,
+            leases: Vec::new(),
+            compacted: 0,
+            parsed: Snapshot::default(),
+        }
+    }
+
+    /// Both roots as of now.
+    pub fn read(&self) -> Snapshot {
+        Snapshot { revision: self.revision, ..self.parsed.clone() }
+    }
+
+    /// The writes that a transaction comes to, or `None` if a condition of its own does not hold.
+    /// Conditions of inner ones see the state before, as in etcd.
+    pub fn judge<'a>(&self, transaction: &'a Transaction) -> Option<Vec<&'a Write>> {
+        if !transaction.conditions.iter().all(|condition| self.holds(condition)) {
+            return None;
+        }
+        let mut writes = Vec::new();
+        for write in &transaction.writes {
+            match write {
+                Write::Try(inner) => writes.extend(self.judge(inner).unwrap_or_default()),
+                write => writes.push(write),
+            }
+        }
+        Some(writes)
+    }
+
+    /// Makes a transaction; `None` if a condition did not hold, else its revision.
+    pub fn commit(&mut self, transaction: &Transaction) -> Result<Option<i64>, NoLease> {
+        let Some(writes) = self.judge(transaction) else { return Ok(None) };
+        let gone = |write: &&&Write| matches!(write, Write::Put { lease, .. } if *lease != 0 && !self.leases.contains(lease));
+        if writes.iter().any(|write| gone(&write)) {
+            return Err(NoLease);
+        }
+        let revision = self.revision + 1;
+        let mut changed = false;
+        for write in writes {
+            match write {
+                Write::Put { key, value, lease } => {
+                    self.put(key, value, *lease, revision);
+                    changed = true;
+                }
+                Write::Delete { key } => changed |= self.delete(key, revision),
+                Write::Try(_) => {}
+            }
+        }
+        self.revision += i64::from(changed);
+        Ok(Some(self.revision))
+    }
+
+    /// Puts a key without a condition.
+    pub fn put_now(&mut self, key: &str, value: &str) {
+        self.revision += 1;
+        self.put(key, value, 0, self.revision);
+    }
+
+    /// Puts the counter's key; gives its version.
+    pub fn count(&mut self) -> i64 {
+        self.revision += 1;
+        self.counter += 1;
+        self.counter
+    }
+
+    /// Ends an etcd lease, and with it its keys.
+    pub fn end_lease(&mut self, lease: i64) {
+        self.leases.retain(|alive| *alive != lease);
+        let keys = self.keys.iter().filter(|(_, stored)| stored.lease == lease);
+        let keys: Vec<String> = keys.map(|(key, _)| key.clone()).collect();
+        self.delete_now(&keys);
+    }
+
+    /// Deletes keys without a condition, each at a revision of its own.
+    pub fn delete_now(&mut self, keys: &[String]) {
+        for key in keys {
+            let revision = self.revision + 1;
+            self.revision += i64::from(self.delete(key, revision));
+        }
+    }
+
+    /// Revision at which the settings of the network were written; 0: there are none.
+    pub fn config_modified(&self) -> i64 {
+        self.keys.get(&self.roots.key(&Key::Config)).map_or(0, |stored| stored.modified)
+    }
+
+    fn holds(&self, condition: &Condition) -> bool {
+        match condition {
+            Condition::Unchanged { key, modified } => {
+                self.keys.get(key).map_or(0, |stored| stored.modified) == *modified
+            }
+            Condition::RangeUnchanged { prefix, since } => {
+                let below = self.keys.range(prefix.clone()..);
+                let mut below = below.take_while(|(key, _)| key.starts_with(prefix));
+                below.all(|(_, stored)| stored.modified <= *since)
+            }
+        }
+    }
+
+    fn put(&mut self, key: &str, value: &str, lease: i64, revision: i64) {
+        let created = self.keys.get(key).map_or(revision, |stored| stored.created);
+        let stored = Stored { value: value.to_owned(), created, modified: revision, lease };
+        self.keys.insert(key.to_owned(), stored);
+        let (key, value) = (key.as_bytes(), value.as_bytes());
+        self.parsed.put(&self.roots, Raw { key, value, created, modified: revision });
+    }
+
+    fn delete(&mut self, key: &str, revision: i64) -> bool {
+        self.parsed.delete(&self.roots, key.as_bytes(), revision);
+        self.keys.remove(key).is_some()
+    }
+}

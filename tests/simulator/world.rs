@@ -1,0 +1,737 @@
+//! Hosts, etcd and what lies between them: delays, losses, doublets. One thing happens after the
+//! other, in an order that follows from the seed alone.
+
+use std::collections::BTreeMap;
+
+use humanz::lease::claim::leave;
+use humanz::lease::dialogue::{Answer, End, Found, Pause, Question, Settled, is_same_store};
+use humanz::lease::registry::EtcdError;
+use humanz::lease::transaction::{Condition, Transaction, Write};
+use humanz::lease::{Lease, Saved, Snapshot};
+use humanz::net::subnet::Pool;
+use ipnetwork::IpNetwork;
+
+use super::flaw::Flaw;
+use super::host::{Host, Place, network, roots};
+use super::judge::{Verdict, Wrong};
+use super::random::Random;
+use super::script::{Act, Script};
+use super::store::Store;
+
+/// A call to etcd is given up after this.
+const TIMEOUT: u64 = 5_000;
+/// When everything is repaired, in milliseconds; and how long the hosts then have to come to rest.
+const REPAIRED: u64 = 100_000;
+const REST: u64 = 200_000;
+
+/// Something that will happen.
+enum Event {
+    Act(Act),
+    Repair,
+    Begin(usize, u32),
+    /// A question arrives at etcd; if answered, the answer is for that life and question.
+    Execute(Box<Call>),
+    Answer(usize, u32, u32, Box<Result<Answer, EtcdError>>),
+    Heard(usize, u32),
+    Broken(usize, u32),
+    Grant(usize, u32),
+    Expire(usize, u32, i64),
+    LastKnownGood(usize, u32),
+    PythonReads(usize),
+    PythonWrites(usize, i64),
+    Leaves(usize),
+    /// The second half of [`Flaw::PutThenGet`].
+    Reads(usize, u32, u32),
+}
+
+/// A question under way.
+#[derive(Clone)]
+struct Call {
+    host: usize,
+    life: u32,
+    asked: u32,
+    question: Question,
+    found: Found,
+    answered: bool,
+}
+
+pub struct World {
+    pub script: Script,
+    pub flaw: Flaw,
+    pub now: u64,
+    pub store: Store,
+    /// Counts the stores: after a loss there is another one.
+    pub epoch: u32,
+    pub up: bool,
+    /// When data was lost last, and when etcd answered again.
+    pub lost: Option<u64>,
+    pub back: u64,
+    backup: Option<Store>,
+    pub hosts: Vec<Host>,
+    /// Hosts of the Python agent: who runs, and what it took.
+    pub pythons: BTreeMap<usize, Option<IpNetwork>>,
+    queue: BTreeMap<(u64, u64), Event>,
+    scheduled: u64,
+    random: Random,
+    repaired: bool,
+    leases: i64,
+    pub wrong: Option<Wrong>,
+    /// What happened, if that is wanted.
+    pub trace: Option<Vec<String>>,
+}
+
+impl World {
+    pub fn new(script: &Script, flaw: Flaw) -> World {
+        let mut world = World {
+            script: script.clone(),
+            flaw,
+            now: 0,
+            store: Store::new(roots()),
+            epoch: 0,
+            up: true,
+            lost: None,
+            back: 0,
+            backup: None,
+            hosts: (0..script.hosts).map(Host::new).collect(),
+            pythons: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            scheduled: 0,
+            random: Random::new(script.seed ^ 0x5eed),
+            repaired: false,
+            leases: 0,
+            wrong: None,
+            trace: None,
+        };
+        for planned in &script.acts {
+            world.at(planned.at, Event::Act(planned.act));
+        }
+        world.at(REPAIRED, Event::Repair);
+        world
+    }
+
+    /// Lets everything happen.
+    pub fn run(&mut self) -> Verdict {
+        while let Some(((at, _), event)) = self.queue.pop_first() {
+            self.now = at;
+            if at > REPAIRED + REST {
+                self.wrong.get_or_insert_with(|| Wrong::new("the hosts do not come to rest"));
+            }
+            self.happen(event);
+            if let Some(wrong) = self.wrong.take() {
+                return wrong.verdict();
+            }
+        }
+        self.judge_rest();
+        self.wrong.take().map_or(Verdict::Fine, Wrong::verdict)
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.scheduled += 1;
+        self.queue.insert((time, self.scheduled), event);
+    }
+
+    fn after(&mut self, delay: u64, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    pub fn note(&mut self, text: impl FnOnce(&World) -> String) {
+        if self.trace.is_some() {
+            let line = format!("{:>9.3}  {}", self.now as f64 / 1000.0, text(self));
+            self.trace.get_or_insert_default().push(line);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Act(act) => self.act(act),
+            Event::Repair => self.repair(),
+            Event::Begin(host, life) if self.lives(host, life) => self.begin(host),
+            Event::Execute(call) => self.execute(*call),
+            Event::Answer(host, life, asked, answer) if self.lives(host, life) => {
+                self.answer(host, asked, *answer);
+            }
+            Event::Heard(host, life) if self.lives(host, life) => self.heard(host),
+            Event::Broken(host, life) if self.lives(host, life) => self.broken(host),
+            Event::Grant(host, life) if self.lives(host, life) => self.grant(host),
+            Event::Expire(host, life, lease) => self.expire(host, life, lease),
+            Event::LastKnownGood(host, life) if self.lives(host, life) => self.last_known(host),
+            Event::PythonReads(python) => self.python_reads(python),
+            Event::PythonWrites(python, number) => self.python_writes(python, number),
+            Event::Leaves(host) => self.leaves(host),
+            Event::Reads(host, life, asked) if self.lives(host, life) => {
+                let drawn = Answer::Drawn(self.store.counter);
+                self.answer(host, asked, Ok(drawn));
+            }
+            _ => {}
+        }
+    }
+
+    fn lives(&self, host: usize, life: u32) -> bool {
+        self.hosts[host].life == life && self.hosts[host].agent.is_some()
+    }
+
+    fn act(&mut self, act: Act) {
+        self.note(|_| format!("{act:?}"));
+        match act {
+            Act::Start(host) => self.start(host),
+            Act::Kill(host) => self.kill(host),
+            Act::Reboot(host) | Act::Reinstall(host) => {
+                let reinstalls = matches!(act, Act::Reinstall(_));
+                if self.hosts[host].exists && !self.hosts[host].left {
+                    self.kill(host);
+                    self.hosts[host].uses = None;
+                    if reinstalls {
+                        self.hosts[host].disk = None;
+                        self.hosts[host].installed += 1;
+                    }
+                    let delay = self.random.between(100, 40_000);
+                    self.after(delay, Event::Act(Act::Start(host)));
+                }
+            }
+            Act::Cut(host) => self.cut(host),
+            Act::Heal(host) => self.heal(host),
+            Act::Move(host) => {
+                self.hosts[host].address += 32;
+                match self.flaw {
+                    Flaw::AddressIsIdentity if self.hosts[host].agent.is_some() => {
+                        self.kill(host);
+                        self.start(host);
+                    }
+                    _ => self.changed(host),
+                }
+            }
+            Act::Widen(host) => {
+                self.hosts[host].wide = true;
+                self.changed(host);
+            }
+            Act::Leave(host) => {
+                if self.hosts[host].exists && !self.hosts[host].left {
+                    self.kill(host);
+                    self.hosts[host].uses = None;
+                    self.after(50, Event::Leaves(host));
+                }
+            }
+            Act::Python(python) => {
+                if self.up && !self.pythons.contains_key(&python) {
+                    self.pythons.insert(python, None);
+                    self.store.count();
+                    let delay = self.random.below(200);
+                    self.after(delay, Event::PythonReads(python));
+                }
+            }
+            Act::Down => self.down(),
+            Act::Up => self.come_up(),
+            Act::Compact => self.store.compacted = self.store.revision,
+            Act::Backup => self.backup = Some(self.store.clone()),
+            Act::Lose => self.lose(Store::new(roots())),
+            Act::Restore => {
+                // Its etcd leases are there too, and last for a while if nobody keeps them alive.
+                if let Some(backup) = self.backup.clone() {
+                    self.lose(backup);
+                }
+            }
+            Act::Empty => {
+                self.lost = Some(self.now);
+                let keys: Vec<String> = self.store.keys.keys().cloned().collect();
+                self.store.delete_now(&keys);
+                self.tell_watches();
+            }
+        }
+    }
+
+    /// etcd starts anew with other data.
+    fn lose(&mut self, store: Store) {
+        self.down();
+        self.store = store;
+        self.epoch += 1;
+        self.lost = Some(self.now);
+        let delay = self.random.between(100, 3_000);
+        self.after(delay, Event::Act(Act::Up));
+    }
+
+    fn down(&mut self) {
+        self.up = false;
+        for host in 0..self.hosts.len() {
+            self.broken(host);
+        }
+    }
+
+    fn come_up(&mut self) {
+        if std::mem::replace(&mut self.up, true) {
+            return;
+        }
+        self.back = self.now;
+        for host in 0..self.hosts.len() {
+            self.hold_lease(host);
+        }
+        // Leases of agents that do not run any more end now.
+        for lease in self.store.leases.clone() {
+            let holds = |host: &Host| host.agent.as_ref().is_some_and(|a| a.kept == Some(lease));
+            if !self.hosts.iter().any(holds) {
+                self.after(30_000, Event::Expire(0, 0, lease));
+            }
+        }
+    }
+
+    fn start(&mut self, host: usize) {
+        if self.hosts[host].agent.is_some() || self.hosts[host].left {
+            return;
+        }
+        let network = network(self.script.margin, self.hosts[host].wide);
+        self.hosts[host].start(network, self.flaw, self.now);
+        let life = self.hosts[host].life;
+        self.after(3_000, Event::LastKnownGood(host, life));
+        let delay = self.random.between(1, 20);
+        self.after(delay, Event::Grant(host, life));
+        if self.flaw == Flaw::RemovesBeforeReading && self.hosts[host].disk.is_some() {
+            self.publish(host, &Snapshot::default());
+        }
+        self.begin(host);
+    }
+
+    fn kill(&mut self, host: usize) {
+        let Some(agent) = self.hosts[host].agent.take() else { return };
+        self.hosts[host].disturbed = self.now;
+        if let Some(lease) = agent.kept {
+            let delay = self.random.between(20_000, 30_000);
+            self.after(delay, Event::Expire(host, 0, lease));
+        }
+    }
+
+    fn cut(&mut self, host: usize) {
+        if self.hosts[host].cut.is_some() {
+            return;
+        }
+        self.hosts[host].cut = Some(self.now);
+        self.hosts[host].disturbed = self.now;
+        let life = self.hosts[host].life;
+        if let Some(lease) = self.hosts[host].agent.as_ref().and_then(|agent| agent.kept) {
+            let delay = self.random.between(20_000, 30_000);
+            self.after(delay, Event::Expire(host, life, lease));
+        }
+        let delay = self.random.between(3_000, 30_000);
+        self.after(delay, Event::Broken(host, life));
+    }
+
+    fn heal(&mut self, host: usize) {
+        if self.hosts[host].cut.take().is_some() {
+            self.hosts[host].disturbed = self.now;
+            self.hold_lease(host);
+            let life = self.hosts[host].life;
+            self.after(5, Event::Heard(host, life));
+        }
+    }
+
+    /// Everything works from now on, and whoever has not left comes back.
+    fn repair(&mut self) {
+        self.note(|_| "everything is repaired".to_owned());
+        self.repaired = true;
+        self.come_up();
+        for host in 0..self.hosts.len() {
+            self.heal(host);
+            if self.hosts[host].exists {
+                self.start(host);
+            }
+        }
+    }
+
+    /// The operator or the kernel changed something that the agent is told.
+    fn changed(&mut self, host: usize) {
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        agent.changed = true;
+        if let Place::Follows(_) = agent.place {
+            self.begin(host);
+        }
+    }
+
+    // Etcd leases.
+
+    fn grant(&mut self, host: usize) {
+        let life = self.hosts[host].life;
+        if !self.up || self.hosts[host].cut.is_some() {
+            let delay = self.random.between(500, 1_000);
+            return self.after(delay, Event::Grant(host, life));
+        }
+        self.leases += 1;
+        let lease = self.leases;
+        self.store.leases.push(lease);
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        agent.kept = Some(lease);
+        self.note(|_| format!("h{host} is granted the etcd lease {lease}"));
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        if agent.place == Place::AwaitsLease {
+            let asked = agent.asked;
+            return self.answer(host, asked, Ok(Answer::Kept(Some(lease))));
+        }
+        self.changed(host);
+    }
+
+    /// Has the agent notice, if its etcd lease is gone.
+    fn hold_lease(&mut self, host: usize) {
+        let life = self.hosts[host].life;
+        let Some(agent) = &self.hosts[host].agent else { return };
+        if agent.kept.is_some_and(|kept| !self.store.leases.contains(&kept)) {
+            let delay = self.random.between(1, 1_000);
+            self.after(delay, Event::Grant(host, life));
+        }
+    }
+
+    fn expire(&mut self, host: usize, life: u32, lease: i64) {
+        let kept = |host: &Host| host.agent.as_ref().is_some_and(|a| a.kept == Some(lease));
+        let long = |host: &Host| host.cut.is_some_and(|since| self.now - since >= 20_000);
+        let held = self.hosts.iter().any(|host| kept(host) && !long(host));
+        if !self.up || held || !self.store.leases.contains(&lease) {
+            return;
+        }
+        self.note(|_| format!("the etcd lease {lease} of h{host} ({life}) ends"));
+        self.store.end_lease(lease);
+        self.tell_watches();
+    }
+
+    // The agent's side.
+
+    fn begin(&mut self, host: usize) {
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        let question = agent.dialogue.begin();
+        self.ask(host, question);
+    }
+
+    fn ask(&mut self, host: usize, question: Question) {
+        let mark = self.random.mark();
+        let told = network(self.script.margin, self.hosts[host].wide);
+        let attributes = self.hosts[host].attributes();
+        let life = self.hosts[host].life;
+        let epoch = self.epoch;
+        if !matches!(question, Question::Commit { .. } | Question::Follow(_)) {
+            self.note(|_| format!("h{host} asks: {question:?}"));
+        }
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        agent.asked += 1;
+        agent.place = Place::Asks;
+        let (asked, kept) = (agent.asked, agent.kept);
+        let answer = |answer| Event::Answer(host, life, asked, Box::new(Ok(answer)));
+        match question {
+            Question::Follow(settled) => {
+                agent.place = Place::Follows(epoch);
+                self.settled(host, settled);
+            }
+            Question::Pause(pause) => {
+                let time = match pause {
+                    Pause::Grace | Pause::Probation => 2_000,
+                    Pause::LostRace(races) => self.random.below(10 << races.min(6)),
+                };
+                self.after(time, answer(Answer::Passed));
+            }
+            Question::AwaitLease => {
+                agent.place = Place::AwaitsLease;
+                self.after(500, answer(Answer::Kept(kept)));
+            }
+            question => {
+                if question == Question::Read {
+                    agent.changed = false;
+                }
+                let found = Found { snapshot: Snapshot::default(), told, attributes, kept, mark };
+                self.send(Call { host, life, asked, question, found, answered: true });
+            }
+        }
+    }
+
+    /// Sends a question on its way, on which it may be lost, late or doubled.
+    fn send(&mut self, call: Call) {
+        let host = call.host;
+        let failed = |host: usize| {
+            let why = EtcdError::Unreachable("no answer".to_owned());
+            Event::Answer(host, call.life, call.asked, Box::new(Err(why)))
+        };
+        if self.hosts[host].cut.is_some() {
+            return self.after(TIMEOUT, failed(host));
+        }
+        if !self.up {
+            let delay = self.random.between(1, 50);
+            return self.after(delay, failed(host));
+        }
+        let delay = self.random.between(1, 8);
+        if self.repaired || !self.random.happens(self.script.faults) {
+            return self.after(delay, Event::Execute(Box::new(call)));
+        }
+        self.hosts[host].disturbed = self.now + 3 * TIMEOUT;
+        let unanswered = Call { answered: false, ..call.clone() };
+        let late = self.random.between(TIMEOUT, 3 * TIMEOUT);
+        match self.random.below(4) {
+            0 => self.after(TIMEOUT, failed(host)),
+            1 => {
+                self.after(delay, Event::Execute(Box::new(unanswered)));
+                self.after(TIMEOUT, failed(host));
+            }
+            2 => {
+                self.after(late, Event::Execute(Box::new(unanswered)));
+                self.after(TIMEOUT, failed(host));
+            }
+            _ => {
+                self.after(delay, Event::Execute(Box::new(unanswered)));
+                self.after(late, Event::Execute(Box::new(call)));
+            }
+        }
+    }
+
+    fn answer(&mut self, host: usize, asked: u32, answer: Result<Answer, EtcdError>) {
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        if agent.asked != asked || matches!(agent.place, Place::Follows(_) | Place::Rests) {
+            return;
+        }
+        match agent.dialogue.next(answer) {
+            Ok(question) => self.ask(host, question),
+            Err(End::Failed(_)) => self.rest(host),
+            Err(End::Refused(_)) if agent.dialogue.lease().is_some() => self.rest(host),
+            Err(End::Refused(why)) => {
+                self.note(|_| format!("h{host} ends: {why}"));
+                self.kill(host);
+                // As the service manager does.
+                if !self.repaired || self.now < REPAIRED + REST / 2 {
+                    self.after(5_000, Event::Act(Act::Start(host)));
+                }
+            }
+        }
+    }
+
+    fn rest(&mut self, host: usize) {
+        let life = self.hosts[host].life;
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        agent.place = Place::Rests;
+        agent.attempts += 1;
+        let longest = (50 * agent.attempts * agent.attempts).min(500);
+        let delay = self.random.between(longest / 2, longest);
+        self.after(delay, Event::Begin(host, life));
+    }
+
+    fn settled(&mut self, host: usize, settled: Settled) {
+        let Settled { lease, snapshot } = settled;
+        if let Some(lease) = lease {
+            self.use_lease(host, &lease);
+        }
+        self.publish(host, &snapshot);
+        let life = self.hosts[host].life;
+        let compacted = self.store.compacted > snapshot.revision + 1;
+        let behind = self.store.revision > snapshot.revision;
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        agent.attempts = 0;
+        if agent.changed {
+            self.begin(host);
+        } else if compacted {
+            self.rest(host);
+        } else if behind {
+            self.after(1, Event::Heard(host, life));
+        }
+    }
+
+    fn use_lease(&mut self, host: usize, lease: &Lease) {
+        let Some(subnet) = lease.subnets.v4 else { return };
+        self.note(|_| format!("h{host} uses {subnet}"));
+        self.judge_use(host, subnet);
+        self.hosts[host].uses = Some(subnet);
+    }
+
+    /// etcd has not answered in time: the agent serves from what it knew last.
+    fn last_known(&mut self, host: usize) {
+        let waits = self.hosts[host].agent.as_ref().is_some_and(|a| a.dialogue.lease().is_none());
+        if let Some(saved) = self.hosts[host].disk.clone().filter(|_| waits)
+            && self.flaw != Flaw::AddressIsIdentity
+        {
+            self.use_lease(host, &saved.lease);
+        }
+    }
+
+    fn publish(&mut self, host: usize, snapshot: &Snapshot) {
+        self.judge_snapshot(host, snapshot);
+        let name = self.hosts[host].name(self.flaw);
+        let machine_id = format!("m{host}-{}", self.hosts[host].installed);
+        let Some(agent) = &self.hosts[host].agent else { return };
+        if let Some(lease) = agent.dialogue.lease().cloned() {
+            let snapshot = snapshot.clone().into();
+            self.hosts[host].disk = Some(Saved { host: name, machine_id, lease, snapshot });
+        }
+    }
+
+    fn tell_watches(&mut self) {
+        for host in 0..self.hosts.len() {
+            let follows = |host: &Host| {
+                let agent = host.agent.as_ref();
+                agent.is_some_and(|agent| matches!(agent.place, Place::Follows(_)))
+            };
+            if follows(&self.hosts[host]) && self.hosts[host].cut.is_none() {
+                let delay = self.random.between(5, 30);
+                let life = self.hosts[host].life;
+                self.after(delay, Event::Heard(host, life));
+            }
+        }
+    }
+
+    /// The watch brings what happened up to now.
+    fn heard(&mut self, host: usize) {
+        let (up, epoch) = (self.up, self.epoch);
+        if self.hosts[host].cut.is_some() || !up {
+            return;
+        }
+        let Some(agent) = &mut self.hosts[host].agent else { return };
+        if agent.place != Place::Follows(epoch) {
+            return if let Place::Follows(_) = agent.place {
+                self.broken(host)
+            };
+        }
+        let mirror = self.store.read();
+        let known = agent.dialogue.known();
+        let removed =
+            known.is_some_and(|known| known.hosts.keys().any(|h| !mirror.hosts.contains_key(h)));
+        let modified = self.store.config_modified();
+        if !agent.dialogue.agrees(&mirror) || removed && !is_same_store(&mirror, modified) {
+            return self.begin(host);
+        }
+        if let Some(snapshot) = agent.dialogue.learn(&mirror) {
+            self.publish(host, &snapshot);
+        }
+    }
+
+    /// The connection of the watch breaks.
+    fn broken(&mut self, host: usize) {
+        let Some(agent) = &self.hosts[host].agent else { return };
+        let unreachable = !self.up || self.hosts[host].cut.is_some();
+        let stale = agent.place != Place::Follows(self.epoch);
+        if matches!(agent.place, Place::Follows(_)) && (unreachable || stale) {
+            self.rest(host);
+        }
+    }
+
+    // The side of etcd.
+
+    fn execute(&mut self, mut call: Call) {
+        let (host, life, asked) = (call.host, call.life, call.asked);
+        if !self.up || self.hosts[host].cut.is_some() {
+            let why = EtcdError::Unreachable("cut off".to_owned());
+            let failed = Event::Answer(host, life, asked, Box::new(Err(why)));
+            return if call.answered {
+                self.after(3_000, failed)
+            };
+        }
+        let answer = match &call.question {
+            Question::Read => {
+                call.found.snapshot = self.store.read();
+                Ok(Answer::Found(Box::new(call.found)))
+            }
+            Question::Draw => {
+                let number = self.store.count();
+                if self.flaw == Flaw::PutThenGet && call.answered {
+                    return self.after(20, Event::Reads(host, life, asked));
+                }
+                Ok(Answer::Drawn(number))
+            }
+            Question::Commit { what, transaction } => self.commit(host, what, transaction),
+            _ => return,
+        };
+        if call.answered {
+            let delay = self.random.between(1, 8);
+            self.after(delay, Event::Answer(host, life, asked, Box::new(answer)));
+        }
+    }
+
+    fn commit(
+        &mut self,
+        host: usize,
+        what: &str,
+        transaction: &Transaction,
+    ) -> Result<Answer, EtcdError> {
+        self.judge_transaction(host, transaction);
+        if self.flaw == Flaw::LossUnnoticed && what == "put back lost hosts" {
+            return Ok(Answer::Committed(Some(self.store.revision)));
+        }
+        let transaction = self.bent(host, what, transaction);
+        self.judge_writes(host, &transaction);
+        let before = self.store.revision;
+        let made = self.store.commit(&transaction);
+        self.note(|_| format!("h{host} asks to {what}: {made:?}"));
+        if self.store.revision > before {
+            self.tell_watches();
+        }
+        made.map(Answer::Committed).map_err(|_| EtcdError::NoLease("it is gone".to_owned()))
+    }
+
+    /// The transaction as a protocol with that flaw would make it.
+    fn bent(&self, host: usize, what: &str, transaction: &Transaction) -> Transaction {
+        let mut bent = transaction.clone();
+        let kept = self.hosts[host].agent.as_ref().and_then(|agent| agent.kept);
+        let expires = match self.flaw {
+            Flaw::OwnershipExpires => true,
+            Flaw::ReservationExpires => self.hosts[host].life > 1,
+            _ => false,
+        };
+        let claims = what.starts_with("claim");
+        for write in bent.writes.iter_mut().filter(|_| expires && claims) {
+            if let (Write::Put { lease, .. }, Some(kept)) = (write, kept) {
+                *lease = kept;
+            }
+        }
+        match self.flaw {
+            Flaw::PlainPut if claims => bent.conditions.clear(),
+            Flaw::PutThenGet if claims => {
+                let own = self
+                    .store
+                    .roots
+                    .key(&humanz::lease::records::Key::Host(self.hosts[host].name(self.flaw)));
+                bent.conditions
+                    .retain(|c| matches!(c, Condition::Unchanged { key, .. } if *key == own));
+            }
+            _ => {}
+        }
+        bent
+    }
+
+    /// The host gives its subnet back. If etcd does not answer, the operator tries again.
+    fn leaves(&mut self, host: usize) {
+        if self.hosts[host].agent.is_some() {
+            return;
+        }
+        if !self.up || self.hosts[host].cut.is_some() {
+            return self.after(1_000, Event::Leaves(host));
+        }
+        let found = self.store.read();
+        let identity = humanz::lease::Identity {
+            name: self.hosts[host].name(self.flaw),
+            machine_id: format!("m{host}-{}", self.hosts[host].installed),
+            boot_id: String::new(),
+            version: String::new(),
+        };
+        if let Ok(keys) = leave::keys(&found, &identity) {
+            let transaction = leave::transaction(&found, &keys, &self.store.roots);
+            self.judge_transaction(host, &transaction);
+            let gone = self.store.commit(&transaction);
+            self.note(|_| format!("h{host} leaves: {gone:?}"));
+        }
+        self.hosts[host].left = true;
+        self.hosts[host].disk = None;
+        self.tell_watches();
+    }
+
+    // Hosts of the Python agent.
+
+    fn python_reads(&mut self, python: usize) {
+        let number = self.store.counter;
+        let delay = self.random.below(200);
+        self.after(delay, Event::PythonWrites(python, number));
+    }
+
+    fn python_writes(&mut self, python: usize, number: i64) {
+        let pool = network(self.script.margin, false).pools.v4.expect("a pool");
+        let Some(slot) = u32::try_from(number).ok().filter(|slot| *slot < pool.slots()) else {
+            return;
+        };
+        if !self.up {
+            return;
+        }
+        let subnet = Pool::subnet(&pool, slot);
+        let key = format!("{}/p{python}", self.store.roots.hosts);
+        self.store.put_now(&key, &subnet.to_string());
+        self.note(|_| format!("the Python host p{python} uses {subnet}"));
+        self.judge_python(python, subnet);
+        self.pythons.insert(python, Some(subnet));
+        self.tell_watches();
+    }
+}
