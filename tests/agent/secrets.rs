@@ -166,6 +166,11 @@ fn no_secret_is_anywhere_but_in_its_file() {
     }
     let refused = of_agent("check-config", &[("ETCD_HOST", &url)]);
     assert!(refused.contains("ETCD_HOST=https://***@127.0.0.1:2379: must not hold"), "{refused}");
+    // The bundle on disk: an archive, or a text.
+    let bundle = of_agent("doctor --bundle /tmp/bundle", &[]);
+    let opened = host.shell("cat /tmp/bundle; tar -xOf /tmp/bundle || tar -xzOf /tmp/bundle");
+    assert!(opened.stdout.len() > 1000, "{bundle}{opened}");
+    said.push(("the bundle".to_owned(), bundle + &answer(&opened)));
     for path in ["v1/status", "v1/changes?since=0", "metrics", "healthz", "readyz"] {
         let curl = format!("curl -s -m 2 --unix-socket /run/humanz/agent.sock http://agent/{path}");
         said.push((curl.clone(), answer(&host.run(&curl))));

@@ -1,5 +1,6 @@
 //! etcd by https: with authorities only, with certificates on both sides, and with the wrong ones.
 
+use etcd_client::Permission;
 use humanz::lease::registry::{Start, Update};
 
 use crate::host::{HOSTS, Host, settings, start};
@@ -71,6 +72,30 @@ fn a_client_certificate_is_shown_and_one_that_comes_later_used_without_a_restart
         told_why(&host, "mine.pem: cannot be read: No such file");
         certificates.copy("client", "mine");
         assert_eq!(host.subnet(), "10.244.1.0/24");
+    });
+}
+
+#[test]
+fn the_name_in_a_certificate_is_a_user_of_etcd() {
+    isolated(|| {
+        let certificates = Certificates::new();
+        certificates.sign(&Wanted { name: "nobody", ca: "ca", days: (-1, 30), says: CLIENT });
+        let etcd = serve(&certificates, "server", Some("ca.pem"));
+        etcd.call(async |client| {
+            client.user_add("root", "secret", None).await?;
+            client.role_add("root").await?;
+            client.user_grant_role("root", "root").await?;
+            client.user_add("client", "unused", None).await?;
+            client.role_add("host").await?;
+            let all = Permission::read_write("/humanz/").with_prefix();
+            client.role_grant_permission("host", all).await?;
+            client.user_grant_role("client", "host").await?;
+            client.auth_enable().await.map(drop)
+        });
+        let host = Host::launch(start_as(&certificates, &etcd, Some("client")));
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+        let stranger = Host::launch(start_as(&certificates, &etcd, Some("nobody")));
+        told_why(&stranger, "permission denied");
     });
 }
 

@@ -298,8 +298,12 @@ impl Members {
     async fn explain(&self, failure: Failure, files: &Files) -> Failure {
         let Failure::Member(why) = &failure else { return failure };
         let endpoint = self.endpoint();
-        let made = !["connect error", "dns error"].into_iter().any(|words| why.contains(words));
-        let (true, Some((host, port))) = (made, host_and_port(&endpoint)) else { return failure };
+        let says = |words: &str| why.contains(words);
+        let transport = says("transport error") || says("h2 protocol error");
+        let broke_off = transport && !says("connect error") && !says("dns error");
+        let (true, Some((host, port))) = (broke_off, host_and_port(&endpoint)) else {
+            return failure;
+        };
         let (host, with) = (host.to_owned(), files.clone());
         let asked = spawn_blocking(move || handshake::failure(&host, port, &with)).await;
         let (tls, settings) = (self.speaks_tls(), self.settings());
