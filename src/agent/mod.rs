@@ -22,6 +22,7 @@ mod notify;
 pub(crate) mod origin;
 pub(crate) mod pass;
 mod preflight;
+pub mod probe;
 pub mod reach;
 mod reload;
 pub(crate) mod report;

@@ -56,6 +56,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Time between full passes.
     pub resync: Duration,
+    /// Time between two echo requests to each other host; `None`: none are sent.
+    pub probe: Option<Duration>,
     /// Remove everything when stopped.
     pub cleanup_on_stop: bool,
 }
@@ -251,6 +253,7 @@ impl Reader<'_> {
         let state_dir = self.value("STATE_DIR", values::absolute);
         let seconds = Duration::from_secs(1)..=Duration::from_secs(3600);
         let resync = self.value("RESYNC_INTERVAL", |text| values::duration(text, seconds));
+        let probe = self.value("PROBE_INTERVAL", values::interval_or_none);
         let cleanup_on_stop = self.value("CLEANUP_ON_STOP", values::boolean);
         Some(Settings {
             source: source?,
@@ -271,6 +274,7 @@ impl Reader<'_> {
             metrics: metrics?,
             state_dir: state_dir?,
             resync: resync?,
+            probe: probe?,
             cleanup_on_stop: cleanup_on_stop?,
         })
     }

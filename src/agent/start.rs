@@ -20,6 +20,7 @@ use crate::agent::local::serve::Server;
 use crate::agent::local::{self, Board, Listen};
 use crate::agent::names::{self, Names};
 use crate::agent::origin::{Origin, Told};
+use crate::agent::probe;
 use crate::agent::serve::{Agent, State, attributes};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::signals;
@@ -60,6 +61,9 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
         .context("start a thread")?;
     let source = source(&settings, &name, &world, wakes, &board)?;
     let state = State::new(source.fixed());
+    if !once && let Err(error) = probe::spawn(&board) {
+        log::warn!("other hosts are not probed: {error}");
+    }
     let server = if once { None } else { local_server(&board, &settings) };
     let beat = board.expect("reconcile", local::board::LIMIT);
     let agent = Agent {

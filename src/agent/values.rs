@@ -43,6 +43,16 @@ pub fn duration(text: &str, bounds: RangeInclusive<Duration>) -> Result<Duration
     if bounds.contains(&duration) { Ok(duration) } else { Err(right()) }
 }
 
+/// A time from a second to an hour, or 0 for none.
+pub fn interval_or_none(text: &str) -> Result<Option<Duration>, String> {
+    let hour = Duration::from_secs(1)..=Duration::from_secs(3600);
+    match duration(text, hour.clone()) {
+        Ok(interval) => Ok(Some(interval)),
+        Err(_) if duration(text, Duration::ZERO..=Duration::ZERO).is_ok() => Ok(None),
+        Err(wrong) => Err(format!("{wrong}, or 0")),
+    }
+}
+
 /// A subnet of either family, without host bits.
 pub fn subnet(text: &str) -> Result<IpNetwork, String> {
     subnet::parse(text).map_err(|error| error.to_string())

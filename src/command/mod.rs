@@ -15,6 +15,7 @@ pub mod ipam;
 mod look;
 pub mod nodes;
 mod pods;
+pub mod probe;
 pub mod routes;
 pub mod socket;
 pub mod status;
@@ -50,6 +51,8 @@ pub enum Command {
     Doctor(doctor::Doctor),
     /// Where packets are lost.
     Explain(explain::Explain),
+    /// Whether other hosts answer.
+    Probe(probe::Probe),
     /// Every fault of the settings.
     CheckConfig(CheckConfig),
     /// Takes humanz off this host.
@@ -105,6 +108,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
             }
         }
         Command::Doctor(options) => doctor::run(&mut Call::new(origin, style, out), &options),
+        Command::Probe(options) => probe::run(&mut Call::new(origin, style, out), &options),
         Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
         Command::Status(options) => status::run(&mut Call::new(origin, style, out), &options),
         Command::Routes(options) => routes::run(&mut Call::new(origin, style, out), &options),

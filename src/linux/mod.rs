@@ -5,6 +5,7 @@ pub mod beat;
 pub mod connections;
 pub mod conntrack;
 pub mod echo;
+pub mod echoes;
 pub mod events;
 pub mod fdb;
 pub mod files;

@@ -13,6 +13,7 @@ pub mod hostports;
 pub mod line;
 pub mod pod;
 pub mod ports;
+pub mod probe;
 pub mod routes;
 pub mod surroundings;
 pub mod traces;

@@ -11,6 +11,7 @@ mod doctor;
 mod explain;
 mod ipam;
 mod nodes;
+mod probe;
 mod routes;
 mod status;
 mod typed;

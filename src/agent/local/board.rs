@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use crate::agent::probe::Probes;
 use crate::linux::beat::Beat;
 
 use super::journal::Journal;
@@ -24,6 +25,8 @@ pub struct Board {
     /// The changes of late.
     pub journal: Journal,
     tally: Mutex<Tally>,
+    /// Which other hosts answer.
+    pub probes: Probes,
     known: Mutex<Option<Arc<Known>>>,
     beats: Mutex<Vec<Arc<Beat>>>,
 }
@@ -37,6 +40,7 @@ impl Board {
             started: SystemTime::now(),
             journal: Journal::default(),
             tally: Mutex::default(),
+            probes: Probes::default(),
             known: Mutex::default(),
             beats: Mutex::default(),
         }

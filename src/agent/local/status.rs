@@ -7,13 +7,16 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
+use crate::agent::probe::Probes;
 use crate::agent::reach::{self, Here, Ways};
 use crate::agent::settings::{Backend, Source};
 use crate::lease::Peers;
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
 use crate::net::PerFamily;
+use crate::net::subnet::gateway;
 use crate::net::time::timestamp;
+use crate::plan::probe::Seen;
 
 use super::board::Board;
 use super::journal::Entry;
@@ -39,7 +42,7 @@ pub fn status(board: &Board) -> Value {
         "etcd": known.and_then(etcd),
         "kubernetes": known.and_then(kubernetes),
         "backend": known.map(|known| backend(known.settings.backend)),
-        "peers": known.and_then(peers),
+        "peers": known.and_then(|known| peers(known, &board.probes)),
         "firewall": known.map(firewall),
         "loops": loops(board),
         "changes": list(&changes),
@@ -144,7 +147,7 @@ pub fn ways(known: &Known, peers: &Peers) -> Option<Ways> {
     Some(reach::ways(&peers.by_name, &known.resolved, &here))
 }
 
-fn peers(known: &Known) -> Option<Value> {
+fn peers(known: &Known, probes: &Probes) -> Option<Value> {
     let peers = known.peers.as_deref()?;
     let ways = ways(known, peers)?;
     let tunnels: BTreeMap<IpNetwork, IpAddr> =
@@ -152,6 +155,15 @@ fn peers(known: &Known) -> Option<Value> {
     let mut wrong: BTreeMap<&NodeName, Vec<String>> = BTreeMap::new();
     for unreachable in &ways.unreachable {
         wrong.entry(&unreachable.host).or_default().push(unreachable.to_string());
+    }
+    let probed = probes.all();
+    for (name, peer) in &peers.by_name {
+        let seen = gateways(peer).filter_map(|at| Some((at, probed.get(&at)?)));
+        let faults = seen.filter_map(|(at, seen)| seen.fault(at));
+        let mut faults = faults.peekable();
+        if faults.peek().is_some() {
+            wrong.entry(name).or_default().extend(faults);
+        }
     }
     let list = peers.by_name.iter().map(|(name, peer)| {
         let wrong = wrong.get(name).map(|wrong| wrong.join("; "));
@@ -163,9 +175,28 @@ fn peers(known: &Known) -> Option<Value> {
             "alive": peer.alive,
             "reachable": wrong.is_none(),
             "fault": wrong,
+            "probe": probe(gateways(peer).filter_map(|at| probed.get(&at))),
         })
     });
     Some(list.collect())
+}
+
+/// The addresses of a host that are probed.
+fn gateways(peer: &Peer) -> impl Iterator<Item = IpAddr> + '_ {
+    peer.subnets.iter().map(|subnet| gateway(*subnet))
+}
+
+/// The slowest answer and the least size of what was found at a host; `null` if nothing was yet.
+fn probe<'a>(seen: impl Iterator<Item = &'a Seen>) -> Option<Value> {
+    let seen: Vec<&Seen> = seen.collect();
+    let slowest = seen.iter().filter_map(|seen| seen.time).max();
+    (!seen.is_empty()).then(|| {
+        json!({
+            "seconds": slowest.map(|time| time.as_secs_f64()),
+            "lost": seen.iter().map(|seen| seen.lost).max(),
+            "mtu": seen.iter().filter_map(|seen| seen.mtu).min(),
+        })
+    })
 }
 
 /// For each subnet: `direct via 192.0.2.12`, `tunnel to 203.0.113.13`, or `null`.

@@ -35,6 +35,7 @@ pub fn metrics(board: &Board) -> String {
         lease(&mut page, known);
         etcd(&mut page, known, &tally);
         peers(&mut page, known);
+        probes(&mut page, board);
         faults(&mut page, known);
         bridge(&mut page, &known.settings);
         addresses(&mut page, known);
@@ -146,6 +147,39 @@ fn peers(page: &mut Page, known: &Known) {
     let mut samples = page.gauges("humanz_peers", "Other hosts, by whether their agents run.");
     samples.sample(&[("agent", "alive")], alive as f64);
     samples.sample(&[("agent", "silent")], (peers.by_name.len() - alive) as f64);
+}
+
+/// Of all other hosts together: with a label for each, thousands of hosts would be millions of series.
+fn probes(page: &mut Page, board: &Board) {
+    let all = board.probes.all();
+    if all.is_empty() {
+        return;
+    }
+    let mut samples = page.gauges(
+        "humanz_probe_addresses",
+        "Gateways of other hosts that are asked for echoes, by whether they answer.",
+    );
+    for (label, is) in [("yes", Some(true)), ("no", Some(false)), ("unknown", None)] {
+        let count = all.values().filter(|seen| seen.reachable() == is).count();
+        samples.sample(&[("answers", label)], count as f64);
+    }
+    let lost = all.values().filter(|seen| seen.black_hole().is_some()).count();
+    page.gauge(
+        "humanz_probe_large_lost",
+        "Gateways of other hosts that answer small echoes and no large ones.",
+        lost as f64,
+    );
+    let mut times: Vec<f64> =
+        all.values().filter_map(|seen| Some(seen.time?.as_secs_f64())).collect();
+    times.sort_by(f64::total_cmp);
+    if let (Some(median), Some(slowest)) = (times.get(times.len() / 2), times.last()) {
+        let mut samples = page.gauges(
+            "humanz_probe_round_trip_seconds",
+            "How long the last answer of other hosts took.",
+        );
+        samples.sample(&[("of", "median")], *median);
+        samples.sample(&[("of", "slowest")], *slowest);
+    }
 }
 
 fn faults(page: &mut Page, known: &Known) {

@@ -1,0 +1,208 @@
+//! Asks every other host's gateway, again and again, whether pods' packets arrive: on a thread of
+//! its own, which the loop neither waits for nor hears of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::agent::local::Board;
+use crate::lease::Peers;
+use crate::linux::beat::Beat;
+use crate::linux::echo;
+use crate::linux::echoes::{Echoes, Outcome};
+use crate::linux::rtnl::Rtnl;
+use crate::net::subnet::gateway;
+use crate::plan::probe::{Schedule, Seen};
+
+/// How long an answer is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So often it looks whether there are other hosts now.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// An outage of more hosts is not told host by host.
+const TOLD: usize = 20;
+
+/// The thread must turn once in so much time.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What the probes found, by the address that was asked.
+#[derive(Debug, Default)]
+pub struct Probes {
+    seen: Mutex<BTreeMap<IpAddr, Seen>>,
+}
+
+impl Probes {
+    /// What is known of an address.
+    pub fn of(&self, address: IpAddr) -> Option<Seen> {
+        self.lock().get(&address).copied()
+    }
+
+    /// What is known of all.
+    pub fn all(&self) -> BTreeMap<IpAddr, Seen> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The addresses to ask: the gateway of each pod subnet of each other host.
+pub fn targets(peers: &Peers) -> BTreeSet<IpAddr> {
+    let subnets = peers.by_name.values().flat_map(|peer| peer.subnets.iter().copied());
+    subnets.map(gateway).collect()
+}
+
+/// Starts the thread. It ends with the process.
+///
+/// # Errors
+/// There can be no more threads.
+pub fn spawn(board: &Arc<Board>) -> std::io::Result<()> {
+    let beat = board.expect("probe", LIMIT);
+    let board = Arc::clone(board);
+    let work = move || {
+        let ended = match Rtnl::open() {
+            Ok(rtnl) => Prober::new(board, rtnl).serve(&beat).to_string(),
+            Err(error) => error.to_string(),
+        };
+        log::warn!("other hosts are no longer probed: {ended}");
+        beat.retire();
+    };
+    thread::Builder::new().name("probe".into()).spawn(work)?;
+    Ok(())
+}
+
+struct Prober {
+    board: Arc<Board>,
+    rtnl: Rtnl,
+    echoes: Echoes,
+    schedule: Schedule,
+    peers: Option<Arc<Peers>>,
+    interval: Option<Duration>,
+    start: Instant,
+    look_at: Instant,
+}
+
+impl Prober {
+    fn new(board: Arc<Board>, rtnl: Rtnl) -> Prober {
+        let now = Instant::now();
+        Prober {
+            board,
+            rtnl,
+            echoes: Echoes::default(),
+            schedule: Schedule::default(),
+            peers: None,
+            interval: None,
+            start: now,
+            look_at: now,
+        }
+    }
+
+    /// Goes on until probing is not possible at all; gives why.
+    fn serve(&mut self, beat: &Beat) -> io::Error {
+        loop {
+            beat.beat();
+            if let Err(error) = self.turn() {
+                return error;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if now >= self.look_at {
+            self.look_at = now + LOOK;
+            self.look();
+        }
+        while let Some(target) = self.schedule.pop(self.start.elapsed()) {
+            self.ask(target)?;
+        }
+        let due = self.schedule.next().map(|next| self.start + next);
+        let until = due.map_or(self.look_at, |due| due.min(self.look_at));
+        for Outcome { to, bytes, time } in self.echoes.wait(until, PATIENCE)? {
+            self.note(to, bytes, time);
+        }
+        Ok(())
+    }
+
+    /// Takes over who there is and how often they are asked.
+    fn look(&mut self) {
+        let Some(known) = self.board.known() else { return };
+        let same = match (&known.peers, &self.peers) {
+            (Some(now), Some(before)) => Arc::ptr_eq(now, before),
+            (None, None) => true,
+            _ => false,
+        };
+        if same && self.interval == known.settings.probe {
+            return;
+        }
+        (self.peers, self.interval) = (known.peers.clone(), known.settings.probe);
+        let wanted = self.peers.as_deref().filter(|_| self.interval.is_some());
+        let targets = wanted.map(targets).unwrap_or_default();
+        let interval = self.interval.unwrap_or_default();
+        self.schedule.set(&targets, interval, &self.board.name, self.start.elapsed());
+        self.board.probes.lock().retain(|target, _| targets.contains(target));
+    }
+
+    fn ask(&mut self, target: IpAddr) -> io::Result<()> {
+        let seen = self.board.probes.of(target).unwrap_or_default();
+        let large = match seen.wants_large() {
+            true => self.rtnl.path_mtu(target).ok().flatten(),
+            false => None,
+        };
+        match self.echoes.send(target, large.unwrap_or(echo::SMALLEST)) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+            Err(error) => {
+                log::debug!("probe {target}: {error}");
+                self.note(target, echo::SMALLEST, None);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn note(&self, target: IpAddr, bytes: u32, time: Option<Duration>) {
+        let mut all = self.board.probes.lock();
+        let seen = all.entry(target).or_default();
+        let before = *seen;
+        seen.note(bytes, echo::SMALLEST, time);
+        let now = *seen;
+        if (before.reachable(), before.black_hole()) == (now.reachable(), now.black_hole()) {
+            return;
+        }
+        let lost = all.values().filter(|seen| seen.reachable() == Some(false));
+        let many = lost.take(TOLD + 1).count() > TOLD;
+        drop(all);
+        if !many {
+            self.tell(target, &before, &now);
+        }
+    }
+
+    /// Says what changed, but for an outage of many: then it is not they who are away.
+    fn tell(&self, target: IpAddr, before: &Seen, now: &Seen) {
+        let peers = self.peers.iter().flat_map(|peers| peers.by_name.iter());
+        let mut owners = peers.filter(|(_, peer)| peer.subnets.iter().any(|s| s.contains(target)));
+        let mut owner =
+            || owners.next().map_or_else(|| "?".to_owned(), |(name, _)| name.to_string());
+        match (before.reachable(), now.reachable()) {
+            (Some(false), Some(true)) => log::info!("host {} answers again ({target})", owner()),
+            (Some(true) | None, Some(false)) => log::warn!(
+                "host {} does not answer echoes to {target}; humanz-agent explain tells where they \
+                 are lost",
+                owner()
+            ),
+            _ => {}
+        }
+        if let (None, Some(bytes)) = (before.black_hole(), now.black_hole()) {
+            log::warn!(
+                "packets of {bytes} bytes do not reach host {} ({target}), smaller ones do; set MTU \
+                 lower, or let ICMP through between hosts",
+                owner()
+            );
+        }
+    }
+}

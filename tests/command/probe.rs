@@ -1,0 +1,119 @@
+//! `probe`, and what the agent probes by itself.
+
+use serde_json::Value;
+
+use crate::support::cluster::Cluster;
+use crate::support::{Agent, Node, Place, Pod, eventually, soon};
+use crate::{object, run};
+
+const DUAL: (&str, &str) = ("IPV6_SUBNET", "fd10:244::/48");
+
+fn hosts(host: &Node, options: &str) -> (Vec<Value>, bool) {
+    let ended = run(host, &format!("probe --json {options}"), &[DUAL]);
+    let hosts = object(&ended)["hosts"].as_array().unwrap().clone();
+    (hosts, ended.succeeded())
+}
+
+/// Every host knows `count` addresses of others to ask.
+fn wait_for(host: &Node, count: usize) {
+    soon(&format!("{count} gateways are known"), || {
+        run(host, "probe --json", &[DUAL]).stdout.matches("\"address\"").count() == count
+    });
+}
+
+#[test]
+fn every_other_hosts_gateway_is_asked() {
+    let cluster = Cluster::routed(2, 1);
+    let agents = cluster.start_agents(&[DUAL]);
+    let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
+    wait_for(h1, 4);
+    let (found, fine) = hosts(h1, "");
+    assert!(fine, "{found:#?}");
+    let names: Vec<&str> = found.iter().map(|host| host["host"].as_str().unwrap()).collect();
+    assert_eq!(names, ["h2", "h2", "h3", "h3"]);
+    let mtu: Vec<u64> = found.iter().map(|host| host["mtu"].as_u64().unwrap()).collect();
+    assert_eq!(mtu, [1500, 1500, 1450, 1430], "direct, and through a tunnel");
+    assert!(found.iter().all(|host| host["seconds"].as_f64().unwrap() < 1.0));
+    let said = run(h1, "probe h3", &[DUAL]).ok();
+    assert!(said.contains("all 2 answer") && !said.contains("h2"), "{said}");
+
+    agents.iter().for_each(Agent::stop);
+    // One that takes less than it says, and tells nobody.
+    h2.shell(
+        "nft add table inet evil
+         nft 'add chain inet evil i { type filter hook input priority -300; }'
+         nft add rule inet evil i meta length 1000-65535 drop",
+    )
+    .ok();
+    let (found, fine) = hosts(h1, "h2");
+    assert!(!fine && found[0]["reachable"] == true && found[0]["mtu"].is_null(), "{found:#?}");
+    let fault = found[0]["fault"].as_str().unwrap();
+    assert!(fault.contains("1500 bytes are lost"), "{fault}");
+    h3.shell("ip link set eth0 down").ok();
+    let (found, fine) = hosts(h1, "h3");
+    assert!(!fine && found.iter().all(|host| host["reachable"] == false), "{found:#?}");
+    let ended = run(h1, "probe h9", &[DUAL]);
+    assert_eq!(ended.status.code(), Some(2), "{ended}");
+    assert!(ended.stderr.contains("no other host is called \"h9\" (of 2)"), "{ended}");
+}
+
+/// What the agent says of the host `name`.
+fn peer(host: &Node, name: &str) -> Value {
+    let status = host.run("curl -sS --unix-socket /run/humanz/agent.sock http://x/v1/status").ok();
+    let status: Value = serde_json::from_str(&status).unwrap_or(Value::Null);
+    let peers = status["peers"].as_array().cloned().unwrap_or_default();
+    peers.into_iter().find(|peer| peer["name"] == name).unwrap_or(Value::Null)
+}
+
+#[test]
+fn the_agent_probes_by_itself_and_tells_who_does_not_answer() {
+    let cluster = Cluster::new(2);
+    let often = [DUAL, ("PROBE_INTERVAL", "1s")];
+    let _agents = cluster.start_agents(&often);
+    let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
+    let _pod = Pod::add(h1, "a");
+    let wait = |what: &str, is: &dyn Fn(&Value) -> bool| {
+        eventually(what, std::time::Duration::from_secs(40), || {
+            let peer = peer(h1, "h2");
+            if is(&peer) { Ok(()) } else { Err(format!("{peer:#}")) }
+        });
+    };
+    wait("h2 answers, also to large packets", &|peer| {
+        peer["reachable"] == true
+            && peer["probe"]["seconds"].is_f64()
+            && peer["probe"]["mtu"] == 1500
+    });
+    h2.shell(
+        "nft add table inet evil
+         nft 'add chain inet evil i { type filter hook input priority -300; }'
+         nft add rule inet evil i icmp type echo-request drop
+         nft add rule inet evil i icmpv6 type echo-request drop",
+    )
+    .ok();
+    wait("h2 does not answer", &|peer| {
+        let fault = peer["fault"].as_str().unwrap_or_default();
+        peer["reachable"] == false && fault.contains("does not answer echoes")
+    });
+    h2.shell("nft delete table inet evil").ok();
+    wait("h2 answers again", &|peer| peer["reachable"] == true && peer["fault"].is_null());
+}
+
+#[test]
+fn nobody_is_probed_where_that_is_off() {
+    let cluster = Cluster::new(2);
+    let off = [DUAL, ("PROBE_INTERVAL", "0")];
+    let agents = cluster.start_agents(&off);
+    let h1 = &cluster.hosts[0];
+    soon("h2 is known", || peer(h1, "h2")["reachable"] == true);
+    let before = h1.run("cat /proc/net/snmp").ok();
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let after = h1.run("cat /proc/net/snmp").ok();
+    let sent = |text: &str| {
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("Icmp:")).collect();
+        let at = lines[0].split(' ').position(|name| name == "OutEchos").unwrap();
+        lines[1].split(' ').nth(at).unwrap().to_owned()
+    };
+    assert_eq!(sent(&before), sent(&after));
+    assert!(peer(h1, "h2")["probe"].is_null());
+    agents.iter().for_each(Agent::stop);
+}
