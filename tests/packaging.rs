@@ -71,7 +71,8 @@ fn everything_is_installed_below_the_folder_asked_for() {
         assert!(copied.unwrap().success());
     }
     std::fs::create_dir(source.path().join("dist")).unwrap();
-    std::fs::copy("/bin/true", source.path().join("dist/humanz-agent")).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_humanz-agent"), source.path().join("dist/humanz-agent"))
+        .unwrap();
     let install = || {
         let made = Command::new("make")
             .args(["install", "PREFIX=/usr"])
@@ -97,6 +98,14 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/migration.md",
     ] {
         assert!(installed(path).is_file(), "{path}");
+    }
+    for path in [
+        "/usr/share/bash-completion/completions/humanz-agent",
+        "/usr/share/zsh/site-functions/_humanz-agent",
+        "/usr/share/fish/vendor_completions.d/humanz-agent.fish",
+    ] {
+        let text = std::fs::read_to_string(installed(path)).unwrap();
+        assert!(text.contains("uninstall") && text.contains("dry-run"), "{path}");
     }
     for path in [
         "/usr/lib/systemd/networkd.conf.d/50-humanz.conf",

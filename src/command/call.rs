@@ -12,7 +12,7 @@ use crate::command::table::Style;
 
 /// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
 /// given another meaning.
-const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 1;
 
 /// What a subcommand found, as its exit code tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

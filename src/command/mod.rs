@@ -8,6 +8,7 @@ pub mod arguments;
 mod around;
 pub mod call;
 pub mod cluster;
+pub mod completion;
 pub mod config;
 pub mod doctor;
 pub mod explain;
@@ -20,6 +21,7 @@ pub mod routes;
 pub mod socket;
 pub mod status;
 pub mod table;
+pub mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -47,6 +49,10 @@ pub enum Command {
     Routes(routes::ShowRoutes),
     /// The settings that hold, and where each is from.
     Config(config::Config),
+    /// What changes.
+    Watch(watch::Watch),
+    /// For shells.
+    Completion(completion::Completion),
     /// Known traps.
     Doctor(doctor::Doctor),
     /// Where packets are lost.
@@ -112,6 +118,8 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
         Command::Status(options) => status::run(&mut Call::new(origin, style, out), &options),
         Command::Routes(options) => routes::run(&mut Call::new(origin, style, out), &options),
+        Command::Watch(options) => watch::run(&mut Call::new(origin, style, out), &options),
+        Command::Completion(options) => say(out, &completion::script(&options)?),
         Command::Ipam(options) => ipam::run(&mut Call::new(origin, style, out), &options),
         Command::Nodes(options) => nodes::run(&mut Call::new(origin, style, out), &options),
         Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),

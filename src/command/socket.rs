@@ -22,18 +22,7 @@ pub fn of(settings: &Settings) -> Result<&Path, String> {
 
 /// The JSON document at `path`; an error says why there is none.
 pub fn get(socket: &Path, path: &str) -> Result<Value, String> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("no agent serves this host ({}: {error})", socket.display())
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("only root may ask the agent ({}): try sudo", socket.display())
-        }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("the agent does not answer within {PATIENCE:?} ({})", socket.display())
-        }
-        _ => format!("ask the agent ({}): {error}", socket.display()),
-    };
+    let failed = |error| failed(socket, &error);
     let mut answer = Vec::new();
     ask(socket, path)
         .map_err(failed)?
@@ -52,6 +41,31 @@ pub fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
     Ok(stream)
+}
+
+/// The answer to `path` that goes on; an error says why there is none.
+pub fn follow(socket: &Path, path: &str) -> Result<UnixStream, String> {
+    let stream = ask(socket, path).and_then(|stream| {
+        stream.set_read_timeout(None)?;
+        Ok(stream)
+    });
+    stream.map_err(|error| failed(socket, &error))
+}
+
+/// Why the agent cannot be asked.
+fn failed(socket: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!("no agent serves this host ({}: {error})", socket.display())
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("only root may ask the agent ({}): try sudo", socket.display())
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("the agent does not answer within {PATIENCE:?} ({})", socket.display())
+        }
+        _ => format!("ask the agent ({}): {error}", socket.display()),
+    }
 }
 
 /// The document of an answer.

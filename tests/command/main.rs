@@ -15,6 +15,7 @@ mod probe;
 mod routes;
 mod status;
 mod typed;
+mod watch;
 
 use serde_json::Value;
 use support::{Agent, Ended, Node};

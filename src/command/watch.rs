@@ -1,0 +1,137 @@
+//! `watch`: what changes, as it changes.
+
+use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use argh::{ArgsInfo, FromArgs};
+use serde_json::{Value, json};
+
+use crate::agent::exit::{self, Exit};
+use crate::command::call::{Call, Outcome};
+use crate::command::socket;
+use crate::command::table::printable;
+use crate::linux::events::{Event, Events};
+use crate::linux::netlink::Protocol;
+use crate::linux::route;
+use crate::net::time::timestamp;
+
+/// show what changes, as it changes, until it is interrupted: what the agent does and why. Without an
+/// agent what the kernel says of links, addresses, routes and nftables
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "watch",
+    example = "{command_name}",
+    example = "{command_name} --json | jq -r .what",
+    error_code(69, "the agent has ended")
+)]
+pub struct Watch {
+    /// print one JSON object a line
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Answers, until the reader has gone.
+///
+/// # Errors
+/// The agent has ended, or the kernel cannot be heard.
+pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
+    call.origin.fall_back("ETCD_HOST", "localhost");
+    let told = call.told()?;
+    let agents = socket::of(&told.settings).and_then(|path| socket::follow(path, "/v1/changes"));
+    match agents {
+        Ok(stream) => agent(call, options, BufReader::new(stream)),
+        Err(why) => {
+            super::complain(&format!("{why}; this is what the kernel says"));
+            kernel(call, options)
+        }
+    }
+}
+
+fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<Outcome, Exit> {
+    for line in stream.lines() {
+        let Ok(line) = line else { break };
+        // The head of the answer is none of its changes.
+        let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
+        let string = |key: &str| printable(value[key].as_str().unwrap_or_default());
+        let text = match value["lost"].as_u64() {
+            Some(lost) => format!("({lost} changes came too fast to be shown)"),
+            None => format!("{}  {} ({})", string("at"), string("what"), string("why")),
+        };
+        if told(call, options, &mut value, &text)?.is_break() {
+            return Ok(Outcome::Fine);
+        }
+    }
+    Err(Exit::new(exit::UNAVAILABLE, "the agent has ended (journalctl -u humanz-agent says why)"))
+}
+
+fn kernel(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
+    let (sender, events) = channel();
+    for protocol in [Protocol::Route, Protocol::Netfilter] {
+        let heard = Events::open(protocol).context("watch the kernel")?;
+        let sender = sender.clone();
+        thread::Builder::new()
+            .name("kernel".into())
+            .spawn(move || hear(heard, &sender))
+            .context("start a thread")?;
+    }
+    drop(sender);
+    for event in events {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (at, what) = (timestamp(now), text(&event));
+        let mut value = json!({ "at": at, "what": what, "why": "the kernel says so" });
+        if told(call, options, &mut value, &format!("{at}  {what}"))?.is_break() {
+            return Ok(Outcome::Fine);
+        }
+    }
+    Err(Exit::new(exit::FAILURE, "the kernel cannot be heard any more"))
+}
+
+fn told(
+    call: &mut Call<'_>,
+    options: &Watch,
+    value: &mut Value,
+    text: &str,
+) -> Result<ControlFlow<()>, Exit> {
+    if !options.json {
+        return call.line(text);
+    }
+    value["schema"] = super::call::SCHEMA.into();
+    call.line(&value.to_string())
+}
+
+/// Until nobody listens, or the socket breaks.
+fn hear(mut events: Events, to: &Sender<Event>) {
+    while let Ok(batch) = events.wait(PATIENCE) {
+        for event in batch {
+            if to.send(event).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// How long one wait takes; it only returns to be called again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn text(event: &Event) -> String {
+    match event {
+        Event::Link { name, .. } => format!("link {name} came, went or changed"),
+        Event::NeighbourGone { index } => format!("a neighbour on interface {index} went"),
+        Event::Address { index } => format!("an address on interface {index} came or went"),
+        Event::Route { protocol, default, gone } => {
+            let whose = match *protocol {
+                route::PROTOCOL => "of humanz ".to_owned(),
+                other => format!("of protocol {other} "),
+            };
+            let kind = if *default { "default route" } else { "route" };
+            format!("a {kind} {whose}{}", if *gone { "went" } else { "came" })
+        }
+        Event::Nftables => "nftables changed".to_owned(),
+        Event::Lost => "changes came too fast to be shown".to_owned(),
+    }
+}

@@ -1,0 +1,71 @@
+//! `watch` and `completion`.
+
+use std::time::Duration;
+
+use crate::support::cluster::Alone;
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::command;
+use crate::support::{Agent, Place, Process, eventually};
+use crate::{refused, run};
+
+const SETTINGS: &[(&str, &str)] = &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
+
+/// Waits until it shows a line with these words, doing `change` again and again.
+fn shows(watch: &Process, words: &str, change: impl Fn()) {
+    eventually(&format!("{words:?} is shown"), Duration::from_secs(30), || {
+        change();
+        let log = watch.log();
+        if log.contains(words) { Ok(()) } else { Err(log) }
+    });
+}
+
+#[test]
+fn what_changes_is_shown_with_and_without_an_agent() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let watch = |line: &str| {
+        let mut watch = command(&format!("{EXECUTABLE} watch --standalone {line}"));
+        host.spawn(&mut watch)
+    };
+    let kernel = watch("");
+    shows(&kernel, "no agent serves this host", || {});
+    shows(&kernel, "link w7 came", || {
+        host.run("ip link add w7 type veth peer name w8");
+        host.run("ip link del w7");
+    });
+    let agent = Agent::start(host, SETTINGS);
+    agent.wait_ready();
+    let watch = watch("--json");
+    shows(&watch, "added nft table inet humanz", || {
+        host.run("nft delete table inet humanz");
+    });
+    let line = watch.log().lines().next().unwrap().to_owned();
+    let value: serde_json::Value =
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    assert_eq!(value["schema"], 1, "{value}");
+    agent.stop();
+    assert_eq!(watch.wait(Duration::from_secs(30)).code(), Some(69), "{}", watch.log());
+    assert!(watch.log().contains("the agent has ended"), "{}", watch.log());
+}
+
+#[test]
+fn bash_completes_what_can_be_typed() {
+    let alone = Alone::new();
+    let complete = |typed: &str| {
+        let script = format!(
+            "source <({EXECUTABLE} completion bash); COMP_WORDS=({typed}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _humanz_agent; echo \"${{COMPREPLY[*]}}\""
+        );
+        let mut bash = command("bash -ec");
+        alone.host.run_command(bash.arg(script), "").ok().trim().to_owned()
+    };
+    assert_eq!(complete("humanz-agent sta"), "status");
+    assert_eq!(complete("humanz-agent --env-file x nodes r"), "rm reserve");
+    assert_eq!(complete("humanz-agent nodes rm --f"), "--force");
+    assert_eq!(complete("humanz-agent --etcd-ho"), "--etcd-host");
+    refused(&run(&alone.host, "completion tcsh", &[]), 2, &["\"tcsh\"", "bash, zsh and fish"]);
+    for shell in ["zsh", "fish"] {
+        let script = run(&alone.host, &format!("completion {shell}"), &[]).ok();
+        assert!(script.contains("reserve") && script.contains("env-file"), "{script}");
+    }
+}
