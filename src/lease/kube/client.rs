@@ -59,10 +59,10 @@ const WATCH_SECONDS: u64 = 300;
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
 /// Nodes in a page. One has about 10 kB in a real cluster, and up to 1.5 MB.
-const PAGE_NODES: usize = 250;
+const PAGE_NODES: usize = 100;
 
 /// Largest page taken, in bytes; fewer nodes are asked for if it is larger.
-const PAGE_LIMIT: usize = 16 * 1024 * 1024;
+const PAGE_LIMIT: usize = 8 * 1024 * 1024;
 
 /// Largest event taken, in bytes.
 const EVENT_LIMIT: usize = 4 * 1024 * 1024;

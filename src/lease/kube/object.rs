@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::lease::records::{NodeName, RecordError};
 use crate::net::{Family, PerFamily, subnet};
@@ -63,78 +63,21 @@ pub enum Event {
 /// Longest identifier that is taken in, in bytes; a machine id has 32.
 const ID_LIMIT: usize = 64;
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    name: Option<String>,
-    creation_timestamp: Option<String>,
-    resource_version: Option<String>,
-    r#continue: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Object {
-    metadata: Metadata,
-    spec: Option<Spec>,
-    status: Option<Status>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    #[serde(rename = "podCIDR")]
-    one: Option<String>,
-    #[serde(rename = "podCIDRs")]
-    several: Option<Vec<String>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    addresses: Option<Vec<Typed>>,
-    conditions: Option<Vec<Typed>>,
-    node_info: Option<Info>,
-}
-
-/// An address or a condition.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Typed {
-    r#type: String,
-    address: String,
-    status: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Info {
-    #[serde(rename = "machineID")]
-    machine_id: String,
-    #[serde(rename = "bootID")]
-    boot_id: String,
-}
-
 /// A part of a list of nodes.
 ///
 /// # Errors
 /// It is none.
 pub fn page(bytes: &[u8]) -> Result<Page, String> {
-    #[derive(Deserialize)]
-    struct List {
-        kind: Option<String>,
-        metadata: Metadata,
-        items: Option<Vec<Object>>,
-    }
-    let list: List = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if list.kind.as_deref() != Some("NodeList") {
+    let list: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if list["kind"] != "NodeList" {
         return Err("it is no NodeList".to_owned());
     }
-    let version = list.metadata.resource_version.filter(|version| !version.is_empty());
+    let version = version(&list).ok_or("it has no resourceVersion")?;
+    let items = list["items"].as_array().into_iter().flatten();
     Ok(Page {
-        nodes: list.items.unwrap_or_default().into_iter().map(|object| node(object).1).collect(),
-        version: version.ok_or("it has no resourceVersion")?,
-        next: list.metadata.r#continue.filter(|next| !next.is_empty()),
+        nodes: items.map(node).collect(),
+        version,
+        next: filled(&list["metadata"]["continue"]),
     })
 }
 
@@ -143,94 +86,82 @@ pub fn page(bytes: &[u8]) -> Result<Page, String> {
 /// # Errors
 /// It is no event.
 pub fn event(line: &[u8]) -> Result<Event, String> {
-    #[derive(Deserialize)]
-    struct Kind {
-        r#type: String,
+    let event: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let (kind, object) = (text(&event["type"]), &event["object"]);
+    if kind == "ERROR" {
+        let code = object["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+        return Ok(Event::Error(code.unwrap_or(0), said(object)));
     }
-    #[derive(Deserialize)]
-    struct Told<T> {
-        object: T,
-    }
-    let reason = |error: serde_json::Error| error.to_string();
-    let kind: Kind = serde_json::from_slice(line).map_err(reason)?;
-    if kind.r#type == "ERROR" {
-        let told: Told<Refusal> = serde_json::from_slice(line).map_err(reason)?;
-        return Ok(Event::Error(told.object.code, told.object.told()));
-    }
-    let told: Told<Object> = serde_json::from_slice(line).map_err(reason)?;
-    let (version, node) = node(told.object);
-    let version = version.ok_or("it has no resourceVersion")?;
-    match kind.r#type.as_str() {
-        "BOOKMARK" => Ok(Event::Bookmark(version)),
-        "ADDED" | "MODIFIED" => Ok(match node {
-            Ok(node) => Event::Put(version, Box::new(node)),
-            Err(fault) => Event::Faulty(version, fault),
-        }),
-        "DELETED" => Ok(match node {
-            Ok(node) => Event::Gone(version, node.name),
-            Err(fault) => Event::Faulty(version, fault),
-        }),
-        other => Err(format!("{other:.40?} is no kind of event")),
-    }
-}
-
-/// Why the server refuses something, in its own words.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Refusal {
-    code: u16,
-    reason: String,
-    message: String,
-}
-
-impl Refusal {
-    /// In one line, not too long.
-    fn told(&self) -> String {
-        let text = if self.message.is_empty() { &self.reason } else { &self.message };
-        text.chars().filter(|letter| !letter.is_control()).take(300).collect()
+    let version = version(object).ok_or("it has no resourceVersion")?;
+    match (kind, node(object)) {
+        ("BOOKMARK", _) => Ok(Event::Bookmark(version)),
+        ("ADDED" | "MODIFIED", Ok(node)) => Ok(Event::Put(version, Box::new(node))),
+        ("DELETED", Ok(node)) => Ok(Event::Gone(version, node.name)),
+        ("ADDED" | "MODIFIED" | "DELETED", Err(fault)) => Ok(Event::Faulty(version, fault)),
+        (other, _) => Err(format!("{other:.40?} is no kind of event")),
     }
 }
 
 /// What the body of a refused request says; empty if it says nothing.
 pub fn refusal(body: &[u8]) -> String {
-    serde_json::from_slice::<Refusal>(body).map(|refusal| refusal.told()).unwrap_or_default()
+    serde_json::from_slice(body).map(|status| said(&status)).unwrap_or_default()
 }
 
-/// The version of an object, and the node that it is.
-fn node(object: Object) -> (Option<String>, Result<Node, RecordError>) {
-    let Object { metadata, spec, status } = object;
-    let version = metadata.resource_version.filter(|version| !version.is_empty());
-    let name: NodeName = match metadata.name.unwrap_or_default().parse() {
-        Ok(name) => name,
-        Err(fault) => return (version, Err(RecordError::Name(fault))),
+/// Why the server refuses something, in its own words: in one line, not too long.
+fn said(status: &Value) -> String {
+    let message = text(&status["message"]);
+    let said = if message.is_empty() { text(&status["reason"]) } else { message };
+    said.chars().filter(|letter| !letter.is_control()).take(300).collect()
+}
+
+/// Empty if it is no text.
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn filled(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+fn version(object: &Value) -> Option<String> {
+    filled(&object["metadata"]["resourceVersion"])
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The node that an object is.
+fn node(object: &Value) -> Result<Node, RecordError> {
+    let (metadata, status) = (&object["metadata"], &object["status"]);
+    let name = text(&metadata["name"]).parse().map_err(RecordError::Name)?;
+    let (subnets, fault) = subnets(&object["spec"]);
+    let conditions = list(&status["conditions"]);
+    let is_true = |name: &str| {
+        conditions.iter().any(|found| found["type"] == name && found["status"] == "True")
     };
-    let (subnets, fault) = subnets(spec.unwrap_or_default());
-    let status = status.unwrap_or_default();
-    let conditions = status.conditions.unwrap_or_default();
-    let is_true =
-        |name: &str| conditions.iter().any(|found| found.r#type == name && found.status == "True");
-    let info = status.node_info.unwrap_or_default();
-    let node = Node {
+    let info = &status["nodeInfo"];
+    Ok(Node {
         name,
         subnets,
         fault,
-        addresses: addresses(&status.addresses.unwrap_or_default()),
-        created: order(metadata.creation_timestamp.as_deref().unwrap_or_default()),
-        machine_id: identifier(info.machine_id),
-        boot_id: identifier(info.boot_id),
+        addresses: addresses(list(&status["addresses"])),
+        created: order(text(&metadata["creationTimestamp"])),
+        machine_id: identifier(text(&info["machineID"])),
+        boot_id: identifier(text(&info["bootID"])),
         ready: is_true("Ready"),
         unavailable: is_true("NetworkUnavailable"),
-    };
-    (version, Ok(node))
+    })
 }
 
 /// The pod subnets, the first of each family, and what is wrong with others.
-fn subnets(spec: Spec) -> (PerFamily<IpNetwork>, Option<RecordError>) {
-    let several = spec.several.filter(|several| !several.is_empty());
-    let texts = several.unwrap_or_else(|| spec.one.into_iter().collect());
+fn subnets(spec: &Value) -> (PerFamily<IpNetwork>, Option<RecordError>) {
+    let several = list(&spec["podCIDRs"]);
+    let found = if several.is_empty() { std::slice::from_ref(&spec["podCIDR"]) } else { several };
+    let texts = found.iter().map(text);
     let mut subnets = PerFamily::default();
     let mut fault = None;
-    for text in texts.iter().filter(|text| !text.is_empty()) {
+    for text in texts.filter(|text| !text.is_empty()) {
         let short: String = text.chars().take(ID_LIMIT).collect();
         match subnet::parse(&short) {
             Ok(subnet) if subnets.get(subnet::family(subnet)).is_none() => {
@@ -246,10 +177,10 @@ fn subnets(spec: Spec) -> (PerFamily<IpNetwork>, Option<RecordError>) {
     (subnets, fault)
 }
 
-fn addresses(found: &[Typed]) -> PerFamily<IpAddr> {
+fn addresses(found: &[Value]) -> PerFamily<IpAddr> {
     let mut addresses = PerFamily::default();
-    let internal = found.iter().filter(|found| found.r#type == "InternalIP");
-    for address in internal.filter_map(|found| found.address.parse::<IpAddr>().ok()) {
+    let internal = found.iter().filter(|found| found["type"] == "InternalIP");
+    for address in internal.filter_map(|found| text(&found["address"]).parse::<IpAddr>().ok()) {
         let family = Family::of(address);
         if addresses.get(family).is_none() {
             addresses.set(family, Some(address));
@@ -264,7 +195,7 @@ fn order(time: &str) -> i64 {
     if digits.len() == 14 { digits.parse().unwrap_or(i64::MAX) } else { i64::MAX }
 }
 
-fn identifier(text: String) -> Box<str> {
+fn identifier(text: &str) -> Box<str> {
     if text.len() <= ID_LIMIT { text.into() } else { "".into() }
 }
 
