@@ -46,7 +46,7 @@ fn both_packages_install_the_same_files() {
         files.sort();
         files
     };
-    let folders = ["/etc/humanz", "/usr/share/doc/humanz"];
+    let folders = ["/etc/humanz", "/usr/share/doc/humanz", "/usr/share/humanz"];
     let rpm = rpm.lines().filter(|path| !folders.contains(path));
     let (deb, rpm) = (sorted(deb.collect()), sorted(rpm.collect()));
     assert_eq!(deb, rpm);

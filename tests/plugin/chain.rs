@@ -297,7 +297,8 @@ fn a_call_that_is_killed_anywhere_leaves_nothing_after_del() {
     behind("ADD", keys.clone()).run(&host).ok();
     behind("DEL", keys.clone()).run(&host).ok();
     let clean = host.leftovers();
-    let calls = "openat,linkat,rename,unlink,sendto,write,setns";
+    let calls =
+        "?open,openat,?link,linkat,?rename,renameat,?unlink,unlinkat,sendto,write,writev,setns";
     let mut kills = 0;
     for when in 1.. {
         let strace = format!(

@@ -272,7 +272,7 @@ fn a_failed_add_leaves_the_port_to_others() {
 fn calls_killed_at_any_system_call_leave_no_port() {
     let host = PluginHost::new();
     let wish = json!([mapping("tcp", 80, ""), mapping("udp", 80, "192.0.2.11")]);
-    let calls = "openat,linkat,rename,unlink,rmdir,sendto,write,socket,setns,flock,close";
+    let calls = "?open,openat,?link,linkat,?rename,renameat,?unlink,unlinkat,?rmdir,sendto,write,writev,socket,setns,flock,close";
     let killed_at = |verb: &str, when: usize| {
         let strace = format!(
             "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:signal=KILL:when={when}"

@@ -17,7 +17,7 @@ fn gc(valid: Value) -> Call {
 
 /// `verb` killed before system call number `when`; `false` if it made fewer.
 fn killed_at(host: &PluginHost, verb: &str, when: usize) -> bool {
-    let calls = "openat,linkat,rename,unlink,sendto,write,socket,setns,flock,close";
+    let calls = "?open,openat,?link,linkat,?rename,renameat,?unlink,unlinkat,sendto,write,writev,socket,setns,flock,close";
     let strace = format!(
         "strace -f -qq -o /run/trace -e trace={calls} -e inject={calls}:signal=KILL:when={when}"
     );

@@ -73,8 +73,11 @@ impl PluginHost {
             self.list(&format!("{STORE}/owners")).into_iter().map(|name| format!("owner {name}")),
         );
         left.extend(self.ports().into_iter().map(|port| format!("port {port}")));
-        let neighbours = self.run("ip neigh show dev hz0 nud reachable").stdout;
-        left.extend(neighbours.lines().map(|line| format!("neighbour {line}")));
+        // Without the state, which changes with time; link-local ones come and go by themselves.
+        let neighbours = self.run("ip neigh show dev hz0").stdout;
+        let known = neighbours.lines().filter_map(|line| line.split_once(" lladdr "));
+        let known = known.filter(|(address, _)| !address.starts_with("fe80:"));
+        left.extend(known.map(|(address, _)| format!("neighbour {address}")));
         left
     }
 
