@@ -90,11 +90,14 @@ impl Entry {
     /// What is wrong with them, as text.
     pub fn parse(bytes: &[u8]) -> Result<Entry, String> {
         let entry: Entry = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if entry.schema == Entry::SCHEMA {
-            Ok(entry)
-        } else {
-            Err(format!("schema {} is not {}", entry.schema, Entry::SCHEMA))
+        if entry.schema != Entry::SCHEMA {
+            return Err(format!("schema {} is not {}", entry.schema, Entry::SCHEMA));
         }
+        // A file is called by them.
+        if [&entry.container_id, &entry.ifname].iter().any(|name| name.contains('\0')) {
+            return Err("a name has a zero byte".to_owned());
+        }
+        Ok(entry)
     }
 
     /// One line of JSON.
@@ -210,7 +213,8 @@ mod tests {
     #[test]
     fn what_is_no_entry_is_refused() {
         let later = String::from_utf8(entry().to_bytes()).unwrap().replace(":1,", ":2,");
-        for bytes in ["", "{}", "c1\r\neth0", "{\"schema\":1", later.as_str()] {
+        let zero = String::from_utf8(entry().to_bytes()).unwrap().replace("eth0", "e\\u0000");
+        for bytes in ["", "{}", "c1\r\neth0", "{\"schema\":1", later.as_str(), zero.as_str()] {
             assert!(Entry::parse(bytes.as_bytes()).is_err(), "{bytes:?} was taken");
         }
     }

@@ -20,6 +20,7 @@ use super::entry::{Entry, Owner};
 use super::error::StoreError;
 use super::layout::{names, read};
 use super::store::LockedStore;
+use crate::net::IfName;
 
 /// The file in host-local's folder that says what was taken over: a boot id, then addresses, one
 /// per line.
@@ -159,7 +160,9 @@ pub fn reservation(bytes: &[u8]) -> Option<(String, String)> {
     let (container_id, ifname) = text.split_once("\r\n").unwrap_or((text, ""));
     let (container_id, ifname) = (container_id.trim(), ifname.trim());
     let of_id = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-    let plausible = !container_id.is_empty() && container_id.chars().all(of_id);
+    let plausible = !container_id.is_empty()
+        && container_id.chars().all(of_id)
+        && (ifname.is_empty() || ifname.parse::<IfName>().is_ok());
     plausible.then(|| (container_id.to_owned(), ifname.to_owned()))
 }
 
@@ -256,6 +259,8 @@ mod tests {
             ("", None),
             ("\r\neth0", None),
             ("../x\r\neth0", None),
+            ("dummy\r\ne\0th0", None),
+            ("dummy\r\na/b", None),
             ("{\"schema\":1}", None),
         ] {
             let wanted = wanted.map(|(id, ifname)| (id.to_owned(), ifname.to_owned()));
