@@ -9,11 +9,12 @@ AGENT = $(CURDIR)/dist/humanz-agent
 NETWORKMANAGER = /usr/lib/NetworkManager/conf.d
 
 .DEFAULT_GOAL := build
+SOAK ?= 3600
 # For fuzz: seconds for each kind of bytes, and which kinds.
 TIME ?= 600
 TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 
-.PHONY: build demo test fuzz bench lint install packages image clean help deps
+.PHONY: build demo test fuzz soak bench lint install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
@@ -29,6 +30,10 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SCHEDULES=100000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		$(CARGO) test --locked --no-fail-fast -- --show-output
+
+soak: build ## an hour of everything that can break, then a report of leaks (as root); SOAK=300 seconds
+	@packaging/deps test
+	HUMANZ_BIN=$(AGENT) SOAK=$(SOAK) $(CARGO) run --quiet --locked --example soak
 
 # What is found stays in target/fuzz; what must not come back is copied into tests/fuzz/corpus, which
 # `make test` replays. Without a sanitizer: humanz has no unsafe code, and panics are what is looked for.

@@ -1,0 +1,55 @@
+//! What a host has of everything that could be left over.
+
+use std::collections::BTreeMap;
+
+use crate::support::{Node, Place};
+
+/// How much there is, and how much more there may be without being a leak.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    pub value: u64,
+    pub spare: u64,
+}
+
+/// What is counted on a host, with the command that counts it.
+const KERNEL: [(&str, &str); 7] = [
+    ("links", "ip -o link | wc -l"),
+    ("addresses", "ip -o address | wc -l"),
+    ("namespaces", "ip netns list | wc -l"),
+    ("routes", "ip route show table all proto 104 | wc -l"),
+    ("lines of nftables", "nft list ruleset | wc -l"),
+    ("files of the store", "find /run/humanz/ipam -type f | grep -v cursor | wc -l"),
+    ("files of the state", "find /var/lib/humanz -type f | wc -l"),
+];
+
+/// The agent's process; memory in KiB, in pages that only it has.
+const AGENT: [(&str, &str, u64); 3] = [
+    ("descriptors of the agent", "ls /proc/$(pgrep -o humanz-agent)/fd | wc -l", 4),
+    ("threads of the agent", "ls /proc/$(pgrep -o humanz-agent)/task | wc -l", 1),
+    (
+        "memory of the agent",
+        "awk '/^RssAnon/ {print $2}' /proc/$(pgrep -o humanz-agent)/status",
+        4096,
+    ),
+];
+
+/// Counts all of it; the agent's memory only where it has run from the beginning.
+pub fn count(host: &Node, agent: bool, counts: &mut BTreeMap<String, Count>) {
+    let mut number = |what: &str, script: &str, spare: u64| {
+        let text = host.shell(script).stdout;
+        let value = text.trim().parse().unwrap_or_else(|_| panic!("{what}: {text:?}"));
+        counts.insert(format!("{}: {what}", host.name()), Count { value, spare });
+    };
+    for (what, script) in KERNEL {
+        number(what, script, 0);
+    }
+    for (what, script, spare) in AGENT.into_iter().filter(|_| agent) {
+        number(what, script, spare);
+    }
+}
+
+/// What is more than it was.
+pub fn grown(name: &str, before: Count, now: Count) -> Option<String> {
+    let more = now.value > before.value + before.spare;
+    more.then(|| format!("{name}: {} instead of {}", now.value, before.value))
+}
