@@ -21,6 +21,7 @@ pub mod routes;
 pub mod socket;
 pub mod status;
 pub mod table;
+pub mod ui;
 pub mod watch;
 
 use std::ffi::OsString;
@@ -59,6 +60,8 @@ pub enum Command {
     Explain(explain::Explain),
     /// Whether other hosts answer.
     Probe(probe::Probe),
+    /// A page to look at.
+    Ui(ui::Ui),
     /// Every fault of the settings.
     CheckConfig(CheckConfig),
     /// Takes humanz off this host.
@@ -122,6 +125,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Command::Completion(options) => say(out, &completion::script(&options)?),
         Command::Ipam(options) => ipam::run(&mut Call::new(origin, style, out), &options),
         Command::Nodes(options) => nodes::run(&mut Call::new(origin, style, out), &options),
+        Command::Ui(options) => ui::run(&mut Call::new(origin, style, out), &options),
         Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),
     }
 }

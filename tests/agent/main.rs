@@ -19,6 +19,7 @@ mod others;
 mod reloading;
 mod secrets;
 mod starting;
+mod ui;
 mod uninstall;
 
 use support::cluster::Alone;

@@ -46,8 +46,9 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Notes changes of one pass, in order. Only the last ones of very many are kept.
-    pub fn note(&self, what: impl ExactSizeIterator<Item = String>, why: &str, repair: bool) {
+    /// Notes changes of one pass, in order: what, and whether it is a repair. Only the last ones of
+    /// very many are kept.
+    pub fn note(&self, what: impl ExactSizeIterator<Item = (String, bool)>, why: &str) {
         if what.len() == 0 {
             return;
         }
@@ -55,7 +56,7 @@ impl Journal {
         let at = SystemTime::now();
         let skipped = what.len().saturating_sub(KEPT);
         kept.last += skipped as u64;
-        for what in what.skip(skipped) {
+        for (what, repair) in what.skip(skipped) {
             kept.last += 1;
             let entry = Entry { number: kept.last, at, what, why: why.to_owned(), repair };
             if repair {
@@ -101,15 +102,15 @@ fn push(entries: &mut VecDeque<Entry>, entry: Entry) {
 mod tests {
     use super::*;
 
-    fn lines(count: usize) -> impl ExactSizeIterator<Item = String> {
-        (0..count).map(|number| format!("line {number}"))
+    fn lines(count: usize, repair: bool) -> impl ExactSizeIterator<Item = (String, bool)> {
+        (0..count).map(move |number| (format!("line {number}"), repair))
     }
 
     #[test]
     fn repairs_are_not_crowded_out_by_other_changes() {
         let journal = Journal::default();
-        journal.note(lines(2), "the kernel changed", true);
-        journal.note(lines(10_000), "etcd changed", false);
+        journal.note(lines(2, true), "the kernel changed");
+        journal.note(lines(10_000, false), "etcd changed");
         let (changes, repairs) = journal.all();
         assert_eq!((changes.len(), repairs.len()), (KEPT, 2));
         assert_eq!(changes.last().unwrap().number, 10_002);
@@ -122,9 +123,9 @@ mod tests {
         let journal = Journal::default();
         let mut follower = journal.follow();
         assert!(!follower.has_changed().unwrap());
-        journal.note(lines(0), "nothing", false);
+        journal.note(lines(0, false), "nothing");
         assert!(!follower.has_changed().unwrap());
-        journal.note(lines(3), "etcd changed", false);
+        journal.note(lines(3, false), "etcd changed");
         assert_eq!(*follower.borrow_and_update(), 3);
     }
 }

@@ -10,6 +10,7 @@
 //! Nothing here is waited for by the agent, and nothing here can end it: a socket that cannot be had
 //! is tried again, and a client costs at most one connection of a few.
 
+pub mod addresses;
 pub mod answer;
 pub mod board;
 pub mod http;

@@ -18,6 +18,7 @@ use crate::net::subnet::gateway;
 use crate::net::time::timestamp;
 use crate::plan::probe::Seen;
 
+use super::addresses::{Use, addresses};
 use super::board::Board;
 use super::journal::Entry;
 use super::known::Known;
@@ -27,7 +28,7 @@ const SCHEMA: u32 = 1;
 
 /// Everything the agent knows.
 ///
-/// `node`, `lease`, `etcd`, `backend`, `peers`, `firewall`, `loops`, `changes`, `repairs`, `faults`:
+/// `node`, `lease`, `etcd`, `backend`, `peers`, `firewall`, `addresses`, `loops`, `changes`, `repairs`, `faults`:
 /// what is not known (yet) is `null`. Of a large network it is some megabytes.
 pub fn status(board: &Board) -> Value {
     let known = board.known();
@@ -44,6 +45,7 @@ pub fn status(board: &Board) -> Value {
         "backend": known.map(|known| backend(known.settings.backend)),
         "peers": known.and_then(|known| peers(known, &board.probes)),
         "firewall": known.map(firewall),
+        "addresses": known.map(usage),
         "loops": loops(board),
         "changes": list(&changes),
         "repairs": list(&repairs),
@@ -207,6 +209,13 @@ fn via(peer: &Peer, ways: &Ways, tunnels: &BTreeMap<IpNetwork, IpAddr>) -> Value
         (None, None) => None,
     };
     peer.subnets.iter().map(way).collect()
+}
+
+/// A family with more free addresses than a number can tell has as many as it can.
+fn usage(known: &Known) -> Value {
+    let number = |count: u128| u64::try_from(count).unwrap_or(u64::MAX);
+    let of = |Use { family, used, free }: Use| json!({ "family": family.to_string(), "used": number(used), "free": number(free) });
+    addresses(known).into_iter().map(of).collect()
 }
 
 fn firewall(known: &Known) -> Value {

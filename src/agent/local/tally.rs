@@ -59,7 +59,7 @@ impl Tally {
         for line in lines {
             let kind = kind(&line.what);
             *self.changes.entry((kind, action(line.sign))).or_default() += 1;
-            if repair {
+            if repair && !follows_pods(&line.what) {
                 *self.repairs.entry(kind).or_default() += 1;
             }
         }
@@ -79,14 +79,19 @@ pub const KINDS: [&str; 9] = [
     "tunnel",
 ];
 
+/// A change that the ports of pods ask for, as they come and go: nobody undid anything.
+pub fn follows_pods(what: &str) -> bool {
+    kind(what) == "hostport" || what.contains("route_localnet")
+}
+
 /// Of what kind a change is: by the first word of its line, but for what hangs on a device.
 fn kind(what: &str) -> &'static str {
     let of_tunnel = what.contains(" on tunnel ");
     match what.split(' ').next().unwrap_or_default() {
+        _ if what.contains("humanz-hostports") => "hostport",
         "bridge" => "bridge",
         "address" if !of_tunnel => "bridge",
         "CNI" => "configuration",
-        "nft" | "nftables" if what.contains("hostports") => "hostport",
         "nft" | "nftables" | "rule" => "firewall",
         "host" => "hostport",
         "plugin" | "link" => "plugin",
@@ -120,6 +125,8 @@ mod tests {
             ("tunnel to 192.0.2.7 (mac 02:00:00:00:00:01)", "tunnel"),
             ("nft table inet humanz", "firewall"),
             ("nftables table inet humanz-hostports", "hostport"),
+            ("bridge humanz0 to table inet humanz-hostports", "hostport"),
+            ("host port 80/tcp to 10.1.2.3:80 (humanz n c eth0 d/p)", "hostport"),
             ("rule in ip filter FORWARD: -i humanz0 -j ACCEPT", "firewall"),
             ("sysctl net.ipv4.ip_forward = 1", "sysctl"),
             ("CNI configuration /etc/cni/net.d/05-humanz.conflist", "configuration"),
@@ -135,7 +142,7 @@ mod tests {
     fn repairs_are_changes_too() {
         let mut tally = Tally::default();
         tally.changes(&[Line::added("route a"), Line::removed("route b")], false);
-        tally.changes(&[Line::added("route a")], true);
+        tally.changes(&[Line::added("route a"), Line::added("host port 80/tcp to a pod")], true);
         assert_eq!(tally.changes[&("route", "added")], 2);
         assert_eq!(tally.repairs, BTreeMap::from([("route", 1)]));
     }

@@ -4,9 +4,11 @@ use std::time::Instant;
 
 use crate::agent::keep::{Pass, tunnel};
 use crate::agent::local::known::{Known, Wrong};
+use crate::agent::local::tally::follows_pods;
 use crate::agent::report::Report;
 use crate::agent::wake::{Look, Why};
 use crate::lease::records::Tunnel;
+use crate::plan::Line;
 
 use super::Agent;
 
@@ -16,8 +18,8 @@ impl Agent {
     pub(super) fn note(&self, report: &Report, why: &Why, same_host: bool) {
         let repair = self.state.ready && same_host && why.is_others();
         self.board.tally().changes(report.changes(), repair);
-        let changes = report.changes().iter().map(|line| line.past());
-        self.board.journal.note(changes, &why.to_string(), repair);
+        let told = |line: &Line| (line.past(), repair && !follows_pods(&line.what));
+        self.board.journal.note(report.changes().iter().map(told), &why.to_string());
     }
 
     /// Counts a pass. Once it has looked at routes, the kernel agrees with what was `heard`.

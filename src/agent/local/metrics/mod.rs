@@ -5,14 +5,13 @@ pub mod page;
 use std::time::SystemTime;
 
 use crate::agent::settings::Settings;
-use crate::cni::config::RangeConf;
-use crate::ipam::import::Sources;
-use crate::ipam::{Range, RangeSet, Store, calls};
+use crate::ipam::calls;
 
 use crate::linux::rtnl::Rtnl;
 use crate::linux::usage::Usage;
 use crate::net::Family;
 
+use super::addresses::{Use, addresses};
 use super::board::Board;
 use super::known::Known;
 use super::tally::{BOUNDS_SECONDS, Durations, KINDS, Tally};
@@ -38,7 +37,7 @@ pub fn metrics(board: &Board) -> String {
         probes(&mut page, board);
         faults(&mut page, known);
         bridge(&mut page, &known.settings);
-        addresses(&mut page, known);
+        usage(&mut page, known);
         plugin(&mut page, &known.settings);
     }
     page.text()
@@ -207,21 +206,9 @@ fn bridge(page: &mut Page, settings: &Settings) {
     page.gauge("humanz_bridge_ports", help, ports as f64);
 }
 
-fn addresses(page: &mut Page, known: &Known) {
-    let Some(subnets) = known.subnets else { return };
-    let cni = &known.settings.cni;
-    let store = Store::open(&cni.ipam_dir, &cni.name, "", Sources::default());
-    let Ok(taken) = store.taken() else { return };
-    let help = "Addresses of this host's pod subnets.";
-    let mut samples = page.gauges("humanz_addresses", help);
-    for (family, subnet) in subnets.entries() {
-        let conf = RangeConf { subnet: *subnet, range_start: None, range_end: None, gateway: None };
-        let Ok(set) = Range::new(&conf).and_then(|range| RangeSet::new(vec![range])) else {
-            continue;
-        };
-        let used = taken.iter().filter(|address| subnet.contains(**address)).count();
-        // The gateway is the bridge's.
-        let free = set.count().saturating_sub(1 + used as u128);
+fn usage(page: &mut Page, known: &Known) {
+    let mut samples = page.gauges("humanz_addresses", "Addresses of this host's pod subnets.");
+    for Use { family, used, free } in addresses(known) {
         samples.sample(&[("family", label(family)), ("state", "used")], used as f64);
         samples.sample(&[("family", label(family)), ("state", "free")], free as f64);
     }

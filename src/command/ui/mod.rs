@@ -1,0 +1,88 @@
+//! `ui`: a page for people who would rather look.
+
+mod serve;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use argh::{ArgsInfo, FromArgs};
+
+use crate::agent::exit::{self, Exit};
+use crate::command::call::{Call, Outcome};
+
+/// serve a page that shows this host: subnets, other hosts and the way to each, addresses in use,
+/// faults, changes as they are made. It asks the agent, changes nothing and loads nothing from
+/// elsewhere
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "ui",
+    example = "{command_name}",
+    example = "{command_name} --listen [::1]:8080",
+    example = "{command_name} --listen /run/humanz/ui.sock",
+    note = "From another machine: ssh -L 8104:127.0.0.1:8104 HOST, then http://localhost:8104/. Every user of
+this host can open the page on a loopback address; on a socket only root can.",
+    error_code(2, "the address is no loopback address"),
+    error_code(69, "the address cannot be had")
+)]
+pub struct Ui {
+    /// a loopback address and port, or the path of a socket to make (default: 127.0.0.1:8104)
+    #[argh(option, default = "String::from(\"127.0.0.1:8104\")")]
+    listen: String,
+}
+
+/// Where the page is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Loopback(SocketAddr),
+    Socket(PathBuf),
+}
+
+/// Serves until it is killed.
+///
+/// # Errors
+/// A setting or the address is wrong, or the address cannot be had.
+pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
+    let place = place(&options.listen).map_err(|wrong| Exit::new(exit::SETTINGS, wrong))?;
+    let Some(agent) = call.told()?.settings.socket else {
+        return Err(Exit::new(
+            exit::UNAVAILABLE,
+            "SOCKET=none: the agent tells nothing to anybody",
+        ));
+    };
+    let told = match &place {
+        Place::Loopback(address) => format!("http://{address}/"),
+        Place::Socket(path) => path.display().to_string(),
+    };
+    serve::serve(&place, &agent, || call.line(&told).map(drop)).map(|never| match never {})
+}
+
+/// Nothing that others could reach.
+fn place(text: &str) -> Result<Place, String> {
+    if text.starts_with('/') {
+        return Ok(Place::Socket(PathBuf::from(text)));
+    }
+    let address: Option<SocketAddr> = text.parse().ok();
+    match address.filter(|address| address.ip().is_loopback()) {
+        Some(address) => Ok(Place::Loopback(address)),
+        None => Err(format!(
+            "--listen {text}: must be a loopback address and port (127.0.0.1:8104, [::1]:8104) or the \
+             path of a socket: the page asks nobody for a password"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_host_is_served() {
+        assert!(matches!(place("127.0.0.1:80"), Ok(Place::Loopback(_))));
+        assert!(matches!(place("[::1]:80"), Ok(Place::Loopback(_))));
+        assert!(matches!(place("/run/ui.sock"), Ok(Place::Socket(_))));
+        for bad in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80", "localhost:80", "80", ""] {
+            assert!(place(bad).unwrap_err().contains("loopback"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+"use strict";
+// Everything on the page is put there as text: names and reasons come from other hosts.
+const $ = (id) => document.getElementById(id);
+const SHOWN = 200;
+let status = null;
+
+function make(tag, text, name) {
+  const node = document.createElement(tag);
+  if (text !== undefined && text !== null) node.textContent = text;
+  if (name) node.className = name;
+  return node;
+}
+
+function fill(id, nodes) { $(id).replaceChildren(...nodes); }
+
+function row(...cells) {
+  const tr = make("tr");
+  for (const cell of cells) tr.append(cell instanceof Node ? cell : make("td", cell));
+  return tr;
+}
+
+function list(values) { return (values || []).join(", ") || "–"; }
+
+function ago(seconds) {
+  if (seconds === null || seconds === undefined) return "never";
+  if (seconds < 90) return Math.round(seconds) + " s ago";
+  if (seconds < 5400) return Math.round(seconds / 60) + " min ago";
+  return Math.round(seconds / 3600) + " h ago";
+}
+
+function host(s) {
+  const lease = s.lease || {}, etcd = s.etcd;
+  const facts = [
+    ["addresses", list(s.node.addresses)],
+    ["pod subnets", list(lease.subnets)],
+    ["they come from", lease.source || "–"],
+    ["way to others", s.backend || "–"],
+    ["MTU of pods", s.node.pod_mtu || "–"],
+    ["etcd", etcd === null ? "not used" : etcd.connected ? etcd.connected + ", heard " + ago(etcd.last_contact_seconds) : "no answer, heard " + ago(etcd.last_contact_seconds)],
+    ["firewall", s.firewall === null ? "–" : s.firewall.ok ? "lets pods through" : "in the way"],
+    ["agent", s.node.version + ", since " + s.node.started],
+  ];
+  fill("host", facts.flatMap(([name, value]) => [make("dt", name), make("dd", value)]));
+}
+
+function addresses(s) {
+  fill("addresses", (s.addresses || []).map((use) => {
+    const box = make("div"), meter = make("meter");
+    const all = use.used + use.free;
+    meter.max = all;
+    meter.value = use.used;
+    meter.high = all * 0.9;
+    meter.optimum = 0;
+    box.append(make("div", use.family + ": " + use.used + " used, " + (use.free > 1e6 ? use.free.toExponential(1) : use.free) + " free"), meter);
+    return box;
+  }));
+}
+
+// One square for each subnet of each host: its family's way.
+function matrix(s) {
+  const peers = s.peers || [];
+  const squares = peers.flatMap((peer) => peer.subnets.map((subnet, at) => {
+    const way = (peer.via || [])[at];
+    const kind = !way ? "none" : way.startsWith("tunnel") ? "tunnel" : "direct";
+    const square = make("span", null, "square " + kind + (peer.alive ? "" : " silent"));
+    square.title = peer.name + " " + subnet + ": " + (way || peer.fault || "no way") + (peer.alive ? "" : "; its agent is silent");
+    return square;
+  }));
+  const lost = peers.filter((peer) => !peer.reachable).length;
+  const silent = peers.filter((peer) => !peer.alive).length;
+  $("matrix-note").textContent = s.peers === null ? "not known yet" : peers.length === 0 ? "there are no other hosts" :
+    peers.length + " hosts, " + lost + " without a way, " + silent + " with a silent agent. Green: direct, blue: tunnel, red: none, pale: silent.";
+  fill("matrix", squares);
+}
+
+function peers(s) {
+  const wanted = $("filter").value.trim().toLowerCase();
+  const all = (s.peers || []).filter((peer) => [peer.name, ...peer.addresses, ...peer.subnets].some((text) => text.toLowerCase().includes(wanted)));
+  all.sort((a, b) => a.reachable - b.reachable || a.alive - b.alive || a.name.localeCompare(b.name));
+  fill("peers", all.slice(0, SHOWN).map((peer) => row(
+    peer.name, list(peer.addresses), list(peer.subnets),
+    peer.reachable ? list([...new Set(peer.via)]) : make("td", peer.fault, "bad"),
+    make("td", peer.alive ? "runs" : "silent", peer.alive ? "good" : "bad"),
+  )));
+  $("more").textContent = all.length > SHOWN ? all.length - SHOWN + " more" : "";
+}
+
+function faults(s) {
+  const all = s.faults || [];
+  $("faults-box").hidden = all.length === 0;
+  fill("faults", all.slice(0, SHOWN).map((fault) => {
+    const item = make("li", fault.what);
+    if (fault.cure) item.append(make("span", "→ " + fault.cure, "cure"));
+    return item;
+  }));
+}
+
+function changes(s) {
+  const newest = s.changes.slice(-100).reverse();
+  fill("changes", newest.map((change) => row(change.at.replace("T", " ").slice(0, 19), make("td", change.what, change.repair ? "repair" : ""), change.why + (change.repair ? " (repaired)" : ""))));
+}
+
+function loops(s) {
+  fill("loops", s.loops.map((loop) => {
+    const hangs = loop.seconds_since_beat > loop.limit;
+    return make("span", loop.name + " " + (hangs ? "hangs" : "turns") + "  ", hangs ? "bad" : "good");
+  }));
+}
+
+function show() {
+  const s = status;
+  $("name").textContent = s.node.name;
+  document.title = s.node.name + " – humanz";
+  const well = s.ready && (s.faults || []).length === 0;
+  $("state").textContent = !s.ready ? "not ready: no pod can start" : well ? "all is well" : s.faults.length + (s.faults.length === 1 ? " fault" : " faults");
+  $("state").className = well ? "good" : "bad";
+  for (const part of [host, addresses, matrix, peers, faults, changes, loops]) part(s);
+}
+
+async function ask() {
+  try {
+    const answer = await fetch("/v1/status", { cache: "no-store" });
+    if (!answer.ok) throw new Error(await answer.text());
+    status = await answer.json();
+    show();
+  } catch (error) {
+    $("state").textContent = "the agent does not answer: " + error.message + " What is shown is what it said last.";
+    $("state").className = "bad";
+  }
+  setTimeout(ask, document.hidden ? 15000 : 2000);
+}
+
+$("filter").addEventListener("input", () => status && peers(status));
+ask();
