@@ -10,13 +10,14 @@
 //!
 //! A call appends and looks how long the log has become: the one that finds it full folds the log
 //! before into the sum and puts this one aside. Who still has that one open may write into it until
-//! then, thousands of calls later. Killed on any line, nothing is lost or counted twice.
+//! then; each holds its log (a shared flock) while it writes, and who folds one holds it alone.
+//! Nobody waits for anybody. Killed on any line, nothing is lost or counted twice.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -38,6 +39,9 @@ pub const BOUNDS_MICROS: [u64; 13] = [
 
 /// Bytes of a log that is folded: some 4,000 calls.
 const LOG_BYTES: u64 = 48 << 10;
+
+/// How often a log is opened that others put aside and fold at that moment.
+const APPENDS: usize = 100;
 
 /// More of a file is not read: it is none of ours.
 const MAX_BYTES: u64 = 64 << 20;
@@ -87,8 +91,10 @@ pub fn count(data_dir: &Path, verb: &str, code: u32, took: Duration) {
     let appended = match append(&folder, &line) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             // Without a data directory there is no network yet either.
-            let made = DirBuilder::new().mode(0o700).create(&folder);
-            made.and_then(|()| append(&folder, &line))
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+                _ => append(&folder, &line),
+            }
         }
         appended => appended,
     };
@@ -142,10 +148,17 @@ pub fn folder(data_dir: &Path) -> PathBuf {
 
 /// Appends `line`; gives the length of the log.
 fn append(folder: &Path, line: &str) -> io::Result<u64> {
-    let mut log =
-        OpenOptions::new().append(true).create(true).mode(0o600).open(folder.join("log"))?;
-    log.write_all(line.as_bytes())?;
-    log.stream_position()
+    for _ in 0..APPENDS {
+        let mut options = OpenOptions::new();
+        let log = options.append(true).create(true).mode(0o600).open(folder.join("log"))?;
+        // Put aside since it was opened, and being folded: another one is the log by now.
+        let Ok(mut log) = Flock::lock(log, FlockArg::LockSharedNonblock) else { continue };
+        if log.metadata()?.nlink() > 0 {
+            log.write_all(line.as_bytes())?;
+            return log.stream_position();
+        }
+    }
+    Err(ErrorKind::WouldBlock.into())
 }
 
 fn lock(folder: &Path) -> Result<Flock<File>, Errno> {
@@ -162,8 +175,9 @@ fn fold(folder: &Path) -> io::Result<()> {
     // Left by a process that was killed behind the rename of the sum.
     discard(&aside(folder, folded))?;
     let before = aside(folder, folded + 1);
-    if let Some(lines) = contents(&before)? {
-        add_lines(&mut calls, &lines);
+    if let Some(log) = open(&before)? {
+        let held = Flock::lock(log, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)?;
+        add_lines(&mut calls, &text_of(&held)?);
         folded += 1;
         let new = folder.join("total.new");
         fs::write(&new, text(&calls, folded))?;
@@ -185,13 +199,20 @@ fn aside(folder: &Path, number: u64) -> PathBuf {
 }
 
 fn contents(path: &Path) -> io::Result<Option<String>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
+    open(path)?.map(|file| text_of(&file)).transpose()
+}
+
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+fn text_of(file: &File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The sum, and the number of the last log in it. One that is no sum counts as none.

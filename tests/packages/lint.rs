@@ -39,7 +39,7 @@ fn both_packages_install_the_same_files() {
     let rpm = judge(Command::new("rpm").arg("-qpl").arg(package("rpm")), "rpm");
     let own = |path: &&str| {
         let debian = path.starts_with("/usr/share/lintian/") || path.ends_with("/changelog.gz");
-        !debian && !path.starts_with("/usr/share/licenses/")
+        !debian && !path.starts_with("/usr/share/licenses/") && !path.starts_with("/usr/share/zsh/")
     };
     let sorted = |files: Vec<&str>| {
         let mut files: Vec<String> = files.into_iter().filter(own).map(String::from).collect();
@@ -47,8 +47,13 @@ fn both_packages_install_the_same_files() {
         files
     };
     let folders = ["/etc/humanz", "/usr/share/doc/humanz", "/usr/share/humanz"];
+    let zsh = (
+        deb.clone().any(|path| path == "/usr/share/zsh/vendor-completions/_humanz-agent"),
+        rpm.contains("/usr/share/zsh/site-functions/_humanz-agent"),
+    );
     let rpm = rpm.lines().filter(|path| !folders.contains(path));
     let (deb, rpm) = (sorted(deb.collect()), sorted(rpm.collect()));
     assert_eq!(deb, rpm);
+    assert!(zsh.0 && zsh.1, "each where its zsh looks");
     assert!(deb.contains(&"/usr/sbin/humanz-agent".to_owned()), "{deb:?}");
 }

@@ -153,7 +153,8 @@ fn hosts(value: &Value) -> String {
         silent => format!(", the agents of {silent} are silent"),
     };
     let silent = if peers.is_empty() { "" } else { &silent };
-    format!("{} others, {reached} have a route or tunnel{silent}{stale}", peers.len())
+    let others = if peers.len() == 1 { "1 other" } else { &format!("{} others", peers.len()) };
+    format!("{others}, {reached} have a route or tunnel{silent}{stale}")
 }
 
 fn peers(value: &Value) -> Table {
