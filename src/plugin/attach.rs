@@ -111,8 +111,8 @@ pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, 
         attached.neighbours = addresses.collect();
         let known = attached.neighbours.iter();
         let known = known.map(|address| neighbour::set(site.bridge.index, *address, site.mac));
-        let failed = |error| failure::internal("tell the host the pod's MAC", &error);
-        site.rtnl.apply(&known.collect::<Vec<_>>()).map_err(failed)?;
+        let told = site.rtnl.apply(&known.collect::<Vec<_>>());
+        told.map_err(|error| failure::of_neighbour(&error))?;
     }
     wait_until_it_works(site, wanted, &pod)?;
     Ok(attached)
