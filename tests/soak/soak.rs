@@ -243,6 +243,11 @@ impl Scene {
             self.join_or_leave();
         }
         self.whole();
+        // After a loss of data an agent notices within ten seconds that its etcd lease is gone.
+        eventually("every agent shows that it lives", WHOLE, || {
+            let alive = self.cluster.etcd.list("/humanz/v1/alive/").len();
+            if alive == 3 { Ok(()) } else { Err(format!("{alive} do")) }
+        });
         thread::sleep(Duration::from_secs(3));
         let mut counts = BTreeMap::new();
         for agent in &self.agents {
