@@ -166,7 +166,9 @@ fn calls_of_one_reservation(dir: &Path) -> Vec<String> {
     assert!(output.status.success(), "strace is needed: apt-get install strace");
     let text = fs::read_to_string(&trace).unwrap();
     let net = dir.join("net");
-    let calls = text.lines().filter(|line| line.contains(net.to_str().unwrap()));
+    // A call that another thread's interrupts is told twice: as it begins, and as it goes on.
+    let began = text.lines().filter(|line| !line.contains(" resumed>"));
+    let calls = began.filter(|line| line.contains(net.to_str().unwrap()));
     let call =
         |line: &str| line.split_whitespace().nth(1).unwrap().split('(').next().unwrap().to_owned();
     calls.map(call).collect()
