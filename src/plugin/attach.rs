@@ -109,13 +109,32 @@ pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, 
     if site.is_gateway {
         let addresses = wanted.addresses.iter().map(|address| address.ip());
         attached.neighbours = addresses.collect();
-        let known = attached.neighbours.iter();
-        let known = known.map(|address| neighbour::set(site.bridge.index, *address, site.mac));
-        let told = site.rtnl.apply(&known.collect::<Vec<_>>());
-        told.map_err(|error| failure::of_neighbour(&error))?;
+        tell_mac(site, &attached.neighbours)?;
     }
     wait_until_it_works(site, wanted, &pod)?;
     Ok(attached)
+}
+
+/// Tells the host the pod's MAC, in place of the one that an earlier pod had with the address.
+fn tell_mac(site: &Site<'_>, addresses: &[IpAddr]) -> Result<(), CniError> {
+    let known = addresses.iter();
+    let known = known.map(|address| neighbour::set(site.bridge.index, *address, site.mac));
+    let Err(error) = site.rtnl.apply(&known.collect::<Vec<_>>()) else { return Ok(()) };
+    if !has_no_room(&error) {
+        return Err(failure::internal("tell the host the pod's MAC", &error));
+    }
+    // Then no earlier one is remembered either: that would have been replaced.
+    log::warn!(
+        "the kernel's neighbour table is full (all network namespaces share it): the pod may be \
+         unreachable at first; raise net.ipv4.neigh.default.gc_thresh3 and \
+         net.ipv6.neigh.default.gc_thresh3"
+    );
+    Ok(())
+}
+
+/// There are as many neighbours as the kernel may remember.
+fn has_no_room(error: &NetlinkError) -> bool {
+    matches!(error, NetlinkError::Refused(refused) if refused.errno == Errno::ENOBUFS)
 }
 
 /// The pair with its mark, for one send: killed between them, DEL would not know the pair for ours.
@@ -263,5 +282,19 @@ fn veth_refused(site: &Site<'_>, wanted: &Attachment, error: &NetlinkError) -> C
             failure::internal("create a veth pair; try: modprobe veth", error)
         }
         _ => failure::internal(&format!("create {ifname} in {netns}"), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux::netlink::Refused;
+
+    #[test]
+    fn a_full_table_is_told_from_other_refusals() {
+        let refused =
+            |errno| Refused { what: "set neighbour".into(), errno, message: None, index: 0 };
+        assert!(has_no_room(&refused(Errno::ENOBUFS).into()));
+        assert!(!has_no_room(&refused(Errno::EPERM).into()));
     }
 }

@@ -2,27 +2,12 @@
 
 use std::error::Error;
 
-use nix::errno::Errno;
-
 use crate::cni::error::{CniError, code};
 use crate::ipam::StoreError;
-use crate::linux::netlink::NetlinkError;
 
 /// `what` failed for a reason that has no code of its own.
 pub fn internal(what: &str, error: &dyn Error) -> CniError {
     CniError::internal(what).with_details(chain(error))
-}
-
-/// The host could not be told the pod's MAC.
-pub fn of_neighbour(error: &NetlinkError) -> CniError {
-    match error {
-        NetlinkError::Refused(refused) if refused.errno == Errno::ENOBUFS => {
-            let full = "the kernel's neighbour table is full (all network namespaces share it): \
-                        raise net.ipv4.neigh.default.gc_thresh3 and net.ipv6.neigh.default.gc_thresh3";
-            CniError::try_again(full).with_details(chain(error))
-        }
-        error => internal("tell the host the pod's MAC", error),
-    }
 }
 
 /// `error` and what caused it, outermost first.
@@ -97,17 +82,6 @@ fn unmistakable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::netlink::Refused;
-
-    #[test]
-    fn a_full_neighbour_table_is_told_with_what_helps() {
-        let refused =
-            |errno| Refused { what: "set neighbour".into(), errno, message: None, index: 0 };
-        let error = of_neighbour(&refused(Errno::ENOBUFS).into());
-        assert_eq!(error.code, code::TRY_AGAIN);
-        assert!(error.msg.contains("gc_thresh3"), "{error:?}");
-        assert_eq!(of_neighbour(&refused(Errno::EPERM).into()).code, code::INTERNAL);
-    }
 
     #[test]
     fn several_problems_are_one_error() {

@@ -7,11 +7,14 @@ use crate::support::{Agent, Cluster, eventually, facts};
 
 const HOSTS: &str = "/humanz/hosts/";
 
+/// Namespaces share the kernel's table of 1024 neighbours: fifty hosts that probe each other fill it.
+const QUIET: (&str, &str) = ("PROBE_INTERVAL", "0");
+
 #[test]
 fn fifty_hosts_that_start_at_once_get_fifty_subnets() {
     let cluster = Cluster::new(50);
     let start = Instant::now();
-    let agents = cluster.start_agents(&[]);
+    let agents = cluster.start_agents(&[QUIET]);
     println!("50 agents on an empty etcd: all ready after {:?}", start.elapsed());
     let leases = cluster.etcd.list(HOSTS);
     assert_eq!(leases.len(), 50, "{leases:?}");
@@ -40,7 +43,8 @@ fn fifty_hosts_that_start_at_once_get_fifty_subnets() {
 #[test]
 fn hosts_of_the_python_agent_and_ours_never_share_a_subnet() {
     let cluster = Cluster::new(12);
-    let agents: Vec<Agent> = cluster.hosts.iter().map(|host| Agent::start(host, &[])).collect();
+    let agents: Vec<Agent> =
+        cluster.hosts.iter().map(|host| Agent::start(host, &[QUIET])).collect();
     for number in 1..=12 {
         join_like_python(&cluster, &format!("py{number}"));
     }
@@ -59,7 +63,7 @@ fn hosts_of_the_python_agent_and_ours_never_share_a_subnet() {
 #[test]
 fn a_pool_of_sixteen_serves_fifteen_hosts_and_tells_the_others() {
     let cluster = Cluster::new(20);
-    let variables = [("IP_SUBNET_MARGIN", "4")];
+    let variables = [("IP_SUBNET_MARGIN", "4"), QUIET];
     let agents: Vec<Agent> =
         cluster.hosts.iter().map(|host| Agent::start(host, &variables)).collect();
     let refused = eventually("5 agents have ended", Duration::from_secs(60), || {

@@ -1,12 +1,14 @@
 //! Keeps forwarding on.
 
+use ipnetwork::{IpNetwork, NetworkSize};
+
 use crate::agent::changed;
 use crate::agent::host::Facts;
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::sysctl;
 use crate::net::{Family, IfName};
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, ports};
 
 /// A sysctl that must change.
 struct Change {
@@ -98,24 +100,33 @@ fn set(pass: &Pass<'_>, change: Change, report: &mut Report) {
     });
 }
 
-/// Makes room for every other host in the table of neighbours: with the kernel's limit of 1024, the
-/// hosts of a large segment push each other out, and packets are lost. Never makes it smaller.
+/// Makes room for every other host and every pod in the table of neighbours: with the kernel's limit
+/// of 1024, those of a large segment push each other out, and packets are lost. Never makes it smaller.
 ///
 /// Only the host's own namespace has these settings (kernel: net/core/neighbour.c).
 fn keep_neighbours(pass: &Pass<'_>, report: &mut Report) {
     let hosts = pass.peers.map_or(0, |peers| peers.by_name.len());
+    let pods = pass.subnets.iter().map(|subnet| pods(*subnet)).min().unwrap_or(0);
     for (family, _) in pass.subnets.entries() {
         let family = match family {
             Family::V4 => "ipv4",
             Family::V6 => "ipv6",
         };
-        for (limit, least) in [(3, 4 * hosts), (2, 2 * hosts), (1, hosts)] {
+        for (limit, least) in [(3, 4 * hosts + 2 * pods), (2, 2 * hosts + pods), (1, hosts)] {
             let key = format!("net/{family}/neigh/default/gc_thresh{limit}");
             let before = sysctl::read(&key).unwrap_or_default();
             if before.parse::<usize>().is_ok_and(|found| found < least) {
                 set(pass, Change { key, before, value: least.to_string() }, report);
             }
         }
+    }
+}
+
+/// So many pods of `subnet` the bridge can have at most.
+fn pods(subnet: IpNetwork) -> usize {
+    match subnet.size() {
+        NetworkSize::V4(count) => ports::MOST.min(count as usize),
+        NetworkSize::V6(count) => ports::MOST.min(usize::try_from(count).unwrap_or(usize::MAX)),
     }
 }
 
@@ -140,4 +151,16 @@ fn wanted(pass: &Pass<'_>, facts: &Facts) -> Vec<(String, &'static str)> {
         wanted.push(("net/ipv6/conf/all/forwarding".to_owned(), "1"));
     }
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_limits_the_pods_of_a_large_subnet() {
+        for (subnet, most) in [("10.244.1.0/24", 256), ("10.0.0.0/8", 1023), ("fd10::/64", 1023)] {
+            assert_eq!(pods(subnet.parse().unwrap()), most, "{subnet}");
+        }
+    }
 }
