@@ -14,9 +14,9 @@ use super::object::Event;
 use super::own::{self, NodeError};
 use super::{Setup, Start};
 use crate::lease::identity::{Attributes, Identity, Lease};
-use crate::lease::records::rfc3339;
 use crate::lease::registry::{Contact, Update, random};
 use crate::lease::snapshot::Snapshot;
+use crate::net::time::rfc3339;
 
 /// Longest time before another attempt after the first failure; doubled for each further one …
 const RETRY: Duration = Duration::from_millis(500);

@@ -11,7 +11,6 @@ mod node;
 mod roots;
 
 pub use alive::Alive;
-pub(super) use alive::rfc3339;
 pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;
 pub use name::{NameError, NodeName};
