@@ -1,5 +1,4 @@
-//! Connections that the kernel follows, looked at for people. Source:
-//! linux/netfilter/nfnetlink_conntrack.h.
+//! Connections that the kernel follows, looked at for people.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,27 +6,16 @@ use std::net::IpAddr;
 use neli::consts::nl::NlmF;
 use neli::types::Buffer;
 
+use super::ctnetlink::{
+    ADDRESSES, DESTINATION, DESTINATION_PORT, GET, NUMBER, ORIGINAL, PROTOCOL, REPLY, SOURCE,
+    STATUS, header, of,
+};
 use super::netlink::{
     AttributeList, Attributes, Message, NetlinkError, NetlinkSocket, Protocol, Reply,
 };
 use super::wire;
 use crate::net::Family;
 
-/// IPCTNL_MSG_CT_GET of NFNL_SUBSYS_CTNETLINK.
-const GET: u16 = 1 << 8 | 1;
-
-/// Of a connection: CTA_TUPLE_ORIG, CTA_TUPLE_REPLY, CTA_STATUS.
-const ORIGINAL: u16 = 1;
-const REPLY: u16 = 2;
-const STATUS: u16 = 3;
-/// Of a direction: CTA_TUPLE_IP, CTA_TUPLE_PROTO.
-const ADDRESSES: u16 = 1;
-const PROTOCOL: u16 = 2;
-/// Of the addresses: source and destination, for each family.
-const ENDS: [(u16, u16); 2] = [(1, 2), (3, 4)];
-/// CTA_PROTO_NUM, CTA_PROTO_DST_PORT.
-const NUMBER: u16 = 1;
-const DESTINATION_PORT: u16 = 3;
 /// IPS_SEEN_REPLY of linux/netfilter/nf_conntrack_common.h.
 const SEEN_REPLY: u32 = 1 << 1;
 
@@ -89,29 +77,27 @@ pub fn between(
     most: usize,
 ) -> Result<Vec<Connection>, NetlinkError> {
     let socket = NetlinkSocket::open(Protocol::Netfilter)?;
-    let family = match Family::of(source) {
-        Family::V4 => nix::libc::AF_INET,
-        Family::V6 => nix::libc::AF_INET6,
-    };
-    let header = [family as u8, 0, 0, 0];
+    let family = Family::of(source);
+    let header = header(family);
     let list = Message::new("look at connections", GET, NlmF::empty(), &header, Attributes::new());
     let mut found = socket.dump(&list, |reply| {
         let wanted = |connection: &Connection| {
             connection.source == source
                 && [connection.destination, connection.answers].contains(&destination)
         };
-        Ok(parse(reply)?.filter(wanted))
+        Ok(parse(family, reply)?.filter(wanted))
     })?;
     found.truncate(most);
     Ok(found)
 }
 
-fn parse(reply: &Reply<'_>) -> Result<Option<Connection>, NetlinkError> {
+fn parse(family: Family, reply: &Reply<'_>) -> Result<Option<Connection>, NetlinkError> {
     let (_, flow) = reply.parse::<Buffer>(4)?;
     let (Some(there), Some(back)) = (flow.nested(ORIGINAL)?, flow.nested(REPLY)?) else {
         return Ok(None);
     };
-    let (Some((source, destination)), Some((answers, answered_to))) = (ends(&there)?, ends(&back)?)
+    let (Some((source, destination)), Some((answers, answered_to))) =
+        (ends(family, &there)?, ends(family, &back)?)
     else {
         return Ok(None);
     };
@@ -129,8 +115,12 @@ fn parse(reply: &Reply<'_>) -> Result<Option<Connection>, NetlinkError> {
     }))
 }
 
-fn ends(direction: &AttributeList) -> Result<Option<(IpAddr, IpAddr)>, NetlinkError> {
+/// Source and destination of a direction.
+fn ends(
+    family: Family,
+    direction: &AttributeList,
+) -> Result<Option<(IpAddr, IpAddr)>, NetlinkError> {
     let Some(addresses) = direction.nested(ADDRESSES)? else { return Ok(None) };
-    let end = |kind: u16| addresses.get(kind).and_then(wire::address);
-    Ok(ENDS.iter().find_map(|(source, destination)| end(*source).zip(end(*destination))))
+    let end = |kinds| addresses.get(of(kinds, family)).and_then(wire::address);
+    Ok(end(SOURCE).zip(end(DESTINATION)))
 }

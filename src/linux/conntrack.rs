@@ -16,6 +16,11 @@ use neli::consts::nl::NlmF;
 use neli::types::Buffer;
 use nix::errno::Errno;
 
+use super::ctnetlink::{
+    ADDRESSES, COUNTS_DESTINATION, COUNTS_DESTINATION_PORT, COUNTS_PROTOCOL, COUNTS_SOURCE, DELETE,
+    DESTINATION, DESTINATION_PORT, FILTER, FILTER_ORIGINAL, GET, ID, NUMBER, ORIGINAL, PROTOCOL,
+    REPLY, SOURCE, UDP, ZONE, header, of,
+};
 use super::netlink::{
     AttributeList, Attributes, Message, NetlinkError, NetlinkSocket, Protocol, Reply,
 };
@@ -25,39 +30,8 @@ use crate::net::{Family, HostPort};
 /// How many flows the calling thread's network namespace has; absent without connection tracking.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
-/// Messages: NFNL_SUBSYS_CTNETLINK in the upper byte. These and the attributes stand in
-/// linux/netfilter/nfnetlink_conntrack.h.
-const GET: u16 = 1 << 8 | 1;
-const DELETE: u16 = 1 << 8 | 2;
-
-/// Of a flow.
-const ORIGINAL: u16 = 1;
-const REPLY: u16 = 2;
-const ID: u16 = 12;
-const ZONE: u16 = 18;
-const FILTER: u16 = 25;
-/// Of a flow's direction.
-const ADDRESSES: u16 = 1;
-const PROTOCOL: u16 = 2;
-/// Of the addresses: one for each family.
-const SOURCE: [u16; 2] = [1, 3];
-const DESTINATION: [u16; 2] = [2, 4];
-/// Of the protocol.
-const NUMBER: u16 = 1;
-const DESTINATION_PORT: u16 = 3;
-/// Of a filter: which parts of the original direction count. CTA_FILTER_F_CTA_IP_SRC, _IP_DST,
-/// _PROTO_NUM of the kernel's nf_internals.h.
-const FILTER_ORIGINAL: u16 = 1;
-const COUNTS_SOURCE: u32 = 1 << 0;
-const COUNTS_DESTINATION: u32 = 1 << 1;
-const COUNTS_PROTOCOL: u32 = 1 << 3;
-const COUNTS_DESTINATION_PORT: u32 = 1 << 5;
-
 /// NLA_F_NESTED of linux/netlink.h, for an attribute that is passed on as it came.
 const NESTED: u16 = 1 << 15;
-
-/// IPPROTO_UDP.
-const UDP: u8 = 17;
 
 /// Flows to forget with one `send`: their acknowledgements must fit into the socket.
 const DELETES_AT_ONCE: usize = 128;
@@ -303,21 +277,4 @@ fn concerns(
         Ok::<bool, NetlinkError>(end.is_some_and(|end| addresses.iter().any(|own| own == end)))
     };
     Ok(names(original, SOURCE)? || names(original, DESTINATION)? || names(answer, SOURCE)?)
-}
-
-/// The attribute for the family, of those for both.
-fn of([v4, v6]: [u16; 2], family: Family) -> u16 {
-    match family {
-        Family::V4 => v4,
-        Family::V6 => v6,
-    }
-}
-
-/// `struct nfgenmsg`: AF_INET or AF_INET6, version 0, resource 0.
-fn header(family: Family) -> [u8; 4] {
-    let family = match family {
-        Family::V4 => nix::libc::AF_INET,
-        Family::V6 => nix::libc::AF_INET6,
-    };
-    [family as u8, 0, 0, 0]
 }

@@ -4,6 +4,7 @@ pub mod address;
 pub mod beat;
 pub mod connections;
 pub mod conntrack;
+mod ctnetlink;
 pub mod echo;
 pub mod echoes;
 pub mod events;
