@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -146,16 +146,17 @@ pub fn folder(data_dir: &Path) -> PathBuf {
     data_dir.join(FOLDER)
 }
 
-/// Appends `line`; gives the length of the log.
+/// Appends `line`; gives the length of the log, without what others append at this moment.
 fn append(folder: &Path, line: &str) -> io::Result<u64> {
     for _ in 0..APPENDS {
         let mut options = OpenOptions::new();
         let log = options.append(true).create(true).mode(0o600).open(folder.join("log"))?;
         // Put aside since it was opened, and being folded: another one is the log by now.
         let Ok(mut log) = Flock::lock(log, FlockArg::LockSharedNonblock) else { continue };
-        if log.metadata()?.nlink() > 0 {
+        let before = log.metadata()?;
+        if before.nlink() > 0 {
             log.write_all(line.as_bytes())?;
-            return log.stream_position();
+            return Ok(before.len() + line.len() as u64);
         }
     }
     Err(ErrorKind::WouldBlock.into())
