@@ -1,8 +1,6 @@
 //! What this host knows of itself and the others, with or without its agent.
 
-use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
 
 use anyhow::Context;
 use ipnetwork::IpNetwork;
@@ -10,8 +8,10 @@ use ipnetwork::IpNetwork;
 use crate::agent::exit::Exit;
 use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
+use crate::command::pods::Network;
+use crate::command::{cluster, pods};
 use crate::ipam::Entry;
-use crate::lease::{NodeName, Peer, Peers, Saved, peers};
+use crate::lease::{NodeName, Peer, Peers};
 use crate::linux::address::Address;
 use crate::linux::forward::Forward;
 use crate::linux::nft::Nft;
@@ -48,9 +48,9 @@ impl Around {
         let nft = Nft::open().context("speak to the kernel's nftables")?;
         let forward = Forward::open().context("speak to the kernel's nftables")?;
         let mut unknown = Vec::new();
-        let (subnets, peers) = cluster(settings, &mut unknown);
-        let attachments = attachments(&settings.cni.ipam_dir, &mut unknown);
-        let settings = settings.clone();
+        let mut settings = settings.clone();
+        let (subnets, peers) = cluster(&mut settings, &mut unknown);
+        let attachments = attachments(&settings, &mut unknown);
         Ok(Around { settings, rtnl, nft, forward, addresses, attachments, subnets, peers, unknown })
     }
 
@@ -70,53 +70,35 @@ impl Around {
     }
 }
 
-/// This host's subnets and the other hosts, as the agent saved them last.
-fn cluster(settings: &Settings, unknown: &mut Vec<String>) -> (PerFamily<IpNetwork>, Peers) {
+/// This host's subnets and the other hosts, as the agent saved them last. The pools of `settings`
+/// follow those of the network.
+fn cluster(settings: &mut Settings, unknown: &mut Vec<String>) -> (PerFamily<IpNetwork>, Peers) {
     if let Source::Static(subnets) = &settings.source {
         return (*subnets, Peers::default());
     }
-    let saved = match Saved::peek(&settings.state_dir.join("state.json")) {
-        Ok(Some(saved)) => saved,
-        Ok(None) => {
-            unknown.push("no agent has served this host: other hosts are not known".to_owned());
-            return Default::default();
+    let own = start::node_name(settings);
+    match own.and_then(|own| cluster::known(settings, &own, "the other hosts are not known")) {
+        Ok(cluster) => {
+            let others = cluster.others(&mut settings.pools);
+            (cluster.lease.subnets, others)
         }
-        Err(error) => {
-            unknown.push(format!("other hosts are not known: {error}"));
-            return Default::default();
+        Err(exit) => {
+            unknown.push(exit.why);
+            Default::default()
         }
-    };
-    let name = start::node_name(settings).unwrap_or_else(|_| saved.host.clone());
-    let others = peers(&saved.snapshot, &name, &saved.lease.subnets, &settings.pools);
-    (saved.lease.subnets, others)
+    }
 }
 
 /// Every attachment of every network. Nothing is locked or changed: what is written meanwhile may
 /// be missed.
-fn attachments(dir: &Path, unknown: &mut Vec<String>) -> Vec<Attachment> {
-    let names = |dir: &Path| -> std::io::Result<Vec<String>> {
-        let entries = match fs::read_dir(dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-        names.sort();
-        Ok(names)
+fn attachments(settings: &Settings, unknown: &mut Vec<String>) -> Vec<Attachment> {
+    let (networks, faults) =
+        pods::readable(settings).unwrap_or_else(|exit| (Vec::new(), vec![exit.why]));
+    unknown.extend(faults.iter().map(|why| format!("pods are not known: {why}")));
+    let of = |network: Network| {
+        let name = network.name;
+        let entries = network.looked.entries.into_iter();
+        entries.map(move |entry| Attachment { network: name.clone(), entry })
     };
-    let mut found = Vec::new();
-    let networks = names(dir).unwrap_or_else(|error| {
-        unknown.push(format!("pods are not known: read {}: {error}", dir.display()));
-        Vec::new()
-    });
-    for network in networks.into_iter().filter(|name| !name.starts_with('.')) {
-        let owners = dir.join(&network).join("owners");
-        for name in names(&owners).unwrap_or_default() {
-            let bytes = fs::read(owners.join(name)).ok();
-            let entry = bytes.and_then(|bytes| Entry::parse(&bytes).ok());
-            let network = network.clone();
-            found.extend(entry.map(|entry| Attachment { network, entry }));
-        }
-    }
-    found
+    networks.into_iter().flat_map(of).collect()
 }

@@ -14,7 +14,9 @@ use crate::lease::kube;
 use crate::lease::records::{NodeName, Roots};
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::saved::Saved;
-use crate::lease::{Lease, Snapshot};
+use crate::lease::{Lease, Peers, Snapshot, growth, peers};
+use crate::net::PerFamily;
+use crate::net::subnet::Pool;
 
 /// What could be known of all hosts.
 #[derive(Clone, Debug)]
@@ -49,6 +51,12 @@ impl Stale {
 }
 
 impl Cluster {
+    /// The other hosts; `pools` become those of the network.
+    pub fn others(&self, pools: &mut PerFamily<Pool>) -> Peers {
+        *pools = growth::followed(pools, &self.snapshot);
+        peers(&self.snapshot, &self.own, &self.lease.subnets, pools)
+    }
+
     /// For `--json`: `from` is `etcd`, `kubernetes` or `state`; then `age_seconds` and `error` say more.
     pub fn origin(&self) -> Value {
         match &self.stale {

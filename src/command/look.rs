@@ -17,7 +17,7 @@ use crate::agent::settings::{Settings, Source};
 use crate::agent::wake::Look;
 use crate::agent::{names, pass, start};
 use crate::command::cluster::{self, Cluster};
-use crate::lease::{Peers, growth, peers};
+use crate::lease::Peers;
 use crate::net::PerFamily;
 
 /// What an agent would work from.
@@ -66,10 +66,8 @@ impl Here {
     }
 
     fn join(&mut self, cluster: Cluster) {
-        let found = &cluster.snapshot;
-        self.settings.pools = growth::followed(&self.settings.pools, found);
+        let others = cluster.others(&mut self.settings.pools);
         self.subnets = cluster.lease.subnets;
-        let others = peers(found, &cluster.own, &self.subnets, &self.settings.pools);
         for name in others.by_name.iter().filter(|(_, peer)| peer.python).map(|(name, _)| name) {
             if let Ok(addresses) = names::resolve(name.as_str()) {
                 self.resolved.insert(name.clone(), addresses);

@@ -75,12 +75,9 @@ impl Life {
 /// A folder cannot be read, or there is no store of that name.
 pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<Network>, Exit> {
     let dir = &settings.cni.ipam_dir;
-    let mut networks = Vec::new();
-    for name in names(dir)?.into_iter().filter(|name| of.is_none_or(|of| of == name)) {
-        let store = store(settings, &name)?;
-        let looked = store.look().map_err(anyhow::Error::from)?;
-        networks.push(Network { name, store, looked });
-    }
+    let wanted = names(dir)?.into_iter().filter(|name| of.is_none_or(|of| of == name));
+    let networks: Vec<Network> =
+        wanted.map(|name| network(settings, name)).collect::<Result<_, Exit>>()?;
     if let Some(of) = of.filter(|_| networks.is_empty()) {
         let known = names(dir)?.join(", ");
         let known = if known.is_empty() { "none".to_owned() } else { known };
@@ -89,6 +86,27 @@ pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<Network>, E
         return Err(anyhow::anyhow!(why).into());
     }
     Ok(networks)
+}
+
+/// The stores of all networks that can be read, by name, and why the others cannot.
+///
+/// # Errors
+/// The folder of all stores cannot be read.
+pub fn readable(settings: &Settings) -> Result<(Vec<Network>, Vec<String>), Exit> {
+    let (mut networks, mut faults) = (Vec::new(), Vec::new());
+    for name in names(&settings.cni.ipam_dir)? {
+        match network(settings, name) {
+            Ok(network) => networks.push(network),
+            Err(exit) => faults.push(exit.why),
+        }
+    }
+    Ok((networks, faults))
+}
+
+fn network(settings: &Settings, name: String) -> Result<Network, Exit> {
+    let store = store(settings, &name)?;
+    let looked = store.look().map_err(anyhow::Error::from)?;
+    Ok(Network { name, store, looked })
 }
 
 /// The store of a network, whether it is there or not.
