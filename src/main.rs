@@ -23,7 +23,7 @@ fn main() {
 #[unsafe(no_mangle)]
 extern "C" fn main() -> std::ffi::c_int {
     linux::process::prepare();
-    process::exit(std::panic::catch_unwind(run).unwrap_or(101))
+    process::exit(run())
 }
 
 fn run() -> i32 {
@@ -35,10 +35,14 @@ fn run() -> i32 {
         "humanz-agent" if env("CNI_COMMAND").is_some() => called_as_plugin(Path::new(&called)),
         "humanz-agent" => {
             linux::resolver::prepare();
+            command::tell_faults();
             command::main(std::env::args_os().skip(1))
         }
-        "loopback" => plugin::loopback::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),
-        _ => plugin::run(&name, &env, &mut stdin, &mut stdout, &mut stderr),
+        _ => {
+            plugin::tell_faults();
+            let run = if name == "loopback" { plugin::loopback::run } else { plugin::run };
+            run(&name, &env, &mut stdin, &mut stdout, &mut stderr)
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub const FAILURE: u8 = 1;
 pub const SETTINGS: u8 = 2;
 /// etcd cannot be reached. Source: `EX_UNAVAILABLE` of sysexits.h.
 pub const UNAVAILABLE: u8 = 69;
+/// A fault of humanz itself. Source: `EX_SOFTWARE` of sysexits.h.
+pub const FAULT: u8 = 70;
 /// Later it may work: the pool is full. Source: `EX_TEMPFAIL` of sysexits.h.
 pub const TEMPORARY: u8 = 75;
 

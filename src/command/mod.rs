@@ -33,6 +33,7 @@ use crate::agent::cli::{self, CheckConfig, Uninstall};
 use crate::agent::exit::{self, Exit};
 use crate::agent::origin::Origin;
 use crate::agent::{self, How};
+use crate::linux::process;
 use call::{Call, Outcome};
 use table::Style;
 
@@ -70,6 +71,15 @@ pub enum Command {
 
 /// All that can be typed.
 pub type Arguments = cli::Arguments<Command>;
+
+/// Sees to it that a fault of humanz itself is told, in whatever thread, and ends the process: its
+/// service manager starts the agent again, which takes over all that is there.
+pub fn tell_faults() {
+    process::end_at_a_panic(|text| {
+        complain(&format!("humanz has a fault and ends; please report it: {text}"));
+        exit::FAULT.into()
+    });
+}
 
 /// Runs what the arguments behind the program's name say; `--help` documents the exit code.
 pub fn main(words: impl Iterator<Item = OsString>) -> i32 {

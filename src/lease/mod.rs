@@ -6,12 +6,13 @@
 //!            └── dialogue ──┴─ claim, restore, growth: what this host must ask or write next
 //! ```
 //!
-//! Everything but [`registry`] and [`saved`] is pure.
+//! Everything but [`registry`], [`kube`], `event_loop` and [`saved`] is pure.
 
 pub mod choose;
 pub mod claim;
 pub mod dialogue;
 pub mod error;
+mod event_loop;
 pub mod foresee;
 pub mod growth;
 pub mod identity;

@@ -1,14 +1,13 @@
 //! One call, from the environment to the exit code.
 
-use std::any::Any;
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
+use super::fault;
 use super::log::{self, Line, NOTES};
 use crate::cni::config::{DATA_DIR, LOG_FILE, MAX_BYTES};
 use crate::cni::env::{Command, Environment};
@@ -66,14 +65,8 @@ pub fn run(
         None => NOTES.listen(),
     }
     let Streams { stdin, stdout, stderr } = streams;
-    let mut record = Record {
-        line: Line::default(),
-        file: Some(LOG_FILE.into()),
-        quiet: false,
-        counted: None,
-        data_dir: DATA_DIR.into(),
-    };
-    let served = unwound(|| {
+    let mut record = Record::new(started, since_1970);
+    let serve = || {
         let Some(environment) = environment(env)? else {
             about(role, name, stderr);
             record.quiet = true;
@@ -83,28 +76,33 @@ pub fn run(
         let request = request(role, environment, stdin)?;
         record.request(&request);
         let version = request.version();
+        fault::remember(version, &record);
         let mut call = Call { since_1970, line: &mut record.line, stdout: &mut *stdout };
         let outcome = match request {
             Request::Version => call.print(&version::reply()),
-            _ => unwound_cni(|| verb(&request, &mut call)),
+            _ => verb(&request, &mut call),
         };
         outcome.map_err(|error| Refused { version, error })
-    });
+    };
+    let served = serve();
     if let Err(refused) = &served {
-        let object = refused.error.to_json(refused.version);
-        // If nobody reads it, the exit code must do.
-        stdout.write_all(format!("{object}\n").as_bytes()).and_then(|()| stdout.flush()).ok();
+        answer(stdout, refused);
     }
-    record.write(
-        served.as_ref().err().map(|refused| &refused.error),
-        since_1970,
-        started.elapsed(),
-    );
+    record.write(served.as_ref().err().map(|refused| &refused.error));
     i32::from(served.is_err())
 }
 
-/// What goes into the log file.
-struct Record {
+/// Answers with an error. If nobody reads it, the exit code must do.
+pub(super) fn answer(stdout: &mut dyn Write, refused: &Refused) {
+    let object = refused.error.to_json(refused.version);
+    stdout.write_all(format!("{object}\n").as_bytes()).and_then(|()| stdout.flush()).ok();
+}
+
+/// What goes into the log file, and is counted.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    started: Instant,
+    since_1970: Duration,
     line: Line,
     file: Option<PathBuf>,
     /// Nothing worth a line has happened, unless there is an error or a note.
@@ -115,6 +113,19 @@ struct Record {
 }
 
 impl Record {
+    /// Of a call that nothing is known of yet.
+    pub(super) fn new(started: Instant, since_1970: Duration) -> Record {
+        Record {
+            started,
+            since_1970,
+            line: Line::default(),
+            file: Some(LOG_FILE.into()),
+            quiet: false,
+            counted: None,
+            data_dir: DATA_DIR.into(),
+        }
+    }
+
     fn call(&mut self, environment: &Environment, role: Role) {
         let command = environment.command();
         self.counted =
@@ -145,7 +156,9 @@ impl Record {
         self.line.fact("pod", pod.unwrap_or_default());
     }
 
-    fn write(mut self, error: Option<&CniError>, since_1970: Duration, took: Duration) {
+    /// Counts the call and writes its line.
+    pub(super) fn write(mut self, error: Option<&CniError>) {
+        let took = self.started.elapsed();
         if let Some(verb) = self.counted {
             let code = error.map_or(0, |error| error.code);
             calls::count(&self.data_dir, &verb.to_string(), code, took);
@@ -159,10 +172,10 @@ impl Record {
             Some(details) => format!("code {}: {}: {details}", error.code, error.msg),
             None => format!("code {}: {}", error.code, error.msg),
         });
-        let prefix = timestamp(since_1970);
+        let prefix = timestamp(self.since_1970);
         let mut lines: Vec<String> =
             notes.into_iter().map(|note| format!("{prefix} {note}")).collect();
-        lines.push(self.line.text(since_1970, took));
+        lines.push(self.line.text(self.since_1970, took));
         log::append(Path::new(file), &lines);
     }
 }
@@ -194,22 +207,6 @@ fn about(role: Role, name: &str, stderr: &mut dyn Write) {
     let (release, versions) = (env!("CARGO_PKG_VERSION"), version::listed());
     let text = format!("{name}: humanz {release}, CNI {what}; CNI versions {versions}\n");
     stderr.write_all(text.as_bytes()).ok();
-}
-
-/// Runs `work`; a panic in it becomes an error, after what it held was given back.
-fn unwound<T>(work: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(Refused { version: Version::LATEST, error: panicked(&*panic) }))
-}
-
-fn unwound_cni(work: impl FnOnce() -> Result<(), CniError>) -> Result<(), CniError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
-}
-
-fn panicked(panic: &(dyn Any + Send)) -> CniError {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-    CniError::internal("humanz has a fault and stopped; please report it").with_details(text)
 }
 
 #[cfg(test)]
@@ -294,13 +291,6 @@ mod tests {
         let (code, stdout, stderr) = call(&ADD, &mut CONF.as_bytes(), refuse);
         assert_eq!((code, error(&stdout)), (1, (1234, "0.4.0".to_owned())));
         assert_eq!(stderr, "");
-    }
-
-    #[test]
-    fn a_panic_goes_out_as_an_error_object() {
-        let (code, stdout, _) = call(&ADD, &mut CONF.as_bytes(), |_, _| panic!("by accident"));
-        assert_eq!((code, error(&stdout)), (1, (999, "0.4.0".to_owned())));
-        assert!(stdout.contains("by accident"), "{stdout}");
     }
 
     #[test]

@@ -7,9 +7,10 @@
 //! chained   the same behind another plugin: what is asked for, on the interface that is there
 //! check     observe ─▶ plan::pod::differences: nothing may be left to do
 //! del, gc   remove what bears our mark, and go on after a failure
+//! fault     humanz itself is wrong: an error object all the same
 //! ```
 //!
-//! Only [`frame`] writes to stdout.
+//! Only [`frame`] and [`fault`] write to stdout.
 
 mod add;
 mod attach;
@@ -20,6 +21,7 @@ mod claim;
 mod del;
 mod done;
 mod failure;
+mod fault;
 mod flows;
 mod frame;
 mod gc;
@@ -32,6 +34,8 @@ mod netns;
 mod ready;
 mod status;
 mod sysctls;
+
+pub use fault::tell_faults;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};

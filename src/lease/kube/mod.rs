@@ -22,14 +22,11 @@ pub use nodes::Nodes;
 pub use settings::{KubeSettings, Server};
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
-use tokio::runtime;
-use tokio::sync::{oneshot, watch as latest};
+use tokio::sync::watch as latest;
 
+use super::event_loop::{self, EventLoop};
 use super::identity::{Attributes, Identity};
 use super::records::NodeName;
 use super::registry::{Contact, Update};
@@ -65,8 +62,7 @@ pub struct Handle {
     setup: latest::Sender<Setup>,
     attributes: latest::Sender<Attributes>,
     ready: latest::Sender<bool>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    event_loop: EventLoop,
 }
 
 /// Starts the connection, which tells `contact` how it goes. `publish` is called from its thread and
@@ -82,29 +78,15 @@ pub fn spawn(
     let (setup, set_up) = latest::channel(start.setup.clone());
     let (attributes, changes) = latest::channel(start.attributes.clone());
     let (ready, is_ready) = latest::channel(false);
-    let (stop, mut stopped) = oneshot::channel();
     let told = session::Told { setup: set_up, attributes: changes, ready: is_ready };
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let thread = thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
-        loop {
-            let session = session::run(start.clone(), told.clone(), &contact, &mut publish);
-            let run = async {
-                tokio::select! {
-                    () = session => {}
-                    _ = &mut stopped => {}
-                    () = turn(&contact.beat) => {}
-                }
-            };
-            match catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))) {
-                Ok(()) => break,
-                // The panic hook has said where. No host may be left alone because of it.
-                Err(_) => thread::sleep(AFTER_PANIC),
-            }
+    let event_loop = EventLoop::spawn("kubernetes", async move |stopped| {
+        tokio::select! {
+            () = session::run(start, told, &contact, &mut publish) => {}
+            _ = stopped => {}
+            () = turn(&contact.beat) => {}
         }
-        // A name that is still being looked up holds nobody up.
-        runtime.shutdown_background();
     })?;
-    Ok(Handle { setup, attributes, ready, stop: Some(stop), thread: Some(thread) })
+    Ok(Handle { setup, attributes, ready, event_loop })
 }
 
 /// Beats for as long as the event loop turns; every call in it has an end.
@@ -121,12 +103,12 @@ async fn turn(beat: &Beat) {
 /// # Errors
 /// The API does not answer, or refuses; the text says why.
 pub fn read(api: &KubeSettings, own: &NodeName, attributes: Attributes) -> Result<Nodes, String> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("make an event loop: {error}"))?;
-    let mut nodes = Nodes::new(own.clone(), attributes);
-    let listed = runtime.block_on(async { client::Api::open(api)?.list(&mut nodes).await });
-    runtime.shutdown_background();
-    listed.map(|_| nodes).map_err(|error| error.to_string())
+    event_loop::once(async || {
+        let mut nodes = Nodes::new(own.clone(), attributes);
+        let api = client::Api::open(api).map_err(|error| error.to_string())?;
+        api.list(&mut nodes).await.map_err(|error| error.to_string())?;
+        Ok(nodes)
+    })
 }
 
 /// Whether the files that `settings` name say how to reach the API. Asks nobody.
@@ -140,11 +122,7 @@ pub fn check(settings: &KubeSettings) -> Result<(), String> {
 impl Handle {
     /// Reaches the API in another way, or serves other pools, from now on. Returns at once.
     pub fn set_up(&self, setup: Setup) {
-        self.setup.send_if_modified(|known| {
-            let changed = *known != setup;
-            *known = setup;
-            changed
-        });
+        event_loop::tell(&self.setup, setup);
     }
 
     /// Connects anew: an address of this host went, and with it perhaps the connection. Returns at once.
@@ -154,11 +132,7 @@ impl Handle {
 
     /// All hosts are reached in this way from now on. Returns at once.
     pub fn set_attributes(&self, attributes: Attributes) {
-        self.attributes.send_if_modified(|known| {
-            let changed = *known != attributes;
-            *known = attributes;
-            changed
-        });
+        event_loop::tell(&self.attributes, attributes);
     }
 
     /// The host is as it should be: its node may be told so. Returns at once.
@@ -167,14 +141,7 @@ impl Handle {
     }
 
     /// Ends the connection, and waits for that.
-    pub fn stop(mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it panicked, that was reported where it happened.
-            drop(thread.join());
-        }
+    pub fn stop(self) {
+        self.event_loop.stop();
     }
 }
-
-/// Rest before a session that panicked begins anew.
-const AFTER_PANIC: Duration = Duration::from_secs(1);

@@ -31,15 +31,13 @@ pub use tls::files::FileFault;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, SystemTime};
 
-use tokio::runtime;
-use tokio::sync::{oneshot, watch as latest};
+use tokio::sync::watch as latest;
 
 use super::error::LeaseError;
+use super::event_loop::{self, EventLoop};
 use super::identity::{Attributes, Identity, Lease, Network};
 use super::records::Roots;
 use super::saved::Saved;
@@ -108,8 +106,7 @@ pub enum Update {
 pub struct Handle {
     setup: latest::Sender<Setup>,
     attributes: latest::Sender<Attributes>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    event_loop: EventLoop,
 }
 
 /// Starts the registry, which tells `contact` how it goes. `publish` is called from its thread and must
@@ -125,23 +122,11 @@ pub fn spawn(
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
-    let (stop, mut stopped) = oneshot::channel();
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let thread = thread::Builder::new().name("etcd".to_owned()).spawn(move || {
-        loop {
-            let (setup, attributes) = (set_up.clone(), changes.clone());
-            let told = session::Told { setup, attributes, contact: Arc::clone(&contact) };
-            let run = session::run(start.clone(), told, &mut stopped, &mut publish);
-            match catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))) {
-                Ok(()) => break,
-                // The panic hook has said where. No host may be left alone because of it.
-                Err(_) => thread::sleep(AFTER_PANIC),
-            }
-        }
-        // A name that is still being looked up holds nobody up.
-        runtime.shutdown_background();
+    let told = session::Told { setup: set_up, attributes: changes, contact };
+    let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
+        session::run(start, told, &mut stopped, &mut publish).await;
     })?;
-    Ok(Handle { setup, attributes, stop: Some(stop), thread: Some(thread) })
+    Ok(Handle { setup, attributes, event_loop })
 }
 
 /// Everything that etcd holds for the network, read once. Writes nothing.
@@ -185,23 +170,15 @@ fn once<T>(
     roots: &Roots,
     ask: impl AsyncFnOnce(&client::Etcd) -> Result<T, error::EtcdError>,
 ) -> Result<T, String> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("make an event loop: {error}"))?;
     let etcd = client::Etcd::new(settings.clone(), roots.clone());
-    let answer = runtime.block_on(ask(&etcd)).map_err(|error| error.to_string());
-    runtime.shutdown_background();
-    answer
+    event_loop::once(async || ask(&etcd).await.map_err(|error| error.to_string()))
 }
 
 impl Handle {
     /// Reaches etcd in another way, or belongs to a network with wider pools, from now on. Returns at
     /// once.
     pub fn set_up(&self, setup: Setup) {
-        self.setup.send_if_modified(|known| {
-            let changed = *known != setup;
-            *known = setup;
-            changed
-        });
+        event_loop::tell(&self.setup, setup);
     }
 
     /// Connects anew: an address of this host went, and with it perhaps the connection, which would
@@ -213,26 +190,15 @@ impl Handle {
     /// Tells the others how this host is reached now. Returns at once; etcd is changed as soon as
     /// it can be reached, and only while the record there is still this host's.
     pub fn set_attributes(&self, attributes: Attributes) {
-        self.attributes.send_if_modified(|known| {
-            let changed = *known != attributes;
-            *known = attributes;
-            changed
-        });
+        event_loop::tell(&self.attributes, attributes);
     }
 
     /// Withdraws the sign of life and ends the thread: within [`STOP_WITHIN`], whatever etcd does.
     /// The lease stays.
-    pub fn stop(mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it panicked, that was reported where it happened.
-            drop(thread.join());
-        }
+    pub fn stop(self) {
+        self.event_loop.stop();
     }
 }
-
-/// Rest before a session that panicked begins anew.
-const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// How long the withdrawal of the sign of life may take.
 pub const STOP_WITHIN: Duration = Duration::from_secs(1);

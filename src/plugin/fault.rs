@@ -1,0 +1,109 @@
+//! A fault of humanz itself during a call: it is answered, logged and counted as any failure is, and the
+//! process ends there. What an ADD had begun is left to the DEL that follows, as if it had been killed.
+
+use std::io;
+use std::sync::Mutex;
+use std::time::{Instant, SystemTime};
+
+use super::frame::{Record, answer};
+use crate::cni::error::{CniError, Refused};
+use crate::cni::version::Version;
+use crate::linux::process;
+
+/// What is known of the call that is being served.
+static CALL: Mutex<Option<(Version, Record)>> = Mutex::new(None);
+
+/// From now on a fault is answered in `version`, and logged as `record` says.
+pub fn remember(version: Version, record: &Record) {
+    if let Ok(mut call) = CALL.lock() {
+        *call = Some((version, record.clone()));
+    }
+}
+
+/// Sees to it that a fault of humanz itself is answered, in whatever thread, and ends the process.
+pub fn tell_faults() {
+    let started = Instant::now();
+    process::end_at_a_panic(move |text| {
+        let known = CALL.try_lock().ok().and_then(|mut call| call.take());
+        let (version, record) = known.unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            (Version::LATEST, Record::new(started, now.unwrap_or_default()))
+        });
+        let what = "humanz has a fault and stopped; a DEL removes what it began; please report it";
+        let error = CniError::internal(what).with_details(text);
+        record.write(Some(&error));
+        answer(&mut io::stdout(), &Refused { version, error });
+        1
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::process::Command;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cni::request::Role;
+    use crate::plugin::frame::{self, Streams};
+
+    /// The folder of the log: only then the test below is the process of a call.
+    const FOLDER: &str = "HUMANZ_TEST_FAULT";
+
+    #[test]
+    #[ignore = "it is the process of the next test"]
+    fn a_call_with_a_fault() {
+        let Some(folder) = std::env::var_os(FOLDER) else { return };
+        tell_faults();
+        let folder = folder.into_string().unwrap();
+        let conf = json!({
+            "cniVersion": "0.4.0", "name": "n", "subnet": "10.1.2.0/24",
+            "logFile": format!("{folder}/log"), "dataDir": folder,
+        });
+        let env = |name: &str| {
+            let value = match name {
+                "CNI_COMMAND" => "ADD",
+                "CNI_CONTAINERID" => "c1",
+                "CNI_NETNS" => "/run/netns/x",
+                "CNI_IFNAME" => "eth0",
+                "CNI_PATH" => "/opt/cni/bin",
+                _ => return None,
+            };
+            Some(OsString::from(value))
+        };
+        let (conf, mut stderr) = (conf.to_string(), Vec::new());
+        let (mut stdin, mut stdout) = (conf.as_bytes(), Vec::new());
+        let streams = Streams { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
+        frame::run(Role::Network, "humanz", &env, streams, |_, _| {
+            std::thread::scope(|scope| drop(scope.spawn(|| panic!("by accident")).join()));
+            unreachable!("the process has ended")
+        });
+    }
+
+    #[test]
+    fn a_fault_in_any_thread_is_answered_logged_and_counted_and_ends_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let call =
+            ["--exact", "plugin::fault::tests::a_call_with_a_fault", "--ignored", "--nocapture"];
+        let ended = Command::new(std::env::current_exe().unwrap())
+            .args(call)
+            .env(FOLDER, folder.path())
+            .output()
+            .unwrap();
+        let stdout = String::from_utf8(ended.stdout).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{stdout}");
+        let object = stdout.lines().find(|line| line.starts_with('{')).expect(&stdout);
+        let object: Value = serde_json::from_str(object).unwrap();
+        assert_eq!((&object["code"], &object["cniVersion"]), (&json!(999), &json!("0.4.0")));
+        let details = object["details"].as_str().unwrap();
+        assert!(
+            details.contains("src/plugin/fault.rs") && details.contains("by accident"),
+            "{details}"
+        );
+        let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+        assert!(log.contains("ADD n container=c1") && log.contains("by accident"), "{log}");
+        let counted = crate::ipam::calls::read(folder.path()).unwrap();
+        assert_eq!(counted.keys().collect::<Vec<_>>(), [&("ADD", 999)]);
+    }
+}
