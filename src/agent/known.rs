@@ -21,19 +21,24 @@ pub struct Known {
 #[derive(Debug, Default)]
 pub struct KnownWays {
     of: Option<(Arc<Peers>, Resolved, Here)>,
-    ways: Ways,
+    ways: Arc<Ways>,
 }
 
 impl KnownWays {
     /// The ways to `peers`.
-    pub fn to(&mut self, peers: &Arc<Peers>, resolved: &Resolved, here: Here) -> &Ways {
+    pub fn to(&mut self, peers: &Arc<Peers>, resolved: &Resolved, here: Here) -> Arc<Ways> {
         let is_of = |(old_peers, old_resolved, old_here): &(Arc<Peers>, Resolved, Here)| {
             Arc::ptr_eq(old_peers, peers) && old_resolved == resolved && *old_here == here
         };
         if !self.of.as_ref().is_some_and(is_of) {
-            self.ways = reach::ways(&peers.by_name, resolved, &here);
+            self.ways = Arc::new(reach::ways(&peers.by_name, resolved, &here));
             self.of = Some((Arc::clone(peers), resolved.clone(), here));
         }
-        &self.ways
+        Arc::clone(&self.ways)
+    }
+
+    /// Those of the last pass, once there was one.
+    pub fn last(&self) -> Option<Arc<Ways>> {
+        self.of.is_some().then(|| Arc::clone(&self.ways))
     }
 }

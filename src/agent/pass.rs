@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::agent::host::{self, Facts};
 use crate::agent::keep::{self, Pass, bridge::Kept};
-use crate::agent::known::{Known, KnownWays};
+use crate::agent::known::Known;
 use crate::agent::reach::{Here, Ways};
 use crate::agent::report::Report;
 use crate::agent::wake::Look;
@@ -37,8 +37,8 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
             return None;
         }
     };
-    let no_ways = Ways::default();
-    let ways = ways_to_peers(pass, &facts, ways).unwrap_or(&no_ways);
+    let to_peers = |peers| ways.to(peers, pass.resolved, here(pass, &facts));
+    let ways = &*pass.peers.map(to_peers).unwrap_or_default();
     facts.own.pod_mtu_bytes = keep::tunnel::pod_mtu(pass, &facts, ways);
     let look = further(pass, &facts);
     let mut bridge = Kept::Whole;
@@ -84,15 +84,15 @@ fn further(pass: &Pass<'_>, now: &Facts) -> Look {
     look
 }
 
-fn ways_to_peers<'k>(pass: &Pass<'_>, facts: &Facts, known: &'k mut KnownWays) -> Option<&'k Ways> {
-    let here = Here {
+/// What decides here how other hosts are reached.
+pub fn here(pass: &Pass<'_>, facts: &Facts) -> Here {
+    Here {
         backend: pass.settings.backend,
         connected: facts.connected.clone(),
         own: facts.own.addresses,
         underlay: facts.underlay,
         tunnel: keep::tunnel::own_end(pass),
-    };
-    Some(known.to(pass.peers?, pass.resolved, here))
+    }
 }
 
 /// Makes the routes: what a tunnel must know comes before the routes through it, and what it need

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::agent::exit::Exit;
-use crate::agent::keep::{self, Pass, World};
+use crate::agent::keep::{Pass, World};
 use crate::agent::known::Known as Memory;
 use crate::agent::local::board::Board;
 use crate::agent::local::known::{Etcd, Known, Wrong};
@@ -96,7 +96,8 @@ impl Here {
         let pass = self.pass();
         let mut report = Report::new(true);
         let has_subnet = !self.subnets.is_empty();
-        let seen = has_subnet.then(|| pass::run(&pass, &mut Memory::default(), &mut report));
+        let mut memory = Memory::default();
+        let seen = has_subnet.then(|| pass::run(&pass, &mut memory, &mut report));
         let seen = seen.flatten();
         let found = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
         let faults = found.iter().flat_map(|found| found.faults.values().map(ToString::to_string));
@@ -121,9 +122,8 @@ impl Here {
             ready: false,
             revision: found.map(|found| found.revision),
             peers: self.peers.clone(),
-            resolved: self.resolved.clone(),
+            ways: memory.ways.last(),
             facts,
-            tunnel: keep::tunnel::own_end(&pass),
             etcd: self.etcd(),
             contact: None,
             wrong,

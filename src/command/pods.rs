@@ -109,6 +109,11 @@ fn network(settings: &Settings, name: String) -> Result<Network, Exit> {
     Ok(Network { name, store, looked })
 }
 
+/// Every attachment, with its network.
+pub fn entries(networks: &[Network]) -> impl Iterator<Item = (&Network, &Entry)> {
+    networks.iter().flat_map(|network| network.looked.entries.iter().map(move |e| (network, e)))
+}
+
 /// The store of a network, whether it is there or not.
 pub fn store(settings: &Settings, network: &str) -> Result<Store, Exit> {
     let boot_id = identity::boot_id().context("identify this boot")?;

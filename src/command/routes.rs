@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::agent::exit::Exit;
 use crate::agent::host;
-use crate::agent::keep;
 use crate::agent::reach::{self, Ways};
 use crate::agent::report::Report;
+use crate::agent::{keep, pass};
 use crate::command::call::{Call, Outcome};
 use crate::command::look::Here;
 use crate::command::table::{Cell, Table, Tone};
@@ -86,14 +86,7 @@ fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let pass = here.pass();
     let facts = host::observe(&here.world.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
-    let from = reach::Here {
-        backend: here.settings.backend,
-        connected: facts.connected.clone(),
-        own: facts.own.addresses,
-        underlay: facts.underlay,
-        tunnel: keep::tunnel::own_end(&pass),
-    };
-    let ways = reach::ways(&peers.by_name, &here.resolved, &from);
+    let ways = reach::ways(&peers.by_name, &here.resolved, &pass::here(&pass, &facts));
     let tunnels = keep::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));

@@ -7,10 +7,9 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 
 use crate::agent::host::Facts;
-use crate::agent::reach::Resolved;
+use crate::agent::reach::Ways;
 use crate::agent::settings::Settings;
 use crate::lease::Peers;
-use crate::lease::records::Tunnel;
 use crate::lease::registry::Contact;
 use crate::net::PerFamily;
 
@@ -31,12 +30,10 @@ pub struct Known {
     pub revision: Option<i64>,
     /// The other hosts.
     pub peers: Option<Arc<Peers>>,
-    /// What names resolve to.
-    pub resolved: Resolved,
+    /// How their pods are reached, as the loop found it for its routes.
+    pub ways: Option<Arc<Ways>>,
     /// What this host is.
     pub facts: Option<Facts>,
-    /// This host's end of its tunnels.
-    pub tunnel: Option<Tunnel>,
     /// What was said about the connection with etcd.
     pub etcd: Etcd,
     /// How it goes; `None` on a host without etcd.

@@ -8,9 +8,8 @@ use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use crate::agent::probe::Probes;
-use crate::agent::reach::{self, Here, Ways};
+use crate::agent::reach::Ways;
 use crate::agent::settings::{Backend, Source};
-use crate::lease::Peers;
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
 use crate::net::PerFamily;
@@ -98,30 +97,31 @@ fn lease(known: &Known) -> Value {
 /// `None` on a host without etcd.
 fn etcd(known: &Known) -> Option<Value> {
     let Source::Etcd { server, .. } = &known.settings.source else { return None };
-    let told = &known.etcd;
-    let heard_at = known.contact.as_ref().and_then(|contact| contact.heard_at());
-    Some(json!({
-        "endpoints": server.endpoints,
-        "connected": told.endpoint,
-        "revision": known.revision,
-        "last_contact_seconds": heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
-        "certificate_until": told.certificate_until.map(moment),
-        "error": told.down.as_ref().or(told.trouble.as_ref()),
-    }))
+    let mut value = connection(known);
+    value["endpoints"] = json!(server.endpoints);
+    value["revision"] = known.revision.into();
+    value["certificate_until"] = known.etcd.certificate_until.map(moment).into();
+    Some(value)
 }
 
 /// `None` on a host whose subnet is not given by Kubernetes.
 fn kubernetes(known: &Known) -> Option<Value> {
     let Source::Kubernetes(api) = &known.settings.source else { return None };
+    let mut value = connection(known);
+    value["kubeconfig"] = json!(api.kubeconfig);
+    value["version"] = known.revision.into();
+    Some(value)
+}
+
+/// How it goes with whoever knows the hosts.
+fn connection(known: &Known) -> Value {
     let told = &known.etcd;
     let heard_at = known.contact.as_ref().and_then(|contact| contact.heard_at());
-    Some(json!({
-        "kubeconfig": api.kubeconfig,
+    json!({
         "connected": told.endpoint,
-        "version": known.revision,
         "last_contact_seconds": heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
         "error": told.down.as_ref().or(told.trouble.as_ref()),
-    }))
+    })
 }
 
 fn backend(backend: Backend) -> &'static str {
@@ -136,22 +136,9 @@ fn texts<T: ToString>(values: &PerFamily<T>) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-/// How the pods of all others are reached, as the loop found it for its routes.
-pub fn ways(known: &Known, peers: &Peers) -> Option<Ways> {
-    let facts = known.facts.as_ref()?;
-    let here = Here {
-        backend: known.settings.backend,
-        connected: facts.connected.clone(),
-        own: facts.own.addresses,
-        underlay: facts.underlay,
-        tunnel: known.tunnel,
-    };
-    Some(reach::ways(&peers.by_name, &known.resolved, &here))
-}
-
 fn peers(known: &Known, probes: &Probes) -> Option<Value> {
     let peers = known.peers.as_deref()?;
-    let ways = ways(known, peers)?;
+    let ways = known.ways.as_deref()?;
     let tunnels: BTreeMap<IpNetwork, IpAddr> =
         ways.remotes.iter().map(|remote| (remote.subnet, remote.address)).collect();
     let mut wrong: BTreeMap<&NodeName, Vec<String>> = BTreeMap::new();
@@ -173,7 +160,7 @@ fn peers(known: &Known, probes: &Probes) -> Option<Value> {
             "name": name.as_str(),
             "addresses": texts(&peer.addresses),
             "subnets": texts(&peer.subnets),
-            "via": via(peer, &ways, &tunnels),
+            "via": via(peer, ways, &tunnels),
             "alive": peer.alive,
             "reachable": wrong.is_none(),
             "fault": wrong,

@@ -2,12 +2,10 @@
 
 use std::time::Instant;
 
-use crate::agent::keep::{Pass, tunnel};
 use crate::agent::local::known::{Known, Wrong};
 use crate::agent::local::tally::follows_pods;
 use crate::agent::report::Report;
 use crate::agent::wake::{Look, Why};
-use crate::lease::records::Tunnel;
 use crate::plan::Line;
 
 use super::Agent;
@@ -45,9 +43,8 @@ impl Agent {
             ready: state.ready,
             revision: state.snapshot.as_ref().map(|snapshot| snapshot.revision),
             peers: state.peers.clone(),
-            resolved: state.resolved.clone(),
+            ways: state.known.ways.last(),
             facts: state.facts.clone(),
-            tunnel: self.tunnel_end(),
             etcd: state.etcd.clone(),
             contact: self.source.contact().cloned(),
             wrong: Wrong {
@@ -60,18 +57,5 @@ impl Agent {
                 files: state.files.told(),
             },
         });
-    }
-
-    fn tunnel_end(&self) -> Option<Tunnel> {
-        tunnel::own_end(&Pass {
-            settings: &self.settings,
-            world: &self.world,
-            subnets: self.state.subnets.as_ref()?,
-            peers: self.state.peers.as_ref(),
-            in_sync: self.state.in_sync,
-            resolved: &self.state.resolved,
-            before: self.state.facts.as_ref(),
-            look: Look::default(),
-        })
     }
 }

@@ -9,10 +9,12 @@ use serde_json::Value;
 
 use crate::agent::cli::VARIABLES;
 use crate::agent::settings::Source;
+use crate::command::around::Attachment;
 use crate::command::doctor::Patient;
-use crate::linux::files;
+use crate::linux::{files, sysctl};
 use crate::net::Family;
 use crate::plan::doctor::redact::redact;
+use crate::plan::surroundings::SYSCTLS;
 
 /// Of a long file its end counts.
 const LIMIT_BYTES: usize = 256 * 1024;
@@ -136,29 +138,21 @@ fn whole<T: std::fmt::Debug, E: std::fmt::Display>(found: Result<T, E>) -> Resul
 
 /// Sysctls that decide about pods.
 fn sysctls(patient: &Patient<'_>) -> String {
-    let mut keys: Vec<String> = [
-        "net/ipv4/ip_forward",
-        "net/ipv6/conf/all/forwarding",
-        "net/ipv6/conf/all/disable_ipv6",
-        "net/bridge/bridge-nf-call-iptables",
-        "net/bridge/bridge-nf-call-ip6tables",
-        "net/netfilter/nf_conntrack_count",
-        "net/netfilter/nf_conntrack_max",
+    let others = [
         "net/ipv4/neigh/default/gc_thresh3",
         "net/ipv6/neigh/default/gc_thresh3",
         "net/ipv4/conf/all/rp_filter",
         "fs/inotify/max_user_instances",
         "fs/inotify/max_user_watches",
-    ]
-    .map(str::to_owned)
-    .to_vec();
+    ];
+    let mut keys: Vec<String> = SYSCTLS.iter().chain(&others).map(ToString::to_string).collect();
     for link in patient.around.rtnl.links(None).unwrap_or_default() {
         for key in ["ipv4/conf/{}/rp_filter", "ipv4/conf/{}/forwarding", "ipv6/conf/{}/forwarding"]
         {
             keys.push(format!("net/{}", key.replace("{}", link.name.as_str())));
         }
     }
-    let value = |key: &String| match crate::linux::sysctl::read(key) {
+    let value = |key: &String| match sysctl::read(key) {
         Ok(value) => format!("{key} = {value}\n"),
         Err(_) => format!("{key} is not there\n"),
     };
@@ -166,7 +160,7 @@ fn sysctls(patient: &Patient<'_>) -> String {
 }
 
 fn pods(patient: &Patient<'_>) -> String {
-    let line = |pod: &crate::command::around::Attachment| format!("{pod:?}\n");
+    let line = |pod: &Attachment| format!("{pod:?}\n");
     let mut text: String = patient.around.attachments.iter().map(line).collect();
     text.extend(patient.around.unknown.iter().map(|line| format!("# {line}\n")));
     text

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{WAIT, close_ports, owner, settings};
 use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
-use crate::command::pods::{Life, links, networks};
+use crate::command::pods::{Life, entries, links, networks};
 
 /// free an address that nobody needs any more, with all others of the same interface and its host
 /// ports. Refused while its pod is there, or if nobody can tell
@@ -39,11 +39,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     let settings = settings(call)?;
     let networks = networks(&settings, options.network.as_deref())?;
     let address = options.address;
-    let of = |network| move |entry| (network, entry);
-    let mut found = networks
-        .iter()
-        .flat_map(|network| network.looked.entries.iter().map(of(network)))
-        .filter(|(_, entry)| entry.addresses.contains(&address));
+    let mut found = entries(&networks).filter(|(_, entry)| entry.addresses.contains(&address));
     let Some((network, entry)) = found.next() else {
         let why = format!("nobody has {address} (humanz-agent ipam ls lists all)");
         return Err(Exit::new(exit::FAILURE, why));

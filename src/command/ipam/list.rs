@@ -7,7 +7,7 @@ use super::{objects, settings};
 use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
 use crate::command::look::now;
-use crate::command::pods::{Life, Network, links, networks, object};
+use crate::command::pods::{Life, Network, entries, links, networks, object};
 use crate::command::table::{Cell, Table, Tone, facts, span};
 use crate::ipam::Entry;
 
@@ -64,10 +64,10 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     ]);
     let mut all = Vec::new();
     let mut faults = Vec::new();
+    for (network, entry) in entries(&networks) {
+        table.row(row(network, entry, Life::of(entry, &network.name, &links)));
+    }
     for network in &networks {
-        for entry in &network.looked.entries {
-            table.row(row(network, entry, Life::of(entry, &network.name, &links)));
-        }
         all.extend(objects(network, &links));
         faults.extend(network.looked.faults.iter().cloned());
     }
@@ -114,10 +114,8 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let settings = settings(call)?;
     let networks = networks(&settings, None)?;
     let links = links()?;
-    let of = |network| move |entry| (network, entry);
-    let all = networks.iter().flat_map(|network| network.looked.entries.iter().map(of(network)));
     let found: Vec<(&Network, &Entry)> =
-        all.filter(|(_, entry)| is_meant(entry, &options.what)).collect();
+        entries(&networks).filter(|(_, entry)| is_meant(entry, &options.what)).collect();
     if found.is_empty() {
         let what = &options.what;
         let why = format!(
