@@ -1,6 +1,7 @@
 //! `routes`.
 
-use crate::support::{Cluster, Place};
+use crate::support::wait::SOON;
+use crate::support::{Cluster, Place, eventually};
 use crate::{object, refused, run, shape};
 
 const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
@@ -10,7 +11,10 @@ fn each_route_is_told_with_what_is_wrong_with_it() {
     let cluster = Cluster::routed(2, 1);
     let agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];
-    let told = run(host, "routes", POOLS).ok();
+    let told = eventually("all routes are there", SOON, || {
+        let told = run(host, "routes", POOLS);
+        if told.succeeded() { Ok(told.stdout) } else { Err(told.to_string()) }
+    });
     println!("{told}");
     let of = |host: &str| {
         told.lines().filter(|line| line.contains(&format!(" {host} "))).collect::<Vec<_>>()
