@@ -154,6 +154,11 @@ fn no_secret_is_anywhere_but_in_its_file() {
         "routes --json",
         "doctor",
         "doctor --json",
+        "probe --json",
+        "explain 10.244.1.7 192.0.2.9 --json",
+        "nodes show somebody",
+        "ipam show somebody",
+        "completion bash",
         "uninstall --release --dry-run",
         "--help",
     ];
@@ -171,6 +176,8 @@ fn no_secret_is_anywhere_but_in_its_file() {
     let opened = host.shell("cat /tmp/bundle; tar -xOf /tmp/bundle || tar -xzOf /tmp/bundle");
     assert!(opened.stdout.len() > 1000, "{bundle}{opened}");
     said.push(("the bundle".to_owned(), bundle + &answer(&opened)));
+    let watch = "timeout 2 /opt/humanz/humanz-agent watch --json";
+    said.push((watch.to_owned(), answer(&host.run(watch))));
     for path in ["v1/status", "v1/changes?since=0", "metrics", "healthz", "readyz"] {
         let curl = format!("curl -s -m 2 --unix-socket /run/humanz/agent.sock http://agent/{path}");
         said.push((curl.clone(), answer(&host.run(&curl))));
