@@ -13,8 +13,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::agent::Agent;
 use super::disk::{self, Disk};
+use super::local;
 use super::node::{Node, Place, command};
 use super::store::Store;
 use super::wait::{SOON, eventually};
@@ -138,11 +141,19 @@ impl Cluster {
         Self { hosts, outside, etcd, switch, disks }
     }
 
-    /// Starts an agent on every host, with these variables, and waits until all are ready.
+    /// Starts an agent on every host, with these variables, and waits until all are ready and know a
+    /// way to each other, or why there is none.
     pub fn start_agents(&self, variables: &[(&str, &str)]) -> Vec<Agent> {
         let agents: Vec<_> = self.hosts.iter().map(|host| Agent::start(host, variables)).collect();
         for agent in &agents {
             agent.wait_ready();
+        }
+        let others = self.hosts.len() - 1;
+        for host in &self.hosts {
+            local::status_when(host, "all others are known", |status| {
+                let peers = status["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
+                peers.iter().filter(|peer| is_settled(peer)).count() == others
+            });
         }
         agents
     }
@@ -345,4 +356,10 @@ fn cable(switch: &Node, node: &Node) {
 
 fn ip(node: &Node, lines: &str) {
     node.run_command(&mut command("ip -batch -"), &(lines.to_owned() + "\n")).ok();
+}
+
+/// The agent has found a way to each of its subnets, or says why not.
+fn is_settled(peer: &Value) -> bool {
+    let via = peer["via"].as_array().is_some_and(|via| via.iter().all(|way| !way.is_null()));
+    via || !peer["fault"].is_null()
 }
