@@ -191,7 +191,7 @@ pub fn not_ours(edit: &Edit) -> Option<String> {
     let Edit { place, direction, bridge, .. } = edit;
     (edit.action == Action::Insert).then(|| {
         format!(
-            "{place} drops pod traffic, and MANAGE_FORWARD=false: put `{} {bridge} -j ACCEPT` at \
+            "{place} drops pod traffic, and MANAGE_FORWARD=false; put `{} {bridge} -j ACCEPT` at \
              its head",
             direction.option()
         )
@@ -270,7 +270,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What the owner of the chain can do about it.
+/// What the owner of the chain can do about it: whole, and so without a semicolon, behind the last
+/// of which others look for it.
 fn cure(f: &mut fmt::Formatter<'_>, place: &Place, traffic: &Traffic) -> fmt::Result {
     let bridge = &traffic.bridge;
     match place {
@@ -283,13 +284,16 @@ fn cure(f: &mut fmt::Formatter<'_>, place: &Place, traffic: &Traffic) -> fmt::Re
             write!(f, " && firewall-cmd --reload")
         }
         Place::Nft(ChainPlace { table, .. }) if table == "firewalld_policy_drop" => {
-            write!(f, "firewalld is loading its rules; if this stays: systemctl restart firewalld")
+            write!(
+                f,
+                "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
+            )
         }
         Place::Nft(ChainPlace { family, table, chain }) if !place.is_iptables() => write!(
             f,
-            "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept; insert rule \
-             {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the file that \
-             makes the table"
+            "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft \
+             'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \
+             file that makes the table"
         ),
         _ => write!(f, "accept it: put a rule for {bridge} before it"),
     }

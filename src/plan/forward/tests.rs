@@ -142,11 +142,29 @@ fn a_drop_for_one_interface_is_its_owners_will_and_told() {
     check(chain(IPTABLES, Policy::Accept, &[only]), &[line]);
 }
 
+/// `status` and `doctor` take what stands behind the last semicolon for what to do.
+#[test]
+fn what_to_do_is_never_cut_in_the_middle() {
+    let loading = (TableFamily::Inet, "firewalld_policy_drop", "filter_FORWARD");
+    for at in [PLAIN, FIREWALLD, loading, IPTABLES] {
+        let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Stop);
+        let found =
+            FoundForward { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
+        let plan = plan(&traffic(), &found);
+        let lines = plan.obstacles.iter().map(ToString::to_string);
+        let lines: Vec<String> = lines.chain(plan.edits.iter().filter_map(not_ours)).collect();
+        assert!(!lines.is_empty(), "{at:?}");
+        for line in lines {
+            assert_eq!(line.matches(';').count(), 1, "{line}");
+        }
+    }
+}
+
 #[test]
 fn a_chain_of_another_owner_is_reported_with_what_to_do() {
     let line = "nft table inet filter, chain forward: its policy drops pod traffic; accept it: \
-        nft 'insert rule inet filter forward iifname \"humanz0\" accept; insert rule inet filter \
-        forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
+        nft 'insert rule inet filter forward iifname \"humanz0\" accept' && nft 'insert rule inet \
+        filter forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
     check(chain(PLAIN, Policy::Drop, &[]), &[line]);
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule drops pod traffic; accept \
         it: firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16 \
@@ -182,8 +200,8 @@ fn pods_on_one_bridge_count_where_firewalls_see_them() {
     let at = |family| (family, "filter", "forward");
     check(chain(at(TableFamily::Ip6), Policy::Drop, &rules), &[]);
     let line = "nft table ip filter, chain forward: its policy drops pod traffic; accept it: nft \
-        'insert rule ip filter forward iifname \"humanz0\" accept; insert rule ip filter forward \
-        oifname \"humanz0\" accept', and likewise in the file that makes the table";
+        'insert rule ip filter forward iifname \"humanz0\" accept' && nft 'insert rule ip filter \
+        forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
     check(chain(at(TableFamily::Ip), Policy::Drop, &rules), &[line]);
 }
 
