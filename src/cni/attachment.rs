@@ -40,20 +40,20 @@ pub(super) fn read_valid(conf: &Field) -> Option<BTreeSet<Attachment>> {
         if !member.value().is_object() {
             return member.refuse("an object {containerID, ifname}");
         }
-        let container_id = required(&member, "containerID");
-        let ifname = required(&member, "ifname");
+        let container_id = required(&member, "containerID", str::parse);
+        let ifname = required(&member, "ifname", IfName::found);
         Some(Attachment { container_id: container_id?, ifname: ifname? })
     });
     members.map(BTreeSet::from_iter)
 }
 
-fn required<T>(member: &Field, key: &str) -> Option<T>
-where
-    T: std::str::FromStr,
-    T::Err: fmt::Display,
-{
+fn required<T, E: fmt::Display>(
+    member: &Field,
+    key: &str,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Option<T> {
     match member.get(key) {
-        Some(field) => match field.text()?.parse() {
+        Some(field) => match read(field.text()?) {
             Ok(value) => Some(value),
             Err(error) => field.fault(format!("{error}")),
         },
@@ -81,6 +81,13 @@ mod tests {
     #[test]
     fn no_key_says_nothing() {
         assert_eq!(read(json!({})), (None, 0));
+    }
+
+    #[test]
+    fn a_name_that_nobody_could_ask_for_spoils_no_list() {
+        let odd = json!([{ "containerID": "c1", "ifname": "e%d" }]);
+        let wanted = (Some(vec!["c1:e%d".into()]), 0);
+        assert_eq!(read(json!({ "cni.dev/valid-attachments": odd })), wanted);
     }
 
     #[test]

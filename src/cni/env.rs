@@ -285,8 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn interface_names_that_the_kernel_would_refuse() {
-        for bad in ["1234567890123456", ".", "..", "test/test", "test:test", "test test"] {
+    fn interface_names_that_the_kernel_would_refuse_or_change() {
+        for bad in
+            ["1234567890123456", ".", "..", "test/test", "test:test", "test test", "e%d", "all"]
+        {
             for command in ["ADD", "CHECK", "DEL"] {
                 let error = refusal(command, &[], &[(IFNAME, bad)]);
                 assert!(error.msg.contains("CNI_IFNAME"), "{error:?}");

@@ -162,7 +162,7 @@ pub fn reservation(bytes: &[u8]) -> Option<(String, String)> {
     let of_id = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let plausible = !container_id.is_empty()
         && container_id.chars().all(of_id)
-        && (ifname.is_empty() || ifname.parse::<IfName>().is_ok());
+        && (ifname.is_empty() || IfName::found(ifname).is_ok());
     plausible.then(|| (container_id.to_owned(), ifname.to_owned()))
 }
 

@@ -295,9 +295,8 @@ pub fn list(master: Option<u32>) -> Message {
 /// The link in an answer; `None` for one whose name is none (never made by humanz).
 pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
     let (header, attributes) = reply.parse::<Ifinfomsg>(HEADER)?;
-    let Some(name) = attributes.text(Ifla::Ifname).and_then(|name| name.parse().ok()) else {
-        return Ok(None);
-    };
+    let name = attributes.text(Ifla::Ifname).and_then(|name| IfName::found(&name).ok());
+    let Some(name) = name else { return Ok(None) };
     let info = attributes.nested(Ifla::Linkinfo)?;
     let kind = info.as_ref().and_then(|info| info.text(IflaInfo::Kind));
     let is = |other: &str| kind.as_deref() == Some(other);

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A name the kernel takes for an interface: 1 to 15 bytes.
+/// A name of an interface: 1 to 15 bytes. Parsed from a text, it is one that can be asked for;
+/// [`IfName::found`] reads one that is there already.
 ///
 /// Source: `dev_valid_name` in the kernel (no `/`, no `:`, no white space, not `.` or `..`); the
 /// same rule stands in the CNI specification for `CNI_IFNAME`.
@@ -28,22 +29,25 @@ pub enum IfNameError {
     /// A character that the kernel refuses.
     #[error("interface name {0:?} contains {1:?}")]
     Character(String, char),
+    /// The kernel would choose another name by it.
+    #[error("interface name {0:?} contains '%': the kernel would make a new name of it every time")]
+    Pattern(String),
+    /// A folder below `/proc/sys/net/ipv4/conf` that is no interface's.
+    #[error(
+        "interface name {0:?} is not allowed: in /proc/sys/net/ipv4/conf it means no interface"
+    )]
+    NotOne(String),
 }
 
 impl IfName {
     /// The longest name, in bytes: IFNAMSIZ of linux/if.h less its final zero.
     pub const MAX_BYTES: usize = 15;
 
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for IfName {
-    type Err = IfNameError;
-
-    fn from_str(text: &str) -> Result<Self, IfNameError> {
+    /// The name of an interface that somebody made, or speaks of: by the kernel's rule alone.
+    ///
+    /// # Errors
+    /// [`IfNameError`].
+    pub fn found(text: &str) -> Result<IfName, IfNameError> {
         if text.is_empty() {
             return Err(IfNameError::Empty);
         }
@@ -59,13 +63,33 @@ impl FromStr for IfName {
             None => Ok(IfName(text.to_owned())),
         }
     }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for IfName {
+    type Err = IfNameError;
+
+    /// Source: `__dev_alloc_name` of the kernel for `%d`, `devinet_sysctl_register` for the names
+    /// of folders.
+    fn from_str(text: &str) -> Result<Self, IfNameError> {
+        let name = Self::found(text)?;
+        match text {
+            "all" | "default" => Err(IfNameError::NotOne(name.0)),
+            _ if text.contains('%') => Err(IfNameError::Pattern(name.0)),
+            _ => Ok(name),
+        }
+    }
 }
 
 impl TryFrom<String> for IfName {
     type Error = IfNameError;
 
     fn try_from(text: String) -> Result<Self, IfNameError> {
-        text.parse()
+        Self::found(&text)
     }
 }
 
@@ -96,6 +120,18 @@ mod tests {
     fn names_the_kernel_refuses() {
         for bad in ["", ".", "..", "sixteen-bytes-xx", "a/b", "a:b", "a b", "a\u{a0}b", "a\tb"] {
             assert!(bad.parse::<IfName>().is_err(), "{bad:?} was taken");
+            assert!(IfName::found(bad).is_err(), "{bad:?} was found");
+        }
+    }
+
+    #[test]
+    fn names_that_would_make_another_interface_or_none_are_read_but_never_asked_for() {
+        for bad in ["hz%d", "e%d", "%d", "50%", "all", "default"] {
+            assert!(bad.parse::<IfName>().is_err(), "{bad:?} was taken");
+            assert_eq!(IfName::found(bad).unwrap().as_str(), bad);
+        }
+        for good in ["all0", "default.1", "All"] {
+            assert!(good.parse::<IfName>().is_ok(), "{good:?} was refused");
         }
     }
 }

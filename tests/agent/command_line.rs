@@ -41,6 +41,17 @@ fn every_fault_is_told_at_once() {
 }
 
 #[test]
+fn a_bridge_name_that_the_kernel_would_fill_in_is_a_fault() {
+    let alone = alone();
+    for (name, why) in
+        [("hz%d", "contains '%'"), ("all", "not allowed"), ("default", "not allowed")]
+    {
+        let ended = Agent::run(&alone.host, "check-config", &standalone(&[("BRIDGE_NAME", name)]));
+        refused(&ended, 2, &[&format!("BRIDGE_NAME={name}"), why]);
+    }
+}
+
+#[test]
 fn a_good_configuration_is_shown_as_it_holds() {
     let alone = alone();
     let shown = Agent::run(&alone.host, "--bridge-name br7 check-config", STANDALONE).ok();

@@ -227,6 +227,25 @@ fn a_foreign_device_of_the_bridges_name_is_refused_and_left() {
 }
 
 #[test]
+fn a_name_that_the_kernel_would_fill_in_makes_no_interface() {
+    let host = PluginHost::new();
+    host.netns("c1");
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    let links = || host.shell("ip -br link; ip -n c1 -br link").ok();
+    let before = links();
+    let bridge = Call::new("ADD", &conf, "c1").key("bridge", json!("hz%d")).run(&host);
+    assert_eq!(bridge.code(), 7);
+    assert!(bridge.error().contains("\"hz%d\" contains '%'"), "{}", bridge.error());
+    for name in ["e%d", "all", "default"] {
+        let answer = Call::new("ADD", &conf, "c1").with("CNI_IFNAME", name).run(&host);
+        assert_eq!(answer.code(), 4);
+        assert!(answer.error().contains("CNI_IFNAME"), "{}", answer.error());
+    }
+    assert_eq!(links(), before);
+    host.assert_clean("after the refusals");
+}
+
+#[test]
 fn with_an_agent_a_bridge_that_is_not_ready_is_a_reason_to_try_again() {
     let host = PluginHost::new();
     host.netns("c1");

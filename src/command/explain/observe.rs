@@ -90,7 +90,7 @@ fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<Inside, String> {
     let rtnl = netns.run(Rtnl::open).map_err(|error| error.to_string())?;
     let rtnl = rtnl.map_err(|error| error.to_string())?;
     let look = || -> anyhow::Result<Inside> {
-        let name: IfName = ifname.parse()?;
+        let name = IfName::found(ifname)?;
         let link = rtnl.link(&name)?;
         let index = link.as_ref().map(|link| link.index);
         let (mut addresses, mut neighbours) = (Vec::new(), Vec::new());

@@ -13,7 +13,7 @@ use super::ruleset::{Base, Flowtable, Hook, Policy, SetKind};
 use super::userdata;
 use crate::linux::netlink::{AttributeList, NetlinkError, Reply};
 use crate::linux::wire;
-use crate::net::{AddressRange, Family, subnet};
+use crate::net::{AddressRange, Family, IfName, subnet};
 
 /// A table of the family `inet` as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,8 +204,9 @@ pub fn flowtable(reply: &Reply<'_>) -> Result<Option<(String, Flowtable)>, Netli
     let Some((table, name)) = named else { return Ok(None) };
     let hook = attributes.nested(flowtable::HOOK)?;
     let list = hook.map(|hook| hook.nested(flowtable::DEVICES)).transpose()?.flatten();
-    let text =
-        |(_, name): (u16, &[u8])| String::from_utf8_lossy(name).trim_end_matches('\0').parse().ok();
+    let text = |(_, name): (u16, &[u8])| {
+        IfName::found(String::from_utf8_lossy(name).trim_end_matches('\0')).ok()
+    };
     let devices = list.iter().flat_map(|list| list.iter()).filter_map(text).collect();
     Ok(Some((table, Flowtable { name, devices })))
 }

@@ -104,7 +104,7 @@ impl Nft {
         };
         let name = |key: &[u8]| {
             let text = key.split(|byte| *byte == 0).next().unwrap_or_default();
-            std::str::from_utf8(text).ok()?.parse().ok()
+            IfName::found(std::str::from_utf8(text).ok()?).ok()
         };
         Ok(keys.iter().filter_map(|(key, _)| name(key)).collect())
     }

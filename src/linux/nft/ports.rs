@@ -153,7 +153,7 @@ pub fn found(map: PortMap, reply: &Reply<'_>) -> Result<Vec<FoundPort>, NetlinkE
         let forward = from.zip(answer.and_then(|answer| read_answer(map, &answer)));
         let beside = element.get(set::ELEMENT_USERDATA).unwrap_or_default();
         let mark = userdata::port(beside)
-            .and_then(|(store, link)| Some(PortMark { store, link: link.parse().ok()? }));
+            .and_then(|(store, link)| Some(PortMark { store, link: IfName::found(&link).ok()? }));
         let comment = userdata::comment(beside);
         found.extend(forward.map(|(from, to)| FoundPort {
             forward: PortForward { from, to },
