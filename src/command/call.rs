@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::agent::exit::{self, Exit};
 use crate::agent::origin::{Origin, Told};
 use crate::agent::{self, logger};
+use crate::command::socket;
 use crate::command::table::Style;
 
 /// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
@@ -54,6 +55,27 @@ impl<'a> Call<'a> {
         let told = self.origin.read().map_err(|faults| agent::wrong(&faults))?;
         logger::set(told.log.as_deref().unwrap_or("error"));
         Ok(told)
+    }
+
+    /// As [`Call::told`], for what the agent can tell: while one answers, it need not be said here
+    /// which etcd it has.
+    ///
+    /// # Errors
+    /// Every setting that is wrong.
+    pub fn told_beside_agent(&mut self) -> Result<Told, Exit> {
+        let refused = match self.told() {
+            Ok(told) => return Ok(told),
+            Err(refused) => refused,
+        };
+        let without = self.origin.clone();
+        self.origin.fall_back("ETCD_HOST", "localhost");
+        match self.told() {
+            Ok(told) if socket::answers(&told.settings) => Ok(told),
+            _ => {
+                self.origin = without;
+                Err(refused)
+            }
+        }
     }
 
     /// Answers: `value` (an object) if `as_json`, else `text`.

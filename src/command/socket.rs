@@ -20,6 +20,11 @@ pub fn of(settings: &Settings) -> Result<&Path, String> {
     settings.socket.as_deref().ok_or_else(|| "the agent has no socket (SOCKET=none)".to_owned())
 }
 
+/// Whether an agent answers on the socket that the settings name.
+pub fn answers(settings: &Settings) -> bool {
+    of(settings).is_ok_and(|path| get(path, "/v1/status").is_ok())
+}
+
 /// The JSON document at `path`; an error says why there is none.
 pub fn get(socket: &Path, path: &str) -> Result<Value, String> {
     let failed = |error| failed(socket, &error);

@@ -16,8 +16,7 @@ const FONTS: &str =
 
 /// Serves the page on the host.
 fn page(host: &Node) -> Process {
-    let server =
-        host.spawn(&mut command(&format!("{EXECUTABLE} ui --env-file /dev/null --standalone")));
+    let server = host.spawn(&mut command(&format!("{EXECUTABLE} ui --env-file /dev/null")));
     eventually("the page is served", 3 * SOON, || match server.log() {
         log if log.contains(URL) => Ok(()),
         log => Err(log),

@@ -73,6 +73,23 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
     }
 }
 
+#[test]
+fn an_agent_answers_somebody_who_does_not_know_its_etcd() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agents = cluster.start_agents(&[]);
+    let unset = &[("ETCD_HOST", "")];
+    let told = eventually("all is well", Duration::from_secs(30), || {
+        let ended = run(host, "status", unset);
+        if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
+    });
+    assert!(told.contains("(from etcd, ") && !told.contains("localhost"), "{told}");
+    agents[0].stop();
+    let refused = run(host, "status", unset);
+    assert_eq!(refused.status.code(), Some(2), "{refused}");
+    assert!(refused.stderr.contains("ETCD_HOST is not set"), "{refused}");
+}
+
 const WITH_AND_WITHOUT: &[&str] = &[
     "agent.answers: bool",
     "backend: string",

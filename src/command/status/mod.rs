@@ -36,7 +36,7 @@ pub struct Status {
 /// # Errors
 /// A setting is wrong, or the kernel cannot be spoken to.
 pub fn run(call: &mut Call<'_>, options: &Status) -> Result<Outcome, Exit> {
-    let told = call.told()?;
+    let told = call.told_beside_agent()?;
     let settings = &told.settings;
     let mut value = match socket::of(settings).and_then(|path| socket::get(path, "/v1/status")) {
         Ok(mut value) => {

@@ -44,7 +44,7 @@ enum Place {
 /// A setting or the address is wrong, or the address cannot be had.
 pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
     let place = place(&options.listen).map_err(|wrong| Exit::new(exit::SETTINGS, wrong))?;
-    let Some(agent) = call.told()?.settings.socket else {
+    let Some(agent) = call.told_beside_agent()?.settings.socket else {
         return Err(Exit::new(
             exit::UNAVAILABLE,
             "SOCKET=none: the agent tells nothing to anybody",
