@@ -111,6 +111,22 @@ impl LockedStore<'_> {
         self.entry_at(&self.store.layout.owner(container_id, ifname))
     }
 
+    /// The addresses that nobody else can get while the attachment has them: those of its entry
+    /// whose own files are there and say the same.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn reserved(&self, container_id: &str, ifname: &str) -> Result<Vec<IpAddr>, StoreError> {
+        let Some(entry) = self.entry(container_id, ifname)? else { return Ok(Vec::new()) };
+        let mut reserved = Vec::new();
+        for address in &entry.addresses {
+            if self.holds(&entry, *address)? {
+                reserved.push(*address);
+            }
+        }
+        Ok(reserved)
+    }
+
     /// Every entry that has an owner, in the order of the file names; at the end those that only
     /// their addresses' files still tell of (somebody deleted the owner's by hand).
     ///
@@ -216,10 +232,8 @@ impl LockedStore<'_> {
         let layout = &self.store.layout;
         let mut freed = Vec::new();
         for address in &entry.addresses {
-            let path = layout.address(*address);
-            let found = self.entry_at(&path)?;
-            if found.is_some_and(|found| found.is_of(&entry.container_id, &entry.ifname)) {
-                remove(&path)?;
+            if self.holds(entry, *address)? {
+                remove(&layout.address(*address))?;
                 freed.push(*address);
             }
         }
@@ -229,6 +243,12 @@ impl LockedStore<'_> {
         }
         remove(&layout.owner(&entry.container_id, &entry.ifname))?;
         Ok(freed)
+    }
+
+    /// The file of `address` is that of the owner of `entry`.
+    fn holds(&self, entry: &Entry, address: IpAddr) -> Result<bool, StoreError> {
+        let found = self.entry_at(&self.store.layout.address(address))?;
+        Ok(found.is_some_and(|found| found.is_of(&entry.container_id, &entry.ifname)))
     }
 
     fn has_owner_file(&self, entry: &Entry) -> Result<bool, StoreError> {

@@ -112,9 +112,8 @@ fn observe(check: &Check, identity: &Identity<'_>, wanted: &Attachment) -> Resul
     found.pod = pod.link;
     let store = claim::store(&check.conf)?;
     if let Some(locked) = del::locked(&store)? {
-        let entry = locked.entry(identity.container_id, identity.ifname);
-        let entry = entry.map_err(|error| failure::of_store(&error))?;
-        found.reserved = entry.map_or(Vec::new(), |entry| entry.addresses);
+        let reserved = locked.reserved(identity.container_id, identity.ifname);
+        found.reserved = reserved.map_err(|error| failure::of_store(&error))?;
     }
     Ok(found)
 }

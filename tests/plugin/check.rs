@@ -100,6 +100,21 @@ fn each_thing_that_differs_is_named_first() {
 }
 
 #[test]
+fn an_address_without_its_own_file_is_not_reserved() {
+    let pod = Pod::new();
+    let lost = "address 10.1.2.2 is not reserved";
+    let away = format!("mv {STORE}/10.1.2.2 /run/away");
+    pod.names(&away, lost, &format!("mv /run/away {STORE}/10.1.2.2"));
+    pod.host.run(&format!("rm {STORE}/10.1.2.2")).ok();
+    pod.host.netns("c2");
+    let wish = json!({ "ips": ["10.1.2.2/24"] });
+    let other = Call::new("ADD", &pod.conf, "c2").key("runtimeConfig", wish).run(&pod.host).ok();
+    assert_eq!(other["ips"][0]["address"], "10.1.2.2/24");
+    let answer = pod.call().run(&pod.host);
+    assert!(answer.code() == 103 && answer.error().contains(lost), "{}", answer.error());
+}
+
+#[test]
 fn links_that_are_gone_or_swapped_are_named() {
     let pod = Pod::new();
     pod.host.run("ip -n c1 link set eth0 name other").ok();
