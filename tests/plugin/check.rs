@@ -115,6 +115,22 @@ fn an_address_without_its_own_file_is_not_reserved() {
 }
 
 #[test]
+fn a_result_without_an_address_that_is_reserved_is_no_result_of_the_pod() {
+    let pod = Pod::new();
+    let told = |ips: Value| {
+        let mut result = pod.result.clone();
+        result["ips"] = ips;
+        let answer = pod.call().key("prevResult", result).run(&pod.host);
+        assert_eq!(answer.code(), 103);
+        answer.value["msg"].as_str().unwrap().to_owned()
+    };
+    assert!(told(json!([])).starts_with("prevResult lacks address 10.1.2.2"));
+    let first = pod.result["ips"][0].clone();
+    assert!(told(json!([first])).starts_with("prevResult lacks address fd00::2"));
+    pod.ok();
+}
+
+#[test]
 fn links_that_are_gone_or_swapped_are_named() {
     let pod = Pod::new();
     pod.host.run("ip -n c1 link set eth0 name other").ok();

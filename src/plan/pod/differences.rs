@@ -34,6 +34,8 @@ pub struct Found {
 pub enum Difference {
     /// The address is not reserved for the attachment: it may be given to another.
     NotReserved(IpAddr),
+    /// The address is reserved for the attachment, but the result does not have it.
+    NotTold(IpAddr),
     /// There is no bridge of that name.
     NoBridge(IfName),
     /// The interface of that name is no bridge.
@@ -73,6 +75,11 @@ pub fn differences(wanted: &Attachment, bridge: &IfName, found: &Found) -> Vec<D
     for address in &wanted.addresses {
         if !found.reserved.contains(&address.ip()) {
             differences.push(Difference::NotReserved(address.ip()));
+        }
+    }
+    for address in &found.reserved {
+        if !wanted.addresses.iter().any(|wanted| wanted.ip() == *address) {
+            differences.push(Difference::NotTold(*address));
         }
     }
     of_bridge(bridge, found, &mut differences);
@@ -182,6 +189,9 @@ impl fmt::Display for Difference {
         match self {
             Difference::NotReserved(address) => {
                 write!(f, "address {address} is not reserved for the container")
+            }
+            Difference::NotTold(address) => {
+                write!(f, "prevResult lacks address {address}, which is reserved for the container")
             }
             Difference::NoBridge(bridge) => write!(f, "bridge {bridge} is missing"),
             Difference::NotABridge(bridge) => write!(f, "interface {bridge} is no bridge"),

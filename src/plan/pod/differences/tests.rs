@@ -95,7 +95,6 @@ fn what_others_added_is_no_difference() {
         |found| {
             found.addresses.push("10.9.9.9/32".parse().unwrap());
             found.routes.push(default_route(Some(9)));
-            found.reserved.push("10.9.9.9".parse().unwrap());
         },
         &[],
     );
@@ -105,6 +104,8 @@ fn what_others_added_is_no_difference() {
 fn each_thing_that_differs_is_named() {
     let lost = "address 10.1.2.3 is not reserved for the container";
     check(|found| found.reserved.clear(), &[lost]);
+    let not_told = "prevResult lacks address 10.9.9.9, which is reserved for the container";
+    check(|found| found.reserved.push("10.9.9.9".parse().unwrap()), &[not_told]);
     check(|found| pod(found).up = false, &["interface eth0 is down in the pod"]);
     check(|found| host(found).up = false, &["interface hz1 is down on the host"]);
     let text = "interface eth0 in the pod is not the other end of hz1";
