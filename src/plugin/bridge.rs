@@ -44,6 +44,11 @@ pub fn ready(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Link
     Ok(found)
 }
 
+/// humanz made the bridge, so that its MAC stays: that of another may follow its ports.
+pub fn is_ours(found: &Link) -> bool {
+    found.alias.as_deref() == Some(ALIAS)
+}
+
 /// What keeps the bridge from serving pods; `None` if nothing does.
 ///
 /// # Errors
@@ -117,14 +122,13 @@ fn repair(
     found: &Link,
 ) -> Result<(), CniError> {
     let name = &conf.bridge;
-    let ours = found.alias.as_deref() == Some(ALIAS);
     let there = Found {
         kind: found.kind.clone(),
         mac: found.mac,
         mtu: found.mtu,
         up: found.up,
         // Somebody else's spanning tree keeps somebody else's loops open.
-        delays_ports: found.delays_ports && ours,
+        delays_ports: found.delays_ports && is_ours(found),
         addresses: addresses(rtnl, found)?,
     };
     let wanted = Bridge {

@@ -7,8 +7,10 @@ use super::inside::Inside;
 use super::{bridge, claim, del, failure, hostports, identity, port};
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
+use crate::cni::result::Interface;
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
+use crate::net::{IfName, Mac};
 use crate::plan::pod::{
     Asked, Assigned, Attachment, Difference, Found, Identity, differences, kernel_route, recalled,
 };
@@ -20,8 +22,10 @@ use crate::plan::pod::{
 pub fn check(check: &Check) -> Result<(), CniError> {
     let identity = identity(&check.conf.name, &check.attachment);
     let wanted = wanted(check, &identity)?;
-    let found = observe(check, &identity, &wanted)?;
+    let netns = netns(check)?;
+    let found = observe(check, &netns, &identity, &wanted)?;
     let mut differences = differences(&wanted, &check.conf.bridge, &found);
+    differences.extend(told_otherwise(check, &netns, &wanted, &found));
     differences.extend(closed_ports(check)?);
     outcome(&differences)
 }
@@ -66,23 +70,19 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
         CniError::new(code::CHECK_FAILED, format!("prevResult has no interface {ifname}"))
     })?;
     let host_ifname = identity.host_ifname();
-    let host = result
-        .interfaces
-        .iter()
-        .find(|host| host.name == host_ifname.as_str() && host.sandbox.is_none());
+    let host = on_host(check, &host_ifname);
     let addresses = result.container_addresses(ifname.as_str());
     let assigned: Vec<Assigned> =
         addresses.map(|ip| Assigned { address: ip.address, gateway: ip.gateway }).collect();
     let conf = &check.conf;
     let route =
         |told| kernel_route(&recalled(told, &conf.routes, &assigned, conf.version), &assigned);
-    let mac = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
     Ok(Attachment {
-        host_mac: host.and_then(|host| mac(&host.mac)),
+        host_mac: host.and_then(mac),
         host_ifname,
         port: port(conf),
         ifname: ifname.clone(),
-        mac: mac(&interface.mac),
+        mac: mac(interface),
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(route).collect(),
         defaults: Vec::new(),
@@ -90,8 +90,62 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
     })
 }
 
+/// The interface of that name on the host, in `prevResult`.
+fn on_host<'a>(check: &'a Check, name: &IfName) -> Option<&'a Interface> {
+    let mut told = check.prev_result.interfaces.iter();
+    told.find(|told| told.name == name.as_str() && told.sandbox.is_none())
+}
+
+fn mac(told: &Interface) -> Option<Mac> {
+    told.mac.as_ref()?.parse().ok()
+}
+
+/// The interfaces of which `prevResult` tells something else than ADD answers. Those that other
+/// plugins of the chain added are theirs.
+fn told_otherwise(
+    check: &Check,
+    netns: &NetNs,
+    wanted: &Attachment,
+    found: &Found,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for name in [&check.conf.bridge, &wanted.host_ifname] {
+        if on_host(check, name).is_none() {
+            differences.push(Difference::NoInterfaceTold(name.clone()));
+        }
+    }
+    let told = on_host(check, &check.conf.bridge).and_then(mac);
+    let bridge = found.bridge.as_ref().filter(|bridge| bridge::is_ours(bridge));
+    if let Some((told, bridge)) =
+        told.zip(bridge).filter(|(told, bridge)| bridge.mac != Some(*told))
+    {
+        let name = bridge.name.clone();
+        differences.push(Difference::WrongMac("on the host", name, told, bridge.mac));
+    }
+    let named = |told: &&Interface| told.name == wanted.ifname.as_str();
+    let mut sandboxes =
+        check.prev_result.interfaces.iter().filter(named).filter_map(|told| told.sandbox.as_ref());
+    if !sandboxes.any(|sandbox| is_same(sandbox, netns, &check.netns.path)) {
+        let (ifname, path) = (wanted.ifname.clone(), check.netns.path.clone());
+        differences.push(Difference::OtherSandbox(ifname, path));
+    }
+    differences
+}
+
+/// `sandbox` is the namespace `netns`, which `CNI_NETNS` calls `path`; one that cannot be opened is
+/// known by its path.
+fn is_same(sandbox: &str, netns: &NetNs, path: &str) -> bool {
+    let opened = || NetNs::open(Path::new(sandbox)).and_then(|told| told.is(netns));
+    sandbox == path || opened().unwrap_or(false)
+}
+
 /// The attachment as it is.
-fn observe(check: &Check, identity: &Identity<'_>, wanted: &Attachment) -> Result<Found, CniError> {
+fn observe(
+    check: &Check,
+    netns: &NetNs,
+    identity: &Identity<'_>,
+    wanted: &Attachment,
+) -> Result<Found, CniError> {
     let failed = |error| failure::internal("look at the host's interfaces", &error);
     let rtnl = Rtnl::open().map_err(failed)?;
     let host = rtnl.link(&identity.host_ifname()).map_err(failed)?;
@@ -100,8 +154,7 @@ fn observe(check: &Check, identity: &Identity<'_>, wanted: &Attachment) -> Resul
         host: host.filter(|host| identity.owns(host.alias.as_deref())),
         ..Found::default()
     };
-    let netns = netns(check)?;
-    let pod = Inside::look(&netns, &check.netns.path, &check.attachment.ifname)?;
+    let pod = Inside::look(netns, &check.netns.path, &check.attachment.ifname)?;
     found.asked = pod.asked(&wanted.asked, &rtnl, found.host.as_ref())?;
     if let Some(link) = &pod.link {
         let failed = |error| failure::internal("look at the pod's addresses", &error);

@@ -131,6 +131,57 @@ fn a_result_without_an_address_that_is_reserved_is_no_result_of_the_pod() {
 }
 
 #[test]
+fn interfaces_that_the_result_tells_otherwise_are_named() {
+    let pod = Pod::new();
+    pod.host.netns("c2");
+    let told = |place: usize, key: &str, value: &str| {
+        let mut result = pod.result.clone();
+        result["interfaces"][place][key] = json!(value);
+        pod.call().key("prevResult", result).run(&pod.host)
+    };
+    let host_end = format!("prevResult has no interface {} on the host", pod.veth);
+    let sandbox = "prevResult has interface eth0 in a sandbox other than CNI_NETNS /run/netns/c1";
+    for (place, key, value, text) in [
+        (0, "name", "other0", "prevResult has no interface hz0 on the host"),
+        (0, "sandbox", "/run/netns/c1", "prevResult has no interface hz0 on the host"),
+        (0, "mac", "02:00:00:00:00:99", "interface hz0 on the host has MAC"),
+        (1, "name", "other0", &host_end),
+        (1, "mac", "02:00:00:00:00:99", "on the host has MAC"),
+        (2, "sandbox", "/run/netns/c2", sandbox),
+        (2, "sandbox", "/run/netns/gone", sandbox),
+    ] {
+        let answer = told(place, key, value);
+        assert_eq!(answer.code(), 103, "{key} of {place}");
+        let message = answer.value["msg"].as_str().unwrap();
+        assert!(message.contains(text), "{key} of {place}: {}", answer.error());
+    }
+    pod.host.shell("mkdir -p /run/alias; ln -s /run/netns/c1 /run/alias/c1").ok();
+    told(2, "sandbox", "/run/alias/c1").ok();
+}
+
+#[test]
+fn interfaces_of_other_plugins_of_the_chain_are_theirs() {
+    let mut pod = Pod::new();
+    let others = [
+        json!({ "name": "tap0", "sandbox": "/run/netns/c1" }),
+        json!({ "name": "eth0", "sandbox": "a-virtual-machine" }),
+        json!({ "name": "other0", "mac": "02:00:00:00:00:99" }),
+    ];
+    pod.result["interfaces"].as_array_mut().unwrap().extend(others);
+    pod.ok();
+}
+
+#[test]
+fn the_mac_of_a_bridge_that_humanz_did_not_make_may_follow_its_ports() {
+    let host = PluginHost::new();
+    host.shell("ip link add hz0 type bridge; ip link set hz0 up").ok();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    let result = host.add(&conf, "c1");
+    host.run("ip link set hz0 address 02:00:00:00:00:77").ok();
+    Call::new("CHECK", &conf, "c1").key("prevResult", result).run(&host).ok();
+}
+
+#[test]
 fn links_that_are_gone_or_swapped_are_named() {
     let pod = Pod::new();
     pod.host.run("ip -n c1 link set eth0 name other").ok();

@@ -36,6 +36,10 @@ pub enum Difference {
     NotReserved(IpAddr),
     /// The address is reserved for the attachment, but the result does not have it.
     NotTold(IpAddr),
+    /// The result has no interface of that name on the host.
+    NoInterfaceTold(IfName),
+    /// The result has the pod's end in other namespaces only: which end, and where it should be.
+    OtherSandbox(IfName, String),
     /// There is no bridge of that name.
     NoBridge(IfName),
     /// The interface of that name is no bridge.
@@ -192,6 +196,15 @@ impl fmt::Display for Difference {
             }
             Difference::NotTold(address) => {
                 write!(f, "prevResult lacks address {address}, which is reserved for the container")
+            }
+            Difference::NoInterfaceTold(link) => {
+                write!(f, "prevResult has no interface {link} on the host")
+            }
+            Difference::OtherSandbox(link, netns) => {
+                write!(
+                    f,
+                    "prevResult has interface {link} in a sandbox other than CNI_NETNS {netns}"
+                )
             }
             Difference::NoBridge(bridge) => write!(f, "bridge {bridge} is missing"),
             Difference::NotABridge(bridge) => write!(f, "interface {bridge} is no bridge"),
