@@ -8,8 +8,8 @@ use crate::agent::exit::{self, Exit};
 use crate::agent::host;
 use crate::agent::keep::{Pass, World};
 use crate::agent::known::Known;
+use crate::agent::names;
 use crate::agent::pass;
-use crate::agent::reach::Resolved;
 use crate::agent::report::Report;
 use crate::agent::serve::{attributes, refused};
 use crate::agent::settings::{Settings, Source};
@@ -61,13 +61,14 @@ pub fn look(
     peers: Option<&Arc<Peers>>,
 ) -> Looked {
     let mut report = Report::new(true);
+    let resolved = peers.map(|peers| names::resolve_all(peers, settings)).unwrap_or_default();
     let pass = Pass {
         settings,
         world,
         subnets,
         peers,
         in_sync: true,
-        resolved: &Resolved::new(),
+        resolved: &resolved,
         before: None,
         look: Look::ALL,
     };

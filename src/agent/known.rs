@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use crate::agent::reach::{self, Here, Resolved, Ways};
-use crate::lease::Peers;
+use crate::agent::reach::{self, Here, Ways};
+use crate::lease::{Peers, Resolved};
 use crate::linux::nft::SeenTable;
 
 /// Everything that is remembered.

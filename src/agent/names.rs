@@ -4,14 +4,16 @@
 //! name must not hold up anything else, so nobody waits for this thread.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::agent::reach::Resolved;
+use crate::agent::settings::Settings;
 use crate::lease::records::NodeName;
+use crate::lease::{Peers, Resolved, Saved};
 use crate::linux::beat::{self, Beat};
 use crate::net::{Family, PerFamily};
 
@@ -20,6 +22,12 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// How long an answer holds: a host may move.
 const REFRESH: Duration = Duration::from_secs(60);
+
+/// How long those wait for names who do not go on for ever.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many names are asked for at once: one whose servers are silent holds no other up.
+const AT_ONCE: usize = 16;
 
 /// Longest time for one name: a resolver asks three servers twice, 5 s each (resolv.conf(5)), and
 /// for each domain of a search list anew.
@@ -31,14 +39,16 @@ pub struct Names {
 }
 
 impl Names {
-    /// Starts the thread; `publish` gets every change of the whole table.
+    /// Starts the thread, which knows `table` from before; `publish` gets every change of the whole
+    /// table.
     pub fn spawn(
         beat: Arc<Beat>,
+        table: Resolved,
         publish: impl Fn(Resolved) + Send + 'static,
-    ) -> std::io::Result<Names> {
+    ) -> io::Result<Names> {
         let (wanted, requests) = channel();
         let name = thread::Builder::new().name("names".into());
-        name.spawn(move || Resolver::default().serve(&requests, &publish, &beat))?;
+        name.spawn(move || Resolver { table, due: Vec::new() }.serve(&requests, &publish, &beat))?;
         Ok(Names { wanted })
     }
 
@@ -50,7 +60,6 @@ impl Names {
     }
 }
 
-#[derive(Default)]
 struct Resolver {
     table: Resolved,
     due: Vec<Due>,
@@ -79,9 +88,7 @@ impl Resolver {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if self.resolve_due(beat) {
-                publish(self.table.clone());
-            }
+            self.resolve_due(publish, beat);
         }
     }
 
@@ -95,30 +102,86 @@ impl Resolver {
         }
     }
 
-    /// Resolves what is due; true if the table changed. A name that stops resolving keeps its
-    /// last address.
-    fn resolve_due(&mut self, beat: &Beat) -> bool {
-        let mut changed = false;
-        for due in self.due.iter_mut().filter(|due| due.at <= Instant::now()) {
-            match resolve(due.name.as_str()) {
-                Ok(addresses) => {
-                    due.wait = REFRESH;
-                    changed |= self.table.insert(due.name.clone(), addresses) != Some(addresses);
-                }
-                Err(error) => {
-                    due.wait = (due.wait * 2).min(REFRESH);
-                    log::debug!("host name {}: {error}; again in {:?}", due.name, due.wait);
-                }
-            }
-            due.at = Instant::now() + due.wait;
+    /// Resolves what is due. A name that stops resolving keeps its last address.
+    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Beat) {
+        let now = Instant::now();
+        let mut asked = Vec::new();
+        for due in self.due.iter_mut().filter(|due| due.at <= now) {
+            due.at = now + due.wait;
+            asked.push(due.name.clone());
+        }
+        for (name, answer) in ask(asked) {
+            self.take(name, answer, publish);
             beat.beat();
         }
-        changed
+    }
+
+    fn take(
+        &mut self,
+        name: NodeName,
+        answer: io::Result<PerFamily<IpAddr>>,
+        publish: &impl Fn(Resolved),
+    ) {
+        let Some(due) = self.due.iter_mut().find(|due| due.name == name) else { return };
+        due.wait = match &answer {
+            Ok(_) => REFRESH,
+            Err(_) => (due.wait * 2).min(REFRESH),
+        };
+        due.at = Instant::now() + due.wait;
+        match answer {
+            Err(error) => log::debug!("host name {name}: {error}; again in {:?}", due.wait),
+            Ok(addresses) if self.table.get(&name) == Some(&addresses) => {}
+            Ok(addresses) => {
+                self.table.insert(name, addresses);
+                publish(self.table.clone());
+            }
+        }
     }
 }
 
+/// Addresses of the hosts among `peers` that publish none: what the agent knew when
+/// it last saved its state, else what their names resolve to before [`PATIENCE`] ends.
+pub fn resolve_all(peers: &Peers, settings: &Settings) -> Resolved {
+    let state = settings.state_dir.join("state.json");
+    let saved = Saved::peek(&state).ok().flatten().map(|saved| saved.resolved).unwrap_or_default();
+    let python = peers.by_name.iter().filter(|(_, peer)| peer.python).map(|(name, _)| name.clone());
+    let (known, unknown): (Vec<_>, Vec<_>) = python.partition(|name| saved.contains_key(name));
+    let mut resolved = saved;
+    resolved.retain(|name, _| known.contains(name));
+    let (answers, until) = (ask(unknown), Instant::now() + PATIENCE);
+    while let Ok((name, answer)) =
+        answers.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
+        resolved.extend(answer.ok().map(|addresses| (name, addresses)));
+    }
+    resolved
+}
+
+/// Asks for `names`; each answer comes as soon as it is there, and after the last one nothing.
+fn ask(names: Vec<NodeName>) -> Receiver<(NodeName, io::Result<PerFamily<IpAddr>>)> {
+    let (told, answers) = channel();
+    let threads = names.len().min(AT_ONCE);
+    let queue = Arc::new(Mutex::new(names.into_iter()));
+    for _ in 0..threads {
+        let (queue, told) = (Arc::clone(&queue), told.clone());
+        let next = move || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = move || {
+            while let Some(name) = next() {
+                let answer = resolve(name.as_str());
+                if told.send((name, answer)).is_err() {
+                    return;
+                }
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("name".into()).spawn(work) {
+            log::warn!("start a thread for names of hosts: {error}");
+        }
+    }
+    answers
+}
+
 /// The first address of each family that `name` resolves to.
-pub fn resolve(name: &str) -> std::io::Result<PerFamily<IpAddr>> {
+fn resolve(name: &str) -> io::Result<PerFamily<IpAddr>> {
     let mut addresses = PerFamily::default();
     for address in (name, 0).to_socket_addrs()?.map(|socket| socket.ip()) {
         let family = Family::of(address);
@@ -127,7 +190,7 @@ pub fn resolve(name: &str) -> std::io::Result<PerFamily<IpAddr>> {
         }
     }
     if addresses.is_empty() {
-        return Err(std::io::Error::other("resolves to no usable address"));
+        return Err(io::Error::other("resolves to no usable address"));
     }
     Ok(addresses)
 }

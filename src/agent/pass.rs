@@ -109,7 +109,7 @@ fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> B
     if !ways.remotes.is_empty() {
         wanted.to_mut().extend(tunnels.routes(pass, ways));
     }
-    keep::routes::keep(pass, &wanted, &tunnels, report);
+    keep::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, report);
     tunnels.tidy(pass, ways, report);
     told
 }

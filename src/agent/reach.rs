@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::agent::settings::Backend;
+use crate::lease::Resolved;
 use crate::lease::peers::Peer;
 use crate::lease::records::{self, NodeName, Tunnel};
 use crate::lease::tunnels::{TunnelFault, tunnels};
@@ -24,9 +25,6 @@ pub struct Connected {
     /// The interface is up.
     pub up: bool,
 }
-
-/// Addresses that the names of hosts without a node record resolve to.
-pub type Resolved = BTreeMap<NodeName, PerFamily<IpAddr>>;
 
 /// What this host has to reach others with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +55,15 @@ pub struct Ways {
     /// The addresses of hosts whose pods of that family are not reached directly: they do not know
     /// the way back to a pod of this host, but through a tunnel.
     pub afar: BTreeSet<IpAddr>,
+}
+
+impl Ways {
+    /// The subnets of hosts whose names are not resolved (yet): where they are is not known, and that
+    /// says nothing against what was known before.
+    pub fn unresolved(&self) -> BTreeSet<IpNetwork> {
+        let unknown = |way: &&Unreachable| way.reason == Reason::Unresolved;
+        self.unreachable.iter().filter(unknown).map(|way| way.subnet).collect()
+    }
 }
 
 /// A pod subnet that cannot be reached, and why.
@@ -107,7 +114,7 @@ impl fmt::Display for Unreachable {
             }
             Reason::Unresolved => write!(
                 f,
-                "it published no address and the name {host} does not resolve; add it to DNS or /etc/hosts"
+                "it published no address and the name {host} does not resolve (yet); add it to DNS or /etc/hosts"
             ),
             Reason::NotOnLink(address) => write!(
                 f,

@@ -22,16 +22,16 @@ use crate::agent::known::Known;
 use crate::agent::local::Board;
 use crate::agent::local::known::Etcd;
 use crate::agent::local::serve::Server;
-use crate::agent::names::Names;
+use crate::agent::names::{self, Names};
 use crate::agent::notify;
 use crate::agent::origin::{Origin, Texts};
 use crate::agent::pass::{self, Seen};
-use crate::agent::reach::Resolved;
 use crate::agent::report::{Report, Standing};
 use crate::agent::serve::reload::Superseded;
 use crate::agent::settings::{Backend, Settings};
 use crate::agent::source::Source;
 use crate::agent::wake::{Look, Wake, Why};
+use crate::lease::Resolved;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
 use crate::lease::snapshot::Snapshot;
@@ -124,8 +124,9 @@ pub struct State {
 }
 
 impl State {
-    /// Nothing is known yet but, on a host without etcd, its subnets and that there are no others.
-    pub fn new(fixed: Option<PerFamily<IpNetwork>>) -> State {
+    /// Nothing is known yet but what names resolved to and, on a host without etcd, its subnets and
+    /// that there are no others.
+    pub fn new(fixed: Option<PerFamily<IpNetwork>>, resolved: Resolved) -> State {
         let now = Instant::now();
         State {
             subnets: fixed,
@@ -135,7 +136,7 @@ impl State {
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),
             in_sync: fixed.is_some(),
-            resolved: Resolved::new(),
+            resolved,
             known: Known::default(),
             facts: None,
             look: Look::ALL,
@@ -194,9 +195,13 @@ impl Agent {
     /// # Errors
     /// What could not be done.
     pub fn once(mut self) -> Result<(), Exit> {
-        let deadline = Instant::now() + ONCE;
-        while !self.state.ready && !self.state.stop {
-            if Instant::now() > deadline {
+        let begun = Instant::now();
+        while !self.state.stop {
+            let waited = begun.elapsed();
+            if self.state.ready && (self.knows_names() || waited > names::PATIENCE) {
+                break;
+            }
+            if !self.state.ready && waited > ONCE {
                 return Err(self.source.unavailable());
             }
             self.wait()?;
@@ -250,7 +255,7 @@ impl Agent {
         let (look, why) = match wake {
             Wake::Kernel(look) => (look, Why::KERNEL),
             Wake::Names(resolved) => {
-                self.state.resolved = resolved;
+                self.know_names(resolved);
                 (Look::ROUTES.and(Look::FIREWALL), Why::NAMES)
             }
             Wake::Signal(Signal::SIGHUP) => {

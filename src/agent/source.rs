@@ -13,7 +13,7 @@ use crate::lease::kube;
 use crate::lease::registry::{self, Contact};
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
-use crate::lease::{Attributes, Identity, Lease};
+use crate::lease::{Attributes, Identity, Lease, Resolved};
 use crate::net::PerFamily;
 
 /// How long a host that starts waits for etcd before it serves what it knew last.
@@ -67,6 +67,16 @@ impl Source {
         match self {
             Source::Fixed(subnets) => Some(*subnets),
             Source::Leased(_) => None,
+        }
+    }
+
+    /// What names resolved to when the agent last ran.
+    pub fn resolved(&self) -> Resolved {
+        match self {
+            Source::Leased(leased) => {
+                leased.known.as_ref().map(|known| known.resolved.clone()).unwrap_or_default()
+            }
+            Source::Fixed(_) => Resolved::new(),
         }
     }
 
@@ -151,13 +161,21 @@ impl Source {
     }
 
     /// Keeps what was applied for the next start; it is saved when it is due.
-    pub fn keep(&mut self, subnets: PerFamily<IpNetwork>, snapshot: &Arc<Snapshot>) {
+    pub fn keep(
+        &mut self,
+        subnets: PerFamily<IpNetwork>,
+        snapshot: &Arc<Snapshot>,
+        resolved: &Resolved,
+    ) {
         let Source::Leased(leased) = self else { return };
+        let mut resolved = resolved.clone();
+        resolved.retain(|host, _| snapshot.hosts.contains_key(host));
         leased.unsaved = Some(Saved {
             host: leased.identity.name.clone(),
             machine_id: leased.identity.machine_id.clone(),
             lease: Lease { subnets },
             snapshot: Arc::clone(snapshot),
+            resolved,
         });
     }
 

@@ -55,12 +55,12 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
     let board = Arc::new(Board::new(name.to_string(), world.machine_id.clone()));
     watch_kernel(&settings.bridge, &wakes, &board)?;
     watch_iptables(wakes.clone(), &board)?;
-    let resolved = wakes.clone();
-    let beat = board.expect("names", names::LIMIT);
-    let names = Names::spawn(beat, move |names| send(&resolved, Wake::Names(names)))
-        .context("start a thread")?;
+    let told = wakes.clone();
     let source = source(&settings, &name, &world, wakes, &board)?;
-    let state = State::new(source.fixed());
+    let beat = board.expect("names", names::LIMIT);
+    let names = Names::spawn(beat, source.resolved(), move |names| send(&told, Wake::Names(names)))
+        .context("start a thread")?;
+    let state = State::new(source.fixed(), source.resolved());
     if !once && let Err(error) = probe::spawn(&board) {
         log::warn!("other hosts are not probed: {error}");
     }

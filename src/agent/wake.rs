@@ -5,7 +5,7 @@ use std::fmt;
 
 use nix::sys::signal::Signal;
 
-use crate::agent::reach::Resolved;
+use crate::lease::Resolved;
 use crate::lease::registry::Update;
 
 /// A reason to look, from one of the other threads.

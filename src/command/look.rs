@@ -11,13 +11,13 @@ use crate::agent::known::Known as Memory;
 use crate::agent::local::board::Board;
 use crate::agent::local::known::{Etcd, Known, Wrong};
 use crate::agent::local::status;
-use crate::agent::reach::Resolved;
 use crate::agent::report::Report;
 use crate::agent::settings::{Settings, Source};
 use crate::agent::wake::Look;
 use crate::agent::{names, pass, start};
 use crate::command::cluster::{self, Cluster};
 use crate::lease::Peers;
+use crate::lease::Resolved;
 use crate::net::PerFamily;
 
 /// What an agent would work from.
@@ -68,11 +68,7 @@ impl Here {
     fn join(&mut self, cluster: Cluster) {
         let others = cluster.others(&mut self.settings.pools);
         self.subnets = cluster.lease.subnets;
-        for name in others.by_name.iter().filter(|(_, peer)| peer.python).map(|(name, _)| name) {
-            if let Ok(addresses) = names::resolve(name.as_str()) {
-                self.resolved.insert(name.clone(), addresses);
-            }
-        }
+        self.resolved = names::resolve_all(&others, &self.settings);
         self.peers = Some(Arc::new(others));
         self.cluster = Some(cluster);
     }

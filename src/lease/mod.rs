@@ -30,6 +30,6 @@ pub use error::LeaseError;
 pub use identity::{Attributes, Identity, Lease, Network};
 pub use peers::{Peer, PeerFault, Peers, peers};
 pub use records::{NodeName, Roots};
-pub use saved::Saved;
+pub use saved::{Resolved, Saved};
 pub use snapshot::Snapshot;
 pub use tunnels::{TunnelFault, tunnels};

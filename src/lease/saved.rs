@@ -1,8 +1,10 @@
 //! The last known good: what this host knew, kept on its disk.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use super::identity::{Identity, Lease};
 use super::records::{ClusterConfig, NodeName, NodeRecord};
 use super::snapshot::{Snapshot, Stored};
 use crate::linux::files::{self, FileError};
-use crate::net::hash;
+use crate::net::{PerFamily, hash};
 
 /// What this host knew.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +28,12 @@ pub struct Saved {
     pub lease: Lease,
     /// All hosts. Signs of life and faults are not saved.
     pub snapshot: Arc<Snapshot>,
+    /// What the names resolved to last of those among them that publish no address.
+    pub resolved: Resolved,
 }
+
+/// Addresses that the names of hosts resolve to.
+pub type Resolved = BTreeMap<NodeName, PerFamily<IpAddr>>;
 
 /// Why a saved state cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +76,8 @@ struct View<'a> {
     hosts: Vec<Entry<&'a NodeName, &'a IpNetwork>>,
     nodes: Vec<Entry<&'a NodeName, &'a NodeRecord>>,
     claims: Vec<Entry<&'a IpNetwork, &'a NodeName>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    resolved: &'a Resolved,
 }
 
 /// The state in the file, as read.
@@ -83,6 +92,8 @@ struct State {
     hosts: Vec<Entry<NodeName, IpNetwork>>,
     nodes: Vec<Entry<NodeName, NodeRecord>>,
     claims: Vec<Entry<IpNetwork, NodeName>>,
+    #[serde(default)]
+    resolved: Resolved,
 }
 
 impl Saved {
@@ -182,6 +193,7 @@ impl Saved {
             hosts: snapshot.hosts.iter().map(|(host, stored)| entry(host, stored)).collect(),
             nodes: snapshot.nodes.iter().map(|(host, stored)| entry(host, stored)).collect(),
             claims: snapshot.claims.iter().map(|(subnet, stored)| entry(subnet, stored)).collect(),
+            resolved: &self.resolved,
         }
     }
 }
@@ -203,7 +215,8 @@ impl State {
             ..Snapshot::default()
         };
         let snapshot = Arc::new(snapshot);
-        Saved { host: self.host, machine_id: self.machine_id, lease: self.lease, snapshot }
+        let State { host, machine_id, lease, resolved, .. } = self;
+        Saved { host, machine_id, lease, snapshot, resolved }
     }
 }
 
@@ -246,6 +259,10 @@ mod tests {
             machine_id: "m1".to_owned(),
             lease,
             snapshot: Arc::new(snapshot),
+            resolved: Resolved::from([(
+                "h2".parse().unwrap(),
+                PerFamily { v4: "192.0.2.2".parse().ok(), v6: None },
+            )]),
         }
     }
 

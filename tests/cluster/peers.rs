@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::wait::SOON;
 use crate::support::watch::Watch;
 use crate::support::{Agent, Cluster, Place, eventually, facts};
 
@@ -53,6 +54,51 @@ fn a_host_of_the_python_agent_gets_a_route_by_its_name() {
     let event = cluster.etcd.delete("/humanz/hosts/py1");
     let took = watch.after(event, &["Deleted", "10.244.98.0/24"]);
     println!("a Python host leaves → route: {took:?}");
+}
+
+/// What is known of a host by its name outlives the agent, whatever becomes of the name.
+#[test]
+fn a_restart_takes_nothing_from_a_host_of_the_python_agent() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let names = host.read("/etc/hosts").unwrap();
+    host.write("/etc/hosts", &format!("{names}192.0.2.77 py1\n"));
+    cluster.etcd.put("/humanz/hosts/nowhere", "10.244.99.0/24");
+    cluster.etcd.put("/humanz/hosts/py1", "10.244.98.0/24");
+    let agent = Agent::start(host, &[]);
+    has_route(&cluster, "10.244.98.0/24", "192.0.2.77");
+    eventually("its address is saved", SOON, || {
+        let saved = host.read("/var/lib/humanz/state.json").unwrap_or_default();
+        if saved.contains("192.0.2.77") { Ok(()) } else { Err(saved) }
+    });
+    agent.kill();
+
+    host.write("/etc/hosts", &names);
+    let watch = Watch::links(host);
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    agent.wait_log(&["nowhere"]);
+    agent.stop();
+    let once = Agent::run(host, "--once", &[]);
+    assert!(once.succeeded(), "{once}");
+    let foretold = Agent::run(host, "--dry-run", &[]);
+    assert!(!foretold.stdout.contains("192.0.2.77"), "{foretold}");
+    assert!(!watch.log().contains("10.244.98.0/24"), "{}", watch.log());
+    let listed = host.run("nft list set inet humanz nodes4").ok();
+    assert!(listed.contains("192.0.2.77"), "{listed}");
+
+    // Without what was saved the route says it.
+    host.run("rm /var/lib/humanz/state.json").ok();
+    let watch = Watch::links(host);
+    let once = Agent::run(host, "--once", &[]);
+    assert!(once.succeeded(), "{once}");
+    assert!(!watch.log().contains("10.244.98.0/24"), "{}", watch.log());
+
+    // Once its name is known again, and another one.
+    host.write("/etc/hosts", &format!("{names}192.0.2.78 py1\n"));
+    let once = Agent::run(host, "--once", &[]);
+    assert!(once.succeeded(), "{once}");
+    has_route(&cluster, "10.244.98.0/24", "192.0.2.78");
 }
 
 #[test]

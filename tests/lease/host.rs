@@ -127,6 +127,7 @@ impl Host {
             machine_id: self.identity.machine_id.clone(),
             lease,
             snapshot,
+            resolved: Default::default(),
         });
         learned.or(self.known.clone()).expect("it had a lease once")
     }

@@ -104,6 +104,7 @@ fn twelve_thousand_hosts_are_read_followed_saved_and_put_back() {
             machine_id: identity.machine_id.clone(),
             lease: humanz::lease::Lease { subnets },
             snapshot: Arc::clone(&snapshot),
+            resolved: Default::default(),
         };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");

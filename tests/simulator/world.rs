@@ -548,7 +548,13 @@ impl World {
         let Some(agent) = &self.hosts[host].agent else { return };
         if let Some(lease) = agent.dialogue.lease().cloned() {
             let snapshot = snapshot.clone().into();
-            self.hosts[host].disk = Some(Saved { host: name, machine_id, lease, snapshot });
+            self.hosts[host].disk = Some(Saved {
+                host: name,
+                machine_id,
+                lease,
+                snapshot,
+                resolved: Default::default(),
+            });
         }
     }
 

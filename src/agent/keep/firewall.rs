@@ -27,7 +27,8 @@ pub fn keep(
     table: &mut SeenTable,
     report: &mut Report,
 ) -> BTreeSet<String> {
-    keep_table(pass, ruleset(&spec(pass, facts, ways)), table, report);
+    let complete = pass.in_sync && ways.unresolved().is_empty();
+    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, report);
     let mut obstacles: BTreeSet<String> = flows::keep(pass, facts, report).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.world.forward.observe(&families) {
@@ -87,6 +88,7 @@ pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
 fn keep_table(
     pass: &Pass<'_>,
     wanted: Option<Ruleset>,
+    complete: bool,
     known: &mut SeenTable,
     report: &mut Report,
 ) {
@@ -98,7 +100,7 @@ fn keep_table(
         }
     };
     let mut changes = changes(wanted.as_ref(), found);
-    if !pass.in_sync {
+    if !complete {
         changes.retain_mut(keeps_hosts);
     }
     if changes.is_empty() {

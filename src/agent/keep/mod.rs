@@ -18,9 +18,9 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::host::Facts;
-use crate::agent::reach::Resolved;
 use crate::agent::settings::Settings;
 use crate::agent::wake::Look;
+use crate::lease::Resolved;
 use crate::lease::peers::Peers;
 use crate::linux::forward::Forward;
 use crate::linux::netlink::NetlinkError;

@@ -1,5 +1,7 @@
 //! Keeps the routes to other hosts.
 
+use std::collections::BTreeSet;
+
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
@@ -14,8 +16,14 @@ use crate::net::subnet::Pool;
 use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes, scope};
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
-/// not before the hosts are completely known.
-pub fn keep(pass: &Pass<'_>, wanted: &Routes, tunnels: &Tunnels, report: &mut Report) {
+/// not before the hosts are completely known, and never to `unresolved`.
+pub fn keep(
+    pass: &Pass<'_>,
+    wanted: &Routes,
+    unresolved: &BTreeSet<IpNetwork>,
+    tunnels: &Tunnels,
+    report: &mut Report,
+) {
     let rtnl = &pass.world.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
@@ -24,7 +32,9 @@ pub fn keep(pass: &Pass<'_>, wanted: &Routes, tunnels: &Tunnels, report: &mut Re
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
         Change::Remove(route) => {
-            pass.in_sync && !route.next_hop.is_some_and(|hop| tunnels.keeps(&hop))
+            let kept = unresolved.contains(&route.destination)
+                || route.next_hop.is_some_and(|hop| tunnels.keeps(&hop));
+            pass.in_sync && !kept
         }
         Change::Add(..) | Change::Replace(..) => true,
     });

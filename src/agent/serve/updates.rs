@@ -6,9 +6,9 @@ use std::time::{Instant, SystemTime};
 use crate::agent::exit::Exit;
 use crate::agent::source::Source;
 use crate::agent::wake::Look;
-use crate::lease::peers;
 use crate::lease::registry::Update;
 use crate::lease::snapshot::Snapshot;
+use crate::lease::{Resolved, peers};
 
 use super::{Agent, refused};
 
@@ -89,9 +89,29 @@ impl Agent {
         self.names.want(python.map(|(name, _)| name.clone()).collect());
         let faults = snapshot.faults.values().map(ToString::to_string).collect();
         self.state.records.tell(log::Level::Warn, faults);
-        self.source.keep(subnets, &snapshot);
         self.state.snapshot = Some(snapshot);
         self.state.peers = Some(Arc::new(peers));
+        self.keep_known();
+    }
+
+    /// Takes over what the names of hosts resolve to.
+    pub(super) fn know_names(&mut self, resolved: Resolved) {
+        self.state.resolved = resolved;
+        self.keep_known();
+    }
+
+    /// Keeps what is known for the next start.
+    fn keep_known(&mut self) {
+        if let (Some(subnets), Some(snapshot)) = (self.state.subnets, &self.state.snapshot) {
+            self.source.keep(subnets, snapshot, &self.state.resolved);
+        }
+    }
+
+    /// Each host that publishes no address has one by its name.
+    pub(super) fn knows_names(&self) -> bool {
+        let peers = self.state.peers.iter().flat_map(|peers| &peers.by_name);
+        let mut python = peers.filter(|(_, peer)| peer.python);
+        python.all(|(name, _)| self.state.resolved.contains_key(name))
     }
 
     /// Serves what the host knew last if nobody has answered in time.

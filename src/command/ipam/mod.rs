@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use crate::agent::exit::Exit;
 use crate::agent::keep::{self, Pass};
-use crate::agent::reach::Resolved;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::agent::start;
@@ -21,6 +20,7 @@ use crate::agent::wake::Look;
 use crate::command::call::{Call, Outcome};
 use crate::command::pods::{Life, Network, object};
 use crate::ipam::Entry;
+use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
 
 /// How long a store is waited for, which plugins hold for a millisecond.
