@@ -58,19 +58,22 @@ pub fn subnet(text: &str) -> Result<IpNetwork, String> {
     subnet::parse(text).map_err(|error| error.to_string())
 }
 
-/// A subnet of `family`.
+/// A subnet of `family` for pods.
 pub fn subnet_of(text: &str, family: Family) -> Result<IpNetwork, String> {
     let subnet = subnet(text)?;
-    if subnet::family(subnet) == family {
-        Ok(subnet)
-    } else {
-        Err(format!("must be an {family} subnet"))
+    if subnet::family(subnet) != family {
+        return Err(format!("must be an {family} subnet"));
     }
+    fit(subnet)
 }
 
-/// At most one subnet for each family.
+fn fit(subnet: IpNetwork) -> Result<IpNetwork, String> {
+    subnet::unfit(subnet).map_or(Ok(subnet), Err)
+}
+
+/// At most one subnet for each family, for pods.
 pub fn subnet_per_family(text: &str) -> Result<PerFamily<IpNetwork>, String> {
-    per_family(list(text, subnet)?, subnet::family)
+    per_family(list(text, |part| fit(subnet(part)?))?, subnet::family)
 }
 
 /// At most one address for each family, each one that a host can have.

@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn an_ipv6_subnet_hands_out_its_last_address() {
         assert_eq!(order(&set(&["fd00::/126"]), None), ["fd00::2", "fd00::3"]);
-        let top = set(&["ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126"]);
-        let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
+        let top = set(&["fdff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126"]);
+        let last = "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
         assert_eq!(order(&top, Some(last)).last().unwrap(), last);
     }
 

@@ -28,6 +28,9 @@ pub enum PoolError {
     /// Longer than /30 or /126.
     #[error("subnet {0} is too small to hand out addresses: it must be /{1} or wider")]
     TooSmall(IpNetwork, u8),
+    /// Its addresses mean something else: why.
+    #[error("subnet {0}")]
+    Unfit(String),
     /// A start, end or gateway of another family or another subnet.
     #[error("{what} {address} is not an address of subnet {subnet}")]
     Outside {
@@ -67,8 +70,9 @@ impl Range {
     /// to the first host address.
     ///
     /// # Errors
-    /// [`PoolError`] if the subnet has host bits or is longer than /30 (IPv6: /126), an address lies
-    /// outside it or is its network or broadcast address, or no address is left to hand out.
+    /// [`PoolError`] if the subnet has host bits, is longer than /30 (IPv6: /126) or
+    /// [unfit](subnet::unfit) for pods, an address lies outside it or is its network or broadcast
+    /// address, or no address is left to hand out.
     ///
     /// Source: the defaults of CNI's host-local.
     pub fn new(conf: &RangeConf) -> Result<Range, PoolError> {
@@ -79,6 +83,9 @@ impl Range {
         let longest = family(subnet).bits() - 2;
         if subnet.prefix() > longest {
             return Err(PoolError::TooSmall(subnet, longest));
+        }
+        if let Some(why) = subnet::unfit(subnet) {
+            return Err(PoolError::Unfit(why));
         }
         let inside = |what, address: IpAddr| {
             if address >= subnet::gateway(subnet) && address <= last_host(subnet) {

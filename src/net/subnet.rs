@@ -79,6 +79,32 @@ pub fn contains(outer: IpNetwork, inner: IpNetwork) -> bool {
     outer.prefix() <= inner.prefix() && outer.contains(inner.network())
 }
 
+/// Why pods cannot have addresses of `subnet`, if so: it is everything, or holds addresses that mean
+/// something else on every host.
+///
+/// Source: RFC 6890; for 224.0.0.0/3, RFC 5771 (multicast) and RFC 1112 §4 (reserved).
+pub fn unfit(subnet: IpNetwork) -> Option<String> {
+    const ELSEWHERE: [(&str, &str); 9] = [
+        ("0.0.0.0/8", "means this network (RFC 1122)"),
+        ("127.0.0.0/8", "is every host's own (loopback)"),
+        ("169.254.0.0/16", "is link-local"),
+        ("224.0.0.0/3", "is for multicast or reserved"),
+        ("::/128", "is no address"),
+        ("::1/128", "is every host's own (loopback)"),
+        ("::ffff:0:0/96", "means IPv4 addresses"),
+        ("fe80::/10", "is link-local"),
+        ("ff00::/8", "is for multicast"),
+    ];
+    if subnet.prefix() == 0 {
+        return Some(format!("{subnet} cannot be used for pods: it is every address there is"));
+    }
+    let meant = ELSEWHERE.iter().find(|(other, _)| {
+        let other: IpNetwork = other.parse().expect("a subnet");
+        overlap(other, subnet)
+    });
+    meant.map(|(other, what)| format!("{subnet} cannot be used for pods: {other} {what}"))
+}
+
 /// A pool cut into equal subnets, one for each host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -249,6 +275,57 @@ mod tests {
     fn the_gateway_is_the_first_host() {
         assert_eq!(gateway(net("10.244.3.0/24")).to_string(), "10.244.3.1");
         assert_eq!(gateway(net("fd00::/64")).to_string(), "fd00::1");
+    }
+
+    #[test]
+    fn a_subnet_whose_addresses_mean_something_else_is_unfit_for_pods() {
+        for (subnet, why) in [
+            ("0.0.0.0/0", "it is every address there is"),
+            ("::/0", "it is every address there is"),
+            ("0.0.0.0/8", "0.0.0.0/8 means this network"),
+            ("0.0.0.0/1", "0.0.0.0/8 means this network"),
+            ("127.0.0.0/8", "127.0.0.0/8 is every host's own"),
+            ("127.1.2.0/24", "127.0.0.0/8 is every host's own"),
+            ("126.0.0.0/7", "127.0.0.0/8 is every host's own"),
+            ("169.254.0.0/16", "169.254.0.0/16 is link-local"),
+            ("224.0.0.0/8", "224.0.0.0/3 is for multicast or reserved"),
+            ("240.0.0.0/8", "224.0.0.0/3 is for multicast or reserved"),
+            ("255.255.0.0/16", "224.0.0.0/3 is for multicast or reserved"),
+            ("::/64", "::/128 is no address"),
+            ("::1/128", "::1/128 is every host's own"),
+            ("::ffff:0:0/96", "::ffff:0:0/96 means IPv4 addresses"),
+            ("::ffff:10.0.0.0/104", "::ffff:0:0/96 means IPv4 addresses"),
+            ("fe80::/64", "fe80::/10 is link-local"),
+            ("ff00::/48", "ff00::/8 is for multicast"),
+        ] {
+            let told = unfit(net(subnet)).unwrap_or_default();
+            let wanted = format!("{} cannot be used for pods: {why}", net(subnet));
+            assert!(told.starts_with(&wanted), "{told}");
+        }
+    }
+
+    #[test]
+    fn whatever_else_is_fit_for_pods() {
+        for subnet in [
+            "10.0.0.0/8",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "100.64.0.0/10",
+            "198.18.0.0/15",
+            "192.0.2.0/24",
+            "1.0.0.0/8",
+            "126.0.0.0/8",
+            "128.0.0.0/16",
+            "169.255.0.0/16",
+            "223.0.0.0/8",
+            "fd00::/8",
+            "2001:db8::/32",
+            "64:ff9b::/96",
+            "1::/64",
+            "fec0::/10",
+        ] {
+            assert_eq!(unfit(net(subnet)), None);
+        }
     }
 
     #[test]

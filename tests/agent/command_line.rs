@@ -52,6 +52,25 @@ fn a_bridge_name_that_the_kernel_would_fill_in_is_a_fault() {
 }
 
 #[test]
+fn a_pool_that_no_pod_could_use_is_a_fault() {
+    let alone = alone();
+    for (variable, pool, why) in [
+        ("IP_SUBNET", "0.0.0.0/0", "every address there is"),
+        ("IP_SUBNET", "0.0.0.0/8", "this network"),
+        ("IP_SUBNET", "127.0.0.0/8", "loopback"),
+        ("IP_SUBNET", "169.254.0.0/16", "link-local"),
+        ("IP_SUBNET", "224.0.0.0/8", "multicast"),
+        ("IP_SUBNET", "255.255.0.0/16", "reserved"),
+        ("IPV6_SUBNET", "ff00::/48", "multicast"),
+        ("IPV6_SUBNET", "::ffff:0:0/96", "IPv4 addresses"),
+        ("SUBNET", "240.1.1.0/24", "reserved"),
+    ] {
+        let ended = Agent::run(&alone.host, "check-config", &standalone(&[(variable, pool)]));
+        refused(&ended, 2, &[&format!("{variable}={pool}: "), "cannot be used for pods", why]);
+    }
+}
+
+#[test]
 fn a_good_configuration_is_shown_as_it_holds() {
     let alone = alone();
     let shown = Agent::run(&alone.host, "--bridge-name br7 check-config", STANDALONE).ok();

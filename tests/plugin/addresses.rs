@@ -132,11 +132,18 @@ fn ranges_that_cannot_be_used_are_refused_with_the_reason() {
             "overlap",
         ),
         (json!({ "ranges": [[]] }), "empty"),
+        (json!({ "subnet": "0.0.0.0/0" }), "every address there is"),
+        (json!({ "subnet": "::/0" }), "every address there is"),
+        (json!({ "subnet": "127.0.0.0/8" }), "loopback"),
+        (json!({ "subnet": "169.254.0.0/16" }), "link-local"),
+        (json!({ "subnet": "224.0.0.0/8" }), "multicast"),
+        (json!({ "ranges": [[{ "subnet": "ff00::/64" }]] }), "multicast"),
     ] {
         let answer = Call::new("ADD", &conf("1.0.0", keys), "c1").run(&host);
         assert_eq!(answer.code(), 7);
         assert!(answer.error().contains(text), "{}", answer.error());
     }
+    assert_eq!(host.ip("link show hz0"), serde_json::Value::Null, "no bridge for nothing");
 }
 
 #[test]
