@@ -38,6 +38,8 @@ pub struct Facts {
     pub underlay: PerFamily<IpAddr>,
     /// The interfaces that lead to the other hosts.
     pub uplinks: BTreeSet<IfName>,
+    /// Those of them that are down.
+    pub down: BTreeSet<IfName>,
 }
 
 impl Facts {
@@ -66,7 +68,9 @@ pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow:
     let own = own_addresses(rtnl, settings, &addresses, before.unwrap_or_default().addresses)?;
     refuse_inside_pool(settings, &own)?;
     let of_own = devices_of(&own, &addresses);
-    let uplinks = of_own.iter().filter_map(|index| links.get(index));
+    let of_own: Vec<&Link> = of_own.iter().filter_map(|index| links.get(index)).collect();
+    let down = of_own.iter().filter(|link| !link.up).map(|link| link.name.clone()).collect();
+    let uplinks = of_own.iter();
     let uplinks: BTreeMap<IfName, u32> =
         uplinks.map(|link| (link.name.clone(), link.mtu)).collect();
     let mtu_before = before.map_or(ETHERNET_MTU_BYTES, |before| before.mtu_bytes);
@@ -89,6 +93,7 @@ pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow:
         all_addresses: addresses.iter().map(|found| found.address.ip()).collect(),
         connected: addresses.iter().map(connected).collect(),
         uplinks: uplinks.into_keys().collect(),
+        down,
     })
 }
 

@@ -101,6 +101,7 @@ fn alerts_and_dashboard_ask_for_what_there_is() {
     wait(host, r#"humanz_peers{agent="alive"}"#, |alive| alive == 1.0);
     wait(host, "humanz_etcd_connected", |connected| connected == 1.0);
     wait(host, "humanz_snapshot_age_seconds", |age| age < 60.0);
+    wait(host, r#"humanz_probe_addresses{answers="yes"}"#, |count| count == 1.0);
     cluster.etcd.put("/humanz/hosts/another", "10.244.99.0/24");
     wait(host, r#"humanz_peers{agent="silent"}"#, |silent| silent == 1.0);
     wait(host, r#"humanz_faults{kind="unreachable"}"#, |unreachable| unreachable == 1.0);

@@ -94,8 +94,14 @@ fn the_agent_probes_by_itself_and_tells_who_does_not_answer() {
         let fault = peer["fault"].as_str().unwrap_or_default();
         peer["reachable"] == false && fault.contains("does not answer echoes")
     });
+    let said = run(h1, "status", &often);
+    assert_eq!(said.status.code(), Some(1), "{said}");
+    for words in ["0 are reached", "host h2: 10.244.", "-> humanz-agent explain POD 10.244."] {
+        assert!(said.stdout.contains(words), "{words:?} is not in: {said}");
+    }
     h2.shell("nft delete table inet evil").ok();
     wait("h2 answers again", &|peer| peer["reachable"] == true && peer["fault"].is_null());
+    soon("nothing is wrong", || run(h1, "status", &often).status.code() == Some(0));
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
         "ready, version ",
         "10.244.",
         "1 plugged in",
-        "1 other, 1 have a route",
+        "1 other, 1 are reached",
         "nothing is wrong",
         "252 of 253 addresses of 10.244.",
     ] {
@@ -61,7 +61,7 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
     cluster.etcd.kill();
     let told = run(host, "status", POOLS);
     println!("{told}");
-    for words in ["(from last known good state)", "etcd does not answer", "1 other, 1 have a route"]
+    for words in ["(from last known good state)", "etcd does not answer", "1 other, 1 are reached"]
     {
         assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
     }

@@ -13,6 +13,7 @@
 pub mod addresses;
 pub mod answer;
 pub mod board;
+pub mod faults;
 pub mod http;
 pub mod journal;
 pub mod known;

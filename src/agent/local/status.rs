@@ -19,6 +19,7 @@ use crate::plan::probe::Seen;
 
 use super::addresses::{Use, addresses};
 use super::board::Board;
+use super::faults::faults;
 use super::journal::Entry;
 use super::known::Known;
 
@@ -48,7 +49,7 @@ pub fn status(board: &Board) -> Value {
         "loops": loops(board),
         "changes": list(&changes),
         "repairs": list(&repairs),
-        "faults": known.map(faults),
+        "faults": known.map(|known| faults(known, &board.probes)),
     })
 }
 
@@ -171,7 +172,7 @@ fn peers(known: &Known, probes: &Probes) -> Option<Value> {
 }
 
 /// The addresses of a host that are probed.
-fn gateways(peer: &Peer) -> impl Iterator<Item = IpAddr> + '_ {
+pub(super) fn gateways(peer: &Peer) -> impl Iterator<Item = IpAddr> + '_ {
     peer.subnets.iter().map(|subnet| gateway(*subnet))
 }
 
@@ -222,57 +223,4 @@ fn loops(board: &Board) -> Value {
             })
         })
         .collect()
-}
-
-/// What is wrong and what helps, the worst first.
-fn faults(known: &Known) -> Value {
-    let wrong = &known.wrong;
-    let store = match known.settings.source {
-        Source::Kubernetes(_) => "the Kubernetes API",
-        _ => "etcd",
-    };
-    let down = known.etcd.down.as_ref().map(|down| {
-        format!("{store} does not answer: {down}; this host goes on with what it knows")
-    });
-    let kinds = [
-        &wrong.failures,
-        &wrong.files,
-        &wrong.obstacles,
-        &wrong.unreachable,
-        &wrong.records,
-        &wrong.pools,
-        &wrong.surroundings,
-    ];
-    let first = down.iter().chain(&known.etcd.trouble);
-    let all = first.chain(kinds.into_iter().flat_map(|kind| kind.iter()));
-    all.map(|text| {
-        let (what, cure) = what_and_cure(text);
-        json!({ "what": what, "cure": cure })
-    })
-    .collect()
-}
-
-/// What is wrong and, behind the last semicolon, what to do.
-fn what_and_cure(text: &str) -> (&str, Option<&str>) {
-    text.rsplit_once("; ").map_or((text, None), |(what, cure)| (what, Some(cure)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_to_do_stands_apart_from_what_is_wrong() {
-        for (text, what, cure) in [
-            ("link a is down", "link a is down", None),
-            (
-                "no way to h2: no address; set NODE_IP",
-                "no way to h2: no address",
-                Some("set NODE_IP"),
-            ),
-            ("a; b; do c", "a; b", Some("do c")),
-        ] {
-            assert_eq!(what_and_cure(text), (what, cure));
-        }
-    }
 }

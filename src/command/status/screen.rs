@@ -154,7 +154,7 @@ fn hosts(value: &Value) -> String {
     };
     let silent = if peers.is_empty() { "" } else { &silent };
     let others = if peers.len() == 1 { "1 other" } else { &format!("{} others", peers.len()) };
-    format!("{others}, {reached} have a route or tunnel{silent}{stale}")
+    format!("{others}, {reached} are reached{silent}{stale}")
 }
 
 fn peers(value: &Value) -> Table {
@@ -249,7 +249,7 @@ mod tests {
         };
         let value = json!({ "peers": (0..40).map(peer).collect::<Vec<_>>() });
         let text = screen(&value, Style::default());
-        assert!(text.contains("40 others, 39 have a route or tunnel, every agent runs"), "{text}");
+        assert!(text.contains("40 others, 39 are reached, every agent runs"), "{text}");
         assert!(text.contains("h7") && !text.contains("h8"), "{text}");
     }
 
