@@ -148,4 +148,7 @@ pub struct Uninstall {
     /// print what would be removed; change nothing
     #[argh(switch)]
     pub dry_run: bool,
+    /// print one JSON object
+    #[argh(switch)]
+    pub json: bool,
 }

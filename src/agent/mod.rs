@@ -31,12 +31,13 @@ pub mod settings;
 mod signals;
 mod source;
 pub(crate) mod start;
-mod uninstall;
+pub(crate) mod uninstall;
 pub(crate) mod values;
 pub(crate) mod wake;
 
 use exit::Exit;
 use origin::{Origin, Told};
+use uninstall::Removed;
 
 /// Serves this host, for ever or as `how` says.
 ///
@@ -79,19 +80,18 @@ pub fn check(origin: &mut Origin) -> Result<Told, Exit> {
     Ok(told)
 }
 
-/// Takes humanz off this host, or tells in lines what a dry run would remove. Which etcd there was
-/// matters only for a release.
+/// Takes humanz off this host, or only tells what would go. Which etcd there was matters only for a
+/// release.
 ///
 /// # Errors
 /// As [`uninstall::run`].
-pub fn uninstall(mut origin: Origin, options: &cli::Uninstall) -> Result<Vec<String>, Exit> {
+pub fn uninstall(origin: &mut Origin, options: &cli::Uninstall) -> Result<Removed, Exit> {
     if !options.release {
         origin.fall_back("ETCD_HOST", "localhost");
     }
     let told = origin.read().map_err(|faults| wrong(&faults))?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
-    let report = uninstall::run(&told.settings, options)?;
-    Ok(report.lines().iter().map(ToString::to_string).collect())
+    uninstall::run(&told.settings, options)
 }
 
 /// Leaves because of settings.

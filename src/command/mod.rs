@@ -22,6 +22,7 @@ pub mod socket;
 pub mod status;
 pub mod table;
 pub mod ui;
+pub mod uninstall;
 pub mod watch;
 
 use std::ffi::OsString;
@@ -119,13 +120,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
             told.remarks.iter().for_each(|remark| complain(remark));
             say(out, &config::lines(&told.texts))
         }
-        Command::Uninstall(options) => {
-            let lines = agent::uninstall(origin, &options)?;
-            match options.dry_run {
-                true => say(out, &or_nothing(&lines, "nothing would be removed")),
-                false => Ok(Outcome::Fine),
-            }
-        }
+        Command::Uninstall(options) => uninstall::run(&mut Call::new(origin, style, out), &options),
         Command::Doctor(options) => doctor::run(&mut Call::new(origin, style, out), &options),
         Command::Probe(options) => probe::run(&mut Call::new(origin, style, out), &options),
         Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
@@ -143,14 +138,12 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
 /// The agent itself.
 fn serve(origin: Origin, once: bool, dry_run: bool, out: &mut dyn Write) -> Result<Outcome, Exit> {
     if dry_run {
-        return say(out, &or_nothing(&agent::foretell(origin)?, "nothing would change"));
+        let lines = agent::foretell(origin)?;
+        let nothing = lines.is_empty().then(|| "nothing would change".to_owned());
+        return say(out, &nothing.unwrap_or_else(|| lines.join("\n")));
     }
     agent::serve(origin, if once { How::Once } else { How::ForEver })?;
     Ok(Outcome::Fine)
-}
-
-fn or_nothing(lines: &[String], nothing: &str) -> String {
-    if lines.is_empty() { nothing.to_owned() } else { lines.join("\n") }
 }
 
 fn complain(why: &str) {

@@ -66,7 +66,42 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
         assert!(told.contains(what), "{what} in {told}");
     }
     assert_eq!(uninstall(host, "--purge --dry-run").ok(), "nothing would be removed\n");
+    assert_eq!(uninstall(host, "--purge").ok(), "nothing was there to be removed\n");
+}
+
+#[test]
+fn what_goes_can_be_read_by_a_program() {
+    let alone = alone();
+    let host = &alone.host;
+    serve(host, &[]).stop();
+    let object = |options: &str| -> serde_json::Value {
+        serde_json::from_str(&uninstall(host, options).ok()).unwrap()
+    };
+    let (foretold, gone) = (object("--json --dry-run"), object("--json"));
+    let nothing = object("--json");
+    for (value, dry) in [(&foretold, true), (&gone, false), (&nothing, false)] {
+        assert_eq!((&value["schema"], &value["dry_run"]), (&json!(1), &json!(dry)));
+        assert_eq!((&value["in_the_way"], &value["failures"]), (&json!([]), &json!([])));
+    }
+    assert_eq!(foretold["changes"], gone["changes"]);
+    let changes = gone["changes"].as_array().unwrap();
+    assert!(changes.contains(&json!("- bridge humanz0")), "{gone}");
+    assert_eq!(nothing["changes"], json!([]));
+}
+
+#[test]
+fn a_directory_on_which_something_is_mounted_is_emptied_and_stays() {
+    let alone = alone();
+    let host = &alone.host;
+    let mounts =
+        "for at in /var/lib/humanz /run/humanz; do mkdir -p $at; mount --bind $at $at; done";
+    host.shell(mounts).ok();
+    serve(host, &[]).stop();
     uninstall(host, "--purge").ok();
+    assert_eq!(
+        host.shell("find /var/lib/humanz /run/humanz").ok(),
+        "/var/lib/humanz\n/run/humanz\n"
+    );
 }
 
 #[test]
@@ -88,11 +123,17 @@ fn pods_that_are_attached_are_not_cut_off_unless_that_is_asked_for() {
     let pod = Pod::add(host, "a");
     let running = uninstall(host, "--force");
     assert!(running.stderr.contains("systemctl disable --now humanz-agent"), "{running}");
+    let foretold = uninstall(host, "--dry-run").ok();
+    assert!(foretold.contains("\n! another humanz-agent serves this host"), "{foretold}");
     agent.stop();
     let before = everything(host);
+    let foretold = uninstall(host, "--dry-run").ok();
+    assert!(!foretold.contains("! another"), "{foretold}");
+    assert!(foretold.contains("\n! 1 pod is attached (humanz a eth0"), "{foretold}");
+    assert!(!uninstall(host, "--dry-run --force").ok().contains('!'));
     let refused = uninstall(host, "--purge");
     assert_eq!(refused.status.code(), Some(1), "{refused}");
-    assert!(refused.stderr.contains("1 pods are attached (humanz a eth0"), "{refused}");
+    assert!(refused.stderr.contains("1 pod is attached (humanz a eth0"), "{refused}");
     assert_eq!(everything(host), before);
     pod.run("ping -n -c 1 -W 3 10.244.1.1").ok();
     uninstall(host, "--force").ok();

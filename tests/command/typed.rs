@@ -1,5 +1,8 @@
 //! What is typed wrong, or read by something that leaves.
 
+use argh::{ArgsInfo, CommandInfoWithArgs};
+use humanz::command::Arguments;
+
 use crate::run;
 use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
@@ -35,6 +38,28 @@ fn each_subcommand_has_help_with_examples() {
             let help = run(&alone.host, &line, &[]).ok();
             assert!(help.contains("Examples:"), "{help}");
         }
+    }
+}
+
+/// Those that the manual and the README name.
+const WITHOUT_JSON: [&str; 3] = ["check-config", "completion", "ui"];
+
+#[test]
+fn every_subcommand_answers_in_json_but_those_that_are_named() {
+    fn look(name: &str, info: &CommandInfoWithArgs) {
+        for next in &info.commands {
+            look(next.name, &next.command);
+        }
+        let has = info.flags.iter().any(|flag| flag.long == "--json");
+        let should = info.commands.is_empty() && !WITHOUT_JSON.contains(&name);
+        assert_eq!(has, should, "{name}");
+    }
+    look("humanz-agent", &Arguments::get_args_info());
+    for text in [include_str!("../../README.md"), include_str!("../../packaging/humanz-agent.8")] {
+        let text = text.replace("\\-", "-");
+        let at = text.find("one JSON object").or_else(|| text.find("(one object")).unwrap();
+        let around = &text[at.saturating_sub(300)..at];
+        assert!(WITHOUT_JSON.iter().all(|name| around.contains(name)), "{around}");
     }
 }
 

@@ -102,13 +102,18 @@ fn file(what: &'static str, path: &Path, report: &mut Report) {
     }
 }
 
-/// Removes a directory if nothing is in it.
+/// Removes a directory if nothing is in it. One on which something is mounted, as in a container, is
+/// not ours to remove.
 fn empty(directory: &Path, report: &mut Report) {
     let is_empty = |directory| fs::read_dir(directory).is_ok_and(|mut all| all.next().is_none());
-    if is_empty(directory) {
-        report.apply(&Gone("directory", directory), || {
-            fs::remove_dir(directory).with_context(|| format!("remove {}", directory.display()))
-        });
+    if !is_empty(directory) {
+        return;
+    }
+    match report.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory)) {
+        Err(error) if error.kind() != ErrorKind::ResourceBusy => {
+            report.failed(format!("remove directory {}: {error}", directory.display()));
+        }
+        _ => {}
     }
 }
 

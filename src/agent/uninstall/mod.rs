@@ -7,6 +7,8 @@ mod disk;
 mod kernel;
 mod release;
 
+use std::fs::{self, File};
+
 use nix::fcntl::Flock;
 
 use crate::agent::cli::Uninstall;
@@ -15,16 +17,32 @@ use crate::agent::keep::{self, World};
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::agent::start;
+use crate::plan::Line;
+
+/// What was taken off a host, or would be.
+#[derive(Debug)]
+pub struct Removed {
+    /// What went, or in a dry run would go, in order.
+    pub lines: Vec<Line>,
+    /// Why it would be refused; empty unless it is a dry run.
+    pub in_the_way: Vec<String>,
+    /// What could not be removed; everything else was.
+    pub failures: Vec<String>,
+}
 
 /// Removes everything, or in a dry run only tells what.
 ///
 /// # Errors
-/// The agent runs, or pods are attached: nothing was removed. Or something could not be removed:
-/// the text says what; everything else was.
-pub fn run(settings: &Settings, options: &Uninstall) -> Result<Report, Exit> {
+/// The agent runs, or pods are attached: nothing was removed. Or the subnet could not be given back:
+/// the text says what else could not be removed; everything else was.
+pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     let world = start::world(settings)?;
-    let _lock = hold(settings, options)?;
-    refuse_with_pods(&world, options)?;
+    let lock = settings.state_dir.join("lock");
+    let is_locked_anew = !options.dry_run && !lock.exists();
+    let (in_the_way, _lock) = match options.dry_run {
+        true => (in_the_way(settings, &world, options)?, None),
+        false => (Vec::new(), alone(settings, &world, options)?),
+    };
     let mut report = Report::new(options.dry_run);
     disk::configuration(settings, &mut report);
     kernel::links(&world, &mut report);
@@ -42,45 +60,70 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Report, Exit> {
         let released = release::run(settings, &world, options.dry_run, &mut report);
         released.map_err(|exit| with(&report, exit))?;
     }
+    if is_locked_anew {
+        // It was not there before; if it cannot be removed here, it is told below.
+        let _unremoved = fs::remove_file(&lock);
+    }
     if options.purge {
         disk::state(settings, &mut report);
     }
-    match report.failures() {
-        [] => Ok(report),
-        failures => Err(Exit::new(exit::FAILURE, failures.join("\n"))),
+    let lines = if options.dry_run { report.lines() } else { report.changes() };
+    Ok(Removed { lines: lines.to_vec(), in_the_way, failures: report.failures().to_vec() })
+}
+
+/// Keeps agents from starting while humanz is removed.
+///
+/// # Errors
+/// An agent runs, or pods are attached.
+fn alone(
+    settings: &Settings,
+    world: &World,
+    options: &Uninstall,
+) -> Result<Option<Flock<File>>, Exit> {
+    let lock = if settings.state_dir.exists() { Some(hold(settings)?) } else { None };
+    match with_pods(world, options)? {
+        None => Ok(lock),
+        Some(why) => Err(Exit::new(exit::FAILURE, format!("{why}; nothing was removed"))),
     }
 }
 
+/// Why [`alone`] would refuse. An agent that has the lock is found without making one.
+fn in_the_way(
+    settings: &Settings,
+    world: &World,
+    options: &Uninstall,
+) -> Result<Vec<String>, Exit> {
+    let lock = settings.state_dir.join("lock");
+    let running = lock.exists().then(|| hold(settings)).and_then(Result::err);
+    let pods = with_pods(world, options)?;
+    Ok(running.map(|exit| exit.why).into_iter().chain(pods).collect())
+}
+
 /// An agent that runs would put everything back.
-fn hold(settings: &Settings, options: &Uninstall) -> Result<Option<Flock<std::fs::File>>, Exit> {
-    if options.dry_run || !settings.state_dir.exists() {
-        return Ok(None);
-    }
-    let locked = start::lock(&settings.state_dir);
-    locked.map(Some).map_err(|exit| {
+fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
+    start::lock(&settings.state_dir).map_err(|exit| {
         let why = format!("{}; stop it first: systemctl disable --now humanz-agent", exit.why);
         Exit::new(exit.code, why)
     })
 }
 
 /// Pods that still use what would be removed.
-fn refuse_with_pods(world: &World, options: &Uninstall) -> Result<(), Exit> {
+fn with_pods(world: &World, options: &Uninstall) -> Result<Option<String>, Exit> {
     const NAMED: usize = 5;
     let pods = kernel::attached(world)?;
-    if pods.is_empty() || options.force || options.dry_run {
-        return Ok(());
+    if pods.is_empty() || options.force {
+        return Ok(None);
     }
     let named: Vec<&str> = pods.iter().take(NAMED).map(String::as_str).collect();
     let more = if pods.len() > NAMED { ", …" } else { "" };
-    Err(Exit::new(
-        exit::FAILURE,
-        format!(
-            "{} pods are attached ({}{more}): stop them first, or let them lose their network with \
-             --force; nothing was removed",
-            pods.len(),
-            named.join(", ")
-        ),
-    ))
+    let count = match pods.len() {
+        1 => "1 pod is".to_owned(),
+        many => format!("{many} pods are"),
+    };
+    Ok(Some(format!(
+        "{count} attached ({}{more}): stop them first, or let them lose their network with --force",
+        named.join(", ")
+    )))
 }
 
 /// The failures so far belong to the reason to leave.

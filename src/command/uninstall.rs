@@ -1,0 +1,43 @@
+//! `uninstall`: what was taken off this host, or would be.
+
+use serde_json::json;
+
+use crate::agent;
+use crate::agent::cli::Uninstall;
+use crate::agent::exit::{self, Exit};
+use crate::agent::uninstall::Removed;
+use crate::command::call::{Call, Outcome};
+
+/// Answers. What goes is also logged as it goes, so for people it is not told again.
+///
+/// # Errors
+/// Nothing was removed, or something was not; the text says why.
+pub fn run(call: &mut Call<'_>, options: &Uninstall) -> Result<Outcome, Exit> {
+    let removed = agent::uninstall(&mut call.origin, options)?;
+    let text = text(&removed, options.dry_run);
+    if options.json || !text.is_empty() {
+        let lines: Vec<String> = removed.lines.iter().map(ToString::to_string).collect();
+        let value = json!({
+            "dry_run": options.dry_run, "changes": lines, "in_the_way": removed.in_the_way,
+            "failures": removed.failures,
+        });
+        call.answer(options.json, value, &text)?;
+    }
+    match removed.failures.as_slice() {
+        [] => Ok(Outcome::Fine),
+        failures => Err(Exit::new(exit::FAILURE, failures.join("\n"))),
+    }
+}
+
+fn text(removed: &Removed, dry: bool) -> String {
+    let lines: Vec<String> = match (removed.lines.as_slice(), dry) {
+        ([], true) => vec!["nothing would be removed".to_owned()],
+        ([], false) if removed.failures.is_empty() => {
+            vec!["nothing was there to be removed".to_owned()]
+        }
+        (lines, true) => lines.iter().map(ToString::to_string).collect(),
+        (_, false) => Vec::new(),
+    };
+    let refused = removed.in_the_way.iter().map(|why| format!("! {why}"));
+    lines.into_iter().chain(refused).collect::<Vec<_>>().join("\n")
+}
