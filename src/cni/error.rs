@@ -45,6 +45,28 @@ pub mod code {
     pub const PORT_TAKEN: u32 = 104;
     /// The bridge takes no more pods.
     pub const BRIDGE_FULL: u32 = 105;
+
+    /// All of them.
+    pub const ALL: [u32; 18] = [
+        INCOMPATIBLE_VERSION,
+        UNSUPPORTED_FIELD,
+        UNKNOWN_CONTAINER,
+        ENVIRONMENT,
+        IO,
+        DECODE,
+        CONFIG,
+        NETNS,
+        TRY_AGAIN,
+        NOT_AVAILABLE,
+        NOT_AVAILABLE_LIMITED,
+        EXHAUSTED,
+        ADDRESS_REFUSED,
+        ALREADY_ATTACHED,
+        CHECK_FAILED,
+        PORT_TAKEN,
+        BRIDGE_FULL,
+        INTERNAL,
+    ];
 }
 
 /// An error for the runtime: one of [`code`], what failed, and the chain behind it.
@@ -160,6 +182,19 @@ mod tests {
     use anyhow::{Context, anyhow};
 
     use super::*;
+
+    #[test]
+    fn every_code_is_among_all() {
+        let source = include_str!("error.rs");
+        let codes = source.lines().filter_map(|line| line.trim().strip_prefix("pub const "));
+        let codes = codes.filter_map(|line| line.split_once(": u32 = ")?.1.strip_suffix(';'));
+        let codes: Vec<u32> = codes.map(|code| code.parse().unwrap()).collect();
+        let sorted = |mut codes: Vec<u32>| {
+            codes.sort_unstable();
+            codes
+        };
+        assert_eq!(sorted(codes), sorted(code::ALL.to_vec()));
+    }
 
     #[test]
     fn the_object_has_the_keys_of_the_specification() {

@@ -60,6 +60,9 @@ fn a_page_says_what_happened_and_promtool_has_nothing_to_say() {
     let alone = alone();
     let host = &alone.host;
     let _agent = serve(host, &[]);
+    for sample in [r#"{verb="ADD",code="100"}"#, r#"{verb="DEL",code="999"}"#] {
+        wait(host, &format!("humanz_cni_errors_total{sample}"), |count| count == 0.0);
+    }
     let pod = Pod::add(host, "a");
     pod.delete();
     Pod::add(host, "b");

@@ -2,11 +2,12 @@
 
 pub mod page;
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use crate::agent::settings::Settings;
+use crate::cni::error::code;
 use crate::ipam::calls;
-
 use crate::linux::rtnl::Rtnl;
 use crate::linux::usage::Usage;
 use crate::net::Family;
@@ -229,7 +230,12 @@ fn plugin(page: &mut Page, settings: &Settings) {
     }
     let help = "Calls of the runtime that the plugin refused, by error code of CNI.";
     let mut errors = page.counters("humanz_cni_errors_total", help);
-    for ((verb, code), series) in calls.iter().filter(|((_, code), _)| *code != 0) {
-        errors.sample(&[("verb", verb), ("code", &code.to_string())], series.count() as f64);
+    // A series that began with its first call would hide that one from increase().
+    let mut counts: BTreeMap<(&str, u32), u64> =
+        calls::VERBS.iter().flat_map(|verb| code::ALL.map(|code| ((*verb, code), 0))).collect();
+    let found = calls.iter().filter(|((_, code), _)| *code != 0);
+    counts.extend(found.map(|((verb, code), series)| ((*verb, *code), series.count())));
+    for ((verb, code), count) in counts {
+        errors.sample(&[("verb", verb), ("code", &code.to_string())], count as f64);
     }
 }
