@@ -26,8 +26,7 @@ use crate::net::subnet::gateway;
     example = "{command_name}",
     example = "{command_name} h2 h3 --json",
     error_code(0, "all of them answer"),
-    error_code(1, "one does not, or not to large packets"),
-    error_code(2, "there is no such host"),
+    error_code(1, "one does not, or not to large packets; or there is no such host"),
     error_code(69, "other hosts are not known")
 )]
 pub struct Probe {
@@ -79,7 +78,7 @@ fn asked(around: &Around, hosts: &[String]) -> Result<Vec<Asked>, Exit> {
     if let Some(host) = hosts.iter().find(|host| !known.keys().any(|name| name.as_str() == **host))
     {
         let why = format!("no other host is called {host:?} (of {})", known.len());
-        return Err(Exit::new(exit::SETTINGS, why));
+        return Err(Exit::new(exit::FAILURE, why));
     }
     let is_meant = |name: &str| hosts.is_empty() || hosts.iter().any(|host| host == name);
     let meant = known.iter().filter(|(name, _)| is_meant(name.as_str()));
