@@ -65,13 +65,29 @@ pub fn meant(text: &str, around: &Around) -> Result<Meant, Exit> {
         return Ok(address(vec![ip], None));
     }
     if let Ok(socket) = text.parse::<SocketAddr>() {
-        return Ok(address(vec![socket.ip()], Some((TCP, socket.port()))));
+        let port = port(&socket.port().to_string()).map_err(|why| unknown(text, &why))?;
+        return Ok(address(vec![socket.ip()], Some((TCP, port))));
+    }
+    if let Some(typed) = port_of_address(text) {
+        port(typed).map_err(|why| unknown(text, &why))?;
     }
     if let Some((scheme, rest)) = text.split_once("://") {
         let (protocol, host, port) = url(scheme, rest).map_err(|why| unknown(text, &why))?;
         return Ok(address(resolve(&host)?, Some((protocol, port))));
     }
     pod(text, around)
+}
+
+/// What stands behind an address, as in `192.0.2.1:http`.
+fn port_of_address(text: &str) -> Option<&str> {
+    let (host, port) = text.rsplit_once(':')?;
+    let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    inner.unwrap_or(host).parse::<IpAddr>().is_ok().then_some(port)
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| format!("{text:?} is no port: 1 to 65535"))
 }
 
 /// Protocol, host and port of a URL.
@@ -85,7 +101,7 @@ fn url(scheme: &str, rest: &str) -> Result<(u8, String, u16), String> {
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let (host, port) = match authority.strip_prefix('[') {
+    let (host, typed) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or("the ] is missing")?;
             (host, rest.strip_prefix(':'))
@@ -95,12 +111,12 @@ fn url(scheme: &str, rest: &str) -> Result<(u8, String, u16), String> {
             None => (authority, None),
         },
     };
-    let port = match port {
-        Some(port) => Some(port.parse().map_err(|_| format!("{port:?} is no port"))?),
-        None => usual,
+    let port = match typed {
+        Some(typed) => port(typed)?,
+        None => {
+            usual.ok_or_else(|| format!("{scheme}:// needs a port, as in {scheme}://{host}:53"))?
+        }
     };
-    let port =
-        port.ok_or_else(|| format!("{scheme}:// needs a port, as in {scheme}://{host}:53"))?;
     Ok((protocol, host.to_owned(), port))
 }
 
@@ -292,6 +308,21 @@ mod tests {
         check("udp://10.96.0.10:53", Ok((UDP, "10.96.0.10", 53)));
         check("udp://10.96.0.10", Err("needs a port"));
         check("tcp://a:b", Err("no port"));
+        check("http://192.0.2.1:0/", Err("1 to 65535"));
+        check("http://192.0.2.1:65536/", Err("1 to 65535"));
         check("tcp://[fd00::1", Err("] is missing"));
+    }
+
+    #[test]
+    fn what_stands_behind_an_address_is_a_port() {
+        for (text, port) in [
+            ("192.0.2.1:99999", Some("99999")),
+            ("[fd00::1]:x", Some("x")),
+            ("192.0.2.1", None),
+            ("default/web", None),
+            ("a:1", None),
+        ] {
+            assert_eq!(port_of_address(text), port, "{text}");
+        }
     }
 }
