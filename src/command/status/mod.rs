@@ -67,7 +67,11 @@ fn without_agent(settings: &Settings, why: &str) -> Result<Value, Exit> {
         let what = "it is not known which subnet this host has, so nothing was compared with it";
         fault(&mut value, what, "an agent gets one from etcd when it starts");
     } else if !drift.is_empty() {
-        let what = format!("{} changes are waiting for an agent, as listed", drift.len());
+        let count = match drift.len() {
+            1 => "1 change is".to_owned(),
+            many => format!("{many} changes are"),
+        };
+        let what = format!("{count} waiting for an agent, as listed");
         fault(&mut value, &what, "start the agent; humanz-agent --dry-run shows them, too");
     }
     value["drift"] = drift.into();
