@@ -162,6 +162,10 @@ fn a_bundle_has_all_and_no_secret() {
                    --etcd-host https://192.0.2.2:2379 --etcd-timeout 1s";
     let ended = run(host, &format!("doctor --bundle /opt/b.tar {options}"), &[]);
     assert!(ended.stdout.contains("written to /opt/b.tar"), "{ended}");
+    let nowhere = run(host, &format!("doctor --bundle /opt/typo/b.tar {options}"), &[]);
+    assert_eq!(nowhere.status.code(), Some(1), "{nowhere}");
+    assert!(nowhere.stderr.contains("there is no directory /opt/typo"), "{nowhere}");
+    host.run("test ! -e /opt/typo").ok();
     let mode = host.run("stat -c %a /opt/b.tar").ok();
     assert_eq!(mode.trim(), "600");
     let all = host.run("tar -xOf /opt/b.tar").ok();

@@ -40,6 +40,14 @@ const FILES: [&str; 12] = [
 /// # Errors
 /// It cannot be written.
 pub fn write(path: &Path, patient: &Patient<'_>, findings: &Value) -> Result<(), String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(format!(
+            "--bundle {}: there is no directory {}",
+            path.display(),
+            folder.display()
+        ));
+    }
     let known = secrets(patient);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut tar = Vec::new();
