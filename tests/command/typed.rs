@@ -64,6 +64,29 @@ fn every_subcommand_answers_in_json_but_those_that_are_named() {
 }
 
 #[test]
+fn the_manual_begins_with_all_that_can_be_typed() {
+    let manual = include_str!("../../packaging/humanz-agent.8");
+    let synopsis = manual.split(".SH ").find(|part| part.starts_with("SYNOPSIS")).unwrap();
+    let words = synopsis.replace("\\-", "-").replace(['"', '|'], " ");
+    let words: Vec<&str> = words.split_whitespace().collect();
+    fn look(info: &CommandInfoWithArgs, words: &[&str]) {
+        for next in &info.commands {
+            assert!(words.contains(&next.name), "{}", next.name);
+            look(&next.command, words);
+        }
+    }
+    look(&Arguments::get_args_info(), &words);
+}
+
+#[test]
+fn the_subcommands_name_their_exit_codes() {
+    for next in &Arguments::get_args_info().commands {
+        let silent = ["check-config", "completion", "uninstall"].contains(&next.name);
+        assert_eq!(next.command.error_codes.is_empty(), silent, "{}", next.name);
+    }
+}
+
+#[test]
 fn a_reader_that_leaves_is_no_failure() {
     let alone = Alone::new();
     let script = format!(

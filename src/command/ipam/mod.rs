@@ -34,7 +34,13 @@ const WAIT: Duration = Duration::from_secs(5);
     example = "{command_name} ls",
     example = "{command_name} show default/web",
     example = "{command_name} free 10.244.1.7",
-    example = "{command_name} gc --yes"
+    example = "{command_name} gc --yes",
+    error_code(0, "it was done or shown, and nothing is wrong"),
+    error_code(
+        1,
+        "nobody has that, it was refused, or something in a store is wrong: it was said"
+    ),
+    error_code(75, "a store is busy: try again")
 )]
 pub struct Ipam {
     #[argh(subcommand)]

@@ -22,7 +22,11 @@ use crate::lease::records::NodeName;
     example = "{command_name} ls",
     example = "{command_name} show h3 --json",
     example = "{command_name} rm h3",
-    example = "{command_name} reserve h9"
+    example = "{command_name} reserve h9",
+    error_code(0, "it was done or shown, and nothing is wrong"),
+    error_code(1, "there is no such host, it was refused, or something is wrong: it was said"),
+    error_code(69, "etcd cannot be reached"),
+    error_code(75, "no subnet is free, or etcd keeps changing: try again")
 )]
 pub struct Nodes {
     #[argh(subcommand)]
