@@ -21,7 +21,7 @@ use crate::lease::growth;
 use crate::lease::kube::{self, KubeSettings};
 use crate::lease::records::Key;
 use crate::lease::registry::{self, EtcdSettings};
-use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
+use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers};
 use crate::net::PerFamily;
 use crate::plan::Line;
 
@@ -122,12 +122,15 @@ fn claim(
     let name = start::node_name(settings)?;
     let facts = host::observe(&world.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
+    let identity = start::this_host(&name, world)?;
+    let saved = Saved::peek(&settings.state_dir.join("state.json")).ok().flatten();
+    let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
-        identity: start::this_host(&name, world)?,
+        identity,
         attributes,
         network: start::network(settings, roots),
         keep: Default::default(),
-        remembered: Default::default(),
+        remembered: remembered.unwrap_or_default(),
         ticket: None,
         shown: false,
     };

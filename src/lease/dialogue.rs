@@ -341,17 +341,17 @@ impl Dialogue {
         }
     }
 
-    /// The lease is held. A subnet that this host has not used yet is given back if a host of the
-    /// Python agent took it too, and looked at once more if it was chosen just now.
+    /// The lease is held. A subnet that this host chose and has not used yet is given back if a host
+    /// of the Python agent took it too, and looked at once more if it was chosen just now.
     fn held(&mut self, found: Snapshot, lease: Lease) -> Result<Question, End> {
-        let unused = self.lease.is_none() && self.own.remembered != lease.subnets;
-        if unused && let Some(other) = python::taken_by(&found, &self.own, &lease) {
+        if let Some(other) = python::taken_by(&found, &self.own, &lease) {
             log::warn!("host {other} of the Python agent took this host's number: taking another");
             self.own.ticket = None;
             let release = claim::release(&found, &self.own, &lease);
             return Ok(self.commit("give a subnet back", release, |_| Place::Start));
         }
         let chosen = self.chosen.take();
+        let unused = self.lease.is_none() && self.own.remembered != lease.subnets;
         if unused && chosen.as_ref() == Some(&lease) && python::exist(&found) {
             return Ok(self.pause(Pause::Probation));
         }

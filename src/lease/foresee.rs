@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use super::claim::{self, Claimant, Step};
+use super::claim::{self, Claimant, Step, python};
 use super::error::LeaseError;
 use super::growth;
 use super::identity::Lease;
 use super::records::Alive;
 use super::snapshot::{Snapshot, Stored};
+use super::transaction::Transaction;
 
 /// What claiming would lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,11 +47,11 @@ pub fn foresee(found: &Snapshot, own: &Claimant) -> Result<Foreseen, LeaseError>
     own.shown = true;
     own.ticket = own.ticket.or(Some(1));
     loop {
-        return match claim::next(&found, &own) {
-            Step::Refused(error) => Err(error),
-            Step::Write { lease, fresh: true, .. } => Ok(Foreseen::Chosen(lease)),
-            Step::Write { lease, .. } => Ok(Foreseen::Repaired(lease)),
-            Step::Held(lease) => Ok(Foreseen::Held(lease)),
+        let (foreseen, transaction) = match claim::next(&found, &own) {
+            Step::Refused(error) => return Err(error),
+            Step::Write { lease, fresh: true, .. } => return Ok(Foreseen::Chosen(lease)),
+            Step::Write { lease, transaction, .. } => (Foreseen::Repaired(lease), transaction),
+            Step::Held(lease) => (Foreseen::Held(lease), Transaction::default()),
             Step::Grow(transaction) => {
                 found.written(&own.network.roots, &transaction, found.revision);
                 continue;
@@ -62,5 +63,12 @@ pub fn foresee(found: &Snapshot, own: &Claimant) -> Result<Foreseen, LeaseError>
                 continue;
             }
         };
+        let revision = found.revision + 1;
+        found.written(&own.network.roots, &transaction, revision);
+        if python::taken_by(&found, &own, foreseen.lease()).is_none() {
+            return Ok(foreseen);
+        }
+        let release = claim::release(&found, &own, foreseen.lease());
+        found.written(&own.network.roots, &release, revision);
     }
 }

@@ -139,3 +139,25 @@ fn a_python_host_that_comes_later_gets_a_number_whose_subnet_is_free() {
         assert_eq!(etcd.get(&format!("{HOSTS}/py")).unwrap(), "10.244.3.0/24");
     });
 }
+
+#[test]
+fn of_two_python_hosts_with_one_subnet_the_first_keeps_it_when_it_is_converted() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        etcd.put(&format!("{HOSTS}/h2"), "10.244.9.0/24");
+        etcd.put(&format!("{HOSTS}/dup"), "10.244.9.0/24");
+        let host = Host::up(&etcd, "h2");
+        assert_eq!(host.subnet(), "10.244.9.0/24", "its pods have addresses of that");
+        host.until_peers("the other is told", |peers| {
+            peers.faults.iter().any(|fault| fault.to_string().starts_with("host dup: subnet"))
+        });
+        assert_eq!(
+            etcd.get(&format!("{HOSTS}/dup")).unwrap(),
+            "10.244.9.0/24",
+            "not ours to touch"
+        );
+        let dup = Host::up(&etcd, "dup");
+        assert_ne!(dup.subnet(), "10.244.9.0/24", "that is taken when it is converted");
+        assert_eq!(host.subnet(), "10.244.9.0/24");
+    });
+}

@@ -10,15 +10,31 @@ use crate::lease::records::NodeName;
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
-/// Another host, of the Python agent, that has one of the subnets of `lease`.
+/// Another host, of the Python agent, that has one of the subnets of `lease`, which this host has
+/// not used yet. What was there before [this host came](is_adopted) is not taken by a later key.
 pub fn taken_by(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<NodeName> {
+    if !own.keep.is_empty() || own.remembered == lease.subnets {
+        return None;
+    }
     let name = &own.identity.name;
+    let ours = found.hosts.get(name).filter(|_| is_adopted(found, name));
     let others = found.hosts.iter().filter(|(host, _)| *host != name && is_python(found, host));
     let mut overlapping = others.filter(|(_, stored)| {
+        if ours.is_some_and(|ours| ours.created < stored.created) {
+            return false;
+        }
         let possible = own.network.pools.iter().any(|pool| choose::possible(pool, stored.value));
         possible && lease.subnets.iter().any(|subnet| subnet::overlap(*subnet, stored.value))
     });
     overlapping.next().map(|(host, _)| host.clone())
+}
+
+/// The key of `host` was there before it claimed the subnet: pods of the Python agent may use it.
+/// Who chooses a subnet writes both at once.
+fn is_adopted(found: &Snapshot, host: &NodeName) -> bool {
+    let Some(key) = found.hosts.get(host) else { return false };
+    let claim = found.claims.get(&key.value).filter(|claim| claim.value == *host);
+    claim.is_none_or(|claim| key.modified < claim.modified)
 }
 
 /// Some host runs the Python agent.

@@ -337,9 +337,43 @@ fn only_a_possible_subnet_of_a_python_host_takes_one() {
     let lease = Lease { subnets: v4("10.0.9.0/24") };
     let keys = [("/h/h1", "10.0.9.0/24"), ("/h/a", "0.0.0.0/0"), ("/h/b", "10.0.0.0/16")];
     assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None);
-    let keys = [("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24")];
+    let keys = [("/h/a", "10.0.9.0/24"), ("/h/h1", "10.0.9.0/24")];
     assert_eq!(python::taken_by(&found(&keys), &own(), &lease).unwrap().as_str(), "a");
     let node = node("m2", "10.0.9.0/24");
     let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", &*node)];
     assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None, "it is none of those");
+}
+
+#[test]
+fn a_key_that_was_there_before_a_python_hosts_is_not_taken_by_it() {
+    let lease = Lease { subnets: v4("10.0.9.0/24") };
+    let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
+    let claim = ("/z/subnets/4/10.0.9.0-24", "h1");
+    let taken = |keys: &[_]| python::taken_by(&found(keys), &own(), &lease).is_some();
+    assert!(!taken(&[ours, theirs]), "it was here first");
+    assert!(!taken(&[ours, theirs, claim]), "and is claimed by now");
+    assert!(taken(&[theirs, ours]), "the other one was");
+    let mut chosen = found(&[]);
+    for (key, value, revision) in
+        [(ours.0, ours.1, 2), (claim.0, claim.1, 2), (theirs.0, theirs.1, 3)]
+    {
+        let (key, value) = (key.as_bytes(), value.as_bytes());
+        chosen.put(&roots(), Raw { key, value, created: revision, modified: revision });
+    }
+    assert!(python::taken_by(&chosen, &own(), &lease).is_some(), "it was chosen, not adopted");
+    for used in
+        [Claimant { keep: lease.subnets, ..own() }, Claimant { remembered: lease.subnets, ..own() }]
+    {
+        assert_eq!(python::taken_by(&chosen, &used, &lease), None, "pods use it");
+    }
+}
+
+#[test]
+fn what_is_foretold_is_what_happens_beside_a_python_host_of_the_same_subnet() {
+    use crate::lease::foresee::{Foreseen, foresee};
+    let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
+    let kept = Foreseen::Repaired(Lease { subnets: v4("10.0.9.0/24") });
+    assert_eq!(foresee(&found(&[ours, theirs]), &own()), Ok(kept));
+    let another = Foreseen::Chosen(Lease { subnets: v4("10.0.7.0/24") });
+    assert_eq!(foresee(&found(&[theirs, ours]), &own()), Ok(another));
 }
