@@ -47,6 +47,8 @@ impl Ears {
             Event::Route { default: true, .. } => Look::LINKS,
             Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Look::ROUTES,
             Event::Route { .. } => Look::default(),
+            // Of the devices of tunnels, too, and those are looked at with the routes.
+            Event::ForwardingOff => Look::LINKS,
             Event::Nftables => Look::FIREWALL,
             Event::Lost => {
                 self.find_tunnels();

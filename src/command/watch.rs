@@ -131,6 +131,7 @@ fn text(event: &Event) -> String {
             let kind = if *default { "default route" } else { "route" };
             format!("a {kind} {whose}{}", if *gone { "went" } else { "came" })
         }
+        Event::ForwardingOff => "forwarding was turned off".to_owned(),
         Event::Nftables => "nftables changed".to_owned(),
         Event::Lost => "changes came too fast to be shown".to_owned(),
     }

@@ -6,13 +6,13 @@ use neli::consts::rtnl::Rtm;
 use nix::errno::Errno;
 
 use super::link::Link;
-use super::netlink::{Monitor, NetlinkError, Protocol, Reply};
+use super::netlink::{AttributeList, Monitor, NetlinkError, Protocol, Reply};
 use super::{address, link, neighbour, route};
 use crate::net::IfName;
 
-/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE of
-/// linux/rtnetlink.h.
-const ROUTE_GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _IPV4_NETCONF,
+/// _IPV6_NETCONF of linux/rtnetlink.h.
+const ROUTE_GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 11, 24, 25];
 
 /// NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h.
 const NFTABLES_GROUPS: [u32; 1] = [7];
@@ -46,6 +46,8 @@ pub enum Event {
         /// It went.
         gone: bool,
     },
+    /// Somebody turned forwarding off, on the host or on a link.
+    ForwardingOff,
     /// nftables changed.
     Nftables,
     /// Events were lost: look at everything.
@@ -122,5 +124,21 @@ pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
             gone,
         }));
     }
+    if is(Rtm::Newnetconf) {
+        return Ok(is_forwarding_off(reply)?.then_some(Event::ForwardingOff));
+    }
     Ok(None)
+}
+
+/// Of a new link, such as a pod's, the kernel tells everything at once; of what somebody changes,
+/// that alone.
+fn is_forwarding_off(reply: &Reply<'_>) -> Result<bool, NetlinkError> {
+    /// `struct netconfmsg`, padded; NETCONFA_FORWARDING and NETCONFA_MC_FORWARDING. Source:
+    /// linux/netconf.h.
+    const HEADER: usize = 4;
+    const FORWARDING: u16 = 2;
+    const MULTICAST: u16 = 4;
+    let Some((_, attributes)) = reply.body().split_at_checked(HEADER) else { return Ok(false) };
+    let attributes = AttributeList::parse(attributes)?;
+    Ok(attributes.u32(FORWARDING) == Some(0) && attributes.get(MULTICAST).is_none())
 }

@@ -35,6 +35,22 @@ fn what_is_broken_by_hand_is_back_at_once() {
     scene.breaks("nft delete table inet humanz", &firewall, &["add table inet humanz"]);
 }
 
+/// Pods reach nobody beyond the host until then.
+#[test]
+fn forwarding_that_is_turned_off_is_on_again_at_once() {
+    let scene = Scene::start(DUAL_STACK);
+    let host = &scene.cluster.hosts[0];
+    for key in ["ipv4/ip_forward", "ipv4/conf/eth0/forwarding", "ipv6/conf/all/forwarding"] {
+        let path = format!("/proc/sys/net/{key}");
+        host.shell(&format!("echo 0 > {path}")).ok();
+        eventually(&format!("{key} is on"), 2 * LIMIT, || match host.read(&path) {
+            Some(value) if value.trim() == "1" => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        scene.is_whole();
+    }
+}
+
 #[test]
 fn a_deleted_bridge_is_back_with_its_address_and_its_pods() {
     outlives_its_bridge(&Scene::start(DUAL_STACK));

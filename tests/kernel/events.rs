@@ -55,6 +55,32 @@ fn events_tell_where_to_look() {
 }
 
 #[test]
+fn forwarding_that_is_turned_off_is_told_and_a_new_link_is_not() {
+    in_namespace(|rtnl| {
+        let told = |key: &str| {
+            let path = format!("/proc/sys/net/{key}");
+            std::fs::write(&path, "0").unwrap();
+            let mut events = Events::open(Protocol::Route).unwrap();
+            // Whoever is new does not forward.
+            bridge(rtnl, &format!("br{}", path.len()));
+            std::fs::write(&path, "1").unwrap();
+            let event = |index| Event::Address { index };
+            let last = bridge(rtnl, &format!("last{}", path.len())).index;
+            rtnl.apply(&[address::add(last, net("192.0.2.1/24"))]).unwrap();
+            let mut before = Vec::new();
+            while !before.contains(&event(last)) {
+                before.extend(events.wait(SOON).unwrap());
+            }
+            assert!(!before.contains(&Event::ForwardingOff), "{key}: {before:?}");
+            std::fs::write(&path, "0").unwrap();
+            while !events.wait(SOON).unwrap().contains(&Event::ForwardingOff) {}
+        };
+        told("ipv4/ip_forward");
+        told("ipv6/conf/all/forwarding");
+    });
+}
+
+#[test]
 fn lost_events_say_that_they_were_lost() {
     in_namespace(|rtnl| {
         let mut events = Events::open(Protocol::Route).unwrap();

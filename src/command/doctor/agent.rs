@@ -109,11 +109,12 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
         };
         let seen = format!("not as it should be: {}{more}", lines.join("; "));
         let cure = match patient.status {
-            Ok(_) => {
-                "the agent mends it within a second; if it stays, somebody undoes it: see \
-                      repairs in its status"
-            }
-            Err(_) => "start the agent, which does that",
+            Ok(_) => format!(
+                "the agent mends at once what the kernel tells it of, and the rest within {:?} \
+                 (RESYNC_INTERVAL); if it stays, somebody undoes it: see repairs in its status",
+                settings.resync
+            ),
+            Err(_) => "start the agent, which does that".to_owned(),
         };
         findings.push(Finding::new(Severity::Wrong, "drift", "as the agent looks", seen, cure));
     }
