@@ -124,7 +124,9 @@ impl fmt::Display for Unreachable {
                 f,
                 "{address} is not on a segment of this host, and the host has no tunnel; set BACKEND=auto there (and update humanz)"
             ),
-            Reason::LinkDown(address) => write!(f, "the link to {address} is down"),
+            Reason::LinkDown(address) => {
+                write!(f, "the link to {address} is down; set it up (ip link tells which)")
+            }
             Reason::NoUnderlay(address) => write!(
                 f,
                 "this host has no {} address to send to {address} from; is its uplink up?",

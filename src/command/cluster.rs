@@ -29,14 +29,16 @@ pub struct Cluster {
     pub own: NodeName,
     /// Who is asked for them, in one word.
     pub store: &'static str,
-    /// Since when it is no longer up to date; `None`: etcd said so now.
+    /// Since when it is no longer up to date; `None`: the store said so now.
     pub stale: Option<Stale>,
 }
 
-/// What is known instead of what etcd says.
+/// What is known instead of what etcd, or the Kubernetes API, says.
 #[derive(Clone, Debug)]
 pub struct Stale {
-    /// Why etcd could not be asked.
+    /// Who should have said it, for people.
+    asked: &'static str,
+    /// Why nobody could be asked.
     pub why: String,
     /// How old it is, if that can be told.
     pub age: Option<Duration>,
@@ -46,7 +48,8 @@ impl Stale {
     /// For people, one line.
     pub fn line(&self) -> String {
         let age = self.age.map(|age| format!(" of {} ago", span(age))).unwrap_or_default();
-        format!("etcd cannot be asked: {}; this is the last known good state{age}", self.why)
+        let Stale { asked, why, .. } = self;
+        format!("{asked} cannot be asked: {why}; this is the last known good state{age}")
     }
 }
 
@@ -61,7 +64,7 @@ impl Cluster {
     pub fn origin(&self) -> Value {
         match &self.stale {
             None => json!({ "from": self.store, "age_seconds": 0, "error": null }),
-            Some(Stale { why, age }) => {
+            Some(Stale { why, age, .. }) => {
                 let age = age.map(|age| age.as_secs());
                 json!({ "from": "state", "age_seconds": age, "error": why })
             }
@@ -132,11 +135,15 @@ pub fn known(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, 
     })?;
     let written = fs::metadata(&path).and_then(|file| file.modified()).ok();
     let age = written.and_then(|at| SystemTime::now().duration_since(at).ok());
+    let asked = match settings.source {
+        Source::Kubernetes(_) => "the Kubernetes API",
+        _ => "etcd",
+    };
     Ok(Cluster {
         snapshot: saved.snapshot,
         lease: saved.lease,
         own: own.clone(),
         store: store(settings),
-        stale: Some(Stale { why: why.to_owned(), age }),
+        stale: Some(Stale { asked, why: why.to_owned(), age }),
     })
 }

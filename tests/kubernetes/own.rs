@@ -86,6 +86,12 @@ fn the_api_is_not_needed_by_a_host_that_has_served() {
     scene.host(1).run("nft flush ruleset").ok();
     let agent = scene.serve(1, &[]);
     tells(&agent, "serving the last known good state");
+    let told = Agent::run(scene.host(1), "status", &with(&[]));
+    for words in ["kubernetes  ", "1 is reached, as far as was known last"] {
+        assert!(told.stdout.contains(words), "{words:?} is not in: {told}");
+    }
+    let told = Agent::run(scene.host(1), "nodes ls", &with(&[]));
+    assert!(told.stdout.contains("the Kubernetes API cannot be asked: "), "{told}");
     assert_eq!(facts::addresses(scene.host(1), "humanz0"), ["10.244.1.1/24"]);
     routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
     let pod = Pod::add(scene.host(1), "a");

@@ -169,7 +169,7 @@ fn hosts_that_share_one_family_reach_both_through_it() {
 #[test]
 fn an_outage_of_the_uplink_is_no_reason_for_a_tunnel() {
     let down = Host { up: false, underlay: PerFamily::default(), ..host(Backend::Auto) };
-    check(&down, peer(V4, &["192.0.2.2"]), &["the link to 192.0.2.2 is down"]);
+    check(&down, peer(V4, &["192.0.2.2"]), &["the link to 192.0.2.2 is down; set it up"]);
     check(&down, peer(V4, &["198.51.100.2"]), &["no IPv4 address to send to 198.51.100.2"]);
 }
 

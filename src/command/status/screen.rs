@@ -16,7 +16,7 @@ pub fn screen(value: &Value, style: Style) -> String {
         ("host", host(value)),
         ("agent", agent(value)),
         ("lease", lease(value)),
-        ("etcd", etcd(value)),
+        store(value),
         ("pods", pods(value)),
         ("firewall", firewall(value)),
         ("hosts", hosts(value)),
@@ -87,15 +87,37 @@ fn lease(value: &Value) -> String {
     format!("{subnets} (from {}{})", string(&lease["source"]), since.unwrap_or_default())
 }
 
-fn etcd(value: &Value) -> String {
-    let etcd = &value["etcd"];
-    if etcd.is_null() {
-        return "none: this host serves itself".to_owned();
+/// Who tells the hosts, and how it goes with him.
+fn store(value: &Value) -> (&'static str, String) {
+    let (etcd, kubernetes) = (&value["etcd"], &value["kubernetes"]);
+    match (kubernetes.is_object(), etcd.is_null()) {
+        (true, _) => ("kubernetes", api(kubernetes)),
+        (false, true) => ("etcd", "none: this host serves itself".to_owned()),
+        (false, false) => ("etcd", members(etcd)),
     }
+}
+
+/// Nobody could be asked whether the hosts are as they are shown.
+fn is_stale(value: &Value) -> bool {
+    value["etcd"]["error"].is_string() || value["kubernetes"]["error"].is_string()
+}
+
+fn api(kubernetes: &Value) -> String {
+    let version = kubernetes["version"].as_i64().map(|version| format!(", version {version}"));
+    match (kubernetes["connected"].as_str(), kubernetes["error"].as_str()) {
+        (_, Some(error)) => error.to_owned(),
+        (Some(server), None) => format!("{server} answers{}", version.unwrap_or_default()),
+        (None, None) => "no answer yet".to_owned(),
+    }
+}
+
+fn members(etcd: &Value) -> String {
     let endpoints = joined(&etcd["endpoints"], ", ");
     let revision = etcd["revision"].as_i64().map(|revision| format!(", revision {revision}"));
     let revision = revision.unwrap_or_default();
     match (etcd["connected"].as_str(), etcd["error"].as_str()) {
+        // What a member says begins with where it is.
+        (_, Some(error)) if error.starts_with("etcd ") => format!("{}{revision}", &error[5..]),
         (_, Some(error)) => format!("{endpoints}: {error}{revision}"),
         (Some(member), None) => format!("{member} answers{revision}"),
         (None, None) => format!("{endpoints}: no answer yet"),
@@ -146,7 +168,7 @@ fn hosts(value: &Value) -> String {
     let count = |is: &dyn Fn(&&Value) -> bool| peers.iter().filter(is).count();
     let reached = count(&|peer| peer["reachable"] == true);
     let silent = count(&|peer| peer["alive"] == false);
-    let stale = if value["etcd"]["error"].is_string() { ", as far as was known last" } else { "" };
+    let stale = if is_stale(value) { ", as far as was known last" } else { "" };
     let silent = match silent {
         _ if !stale.is_empty() => String::new(),
         0 => ", every agent runs".to_owned(),
@@ -154,7 +176,8 @@ fn hosts(value: &Value) -> String {
     };
     let silent = if peers.is_empty() { "" } else { &silent };
     let others = if peers.len() == 1 { "1 other" } else { &format!("{} others", peers.len()) };
-    format!("{others}, {reached} are reached{silent}{stale}")
+    let are = if reached == 1 { "is" } else { "are" };
+    format!("{others}, {reached} {are} reached{silent}{stale}")
 }
 
 fn peers(value: &Value) -> Table {
@@ -165,7 +188,7 @@ fn peers(value: &Value) -> Table {
     for peer in peers.iter().filter(|peer| !many || !fine(peer)).take(2 * PEERS) {
         let (state, tone) = match (peer["reachable"].as_bool(), peer["alive"].as_bool()) {
             (Some(true), Some(true)) => ("reached", Tone::Good),
-            (Some(true), _) if value["etcd"]["error"].is_string() => ("reached", Tone::Good),
+            (Some(true), _) if is_stale(value) => ("reached", Tone::Good),
             (Some(true), _) => ("silent", Tone::Odd),
             _ => ("unreachable", Tone::Bad),
         };
@@ -251,6 +274,30 @@ mod tests {
         let text = screen(&value, Style::default());
         assert!(text.contains("40 others, 39 are reached, every agent runs"), "{text}");
         assert!(text.contains("h7") && !text.contains("h8"), "{text}");
+    }
+
+    #[test]
+    fn whoever_tells_the_hosts_has_a_line() {
+        let check = |value: Value, line: &str| {
+            let text = screen(&value, Style::default());
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in:\n{text}");
+        };
+        let endpoint = "http://192.0.2.2:2379";
+        let error = format!("etcd {endpoint}: refused");
+        check(
+            json!({ "etcd": { "endpoints": [endpoint], "error": error, "revision": 7 } }),
+            "etcd      http://192.0.2.2:2379: refused, revision 7",
+        );
+        check(json!({ "etcd": null }), "etcd      none: this host serves itself");
+        let answers = json!({ "connected": "https://k8s:6443", "version": 9 });
+        check(
+            json!({ "etcd": null, "kubernetes": answers }),
+            "kubernetes  https://k8s:6443 answers, version 9",
+        );
+        let peers = json!([{ "name": "h2", "alive": false, "reachable": true }]);
+        let value = json!({ "etcd": null, "kubernetes": { "error": "refused" }, "peers": peers });
+        check(value.clone(), "kubernetes  refused");
+        check(value, "hosts       1 other, 1 is reached, as far as was known last");
     }
 
     #[test]
