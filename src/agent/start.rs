@@ -158,6 +158,12 @@ pub fn lock(state_dir: &Path) -> Result<Flock<File>, Exit> {
     })
 }
 
+/// Whether an agent serves this host: it holds its lock, whether it answers or not.
+pub fn is_locked(state_dir: &Path) -> bool {
+    let Ok(file) = File::open(state_dir.join("lock")) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+}
+
 fn own_machine_id(state_dir: &Path) -> PathBuf {
     state_dir.join("machine-id")
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::agent::settings::Settings;
 use crate::agent::{dry_run, host, start};
 use crate::command::doctor::Patient;
 use crate::lease::peers;
@@ -36,11 +37,15 @@ fn privileges() -> Option<Finding> {
 /// Whether an agent serves this host: it answers, or it holds its lock.
 fn running(patient: &Patient<'_>) -> Option<Finding> {
     let error = patient.status.as_ref().err()?;
-    let path = patient.told.settings.state_dir.join("lock");
-    let locked = path.exists() && start::lock(&patient.told.settings.state_dir).is_err();
-    if locked {
+    let Settings { state_dir, socket, .. } = &patient.told.settings;
+    if start::is_locked(state_dir) {
         let seen = format!("an agent serves this host, and cannot be asked: {error}");
-        let cure = "look at SOCKET, and at its log (journalctl -u humanz-agent)";
+        let cure = match socket {
+            Some(_) => {
+                "systemctl restart humanz-agent (pods do not notice); its log may say why it hangs"
+            }
+            None => "set SOCKET, and the agent can be asked",
+        };
         return Some(Finding::new(Severity::Warning, "agent-silent", "socket", seen, cure));
     }
     let seen = format!("no agent serves this host: {error}");

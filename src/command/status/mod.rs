@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::agent::exit::Exit;
 use crate::agent::settings::Settings;
+use crate::agent::start;
 use crate::command::call::{Call, Outcome};
 use crate::command::look::Here;
 use crate::command::pods::{self, Network};
@@ -58,11 +59,7 @@ fn without_agent(settings: &Settings, why: &str) -> Result<Value, Exit> {
     let here = Here::look(settings)?;
     let (mut value, drift) = here.status();
     value["agent"] = json!({ "answers": false, "error": why });
-    first(
-        &mut value,
-        why,
-        "systemctl start humanz-agent (journalctl -u humanz-agent says why it ended)",
-    );
+    first(&mut value, why, cure(settings));
     if here.subnets.is_empty() {
         let what = "it is not known which subnet this host has, so nothing was compared with it";
         fault(&mut value, what, "an agent gets one from etcd when it starts");
@@ -76,6 +73,15 @@ fn without_agent(settings: &Settings, why: &str) -> Result<Value, Exit> {
     }
     value["drift"] = drift.into();
     Ok(value)
+}
+
+/// What to do about an agent that does not answer: an active unit is not started again.
+fn cure(settings: &Settings) -> &'static str {
+    match (&settings.socket, start::is_locked(&settings.state_dir)) {
+        (None, true) => "set SOCKET, and the agent can be asked",
+        (Some(_), true) => "systemctl restart humanz-agent (pods do not notice)",
+        (_, false) => "systemctl start humanz-agent (journalctl -u humanz-agent says why it ended)",
+    }
 }
 
 /// What the stores and the kernel say of pods: the agent does not know it.
