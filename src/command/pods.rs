@@ -186,3 +186,13 @@ pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec
     };
     subnets.filter_map(room).collect()
 }
+
+/// What to do about a network that is full.
+pub const FREE: &str = "humanz-agent ipam gc shows what can be freed";
+
+/// Which of the `rooms` of a network no pod fits into.
+pub fn full(network: &Network, rooms: &[Value]) -> Vec<String> {
+    let full =
+        rooms.iter().filter(|room| room["free"] == 0).filter_map(|room| room["subnet"].as_str());
+    full.map(|subnet| format!("network {} has no free address in {subnet}", network.name)).collect()
+}

@@ -48,6 +48,20 @@ fn a_host_that_is_well_has_nothing() {
 }
 
 #[test]
+fn a_network_without_a_free_address_is_named() {
+    let alone = Alone::new();
+    let small = [STANDALONE[0], STANDALONE[1], ("SUBNET", "10.244.1.0/29")];
+    let agent = Agent::start(&alone.host, &small);
+    agent.wait_ready();
+    let _pods: Vec<Pod> =
+        (0..5).map(|number| Pod::add(&alone.host, &format!("p{number}"))).collect();
+    let (names, value) = found(&alone.host, "", &small);
+    assert_eq!(names, ["pool-full"], "{value:#}");
+    let seen = value["findings"][0]["seen"].as_str().unwrap();
+    assert!(seen.ends_with("no free address in 10.244.1.0/29"), "{seen}");
+}
+
+#[test]
 fn each_trap_on_a_host_is_named() {
     let alone = Alone::new();
     let host = &alone.host;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::command::around::Attachment;
 use crate::command::doctor::Patient;
+use crate::command::pods;
 use crate::linux::link::Link;
 use crate::linux::netns::{NetNs, NetNsError};
 use crate::plan::doctor::{Finding, Severity};
@@ -18,6 +19,7 @@ pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
         .into_iter()
         .chain(stray(patient, &links))
         .chain(quarantine(patient))
+        .chain(full(patient))
         .collect()
 }
 
@@ -63,6 +65,18 @@ fn stray(patient: &Patient<'_>, links: &[Link]) -> Option<Finding> {
                     make the pods anew before their addresses are given out again";
         Finding::new(Severity::Wrong, "stray-links", "links and store", seen, cure)
     })
+}
+
+/// The own network without a free address.
+fn full(patient: &Patient<'_>) -> Vec<Finding> {
+    let (settings, subnets) = (&patient.told.settings, patient.around.subnets);
+    let networks = pods::networks(settings, Some(&settings.cni.name)).unwrap_or_default();
+    let full = networks
+        .iter()
+        .flat_map(|network| pods::full(network, &pods::rooms(network, subnets.iter().copied())));
+    let how = settings.cni.ipam_dir.join(&settings.cni.name).display().to_string();
+    let finding = |seen| Finding::new(Severity::Wrong, "pool-full", how.as_str(), seen, pods::FREE);
+    full.map(finding).collect()
 }
 
 /// Entries that could not be read.

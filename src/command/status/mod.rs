@@ -99,10 +99,8 @@ fn add_pods(value: &mut Value, settings: &Settings) {
     for network in &networks {
         let own = network.name == settings.cni.name;
         let rooms = pods::rooms(network, subnets.iter().copied().filter(|_| own));
-        for room in rooms.iter().filter(|room| room["free"] == 0) {
-            let what =
-                format!("network {} has no free address in {}", network.name, room["subnet"]);
-            fault(value, &what.replace('"', ""), "humanz-agent ipam gc shows what can be freed");
+        for what in pods::full(network, &rooms) {
+            fault(value, &what, pods::FREE);
         }
         for what in &network.looked.faults {
             fault(value, what, "the next ADD or DEL puts it into quarantine");
