@@ -16,6 +16,7 @@ use crate::agent::settings::{Settings, Source};
 use crate::agent::wake::Look;
 use crate::agent::{names, pass, start};
 use crate::command::cluster::{self, Cluster};
+use crate::command::drift;
 use crate::lease::Peers;
 use crate::lease::Resolved;
 use crate::net::PerFamily;
@@ -134,14 +135,18 @@ impl Here {
         value["node"]["started"] = Value::Null;
         value["repairs"] = Value::Null;
         value["changes"] = Value::Null;
+        drift::correct(&mut value, report.lines());
         (value, report.lines().iter().map(ToString::to_string).collect())
     }
 
     fn etcd(&self) -> Etcd {
         let stale = self.cluster.as_ref().and_then(|cluster| cluster.stale.as_ref());
         let down = stale.map(|stale| stale.why.clone()).or_else(|| self.unknown.clone());
-        let server = cluster::etcd(&self.settings).ok();
-        let endpoint = server.and_then(|(server, _)| server.endpoints.first().cloned());
+        let endpoint = match &self.settings.source {
+            Source::Etcd { server, .. } => server.endpoints.first().cloned(),
+            Source::Kubernetes(_) => Some("the API server".to_owned()),
+            Source::Static(_) => None,
+        };
         let endpoint = endpoint.filter(|_| down.is_none());
         Etcd { endpoint, down, ..Etcd::default() }
     }

@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod completion;
 pub mod config;
 pub mod doctor;
+mod drift;
 pub mod explain;
 pub mod ipam;
 mod look;

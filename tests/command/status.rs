@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use crate::support::cluster::Alone;
 use crate::support::{Agent, Cluster, Place, Pod, eventually};
 use crate::{object, run, shape};
@@ -23,13 +25,18 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
         "ready, version ",
         "10.244.",
         "1 plugged in",
-        "1 other, 1 are reached",
+        "1 other, 1 is reached",
         "nothing is wrong",
         "252 of 253 addresses of 10.244.",
     ] {
         assert!(told.contains(words), "{words:?} is not in:\n{told}");
     }
     let with = object(&run(host, "status --json", POOLS));
+
+    agents[0].process.signal(Signal::SIGSTOP);
+    let told = run(host, "status", POOLS);
+    agents[0].process.signal(Signal::SIGCONT);
+    assert!(told.stdout.contains("-> systemctl restart humanz-agent"), "{told}");
 
     // Drift that nobody repairs, for there is no agent.
     agents[0].stop();
@@ -43,6 +50,9 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
         "-> systemctl start humanz-agent",
         "+ route 10.244.",
         "+ nft table inet humanz",
+        "firewall  not as it should be: + nft table inet humanz",
+        "1 other, 0 are reached",
+        "not there: route 10.244.",
         "1 plugged in",
     ] {
         assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
@@ -55,13 +65,15 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
         }
     }
     assert_eq!(with["lease"]["subnets"], without["lease"]["subnets"]);
-    assert_eq!(with["peers"], without["peers"]);
+    for key in ["name", "addresses", "subnets", "via", "alive"] {
+        assert_eq!(with["peers"][0][key], without["peers"][0][key], "{key}");
+    }
     assert_eq!(without["agent"]["answers"], false);
 
     cluster.etcd.kill();
     let told = run(host, "status", POOLS);
     println!("{told}");
-    for words in ["(from last known good state)", "etcd does not answer", "1 other, 1 are reached"]
+    for words in ["(from last known good state)", "etcd does not answer", "1 other, 0 are reached"]
     {
         assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
     }
@@ -138,6 +150,9 @@ fn a_repair_and_an_unreachable_host_are_told() {
     // What changes together with something of etcd's may be taken for a part of that.
     host.run("nft delete table inet humanz").ok();
     told(&["repaired lately", "added nft table inet humanz"]);
+    // etcd is away because of it.
+    host.run("ip link set eth0 down").ok();
+    told(&["1. interface eth0, ", "-> ip link set eth0 up", "2. etcd does not answer"]);
 }
 
 #[test]
