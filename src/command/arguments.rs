@@ -77,7 +77,7 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
 }
 
 /// The option of a variable.
-fn flag(variable: &str) -> String {
+pub fn flag(variable: &str) -> String {
     format!("--{}", variable.to_ascii_lowercase().replace('_', "-"))
 }
 

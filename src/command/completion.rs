@@ -2,8 +2,9 @@
 
 use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfoKind, FromArgs};
 
+use crate::agent::cli::VARIABLES;
 use crate::agent::exit::{self, Exit};
-use crate::command::Arguments;
+use crate::command::{Arguments, arguments};
 
 /// print what a shell needs to complete the command line: bash, zsh or fish. make install and the
 /// packages put it in place
@@ -43,10 +44,29 @@ pub fn script(options: &Completion) -> Result<String, Exit> {
 struct Level {
     /// The subcommands before, with blanks between; empty at the beginning.
     path: String,
-    /// Subcommands with what they do.
+    /// Subcommands, or the words that can stand there, with what they do.
     commands: Vec<(String, String)>,
     /// Options with what they mean and whether a value follows.
     options: Vec<(String, String, bool)>,
+}
+
+/// Options with the values that they take, if these can be listed.
+const VALUES: [(&str, &[&str]); 3] = [
+    ("--subnet-source", &["etcd", "kubernetes", "static"]),
+    ("--backend", &["auto", "direct", "vxlan"]),
+    ("--cni-version", &["0.3.1", "0.4.0", "1.0.0", "1.1.0"]),
+];
+
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
+
+/// What can follow an option; `None` if that cannot be listed.
+fn values(option: &str) -> Option<&'static [&'static str]> {
+    let listed = VALUES.iter().find(|(name, _)| *name == option).map(|(_, values)| *values);
+    let switch = || {
+        let known = VARIABLES.iter().find(|known| arguments::flag(known.name) == option)?;
+        ["true", "false"].contains(&known.default).then_some(["true", "false"].as_slice())
+    };
+    listed.or_else(switch)
 }
 
 fn collect(path: &str, info: &CommandInfoWithArgs, levels: &mut Vec<Level>) {
@@ -57,7 +77,10 @@ fn collect(path: &str, info: &CommandInfoWithArgs, levels: &mut Vec<Level>) {
         let takes = matches!(flag.kind, FlagInfoKind::Option { .. });
         (flag.long.to_owned(), short(flag.description), takes)
     });
-    let (commands, options) = (commands.collect(), options.collect());
+    let (mut commands, options): (Vec<_>, _) = (commands.collect(), options.collect());
+    if path == "completion" {
+        commands.extend(SHELLS.map(|shell| (shell.to_owned(), format!("for {shell}"))));
+    }
     levels.push(Level { path: path.to_owned(), commands, options });
     for next in &info.commands {
         let path =
@@ -66,11 +89,20 @@ fn collect(path: &str, info: &CommandInfoWithArgs, levels: &mut Vec<Level>) {
     }
 }
 
-/// The first part of a description, without anything that a shell would act on.
+/// The first part of a description, on one line.
 fn short(text: &str) -> String {
-    let end = text.find([':', ';', '(', '.']).unwrap_or(text.len());
-    let plain = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | ',' | '/' | '-' | '_');
-    text[..end].chars().filter(plain).collect::<String>().trim().to_owned()
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let end = [";", " (", ". "].iter().filter_map(|end| text.find(end)).min();
+    text[..end.unwrap_or(text.len())].to_owned()
+}
+
+/// All options that are followed by a value: those whose values can be listed, and the others.
+fn followed(levels: &[Level]) -> (Vec<&str>, Vec<&str>) {
+    let takes = levels.iter().flat_map(|level| &level.options).filter(|(.., takes)| *takes);
+    let mut takes: Vec<&str> = takes.map(|(name, ..)| name.as_str()).collect();
+    takes.sort_unstable();
+    takes.dedup();
+    takes.into_iter().partition(|name| values(name).is_some())
 }
 
 /// The paths of all subcommands as patterns of `case`, each in quotes.
@@ -85,13 +117,16 @@ fn bash(levels: &[Level]) -> String {
     for level in levels {
         let commands = level.commands.iter().map(|(name, _)| name.as_str());
         let options = level.options.iter().map(|(name, ..)| name.as_str());
-        let words: Vec<&str> = commands.chain(options).chain(["--help"]).collect();
+        let words: Vec<&str> = commands.chain(options).collect();
         cases.push_str(&format!("        \"{}\") words=\"{}\" ;;\n", level.path, words.join(" ")));
     }
-    let takes = levels.iter().flat_map(|level| &level.options).filter(|(.., takes)| *takes);
-    let mut takes: Vec<&str> = takes.map(|(name, ..)| name.as_str()).collect();
-    takes.sort_unstable();
-    takes.dedup();
+    let (listed, others) = followed(levels);
+    let listed = listed.iter().map(|name| {
+        let values = values(name).unwrap_or_default().join(" ");
+        format!(
+            "        {name}) COMPREPLY=($(compgen -W \"{values}\" -- \"$current\")); return ;;\n"
+        )
+    });
     format!(
         r#"# bash completion of humanz-agent, made by: humanz-agent completion bash
 _humanz_agent() {{
@@ -104,7 +139,7 @@ _humanz_agent() {{
         esac
     done
     case "$before" in
-        {}) COMPREPLY=($(compgen -f -- "$current")); return ;;
+{}        {}) COMPREPLY=($(compgen -f -- "$current")); return ;;
     esac
     case "$path" in
 {cases}    esac
@@ -113,14 +148,15 @@ _humanz_agent() {{
 complete -F _humanz_agent humanz-agent
 "#,
         paths(levels),
-        takes.join("|"),
+        listed.collect::<String>(),
+        others.join("|"),
     )
 }
 
 fn zsh(levels: &[Level]) -> String {
     let mut cases = String::new();
     for level in levels {
-        let item = |name: &str, text: &str| format!("'{name}:{text}'");
+        let item = |name: &str, text: &str| format!("'{name}:{}'", text.replace('\'', r"'\''"));
         let commands = level.commands.iter().map(|(name, text)| item(name, text));
         let options = level.options.iter().map(|(name, text, _)| item(name, text));
         cases.push_str(&format!(
@@ -130,6 +166,11 @@ fn zsh(levels: &[Level]) -> String {
             options.collect::<Vec<_>>().join(" "),
         ));
     }
+    let (listed, others) = followed(levels);
+    let listed = listed.iter().map(|name| {
+        let values = values(name).unwrap_or_default().join(" ");
+        format!("{name}) compadd {values}; return ;;\n")
+    });
     format!(
         r#"#compdef humanz-agent
 # zsh completion of humanz-agent, made by: humanz-agent completion zsh
@@ -141,6 +182,9 @@ for word in ${{words[2,CURRENT-1]}}; do
     {}) typed=$next ;;
     esac
 done
+case "${{words[CURRENT-1]}}" in
+{}{}) _files; return ;;
+esac
 case "$typed" in
 {cases}esac
 (( $#commands )) && _describe -t commands command commands
@@ -148,6 +192,8 @@ case "$typed" in
 _files
 "#,
         paths(levels),
+        listed.collect::<String>(),
+        others.join("|"),
     )
 }
 
@@ -164,15 +210,52 @@ fn fish(levels: &[Level]) -> String {
         };
         let when: Vec<String> = seen.chain(none).collect();
         let when = when.join("; and ");
+        let quoted = |text: &str| text.replace('\\', r"\\").replace('\'', r"\'");
         for (name, text) in &level.commands {
+            let text = quoted(text);
             lines.push(format!("complete -c humanz-agent -f -n '{when}' -a {name} -d '{text}'"));
         }
         for (name, text, takes) in &level.options {
-            let name = name.trim_start_matches('-');
-            let takes = if *takes { " -r" } else { "" };
+            let takes = match values(name) {
+                Some(values) => format!(" -x -a '{}'", values.join(" ")),
+                None => if *takes { " -r" } else { "" }.to_owned(),
+            };
+            let (name, text) = (name.trim_start_matches('-'), quoted(text));
             lines
                 .push(format!("complete -c humanz-agent -n '{when}' -l {name}{takes} -d '{text}'"));
         }
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_are_offered_are_those_of_the_help() {
+        for (option, values) in VALUES {
+            let known = VARIABLES.iter().find(|known| arguments::flag(known.name) == option);
+            let help = known.unwrap().help;
+            assert!(values.iter().all(|value| help.contains(value)), "{option}: {help}");
+        }
+        assert_eq!(values("--ip-masq"), Some(["true", "false"].as_slice()));
+        assert_eq!(values("--mtu"), None);
+    }
+
+    #[test]
+    fn a_description_keeps_its_letters_and_ends_with_its_first_part() {
+        for (text, wanted) in [
+            (
+                "with SUBNET_SOURCE=static: this host's\n subnet",
+                "with SUBNET_SOURCE=static: this host's subnet",
+            ),
+            ("as +, - and ~ lines; change nothing", "as +, - and ~ lines"),
+            ("as in 127.0.0.1:9104", "as in 127.0.0.1:9104"),
+            ("a file (PEM)", "a file"),
+            ("one. Two", "one"),
+        ] {
+            assert_eq!(short(text), wanted);
+        }
+    }
 }
