@@ -11,7 +11,8 @@ use nix::libc::O_NONBLOCK;
 
 use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::envfile::{self, Assignments};
-use crate::agent::settings::{self, Settings};
+use crate::agent::settings::{self, Fault, Settings};
+use crate::agent::values;
 
 /// The settings file that is read if it is there and no other is asked for.
 const DEFAULT: &str = "/etc/humanz/agent.env";
@@ -84,6 +85,26 @@ pub struct Told {
     pub remarks: Vec<String>,
 }
 
+impl Said {
+    /// The text of every setting.
+    pub fn texts(&self) -> Texts {
+        self.texts.iter().map(|(name, (text, _))| (*name, text.clone())).collect()
+    }
+
+    /// The settings that were said.
+    ///
+    /// # Errors
+    /// Every fault, one line each; also of what to log.
+    pub fn read(&self) -> Result<Settings, Vec<String>> {
+        let settings = read(&self.texts());
+        let Some(value) = &self.log else { return settings };
+        let Err(wrong) = values::log_filter(value) else { return settings };
+        let mut faults = settings.err().unwrap_or_default();
+        faults.push(Fault { variable: LOG, value: value.clone(), wrong }.to_string());
+        Err(faults)
+    }
+}
+
 impl Origin {
     /// The options that were given, by variable, the file that was asked for, and this process's
     /// environment.
@@ -108,10 +129,9 @@ impl Origin {
     /// # Errors
     /// Every fault there is, one line each.
     pub fn read(&mut self) -> Result<Told, Vec<String>> {
-        let Said { texts, log, remarks } = self.said()?;
-        let texts: Texts = texts.into_iter().map(|(name, (text, _))| (name, text)).collect();
-        let settings = read(&texts)?;
-        Ok(Told { settings, texts, log, remarks })
+        let said = self.said()?;
+        let settings = said.read()?;
+        Ok(Told { settings, texts: said.texts(), log: said.log, remarks: said.remarks })
     }
 
     /// Reads the file and says who says what.

@@ -6,11 +6,29 @@ use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
+use log::LevelFilter;
 
 use crate::agent::settings::Backend;
 use crate::cni::version::Version;
 use crate::lease::records::{NameError, NodeName, Vxlan};
 use crate::net::{Family, IfName, PerFamily, subnet};
+
+/// What to log: levels and `target=level`, with commas. To the logger any other word is a target of
+/// its own, beside which nothing is logged.
+pub fn log_filter(text: &str) -> Result<(), String> {
+    let is_level = |text: &str| text.trim().parse::<LevelFilter>().is_ok();
+    let is_right = |part: &str| match part.split_once('=') {
+        Some((target, level)) => !target.is_empty() && is_level(level),
+        None => part.is_empty() || is_level(part),
+    };
+    match text.split(',').map(str::trim).find(|part| !is_right(part)) {
+        Some(part) => Err(format!(
+            "{part:?} must be a level (off, error, warn, info, debug or trace) or target=level, as \
+             in info,humanz::lease=debug"
+        )),
+        None => Ok(()),
+    }
+}
 
 /// `true` or `false`, also `yes`/`no`, `on`/`off`, `1`/`0`.
 pub fn boolean(text: &str) -> Result<bool, String> {
@@ -360,6 +378,16 @@ mod tests {
         assert_eq!(duration("1500ms", bounds.clone()), Ok(Duration::from_millis(1500)));
         for bad in ["", "s", "0s", "61s", "5 s", "5h", "-1s", "99999999999999999999s"] {
             assert!(duration(bad, bounds.clone()).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_would_silence_the_log() {
+        for good in ["info", "OFF", " warn , humanz::lease=debug", "a=trace,", "error,b = info"] {
+            assert_eq!(log_filter(good), Ok(()), "{good:?}");
+        }
+        for bad in ["bogus", "info,humanz", "humanz=", "=info", "a=b=info", "a=loud", "info/x"] {
+            assert!(log_filter(bad).is_err(), "{bad:?} was taken");
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::agent;
 use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::exit::Exit;
-use crate::agent::origin::{self, Said, Texts, Whence};
+use crate::agent::origin::{Said, Texts, Whence};
 use crate::agent::values::without_secrets;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Table, Tone};
@@ -42,8 +42,7 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
         .iter()
         .filter(|variable| !options.changed || said.texts[variable.name].1 != Whence::Default)
         .collect();
-    let texts = said.texts.iter().map(|(name, (text, _))| (*name, text.clone())).collect();
-    let faults = origin::read(&texts).err().unwrap_or_default();
+    let faults = said.read().err().unwrap_or_default();
     let settings: Vec<Value> = shown.iter().map(|variable| setting(variable, &said)).collect();
     let value = json!({ "settings": settings, "remarks": said.remarks, "faults": faults });
     let text = table(&shown, &said).render(call.style);

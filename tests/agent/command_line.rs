@@ -41,6 +41,19 @@ fn every_fault_is_told_at_once() {
 }
 
 #[test]
+fn a_word_that_would_silence_the_log_is_a_fault() {
+    let alone = alone();
+    for line in ["check-config", "config", "--once"] {
+        let ended = Agent::run(&alone.host, line, &standalone(&[("RUST_LOG", "bogus")]));
+        refused(&ended, 2, &["RUST_LOG=bogus", "must be a level"]);
+    }
+    let both = standalone(&[("RUST_LOG", "humanz"), ("MTU", "9")]);
+    refused(&Agent::run(&alone.host, "check-config", &both), 2, &["MTU=9", "RUST_LOG=humanz"]);
+    let right = standalone(&[("RUST_LOG", "warn,humanz::agent=debug")]);
+    Agent::run(&alone.host, "check-config", &right).ok();
+}
+
+#[test]
 fn a_bridge_name_that_the_kernel_would_fill_in_is_a_fault() {
     let alone = alone();
     for (name, why) in

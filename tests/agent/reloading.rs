@@ -84,6 +84,9 @@ fn faults_are_all_told_and_nothing_is_changed() {
     agent.reload();
     agent.wait_log(&["reload: /etc/humanz/agent.env line 5: export"]);
     agent.wait_log(&["reload: /etc/humanz/agent.env line 6: a quote has no end"]);
+    tell(host, "MTU=1400\nRUST_LOG=bogus\n");
+    agent.reload();
+    agent.wait_log(&["reload: RUST_LOG=bogus", "must be a level"]);
     host.run("rm /etc/humanz/agent.env").ok();
     agent.reload();
     agent.wait_log(&["reload: read /etc/humanz/agent.env: No such file"]);

@@ -32,6 +32,17 @@ fn the_log_file_tells_verb_container_pod_address_and_error() {
 }
 
 #[test]
+fn whatever_is_to_be_logged_on_stderr_the_call_is_served() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    for (name, filter) in [("c1", "bogus"), ("c2", "a=b=c"), ("c3", "/"), ("c4", "trace")] {
+        host.netns(name);
+        let answer = Call::new("ADD", &conf, name).with("RUST_LOG", filter).run(&host);
+        assert!(answer.ended.succeeded() && answer.value["ips"].is_array(), "{}", answer.ended);
+    }
+}
+
+#[test]
 fn a_log_file_that_cannot_be_written_fails_nobody() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "logFile": "/proc/nowhere/log" }));
