@@ -435,7 +435,7 @@ impl Reader<'_> {
         let name = self.value("CNI_NAME", values::cni_name);
         let plugin_type = self.value("CNI_TYPE", values::plugin_type);
         let config = self.value("CNI_CONFIG_LOCATION", values::config_file);
-        let plugin = self.plugin(plugin_type.as_deref().unwrap_or_default());
+        let plugin = self.plugin(plugin_type.as_deref());
         let log_file = self.value("PLUGIN_LOG_FILE", values::path_or_none);
         let ipam_dir = self.value("IPAM_DIR", values::absolute);
         Some(CniSettings {
@@ -449,11 +449,13 @@ impl Reader<'_> {
         })
     }
 
-    fn plugin(&mut self, plugin_type: &str) -> Option<PathBuf> {
+    /// `plugin_type`: `None` after a fault, which is not told of the place as well.
+    fn plugin(&mut self, plugin_type: Option<&str>) -> Option<PathBuf> {
         if self.text("CNI_PLUGIN_LOCATION").is_empty() {
-            return Some(PathBuf::from("/opt/cni/bin").join(plugin_type));
+            return Some(PathBuf::from("/opt/cni/bin").join(plugin_type?));
         }
         let path = self.value("CNI_PLUGIN_LOCATION", values::absolute)?;
+        let plugin_type = plugin_type?;
         if path.file_name().and_then(|name| name.to_str()) != Some(plugin_type) {
             let wrong = format!(
                 "the last part must be CNI_TYPE ({plugin_type}), the name that runtimes look for"

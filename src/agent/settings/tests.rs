@@ -74,6 +74,7 @@ fn settings_that_contradict_each_other_are_faults() {
             &[("CNI_TYPE", "cni"), ("CNI_PLUGIN_LOCATION", "/opt/cni/bin/humanz")],
             "CNI_PLUGIN_LOCATION",
         ),
+        (&[("CNI_TYPE", "loopback"), ("CNI_PLUGIN_LOCATION", "/opt/cni/bin/humanz")], "CNI_TYPE"),
         (&[("CNI_CONFIG_LOCATION", "/etc/cni/net.d/humanz")], "CNI_CONFIG_LOCATION"),
         (&[("SUBNET_SOURCE", "magic")], "SUBNET_SOURCE"),
         (&[("BACKEND", "carrier-pigeon")], "BACKEND"),
