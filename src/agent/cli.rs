@@ -81,7 +81,7 @@ macro_rules! settings {
 }
 
 settings! {
-    "ETCD_HOST" etcd_host "" "etcd members: host, host:port or URL, several with commas"
+    "ETCD_HOST" etcd_host "" "etcd members: host, host:port or URL (https://… for TLS), several with commas"
     "ETCD_CACERT" etcd_cacert "" "file with the authority that signed the members' certificates (PEM)"
     "ETCD_CERT" etcd_cert "" "file with this host's client certificate (PEM)"
     "ETCD_KEY" etcd_key "" "file with the key of the client certificate (PEM)"

@@ -87,7 +87,7 @@ pub fn check(origin: &mut Origin) -> Result<Told, Exit> {
 /// As [`uninstall::run`].
 pub fn uninstall(origin: &mut Origin, options: &cli::Uninstall) -> Result<Removed, Exit> {
     if !options.release {
-        origin.fall_back("ETCD_HOST", "localhost");
+        origin.fall_back("ETCD_HOST", "https://localhost");
     }
     let told = origin.read().map_err(|faults| wrong(&faults))?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));

@@ -355,6 +355,10 @@ impl Reader<'_> {
         let cacert = self.optional("ETCD_CACERT", values::absolute)?;
         let cert = self.optional("ETCD_CERT", values::absolute)?;
         let key = self.optional("ETCD_KEY", values::absolute)?;
+        let files = [("ETCD_CACERT", &cacert), ("ETCD_CERT", &cert), ("ETCD_KEY", &key)];
+        if let Some((file, _)) = files.iter().find(|(_, path)| path.is_some()) {
+            self.refuse_plain(endpoints.as_deref().unwrap_or_default(), file);
+        }
         if cert.is_some() && key.is_none() {
             self.fault("ETCD_KEY", "ETCD_CERT is set, so its key is needed too");
         }
@@ -388,6 +392,18 @@ impl Reader<'_> {
             timeout: timeout?,
         };
         Some(Source::Etcd { server, roots: roots? })
+    }
+
+    /// Who names a file for TLS, `file`, wants no connection without it.
+    fn refuse_plain(&mut self, endpoints: &[String], file: &str) {
+        if let Some(plain) = endpoints.iter().find(|endpoint| !endpoint.starts_with("https://")) {
+            let host = plain.trim_start_matches("http://");
+            let wrong = format!(
+                "{file} is set, but the connection to {plain} would not be encrypted: write \
+                 https://{host}"
+            );
+            self.fault("ETCD_HOST", wrong);
+        }
     }
 
     fn roots(&mut self) -> Option<Roots> {

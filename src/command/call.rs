@@ -68,7 +68,7 @@ impl<'a> Call<'a> {
             Err(refused) => refused,
         };
         let without = self.origin.clone();
-        self.origin.fall_back("ETCD_HOST", "localhost");
+        self.origin.fall_back("ETCD_HOST", "https://localhost");
         match self.told() {
             Ok(told) if socket::answers(&told.settings) => Ok(told),
             _ => {

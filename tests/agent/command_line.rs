@@ -129,8 +129,19 @@ fn what_does_not_fit_this_host_is_a_fault() {
     refused(&bridge, 2, &["BRIDGE_NAME=eth0", "a veth, not a bridge"]);
     let pool = Agent::run(&alone.host, "", &standalone(&[("IP_SUBNET", "192.0.0.0/16")]));
     refused(&pool, 2, &["IP_SUBNET=192.0.0.0/16", "192.0.2.11/24", "eth0"]);
-    let file = Agent::run(&alone.host, "", &[("ETCD_CACERT", "/etc/none.pem")]);
-    refused(&file, 2, &["ETCD_CACERT=/etc/none.pem", "No such file"]);
+    let etcd = [("ETCD_HOST", "https://192.0.2.2"), ("ETCD_CACERT", "/etc/none.pem")];
+    refused(&Agent::run(&alone.host, "", &etcd), 2, &["ETCD_CACERT=/etc/none.pem", "No such file"]);
+}
+
+#[test]
+fn an_etcd_with_an_authority_is_not_asked_in_clear_text() {
+    let alone = alone();
+    let etcd = [("ETCD_HOST", "192.0.2.2"), ("ETCD_CACERT", "/etc/ssl/ca.pem")];
+    let ended = Agent::run(&alone.host, "check-config", &etcd);
+    refused(&ended, 2, &["ETCD_HOST=192.0.2.2: ETCD_CACERT is set", "https://192.0.2.2:2379"]);
+    // Taking humanz off a host asks no etcd.
+    let ended = Agent::run(&alone.host, "uninstall", &[("ETCD_HOST", ""), etcd[1]]);
+    assert!(ended.succeeded(), "{ended}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn with(environment: &[(&str, &str)]) -> Result<Settings, Vec<Fault>> {
 /// The faults of `environment` (and an etcd), as text.
 fn faults(environment: &[(&str, &str)]) -> Vec<String> {
     let mut environment = environment.to_vec();
-    environment.push(("ETCD_HOST", "etcd"));
+    environment.push(("ETCD_HOST", "https://etcd"));
     with(&environment).err().unwrap_or_default().iter().map(Fault::to_string).collect()
 }
 
@@ -86,6 +86,26 @@ fn settings_that_contradict_each_other_are_faults() {
         let faults = faults(environment);
         assert!(faults.len() == 1 && faults[0].starts_with(about), "{environment:?}: {faults:?}");
     }
+}
+
+#[test]
+fn files_for_tls_want_every_member_by_https() {
+    let fault = |hosts: &str, files: &[(&str, &str)]| {
+        let told = with(&[&[("ETCD_HOST", hosts)], files].concat());
+        told.err().map(|faults| {
+            assert_eq!(faults.len(), 1, "{faults:?}");
+            faults[0].to_string()
+        })
+    };
+    let (ca, pair) = (&[("ETCD_CACERT", "/ca")], &[("ETCD_CERT", "/c"), ("ETCD_KEY", "/k")]);
+    assert_eq!(fault("https://a,https://[2001:db8::1]:1", ca), None);
+    assert_eq!(fault("https://a", pair), None);
+    assert_eq!(fault("a", &[]), None);
+    let bare = fault("https://a,192.0.2.1", ca).unwrap();
+    assert!(bare.starts_with("ETCD_HOST=https://a,192.0.2.1: ETCD_CACERT is set"), "{bare}");
+    assert!(bare.ends_with("write https://192.0.2.1:2379"), "{bare}");
+    let plain = fault("http://[2001:db8::1]:7", pair).unwrap();
+    assert!(plain.contains("ETCD_CERT") && plain.ends_with("https://[2001:db8::1]:7"), "{plain}");
 }
 
 #[test]
