@@ -75,9 +75,7 @@ pub fn foretell(mut origin: Origin) -> Result<Vec<String>, Exit> {
 /// # Errors
 /// Every setting that is wrong.
 pub fn check(origin: &mut Origin) -> Result<Told, Exit> {
-    let told = origin.read().map_err(|faults| wrong(&faults))?;
-    preflight::check(&told.settings).map_err(|faults| wrong(&faults))?;
-    Ok(told)
+    origin.read_on_host().map_err(|faults| wrong(&faults))
 }
 
 /// Takes humanz off this host, or only tells what would go. Which etcd there was matters only for a

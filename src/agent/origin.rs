@@ -11,8 +11,8 @@ use nix::libc::O_NONBLOCK;
 
 use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::envfile::{self, Assignments};
-use crate::agent::settings::{self, Fault, Settings};
-use crate::agent::values;
+use crate::agent::settings::{self, Fault, OfHost, Settings};
+use crate::agent::{preflight, values};
 
 /// The settings file that is read if it is there and no other is asked for.
 const DEFAULT: &str = "/etc/humanz/agent.env";
@@ -25,6 +25,9 @@ const LOG: &str = "RUST_LOG";
 
 /// The text of every setting, defaults included.
 pub type Texts = BTreeMap<&'static str, String>;
+
+/// Gives the faults that only the host shows.
+type Look<'a> = &'a dyn Fn(&OfHost) -> Vec<Fault>;
 
 /// Where the settings come from; the file can be read again and again.
 #[derive(Clone, Debug)]
@@ -96,7 +99,11 @@ impl Said {
     /// # Errors
     /// Every fault, one line each; also of what to log.
     pub fn read(&self) -> Result<Settings, Vec<String>> {
-        let settings = read(&self.texts());
+        self.read_with(&|_| Vec::new())
+    }
+
+    fn read_with(&self, look: Look<'_>) -> Result<Settings, Vec<String>> {
+        let settings = read_with(&self.texts(), look);
         let Some(value) = &self.log else { return settings };
         let Err(wrong) = values::log_filter(value) else { return settings };
         let mut faults = settings.err().unwrap_or_default();
@@ -129,8 +136,20 @@ impl Origin {
     /// # Errors
     /// Every fault there is, one line each.
     pub fn read(&mut self) -> Result<Told, Vec<String>> {
+        self.read_with(&|_| Vec::new())
+    }
+
+    /// The same, compared with this host.
+    ///
+    /// # Errors
+    /// Every fault there is, one line each.
+    pub fn read_on_host(&mut self) -> Result<Told, Vec<String>> {
+        self.read_with(&preflight::faults)
+    }
+
+    fn read_with(&mut self, look: Look<'_>) -> Result<Told, Vec<String>> {
         let said = self.said()?;
-        let settings = said.read()?;
+        let settings = said.read_with(look)?;
         Ok(Told { settings, texts: said.texts(), log: said.log, remarks: said.remarks })
     }
 
@@ -210,7 +229,19 @@ impl Origin {
 /// # Errors
 /// Every fault, one line each.
 pub fn read(texts: &Texts) -> Result<Settings, Vec<String>> {
-    let read = settings::read(&BTreeMap::new(), &|name| texts.get(name).cloned());
+    read_with(texts, &|_| Vec::new())
+}
+
+/// The same, compared with this host.
+///
+/// # Errors
+/// Every fault, one line each.
+pub fn read_on_host(texts: &Texts) -> Result<Settings, Vec<String>> {
+    read_with(texts, &preflight::faults)
+}
+
+fn read_with(texts: &Texts, look: Look<'_>) -> Result<Settings, Vec<String>> {
+    let read = settings::read(&BTreeMap::new(), &|name| texts.get(name).cloned(), look);
     read.map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 

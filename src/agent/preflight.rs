@@ -1,22 +1,14 @@
 //! Faults of the settings that only this host shows: files, the bridge's name, its own addresses.
 
-use crate::agent::settings::{Fault, Settings, Source};
+use crate::agent::settings::{Fault, OfHost, Source};
 use crate::lease::kube::{self, KubeSettings};
 use crate::lease::registry;
 use crate::linux::rtnl::Rtnl;
 use crate::plan::tunnel;
 
-/// Looks whether the settings fit this host. What cannot be looked at is no fault: the start will
+/// Every setting that does not fit this host. What cannot be looked at is no fault: the start will
 /// tell.
-///
-/// # Errors
-/// Every setting that does not, one line each.
-pub fn check(settings: &Settings) -> Result<(), Vec<String>> {
-    let faults: Vec<String> = faults(settings).iter().map(ToString::to_string).collect();
-    if faults.is_empty() { Ok(()) } else { Err(faults) }
-}
-
-fn faults(settings: &Settings) -> Vec<Fault> {
+pub fn faults(settings: &OfHost) -> Vec<Fault> {
     let mut faults = useless_files(settings);
     if let Ok(rtnl) = Rtnl::open() {
         faults.extend(foreign_bridge(settings, &rtnl));
@@ -26,11 +18,11 @@ fn faults(settings: &Settings) -> Vec<Fault> {
 }
 
 /// Certificates, key and password that cannot be used.
-fn useless_files(settings: &Settings) -> Vec<Fault> {
+fn useless_files(settings: &OfHost) -> Vec<Fault> {
     let server = match &settings.source {
-        Source::Etcd { server, .. } => server,
-        Source::Kubernetes(api) => return api_unknown(api).into_iter().collect(),
-        Source::Static(_) => return Vec::new(),
+        Some(Source::Etcd { server, .. }) => server,
+        Some(Source::Kubernetes(api)) => return api_unknown(api).into_iter().collect(),
+        Some(Source::Static(_)) | None => return Vec::new(),
     };
     let faults = registry::look_at_files(server).into_iter();
     faults
@@ -44,8 +36,9 @@ fn api_unknown(api: &KubeSettings) -> Option<Fault> {
     Some(Fault { variable: "KUBECONFIG", value: path.unwrap_or_default(), wrong })
 }
 
-fn foreign_bridge(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {
-    let link = rtnl.link(&settings.bridge).ok().flatten()?;
+fn foreign_bridge(settings: &OfHost, rtnl: &Rtnl) -> Option<Fault> {
+    let name = settings.bridge.as_ref()?;
+    let link = rtnl.link(name).ok().flatten()?;
     let kind = match link.kind.as_deref() {
         Some("bridge") => return None,
         Some(kind) => format!("a {kind}"),
@@ -53,14 +46,15 @@ fn foreign_bridge(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {
     };
     Some(Fault {
         variable: "BRIDGE_NAME",
-        value: settings.bridge.to_string(),
+        value: name.to_string(),
         wrong: format!("this interface exists and is {kind}, not a bridge; choose another name"),
     })
 }
 
-/// The pool covers an address of this host: it could no longer reach its own segment.
-fn pool_around_host(settings: &Settings, rtnl: &Rtnl) -> Option<Fault> {
-    let bridge = rtnl.link(&settings.bridge).ok().flatten().map(|link| link.index);
+/// The pool covers an address of this host: it could no longer reach its own segment. (The bridge's
+/// own are meant to be there; if its name is wrong nobody knows which they are.)
+fn pool_around_host(settings: &OfHost, rtnl: &Rtnl) -> Option<Fault> {
+    let bridge = rtnl.link(settings.bridge.as_ref()?).ok().flatten().map(|link| link.index);
     let addresses = rtnl.addresses(None).ok()?;
     let mut foreign = addresses.iter().filter(|found| Some(found.index) != bridge);
     let (pool, found, link) = foreign.find_map(|found| {

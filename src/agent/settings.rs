@@ -134,6 +134,17 @@ pub struct CniSettings {
     pub ipam_dir: PathBuf,
 }
 
+/// The settings that must fit a host, as far as they could be read.
+#[derive(Clone, Debug, Default)]
+pub struct OfHost {
+    /// Where the subnet comes from. After a fault it may lack members of etcd.
+    pub source: Option<Source>,
+    /// What pods of all hosts get their addresses from.
+    pub pools: PerFamily<Pool>,
+    /// The bridge.
+    pub bridge: Option<IfName>,
+}
+
 /// A setting that is wrong: variable, value, what is wrong and what is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -156,17 +167,20 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The settings that `given` (flags, by variable), `environment` and the defaults make.
+/// The settings that `given` (flags, by variable), `environment` and the defaults make. `look`
+/// gives the faults that only the host shows.
 ///
 /// # Errors
 /// Every [`Fault`] there is, in the order of [`VARIABLES`].
 pub fn read(
     given: &BTreeMap<&'static str, String>,
     environment: &dyn Fn(&str) -> Option<String>,
+    look: &dyn Fn(&OfHost) -> Vec<Fault>,
 ) -> Result<Settings, Vec<Fault>> {
-    let mut reader = Reader { given, environment, faults: Vec::new() };
+    let mut reader = Reader { given, environment, faults: Vec::new(), of_host: OfHost::default() };
     let settings = reader.settings();
     let mut faults = reader.faults;
+    faults.extend(look(&reader.of_host));
     match settings {
         Some(settings) if faults.is_empty() => Ok(settings),
         _ => {
@@ -196,6 +210,7 @@ struct Reader<'a> {
     given: &'a BTreeMap<&'static str, String>,
     environment: &'a dyn Fn(&str) -> Option<String>,
     faults: Vec<Fault>,
+    of_host: OfHost,
 }
 
 impl Reader<'_> {
@@ -238,6 +253,7 @@ impl Reader<'_> {
         let node_name = self.optional("NODE_NAME", values::node_name);
         let node_addresses = self.node_addresses(&pools);
         let bridge = self.value("BRIDGE_NAME", values::interface);
+        self.of_host = OfHost { source: source.clone(), pools, bridge: bridge.clone() };
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
         let backend = self.value("BACKEND", values::backend);
         let vxlan = self.vxlan();
@@ -352,43 +368,30 @@ impl Reader<'_> {
             self.fault("ETCD_HOST", "name the etcd members (host, host:port or URL), or serve this host alone with --standalone");
         }
         let endpoints = self.value("ETCD_HOST", values::endpoints);
-        let cacert = self.optional("ETCD_CACERT", values::absolute)?;
-        let cert = self.optional("ETCD_CERT", values::absolute)?;
-        let key = self.optional("ETCD_KEY", values::absolute)?;
-        let files = [("ETCD_CACERT", &cacert), ("ETCD_CERT", &cert), ("ETCD_KEY", &key)];
-        if let Some((file, _)) = files.iter().find(|(_, path)| path.is_some()) {
+        let cacert = self.optional("ETCD_CACERT", values::absolute);
+        let cert = self.optional("ETCD_CERT", values::absolute);
+        let key = self.optional("ETCD_KEY", values::absolute);
+        let is_set = |variable: &&&str| !self.text(variable).is_empty();
+        if let Some(file) = ["ETCD_CACERT", "ETCD_CERT", "ETCD_KEY"].iter().find(is_set) {
             self.refuse_plain(endpoints.as_deref().unwrap_or_default(), file);
         }
-        if cert.is_some() && key.is_none() {
-            self.fault("ETCD_KEY", "ETCD_CERT is set, so its key is needed too");
-        }
-        if key.is_some() && cert.is_none() {
-            self.fault("ETCD_CERT", "ETCD_KEY is set, so its certificate is needed too");
-        }
-        let user = self.optional("ETCD_USER", |text| Ok(text.to_owned()))?;
-        let password_file = self.optional("ETCD_PASSWORD_FILE", values::absolute)?;
-        if user.is_some() && password_file.is_none() {
-            self.fault(
-                "ETCD_PASSWORD_FILE",
-                "ETCD_USER is set, so the file with its password is needed too",
-            );
-        }
-        if password_file.is_some() && user.is_none() {
-            self.fault(
-                "ETCD_USER",
-                "ETCD_PASSWORD_FILE is set, so the name of the user is needed too",
-            );
-        }
+        self.needs("ETCD_CERT", "ETCD_KEY", "its key");
+        self.needs("ETCD_KEY", "ETCD_CERT", "its certificate");
+        let user = self.optional("ETCD_USER", |text| Ok(text.to_owned()));
+        let password_file = self.optional("ETCD_PASSWORD_FILE", values::absolute);
+        self.needs("ETCD_USER", "ETCD_PASSWORD_FILE", "the file with its password");
+        self.needs("ETCD_PASSWORD_FILE", "ETCD_USER", "the name of the user");
         let bounds = Duration::from_secs(1)..=Duration::from_secs(60);
         let timeout = self.value("ETCD_TIMEOUT", |text| values::duration(text, bounds));
         let roots = self.roots();
         let server = EtcdSettings {
-            endpoints: endpoints?,
-            ca: cacert,
-            cert,
-            key,
-            user,
-            password_file,
+            // After a fault nobody connects, but the files can be looked at.
+            endpoints: endpoints.unwrap_or_default(),
+            ca: cacert?,
+            cert: cert?,
+            key: key?,
+            user: user?,
+            password_file: password_file?,
             timeout: timeout?,
         };
         Some(Source::Etcd { server, roots: roots? })
@@ -406,10 +409,18 @@ impl Reader<'_> {
         }
     }
 
+    /// `variable` is worth nothing without `other`, which is `what`.
+    fn needs(&mut self, variable: &str, other: &'static str, what: &str) {
+        if !self.text(variable).is_empty() && self.text(other).is_empty() {
+            self.fault(other, format!("{variable} is set, so {what} is needed too"));
+        }
+    }
+
     fn roots(&mut self) -> Option<Roots> {
-        let hosts = self.value("ETCD_PREFIX", values::key)?;
-        let counter = self.value("ETCD_COUNTER_KEY", values::key)?;
-        let humanz = self.value("HUMANZ_PREFIX", values::key)?;
+        let hosts = self.value("ETCD_PREFIX", values::key);
+        let counter = self.value("ETCD_COUNTER_KEY", values::key);
+        let humanz = self.value("HUMANZ_PREFIX", values::key);
+        let (hosts, counter, humanz) = (hosts?, counter?, humanz?);
         let below = |key: &str, prefix: &str| key.starts_with(prefix);
         if below(&humanz, &hosts) || below(&hosts, &humanz) {
             self.fault(

@@ -37,7 +37,30 @@ fn every_fault_is_told_at_once() {
     let wrong = [("IP_SUBNET", "10.1.2.3/16"), ("MTU", "9"), ("ETCD_CACERT", "ca.pem")];
     let ended = Agent::run(&alone.host, "check-config", &wrong);
     refused(&ended, 2, &["IP_SUBNET=10.1.2.3/16", "10.1.0.0/16", "MTU=9", "ETCD_CACERT=ca.pem"]);
-    assert_eq!(ended.stderr.lines().count(), 4, "a heading and a line each: {ended}");
+    refused(&ended, 2, &["ETCD_HOST=192.0.2.2: ETCD_CACERT is set"]);
+    assert_eq!(ended.stderr.lines().count(), 5, "a heading and a line each: {ended}");
+}
+
+#[test]
+fn faults_of_values_and_those_that_the_host_shows_are_told_together() {
+    let alone = alone();
+    let wrong = [
+        ("BRIDGE_NAME", "lo"),
+        ("MTU", "12"),
+        ("IP_SUBNET", "192.0.0.0/16"),
+        ("ETCD_CACERT", "/nope"),
+        ("ETCD_HOST", "192.0.2.2"),
+        ("RUST_LOG", "bogus"),
+    ];
+    let ended = Agent::run(&alone.host, "check-config", &wrong);
+    let each = ["ETCD_HOST=192", "/nope", "IP_SUBNET=192", "BRIDGE_NAME=lo", "MTU=12", "RUST_LOG="];
+    refused(&ended, 2, &each);
+    assert_eq!(ended.stderr.lines().count(), 1 + each.len(), "{ended}");
+    // Whose addresses lie in the pool is not asked as long as the bridge is not known.
+    alone.host.shell("ip link add br7 type bridge; ip addr add 10.244.3.1/24 dev br7").ok();
+    let ended = Agent::run(&alone.host, "check-config", &standalone(&[("BRIDGE_NAME", "b/r")]));
+    refused(&ended, 2, &["BRIDGE_NAME=b/r"]);
+    assert_eq!(ended.stderr.lines().count(), 2, "{ended}");
 }
 
 #[test]

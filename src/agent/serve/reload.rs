@@ -9,7 +9,7 @@ use crate::agent::reload::{self, Plan, Side};
 use crate::agent::report::Report;
 use crate::agent::settings::{Settings, Source};
 use crate::agent::wake::Look;
-use crate::agent::{cleanup, conf, dry_run, logger, notify, preflight, start};
+use crate::agent::{cleanup, conf, dry_run, logger, notify, start};
 use crate::lease::growth;
 
 use super::Agent;
@@ -47,8 +47,7 @@ impl Agent {
         let wanted = Side { texts: &told.texts, settings: &told.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = origin::read(&texts)?;
-        preflight::check(&settings)?;
+        let mut settings = origin::read_on_host(&texts)?;
         if let Some(found) = found {
             settings.pools = growth::followed(&settings.pools, found);
             if matches!(settings.source, Source::Kubernetes(_))

@@ -7,7 +7,7 @@ fn with(environment: &[(&str, &str)]) -> Result<Settings, Vec<Fault>> {
         let found = environment.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    read(&BTreeMap::new(), &lookup)
+    read(&BTreeMap::new(), &lookup, &|_| Vec::new())
 }
 
 /// The faults of `environment` (and an etcd), as text.
@@ -37,7 +37,8 @@ fn a_missing_etcd_is_an_error_that_names_the_way_out() {
 #[test]
 fn a_flag_wins_over_the_environment() {
     let given = BTreeMap::from([("BRIDGE_NAME", "br1".to_owned()), ("ETCD_HOST", "a".to_owned())]);
-    let settings = read(&given, &|name| (name == "BRIDGE_NAME").then(|| "br2".to_owned()));
+    let environment = |name: &str| (name == "BRIDGE_NAME").then(|| "br2".to_owned());
+    let settings = read(&given, &environment, &|_| Vec::new());
     assert_eq!(settings.unwrap().bridge.as_str(), "br1");
 }
 
@@ -60,6 +61,26 @@ fn every_fault_is_told_at_once_in_the_order_of_the_documentation() {
 }
 
 #[test]
+fn a_fault_of_etcd_hides_no_other() {
+    let wrong = [
+        ("ETCD_CACERT", "ca.pem"),
+        ("ETCD_CERT", "c.pem"),
+        ("ETCD_KEY", "k.pem"),
+        ("ETCD_USER", "u"),
+        ("ETCD_TIMEOUT", "1h"),
+        ("ETCD_PREFIX", "a"),
+        ("ETCD_COUNTER_KEY", "b"),
+        ("HUMANZ_PREFIX", "c"),
+    ];
+    let told = faults(&wrong);
+    for (variable, _) in wrong.iter().filter(|(variable, _)| *variable != "ETCD_USER") {
+        let of_it = |fault: &&String| fault.starts_with(&format!("{variable}="));
+        assert_eq!(told.iter().filter(of_it).count(), 1, "{variable}: {told:?}");
+    }
+    assert_eq!(told.len(), wrong.len(), "{told:?}");
+}
+
+#[test]
 fn settings_that_contradict_each_other_are_faults() {
     for (environment, about) in [
         (&[("NODE_IP", "10.244.3.7")][..], "NODE_IP"),
@@ -69,7 +90,9 @@ fn settings_that_contradict_each_other_are_faults() {
         (&[("ETCD_PREFIX", "/a"), ("HUMANZ_PREFIX", "/ab")], "HUMANZ_PREFIX"),
         (&[("ETCD_COUNTER_KEY", "/humanz/hosts/counter")], "ETCD_COUNTER_KEY"),
         (&[("ETCD_CERT", "/c")], "ETCD_KEY"),
+        (&[("ETCD_KEY", "/k")], "ETCD_CERT"),
         (&[("ETCD_USER", "u")], "ETCD_PASSWORD_FILE"),
+        (&[("ETCD_PASSWORD_FILE", "/p")], "ETCD_USER"),
         (
             &[("CNI_TYPE", "cni"), ("CNI_PLUGIN_LOCATION", "/opt/cni/bin/humanz")],
             "CNI_PLUGIN_LOCATION",
