@@ -135,6 +135,10 @@ impl Here {
         value["node"]["started"] = Value::Null;
         value["repairs"] = Value::Null;
         value["changes"] = Value::Null;
+        if !has_subnet {
+            // Nobody looked.
+            value["firewall"] = Value::Null;
+        }
         drift::correct(&mut value, report.lines());
         (value, report.lines().iter().map(ToString::to_string).collect())
     }
