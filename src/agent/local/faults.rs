@@ -2,14 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::agent::probe::Probes;
 use crate::agent::settings::Source;
 use crate::lease::records::NodeName;
+use crate::linux::beat::Beat;
 use crate::plan::probe::Seen;
 
+use super::board::Board;
 use super::known::Known;
 use super::status::gateways;
 
@@ -18,16 +22,17 @@ const HOSTS: usize = 3;
 
 /// `what` is wrong, and the `cure` if there is one: the worst first, and causes before what comes
 /// of them. Empty when all is well.
-pub fn faults(known: &Known, probes: &Probes) -> Value {
+pub fn faults(board: &Board, known: &Known) -> Value {
     let wrong = &known.wrong;
     let told = |kinds: &[&BTreeSet<String>]| -> Vec<Value> {
         kinds.iter().flat_map(|kind| kind.iter()).map(|line| fault(line)).collect()
     };
-    let mut all: Vec<Value> = down(known).iter().map(|line| fault(line)).collect();
+    let mut all: Vec<Value> = hanging(board).iter().map(|line| fault(line)).collect();
+    all.extend(down(known).iter().map(|line| fault(line)));
     all.extend(store(known));
     all.extend(known.etcd.trouble.as_deref().map(fault));
     all.extend(told(&[&wrong.failures, &wrong.files, &wrong.obstacles, &wrong.unreachable]));
-    all.extend(silent(known, probes));
+    all.extend(silent(known, &board.probes));
     all.extend(told(&[&wrong.records, &wrong.pools, &wrong.surroundings]));
     all.into()
 }
@@ -40,6 +45,22 @@ fn fault(line: &str) -> Value {
 /// What is wrong and, behind the last semicolon, what to do.
 fn what_and_cure(text: &str) -> (&str, Option<&str>) {
     text.rsplit_once("; ").map_or((text, None), |(what, cure)| (what, Some(cure)))
+}
+
+/// Loops that hang: what is told of the rest may be old.
+fn hanging(board: &Board) -> Vec<String> {
+    let beats = board.beats();
+    let since = beats.iter().filter_map(|beat| Some((beat, beat.since()?)));
+    let hanging = since.filter(|(beat, since)| *since > beat.limit);
+    let line = |(beat, since): (&Arc<Beat>, Duration)| {
+        format!(
+            "the loop {} has not moved for {} s; systemctl restart humanz-agent (pods do not notice), \
+             and report a bug",
+            beat.name,
+            since.as_secs()
+        )
+    };
+    hanging.map(line).collect()
 }
 
 /// Interfaces that lead to the other hosts and are down: etcd may be away just because of them.

@@ -49,7 +49,7 @@ pub fn status(board: &Board) -> Value {
         "loops": loops(board),
         "changes": list(&changes),
         "repairs": list(&repairs),
-        "faults": known.map(|known| faults(known, &board.probes)),
+        "faults": known.map(|known| faults(board, known)),
     })
 }
 

@@ -61,7 +61,8 @@ fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for fault in list("faults") {
         let (what, cure) = (fault["what"].as_str(), fault["cure"].as_str());
-        if let Some(what) = what {
+        // Loops have a name of their own below.
+        if let Some(what) = what.filter(|what| !what.starts_with("the loop ")) {
             let cure = cure.filter(|cure| !cure.is_empty()).unwrap_or("see the agent's log");
             findings.push(Finding::new(Severity::Wrong, "agent-fault", "the agent", what, cure));
         }
