@@ -5,6 +5,7 @@
 //! waits, and hands in the answer.
 
 mod lost;
+mod repair;
 mod words;
 
 use std::sync::Arc;
@@ -212,9 +213,13 @@ impl Dialogue {
     /// A transaction was made.
     fn written(&mut self, place: Place, revision: i64) -> Result<Question, End> {
         let (mut found, transaction) = match place {
-            Place::Founding(found, transaction)
-            | Place::Widening(found, transaction)
-            | Place::Claiming(found, transaction) => (found, transaction),
+            Place::Founding(found, transaction) | Place::Widening(found, transaction) => {
+                (found, transaction)
+            }
+            Place::Claiming(found, transaction) => {
+                self.tell_repair(&found, &transaction);
+                (found, transaction)
+            }
             Place::Showing(found, transaction, lease) => {
                 self.shown_with = Some(lease);
                 (found, transaction)
@@ -223,6 +228,15 @@ impl Dialogue {
         };
         found.written(&self.own.network.roots, &transaction, revision);
         self.claim(found)
+    }
+
+    /// Tells what was put back of a lease that is held.
+    fn tell_repair(&self, found: &Snapshot, transaction: &Transaction) {
+        let known = self.known.as_ref().filter(|_| self.lease.is_some());
+        let roots = &self.own.network.roots;
+        if let Some(line) = known.and_then(|known| repair::told(known, found, roots, transaction)) {
+            log::warn!("{line}");
+        }
     }
 
     /// Everything was read.

@@ -61,6 +61,26 @@ fn hosts_of_the_python_agent_and_ours_never_share_a_subnet() {
 }
 
 #[test]
+fn a_start_does_what_the_dry_run_told_about_a_number_that_two_python_hosts_have() {
+    let cluster = Cluster::new(2);
+    let ours = "10.244.9.0/24";
+    for host in ["h1", "h2"] {
+        cluster.etcd.put(&format!("{HOSTS}{host}"), ours);
+    }
+    for (host, kept) in cluster.hosts.iter().zip([true, false]) {
+        let told = Agent::run(host, "--dry-run", &[QUIET]).ok();
+        assert_eq!(told.contains(&format!("~ etcd keys of host {} ({ours})", host.name())), kept);
+        assert_eq!(told.contains("+ lease of a free subnet"), !kept, "{told}");
+    }
+    for (host, kept) in cluster.hosts.iter().zip([true, false]) {
+        let agent = Agent::start(host, &[QUIET]);
+        agent.wait_ready();
+        let key = cluster.etcd.get(&format!("{HOSTS}{}", host.name())).unwrap();
+        assert_eq!(key == ours, kept, "{} has {key}", host.name());
+    }
+}
+
+#[test]
 fn a_pool_of_sixteen_serves_fifteen_hosts_and_tells_the_others() {
     let cluster = Cluster::new(20);
     let variables = [("IP_SUBNET_MARGIN", "4"), QUIET];

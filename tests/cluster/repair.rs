@@ -52,6 +52,26 @@ fn forwarding_that_is_turned_off_is_on_again_at_once() {
 }
 
 #[test]
+fn what_somebody_writes_over_this_hosts_lease_is_put_back_and_told() {
+    let cluster = Cluster::new(1);
+    let agent = Agent::start(&cluster.hosts[0], &[]);
+    agent.wait_ready();
+    let (key, node) = ("/humanz/hosts/h1", "/humanz/v1/nodes/h1");
+    let ours = cluster.etcd.get(key).unwrap();
+    let changed = "somebody changed this host's keys in etcd";
+    assert!(!agent.log().contains(changed), "{}", agent.log());
+
+    cluster.etcd.put(key, "10.244.77.0/24");
+    agent.wait_log(&[changed, &format!("{key}: found 10.244.77.0/24, {ours} put back")]);
+    cluster.etcd.delete(key);
+    agent.wait_log(&[changed, &format!("{key}: found nothing, {ours} put back")]);
+    cluster.etcd.delete(node);
+    agent.wait_log(&[changed, &format!("{node}: found nothing, this host's record put back")]);
+    assert_eq!(cluster.etcd.get(key), Some(ours));
+    assert!(cluster.etcd.get(node).is_some());
+}
+
+#[test]
 fn a_deleted_bridge_is_back_with_its_address_and_its_pods() {
     outlives_its_bridge(&Scene::start(DUAL_STACK));
 }
