@@ -81,11 +81,15 @@ pub fn check(check: &Check) -> Result<(), CniError> {
 }
 
 /// The interface that `check` asks about was made by another plugin: the configuration has no
-/// addresses to give, and what ADD answered does not tell of a link of ours.
+/// addresses to give, what ADD answered does not tell of a link of ours, and there is none.
 pub fn is_chained(check: &Check) -> bool {
-    let own = identity(&check.conf.name, &check.attachment).host_ifname();
-    let told = check.prev_result.interfaces.iter();
-    check.conf.ranges.is_empty() && !told.into_iter().any(|link| link.name == own.as_str())
+    let identity = identity(&check.conf.name, &check.attachment);
+    let own = identity.host_ifname();
+    let told = || check.prev_result.interfaces.iter().any(|link| link.name == own.as_str());
+    // If the kernel cannot be asked, the check itself says so.
+    let found = || Rtnl::open().and_then(|host| host.link(&own)).ok().flatten();
+    let is_there = || found().is_some_and(|link| identity.owns(link.alias.as_deref()));
+    check.conf.ranges.is_empty() && !told() && !is_there()
 }
 
 /// The interface to work on: the plugin before says that it made it, and it is there.

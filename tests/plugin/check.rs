@@ -160,6 +160,20 @@ fn interfaces_that_the_result_tells_otherwise_are_named() {
 }
 
 #[test]
+fn a_host_end_told_otherwise_is_no_other_plugins_in_a_network_without_ranges() {
+    let host = PluginHost::new();
+    let wish = json!({ "runtimeConfig": { "ips": ["10.1.2.7/24"] } });
+    let conf = conf("1.0.0", wish);
+    let mut result = host.add(&conf, "c1");
+    let veth = result["interfaces"][1]["name"].as_str().unwrap().to_owned();
+    Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host).ok();
+    result["interfaces"][1]["name"] = json!("other0");
+    let answer = Call::new("CHECK", &conf, "c1").key("prevResult", result).run(&host);
+    assert_eq!(answer.code(), 103);
+    assert!(answer.error().contains(&format!("has no interface {veth}")), "{}", answer.error());
+}
+
+#[test]
 fn interfaces_of_other_plugins_of_the_chain_are_theirs() {
     let mut pod = Pod::new();
     let others = [
