@@ -16,6 +16,7 @@ pub(crate) mod host;
 pub(crate) mod keep;
 pub(crate) mod known;
 pub mod local;
+pub(crate) mod lock;
 pub(crate) mod logger;
 pub(crate) mod names;
 mod notify;

@@ -1,6 +1,6 @@
 //! The start: who this host is, the threads that wake the loop, the loop.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,15 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 
 use crate::agent::ears::Ears;
-use crate::agent::exit::{self, Exit};
+use crate::agent::exit::Exit;
 use crate::agent::host::{self, Own};
 use crate::agent::keep::World;
 use crate::agent::local::serve::Server;
 use crate::agent::local::{self, Board, Listen};
+use crate::agent::lock;
 use crate::agent::names::{self, Names};
 use crate::agent::origin::{Origin, Told};
 use crate::agent::probe;
@@ -50,7 +49,7 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
         .context("watch for signals")?;
     let world = world(&settings)?;
     make_state_dir(&settings.state_dir, &world.machine_id)?;
-    let _lock = lock(&settings.state_dir)?;
+    let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
     let board = Arc::new(Board::new(name.to_string(), world.machine_id.clone()));
     watch_kernel(&settings.bridge, &wakes, &board)?;
@@ -139,29 +138,6 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
             .map_err(anyhow::Error::from)?;
     }
     Ok(())
-}
-
-/// Keeps a second agent from serving this host. Gone with the process, however it ends.
-pub fn lock(state_dir: &Path) -> Result<Flock<File>, Exit> {
-    let path = state_dir.join("lock");
-    let file = File::options().write(true).create(true).truncate(false).open(&path);
-    let file = file.with_context(|| format!("create {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        let what = format!("lock {}: {errno}", path.display());
-        match errno {
-            Errno::EWOULDBLOCK => Exit::new(
-                exit::FAILURE,
-                format!("another humanz-agent serves this host ({} is locked)", path.display()),
-            ),
-            _ => Exit::new(exit::FAILURE, what),
-        }
-    })
-}
-
-/// Whether an agent serves this host: it holds its lock, whether it answers or not.
-pub fn is_locked(state_dir: &Path) -> bool {
-    let Ok(file) = File::open(state_dir.join("lock")) else { return false };
-    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
 fn own_machine_id(state_dir: &Path) -> PathBuf {

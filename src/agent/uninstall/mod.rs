@@ -14,6 +14,7 @@ use nix::fcntl::Flock;
 use crate::agent::cli::Uninstall;
 use crate::agent::exit::{self, Exit};
 use crate::agent::keep::{self, World};
+use crate::agent::lock;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::agent::start;
@@ -101,7 +102,7 @@ fn in_the_way(
 
 /// An agent that runs would put everything back.
 fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
-    start::lock(&settings.state_dir).map_err(|exit| {
+    lock::take(&settings.state_dir).map_err(|exit| {
         let why = format!("{}; stop it first: systemctl disable --now humanz-agent", exit.why);
         Exit::new(exit.code, why)
     })

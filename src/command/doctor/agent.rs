@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::agent::settings::Settings;
-use crate::agent::{dry_run, host, start};
+use crate::agent::{dry_run, host, lock, start};
 use crate::command::doctor::Patient;
 use crate::lease::peers;
 use crate::plan::Line;
@@ -38,7 +38,7 @@ fn privileges() -> Option<Finding> {
 fn running(patient: &Patient<'_>) -> Option<Finding> {
     let error = patient.status.as_ref().err()?;
     let Settings { state_dir, socket, .. } = &patient.told.settings;
-    if start::is_locked(state_dir) {
+    if lock::is_held(state_dir) {
         let seen = format!("an agent serves this host, and cannot be asked: {error}");
         let cure = match socket {
             Some(_) => {

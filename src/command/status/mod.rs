@@ -6,8 +6,8 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::agent::exit::Exit;
+use crate::agent::lock;
 use crate::agent::settings::Settings;
-use crate::agent::start;
 use crate::command::call::{Call, Outcome};
 use crate::command::look::Here;
 use crate::command::pods::{self, Network};
@@ -77,7 +77,7 @@ fn without_agent(settings: &Settings, why: &str) -> Result<Value, Exit> {
 
 /// What to do about an agent that does not answer: an active unit is not started again.
 fn cure(settings: &Settings) -> &'static str {
-    match (&settings.socket, start::is_locked(&settings.state_dir)) {
+    match (&settings.socket, lock::is_held(&settings.state_dir)) {
         (None, true) => "set SOCKET, and the agent can be asked",
         (Some(_), true) => "systemctl restart humanz-agent (pods do not notice)",
         (_, false) => "systemctl start humanz-agent (journalctl -u humanz-agent says why it ended)",

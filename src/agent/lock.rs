@@ -1,0 +1,70 @@
+//! The lock that says that an agent serves this host.
+
+use std::fs::File;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::agent::exit::{self, Exit};
+
+/// Who only looks ([`is_held`]) has it for much less.
+const AGAIN: Duration = Duration::from_millis(20);
+const TRIES: usize = 5;
+
+/// Keeps a second agent from serving this host. Gone with the process, however it ends.
+///
+/// # Errors
+/// Another agent serves it, or `state_dir` cannot be written to.
+pub fn take(state_dir: &Path) -> Result<Flock<File>, Exit> {
+    let path = state_dir.join("lock");
+    let file = File::options().write(true).create(true).truncate(false).open(&path);
+    let mut file = file.with_context(|| format!("create {}", path.display()))?;
+    for _ in 0..TRIES {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EWOULDBLOCK)) => file,
+            Err((_, errno)) => {
+                let what = format!("lock {}: {errno}", path.display());
+                return Err(Exit::new(exit::FAILURE, what));
+            }
+        };
+        thread::sleep(AGAIN);
+    }
+    let why = format!("another humanz-agent serves this host ({} is locked)", path.display());
+    Err(Exit::new(exit::FAILURE, why))
+}
+
+/// Whether an agent serves this host, be it that it does not answer.
+pub fn is_held(state_dir: &Path) -> bool {
+    let Ok(file) = File::open(state_dir.join("lock")) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_agent_serves_a_host_and_who_only_looks_keeps_none_from_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        assert!(!is_held(path), "no agent ever was here");
+        let lock = take(path).unwrap();
+        assert!(is_held(path));
+        assert!(take(path).unwrap_err().why.contains("another humanz-agent"));
+        drop(lock);
+        assert!(!is_held(path));
+        let file = File::open(path.join("lock")).unwrap();
+        let looking = Flock::lock(file, FlockArg::LockSharedNonblock).unwrap();
+        let wait = thread::spawn(move || {
+            thread::sleep(AGAIN / 2);
+            drop(looking);
+        });
+        take(path).unwrap();
+        wait.join().unwrap();
+    }
+}
