@@ -21,7 +21,7 @@ const DEFAULT: &str = "/etc/humanz/agent.env";
 const LIMIT_BYTES: u64 = 256 * 1024;
 
 /// The variable of the logger, which is no setting.
-const LOG: &str = "RUST_LOG";
+pub const LOG: &str = "RUST_LOG";
 
 /// The text of every setting, defaults included.
 pub type Texts = BTreeMap<&'static str, String>;
@@ -69,8 +69,8 @@ impl fmt::Display for Whence {
 pub struct Said {
     /// The text of every setting, and who said it.
     pub texts: BTreeMap<&'static str, (String, Whence)>,
-    /// What to log, as the logger wants it.
-    pub log: Option<String>,
+    /// What to log, as the logger wants it, and who said it.
+    pub log: Option<(String, Whence)>,
     /// What is odd and no fault.
     pub remarks: Vec<String>,
 }
@@ -104,7 +104,7 @@ impl Said {
 
     fn read_with(&self, look: Look<'_>) -> Result<Settings, Vec<String>> {
         let settings = read_with(&self.texts(), look);
-        let Some(value) = &self.log else { return settings };
+        let Some((value, _)) = &self.log else { return settings };
         let Err(wrong) = values::log_filter(value) else { return settings };
         let mut faults = settings.err().unwrap_or_default();
         faults.push(Fault { variable: LOG, value: value.clone(), wrong }.to_string());
@@ -150,7 +150,8 @@ impl Origin {
     fn read_with(&mut self, look: Look<'_>) -> Result<Told, Vec<String>> {
         let said = self.said()?;
         let settings = said.read_with(look)?;
-        Ok(Told { settings, texts: said.texts(), log: said.log, remarks: said.remarks })
+        let log = said.log.as_ref().map(|(text, _)| text.clone());
+        Ok(Told { settings, texts: said.texts(), log, remarks: said.remarks })
     }
 
     /// Reads the file and says who says what.
@@ -161,9 +162,9 @@ impl Origin {
         let file = self.file()?;
         let texts = VARIABLES.iter().map(|variable| (variable.name, self.text(variable, &file)));
         let texts = texts.collect();
-        let log = self.environment.get(LOG).cloned();
-        let log = log.or_else(|| file.get(LOG).map(|set| set.value.clone()));
-        let log = log.filter(|text| !text.is_empty());
+        let log = self.environment.get(LOG).map(|text| (text.clone(), Whence::Environment));
+        let log = log.or_else(|| file.get(LOG).map(|set| self.line(set)));
+        let log = log.filter(|(text, _)| !text.is_empty());
         Ok(Said { texts, log, remarks: self.remarks(&file) })
     }
 
@@ -194,14 +195,16 @@ impl Origin {
         let option = || self.options.get(name).map(|text| (text.clone(), Whence::Option));
         let environment =
             || self.environment.get(name).map(|text| (text.clone(), Whence::Environment));
-        let line = |set: &envfile::Assignment| {
-            (set.value.clone(), Whence::File(self.path().to_owned(), set.line))
-        };
         let fallback = || self.fallback.get(name).map(|text| (text.clone(), Whence::Default));
-        let said = option().or_else(environment).or_else(|| file.get(name).map(line));
+        let said =
+            option().or_else(environment).or_else(|| file.get(name).map(|set| self.line(set)));
         let said = said.or_else(fallback).map(|(text, whence)| (text.trim().to_owned(), whence));
         let said = said.filter(|(text, _)| !text.is_empty());
         said.unwrap_or_else(|| (default.to_owned(), Whence::Default))
+    }
+
+    fn line(&self, set: &envfile::Assignment) -> (String, Whence) {
+        (set.value.clone(), Whence::File(self.path().to_owned(), set.line))
     }
 
     fn remarks(&self, file: &Assignments) -> Vec<String> {

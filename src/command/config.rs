@@ -6,10 +6,15 @@ use serde_json::{Value, json};
 use crate::agent;
 use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::exit::Exit;
-use crate::agent::origin::{Said, Texts, Whence};
+use crate::agent::host;
+use crate::agent::logger::USUAL;
+use crate::agent::origin::{LOG, Texts, Whence};
+use crate::agent::settings::Settings;
+use crate::agent::start;
 use crate::agent::values::without_secrets;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Table, Tone};
+use crate::linux::rtnl::Rtnl;
 
 /// print the settings that hold and where each is from: option, environment, a line of the settings
 /// file, or default. Unlike check-config it does not compare them with this host
@@ -38,17 +43,58 @@ pub struct Config {
 /// The settings file cannot be read, or a setting is wrong (after it was shown).
 pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
     let said = call.origin.said().map_err(|faults| agent::wrong(&faults))?;
-    let shown: Vec<&Variable> = VARIABLES
-        .iter()
-        .filter(|variable| !options.changed || said.texts[variable.name].1 != Whence::Default)
-        .collect();
-    let faults = said.read().err().unwrap_or_default();
-    let settings: Vec<Value> = shown.iter().map(|variable| setting(variable, &said)).collect();
+    let (settings, faults) = match said.read() {
+        Ok(settings) => (Some(settings), Vec::new()),
+        Err(faults) => (None, faults),
+    };
+    let all = VARIABLES.iter().chain([&LOGGED]).map(|variable| {
+        let (text, whence) = said
+            .texts
+            .get(variable.name)
+            .or(said.log.as_ref())
+            .cloned()
+            .unwrap_or_else(|| (variable.default.to_owned(), Whence::Default));
+        let found = settings.as_ref().filter(|_| text.is_empty());
+        let found = found.and_then(|settings| found_here(variable.name, settings));
+        Shown { variable, text: without_secrets(&text), whence, found }
+    });
+    let shown: Vec<Shown> =
+        all.filter(|shown| !options.changed || shown.whence != Whence::Default).collect();
+    let settings: Vec<Value> = shown.iter().map(setting).collect();
     let value = json!({ "settings": settings, "remarks": said.remarks, "faults": faults });
-    let text = table(&shown, &said).render(call.style);
+    let text = table(&shown).render(call.style);
     let remarks = said.remarks.iter().map(|remark| format!("\n! {remark}"));
     call.answer(options.json, value, &(text + &remarks.collect::<String>()))?;
     if faults.is_empty() { Ok(Outcome::Fine) } else { Err(agent::wrong(&faults)) }
+}
+
+/// What is logged is no setting, but said in the same places.
+const LOGGED: Variable =
+    Variable { name: LOG, default: USUAL, help: "what the agent logs: error, warn, info or debug" };
+
+/// One row.
+struct Shown {
+    variable: &'static Variable,
+    text: String,
+    whence: Whence,
+    /// What holds as nothing is said, and what that follows from.
+    found: Option<(String, &'static str)>,
+}
+
+/// What the agent would take on this host for a setting that nobody made, as far as it can be told
+/// without etcd.
+fn found_here(name: &str, settings: &Settings) -> Option<(String, &'static str)> {
+    match name {
+        "NODE_NAME" => Some((start::node_name(settings).ok()?.to_string(), "host name")),
+        "NODE_IP" => {
+            let found = host::observe(&Rtnl::open().ok()?, settings, None).ok()?;
+            let addresses: Vec<String> =
+                found.own.addresses.iter().map(ToString::to_string).collect();
+            (!addresses.is_empty()).then(|| (addresses.join(","), "default route"))
+        }
+        "CNI_PLUGIN_LOCATION" => Some((settings.cni.plugin.display().to_string(), "CNI_TYPE")),
+        _ => None,
+    }
 }
 
 /// Every setting with the value that holds, as `NAME=value` lines.
@@ -60,8 +106,9 @@ pub fn lines(texts: &Texts) -> String {
     VARIABLES.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn setting(variable: &Variable, said: &Said) -> Value {
-    let (text, whence) = &said.texts[variable.name];
+fn setting(shown: &Shown) -> Value {
+    let Shown { variable, text, whence, found } = shown;
+    let effective = found.as_ref().map_or(text, |(value, _)| value);
     let (file, line) = match whence {
         Whence::File(path, line) => (Some(path.display().to_string()), Some(line)),
         _ => (None, None),
@@ -73,23 +120,22 @@ fn setting(variable: &Variable, said: &Said) -> Value {
         Whence::Default => "default",
     };
     json!({
-        "name": variable.name, "value": without_secrets(text), "from": from, "file": file,
+        "name": variable.name, "value": text, "effective": effective, "from": from, "file": file,
         "line": line, "default": variable.default, "meaning": variable.help,
     })
 }
 
-fn table(shown: &[&Variable], said: &Said) -> Table {
+fn table(shown: &[Shown]) -> Table {
     let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
-    for variable in shown {
-        let (text, whence) = &said.texts[variable.name];
+    for Shown { variable, text, whence, found } in shown {
         let tone = if *whence == Whence::Default { Tone::Faint } else { Tone::Plain };
         let cell = |text: &str| Cell::new(text).tone(tone);
-        let value = without_secrets(text);
-        table.row([
-            cell(variable.name),
-            cell(if value.is_empty() { "-" } else { &value }),
-            cell(&whence.to_string()),
-        ]);
+        let (value, from) = match found {
+            Some((value, why)) => (value.as_str(), format!("{whence} ({why})")),
+            None if text.is_empty() => ("-", whence.to_string()),
+            None => (text.as_str(), whence.to_string()),
+        };
+        table.row([cell(variable.name), cell(value), cell(&from)]);
     }
     table
 }

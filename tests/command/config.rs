@@ -1,9 +1,11 @@
 //! `config`.
 
 use crate::support::cluster::Alone;
+use crate::support::node::Place;
 use crate::{object, run, shape};
 
-const FILE: &str = "BRIDGE_NAME=br1\nMTU=1301\n\nCNI_NAME=\"one\"\nETCD_HOST=file\nNONE=1\n";
+const FILE: &str =
+    "BRIDGE_NAME=br1\nMTU=1301\n\nCNI_NAME=\"one\"\nETCD_HOST=file\nNONE=1\nRUST_LOG=warn\n";
 
 #[test]
 fn it_says_where_each_setting_is_from() {
@@ -20,7 +22,13 @@ fn it_says_where_each_setting_is_from() {
     assert_eq!(row("MTU"), ["MTU", "1302", "environment"]);
     assert_eq!(row("CNI_NAME"), ["CNI_NAME", "one", "/etc/humanz.env:4"]);
     assert_eq!(row("STATE_DIR"), ["STATE_DIR", "/var/lib/humanz", "default"]);
-    assert_eq!(row("NODE_NAME"), ["NODE_NAME", "-", "default"]);
+    let name = alone.host.run("uname -n").ok();
+    assert_eq!(row("NODE_NAME"), ["NODE_NAME", name.trim(), "default", "(host", "name)"]);
+    assert_eq!(row("NODE_IP"), ["NODE_IP", "192.0.2.11", "default", "(default", "route)"]);
+    let plugin = "/opt/cni/bin/humanz";
+    assert_eq!(row("CNI_PLUGIN"), ["CNI_PLUGIN_LOCATION", plugin, "default", "(CNI_TYPE)"]);
+    assert_eq!(row("RUST_LOG"), ["RUST_LOG", "warn", "/etc/humanz.env:7"]);
+    assert_eq!(row("ETCD_USER"), ["ETCD_USER", "-", "default"]);
     assert!(ended.stdout.contains("line 6: NONE is no setting"), "{ended}");
     assert!(!ended.stdout.contains('\x1b'), "no colour without a terminal: {ended}");
     assert!(ended.succeeded(), "{ended}");
@@ -28,7 +36,7 @@ fn it_says_where_each_setting_is_from() {
     let changed = run(&alone.host, &format!("{line} --changed"), &[("ETCD_HOST", "")]).ok();
     let names = changed.lines().skip(1).filter_map(|line| line.split_whitespace().next());
     let names: Vec<_> = names.take_while(|name| *name != "!").collect();
-    assert_eq!(names, ["ETCD_HOST", "BRIDGE_NAME", "MTU", "CNI_NAME"]);
+    assert_eq!(names, ["ETCD_HOST", "BRIDGE_NAME", "MTU", "CNI_NAME", "RUST_LOG"]);
 }
 
 #[test]
@@ -45,6 +53,7 @@ fn its_object_has_this_shape() {
          schema: number\n\
          settings: list\n\
          settings[].default: string\n\
+         settings[].effective: string\n\
          settings[].file: null\n\
          settings[].file: string\n\
          settings[].from: string\n\
