@@ -11,7 +11,7 @@ use nix::libc::O_NONBLOCK;
 
 use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::envfile::{self, Assignments};
-use crate::agent::settings::{self, Fault, OfHost, Settings};
+use crate::agent::settings::{self, Fault, OfHost, Settings, Source};
 use crate::agent::{preflight, values};
 
 /// The settings file that is read if it is there and no other is asked for.
@@ -151,7 +151,9 @@ impl Origin {
         let said = self.said()?;
         let settings = said.read_with(look)?;
         let log = said.log.as_ref().map(|(text, _)| text.clone());
-        Ok(Told { settings, texts: said.texts(), log, remarks: said.remarks })
+        let (texts, mut remarks) = (said.texts(), said.remarks);
+        remarks.extend(without_effect(&texts, &settings));
+        Ok(Told { settings, texts, log, remarks })
     }
 
     /// Reads the file and says who says what.
@@ -225,6 +227,20 @@ impl Origin {
         };
         file.iter().filter_map(remark).collect()
     }
+}
+
+/// A subnet for a host whose subnet is given by somebody else.
+fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
+    let subnet = texts.get("SUBNET").filter(|subnet| !subnet.is_empty())?;
+    let source = match settings.source {
+        Source::Static(_) => return None,
+        Source::Etcd { .. } => "etcd",
+        Source::Kubernetes(_) => "kubernetes",
+    };
+    Some(format!(
+        "SUBNET={subnet} has no effect: SUBNET_SOURCE is {source} (static serves this host alone; \
+         humanz-agent nodes reserve keeps a subnet for a host)"
+    ))
 }
 
 /// The settings that `texts` make.

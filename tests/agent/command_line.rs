@@ -64,6 +64,17 @@ fn faults_of_values_and_those_that_the_host_shows_are_told_together() {
 }
 
 #[test]
+fn a_subnet_that_has_no_effect_is_told() {
+    let alone = alone();
+    let both = [("SUBNET", "10.244.9.0/24"), ("ETCD_HOST", "192.0.2.2")];
+    let ended = Agent::run(&alone.host, "check-config", &both);
+    assert!(ended.succeeded(), "{ended}");
+    assert!(ended.stderr.contains("SUBNET=10.244.9.0/24 has no effect"), "{ended}");
+    let ended = Agent::run(&alone.host, "check-config", &standalone(&both[..1]));
+    assert_eq!(ended.stderr, "", "{ended}");
+}
+
+#[test]
 fn a_word_that_would_silence_the_log_is_a_fault() {
     let alone = alone();
     for line in ["check-config", "config", "--once"] {
