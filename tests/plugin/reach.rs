@@ -5,10 +5,11 @@ use serde_json::{Value, json};
 use crate::support::Place;
 use crate::support::plugin_host::{Call, PluginHost, conf};
 
-/// One ping; the kernel may not have to ask anybody for a MAC first.
+/// One ping; the kernel may not have to ask anybody for a MAC first. The answer is given the time in
+/// which a pod on a busy machine asks three times for the MAC of who pinged it.
 #[track_caller]
 fn pings(host: &PluginHost, from: &str, to: &str) {
-    host.run(&format!("{from}ping -n -c 1 -W 2 {to}")).ok();
+    host.run(&format!("{from}ping -n -c 1 -W 10 {to}")).ok();
 }
 
 fn in_pod(name: &str) -> String {
