@@ -123,7 +123,7 @@ fn claim(
     let facts = host::observe(&world.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
     let identity = start::this_host(&name, world)?;
-    let saved = Saved::peek(&settings.state_dir.join("state.json")).ok().flatten();
+    let saved = Saved::peek(&settings.state_file()).ok().flatten();
     let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
         identity,

@@ -142,8 +142,11 @@ impl Resolver {
 /// Addresses of the hosts among `peers` that publish none: what the agent knew when
 /// it last saved its state, else what their names resolve to before [`PATIENCE`] ends.
 pub fn resolve_all(peers: &Peers, settings: &Settings) -> Resolved {
-    let state = settings.state_dir.join("state.json");
-    let saved = Saved::peek(&state).ok().flatten().map(|saved| saved.resolved).unwrap_or_default();
+    let saved = Saved::peek(&settings.state_file())
+        .ok()
+        .flatten()
+        .map(|saved| saved.resolved)
+        .unwrap_or_default();
     let python = peers.by_name.iter().filter(|(_, peer)| peer.python).map(|(name, _)| name.clone());
     let (known, unknown): (Vec<_>, Vec<_>) = python.partition(|name| saved.contains_key(name));
     let mut resolved = saved;

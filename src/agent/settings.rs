@@ -72,6 +72,11 @@ impl Settings {
         }
     }
 
+    /// The file of the last known good state.
+    pub fn state_file(&self) -> PathBuf {
+        self.state_dir.join("state.json")
+    }
+
     /// There can be other hosts.
     pub fn has_others(&self) -> bool {
         !matches!(self.source, Source::Static(_))

@@ -221,7 +221,7 @@ fn source(
         return Ok(Source::Fixed(*subnets));
     }
     let identity = this_host(name, world)?;
-    let path = settings.state_dir.join("state.json");
+    let path = settings.state_file();
     let known = last_known_good(&path, &identity);
     let facts = host::observe(&world.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);

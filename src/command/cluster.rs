@@ -127,7 +127,7 @@ pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
 /// # Errors
 /// It knew none.
 pub fn known(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, Exit> {
-    let path = settings.state_dir.join("state.json");
+    let path = settings.state_file();
     let nothing = |reason: String| Exit::new(exit::UNAVAILABLE, format!("{why}; and {reason}"));
     let saved = Saved::peek(&path).map_err(nothing)?;
     let saved = saved.ok_or_else(|| {

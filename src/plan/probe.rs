@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::net::hash;
 
-/// The least time between two echoes: 10 a second, a fraction of a percent of a processor. With more
+/// The least time between two echoes: 10 a second. With more
 /// than 600 hosts a round takes longer than a minute: of 10,000, 17 minutes.
 pub const PACE: Duration = Duration::from_millis(100);
 

@@ -20,6 +20,9 @@ use crate::agent::settings::Settings;
 use crate::agent::start;
 use crate::plan::Line;
 
+/// What to do about an agent that runs.
+const STOP: &str = "stop it first: systemctl disable --now humanz-agent";
+
 /// What was taken off a host, or would be.
 #[derive(Debug)]
 pub struct Removed {
@@ -88,22 +91,22 @@ fn alone(
     }
 }
 
-/// Why [`alone`] would refuse. An agent that has the lock is found without making one.
+/// Why [`alone`] would refuse; looks at the lock without taking it.
 fn in_the_way(
     settings: &Settings,
     world: &World,
     options: &Uninstall,
 ) -> Result<Vec<String>, Exit> {
-    let lock = settings.state_dir.join("lock");
-    let running = lock.exists().then(|| hold(settings)).and_then(Result::err);
+    let running = lock::is_held(&settings.state_dir)
+        .then(|| format!("another humanz-agent serves this host; {STOP}"));
     let pods = with_pods(world, options)?;
-    Ok(running.map(|exit| exit.why).into_iter().chain(pods).collect())
+    Ok(running.into_iter().chain(pods).collect())
 }
 
 /// An agent that runs would put everything back.
 fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
     lock::take(&settings.state_dir).map_err(|exit| {
-        let why = format!("{}; stop it first: systemctl disable --now humanz-agent", exit.why);
+        let why = format!("{}; {STOP}", exit.why);
         Exit::new(exit.code, why)
     })
 }

@@ -86,7 +86,7 @@ fn parts(patient: &Patient<'_>, findings: &Value) -> Vec<(String, String)> {
         ("sysctls.txt".to_owned(), sysctls(patient)),
         ("pods.txt".to_owned(), pods(patient)),
     ];
-    let state = settings.state_dir.join("state.json");
+    let state = settings.state_file();
     let taken = [Some(state), settings.cni.log_file.clone()].into_iter().flatten();
     let beside = settings.cni.config.parent().and_then(|folder| fs::read_dir(folder).ok());
     let beside = beside.into_iter().flatten().flatten().map(|entry| entry.path());

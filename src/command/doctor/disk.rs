@@ -50,7 +50,7 @@ fn clock(patient: &Patient<'_>) -> Option<Finding> {
     const BEGINNING: Duration = Duration::from_secs(1_735_689_600);
     const SLACK: Duration = Duration::from_secs(60);
     let now = SystemTime::now();
-    let state = patient.told.settings.state_dir.join("state.json");
+    let state = patient.told.settings.state_file();
     let written = std::fs::metadata(&state).and_then(|found| found.modified()).ok();
     let back = written.is_some_and(|written| written > now + SLACK);
     let early = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() < BEGINNING;
