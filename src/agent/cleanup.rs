@@ -7,13 +7,13 @@ use crate::agent::keep::World;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::linux::files;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 struct Configuration<'a>(&'a Path);
 
 impl Describe for Configuration<'_> {
     fn line(&self) -> Line {
-        Line::removed(format!("CNI configuration {}", self.0.display()))
+        Line::removed(Object::Configuration(self.0.to_owned()))
     }
 }
 
@@ -21,7 +21,7 @@ struct Bridge<'a>(&'a Settings);
 
 impl Describe for Bridge<'_> {
     fn line(&self) -> Line {
-        Line::removed(format!("bridge {}", self.0.bridge))
+        Line::removed(Object::Bridge(self.0.bridge.clone()))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::lease::records::Key;
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers};
 use crate::net::PerFamily;
-use crate::plan::Line;
+use crate::plan::{Line, Object};
 
 /// The changes, as `+`, `-` and `~` lines, in the order they would be made; then what would stand
 /// in the way, as `!` lines.
@@ -88,8 +88,8 @@ pub fn look(
 pub fn growth(found: &Snapshot, ours: &Network) -> Result<Option<Line>, LeaseError> {
     let key = ours.key(&Key::Config);
     let pools: Vec<String> = ours.pools.iter().map(|pool| pool.network().to_string()).collect();
-    let line = || Line::changed(format!("etcd key {key}: the pools grow to {}", pools.join(", ")));
-    Ok(growth::of(found, ours)?.map(|_| line()))
+    let pools = format!(": the pools grow to {}", pools.join(", "));
+    Ok(growth::of(found, ours)?.map(|_| Line::changed(Object::Key(key)).with(pools)))
 }
 
 /// The subnets that Kubernetes gives this host, and the other hosts.
@@ -142,10 +142,10 @@ fn claim(
     let line = match foreseen {
         Foreseen::Held(_) => None,
         Foreseen::Repaired(_) => {
-            Some(Line::changed(format!("etcd keys of host {name} ({subnets})")))
+            Some(Line::changed(Object::Keys(name.clone())).with(format!(" ({subnets})")))
         }
         Foreseen::Chosen(_) => {
-            Some(Line::added(format!("lease of a free subnet for host {name}, such as {subnets}")))
+            Some(Line::added(Object::Lease(name.clone())).with(format!(", such as {subnets}")))
         }
     };
     let others = peers(&found, &name, &lease.subnets, &settings.pools);

@@ -187,41 +187,42 @@ fn tell<'a>(level: log::Level, prefix: &str, mut texts: impl Iterator<Item = &'a
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Object;
 
-    struct Route(u32);
+    struct Key(u32);
 
-    impl Describe for Route {
+    impl Describe for Key {
         fn line(&self) -> Line {
-            Line::added(format!("route {}", self.0))
+            Line::added(Object::Key(self.0.to_string()))
         }
     }
 
-    fn routes(count: u32) -> Vec<Route> {
-        (0..count).map(Route).collect()
+    fn keys(count: u32) -> Vec<Key> {
+        (0..count).map(Key).collect()
     }
 
     #[test]
     fn a_change_that_failed_is_told_with_its_own_reason() {
         let mut report = Report::new(false);
         let outcomes = || Ok(vec![Ok(()), Err(anyhow::anyhow!("no way")), Ok(())]);
-        report.apply_each(&routes(3), outcomes);
-        assert_eq!(report.failures(), ["add route 1: no way"]);
+        report.apply_each(&keys(3), outcomes);
+        assert_eq!(report.failures(), ["add etcd key 1: no way"]);
     }
 
     #[test]
     fn of_many_changes_that_fail_together_the_first_are_named() {
         let mut report = Report::new(false);
-        report.apply_each(&routes(10_000), || Err(anyhow::anyhow!("no socket")));
+        report.apply_each(&keys(10_000), || Err(anyhow::anyhow!("no socket")));
         let [failure] = report.failures() else { panic!("one reason, one failure") };
-        assert!(failure.starts_with("add route 0, add route 1, "), "{failure}");
-        assert!(failure.ends_with("add route 19, 9980 more: no socket"), "{failure}");
+        assert!(failure.starts_with("add etcd key 0, add etcd key 1, "), "{failure}");
+        assert!(failure.ends_with("add etcd key 19, 9980 more: no socket"), "{failure}");
     }
 
     #[test]
     fn a_dry_run_notes_every_change_and_makes_none() {
         let mut report = Report::new(true);
         let apply = || -> anyhow::Result<Vec<anyhow::Result<()>>> { panic!("a dry run") };
-        report.apply_each(&routes(50), apply);
+        report.apply_each(&keys(50), apply);
         assert_eq!(report.lines().len(), 50);
     }
 }

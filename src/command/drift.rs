@@ -5,82 +5,138 @@ use std::collections::BTreeMap;
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use crate::net::subnet::gateway;
+use crate::agent::reach::Ways;
+use crate::lease::Peers;
+use crate::lease::peers::Peer;
 use crate::plan::firewall::AGENT_TABLE;
-use crate::plan::{Line, Sign};
+use crate::plan::tunnel::{self, Remote};
+use crate::plan::{Line, Object, Sign};
 
-/// Hosts whose route or tunnel is among what waits in `drift` are not reached, and pods are not let
-/// through by a table that is.
-pub fn correct(value: &mut Value, drift: &[Line]) {
-    let waiting = drift.iter().filter(|line| line.sign != Sign::Removed);
-    let waiting: BTreeMap<&str, &Line> = waiting.map(|line| (object(&line.what), line)).collect();
-    for peer in value["peers"].as_array_mut().into_iter().flatten() {
-        if let Some(line) = objects(peer).iter().find_map(|object| waiting.get(object.as_str())) {
-            peer["reachable"] = false.into();
-            peer["fault"] = format!("not there: {}", line.what).into();
+/// What waits for an agent, by what it is about. What is only to be removed harms nobody.
+pub struct Waiting<'a>(BTreeMap<&'a Object, &'a Line>);
+
+impl<'a> Waiting<'a> {
+    /// Of all changes that an agent would make.
+    pub fn among(drift: &'a [Line]) -> Waiting<'a> {
+        let waiting = drift.iter().filter(|line| line.sign != Sign::Removed);
+        Waiting(waiting.map(|line| (&line.object, line)).collect())
+    }
+
+    /// Hosts whose route or tunnel waits are not reached: their `peers` are corrected in the state
+    /// `value`. `ways`: how they would be reached.
+    pub fn correct_peers(&self, value: &mut Value, peers: &Peers, ways: &Ways) {
+        let remotes: BTreeMap<IpNetwork, &Remote> =
+            ways.remotes.iter().map(|remote| (remote.subnet, remote)).collect();
+        let missing = |peer| needed(peer, &remotes).iter().find_map(|object| self.0.get(object));
+        let missing =
+            peers.by_name.iter().filter_map(|(name, peer)| Some((name.as_str(), missing(peer)?)));
+        let missing: BTreeMap<&str, &&Line> = missing.collect();
+        for told in value["peers"].as_array_mut().into_iter().flatten() {
+            let line = told["name"].as_str().and_then(|name| missing.get(name));
+            if let Some(line) = line {
+                told["reachable"] = false.into();
+                told["fault"] = format!("not there: {}", line.what()).into();
+            }
         }
     }
-    let table = format!("nft table inet {AGENT_TABLE}");
-    if let Some(line) = waiting.get(table.as_str())
-        && value["firewall"]["ok"] == true
-    {
-        let fault = format!("not as it should be: {line}");
-        value["firewall"] = serde_json::json!({ "ok": false, "fault": fault });
+
+    /// Pods are not let through by a table that waits: `firewall` is corrected.
+    pub fn correct_firewall(&self, value: &mut Value) {
+        if let Some(line) = self.0.get(&Object::Table(AGENT_TABLE.to_owned()))
+            && value["firewall"]["ok"] == true
+        {
+            let fault = format!("not as it should be: {line}");
+            value["firewall"] = serde_json::json!({ "ok": false, "fault": fault });
+        }
     }
 }
 
-/// What a line is about, without its values.
-fn object(what: &str) -> &str {
-    let end = [" via ", " port ", " (", ": "].iter().filter_map(|end| what.find(end)).min();
-    &what[..end.unwrap_or(what.len())]
-}
-
-/// What must be there for a host to be reached, as lines name it.
-fn objects(peer: &Value) -> Vec<String> {
-    let texts = |key: &str| {
-        let list = peer[key].as_array().into_iter().flatten();
-        list.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<String>>()
-    };
-    let subnets = texts("subnets");
-    let gateways =
-        subnets.iter().filter_map(|subnet| subnet.parse::<IpNetwork>().ok()).map(gateway);
-    let mut objects: Vec<String> = gateways.map(|at| format!("neighbour {at}")).collect();
-    objects.extend(subnets.iter().map(|subnet| format!("route {subnet}")));
-    objects.extend(texts("via").into_iter().filter(|via| via.starts_with("tunnel ")));
-    objects
+/// What must be there for a host to be reached. `remotes`: what is behind tunnels.
+fn needed(peer: &Peer, remotes: &BTreeMap<IpNetwork, &Remote>) -> Vec<Object> {
+    let tunnels = || peer.subnets.iter().filter_map(|subnet| remotes.get(subnet));
+    let neighbours = tunnels().map(|remote| Object::Neighbour(tunnel::via(remote)));
+    let routes = peer.subnets.iter().map(|subnet| Object::Route(*subnet));
+    let destinations = tunnels().map(|remote| Object::Destination(remote.address));
+    neighbours.chain(routes).chain(destinations).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use serde_json::json;
 
     use super::*;
+    use crate::lease::records::Backend;
+    use crate::net::PerFamily;
+
+    fn peer(v4: &str, v6: Option<&str>) -> Peer {
+        let subnet = |text: &str| text.parse().unwrap();
+        Peer {
+            subnets: PerFamily { v4: Some(subnet(v4)), v6: v6.map(subnet) },
+            addresses: PerFamily::default(),
+            backend: Backend::Auto,
+            tunnel: None,
+            mtu: None,
+            python: false,
+            alive: true,
+        }
+    }
+
+    fn remote(subnet: &str) -> Remote {
+        Remote {
+            subnet: subnet.parse().unwrap(),
+            address: "203.0.113.1".parse().unwrap(),
+            mac: "0a:58:0a:f4:14:00".parse().unwrap(),
+            port: 10400,
+            mtu_bytes: None,
+        }
+    }
+
+    /// Of a host on the segment and one behind a tunnel, which is reached with `line` waiting, and
+    /// whether the firewall is right.
+    fn check(line: Line, reached: [bool; 2], firewall: bool) {
+        let near = ("near".parse().unwrap(), peer("10.244.2.0/24", None));
+        let far = ("far".parse().unwrap(), peer("10.244.20.0/24", Some("fd00:0:0:14::/64")));
+        let peers = Peers { by_name: [near, far].into(), faults: Vec::new() };
+        let remotes = vec![remote("10.244.20.0/24"), remote("fd00:0:0:14::/64")];
+        let ways = Ways { remotes, ..Ways::default() };
+        let told = |name: &str| json!({ "name": name, "reachable": true });
+        let mut value = json!({
+            "peers": [told("near"), told("far")],
+            "firewall": { "ok": true, "fault": null },
+        });
+        let waiting = Waiting::among(std::slice::from_ref(&line));
+        waiting.correct_peers(&mut value, &peers, &ways);
+        waiting.correct_firewall(&mut value);
+        let found = [0, 1].map(|at| value["peers"][at]["reachable"] == true);
+        assert_eq!((found, value["firewall"]["ok"] == true), (reached, firewall), "{line}");
+    }
 
     #[test]
-    fn what_an_agent_would_mend_is_not_there() {
-        let check = |line: Line, reached: [bool; 2], firewall: bool| {
-            let peer = |subnet: &str, via: &str| json!({ "subnets": [subnet], "via": [via], "reachable": true });
-            let mut value = json!({
-                "peers": [
-                    peer("10.244.2.0/24", "direct via 192.0.2.12"),
-                    peer("10.244.20.0/24", "tunnel to 203.0.113.1"),
-                ],
-                "firewall": { "ok": true, "fault": null },
-            });
-            correct(&mut value, std::slice::from_ref(&line));
-            let found = [0, 1].map(|at| value["peers"][at]["reachable"] == true);
-            assert_eq!((found, value["firewall"]["ok"] == true), (reached, firewall), "{line}");
-        };
-        check(Line::added("route 10.244.2.0/24 via 192.0.2.12"), [false, true], true);
-        check(Line::changed("route 10.244.20.0/24 via 10.244.20.1"), [true, false], true);
-        check(Line::removed("route 10.244.2.0/24 via 192.0.2.99"), [true, true], true);
-        let tunnel = "tunnel to 203.0.113.1 port 4789 (mac 0a:58:0a:f4:01:00)";
-        check(Line::added(tunnel), [true, false], true);
-        check(Line::added("tunnel to 203.0.113.12 (mac 0a:58:0a:f4:01:00)"), [true, true], true);
-        let neighbour = "neighbour 10.244.20.1 (mac 0a:58:0a:f4:01:00) of the tunnel";
-        check(Line::added(neighbour), [true, false], true);
-        check(Line::added("nft table inet humanz"), [true, true], false);
-        check(Line::changed("nft table inet humanz: dormant"), [true, true], false);
-        check(Line::changed("nft table inet humanz-hostports: x"), [true, true], true);
+    fn a_host_without_its_route_is_not_reached() {
+        let route = |text: &str| Object::Route(text.parse().unwrap());
+        check(Line::added(route("10.244.2.0/24")), [false, true], true);
+        check(Line::changed(route("10.244.20.0/24")), [true, false], true);
+        check(Line::removed(route("10.244.2.0/24")), [true, true], true);
+        check(Line::added(route("10.244.20.0/25")), [true, true], true);
+    }
+
+    #[test]
+    fn a_host_without_its_part_of_the_tunnel_is_not_reached() {
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        check(Line::added(Object::Destination(at("203.0.113.1"))), [true, false], true);
+        check(Line::added(Object::Destination(at("203.0.113.12"))), [true, true], true);
+        check(Line::added(Object::Neighbour(at("10.244.20.1"))), [true, false], true);
+        check(Line::added(Object::Neighbour(at("fe80::858:aff:fef4:1400"))), [true, false], true);
+        check(Line::added(Object::Neighbour(at("10.244.2.1"))), [true, true], true);
+    }
+
+    #[test]
+    fn only_the_table_of_the_host_lets_pods_through() {
+        let table = |name: &str| Object::Table(name.to_owned());
+        check(Line::added(table("humanz")), [true, true], false);
+        check(Line::changed(table("humanz")).with(": dormant"), [true, true], false);
+        check(Line::changed(table("humanz-hostports")), [true, true], true);
     }
 }

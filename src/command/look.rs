@@ -16,7 +16,7 @@ use crate::agent::settings::{Settings, Source};
 use crate::agent::wake::Look;
 use crate::agent::{names, pass, start};
 use crate::command::cluster::{self, Cluster};
-use crate::command::drift;
+use crate::command::drift::Waiting;
 use crate::lease::Peers;
 use crate::lease::Resolved;
 use crate::net::PerFamily;
@@ -139,7 +139,11 @@ impl Here {
             // Nobody looked.
             value["firewall"] = Value::Null;
         }
-        drift::correct(&mut value, report.lines());
+        let waiting = Waiting::among(report.lines());
+        if let (Some(peers), Some(ways)) = (&self.peers, memory.ways.last()) {
+            waiting.correct_peers(&mut value, peers, &ways);
+        }
+        waiting.correct_firewall(&mut value);
         (value, report.lines().iter().map(ToString::to_string).collect())
     }
 

@@ -2,7 +2,7 @@
 
 use ipnetwork::IpNetwork;
 
-use super::{Describe, Line};
+use super::{Describe, Line, Object};
 use crate::net::subnet;
 use crate::net::{IfName, Mac};
 
@@ -117,20 +117,20 @@ pub fn gateway(pod_subnet: IpNetwork) -> IpNetwork {
 
 impl Describe for Change {
     fn line(&self) -> Line {
+        let bridge = |name: &IfName| Object::Bridge(name.clone());
+        let changed = |name, what: String| Line::changed(bridge(name)).with(format!(": {what}"));
         match self {
-            Change::Create(bridge) => Line::added(format!(
-                "bridge {} (mac {}, mtu {})",
-                bridge.name, bridge.mac, bridge.mtu
-            )),
-            Change::SetMac(name, mac) => Line::changed(format!("bridge {name}: mac {mac}")),
-            Change::SetMtu(name, mtu) => Line::changed(format!("bridge {name}: mtu {mtu}")),
-            Change::StopDelays(name) => Line::changed(format!("bridge {name}: spanning tree off")),
-            Change::SetUp(name) => Line::changed(format!("bridge {name}: up")),
+            Change::Create(made) => Line::added(bridge(&made.name))
+                .with(format!(" (mac {}, mtu {})", made.mac, made.mtu)),
+            Change::SetMac(name, mac) => changed(name, format!("mac {mac}")),
+            Change::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
+            Change::StopDelays(name) => changed(name, "spanning tree off".to_owned()),
+            Change::SetUp(name) => changed(name, "up".to_owned()),
             Change::RemoveAddress(name, address) => {
-                Line::removed(format!("address {address} on bridge {name}"))
+                Line::removed(Object::BridgeAddress(name.clone(), *address))
             }
             Change::AddAddress(name, address) => {
-                Line::added(format!("address {address} on bridge {name}"))
+                Line::added(Object::BridgeAddress(name.clone(), *address))
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::linux::forward::{
 };
 use crate::linux::nft::ChainPlace;
 use crate::net::{Family, IfName, PerFamily, subnet};
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 use fate::{Fate, Packet, fate};
 
 /// The traffic that must get through.
@@ -240,9 +240,10 @@ fn whole(error: &ForwardError) -> String {
 
 impl Describe for Edit {
     fn line(&self) -> Line {
+        let rule = Object::Rule(self.place.clone(), self.direction, self.bridge.clone());
         match self.action {
-            Action::Insert => Line::added(self.rule()),
-            Action::Remove(_) => Line::removed(self.rule()),
+            Action::Insert => Line::added(rule),
+            Action::Remove(_) => Line::removed(rule),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::linux::nft::{
 };
 use crate::net::{HostPort, IfName, PortForward};
 use crate::plan::pod::Identity;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// The table's name. No network's table can have it: theirs is `humanz_<network>`.
 pub const TABLE: &str = "humanz-hostports";
@@ -205,20 +205,20 @@ impl Change {
 impl Describe for Change {
     fn line(&self) -> Line {
         match self {
-            Change::Table => Line::changed(format!("nftables table inet {TABLE}")),
-            Change::Bridge(name) => Line::added(format!("bridge {name} to table inet {TABLE}")),
-            Change::Add(element) => Line::added(told(element)),
-            Change::Replace(element) => Line::changed(told(element)),
+            Change::Table => Line::changed(Object::Table(TABLE.to_owned())),
+            Change::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
+            Change::Add(element) => port(Line::added, element),
+            Change::Replace(element) => port(Line::changed, element),
             Change::Remove(found) => {
                 let comment = found.comment.as_deref().unwrap_or("no comment");
-                Line::removed(format!("{} ({comment})", found.forward))
+                Line::removed(Object::HostPort(found.forward)).with(format!(" ({comment})"))
             }
         }
     }
 }
 
-fn told(element: &PortElement) -> String {
-    format!("{} ({})", element.forward, element.comment)
+fn port(done: fn(Object) -> Line, element: &PortElement) -> Line {
+    done(Object::HostPort(element.forward)).with(format!(" ({})", element.comment))
 }
 
 /// What keeps the ports of `forwards` from leading where they should, given what is `found`.

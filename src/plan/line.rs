@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Object;
+
 /// What a change does to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
@@ -18,8 +20,10 @@ pub enum Sign {
 pub struct Line {
     /// What happens.
     pub sign: Sign,
-    /// To what, and the values that matter.
-    pub what: String,
+    /// To what.
+    pub object: Object,
+    /// The values that matter, as they follow its name: ` via 192.0.2.7`.
+    values: String,
 }
 
 /// A change that can be told to a person.
@@ -30,18 +34,28 @@ pub trait Describe {
 
 impl Line {
     /// Something that was missing.
-    pub fn added(what: impl Into<String>) -> Line {
-        Line { sign: Sign::Added, what: what.into() }
+    pub fn added(object: Object) -> Line {
+        Line { sign: Sign::Added, object, values: String::new() }
     }
 
     /// Something that should not have been there.
-    pub fn removed(what: impl Into<String>) -> Line {
-        Line { sign: Sign::Removed, what: what.into() }
+    pub fn removed(object: Object) -> Line {
+        Line { sign: Sign::Removed, object, values: String::new() }
     }
 
     /// Something that was different.
-    pub fn changed(what: impl Into<String>) -> Line {
-        Line { sign: Sign::Changed, what: what.into() }
+    pub fn changed(object: Object) -> Line {
+        Line { sign: Sign::Changed, object, values: String::new() }
+    }
+
+    /// The same with the values that matter, as they follow the name of the object.
+    pub fn with(self, values: impl Into<String>) -> Line {
+        Line { values: values.into(), ..self }
+    }
+
+    /// The object and the values: `route 10.1.2.0/24 via 192.0.2.7`.
+    pub fn what(&self) -> String {
+        format!("{}{}", self.object, self.values)
     }
 
     /// For an error: `add route 10.1.2.0/24 via 192.0.2.7`.
@@ -51,7 +65,7 @@ impl Line {
             Sign::Removed => "remove",
             Sign::Changed => "change",
         };
-        format!("{verb} {}", self.what)
+        format!("{verb} {}", self.what())
     }
 
     /// For the log: `added route 10.1.2.0/24 via 192.0.2.7`.
@@ -61,7 +75,7 @@ impl Line {
             Sign::Removed => "removed",
             Sign::Changed => "changed",
         };
-        format!("{verb} {}", self.what)
+        format!("{verb} {}", self.what())
     }
 }
 
@@ -73,6 +87,6 @@ impl fmt::Display for Line {
             Sign::Removed => '-',
             Sign::Changed => '~',
         };
-        write!(f, "{sign} {}", self.what)
+        write!(f, "{sign} {}", self.what())
     }
 }

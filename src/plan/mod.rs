@@ -1,7 +1,7 @@
 //! Pure. What is wanted against what is found.
 //!
 //! Every plan is a function (wanted, found) → changes; no change means all is well. Each change
-//! describes itself once, as a [`Line`], for the log and for the dry run.
+//! describes itself once, as a [`Line`] about an [`Object`], for the log and for the dry run.
 
 pub mod bandwidth;
 pub mod bridge;
@@ -11,6 +11,7 @@ pub mod firewall;
 pub mod forward;
 pub mod hostports;
 pub mod line;
+pub mod object;
 pub mod pod;
 pub mod ports;
 pub mod probe;
@@ -20,3 +21,4 @@ pub mod traces;
 pub mod tunnel;
 
 pub use line::{Describe, Line, Sign};
+pub use object::Object;

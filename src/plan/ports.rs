@@ -1,7 +1,7 @@
 //! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
 
 use super::pod::is_of_network;
-use super::{Describe, Line};
+use super::{Describe, Line, Object};
 use crate::linux::link::Link;
 use crate::net::IfName;
 
@@ -68,7 +68,7 @@ pub fn crowded(bridge: &IfName, count: usize) -> Option<String> {
 impl Describe for Plug {
     fn line(&self) -> Line {
         let Plug { link, bridge, owner, .. } = self;
-        Line::changed(format!("bridge {bridge}: port {link} ({owner})"))
+        Line::changed(Object::Bridge(bridge.clone())).with(format!(": port {link} ({owner})"))
     }
 }
 

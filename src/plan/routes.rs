@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::{Describe, Line};
+use super::{Describe, Line, Object};
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 
@@ -120,15 +120,14 @@ fn ours(route: &FoundRoute) -> bool {
 
 impl Describe for Change {
     fn line(&self) -> Line {
-        let text =
-            |destination: &IpNetwork, hop: &NextHop| format!("route {destination} via {}", hop.via);
+        let via = |hop: &NextHop| format!(" via {}", hop.via);
         match self {
-            Change::Add(destination, hop) => Line::added(text(destination, hop)),
-            Change::Replace(destination, hop) => Line::changed(text(destination, hop)),
-            Change::Remove(FoundRoute { destination, next_hop: Some(hop), .. }) => {
-                Line::removed(text(destination, hop))
+            Change::Add(to, hop) => Line::added(Object::Route(*to)).with(via(hop)),
+            Change::Replace(to, hop) => Line::changed(Object::Route(*to)).with(via(hop)),
+            Change::Remove(FoundRoute { destination, next_hop, .. }) => {
+                let via = next_hop.as_ref().map(via).unwrap_or_default();
+                Line::removed(Object::Route(*destination)).with(via)
             }
-            Change::Remove(route) => Line::removed(format!("route {}", route.destination)),
         }
     }
 }

@@ -86,7 +86,7 @@ pub fn next_hop<T>(
 /// The next hop to a pod subnet: the other host's own address among its pods for IPv4; for IPv6 the
 /// link-local address of its MAC, because the kernel refuses any other to which it has a route
 /// elsewhere (net/ipv6/route.c: ip6_route_check_nh_onlink).
-fn via(remote: &Remote) -> IpAddr {
+pub fn via(remote: &Remote) -> IpAddr {
     match subnet::family(remote.subnet) {
         Family::V4 => subnet::gateway(remote.subnet),
         Family::V6 => remote.mac.link_local().into(),

@@ -55,7 +55,7 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
     for what in [
         "- CNI configuration /etc/cni/net.d/05-humanz.conflist\n",
         "- bridge humanz0\n",
-        "- nftables table inet humanz\n",
+        "- nft table inet humanz\n",
         "~ sysctl net.ipv4.ip_forward = 0\n",
         "- link /opt/cni/bin/humanz\n",
         "- plugin /opt/cni/bin/humanz-agent\n",
@@ -195,7 +195,7 @@ fn tunnel_and_host_ports_go_with_the_rest() {
     agents[0].stop();
     let forced = Agent::run(host, "uninstall --purge --force", &variables);
     assert!(forced.succeeded(), "{forced}");
-    for gone in ["veth hz", "vxlan humanz-vx4", "nftables table inet humanz-hostports"] {
+    for gone in ["veth hz", "vxlan humanz-vx4", "nft table inet humanz-hostports"] {
         assert!(forced.stderr.contains(&format!("removed {gone}")), "{gone} in {forced}");
     }
     host.run("ip netns del a").ok();

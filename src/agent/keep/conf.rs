@@ -7,13 +7,13 @@ use crate::agent::host::Facts;
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::files;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 struct Write<'a>(&'a Path);
 
 impl Describe for Write<'_> {
     fn line(&self) -> Line {
-        let what = format!("CNI configuration {}", self.0.display());
+        let what = Object::Configuration(self.0.to_owned());
         if self.0.exists() { Line::changed(what) } else { Line::added(what) }
     }
 }

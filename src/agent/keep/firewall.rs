@@ -8,7 +8,7 @@ use crate::agent::keep::{Pass, World, flows, hostports, input, tunnel};
 use crate::agent::reach::Ways;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
-use crate::linux::forward::{Action, Edit};
+use crate::linux::forward::Edit;
 use crate::linux::nft::{Ruleset, SeenTable, SetKind};
 use crate::linux::sysctl;
 use crate::net::{Family, IfName, subnet};
@@ -17,7 +17,7 @@ use crate::plan::firewall::{
 };
 use crate::plan::forward::{self, Traffic};
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn keep(
@@ -162,21 +162,7 @@ fn bridged() -> Vec<Family> {
 
 fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {
     for edit in edits {
-        report.apply(&Foreign(edit), || world.forward.apply(edit));
-    }
-}
-
-/// A rule of ours in somebody else's chain.
-struct Foreign<'a>(&'a Edit);
-
-impl Describe for Foreign<'_> {
-    fn line(&self) -> Line {
-        let Edit { place, direction, bridge, action } = self.0;
-        let what = format!("rule in {place}: {} {bridge} -j ACCEPT", direction.option());
-        match action {
-            Action::Insert => Line::added(what),
-            Action::Remove(_) => Line::removed(what),
-        }
+        report.apply(edit, || world.forward.apply(edit));
     }
 }
 
@@ -185,6 +171,6 @@ struct Table;
 
 impl Describe for Table {
     fn line(&self) -> Line {
-        Line::removed(format!("nftables table inet {AGENT_TABLE}"))
+        Line::removed(Object::Table(AGENT_TABLE.to_owned()))
     }
 }

@@ -7,7 +7,7 @@ use crate::net::{Family, IfName};
 use crate::plan::firewall::flows::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{Repair, changes, repair};
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
@@ -61,6 +61,6 @@ struct Table;
 
 impl Describe for Table {
     fn line(&self) -> Line {
-        Line::removed(format!("nftables table inet {FLOWS_TABLE}"))
+        Line::removed(Object::Table(FLOWS_TABLE.to_owned()))
     }
 }

@@ -12,7 +12,7 @@ use crate::linux::nft::{Nft, PortChange};
 use crate::linux::{identity, sysctl};
 use crate::net::{Family, IfName};
 use crate::plan::hostports::{Change, Claim, TABLE, changes, is_intact, ruleset};
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// How long plugins are waited for, which hold the claims for a millisecond.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -122,7 +122,7 @@ struct Table;
 
 impl Describe for Table {
     fn line(&self) -> Line {
-        Line::removed(format!("nftables table inet {TABLE}"))
+        Line::removed(Object::Table(TABLE.to_owned()))
     }
 }
 
@@ -131,6 +131,6 @@ struct Loopback<'a>(&'a IfName);
 
 impl Describe for Loopback<'_> {
     fn line(&self) -> Line {
-        Line::changed(format!("sysctl net.ipv4.conf.{}.route_localnet = 1", self.0))
+        Line::changed(Object::Loopback(self.0.clone())).with(" = 1")
     }
 }

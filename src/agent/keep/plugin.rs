@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::files;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// The copy's name in the plugin directory.
 pub const COPY: &str = "humanz-agent";
@@ -24,8 +24,10 @@ enum Change<'a> {
 impl Describe for Change<'_> {
     fn line(&self) -> Line {
         match self {
-            Change::Copy(path) => Line::added(format!("plugin {}", path.display())),
-            Change::Link(path) => Line::added(format!("link {} -> {COPY}", path.display())),
+            Change::Copy(path) => Line::added(Object::Plugin(path.to_path_buf())),
+            Change::Link(path) => {
+                Line::added(Object::PluginLink(path.to_path_buf())).with(format!(" -> {COPY}"))
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::sysctl;
 use crate::net::{Family, IfName};
-use crate::plan::{Describe, Line, ports};
+use crate::plan::{Describe, Line, Object, ports};
 
 /// A sysctl that must change.
 struct Change {
@@ -19,7 +19,7 @@ struct Change {
 
 impl Describe for Change {
     fn line(&self) -> Line {
-        Line::changed(format!("sysctl {} = {}", self.key.replace('/', "."), self.value))
+        Line::changed(Object::Sysctl(self.key.clone())).with(format!(" = {}", self.value))
     }
 }
 

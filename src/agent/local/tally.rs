@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::Line;
 use crate::plan::line::Sign;
+use crate::plan::{Line, Object, hostports};
 
 /// Upper bounds of the classes of durations, in seconds: a pass over nothing takes a millisecond, one
 /// that makes 10,000 routes a second.
@@ -57,9 +57,9 @@ impl Tally {
     /// What a pass changed.
     pub fn changes(&mut self, lines: &[Line], repair: bool) {
         for line in lines {
-            let kind = kind(&line.what);
+            let kind = kind(&line.object);
             *self.changes.entry((kind, action(line.sign))).or_default() += 1;
-            if repair && !follows_pods(&line.what) {
+            if repair && !follows_pods(&line.object) {
                 *self.repairs.entry(kind).or_default() += 1;
             }
         }
@@ -80,25 +80,30 @@ pub const KINDS: [&str; 9] = [
 ];
 
 /// A change that the ports of pods ask for, as they come and go: nobody undid anything.
-pub fn follows_pods(what: &str) -> bool {
-    kind(what) == "hostport" || what.contains("route_localnet")
+pub fn follows_pods(object: &Object) -> bool {
+    kind(object) == "hostport" || matches!(object, Object::Loopback(_))
 }
 
-/// Of what kind a change is: by the first word of its line, but for what hangs on a device.
-fn kind(what: &str) -> &'static str {
-    let of_tunnel = what.contains(" on tunnel ");
-    match what.split(' ').next().unwrap_or_default() {
-        _ if what.contains("humanz-hostports") => "hostport",
-        "bridge" => "bridge",
-        "address" if !of_tunnel => "bridge",
-        "CNI" => "configuration",
-        "nft" | "nftables" | "rule" => "firewall",
-        "host" => "hostport",
-        "plugin" | "link" => "plugin",
-        "route" => "route",
-        "sysctl" => "sysctl",
-        "tunnel" | "neighbour" | "address" => "tunnel",
-        _ => "other",
+/// Of what kind a change is: one of [`KINDS`].
+fn kind(object: &Object) -> &'static str {
+    match object {
+        Object::Bridge(_) | Object::BridgeAddress(..) => "bridge",
+        Object::Configuration(_) => "configuration",
+        Object::HostPort(_) | Object::TableBridge(..) => "hostport",
+        Object::Table(name) if name == hostports::TABLE => "hostport",
+        Object::Table(_) | Object::Rule(..) => "firewall",
+        Object::Plugin(_) | Object::PluginLink(_) => "plugin",
+        Object::Route(_) => "route",
+        Object::Sysctl(_) | Object::Loopback(_) => "sysctl",
+        Object::Tunnel(_)
+        | Object::TunnelAddress(..)
+        | Object::Destination(_)
+        | Object::Neighbour(_) => "tunnel",
+        Object::Link(..)
+        | Object::File(..)
+        | Object::Key(_)
+        | Object::Keys(_)
+        | Object::Lease(_) => "other",
     }
 }
 
@@ -113,37 +118,41 @@ fn action(sign: Sign) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::firewall::AGENT_TABLE;
 
     #[test]
-    fn a_change_is_counted_by_what_its_line_says() {
-        for (what, wanted) in [
-            ("route 10.1.2.0/24 via 192.0.2.7", "route"),
-            ("bridge humanz0: up", "bridge"),
-            ("address 10.1.2.1/24 on bridge humanz0", "bridge"),
-            ("address 10.1.2.1/24 on tunnel humanz-vx4", "tunnel"),
-            ("tunnel humanz-vx4: mtu 1450", "tunnel"),
-            ("tunnel to 192.0.2.7 (mac 02:00:00:00:00:01)", "tunnel"),
-            ("nft table inet humanz", "firewall"),
-            ("nftables table inet humanz-hostports", "hostport"),
-            ("bridge humanz0 to table inet humanz-hostports", "hostport"),
-            ("host port 80/tcp to 10.1.2.3:80 (humanz n c eth0 d/p)", "hostport"),
-            ("rule in ip filter FORWARD: -i humanz0 -j ACCEPT", "firewall"),
-            ("sysctl net.ipv4.ip_forward = 1", "sysctl"),
-            ("CNI configuration /etc/cni/net.d/05-humanz.conflist", "configuration"),
-            ("link /opt/cni/bin/humanz -> humanz-agent", "plugin"),
-            ("something new", "other"),
+    fn every_kind_is_a_series_from_the_start() {
+        let bridge = || "humanz0".parse().unwrap();
+        let address = "10.1.2.1/24".parse().unwrap();
+        for (object, wanted) in [
+            (Object::Route(address), "route"),
+            (Object::BridgeAddress(bridge(), address), "bridge"),
+            (Object::TunnelAddress(bridge(), address), "tunnel"),
+            (Object::Table(AGENT_TABLE.to_owned()), "firewall"),
+            (Object::Table(hostports::TABLE.to_owned()), "hostport"),
+            (Object::TableBridge(bridge(), hostports::TABLE), "hostport"),
+            (Object::Loopback(bridge()), "sysctl"),
+            (Object::Configuration("/etc/cni/net.d/05-humanz.conflist".into()), "configuration"),
+            (Object::PluginLink("/opt/cni/bin/humanz".into()), "plugin"),
+            (Object::Key("/humanz/hosts/a".into()), "other"),
         ] {
-            assert_eq!(kind(what), wanted, "{what}");
+            assert_eq!(kind(&object), wanted, "{object}");
             assert!(KINDS.contains(&wanted));
         }
     }
 
     #[test]
     fn repairs_are_changes_too() {
+        let route = || Object::Route("10.1.2.0/24".parse().unwrap());
+        let bridge = || "humanz0".parse().unwrap();
         let mut tally = Tally::default();
-        tally.changes(&[Line::added("route a"), Line::removed("route b")], false);
-        tally.changes(&[Line::added("route a"), Line::added("host port 80/tcp to a pod")], true);
+        tally.changes(&[Line::added(route()), Line::removed(route())], false);
+        let table = Object::TableBridge(bridge(), hostports::TABLE);
+        let for_ports = [Line::added(table), Line::changed(Object::Loopback(bridge()))];
+        tally.changes(&[Line::added(route())], true);
+        tally.changes(&for_ports, true);
         assert_eq!(tally.changes[&("route", "added")], 2);
+        assert_eq!(tally.changes[&("sysctl", "changed")], 1);
         assert_eq!(tally.repairs, BTreeMap::from([("route", 1)]));
     }
 }

@@ -16,7 +16,7 @@ impl Agent {
     pub(super) fn note(&self, report: &Report, why: &Why, same_host: bool) {
         let repair = self.state.ready && same_host && why.is_others();
         self.board.tally().changes(report.changes(), repair);
-        let told = |line: &Line| (line.past(), repair && !follows_pods(&line.what));
+        let told = |line: &Line| (line.past(), repair && !follows_pods(&line.object));
         self.board.journal.note(report.changes().iter().map(told), &why.to_string());
     }
 

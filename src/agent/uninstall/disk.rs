@@ -13,7 +13,7 @@ use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::ipam::{Store, calls};
 use crate::linux::files;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
@@ -139,7 +139,7 @@ struct Gone<'a>(&'static str, &'a Path);
 
 impl Describe for Gone<'_> {
     fn line(&self) -> Line {
-        Line::removed(format!("{} {}", self.0, self.1.display()))
+        Line::removed(Object::File(self.0, self.1.to_owned()))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::agent::report::Report;
 use crate::linux::link::{self, Link, Which};
 use crate::linux::netlink::NetlinkError;
 use crate::linux::sysctl;
-use crate::plan::{Describe, Line, traces};
+use crate::plan::{Describe, Line, Object, traces};
 
 /// Who is plugged in.
 ///
@@ -69,9 +69,10 @@ impl Describe for Device<'_> {
     fn line(&self) -> Line {
         let Device(Link { kind, name, alias, .. }) = self;
         let kind = kind.as_deref().unwrap_or("link");
+        let link = Object::Link(kind.to_owned(), name.clone());
         match alias.as_deref().filter(|_| kind == "veth") {
-            Some(alias) => Line::removed(format!("{kind} {name} ({alias})")),
-            None => Line::removed(format!("{kind} {name}")),
+            Some(alias) => Line::removed(link).with(format!(" ({alias})")),
+            None => Line::removed(link),
         }
     }
 }
@@ -80,7 +81,7 @@ struct Table<'a>(&'a str);
 
 impl Describe for Table<'_> {
     fn line(&self) -> Line {
-        Line::removed(format!("nftables table inet {}", self.0))
+        Line::removed(Object::Table(self.0.to_owned()))
     }
 }
 
@@ -91,6 +92,7 @@ struct Sysctl<'a> {
 
 impl Describe for Sysctl<'_> {
     fn line(&self) -> Line {
-        Line::changed(format!("sysctl {} = {}", self.key.replace('/', "."), self.before))
+        let object = Object::Sysctl(self.key.to_owned());
+        Line::changed(object).with(format!(" = {}", self.before))
     }
 }

@@ -7,7 +7,7 @@ use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
 use crate::lease::claim::leave;
 use crate::lease::registry;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// How often the keys may change while they are removed.
 const TRIES: u32 = 5;
@@ -42,6 +42,6 @@ struct Key(String);
 
 impl Describe for Key {
     fn line(&self) -> Line {
-        Line::removed(format!("etcd key {}", self.0))
+        Line::removed(Object::Key(self.0.clone()))
     }
 }

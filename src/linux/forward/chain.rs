@@ -143,14 +143,6 @@ impl fmt::Display for Place {
     }
 }
 
-impl Edit {
-    /// `rule -i humanz0 -j ACCEPT in iptables chain FORWARD`.
-    pub fn rule(&self) -> String {
-        let Edit { place, direction, bridge, .. } = self;
-        format!("rule {} {bridge} -j ACCEPT in {place}", direction.option())
-    }
-}
-
 impl fmt::Display for Edit {
     /// `insert rule -i humanz0 -j ACCEPT in iptables chain FORWARD`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -158,6 +150,7 @@ impl fmt::Display for Edit {
             Action::Insert => "insert",
             Action::Remove(_) => "remove",
         };
-        write!(f, "{action} {}", self.rule())
+        let Edit { place, direction, bridge, .. } = self;
+        write!(f, "{action} rule {} {bridge} -j ACCEPT in {place}", direction.option())
     }
 }

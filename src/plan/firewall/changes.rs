@@ -8,7 +8,7 @@ use crate::linux::nft::{
     Set, SetKind,
 };
 use crate::net::AddressRange;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// How many elements of a set a line names before it only counts them.
 const ELEMENTS_SHOWN: usize = 8;
@@ -197,11 +197,11 @@ fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<Difference> {
 
 impl Describe for Change {
     fn line(&self) -> Line {
-        let table = format!("nft table inet {}", self.table);
+        let table = Object::Table(self.table.clone());
         match &self.difference {
             Difference::Missing => Line::added(table),
             Difference::Unwanted => Line::removed(table),
-            difference => Line::changed(format!("{table}: {difference}")),
+            difference => Line::changed(table).with(format!(": {difference}")),
         }
     }
 }

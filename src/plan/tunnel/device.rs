@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::linux::link::Link;
 use crate::linux::vxlan::Vxlan;
 use crate::net::{Family, IfName, Mac};
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// The device as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,12 +173,13 @@ fn repairs(wanted: &Device, link: &Link, vxlan: &Vxlan) -> Vec<DeviceChange> {
 
 impl Describe for DeviceChange {
     fn line(&self) -> Line {
-        let changed = |name, what: String| Line::changed(format!("tunnel {name}: {what}"));
+        let tunnel = |name: &IfName| Object::Tunnel(name.clone());
+        let changed = |name, what: String| Line::changed(tunnel(name)).with(format!(": {what}"));
         match self {
-            DeviceChange::Delete(_, name) => Line::removed(format!("tunnel {name}")),
-            DeviceChange::Create(device) => Line::added(format!(
-                "tunnel {} (vni {}, port {}, local {}, mac {}, mtu {})",
-                device.name, device.vni, device.port, device.local, device.mac, device.mtu_bytes
+            DeviceChange::Delete(_, name) => Line::removed(tunnel(name)),
+            DeviceChange::Create(device) => Line::added(tunnel(&device.name)).with(format!(
+                " (vni {}, port {}, local {}, mac {}, mtu {})",
+                device.vni, device.port, device.local, device.mac, device.mtu_bytes
             )),
             DeviceChange::Mark(name) => changed(name, format!("alias {ALIAS:?}")),
             DeviceChange::Set(name, local) => changed(name, format!("local {local}, no learning")),
@@ -186,10 +187,10 @@ impl Describe for DeviceChange {
             DeviceChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
             DeviceChange::SetUp(device) => changed(&device.name, "up".to_owned()),
             DeviceChange::RemoveAddress(name, address) => {
-                Line::removed(format!("address {address} on tunnel {name}"))
+                Line::removed(Object::TunnelAddress(name.clone(), *address))
             }
             DeviceChange::AddAddress(name, address) => {
-                Line::added(format!("address {address} on tunnel {name}"))
+                Line::added(Object::TunnelAddress(name.clone(), *address))
             }
         }
     }

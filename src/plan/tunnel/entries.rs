@@ -10,7 +10,7 @@ use super::{Remote, via};
 use crate::linux::fdb::Destination;
 use crate::linux::neighbour::Neighbour;
 use crate::net::Mac;
-use crate::plan::{Describe, Line};
+use crate::plan::{Describe, Line, Object};
 
 /// What a tunnel's device must know to send to other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,20 +94,22 @@ pub fn surplus(wanted: &Entries, found: &Found, own_port: u16) -> Vec<EntryChang
 
 impl Describe for EntryChange {
     fn line(&self) -> Line {
-        let to = |there: &Destination| {
-            let port = there.port.map(|port| format!(" port {port}")).unwrap_or_default();
-            format!("tunnel to {}{port} (mac {})", there.address, there.mac)
-        };
-        let neighbour = |there: &Neighbour| {
-            format!("neighbour {} (mac {}) of the tunnel", there.address, there.mac)
-        };
         match self {
-            EntryChange::SetDestination(there) => Line::added(to(there)),
-            EntryChange::RemoveDestination(there) => Line::removed(to(there)),
-            EntryChange::SetNeighbour(there) => Line::added(neighbour(there)),
-            EntryChange::RemoveNeighbour(there) => Line::removed(neighbour(there)),
+            EntryChange::SetDestination(there) => destination(Line::added, there),
+            EntryChange::RemoveDestination(there) => destination(Line::removed, there),
+            EntryChange::SetNeighbour(there) => neighbour(Line::added, there),
+            EntryChange::RemoveNeighbour(there) => neighbour(Line::removed, there),
         }
     }
+}
+
+fn destination(done: fn(Object) -> Line, there: &Destination) -> Line {
+    let port = there.port.map(|port| format!(" port {port}")).unwrap_or_default();
+    done(Object::Destination(there.address)).with(format!("{port} (mac {})", there.mac))
+}
+
+fn neighbour(done: fn(Object) -> Line, there: &Neighbour) -> Line {
+    done(Object::Neighbour(there.address)).with(format!(" (mac {}) of the tunnel", there.mac))
 }
 
 #[cfg(test)]
