@@ -1,7 +1,7 @@
 //! The host agent: settings, command line, the loop.
 //!
 //! The main thread reconciles; it alone changes the kernel. Other threads only wake it: the
-//! registry (etcd), the kernel's events, names, signals. What is wanted is computed anew from
+//! registry (etcd), the kernel's events, files, names, signals. What is wanted is computed anew from
 //! whole states at every pass, so a lost or doubled wake does no harm.
 
 mod changed;
@@ -21,6 +21,7 @@ pub(crate) mod logger;
 pub(crate) mod names;
 mod notify;
 pub(crate) mod origin;
+mod pace;
 pub(crate) mod pass;
 mod preflight;
 pub mod probe;

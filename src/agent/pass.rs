@@ -12,6 +12,7 @@ use crate::agent::known::Known;
 use crate::agent::reach::{Here, Ways};
 use crate::agent::report::Report;
 use crate::agent::wake::Look;
+use crate::plan::Object;
 
 /// What a pass saw that others want to know.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Seen {
     pub obstacles: Option<BTreeSet<String>>,
     /// … and everything else on the host.
     pub surroundings: Option<BTreeSet<String>>,
+    /// The files that were not as they should be, and are now.
+    pub mended: Vec<Object>,
 }
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
@@ -59,14 +62,16 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
     if look.firewall || bridge == Kept::New {
         keep::hostports::keep(pass, report);
     }
+    let before = report.changes().len();
     if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
         keep::conf::keep(pass, &facts, report);
     }
+    let mended = report.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
         let found = keep::surroundings::look(pass, report);
         found.into_iter().chain(crowded).collect()
     });
-    Some(Seen { facts, unreachable, obstacles, surroundings })
+    Some(Seen { facts, unreachable, obstacles, surroundings, mended })
 }
 
 /// What to look at besides, because this host is no longer what it was.

@@ -1,6 +1,7 @@
 //! The loop: waits for a reason to look, looks, mends.
 
 mod addresses;
+mod files;
 mod pools;
 mod reload;
 mod tell;
@@ -39,9 +40,11 @@ use crate::lease::{Attributes, Peers};
 use crate::linux::beat::{self, Beat};
 use crate::net::PerFamily;
 
+pub use files::Files;
+
 /// Quiet time after a pass: a storm of events costs one pass each 20 ms, a single one waits for
 /// nothing.
-const SETTLE: Duration = Duration::from_millis(20);
+pub const SETTLE: Duration = Duration::from_millis(20);
 
 /// First wait before a failed pass is tried again; doubled up to the resync interval.
 const RETRY: Duration = Duration::from_secs(1);
@@ -73,6 +76,8 @@ pub struct Agent {
     pub server: Option<Server>,
     /// The loop turns.
     pub beat: Arc<Beat>,
+    /// What is heard of the files that the agent keeps.
+    pub files: Files,
     /// What the agent knows and has to do.
     pub state: State,
 }
@@ -223,6 +228,7 @@ impl Agent {
         let due = [
             (can_look && !self.state.look.is_nothing()).then_some(self.state.look_at),
             can_look.then_some(self.state.resync_at),
+            self.files.due().filter(|_| can_look),
             self.source.patience_ends().filter(|_| !can_look),
             self.source.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),
@@ -258,6 +264,10 @@ impl Agent {
                 self.know_names(resolved);
                 (Look::ROUTES.and(Look::FIREWALL), Why::NAMES)
             }
+            Wake::Files => {
+                self.files.touched(Instant::now());
+                return Ok(());
+            }
             Wake::Signal(Signal::SIGHUP) => {
                 self.state.hung_up = true;
                 (Look::ALL, Why::SETTINGS)
@@ -284,11 +294,18 @@ impl Agent {
             self.state.look = Look::ALL;
             self.state.why.and(if self.state.ready { Why::RESYNC } else { Why::START });
         }
+        if self.files.take_due(now) {
+            self.state.look.files = true;
+            self.state.why.and(Why::FILES);
+        }
         let (subnets, peers) = (self.state.subnets?, self.state.peers.clone()?);
         if self.state.look.is_nothing() || now < self.state.look_at {
             return None;
         }
         let look = std::mem::take(&mut self.state.look);
+        if look.files {
+            self.files.follow(&self.settings);
+        }
         let pass = Pass {
             settings: &self.settings,
             world: &self.world,
@@ -304,7 +321,10 @@ impl Agent {
         log::debug!("looked at {look:?} in {:?}", now.elapsed());
         let why = std::mem::take(&mut self.state.why);
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
-        self.note(&report, &why, same_host);
+        let repair = self.note(&report, &why, same_host);
+        if let Some(seen) = seen.as_ref().filter(|_| repair) {
+            self.files.mended(&seen.mended, now);
+        }
         self.count(look, now, !report.failures().is_empty());
         self.conclude(look, seen, &report);
         if look == Look::ALL {
@@ -345,7 +365,14 @@ impl Agent {
         };
         warn(&mut state.unreachable, seen.unreachable);
         warn(&mut state.obstacles, seen.obstacles);
-        warn(&mut state.surroundings, seen.surroundings);
+        let contested = self.files.contested(now);
+        match seen.surroundings {
+            Some(found) => {
+                let found = found.into_iter().chain(contested).collect();
+                state.surroundings.tell(log::Level::Warn, found);
+            }
+            None => state.surroundings.add(log::Level::Warn, contested),
+        }
         if !state.ready && look == Look::ALL && report.failures().is_empty() {
             state.ready = true;
             let status = state.status();

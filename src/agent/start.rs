@@ -20,7 +20,7 @@ use crate::agent::lock;
 use crate::agent::names::{self, Names};
 use crate::agent::origin::{Origin, Told};
 use crate::agent::probe;
-use crate::agent::serve::{Agent, State, attributes};
+use crate::agent::serve::{Agent, Files, SETTLE, State, attributes};
 use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::signals;
 use crate::agent::source::{Leased, Registry, Source};
@@ -32,8 +32,8 @@ use crate::lease::saved::Saved;
 use crate::lease::{Attributes, Identity, Network, Roots};
 use crate::linux::beat::{self, Beat};
 use crate::linux::events::{Event, Events};
+use crate::linux::file_watch::{FileWatch, Heard};
 use crate::linux::netlink::Protocol;
-use crate::linux::xtables_lock::LockWatch;
 use crate::linux::{files, identity};
 use crate::net::IfName;
 
@@ -53,7 +53,7 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
     let name = node_name(&settings)?;
     let board = Arc::new(Board::new(name.to_string(), world.machine_id.clone()));
     watch_kernel(&settings.bridge, &wakes, &board)?;
-    watch_iptables(wakes.clone(), &board)?;
+    let files = Files::new(watch_files(wakes.clone(), &board)?);
     let told = wakes.clone();
     let source = source(&settings, &name, &world, wakes, &board)?;
     let beat = board.expect("names", names::LIMIT);
@@ -77,6 +77,7 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
         board,
         server,
         beat,
+        files,
         state,
     };
     if once { agent.once() } else { agent.serve() }
@@ -158,27 +159,46 @@ fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, board: &Board) -> Result<
     Ok(())
 }
 
-/// Starts the thread that hears iptables-legacy. Without it such changes are found at the next full
-/// look.
-fn watch_iptables(wakes: Sender<Wake>, board: &Board) -> Result<(), Exit> {
-    let beat = board.expect("iptables", local::board::LIMIT);
-    let hear = move |beat: &Beat| -> std::io::Result<()> {
-        let watch = LockWatch::open()?;
-        loop {
-            beat.beat();
-            if watch.wait(beat::EVERY)? {
-                send(&wakes, Wake::Kernel(Look::FIREWALL));
-            }
+/// Starts the thread that hears iptables-legacy, and who touches the files that the agent keeps.
+/// Without it both are found at the next full look.
+fn watch_files(wakes: Sender<Wake>, board: &Board) -> Result<Option<Arc<FileWatch>>, Exit> {
+    let watch = match FileWatch::open() {
+        Ok(watch) => Arc::new(watch),
+        Err(error) => {
+            log::warn!("watch files (inotify): {error}; {LATER}");
+            return Ok(None);
         }
     };
+    let beat = board.expect("files", local::board::LIMIT);
+    let shared = Arc::clone(&watch);
     let hear = move || {
-        if let Err(error) = hear(&beat) {
-            log::warn!("watch for runs of iptables-legacy: {error}; they are noticed later");
+        if let Err(error) = hear_files(&shared, &wakes, &beat) {
+            log::warn!("watch files (inotify): {error}; {LATER}");
             beat.retire();
         }
     };
-    thread::Builder::new().name("iptables".into()).spawn(hear).context("start a thread")?;
-    Ok(())
+    thread::Builder::new().name("files".into()).spawn(hear).context("start a thread")?;
+    Ok(Some(watch))
+}
+
+/// What becomes of a change that is not heard.
+const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the CNI configuration, \
+                     are noticed at the next full check (RESYNC_INTERVAL)";
+
+/// Hands on what is heard, until that is no longer possible.
+fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Beat) -> std::io::Result<()> {
+    loop {
+        beat.beat();
+        let Heard { iptables, files } = watch.wait(beat::EVERY)?;
+        if iptables {
+            send(wakes, Wake::Kernel(Look::FIREWALL));
+        }
+        if files {
+            send(wakes, Wake::Files);
+        }
+        // Whoever writes without end in a folder that is watched costs a look at it now and then.
+        thread::sleep(SETTLE);
+    }
 }
 
 /// Hands on what is heard; a socket that breaks is replaced, and everything looked at.

@@ -17,6 +17,8 @@ pub enum Wake {
     Kernel(Look),
     /// Names of hosts resolve to other addresses.
     Names(Resolved),
+    /// Somebody touched a file that the agent keeps.
+    Files,
     /// The operator or the service manager wants something.
     Signal(Signal),
 }
@@ -69,6 +71,8 @@ impl Why {
     pub const START: &str = "the agent started";
     /// The kernel said that something changed.
     pub const KERNEL: &str = "the kernel changed";
+    /// Somebody touched the plugin or the CNI configuration.
+    pub const FILES: &str = "the agent's files changed";
     /// It was time.
     pub const RESYNC: &str = "the regular check";
     /// Names of hosts resolve to other addresses.
@@ -85,7 +89,7 @@ impl Why {
 
     /// Nothing that is wanted can have changed: what differs was changed by somebody else.
     pub fn is_others(&self) -> bool {
-        self.0.iter().all(|why| [Why::KERNEL, Why::RESYNC].contains(why))
+        self.0.iter().all(|why| [Why::KERNEL, Why::FILES, Why::RESYNC].contains(why))
     }
 }
 

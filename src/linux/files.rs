@@ -21,20 +21,28 @@ impl FileError {
     }
 }
 
+/// The mode of a copy that everybody may run.
+const EXECUTABLE: u32 = 0o755;
+
 /// `path` is a file that holds exactly `bytes`.
 pub fn holds(path: &Path, bytes: &[u8]) -> bool {
     fs::read(path).is_ok_and(|found| found == bytes)
 }
 
-/// `copy` is what [`copy_executable`] made of `from` as it is now: as long, and as old. Nothing is
-/// read, so that it can be asked often.
+/// `copy` is what [`copy_executable`] made of `from` as it is now: as long, as old, and as allowed
+/// to run. Nothing is read, so that it can be asked often.
 ///
 /// # Errors
 /// `from` cannot be looked at.
 pub fn is_copy(from: &Path, copy: &Path) -> Result<bool, FileError> {
-    let stamp = |metadata: Metadata| Ok((metadata.len(), metadata.modified()?));
-    let original = fs::metadata(from).and_then(stamp).map_err(failed("look at", from))?;
-    Ok(fs::symlink_metadata(copy).and_then(stamp).is_ok_and(|found| found == original))
+    let stamp = |metadata: &Metadata| Ok((metadata.len(), metadata.modified()?));
+    let original = fs::metadata(from).and_then(|found| stamp(&found));
+    let original = original.map_err(failed("look at", from))?;
+    let is_same = |found: Metadata| {
+        let mode = found.permissions().mode() & 0o7777;
+        mode == EXECUTABLE && stamp(&found).is_ok_and(|found| found == original)
+    };
+    Ok(fs::symlink_metadata(copy).is_ok_and(is_same))
 }
 
 /// Puts `bytes` into the place of `path`, wholly or not at all, and on the disk; makes the
@@ -72,7 +80,7 @@ pub fn copy_executable(from: &Path, path: &Path) -> Result<(), FileError> {
     swap_in(path, |new| {
         fs::copy(from, new)?;
         let file = OpenOptions::new().append(true).open(new)?;
-        file.set_permissions(Permissions::from_mode(0o755))?;
+        file.set_permissions(Permissions::from_mode(EXECUTABLE))?;
         file.set_modified(fs::metadata(from)?.modified()?)?;
         file.sync_all()
     })

@@ -9,6 +9,7 @@ pub mod echo;
 pub mod echoes;
 pub mod events;
 pub mod fdb;
+pub mod file_watch;
 pub mod files;
 pub mod forward;
 pub mod identity;

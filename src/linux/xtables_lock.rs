@@ -4,13 +4,9 @@
 //! (iptables, `XT_LOCK_NAME`).
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::Path;
-use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-
-use super::wait::is_readable;
+use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent};
 
 /// The folder of the lock file, and its name.
 const FOLDER: &str = "/run";
@@ -19,49 +15,30 @@ const NAME: &str = "xtables.lock";
 /// A lock file in its place, for a run that changes nothing and need not be heard.
 pub const ELSEWHERE: (&str, &str) = ("XTABLES_LOCKFILE", "/dev/null");
 
-/// Hears each run that ends.
-pub struct LockWatch {
-    inotify: Inotify,
+/// Begins to listen, also if nobody has run iptables-legacy since the host was started.
+///
+/// # Errors
+/// There is no `/run`, or the user watches too many files.
+pub fn listen(inotify: &Inotify) -> nix::Result<()> {
+    inotify.add_watch(FOLDER, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO)?;
+    watch_file(inotify);
+    Ok(())
 }
 
-impl LockWatch {
-    /// Begins to listen, also if nobody has run iptables-legacy since the host was started.
-    ///
-    /// # Errors
-    /// inotify(7) is refused, or there is no `/run`.
-    pub fn open() -> io::Result<LockWatch> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
-        inotify.add_watch(FOLDER, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO)?;
-        let watch = LockWatch { inotify };
-        watch.watch_file();
-        Ok(watch)
-    }
-
-    /// Waits for one that has ended, or begun where none had been before, not longer than `patience`;
-    /// says whether there was one.
-    ///
-    /// # Errors
-    /// The watch is of no more use.
-    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
-        let mut heard = false;
-        if is_readable(&self.inotify, patience)? {
-            for event in self.inotify.read_events()? {
-                if event.name.as_deref() == Some(OsStr::new(NAME)) {
-                    self.watch_file();
-                    heard = true;
-                }
-                heard |= event.mask.intersects(AddWatchFlags::IN_CLOSE | OVERFLOW);
-            }
+/// A run has ended, or begun where none had been before. Of files that are watched for themselves
+/// the lock file is the only one.
+pub fn hears(inotify: &Inotify, event: &InotifyEvent) -> bool {
+    match event.name.as_deref() {
+        Some(name) if name == OsStr::new(NAME) => {
+            watch_file(inotify);
+            true
         }
-        Ok(heard)
-    }
-
-    /// None is there yet: its folder tells when it comes.
-    fn watch_file(&self) {
-        let _missing =
-            self.inotify.add_watch(&Path::new(FOLDER).join(NAME), AddWatchFlags::IN_CLOSE);
+        Some(_) => false,
+        None => event.mask.intersects(AddWatchFlags::IN_CLOSE),
     }
 }
 
-/// Events were lost.
-const OVERFLOW: AddWatchFlags = AddWatchFlags::IN_Q_OVERFLOW;
+/// None is there yet: its folder tells when it comes.
+fn watch_file(inotify: &Inotify) {
+    let _missing = inotify.add_watch(&Path::new(FOLDER).join(NAME), AddWatchFlags::IN_CLOSE);
+}

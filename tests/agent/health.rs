@@ -12,7 +12,7 @@ use crate::support::{Cluster, eventually};
 
 /// The loops that hang after half a minute without a beat, by the names of their threads.
 const LOOPS: [(&str, &str); 3] =
-    [("rtnetlink", "rtnetlink"), ("nftables", "nftables"), ("iptables", "iptables")];
+    [("rtnetlink", "rtnetlink"), ("nftables", "nftables"), ("files", "files")];
 
 /// Longer than the longest limit that is waited for here.
 const LONG: Duration = Duration::from_secs(150);

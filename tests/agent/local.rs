@@ -25,7 +25,7 @@ fn the_status_tells_node_lease_loops_and_changes() {
     assert_eq!(status["repairs"], serde_json::json!([]));
     let loops: Vec<&str> =
         status["loops"].as_array().unwrap().iter().map(|l| l["name"].as_str().unwrap()).collect();
-    assert_eq!(loops, ["rtnetlink", "nftables", "iptables", "names", "probe", "reconcile"]);
+    assert_eq!(loops, ["rtnetlink", "nftables", "files", "names", "probe", "reconcile"]);
     let changes = status["changes"].as_array().unwrap();
     let made = |what: &str| changes.iter().find(|c| c["what"].as_str().unwrap().contains(what));
     assert_eq!(made("added bridge humanz0").unwrap()["why"], "the agent started");

@@ -8,6 +8,7 @@
 mod support;
 
 mod command_line;
+mod files;
 mod flows;
 mod health;
 mod hostports;

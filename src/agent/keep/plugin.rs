@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
+use crate::agent::settings::Settings;
 use crate::linux::files;
 use crate::plan::{Describe, Line, Object};
 
@@ -32,21 +33,24 @@ impl Describe for Change<'_> {
     }
 }
 
+/// The files that are kept: the copy, and its names.
+pub fn files(settings: &Settings) -> [PathBuf; 3] {
+    let plugin = &settings.cni.plugin;
+    [plugin.with_file_name(COPY), plugin.clone(), plugin.with_file_name(LOOPBACK)]
+}
+
 /// Installs what is missing or different; true if all is there. `loopback` is taken only if the
 /// name is free.
 pub fn keep(pass: &Pass<'_>, report: &mut Report) -> bool {
     let before = report.failures().len();
-    let plugin = &pass.settings.cni.plugin;
-    let directory = plugin.parent().unwrap_or(Path::new("/"));
-    let copy = directory.join(COPY);
+    let [copy, plugin, loopback] = files(pass.settings);
     let own = Path::new("/proc/self/exe");
     match files::is_copy(own, &copy) {
         Ok(true) => {}
         Ok(false) => report.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
         Err(error) => report.failed(error),
     }
-    link(plugin, report);
-    let loopback: PathBuf = directory.join(LOOPBACK);
+    link(&plugin, report);
     if loopback.symlink_metadata().is_err() {
         link(&loopback, report);
     }

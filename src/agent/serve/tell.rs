@@ -12,12 +12,13 @@ use super::Agent;
 
 impl Agent {
     /// Notes what a pass changed: a repair, if it was only made because somebody else changed the
-    /// kernel.
-    pub(super) fn note(&self, report: &Report, why: &Why, same_host: bool) {
+    /// kernel or a file; says whether it was.
+    pub(super) fn note(&self, report: &Report, why: &Why, same_host: bool) -> bool {
         let repair = self.state.ready && same_host && why.is_others();
         self.board.tally().changes(report.changes(), repair);
         let told = |line: &Line| (line.past(), repair && !follows_pods(&line.object));
         self.board.journal.note(report.changes().iter().map(told), &why.to_string());
+        repair
     }
 
     /// Counts a pass. Once it has looked at routes, the kernel agrees with what was `heard`.
