@@ -30,6 +30,7 @@ mod reload;
 pub(crate) mod report;
 mod serve;
 pub mod settings;
+mod sight;
 mod signals;
 mod source;
 pub(crate) mod start;

@@ -6,10 +6,13 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::agent::local::Board;
+use crate::agent::sight::sight;
 use crate::lease::Peers;
+use crate::lease::publish::{self, Publisher};
+use crate::lease::records::Row;
 use crate::linux::beat::Beat;
 use crate::linux::echo;
 use crate::linux::echoes::{Echoes, Outcome};
@@ -85,12 +88,17 @@ struct Prober {
     interval: Option<Duration>,
     start: Instant,
     look_at: Instant,
+    publisher: Publisher,
+    /// When what is seen is compared with what was told of it.
+    tell_at: Instant,
 }
 
 impl Prober {
     fn new(board: Arc<Board>, rtnl: Rtnl) -> Prober {
         let now = Instant::now();
         Prober {
+            publisher: Publisher::new(&board.name),
+            tell_at: now,
             board,
             rtnl,
             echoes: Echoes::default(),
@@ -117,6 +125,7 @@ impl Prober {
         if now >= self.look_at {
             self.look_at = now + LOOK;
             self.look();
+            self.publish(now);
         }
         while let Some(target) = self.schedule.pop(self.start.elapsed()) {
             self.ask(target)?;
@@ -146,6 +155,23 @@ impl Prober {
         let interval = self.interval.unwrap_or_default();
         self.schedule.set(&targets, interval, &self.board.name, self.start.elapsed());
         self.board.probes.lock().retain(|target, _| targets.contains(target));
+    }
+
+    /// Tells the other hosts what is seen of them, if that is due. Of ten thousand it is looked at each
+    /// 25 s.
+    fn publish(&mut self, now: Instant) {
+        let hosts = 1 + self.peers.iter().map(|peers| peers.by_name.len()).sum::<usize>();
+        let gap = publish::gap(hosts);
+        if now < self.tell_at {
+            return;
+        }
+        self.tell_at = now + gap / 20;
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let sight = self.peers.as_deref().map(|peers| sight(peers, &self.board.probes.all()));
+        let row = sight.and_then(|sight| Row::of(&sight, at));
+        if self.publisher.is_due(&row, hosts, self.start.elapsed()) {
+            self.board.rows.tell(row.as_ref(), gap);
+        }
     }
 
     fn ask(&mut self, target: IpAddr) -> io::Result<()> {

@@ -254,7 +254,8 @@ fn source(
             let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
             let beat = board.expect("etcd", local::board::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
-            let registry = registry::spawn(start, Arc::clone(&contact), publish);
+            let registry =
+                registry::spawn(start, Arc::clone(&contact), Arc::clone(&board.rows), publish);
             (registry.map(Registry::Etcd), contact)
         }
         Wanted::Kubernetes(api) => {

@@ -18,6 +18,7 @@ pub mod growth;
 pub mod identity;
 pub mod kube;
 pub mod peers;
+pub mod publish;
 pub mod records;
 pub mod registry;
 pub mod restore;

@@ -178,7 +178,7 @@ fn no_secret_is_anywhere_but_in_its_file() {
     said.push(("the bundle".to_owned(), bundle + &answer(&opened)));
     let watch = "timeout 2 /opt/humanz/humanz-agent watch --json";
     said.push((watch.to_owned(), answer(&host.run(watch))));
-    for path in ["v1/status", "v1/changes?since=0", "metrics", "healthz", "readyz"] {
+    for path in ["v1/status", "v1/changes?since=0", "v1/matrix", "metrics", "healthz", "readyz"] {
         let curl = format!("curl -s -m 2 --unix-socket /run/humanz/agent.sock http://agent/{path}");
         said.push((curl.clone(), answer(&host.run(&curl))));
     }

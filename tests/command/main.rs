@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod explain;
 mod ipam;
+mod matrix;
 mod nodes;
 mod probe;
 mod routes;

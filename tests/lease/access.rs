@@ -14,7 +14,7 @@ use crate::rotation::sign_of_life;
 use crate::support::etcd::{EtcdServer, isolated};
 
 /// Turns authentication on: `root`, and `agent` with a role that has `permissions`.
-fn enable(etcd: &mut EtcdServer, permissions: Vec<Permission>) {
+pub fn enable(etcd: &mut EtcdServer, permissions: Vec<Permission>) {
     etcd.call(async |client| {
         client.user_add("root", "secret", None).await?;
         client.role_add("root").await?;
@@ -31,7 +31,7 @@ fn enable(etcd: &mut EtcdServer, permissions: Vec<Permission>) {
 }
 
 /// What a host must be allowed.
-fn needed(name: &str) -> Vec<Permission> {
+pub fn needed(name: &str) -> Vec<Permission> {
     let mut permissions = vec![
         Permission::read(format!("{HOSTS}/")).with_prefix(),
         Permission::read(format!("{HUMANZ}/")).with_prefix(),
@@ -49,21 +49,27 @@ fn needed(name: &str) -> Vec<Permission> {
     permissions
 }
 
-fn start_as_agent(etcd: &EtcdServer, password_file: &Path) -> Start {
+/// What a host must be allowed to tell which hosts it reaches, and to ask the others; without, it goes on.
+pub fn wanted(name: &str) -> Vec<Permission> {
+    let rows = format!("{HUMANZ}-probes/");
+    vec![Permission::write(format!("{rows}{name}")), Permission::read(rows).with_prefix()]
+}
+
+pub fn start_as_agent(etcd: &EtcdServer, password_file: &Path) -> Start {
     let mut start = start(etcd, "h1");
     start.etcd.user = Some("agent".to_owned());
     start.etcd.password_file = Some(password_file.to_owned());
     start
 }
 
-fn password_file(folder: &Path, password: &str) -> std::path::PathBuf {
+pub fn password_file(folder: &Path, password: &str) -> std::path::PathBuf {
     let path = folder.join("password");
     fs::write(&path, format!("{password}\n")).unwrap();
     path
 }
 
 /// Changes the host's MTU and waits until etcd says so: a write and a read.
-fn check_writes(host: &Host, mtu: u32) {
+pub fn check_writes(host: &Host, mtu: u32) {
     let mut attributes = host.attributes.clone();
     attributes.mtu = mtu;
     host.handle().set_attributes(attributes);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use humanz::lease::records::Backend;
-use humanz::lease::registry::{self, Contact, EtcdSettings, Handle, Start, Update};
+use humanz::lease::registry::{self, Contact, EtcdSettings, Handle, Rows, Start, Update};
 use humanz::lease::{
     Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
 };
@@ -73,6 +73,7 @@ pub struct Host {
     pub identity: Identity,
     pub attributes: Attributes,
     pub network: Network,
+    pub rows: Arc<Rows>,
     known: Option<Saved>,
     said: Arc<Said>,
     handle: Option<Handle>,
@@ -99,8 +100,9 @@ impl Host {
             to.updates.lock().unwrap().push((Instant::now(), update));
             to.more.notify_all();
         };
-        let handle = Some(registry::spawn(start, contact(), publish).unwrap());
-        Host { identity, attributes, network, known, said, handle }
+        let rows = Arc::<Rows>::default();
+        let handle = Some(registry::spawn(start, contact(), Arc::clone(&rows), publish).unwrap());
+        Host { identity, attributes, network, rows, known, said, handle }
     }
 
     /// Running, with its lease and its first snapshot.

@@ -26,6 +26,7 @@ mod loss;
 mod outage;
 mod python;
 mod rotation;
+mod rows;
 mod scale;
 mod tls;
 mod watching;

@@ -15,6 +15,8 @@ pub enum Answer {
     Whole(Response),
     /// Every change from now on, until the client goes.
     Changes,
+    /// What the other hosts told: etcd is asked.
+    Matrix,
 }
 
 /// Who asks.
@@ -34,14 +36,16 @@ pub fn answer(board: &Board, door: Door, path: &str) -> Answer {
         ("/metrics", _) => Response::new(200, MEDIA, metrics(board)),
         ("/v1/status", Door::Socket) => json(&status::status(board)),
         ("/v1/changes", Door::Socket) => return Answer::Changes,
+        ("/v1/matrix", Door::Socket) => return Answer::Matrix,
         _ => Response::text(
             404,
-            "there is /metrics, /healthz, /readyz; on the socket /v1/status and /v1/changes, too",
+            "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/changes and /v1/matrix, too",
         ),
     })
 }
 
-fn json(value: &serde_json::Value) -> Response {
+/// An object.
+pub fn json(value: &serde_json::Value) -> Response {
     Response::new(200, JSON, format!("{value}\n"))
 }
 

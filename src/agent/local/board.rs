@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::agent::probe::Probes;
+use crate::lease::registry::Rows;
 use crate::linux::beat::Beat;
 
 use super::journal::Journal;
@@ -27,6 +28,8 @@ pub struct Board {
     tally: Mutex<Tally>,
     /// Which other hosts answer.
     pub probes: Probes,
+    /// What the hosts tell each other of that.
+    pub rows: Arc<Rows>,
     known: Mutex<Option<Arc<Known>>>,
     beats: Mutex<Vec<Arc<Beat>>>,
 }
@@ -41,6 +44,7 @@ impl Board {
             journal: Journal::default(),
             tally: Mutex::default(),
             probes: Probes::default(),
+            rows: Arc::default(),
             known: Mutex::default(),
             beats: Mutex::default(),
         }

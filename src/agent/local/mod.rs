@@ -1,5 +1,5 @@
-//! What the agent tells on its own host, over HTTP: `/v1/status`, `/v1/changes`, `/metrics`,
-//! `/healthz`, `/readyz`.
+//! What the agent tells on its own host, over HTTP: `/v1/status`, `/v1/changes`, `/v1/matrix`,
+//! `/metrics`, `/healthz`, `/readyz`.
 //!
 //! ```text
 //! loops of the agent ──beats──▶ Board ◀──reads── server: a thread and an event loop of its own
@@ -18,6 +18,7 @@ pub mod http;
 pub mod journal;
 pub mod known;
 pub mod listen;
+pub mod matrix;
 pub mod metrics;
 pub mod serve;
 pub mod status;

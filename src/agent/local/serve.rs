@@ -15,10 +15,11 @@ use tokio::sync::{Semaphore, watch as latest};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{interval, timeout};
 
-use super::answer::{Answer, Door, answer};
+use super::answer::{Answer, Door, answer, json};
 use super::board::Board;
 use super::http::{self, MAX_BYTES, Parsed, Request, Response};
 use super::listen::{Listen, Socket};
+use super::matrix::matrix;
 use super::status;
 
 /// Clients at once, at each door; others wait.
@@ -193,6 +194,7 @@ where
         Ok(Some(Ok(request))) => match answer(board, door, &request.path) {
             Answer::Whole(response) => give(stream, &response.bytes()).await,
             Answer::Changes => follow(stream, board).await,
+            Answer::Matrix => give(stream, &json(&matrix(board).await).bytes()).await,
         },
         Ok(Some(Err(refused))) => give(stream, &refused.bytes()).await,
         Ok(None) => Ok(()),

@@ -9,6 +9,7 @@ mod error;
 mod name;
 mod node;
 mod roots;
+mod row;
 
 pub use alive::Alive;
 pub use config::{Ancestor, ClusterConfig};
@@ -16,6 +17,7 @@ pub use error::RecordError;
 pub use name::{NameError, NodeName};
 pub use node::{Backend, NodeRecord, Tunnel, Vxlan};
 pub use roots::{Key, Roots};
+pub use row::{Row, Sight, TIMED, WayFault};
 
 use ipnetwork::IpNetwork;
 

@@ -47,6 +47,22 @@ impl Roots {
         format!("{}/subnets/", self.humanz)
     }
 
+    /// The range of the rows of the reachability matrix. It is no part of the others, which every host
+    /// reads and watches, those of earlier versions as well: nobody is woken by a row.
+    pub fn rows_range(&self) -> String {
+        format!("{}-probes/", self.humanz)
+    }
+
+    /// The key of a host's row.
+    pub fn row(&self, name: &NodeName) -> String {
+        format!("{}-probes/{name}", self.humanz)
+    }
+
+    /// Whose row stands at `key`; `None` if it is no such key.
+    pub fn host_of_row(&self, key: &[u8]) -> Option<NodeName> {
+        std::str::from_utf8(key).ok()?.strip_prefix(&self.rows_range())?.parse().ok()
+    }
+
     /// The key text.
     pub fn key(&self, key: &Key) -> String {
         let humanz = &self.humanz;
@@ -152,6 +168,21 @@ mod tests {
             "/registry/pods/a",
         ] {
             assert_eq!(roots().parse(other.as_bytes()), Ok(None), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_seen_by_nobody_who_follows_the_hosts() {
+        let name: NodeName = "h1".parse().unwrap();
+        let key = roots().row(&name);
+        assert_eq!(key, "/humanz/v1-probes/h1");
+        assert_eq!(roots().parse(key.as_bytes()), Ok(None));
+        assert_eq!(roots().host_of_row(key.as_bytes()), Some(name));
+        for followed in [roots().hosts_range(), roots().humanz_range(), roots().claims_range()] {
+            assert!(!key.starts_with(&followed), "{followed}");
+        }
+        for other in ["/humanz/v1-probes/", "/humanz/v1-probes/a/b", "/humanz/v1/nodes/h1", "/x"] {
+            assert_eq!(roots().host_of_row(other.as_bytes()), None, "{other}");
         }
     }
 

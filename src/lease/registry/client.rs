@@ -13,14 +13,19 @@ use super::connection::Member;
 use super::error::EtcdError;
 use super::failure::reason;
 use super::members::Members;
+use super::rows::Found;
 use super::settings::EtcdSettings;
 use super::watch::Watch;
-use crate::lease::records::{Key, Roots};
+use crate::lease::records::{Key, NodeName, Roots, Row};
 use crate::lease::snapshot::{Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
 
 /// Keys asked for at once.
 const PAGE: i64 = 1000;
+
+/// Rows of the reachability matrix that are read, and their bytes: those of 10,000 hosts have 4 MB.
+const ROWS: usize = 20_000;
+const ROWS_BYTES: usize = 16 << 20;
 
 /// etcd, whichever member answers.
 pub struct Etcd {
@@ -57,18 +62,22 @@ impl Etcd {
         let mut snapshot = Snapshot::default();
         let mut revision = 0;
         for range in [self.roots.hosts_range(), self.roots.humanz_range()] {
-            revision = self.read_range(&range, revision, &mut snapshot).await?;
+            let put = |raw: Raw<'_>| {
+                snapshot.put(&self.roots, raw);
+                true
+            };
+            revision = self.read_range(&range, revision, put).await?;
         }
         snapshot.revision = revision;
         Ok(snapshot)
     }
 
-    /// Reads `range` as of `revision` (0: now) and returns the revision read.
+    /// Reads `range` as of `revision` (0: now) as long as `take` says so; gives the revision read.
     async fn read_range(
         &self,
         range: &str,
         revision: i64,
-        snapshot: &mut Snapshot,
+        mut take: impl FnMut(Raw<'_>) -> bool,
     ) -> Result<i64, EtcdError> {
         let end = after(range);
         let what = format!("read {range}");
@@ -92,8 +101,8 @@ impl Etcd {
             if revision == 0 {
                 revision = page.header().map_or(0, |header| header.revision());
             }
-            for pair in page.kvs() {
-                snapshot.put(&self.roots, raw(pair));
+            if !page.kvs().iter().all(|pair| take(raw(pair))) {
+                return Ok(revision);
             }
             match page.kvs().last() {
                 Some(last) if page.more() => from = [last.key(), &[0]].concat(),
@@ -141,6 +150,51 @@ impl Etcd {
             _ => None,
         });
         version.ok_or_else(|| EtcdError::Refused(format!("count up {key}: no version came back")))
+    }
+
+    /// The rows of all hosts, as many as [`ROWS`].
+    pub async fn rows(&self) -> Result<Found, EtcdError> {
+        let (mut found, mut bytes) = (Found::default(), 0);
+        let take = |raw: Raw<'_>| {
+            bytes += raw.key.len() + raw.value.len();
+            found.cut = bytes > ROWS_BYTES || found.rows.len() + found.bad >= ROWS;
+            if found.cut {
+                return false;
+            }
+            match (self.roots.host_of_row(raw.key), Row::parse(raw.value)) {
+                (Some(host), Ok(row)) => drop(found.rows.insert(host, row)),
+                (host, row) => {
+                    found.bad += 1;
+                    let why = row.err().map(|error| format!("{host:?}: {error}"));
+                    found.why = found.why.take().or(why);
+                }
+            }
+            true
+        };
+        self.read_range(&self.roots.rows_range(), 0, take).await?;
+        Ok(found)
+    }
+
+    /// Puts a host's row with `lease` if its sign of life has that lease, too; false if it has not:
+    /// then the name may be somebody else's.
+    pub async fn put_row(&self, name: &NodeName, row: &str, lease: i64) -> Result<bool, EtcdError> {
+        let (key, alive) = (self.roots.row(name), self.roots.key(&Key::Alive(name.clone())));
+        let request = async |mut member: Member| {
+            let held = [Compare::lease(alive.as_str(), CompareOp::Equal, lease)];
+            let put = [TxnOp::put(key.as_str(), row, Some(PutOptions::new().with_lease(lease)))];
+            member.kv.txn(Txn::new().when(held).and_then(put)).await
+        };
+        Ok(self.members.call(&format!("write {key}"), request).await?.succeeded())
+    }
+
+    /// Removes a host's row that was put with `lease`.
+    pub async fn remove_row(&self, name: &NodeName, lease: i64) -> Result<bool, EtcdError> {
+        let key = self.roots.row(name);
+        let request = async |mut member: Member| {
+            let own = [Compare::lease(key.as_str(), CompareOp::Equal, lease)];
+            member.kv.txn(Txn::new().when(own).and_then([TxnOp::delete(key.as_str(), None)])).await
+        };
+        self.members.call(&format!("delete {key}"), request).await.map(|_| true)
     }
 
     /// A new etcd lease.

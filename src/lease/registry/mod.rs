@@ -5,6 +5,7 @@
 //!
 //! - `session`: read, claim, put back, watch
 //! - `liveness`: keeps the etcd lease of the sign of life
+//! - `rows`: tells what this host sees of the others, and reads what they see
 //! - `files`: takes renewed certificates and passwords over
 //! - `client`, `members`, `connection`, `failure`, `watch`: the calls that are needed, and who answers
 //!   them; the only files that name the etcd crate
@@ -19,6 +20,7 @@ mod files;
 mod liveness;
 mod members;
 pub(super) mod random;
+pub mod rows;
 mod session;
 mod settings;
 mod tls;
@@ -26,6 +28,7 @@ mod watch;
 
 pub use contact::Contact;
 pub use error::EtcdError;
+pub use rows::Rows;
 pub use settings::EtcdSettings;
 pub use tls::files::FileFault;
 
@@ -109,7 +112,7 @@ pub struct Handle {
     event_loop: EventLoop,
 }
 
-/// Starts the registry, which tells `contact` how it goes. `publish` is called from its thread and must
+/// Starts the registry, which tells `contact` how it goes, and serves `rows`. `publish` is called from its thread and must
 /// not block for long.
 ///
 /// # Errors
@@ -117,12 +120,13 @@ pub struct Handle {
 pub fn spawn(
     start: Start,
     contact: Arc<Contact>,
+    rows: Arc<Rows>,
     mut publish: impl FnMut(Update) + Send + 'static,
 ) -> io::Result<Handle> {
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
-    let told = session::Told { setup: set_up, attributes: changes, contact };
+    let told = session::Told { setup: set_up, attributes: changes, contact, rows };
     let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
         session::run(start, told, &mut stopped, &mut publish).await;
     })?;

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::client::Etcd;
 use super::contact::Contact;
 use super::error::EtcdError;
+use super::rows::{self, Rows};
 use super::{STOP_WITHIN, Setup, Start, Update, files, liveness, random};
 use crate::lease::dialogue::{Answer, Dialogue, End, Found, Pause, Question, Settled};
 use crate::lease::error::LeaseError;
@@ -42,6 +43,8 @@ pub struct Told {
     pub attributes: latest::Receiver<Attributes>,
     /// Told by a session while it runs.
     pub contact: Arc<Contact>,
+    /// Served by a session while it runs.
+    pub rows: Arc<Rows>,
 }
 
 /// Runs the registry until `stopped` or a fatal error.
@@ -58,7 +61,8 @@ pub async fn run(
     let (kept_alive, kept) = latest::channel(None);
     let Start { identity, attributes, known, .. } = start;
     let since = SystemTime::now();
-    let contact = Arc::clone(&told.contact);
+    let (contact, rows, name) =
+        (Arc::clone(&told.contact), Arc::clone(&told.rows), identity.name.clone());
     let (moving, lively) = (told.setup.clone(), told.setup.clone());
     let session = Session {
         etcd: &etcd,
@@ -75,6 +79,7 @@ pub async fn run(
         () = session.run() => {}
         _ = liveness::keep(&etcd, kept_alive, lively, &contact) => {}
         _ = files::follow(&etcd, say) => {}
+        _ = rows::keep(&etcd, &rows, &name, kept.clone()) => {}
         _ = stopped => {}
     }
     let lease = *kept.borrow();

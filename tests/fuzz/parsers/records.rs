@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use humanz::lease::claim::{self, Claimant, Step, leave};
 use humanz::lease::foresee::foresee;
-use humanz::lease::records::{Backend, Key, Roots};
+use humanz::lease::records::{Backend, Key, Roots, Row};
 use humanz::lease::restore::{self, Continuity};
 use humanz::lease::snapshot::Raw;
 use humanz::lease::{Attributes, Identity, Network, PeerFault, Snapshot, growth, peers, tunnels};
@@ -33,6 +33,7 @@ pub fn records(data: &[u8]) {
             _ => found.put(roots, Raw { key: &key, value, created: revision, modified: revision }),
         }
         round_trip(roots, &key);
+        row(roots, &key, value);
     }
     believed(&found, &own);
     claimed(&found, &own);
@@ -70,6 +71,17 @@ fn own() -> Claimant {
 fn round_trip(roots: &Roots, key: &[u8]) {
     if let Ok(Some(parsed)) = roots.parse(key) {
         assert_eq!(roots.key(&parsed).as_bytes(), key, "{parsed:?}");
+    }
+}
+
+/// A row that was understood says the same when it is written.
+fn row(roots: &Roots, key: &[u8], value: &[u8]) {
+    if let Some(host) = roots.host_of_row(key) {
+        assert_eq!(roots.row(&host).as_bytes(), key, "{host}");
+        if let Ok(row) = Row::parse(value) {
+            let text = row.to_json();
+            assert_eq!(Row::parse(text.as_bytes()), Ok(row), "{text}");
+        }
     }
 }
 

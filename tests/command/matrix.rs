@@ -1,0 +1,116 @@
+//! Which host reaches which, seen from any of them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::cluster::Cluster;
+use crate::support::local::get;
+use crate::support::{Agent, Node, eventually};
+
+const OFTEN: (&str, &str) = ("PROBE_INTERVAL", "1s");
+
+/// A row that changes again and again is told after some gaps of ten seconds.
+const TOLD: Duration = Duration::from_secs(180);
+
+fn matrix(host: &Node) -> Value {
+    let (code, body) = get(host, "/v1/matrix");
+    assert_eq!(code, 200, "{body}");
+    let value: Value = serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}"));
+    assert_eq!(value["schema"], 1);
+    value
+}
+
+/// The matrix, once `holds`.
+fn matrix_when(host: &Node, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    eventually(&format!("{}: matrix: {what}", host.name()), TOLD, || {
+        let matrix = matrix(host);
+        if holds(&matrix) { Ok(matrix) } else { Err(format!("{matrix:#}")) }
+    })
+}
+
+/// Who does not reach whom, as `h2: h3 silent`.
+fn faults(matrix: &Value) -> Vec<String> {
+    let rows = matrix["rows"].as_array().unwrap().iter();
+    let of = |row: &Value| {
+        let name = row["host"].as_str().unwrap().to_owned();
+        let all = row["faults"].as_array().unwrap().clone().into_iter();
+        all.map(move |fault| {
+            let text = |key: &str| fault[key].as_str().unwrap().to_owned();
+            format!("{name}: {} {}", text("host"), text("kind"))
+        })
+    };
+    rows.flat_map(of).collect()
+}
+
+/// Every host told of every other one how long its answer takes.
+fn is_whole(matrix: &Value, hosts: usize) -> bool {
+    let rows = matrix["rows"].as_array().unwrap();
+    let timed = |row: &&Value| row["seconds"].as_object().unwrap().len() == hosts - 1;
+    rows.iter().filter(timed).count() == hosts
+}
+
+#[test]
+fn each_host_knows_what_the_others_see_and_etcd_may_be_away() {
+    let cluster = Cluster::new(3);
+    let agents = cluster.start_agents(&[OFTEN, ("IPV6_SUBNET", "fd10::/48")]);
+    let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
+    for host in [h1, h2, h3] {
+        let found = matrix_when(host, "all rows", |matrix| is_whole(matrix, 3));
+        assert_eq!((&found["host"], &found["hosts"]), (&json!(host.name()), &json!(3)));
+        assert_eq!(faults(&found), [""; 0], "{found:#}");
+        assert_eq!(found["untold"], json!([]), "{found:#}");
+        assert_eq!(found["remarks"], json!([]), "{found:#}");
+        assert!(found["rows"][0]["median_seconds"].as_f64().unwrap() < 1.0, "{found:#}");
+    }
+    // Both are well, and h1 sees nothing of it itself.
+    cluster.part(h2, h3);
+    let both = ["h2: h3 silent", "h3: h2 silent"];
+    let found = matrix_when(h1, "h2 and h3 are parted", |matrix| faults(matrix) == both);
+    let by = |host| json!({"host": host, "by": 1, "of": 2});
+    assert_eq!(found["unreached"], json!([by("h2"), by("h3")]), "{found:#}");
+    cluster.join();
+    matrix_when(h1, "they are joined", |matrix| faults(matrix).is_empty());
+
+    cluster.etcd.kill();
+    let alone = matrix_when(h1, "this host's own row only", |matrix| {
+        matrix["rows"].as_array().unwrap().len() == 1
+    });
+    assert_eq!(alone["rows"][0]["host"], "h1");
+    assert!(alone["remarks"].to_string().contains("this host's own row only"), "{alone:#}");
+    cluster.etcd.restart();
+    matrix_when(h1, "all rows again", |matrix| is_whole(matrix, 3));
+    agents[2].stop();
+    let found = matrix_when(h1, "h3 tells nothing", |matrix| matrix["untold"] != json!([]));
+    assert_eq!(found["untold"][0]["host"], "h3", "{found:#}");
+}
+
+#[test]
+fn who_asks_nobody_tells_nothing_and_hostile_rows_are_remarked() {
+    let cluster = Cluster::new(2);
+    let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
+    let agents = [Agent::start(h1, &[OFTEN]), Agent::start(h2, &[("PROBE_INTERVAL", "0")])];
+    for agent in &agents {
+        agent.wait_ready();
+    }
+    let row = json!({"schema": 1, "at": u64::MAX, "asked": 9, "answer": 0, "median": 1,
+                     "faults": {"h1": "silent IPv4", "h9": "silent", "nobody": "large 1450"},
+                     "times": {"h7": 1}});
+    cluster.etcd.put("/humanz/v1-probes/h9", row.to_string());
+    cluster.etcd.put("/humanz/v1-probes/<b>", row.to_string());
+    let found = matrix_when(h1, "its own row", |matrix| {
+        matrix["rows"].as_array().unwrap().len() == 1
+            && matrix["remarks"].to_string().contains("1 keys in etcd hold no row")
+    });
+    assert_eq!(found["untold"][0]["host"], "h2", "{found:#}");
+    assert!(found["untold"][0]["why"].as_str().unwrap().contains("PROBE_INTERVAL=0"), "{found:#}");
+    let there = matrix(h2);
+    assert_eq!(there["untold"][0]["why"], "PROBE_INTERVAL=0: it asks nobody", "{there:#}");
+    // A row of a host that there is may say anything of any other.
+    cluster.etcd.put("/humanz/v1-probes/h2", row.to_string());
+    let found = matrix_when(h1, "the row of h2", |matrix| faults(matrix) == ["h2: h1 silent IPv4"]);
+    let there = &found["rows"][1];
+    assert_eq!((&there["host"], &there["seconds"]), (&json!("h2"), &json!({})), "{found:#}");
+    assert_eq!(there["at"], "9999-12-31T23:59:59Z");
+    assert_eq!(cluster.etcd.get("/humanz/v1-probes/h2"), Some(row.to_string()), "it wrote none");
+}
