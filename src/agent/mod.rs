@@ -39,7 +39,7 @@ pub(crate) mod values;
 pub(crate) mod wake;
 
 use exit::Exit;
-use origin::{Origin, Told};
+use origin::{Against, Origin, Told};
 use uninstall::Removed;
 
 /// Serves this host, for ever or as `how` says.
@@ -78,7 +78,7 @@ pub fn foretell(mut origin: Origin) -> Result<Vec<String>, Exit> {
 /// # Errors
 /// Every setting that is wrong.
 pub fn check(origin: &mut Origin) -> Result<Told, Exit> {
-    origin.read_on_host().map_err(|faults| wrong(&faults))
+    origin.read(Against::Host).map_err(|faults| wrong(&faults))
 }
 
 /// Takes humanz off this host, or only tells what would go. Which etcd there was matters only for a
@@ -90,7 +90,7 @@ pub fn uninstall(origin: &mut Origin, options: &cli::Uninstall) -> Result<Remove
     if !options.release {
         origin.fall_back("ETCD_HOST", "https://localhost");
     }
-    let told = origin.read().map_err(|faults| wrong(&faults))?;
+    let told = origin.read(Against::Nothing).map_err(|faults| wrong(&faults))?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
     uninstall::run(&told.settings, options)
 }

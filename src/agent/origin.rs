@@ -26,8 +26,24 @@ pub const LOG: &str = "RUST_LOG";
 /// The text of every setting, defaults included.
 pub type Texts = BTreeMap<&'static str, String>;
 
-/// Gives the faults that only the host shows.
-type Look<'a> = &'a dyn Fn(&OfHost) -> Vec<Fault>;
+/// What settings are compared with, besides each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// Nothing.
+    Nothing,
+    /// This host: its files, its links and its addresses.
+    Host,
+}
+
+impl Against {
+    /// The faults that only the host shows.
+    fn faults(self, settings: &OfHost) -> Vec<Fault> {
+        match self {
+            Against::Nothing => Vec::new(),
+            Against::Host => preflight::faults(settings),
+        }
+    }
+}
 
 /// Where the settings come from; the file can be read again and again.
 #[derive(Clone, Debug)]
@@ -98,12 +114,8 @@ impl Said {
     ///
     /// # Errors
     /// Every fault, one line each; also of what to log.
-    pub fn read(&self) -> Result<Settings, Vec<String>> {
-        self.read_with(&|_| Vec::new())
-    }
-
-    fn read_with(&self, look: Look<'_>) -> Result<Settings, Vec<String>> {
-        let settings = read_with(&self.texts(), look);
+    pub fn read(&self, against: Against) -> Result<Settings, Vec<String>> {
+        let settings = read(&self.texts(), against);
         let Some((value, _)) = &self.log else { return settings };
         let Err(wrong) = values::log_filter(value) else { return settings };
         let mut faults = settings.err().unwrap_or_default();
@@ -135,21 +147,9 @@ impl Origin {
     ///
     /// # Errors
     /// Every fault there is, one line each.
-    pub fn read(&mut self) -> Result<Told, Vec<String>> {
-        self.read_with(&|_| Vec::new())
-    }
-
-    /// The same, compared with this host.
-    ///
-    /// # Errors
-    /// Every fault there is, one line each.
-    pub fn read_on_host(&mut self) -> Result<Told, Vec<String>> {
-        self.read_with(&preflight::faults)
-    }
-
-    fn read_with(&mut self, look: Look<'_>) -> Result<Told, Vec<String>> {
+    pub fn read(&mut self, against: Against) -> Result<Told, Vec<String>> {
         let said = self.said()?;
-        let settings = said.read_with(look)?;
+        let settings = said.read(against)?;
         let log = said.log.as_ref().map(|(text, _)| text.clone());
         let (texts, mut remarks) = (said.texts(), said.remarks);
         remarks.extend(without_effect(&texts, &settings));
@@ -247,20 +247,9 @@ fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
 ///
 /// # Errors
 /// Every fault, one line each.
-pub fn read(texts: &Texts) -> Result<Settings, Vec<String>> {
-    read_with(texts, &|_| Vec::new())
-}
-
-/// The same, compared with this host.
-///
-/// # Errors
-/// Every fault, one line each.
-pub fn read_on_host(texts: &Texts) -> Result<Settings, Vec<String>> {
-    read_with(texts, &preflight::faults)
-}
-
-fn read_with(texts: &Texts, look: Look<'_>) -> Result<Settings, Vec<String>> {
-    let read = settings::read(&BTreeMap::new(), &|name| texts.get(name).cloned(), look);
+pub fn read(texts: &Texts, against: Against) -> Result<Settings, Vec<String>> {
+    let look = |settings: &OfHost| against.faults(settings);
+    let read = settings::read(&BTreeMap::new(), &|name| texts.get(name).cloned(), &look);
     read.map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use serde_json::Value;
 
 use crate::agent::exit::{self, Exit};
-use crate::agent::origin::{Origin, Told};
+use crate::agent::origin::{Against, Origin, Told};
 use crate::agent::{self, logger};
 use crate::command::socket;
 use crate::command::table::Style;
@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Every setting that is wrong.
     pub fn told(&mut self) -> Result<Told, Exit> {
-        let told = self.origin.read().map_err(|faults| agent::wrong(&faults))?;
+        let told = self.origin.read(Against::Nothing).map_err(|faults| agent::wrong(&faults))?;
         logger::set(told.log.as_deref().unwrap_or("error"));
         Ok(told)
     }

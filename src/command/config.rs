@@ -8,7 +8,7 @@ use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::exit::Exit;
 use crate::agent::host;
 use crate::agent::logger::USUAL;
-use crate::agent::origin::{LOG, Texts, Whence};
+use crate::agent::origin::{Against, LOG, Texts, Whence};
 use crate::agent::settings::Settings;
 use crate::agent::start;
 use crate::agent::values::without_secrets;
@@ -43,7 +43,7 @@ pub struct Config {
 /// The settings file cannot be read, or a setting is wrong (after it was shown).
 pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
     let said = call.origin.said().map_err(|faults| agent::wrong(&faults))?;
-    let (settings, faults) = match said.read() {
+    let (settings, faults) = match said.read(Against::Nothing) {
         Ok(settings) => (Some(settings), Vec::new()),
         Err(faults) => (None, faults),
     };

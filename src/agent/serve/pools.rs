@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::agent::host;
+use crate::agent::origin::{self, Against};
 use crate::agent::wake::Look;
-use crate::agent::{host, origin};
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
@@ -34,7 +35,9 @@ impl Agent {
     }
 
     fn tell_pools_of(&mut self, found: &Snapshot) {
-        let told = origin::read(&self.texts).map(|settings| settings.pools).unwrap_or_default();
+        let told = origin::read(&self.texts, Against::Nothing)
+            .map(|settings| settings.pools)
+            .unwrap_or_default();
         let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
         let lines: BTreeSet<String> = Family::BOTH
             .iter()

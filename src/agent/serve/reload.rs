@@ -3,7 +3,7 @@
 use crate::agent::keep::Pass;
 use crate::agent::known::Known;
 use crate::agent::local::Listen;
-use crate::agent::origin::{self, Told};
+use crate::agent::origin::{self, Against, Told};
 use crate::agent::pass;
 use crate::agent::reload::{self, Plan, Side};
 use crate::agent::report::Report;
@@ -30,7 +30,7 @@ impl Agent {
             notify::reloading();
             self.state.reloading = true;
         }
-        let taken = self.origin.read().and_then(|told| self.take_over(told));
+        let taken = self.origin.read(Against::Nothing).and_then(|told| self.take_over(told));
         self.state.reload_refused = taken.is_err();
         if let Err(faults) = taken {
             faults.iter().for_each(|fault| log::error!("reload: {fault}"));
@@ -47,7 +47,7 @@ impl Agent {
         let wanted = Side { texts: &told.texts, settings: &told.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = origin::read_on_host(&texts)?;
+        let mut settings = origin::read(&texts, Against::Host)?;
         if let Some(found) = found {
             settings.pools = growth::followed(&settings.pools, found);
             if matches!(settings.source, Source::Kubernetes(_))
