@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use argh::{ArgsInfo, FromArgs, SubCommands};
 
+use crate::agent::choices;
+
 /// A setting of the agent as its users know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
@@ -13,14 +15,31 @@ pub struct Variable {
     pub default: &'static str,
     /// What it means, one line.
     pub help: &'static str,
+    /// All that can be written for it; empty where that cannot be listed.
+    pub choices: &'static [&'static str],
 }
 
-/// Declares every setting once: the variable, its default and its flag.
+/// The names of the choices, or none.
+macro_rules! names {
+    () => {
+        &[]
+    };
+    ($choices:ident) => {
+        &choices::$choices.names()
+    };
+}
+
+/// Declares every setting once: the variable, its default, its flag, and the choices if there are some.
 macro_rules! settings {
-    ($($name:literal $field:ident $default:literal $help:literal)*) => {
+    ($($name:literal $field:ident $default:literal $help:literal $(in $choices:ident)?)*) => {
         /// Every setting, in the order of the documentation.
         pub const VARIABLES: &[Variable] =
-            &[$(Variable { name: $name, default: $default, help: $help }),*];
+            &[$(Variable {
+                name: $name,
+                default: $default,
+                help: $help,
+                choices: names!($($choices)?),
+            }),*];
 
         /// humanz: pod network for Kubernetes and plain containers. Without a subcommand it
         /// serves this host until it is stopped. Every option can also be given as an
@@ -97,13 +116,13 @@ settings! {
     "IP_SUBNET_MARGIN" ip_subnet_margin "8" "extra prefix bits: /16 + 8 gives each host a /24"
     "IPV6_SUBNET" ipv6_subnet "" "the IPv6 pool; empty for IPv4 only"
     "IPV6_SUBNET_MARGIN" ipv6_subnet_margin "16" "extra prefix bits: /48 + 16 gives each host a /64"
-    "SUBNET_SOURCE" subnet_source "etcd" "where this host's subnet comes from: etcd, kubernetes (podCIDRs of the nodes) or static"
+    "SUBNET_SOURCE" subnet_source "etcd" "where this host's subnet comes from: etcd, kubernetes (podCIDRs of the nodes) or static" in SOURCES
     "SUBNET" subnet "" "with SUBNET_SOURCE=static: this host's subnet, IPv4 and/or IPv6 with a comma"
     "KUBECONFIG" kubeconfig "" "with SUBNET_SOURCE=kubernetes: kubeconfig file (default: the service account of the pod)"
     "KUBE_API" kube_api "" "URL of the Kubernetes API, if another than in KUBECONFIG or the service kubernetes"
     "BRIDGE_NAME" bridge_name "humanz0" "the bridge the pods are plugged into"
     "MTU" mtu "auto" "MTU of pods and bridge: auto (that of the way to the other hosts) or 576 to 65535"
-    "BACKEND" backend "auto" "how pods of other hosts are reached: direct, vxlan, or auto (direct to hosts on the same segment, VXLAN to the others)"
+    "BACKEND" backend "auto" "how pods of other hosts are reached: direct, vxlan, or auto (direct to hosts on the same segment, VXLAN to the others)" in BACKENDS
     "VXLAN_VNI" vxlan_vni "104" "VXLAN network identifier, the same on all hosts: 1 to 16777215"
     "VXLAN_PORT" vxlan_port "10400" "UDP port of this host's VXLAN tunnels: 1 to 65535"
     "IP_MASQ" ip_masq "true" "masquerade pods that talk to addresses outside the pool"
@@ -111,7 +130,7 @@ settings! {
     "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"
     "FLOWTABLE" flowtable "false" "let packets of established connections pass by forward chains, where the kernel has flow tables: faster"
     "MANAGE_SYSCTL" manage_sysctl "true" "turn on forwarding in the kernel"
-    "CNI_VERSION" cni_version "1.0.0" "cniVersion of the configuration: 0.3.1, 0.4.0, 1.0.0 or 1.1.0"
+    "CNI_VERSION" cni_version "1.0.0" "cniVersion of the configuration: 0.3.1, 0.4.0, 1.0.0 or 1.1.0" in CNI_VERSIONS
     "CNI_NAME" cni_name "humanz" "name of the network"
     "CNI_TYPE" cni_type "humanz" "name of the plugin"
     "CNI_CONFIG_LOCATION" cni_config_location "/etc/cni/net.d/05-humanz.conflist" "the configuration to write; .conf gives the single-plugin form"
@@ -151,4 +170,24 @@ pub struct Uninstall {
     /// print one JSON object
     #[argh(switch)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// argh takes a help only as it is written here, so that it cannot be made of the choices.
+    #[test]
+    fn the_help_names_every_choice_and_no_other_word_of_that_kind() {
+        let with = VARIABLES.iter().filter(|variable| !variable.choices.is_empty());
+        let with: Vec<&Variable> = with.collect();
+        assert_eq!(with.len(), 3);
+        for Variable { name, default, help, choices } in with {
+            assert!(choices.contains(default), "{name}={default}");
+            let words: Vec<&str> = help.split(|c: char| c != '.' && !c.is_alphanumeric()).collect();
+            assert!(choices.iter().all(|choice| words.contains(choice)), "{name}: {help}");
+            let version = |word: &&&str| word.split('.').count() == 3;
+            assert!(words.iter().filter(version).all(|word| choices.contains(word)), "{help}");
+        }
+    }
 }

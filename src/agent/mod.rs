@@ -5,6 +5,7 @@
 //! whole states at every pass, so a lost or doubled wake does no harm.
 
 mod changed;
+pub mod choices;
 mod cleanup;
 pub mod cli;
 pub mod conf;

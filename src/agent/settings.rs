@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
+use crate::agent::choices::{BACKENDS, CNI_VERSIONS, Giver, SOURCES};
 use crate::agent::cli::VARIABLES;
 use crate::agent::values;
 use crate::cni::version::Version;
@@ -260,7 +261,7 @@ impl Reader<'_> {
         let bridge = self.value("BRIDGE_NAME", values::interface);
         self.of_host = OfHost { source: source.clone(), pools, bridge: bridge.clone() };
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
-        let backend = self.value("BACKEND", values::backend);
+        let backend = self.value("BACKEND", |text| BACKENDS.read(text));
         let vxlan = self.vxlan();
         let masquerade = self.value("IP_MASQ", values::boolean);
         let non_masquerade =
@@ -351,14 +352,10 @@ impl Reader<'_> {
     }
 
     fn source(&mut self, pools: &PerFamily<Pool>) -> Option<Source> {
-        match self.text("SUBNET_SOURCE").as_str() {
-            "etcd" => self.etcd(),
-            "kubernetes" => self.kubernetes().map(Source::Kubernetes),
-            "static" => self.fixed(pools).map(Source::Static),
-            _ => {
-                self.fault("SUBNET_SOURCE", "must be etcd, kubernetes or static");
-                None
-            }
+        match self.value("SUBNET_SOURCE", |text| SOURCES.read(text))? {
+            Giver::Etcd => self.etcd(),
+            Giver::Kubernetes => self.kubernetes().map(Source::Kubernetes),
+            Giver::Operator => self.fixed(pools).map(Source::Static),
         }
     }
 
@@ -463,7 +460,7 @@ impl Reader<'_> {
     }
 
     fn cni(&mut self) -> Option<CniSettings> {
-        let version = self.value("CNI_VERSION", values::cni_version);
+        let version = self.value("CNI_VERSION", |text| CNI_VERSIONS.read(text));
         let name = self.value("CNI_NAME", values::cni_name);
         let plugin_type = self.value("CNI_TYPE", values::plugin_type);
         let config = self.value("CNI_CONFIG_LOCATION", values::config_file);

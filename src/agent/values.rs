@@ -8,8 +8,6 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use log::LevelFilter;
 
-use crate::agent::settings::Backend;
-use crate::cni::version::Version;
 use crate::lease::records::{NameError, NodeName, Vxlan};
 use crate::net::{Family, IfName, PerFamily, subnet};
 
@@ -145,16 +143,6 @@ pub fn mtu(text: &str, ipv6: bool) -> Result<Option<u32>, String> {
         .ok_or_else(|| format!("must be auto or a number of bytes from {least} to 65535"))
 }
 
-/// `direct`, `vxlan` or `auto`.
-pub fn backend(text: &str) -> Result<Backend, String> {
-    match text {
-        "direct" => Ok(Backend::Direct),
-        "vxlan" => Ok(Backend::Vxlan),
-        "auto" => Ok(Backend::Auto),
-        _ => Err("must be direct, vxlan or auto".into()),
-    }
-}
-
 /// A VXLAN network identifier: 1 to 16777215 (24 bits).
 pub fn vni(text: &str) -> Result<u32, String> {
     let vni = text.parse().ok().filter(|vni| (1..=Vxlan::MAX_VNI).contains(vni));
@@ -217,12 +205,6 @@ pub fn key(text: &str) -> Result<String, String> {
 /// A host's name as a part of an etcd key.
 pub fn node_name(text: &str) -> Result<NodeName, String> {
     text.parse().map_err(|error: NameError| error.to_string())
-}
-
-/// One of the versions of the CNI specification that a configuration may name.
-pub fn cni_version(text: &str) -> Result<Version, String> {
-    let version = text.parse().ok().filter(|version: &Version| *version >= Version::V031);
-    version.ok_or_else(|| "must be 0.3.1, 0.4.0, 1.0.0 or 1.1.0".into())
 }
 
 /// The name of a network: a letter or digit, then letters, digits, `_`, `.`, `-`.

@@ -50,7 +50,7 @@ impl Version {
     pub const LATEST: Version = Version::V110;
 
     /// As it stands in JSON.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Version::V010 => "0.1.0",
             Version::V020 => "0.2.0",

@@ -69,8 +69,12 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
 }
 
 /// What is logged is no setting, but said in the same places.
-const LOGGED: Variable =
-    Variable { name: LOG, default: USUAL, help: "what the agent logs: error, warn, info or debug" };
+const LOGGED: Variable = Variable {
+    name: LOG,
+    default: USUAL,
+    help: "what the agent logs: error, warn, info or debug",
+    choices: &[],
+};
 
 /// One row.
 struct Shown {
