@@ -84,7 +84,7 @@ impl<T> PerFamily<T> {
     }
 
     /// The values present, IPv4 first.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.v4.iter().chain(self.v6.iter())
     }
 

@@ -36,6 +36,11 @@ impl AddressRange {
         self.last
     }
 
+    /// The addresses that are in `other`, too, if there are any.
+    pub fn common(&self, other: &AddressRange) -> Option<AddressRange> {
+        AddressRange::new(self.first.max(other.first), self.last.min(other.last))
+    }
+
     /// The network that this range is exactly, if it is one.
     pub fn network(&self) -> Option<IpNetwork> {
         let count = subnet::number(self.last) - subnet::number(self.first);
@@ -69,7 +74,11 @@ impl fmt::Display for AddressRange {
 /// What overlaps or touches becomes one, as an interval set of nftables needs it: it refuses
 /// overlapping elements.
 pub fn covering(networks: impl IntoIterator<Item = IpNetwork>) -> Vec<AddressRange> {
-    let mut ranges: Vec<AddressRange> = networks.into_iter().map(AddressRange::from).collect();
+    merged(networks.into_iter().map(AddressRange::from).collect())
+}
+
+/// The fewest ranges that hold exactly the addresses of `ranges`, in order, IPv4 first.
+pub fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.sort();
     let mut merged: Vec<AddressRange> = Vec::new();
     for range in ranges {

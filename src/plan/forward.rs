@@ -4,10 +4,11 @@
 //! against a drop in another (Docker sets the policy of iptables' FORWARD to DROP). Where the
 //! chain is iptables' own, our rules go to its head; everything else is its owner's to change.
 
+mod apart;
 pub(in crate::plan) mod fate;
 pub mod input;
+mod obstacle;
 
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -15,10 +16,11 @@ use ipnetwork::IpNetwork;
 use crate::linux::forward::{
     Action, Direction, Edit, ForwardChain, ForwardError, ForwardRule, FoundForward, MARK, Place,
 };
-use crate::linux::nft::ChainPlace;
 use crate::net::{Family, IfName, PerFamily, subnet};
 use crate::plan::{Describe, Line, Object};
+use apart::Stopped;
 use fate::{Fate, Packet, fate};
+pub use obstacle::{Hosts, Obstacle, Reason};
 
 /// The traffic that must get through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,54 +49,33 @@ pub struct ForwardPlan {
     pub obstacles: Vec<Obstacle>,
 }
 
-/// A chain that stops pod traffic, or may do so, and that humanz does not touch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
-    /// The chain.
-    pub place: Place,
-    /// Why nothing was done.
-    pub reason: Reason,
-    /// Whose traffic it stops.
-    pub traffic: Traffic,
-}
-
-/// Why an obstacle is one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// It stops packets that go these ways.
-    Stops {
-        /// From pods, to pods, or both.
-        directions: Vec<Direction>,
-        /// The chain with the rule that does it; `None` if the policy does.
-        chain: Option<String>,
-    },
-    /// It cannot be read: the error, whole.
-    Unreadable(String),
-}
-
 /// What to do so that `traffic` passes the chains found.
 ///
 /// Nothing to do for a chain that stops nothing, and for one that accepts pods before it stops
 /// anything, whoever made the rule. Our rules go before a drop that is about everything; one that is
-/// about interfaces or addresses is its owner's will, and told. One that is about more (a port, a
-/// protocol) is neither.
-pub fn plan(traffic: &Traffic, found: &FoundForward) -> ForwardPlan {
+/// about interfaces or addresses is its owner's will, and told: if it is about some of the pods of
+/// other hosts, with the hosts among `others` (each with a pod subnet) that have them. One that is about
+/// more (a port, a protocol) is neither.
+pub fn plan<'a>(
+    traffic: &Traffic,
+    others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
+    found: &FoundForward,
+) -> ForwardPlan {
     let mut plan = ForwardPlan::default();
     for chain in &found.chains {
-        let mut stopped: Vec<(Direction, Option<String>)> = Vec::new();
+        let mut reasons: Vec<Reason> = Vec::new();
         for direction in Direction::BOTH {
             let fates = fates(chain, direction, traffic);
             if chain.place.is_iptables() && fates.iter().any(is_about_everything) {
                 plan.edits.extend(edits(chain, direction, &traffic.bridge));
                 continue;
             }
-            stopped.extend(fates.iter().find_map(stopping_chain).map(|chain| (direction, chain)));
+            let stopped = stopped(chain, direction, traffic);
+            let reason = stopped.and_then(|stopped| reason(stopped, direction, others.clone()));
+            obstacle::add(&mut reasons, reason);
         }
-        if let Some((_, by)) = stopped.first().cloned() {
-            let directions = stopped.into_iter().map(|(direction, _)| direction).collect();
-            let reason = Reason::Stops { directions, chain: by };
-            plan.obstacles.push(obstacle(&chain.place, reason, traffic));
-        }
+        let obstacles = reasons.into_iter().map(|reason| obstacle(&chain.place, reason, traffic));
+        plan.obstacles.extend(obstacles);
     }
     plan.obstacles.extend(
         found
@@ -109,42 +90,83 @@ fn obstacle(place: &Place, reason: Reason, traffic: &Traffic) -> Obstacle {
     Obstacle { place: place.clone(), reason, traffic: traffic.clone() }
 }
 
+/// `None` if it is about pods that no host has.
+fn reason<'a>(
+    stopped: Stopped,
+    direction: Direction,
+    others: impl Iterator<Item = (&'a str, IpNetwork)>,
+) -> Option<Reason> {
+    let (chain, hosts) = match stopped {
+        Stopped::All(chain) => (chain, None),
+        Stopped::Some(chain, ranges) => (chain, Some(Hosts::with(&ranges, others)?)),
+    };
+    Some(Reason::Stops { directions: vec![direction], chain, hosts })
+}
+
+/// Whom the chain stops of those that go one way.
+fn stopped(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Option<Stopped> {
+    let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
+    let mut packets = families.flat_map(|family| further(traffic, family, direction, &chain.place));
+    let all = packets.find_map(|packet| stopping_chain(&fate(chain, chain.place.chain(), &packet)));
+    all.map(Stopped::All).or_else(|| apart::stopped(chain, direction, traffic))
+}
+
 /// What becomes of packets that go one way.
 fn fates(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Vec<Fate> {
     let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
-    let packets = families.flat_map(|family| packets(traffic, family, direction, &chain.place));
+    let packets = families.flat_map(|family| {
+        let further = further(traffic, family, direction, &chain.place);
+        between_hosts(traffic, family, direction).into_iter().chain(further)
+    });
     packets.map(|packet| fate(chain, chain.place.chain(), &packet)).collect()
 }
 
-/// A packet between pods of two hosts. Where others may be let in and out, one between a pod and the
-/// outside too: a firewall may well keep the outside out.
-fn packets<'a>(
+/// A packet between pods of two hosts, for each interface that it may come or go by.
+fn between_hosts(traffic: &Traffic, family: Family, direction: Direction) -> Vec<Packet<'_>> {
+    let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
+    let other = elsewhere(traffic.pools.get(family).copied().unwrap_or(own), own);
+    let links = traffic.pods_come_by.iter();
+    links.map(|link| of_pod(traffic, own, direction, (link.as_str(), other))).collect()
+}
+
+/// A packet from pod to pod where firewalls see those. Where others may be let in and out, one between
+/// a pod and the outside too: a firewall may well keep the outside out.
+fn further<'a>(
     traffic: &'a Traffic,
     family: Family,
     direction: Direction,
     place: &Place,
 ) -> Vec<Packet<'a>> {
     let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
-    let pool = traffic.pools.get(family).copied().unwrap_or(own);
-    let pod = subnet::offset(own.network(), 2);
-    let bridge = traffic.bridge.as_str();
-    let packet = |link: &'a str, other: IpAddr| match direction {
-        Direction::In => between((bridge, pod), (link, other)),
-        Direction::Out => between((link, other), (bridge, pod)),
-    };
-    let mut packets: Vec<Packet<'a>> = traffic
-        .pods_come_by
-        .iter()
-        .map(|link| packet(link.as_str(), elsewhere(pool, own)))
-        .collect();
+    let mut packets = Vec::new();
     if direction == Direction::In || place.is_iptables() {
         let uplink = traffic.uplink.as_ref().map_or("", IfName::as_str);
-        packets.push(packet(uplink, outside(family)));
+        packets.push(of_pod(traffic, own, direction, (uplink, outside(family))));
     }
     if traffic.bridged.contains(&family) {
+        let (bridge, pod) = (traffic.bridge.as_str(), pod_in(own));
         packets.push(between((bridge, pod), (bridge, subnet::offset(pod, 1))));
     }
     packets
+}
+
+/// A packet from or to a pod of this host: `other` is the interface and the address at its other end.
+fn of_pod<'a>(
+    traffic: &'a Traffic,
+    own: IpNetwork,
+    direction: Direction,
+    other: (&'a str, IpAddr),
+) -> Packet<'a> {
+    let pod = (traffic.bridge.as_str(), pod_in(own));
+    match direction {
+        Direction::In => between(pod, other),
+        Direction::Out => between(other, pod),
+    }
+}
+
+/// The first address that a pod can have.
+fn pod_in(own: IpNetwork) -> IpAddr {
+    subnet::offset(own.network(), 2)
 }
 
 /// A packet from an address behind one interface to one behind another.
@@ -245,58 +267,6 @@ impl Describe for Edit {
             Action::Insert => Line::added(rule),
             Action::Remove(_) => Line::removed(rule),
         }
-    }
-}
-
-impl fmt::Display for Obstacle {
-    /// One line: which chain stops which pod traffic, and what to do.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Obstacle { place, reason, traffic } = self;
-        let Reason::Stops { directions, chain } = reason else {
-            let Reason::Unreadable(error) = reason else { return Ok(()) };
-            return write!(f, "{place}: may drop pod traffic and cannot be read: {error}");
-        };
-        let what = match chain {
-            None => "its policy".to_owned(),
-            Some(chain) if chain == place.chain() => "a rule".to_owned(),
-            Some(chain) => format!("a rule of chain {chain}"),
-        };
-        let packets = match directions[..] {
-            [Direction::In] => "what pods send",
-            [Direction::Out] => "what other hosts' pods send to pods",
-            _ => "pod traffic",
-        };
-        write!(f, "{place}: {what} drops {packets}; ")?;
-        cure(f, place, traffic)
-    }
-}
-
-/// What the owner of the chain can do about it: whole, and so without a semicolon, behind the last
-/// of which others look for it.
-fn cure(f: &mut fmt::Formatter<'_>, place: &Place, traffic: &Traffic) -> fmt::Result {
-    let bridge = &traffic.bridge;
-    match place {
-        // Every pod is known by its address, whichever interface its packets come by.
-        Place::Nft(ChainPlace { table, .. }) if table == "firewalld" => {
-            write!(f, "accept it: firewall-cmd --permanent --zone=trusted")?;
-            for pool in traffic.pools.iter() {
-                write!(f, " --add-source={pool}")?;
-            }
-            write!(f, " && firewall-cmd --reload")
-        }
-        Place::Nft(ChainPlace { table, .. }) if table == "firewalld_policy_drop" => {
-            write!(
-                f,
-                "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
-            )
-        }
-        Place::Nft(ChainPlace { family, table, chain }) if !place.is_iptables() => write!(
-            f,
-            "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft \
-             'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \
-             file that makes the table"
-        ),
-        _ => write!(f, "accept it: put a rule for {bridge} before it"),
     }
 }
 

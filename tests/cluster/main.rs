@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod firewall;
 mod hostile;
 mod leases;
 mod live;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ipnetwork::IpNetwork;
+
 use humanz::linux::forward::Forward;
 use humanz::net::Family;
 use humanz::plan::Describe;
@@ -9,10 +11,18 @@ use humanz::plan::forward::{plan, removals};
 
 use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args, traffic};
 
+/// Other hosts with a pod subnet: of both families, and one that nobody of the tests is.
+const OTHERS: [(&str, &str); 3] =
+    [("b", "10.244.9.0/24"), ("b", "fd00:10:0:9::/64"), ("c", "10.244.200.0/24")];
+
+fn other((host, subnet): (&'static str, &str)) -> (&'static str, IpNetwork) {
+    (host, subnet.parse().unwrap())
+}
+
 /// What the agent does on every pass: gives a line for each edit and each obstacle.
 pub fn reconcile(forward: &Forward) -> Vec<String> {
     let found = forward.observe(&Family::BOTH).unwrap();
-    let plan = plan(&traffic(), &found);
+    let plan = plan(&traffic(), OTHERS.map(other).into_iter(), &found);
     for edit in &plan.edits {
         forward.apply(edit).unwrap();
     }

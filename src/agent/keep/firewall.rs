@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use crate::agent::host::Facts;
 use crate::agent::keep::{Pass, World, flows, hostports, input, tunnel};
 use crate::agent::reach::Ways;
@@ -46,7 +48,7 @@ pub fn keep(
         pools: pass.settings.pool_networks(),
         bridged: bridged(),
     };
-    let plan = forward::plan(&traffic, &found);
+    let plan = forward::plan(&traffic, others(pass), &found);
     obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
     match pass.settings.manage_forward {
         true => apply_edits(pass.world, &plan.edits, report),
@@ -54,6 +56,12 @@ pub fn keep(
     }
     obstacles.extend(input::look(pass, facts, ways, report));
     obstacles
+}
+
+/// The pod subnets of the other hosts, with the names of those.
+fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
+    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+    hosts.flat_map(|(name, peer)| peer.subnets.iter().map(move |subnet| (name.as_str(), *subnet)))
 }
 
 /// The interfaces that packets of other hosts' pods come by.

@@ -30,7 +30,7 @@ pub struct Condition {
 pub enum Asks {
     /// It comes in, or goes out, by one of these.
     Interface(Direction, Vec<NamePattern>),
-    /// It comes from, or goes to, one of these addresses.
+    /// It comes from, or goes to, one of these addresses: in order, none overlapping.
     Address(End, Vec<AddressRange>),
     /// It is of this family.
     Family(Family),

@@ -87,7 +87,7 @@ fn judge(name: &'static str, journey: &Journey, found: &FoundForward, packet: &P
         };
         let obstacle = Obstacle {
             place: place.clone(),
-            reason: Reason::Stops { directions: vec![way], chain: by },
+            reason: Reason::Stops { directions: vec![way], chain: by, hosts: None },
             traffic: traffic(journey),
         };
         let text = obstacle.to_string();

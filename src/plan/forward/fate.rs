@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use crate::linux::forward::{Asks, Condition, Direction, End, ForwardChain, ForwardRule, Verdict};
 use crate::linux::nft::Policy;
-use crate::net::Family;
+use crate::net::{AddressRange, Family, subnet};
 
 /// The first packet of a connection, on its way through this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,14 +53,23 @@ const DEPTH: usize = 16;
 
 /// What becomes of `packet` in `chain`, which is called `name`.
 pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
-    let mut walk = Walk { chain, packet, may_be_accepted: false, walked: HashMap::new() };
-    let way = Way { certain: true, aimed: false, depth: 0 };
-    let end = match (walk.through(name, &chain.rules, way), chain.policy) {
-        (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => return Fate::Passes,
-        (Outcome::Stopped { chain, aimed }, _) => Fate::StoppedIn { chain, aimed },
-        (Outcome::Open, Policy::Drop) => Fate::StoppedByPolicy,
-    };
-    if walk.may_be_accepted { Fate::Unclear } else { end }
+    Walk::new(chain, packet).outcome(name)
+}
+
+/// What becomes of all packets that are like `packet` but for the address at one end, which is any of
+/// the range.
+///
+/// # Errors
+/// Not the same for all: the first address of the part that is to be asked about apart from what is
+/// before it.
+pub fn fate_of_all(
+    chain: &ForwardChain,
+    packet: &Packet<'_>,
+    any: (End, AddressRange),
+) -> Result<Fate, IpAddr> {
+    let mut walk = Walk { any: Some(any), ..Walk::new(chain, packet) };
+    let fate = walk.outcome(chain.place.chain());
+    walk.cut.map_or(Ok(fate), Err)
 }
 
 /// How a walk through rules ends.
@@ -91,12 +100,35 @@ struct Walk<'a> {
     /// The chains that were walked through, and how that ended: chains of ten calls each are not
     /// walked through ten times for each that calls them.
     walked: HashMap<(&'a str, Way), Outcome>,
+    /// Not one packet but many: the addresses that they have at one end …
+    any: Option<(End, AddressRange)>,
+    /// … and the first of those that a rule on the way tells from the ones before.
+    cut: Option<IpAddr>,
 }
 
 impl<'a> Walk<'a> {
+    fn new(chain: &'a ForwardChain, packet: &'a Packet<'a>) -> Walk<'a> {
+        let walked = HashMap::new();
+        Walk { chain, packet, may_be_accepted: false, walked, any: None, cut: None }
+    }
+
+    fn outcome(&mut self, name: &str) -> Fate {
+        let way = Way { certain: true, aimed: false, depth: 0 };
+        let end = match (self.through(name, &self.chain.rules, way), self.chain.policy) {
+            (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => return Fate::Passes,
+            (Outcome::Stopped { chain, aimed }, _) => Fate::StoppedIn { chain, aimed },
+            (Outcome::Open, Policy::Drop) => Fate::StoppedByPolicy,
+        };
+        if self.may_be_accepted { Fate::Unclear } else { end }
+    }
+
     fn through(&mut self, name: &str, rules: &'a [ForwardRule], way: Way) -> Outcome {
         for rule in rules {
-            let Some(certain) = self.packet.meets(rule) else { continue };
+            let met = self.meets(rule);
+            if self.cut.is_some() {
+                return Outcome::Open;
+            }
+            let Some(certain) = met else { continue };
             let certain = way.certain && certain;
             let aimed = way.aimed || rule.conditions.iter().any(is_aimed);
             match &rule.verdict {
@@ -142,15 +174,38 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// Whether `range` is all in `ranges` (in order, none overlapping), or none of it is.
+///
+/// # Errors
+/// Some of it is: the first address that is not as those before it.
+fn is_among(range: &AddressRange, ranges: &[AddressRange]) -> Result<bool, IpAddr> {
+    let at = ranges.partition_point(|other| other.last() < range.first());
+    match ranges.get(at) {
+        Some(other) if other.first() <= range.last() => {
+            if other.first() > range.first() {
+                Err(other.first())
+            } else if other.last() < range.last() {
+                Err(subnet::offset(other.last(), 1))
+            } else {
+                Ok(true)
+            }
+        }
+        _ => Ok(false),
+    }
+}
+
 fn is_aimed(condition: &Condition) -> bool {
     matches!(condition.asks, Asks::Interface(..) | Asks::Address(..))
 }
 
-impl Packet<'_> {
+impl Walk<'_> {
     /// Whether the rule is about it: `None` if not, true if for certain.
-    fn meets(&self, rule: &ForwardRule) -> Option<bool> {
+    fn meets(&mut self, rule: &ForwardRule) -> Option<bool> {
         let mut certain = true;
-        for Condition { asks, negated } in &rule.conditions {
+        // Addresses last: those of a rule that is not about it anyway tell nobody apart.
+        let is_last = |condition: &&Condition| matches!(condition.asks, Asks::Address(..));
+        let first = rule.conditions.iter().filter(|condition| !is_last(condition));
+        for Condition { asks, negated } in first.chain(rule.conditions.iter().filter(is_last)) {
             match self.answers(asks) {
                 Some(yes) if yes == *negated => return None,
                 Some(_) => {}
@@ -160,31 +215,39 @@ impl Packet<'_> {
         Some(certain)
     }
 
-    fn answers(&self, asks: &Asks) -> Option<bool> {
+    fn answers(&mut self, asks: &Asks) -> Option<bool> {
+        let packet = self.packet;
         Some(match asks {
             Asks::Interface(direction, names) => {
                 let name = match direction {
-                    Direction::In => self.input,
-                    Direction::Out => self.output,
+                    Direction::In => packet.input,
+                    Direction::Out => packet.output,
                 };
                 names.iter().any(|pattern| pattern.fits(name))
             }
-            Asks::Address(end, ranges) => {
-                let address = match end {
-                    End::Source => self.source,
-                    End::Destination => self.destination,
-                };
-                ranges.iter().any(|range| range.first() <= address && address <= range.last())
-            }
-            Asks::Family(family) => Family::of(self.source) == *family,
+            Asks::Address(end, ranges) => self.address_is_among(*end, ranges),
+            Asks::Family(family) => Family::of(packet.source) == *family,
             Asks::Protocol(numbers) => {
-                self.transport.is_some_and(|(protocol, _)| numbers.contains(&protocol))
+                packet.transport.is_some_and(|(protocol, _)| numbers.contains(&protocol))
             }
-            Asks::Port(ranges) => self.transport.is_some_and(|(_, port)| {
+            Asks::Port(ranges) => packet.transport.is_some_and(|(_, port)| {
                 ranges.iter().any(|(first, last)| (*first..=*last).contains(&port))
             }),
             Asks::Special => false,
             Asks::Unknown => return None,
+        })
+    }
+
+    fn address_is_among(&mut self, end: End, ranges: &[AddressRange]) -> bool {
+        let one = match end {
+            End::Source => self.packet.source,
+            End::Destination => self.packet.destination,
+        };
+        let any = self.any.filter(|(other, _)| *other == end);
+        let range = any.map_or(AddressRange::single(one), |(_, range)| range);
+        is_among(&range, ranges).unwrap_or_else(|at| {
+            self.cut.get_or_insert(at);
+            false
         })
     }
 }

@@ -1,12 +1,15 @@
+use std::iter;
+
 use super::*;
 use crate::linux::forward::{Asks, NamePattern, Verdict};
-use crate::linux::nft::{Policy, TableFamily};
+use crate::linux::nft::{ChainPlace, Policy, TableFamily};
 
-const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
-const FIREWALLD: (TableFamily, &str, &str) = (TableFamily::Inet, "firewalld", "filter_FORWARD");
-const PLAIN: (TableFamily, &str, &str) = (TableFamily::Inet, "filter", "forward");
+pub(super) const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
+pub(super) const FIREWALLD: (TableFamily, &str, &str) =
+    (TableFamily::Inet, "firewalld", "filter_FORWARD");
+pub(super) const PLAIN: (TableFamily, &str, &str) = (TableFamily::Inet, "filter", "forward");
 
-fn traffic() -> Traffic {
+pub(super) fn traffic() -> Traffic {
     Traffic {
         bridge: "humanz0".parse().unwrap(),
         uplink: Some("eth0".parse().unwrap()),
@@ -23,14 +26,18 @@ fn traffic() -> Traffic {
     }
 }
 
-fn chain(at: (TableFamily, &str, &str), policy: Policy, rules: &[ForwardRule]) -> ForwardChain {
+pub(super) fn chain(
+    at: (TableFamily, &str, &str),
+    policy: Policy,
+    rules: &[ForwardRule],
+) -> ForwardChain {
     let (family, table, chain) = at;
     let (table, chain) = (table.to_owned(), chain.to_owned());
     let place = Place::Nft(ChainPlace { family, table, chain });
     ForwardChain { place, policy, rules: rules.to_vec(), called: Default::default() }
 }
 
-fn rule(asks: &[Asks], verdict: Verdict) -> ForwardRule {
+pub(super) fn rule(asks: &[Asks], verdict: Verdict) -> ForwardRule {
     let conditions = asks.iter().cloned().map(Asks::holds).collect();
     ForwardRule { handle: Some(7), conditions, verdict, comment: None }
 }
@@ -39,7 +46,7 @@ fn by(direction: Direction, name: &str) -> Asks {
     Asks::Interface(direction, vec![NamePattern::exact(name)])
 }
 
-fn accept(direction: Direction, name: &str) -> ForwardRule {
+pub(super) fn accept(direction: Direction, name: &str) -> ForwardRule {
     rule(&[by(direction, name)], Verdict::Accept)
 }
 
@@ -53,7 +60,7 @@ fn stop() -> ForwardRule {
 
 fn check(chain: ForwardChain, wanted: &[&str]) {
     let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
-    let plan = plan(&traffic(), &found);
+    let plan = plan(&traffic(), iter::empty(), &found);
     let mut lines: Vec<String> = plan.edits.iter().map(|edit| edit.line().to_string()).collect();
     lines.extend(plan.obstacles.iter().map(|obstacle| obstacle.to_string()));
     assert_eq!(lines, wanted);
@@ -150,7 +157,7 @@ fn what_to_do_is_never_cut_in_the_middle() {
         let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Stop);
         let found =
             FoundForward { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
-        let plan = plan(&traffic(), &found);
+        let plan = plan(&traffic(), iter::empty(), &found);
         let lines = plan.obstacles.iter().map(ToString::to_string);
         let lines: Vec<String> = lines.chain(plan.edits.iter().filter_map(not_ours)).collect();
         assert!(!lines.is_empty(), "{at:?}");
@@ -212,7 +219,7 @@ fn pods_of_other_hosts_may_come_by_a_tunnel() {
     check(chain.clone(), &[]);
     let traffic = Traffic { pods_come_by: vec!["humanz-vx4".parse().unwrap()], ..traffic() };
     let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
-    let line = plan(&traffic, &found).obstacles[0].to_string();
+    let line = plan(&traffic, iter::empty(), &found).obstacles[0].to_string();
     assert!(line.contains("its policy drops what other hosts' pods send to pods"), "{line}");
 }
 
@@ -220,7 +227,7 @@ fn pods_of_other_hosts_may_come_by_a_tunnel() {
 fn older_tables_that_cannot_be_read_are_reported() {
     let error = ForwardError::NoProgram { name: "iptables-legacy" };
     let unreadable = vec![(Place::Legacy(Family::V4, "FORWARD"), error)];
-    let plan = plan(&traffic(), &FoundForward { chains: Vec::new(), unreadable });
+    let plan = plan(&traffic(), iter::empty(), &FoundForward { chains: Vec::new(), unreadable });
     let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
         program iptables-legacy is not installed (package iptables)";
     assert_eq!(plan.obstacles[0].to_string(), line);

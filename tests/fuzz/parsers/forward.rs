@@ -68,7 +68,10 @@ fn judged(chain: ForwardChain) {
         udp_port: 10_400,
     };
     let found = FoundForward { chains: vec![chain], ..FoundForward::default() };
-    let planned = plan(&traffic, &found);
+    let others = ["10.244.0.0/24", "10.244.200.0/24", "fd00:0:0:2::/64"].into_iter();
+    let others = others.map(|subnet| ("b", subnet.parse().expect("a subnet")));
+    let planned = plan(&traffic, others, &found);
+    let _told: Vec<String> = planned.obstacles.iter().map(ToString::to_string).collect();
     for edit in &planned.edits {
         assert!(edit.place.sees(Family::V4) || edit.place.sees(Family::V6), "{edit:?}");
     }
