@@ -25,14 +25,10 @@ impl Describe for Bridge<'_> {
     }
 }
 
-/// Removes what `before` had made and `now` does not replace: the CNI configuration in its former
-/// place, if it still is the `text` that was written there, and our rules in the chains of others.
-/// The plugin stays: the DELs of pods still come to it.
-pub fn retire(before: &Settings, now: &Settings, text: &str, world: &World, report: &mut Report) {
-    let config = &before.cni.config;
-    if *config != now.cni.config && files::holds(config, text.as_bytes()) {
-        report.apply(&Configuration(config), || files::remove(config));
-    }
+/// Removes what `before` had made and `now` does not replace: our rules in the chains of others. (A
+/// CNI configuration that moved went with the pass.) The plugin stays: the DELs of pods still come to
+/// it.
+pub fn retire(before: &Settings, now: &Settings, world: &World, report: &mut Report) {
     if before.manage_forward && !now.manage_forward {
         keep::firewall::leave_foreign(world, before, report);
     }

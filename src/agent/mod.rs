@@ -38,6 +38,7 @@ pub(crate) mod start;
 pub(crate) mod uninstall;
 pub(crate) mod values;
 pub(crate) mod wake;
+mod written;
 
 use exit::Exit;
 use origin::{Against, Origin, Told};

@@ -28,7 +28,6 @@ use crate::agent::notify;
 use crate::agent::origin::{Origin, Texts};
 use crate::agent::pass::{self, Seen};
 use crate::agent::report::{Report, Standing};
-use crate::agent::serve::reload::Superseded;
 use crate::agent::settings::{Backend, Settings};
 use crate::agent::source::Source;
 use crate::agent::wake::{Look, Wake, Why};
@@ -116,8 +115,8 @@ pub struct State {
     reloading: bool,
     /// The last reload changed nothing, because a setting was wrong.
     reload_refused: bool,
-    /// What the agent kept before the reload, until a pass has replaced it.
-    superseded: Option<Superseded>,
+    /// The settings before the reload, until a pass has replaced what they had made.
+    superseded: Option<Settings>,
     stop: bool,
     failures: Standing,
     unreachable: Standing,

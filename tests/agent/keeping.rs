@@ -2,7 +2,7 @@
 
 use crate::support::local::status_when;
 use crate::support::{Agent, Node, Place, facts, soon};
-use crate::{CONFIGURATION, alone, serve};
+use crate::{CONFIGURATION, alone, serve, standalone};
 
 #[test]
 fn the_bridge_of_the_python_agent_is_taken_over() {
@@ -53,6 +53,72 @@ fn files_that_are_changed_by_hand_are_back_after_a_hangup() {
             && host.run("/opt/cni/bin/humanz").succeeded()
     });
     agent.stop();
+}
+
+/// An agent writes the configuration to `place` and stops.
+fn serve_at(host: &Node, place: &str) -> Agent {
+    let agent = serve(host, &[("CNI_CONFIG_LOCATION", place)]);
+    agent.stop();
+    agent
+}
+
+#[test]
+fn a_configuration_that_moves_between_two_starts_is_not_there_twice() {
+    let alone = alone();
+    let host = &alone.host;
+    let there = || host.list("/etc/cni/net.d");
+    host.shell("mkdir -p /etc/cni/net.d; echo '{}' > /etc/cni/net.d/99-theirs.conf").ok();
+    serve_at(host, CONFIGURATION);
+    serve_at(host, "/etc/cni/net.d/10-moved.conf");
+    assert_eq!(there(), ["10-moved.conf", "99-theirs.conf"]);
+    // The same file by another name is no former one.
+    host.run("ln -s net.d /etc/cni/again").ok();
+    let agent = serve_at(host, "/etc/cni/again/10-moved.conf");
+    assert_eq!(there(), ["10-moved.conf", "99-theirs.conf"]);
+    assert!(!agent.log().contains("removed CNI configuration"), "{}", agent.log());
+    serve_at(host, CONFIGURATION);
+    let text = host.read(CONFIGURATION).unwrap();
+    assert_eq!(there(), ["05-humanz.conflist", "99-theirs.conf"]);
+    serve_at(host, "/etc/cni/other.d/05-humanz.conflist");
+    assert_eq!(there(), ["99-theirs.conf"]);
+    host.write(CONFIGURATION, &text);
+    serve_at(host, "/etc/cni/other.d/05-humanz.conflist");
+    assert_eq!(
+        there(),
+        ["05-humanz.conflist", "99-theirs.conf"],
+        "a copy that somebody made stays"
+    );
+}
+
+#[test]
+fn a_former_configuration_that_somebody_changed_stays_and_is_named_once() {
+    let alone = alone();
+    let host = &alone.host;
+    serve_at(host, CONFIGURATION);
+    host.shell(&format!("sed -i 's/humanz0/mine0/' {CONFIGURATION}")).ok();
+    let moved = "/etc/cni/net.d/10-moved.conflist";
+    let agent = serve_at(host, moved);
+    let log = agent.log();
+    let told = |line: &&str| line.contains("WARN") && line.contains("somebody changed it since");
+    assert!(log.lines().find(told).is_some_and(|line| line.contains(CONFIGURATION)), "{log}");
+    assert!(host.read(CONFIGURATION).unwrap().contains("mine0"));
+    let log = serve_at(host, moved).log();
+    assert!(!log.lines().any(|line| told(&line)), "{log}");
+    assert_eq!(host.list("/etc/cni/net.d"), ["05-humanz.conflist", "10-moved.conflist"]);
+}
+
+#[test]
+fn an_uninstallation_takes_the_configuration_from_where_it_was_written() {
+    let alone = alone();
+    let host = &alone.host;
+    serve_at(host, "/etc/cni/net.d/10-moved.conflist");
+    let place = [("CNI_CONFIG_LOCATION", CONFIGURATION)];
+    let removed = Agent::run(host, "uninstall", &standalone(&place));
+    assert!(
+        removed.stderr.contains("CNI configuration /etc/cni/net.d/10-moved.conflist"),
+        "{removed}"
+    );
+    assert_eq!(host.list("/etc/cni/net.d"), [""; 0], "{removed}");
 }
 
 #[test]

@@ -140,10 +140,12 @@ fn a_configuration_that_moves_is_not_there_twice() {
     soon("it has moved", || host.list("/etc/cni/net.d") == ["10-other.conf"]);
     let text = host.read("/etc/cni/net.d/10-other.conf").unwrap();
     assert!(text.contains("\"cniVersion\": \"0.4.0\""), "{text}");
-    // One that somebody has written over is his.
-    host.write("/etc/cni/net.d/10-other.conf", "{}");
+    // One that somebody has written over is his: the agent has no time to put it right before.
     tell(host, "CNI_TYPE=third\n");
-    agent.reload();
+    agent.process.signal(Signal::SIGSTOP);
+    host.write("/etc/cni/net.d/10-other.conf", "{}");
+    agent.process.signal(Signal::SIGHUP);
+    agent.process.signal(Signal::SIGCONT);
     soon("both are there", || host.list("/etc/cni/net.d").len() == 2);
     assert_eq!(host.read("/etc/cni/net.d/10-other.conf").as_deref(), Some("{}"));
     assert!(host.run("/opt/cni/bin/third").succeeded(), "the plugin has the new name");

@@ -1,4 +1,4 @@
-//! Keeps the CNI configuration.
+//! Keeps the CNI configuration, in one place.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use crate::agent::conf;
 use crate::agent::host::Facts;
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
+use crate::agent::written::{self, Written};
 use crate::linux::files;
 use crate::plan::{Describe, Line, Object};
 
@@ -18,14 +19,72 @@ impl Describe for Write<'_> {
     }
 }
 
-/// Writes the configuration if it is missing or different.
+struct Remove<'a>(&'a Path);
+
+impl Describe for Remove<'_> {
+    fn line(&self) -> Line {
+        Line::removed(Object::Configuration(self.0.to_owned()))
+    }
+}
+
+/// Writes the configuration if it is missing or different; then removes the one that an agent of
+/// this host wrote elsewhere before, or runtimes would read both.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
+    let state_dir = &pass.settings.state_dir;
     let path = &pass.settings.cni.config;
     let text = conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
-    if files::holds(path, text.as_bytes()) {
+    let mut known = written::all(state_dir);
+    let wanted = Written::new(path, &text);
+    if !report.is_dry() && !known.contains(&wanted) {
+        // Before it is there: whoever is killed in between knows of it.
+        known.push(wanted.clone());
+        remember(state_dir, known.clone());
+    }
+    if !files::holds(path, text.as_bytes()) {
+        report.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
+    }
+    if !report.is_dry() && !files::holds(path, text.as_bytes()) {
         return;
     }
-    report.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
+    remove_former(&known, path, report);
+    let left: Vec<Written> = known
+        .iter()
+        .filter(|one| **one == wanted || one.is_elsewhere(path) && one.is_there())
+        .cloned()
+        .collect();
+    if !report.is_dry() && left != known {
+        tell_changed(&known, &left, path);
+        remember(state_dir, left);
+    }
+}
+
+/// Removes every configuration in `known` that is not at `now` and that nobody changed.
+pub fn remove_former(known: &[Written], now: &Path, report: &mut Report) {
+    for former in known.iter().filter(|one| one.is_elsewhere(now) && one.is_there()) {
+        report.apply(&Remove(&former.path), || files::remove(&former.path));
+    }
+}
+
+/// One that was changed since is somebody else's now; that is told once.
+fn tell_changed(known: &[Written], left: &[Written], now: &Path) {
+    let is_left = |one: &Written| left.iter().any(|left| left.path == one.path);
+    let stays = |one: &&Written| !is_left(one) && one.path.exists() && one.is_elsewhere(now);
+    for one in known.iter().filter(stays) {
+        log::warn!(
+            "CNI configuration {} stays: humanz wrote it, but somebody changed it since; remove it if \
+             nobody needs it",
+            one.path.display()
+        );
+    }
+}
+
+/// Without the record the next agent does not know of this place.
+fn remember(state_dir: &Path, written: Vec<Written>) {
+    if let Err(error) = written::keep(state_dir, written) {
+        log::warn!(
+            "{error:#}: when CNI_CONFIG_LOCATION changes, this CNI configuration will stay behind"
+        );
+    }
 }
 
 /// As the original agent's file: it may hold what not everybody should read.

@@ -9,17 +9,10 @@ use crate::agent::reload::{self, Plan, Side};
 use crate::agent::report::Report;
 use crate::agent::settings::{Settings, Source};
 use crate::agent::wake::Look;
-use crate::agent::{cleanup, conf, dry_run, logger, notify, start};
+use crate::agent::{cleanup, dry_run, logger, notify, start};
 use crate::lease::growth;
 
 use super::Agent;
-
-/// What the agent kept before a reload.
-pub struct Superseded {
-    settings: Settings,
-    /// MTU of the pods in the CNI configuration, once one was written.
-    mtu_bytes: Option<u32>,
-}
 
 impl Agent {
     /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
@@ -67,9 +60,7 @@ impl Agent {
             server.move_to(Listen::of(&settings));
         }
         self.texts = texts;
-        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.pod_mtu_bytes);
-        let before = Superseded { settings: self.settings.clone(), mtu_bytes };
-        self.state.superseded.get_or_insert(before);
+        self.state.superseded.get_or_insert_with(|| self.settings.clone());
         self.settings = settings;
         self.tell_pools();
         Ok(())
@@ -99,9 +90,7 @@ impl Agent {
             }
         }
         pass::run(&pass, &mut Known::default(), &mut report);
-        let mtu_bytes = self.state.facts.as_ref().map(|facts| facts.own.pod_mtu_bytes);
-        let before = Superseded { settings: self.settings.clone(), mtu_bytes };
-        self.retire(&before, settings, &mut report);
+        cleanup::retire(&self.settings, settings, &self.world, &mut report);
         report.lines().iter().for_each(|line| log::info!("reload: {line}"));
         report.failures().iter().for_each(|failure| log::warn!("reload: ! {failure}"));
     }
@@ -111,18 +100,11 @@ impl Agent {
     pub(super) fn conclude_reload(&mut self, whole: bool) {
         if whole && let Some(before) = self.state.superseded.take() {
             let mut report = Report::new(false);
-            self.retire(&before, &self.settings, &mut report);
+            cleanup::retire(&before, &self.settings, &self.world, &mut report);
             report.failures().iter().for_each(|failure| log::error!("{failure}"));
         }
         if std::mem::take(&mut self.state.reloading) {
             notify::ready(&self.state.status());
-        }
-    }
-
-    fn retire(&self, before: &Superseded, now: &Settings, report: &mut Report) {
-        if let (Some(subnets), Some(mtu_bytes)) = (&self.state.subnets, before.mtu_bytes) {
-            let text = conf::text(&before.settings, subnets, mtu_bytes);
-            cleanup::retire(&before.settings, now, &text, &self.world, report);
         }
     }
 }

@@ -8,21 +8,33 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::agent::changed;
+use crate::agent::keep;
 use crate::agent::keep::plugin::COPY;
 use crate::agent::report::Report;
 use crate::agent::settings::Settings;
+use crate::agent::written;
 use crate::ipam::{Store, calls};
 use crate::linux::files;
 use crate::plan::{Describe, Line, Object};
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 6] =
-    ["state.json", "state.json.damaged", changed::FILE, "machine-id", "agent.env", "lock"];
+const STATE: [&str; 7] = [
+    "state.json",
+    "state.json.damaged",
+    changed::FILE,
+    written::FILE,
+    "machine-id",
+    "agent.env",
+    "lock",
+];
 
-/// So that no new pod is plugged in.
+/// So that no new pod is plugged in. Also the one that an agent wrote elsewhere before it was told
+/// another place.
 pub fn configuration(settings: &Settings, report: &mut Report) {
     file("CNI configuration", &settings.cni.config, report);
+    let known = written::all(&settings.state_dir);
+    keep::conf::remove_former(&known, &settings.cni.config, report);
 }
 
 /// The copy of the executable that runtimes call, and every name that leads to it.
