@@ -25,6 +25,7 @@ pub mod route;
 pub mod rtnl;
 pub mod space;
 pub mod sysctl;
+pub mod translation;
 pub mod tuning;
 pub mod usage;
 pub mod vxlan;

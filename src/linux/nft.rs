@@ -94,12 +94,29 @@ impl Nft {
         self.socket.ask(&request, found::generation)
     }
 
-    /// The names of all tables.
+    /// The names of all tables of the family `inet`.
     ///
     /// # Errors
     /// [`NetlinkError`].
     pub fn tables(&self) -> Result<Vec<String>, NetlinkError> {
-        let request = get("*", kind::GET_TABLE, Attributes::new());
+        let tables = self.tables_of_all_families()?.into_iter();
+        let ours = tables.filter(|(family, _)| *family == TableFamily::Inet);
+        Ok(ours.map(|(_, name)| name).collect())
+    }
+
+    /// Family and name of all tables.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn tables_of_all_families(&self) -> Result<Vec<(TableFamily, String)>, NetlinkError> {
+        let header = message::header(numbers::family::ANY);
+        let request = Message::new(
+            "look at nftables",
+            kind::GET_TABLE,
+            NlmF::empty(),
+            &header,
+            Attributes::new(),
+        );
         self.socket.dump(&request, found::table_name)
     }
 

@@ -29,17 +29,18 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
     let mut problems = Problems::default();
     let store = problems.note(claim::store(&del.conf));
     let entry = store.as_ref().and_then(|store| problems.note(entry(store, del)).flatten());
+    let mut closed = Vec::new();
     if let (Some(store), Some(entry)) = (&store, &entry) {
-        problems.note(hostports::close(store, &[entry]));
+        closed = problems.note(hostports::close(store, &[entry])).unwrap_or_default();
     }
     let reserved = entry.map_or_else(|| answered(del), |entry| entry.addresses);
-    let removed = flows::away_during(&reserved, || remove_link(&rtnl, &identity));
-    let bridge = match problems.note(removed) {
+    let bridge = match problems.note(remove_link(&rtnl, &identity)) {
         Some(Some(bridge)) => Some(bridge),
         // The link may still be there, and the address must not go to another while it is.
         None => return problems.into_result(),
         Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
     };
+    flows::forget(&reserved, &closed);
     if let Some(bridge) = bridge {
         let forgotten = rtnl.apply(&forget(bridge, &reserved));
         problems.note(forgotten.map_err(|error| failure::internal("forget the pod's MAC", &error)));

@@ -39,13 +39,13 @@ pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
     let store = claim::store(&gc.conf)?;
     let owners = problems.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
     let dead = problems.note(dead(&store, &owners)).unwrap_or_default();
-    problems.note(hostports::close(&store, &dead.iter().collect::<Vec<_>>()));
+    let closed = problems.note(hostports::close(&store, &dead.iter().collect::<Vec<_>>()));
     let dead: Vec<IpAddr> = dead.into_iter().flat_map(|entry| entry.addresses).collect();
     if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
         let forgotten = rtnl.apply(&forget(bridge.index, &dead));
         problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
     }
-    flows::forget(&dead);
+    flows::forget(&dead, &closed.unwrap_or_default());
     let released = problems.note(release(&store, &owners)).unwrap_or_default();
     if released > 0 {
         call.line.fact("reservations", released);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{claim, del, failure};
+use super::{claim, del, failure, flows};
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
@@ -17,8 +17,8 @@ use crate::ipam::{Entry, LockedClaims, PortClaims, Store};
 use crate::linux::netlink::NetlinkError;
 use crate::linux::nft::{FoundPort, Nft, PortChange, PortElement};
 use crate::linux::rtnl::Rtnl;
-use crate::linux::{conntrack, sysctl};
-use crate::net::{Family, HostPort, IfName, Protocol, port};
+use crate::linux::sysctl;
+use crate::net::{Family, HostPort, IfName, port};
 use crate::plan::Describe;
 use crate::plan::hostports::{self, Change, Claim, TABLE, changes, is_intact, ruleset};
 
@@ -74,18 +74,20 @@ pub fn open(store: &Store, rtnl: &Rtnl, conf: &NetConf, entry: &Entry) -> Result
         allow_loopback(&conf.bridge);
     }
     drop(locked);
-    forget_flows(&claims);
+    // Senders over UDP that asked before the port was open would go on to be told that it is closed.
+    let opened: Vec<HostPort> = claims.iter().map(|claim| claim.forward.from).collect();
+    flows::forget_ports(&opened);
     Ok(())
 }
 
-/// Closes the ports of `entries` that are still their own, and gives them back. Those that are
-/// closed already: success.
+/// Closes the ports of `entries` that are still their own, and gives them back; tells which, whose
+/// flows are not forgotten yet. Those that are closed already: success.
 ///
 /// # Errors
 /// Codes 11 and 5: the store; code 999: the kernel refused.
-pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
+pub fn close(store: &Store, entries: &[&Entry]) -> Result<Vec<HostPort>, CniError> {
     if entries.iter().all(|entry| entry.ports.is_none()) {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let locked = lock(store.ports())?;
     let mut ports: Vec<HostPort> = Vec::new();
@@ -95,15 +97,15 @@ pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
     }
     let table = Table::open(store.ports())?;
     let removed = table.remove(&ports);
-    // To close a socket is to wait until the kernel has freed what was removed, 15 ms. It does so
-    // beside what the caller has still to do; the end of the process closes the socket.
+    // To close a socket of netfilter is to wait until the kernel has freed what was removed, 15 ms.
+    // It does so beside what the caller has still to do; the end of the process closes the socket.
     std::mem::forget(table);
     removed?;
     for entry in entries {
         // Not later, with the addresses: whoever restores the table would open them again.
         locked.release(entry).map_err(|error| failure::of_store(&error))?;
     }
-    Ok(())
+    Ok(ports)
 }
 
 /// Makes the table what the claims ask for, and removes claims whose holders are gone.
@@ -293,15 +295,6 @@ fn allow_loopback(bridge: &IfName) {
     };
     if let Err(error) = outcome {
         log::warn!("host ports do not answer on 127.0.0.1: {error}");
-    }
-}
-
-/// Senders over UDP that asked before the port was open would go on to be told that it is closed.
-fn forget_flows(claims: &[Claim]) {
-    let ports = claims.iter().map(|claim| claim.forward.from);
-    let udp: Vec<HostPort> = ports.filter(|port| port.protocol == Protocol::Udp).collect();
-    if let Err(error) = conntrack::flush_udp_ports(&udp) {
-        log::warn!("{}", failure::chain(&error));
     }
 }
 

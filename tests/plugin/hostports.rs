@@ -209,6 +209,26 @@ fn a_sender_over_udp_that_asked_too_early_or_a_dead_pod_is_answered() {
 }
 
 #[test]
+fn where_nobody_else_translates_flows_through_a_closed_port_are_forgotten_without_a_walk() {
+    let host = PluginHost::new();
+    let outside = host.outside();
+    let to: SocketAddr = "192.0.2.11:8080".parse().unwrap();
+    let conf = conf("1.1.0", json!({ "subnet": "10.1.2.0/24" }));
+    let runtime = json!({ "portMappings": [mapping("udp", 8080, "")] });
+    for name in ["first", "second"] {
+        host.netns(name);
+        let call = |verb| Call::new(verb, &conf, name).key("runtimeConfig", runtime.clone());
+        call("ADD").run(&host).ok();
+        let echo = Echo::serve(&host.container(name), 80);
+        assert_eq!(ask_udp(&outside, 5000, to), Ok("192.0.2.99".parse().unwrap()), "{name}");
+        drop(echo);
+        call("DEL").run(&host).ok();
+        let left = host.run("conntrack -L -p udp").stdout;
+        assert!(!left.contains("sport=5000"), "{left}");
+    }
+}
+
+#[test]
 fn without_a_gateway_and_with_one_family_a_port_is_there_all_the_same() {
     let host = PluginHost::new();
     let keys = json!({ "subnet": "10.1.2.0/24", "isGateway": false, "isDefaultGateway": false });

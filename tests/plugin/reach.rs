@@ -116,6 +116,33 @@ fn udp_flows_to_the_last_owner_are_forgotten_and_others_kept() {
 }
 
 #[test]
+fn udp_flows_behind_an_address_that_somebody_else_translates_end_with_the_pod() {
+    let somebody = [
+        "nft add table ip somebody",
+        "nft add table inet somebody",
+        "iptables-legacy -t nat -L -n",
+    ];
+    for command in somebody {
+        let host = PluginHost::new();
+        let conf = conf(
+            "1.0.0",
+            json!({ "subnet": "10.1.2.0/24", "network": "10.0.0.0/8", "ipMasq": true }),
+        );
+        host.run(command).ok();
+        host.add(&conf, "c1");
+        let service = "conntrack -I -p udp -t 600 -u SEEN_REPLY -s 192.0.2.50 --sport 5000 \
+                       -d 10.96.0.10 --dport 53 -q 192.0.2.50 --reply-port-src 53 \
+                       --reply-port-dst 5000";
+        host.run(&format!("{service} -r 10.1.2.2")).ok();
+        let other = service.replace("5000", "5001");
+        host.run(&format!("{other} -r 10.1.2.3")).ok();
+        Call::new("DEL", &conf, "c1").run(&host).ok();
+        let left = host.run("conntrack -L -p udp").stdout;
+        assert!(!left.contains("sport=5000") && left.contains("sport=5001"), "{command}: {left}");
+    }
+}
+
+#[test]
 fn masquerading_is_one_table_for_the_network_and_comes_back_if_flushed() {
     let host = PluginHost::new();
     let conf =

@@ -128,10 +128,10 @@ pub fn parts(reply: &Reply<'_>) -> Result<(TableFamily, AttributeList), NetlinkE
     Ok((family.into(), attributes))
 }
 
-/// The name of a table of the family `inet`.
-pub fn table_name(reply: &Reply<'_>) -> Result<Option<String>, NetlinkError> {
+/// Family and name of a table.
+pub fn table_name(reply: &Reply<'_>) -> Result<Option<(TableFamily, String)>, NetlinkError> {
     let (family, attributes) = parts(reply)?;
-    Ok(attributes.text(table::NAME).filter(|_| family == TableFamily::Inet))
+    Ok(attributes.text(table::NAME).map(|name| (family, name)))
 }
 
 /// The generation of all rules.
