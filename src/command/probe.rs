@@ -1,5 +1,7 @@
 //! `probe`: whether every other host's gateway answers, how fast, and to how large packets.
 
+mod matrix;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -25,14 +27,19 @@ use crate::net::subnet::gateway;
     name = "probe",
     example = "{command_name}",
     example = "{command_name} h2 h3 --json",
+    example = "{command_name} --matrix",
     error_code(0, "all of them answer"),
     error_code(1, "one does not, or not to large packets; or there is no such host"),
-    error_code(69, "other hosts are not known")
+    error_code(69, "other hosts are not known, or no agent answers (--matrix)")
 )]
 pub struct Probe {
     /// hosts by name; all if none is given
     #[argh(positional)]
     hosts: Vec<String>,
+    /// what every host found on its way to every other one, as the agents tell each other (nothing is
+    /// sent): who does not reach whom, and who is reached by few. With hosts: what these found
+    #[argh(switch)]
+    matrix: bool,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -60,6 +67,9 @@ struct Asked {
 /// # Errors
 /// No such host; other hosts are not known.
 pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
+    if options.matrix {
+        return matrix::run(call, &options.hosts, options.json);
+    }
     let told = call.told()?;
     let around = Around::look(&told.settings)?;
     if around.peers.by_name.is_empty() && !around.unknown.is_empty() {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::support::cluster::Cluster;
 use crate::support::local::get;
 use crate::support::{Agent, Node, eventually};
+use crate::{object, refused, run};
 
 const OFTEN: (&str, &str) = ("PROBE_INTERVAL", "1s");
 
@@ -69,8 +70,18 @@ fn each_host_knows_what_the_others_see_and_etcd_may_be_away() {
     let found = matrix_when(h1, "h2 and h3 are parted", |matrix| faults(matrix) == both);
     let by = |host| json!({"host": host, "by": 1, "of": 2});
     assert_eq!(found["unreached"], json!([by("h2"), by("h3")]), "{found:#}");
+    let said = run(h1, "probe --matrix", &[]);
+    assert_eq!(said.status.code(), Some(1), "{said}");
+    for words in ["h3 silent", "h2 silent", "1 of 2", "3 of 3 hosts tell; 2 of them faults"] {
+        assert!(said.stdout.contains(words), "{words:?} is not in: {said}");
+    }
+    let only = object(&run(h3, "probe --matrix h1 --json", &[]));
+    assert_eq!((faults(&only), &only["host"]), (vec![], &json!("h3")), "{only:#}");
+    refused(&run(h1, "probe --matrix h9", &[]), 1, &["no host is called \"h9\" (of 3)"]);
     cluster.join();
     matrix_when(h1, "they are joined", |matrix| faults(matrix).is_empty());
+    let said = run(h1, "probe --matrix", &[]).ok();
+    assert!(said.contains("3 of 3 hosts tell; no faults"), "{said}");
 
     cluster.etcd.kill();
     let alone = matrix_when(h1, "this host's own row only", |matrix| {
@@ -83,6 +94,7 @@ fn each_host_knows_what_the_others_see_and_etcd_may_be_away() {
     agents[2].stop();
     let found = matrix_when(h1, "h3 tells nothing", |matrix| matrix["untold"] != json!([]));
     assert_eq!(found["untold"][0]["host"], "h3", "{found:#}");
+    refused(&run(h3, "probe --matrix", &[]), 69, &["no agent serves this host"]);
 }
 
 #[test]
