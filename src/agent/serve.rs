@@ -21,6 +21,7 @@ use crate::agent::host::{Facts, Own};
 use crate::agent::keep::{Pass, World};
 use crate::agent::known::Known;
 use crate::agent::local::Board;
+use crate::agent::local::addresses::{addresses, scarce};
 use crate::agent::local::known::Etcd;
 use crate::agent::local::serve::Server;
 use crate::agent::names::{self, Names};
@@ -122,6 +123,7 @@ pub struct State {
     unreachable: Standing,
     obstacles: Standing,
     surroundings: Standing,
+    scarce: Standing,
     records: Standing,
     pools: Standing,
     files: Standing,
@@ -158,6 +160,7 @@ impl State {
             unreachable: Standing::default(),
             obstacles: Standing::default(),
             surroundings: Standing::default(),
+            scarce: Standing::default(),
             records: Standing::default(),
             pools: Standing::default(),
             files: Standing::default(),
@@ -338,6 +341,8 @@ impl Agent {
         state.look_at = now + SETTLE;
         if look == Look::ALL {
             state.resync_at = now + self.settings.resync;
+            let uses = addresses(&self.settings, state.subnets);
+            state.scarce.tell(log::Level::Warn, scarce(&uses));
         }
         let failures = report.failures().iter().cloned();
         if look == Look::ALL {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::support::local::{Changes, SOCKET, connect, get, send, status, status_when};
 use crate::support::node::command;
-use crate::support::{Agent, Node, Place, eventually, soon};
+use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{CONFIGURATION, STANDALONE, alone, serve, standalone};
 
 #[test]
@@ -176,4 +176,27 @@ fn fetch(host: &Node, url: &str) -> (i32, String) {
     let mut curl = command("curl -sS -g -f -m 10 --noproxy *");
     let ended = host.run_command(curl.arg(url), "");
     (ended.status.code().unwrap(), ended.stdout)
+}
+
+#[test]
+fn a_host_without_a_free_address_says_so_itself() {
+    let alone = alone();
+    let host = &alone.host;
+    let settings = [("SUBNET", "10.244.1.0/29"), ("IPV6_SUBNET", ""), ("RESYNC_INTERVAL", "1s")];
+    let agent = serve(host, &settings);
+    let mut pods: Vec<Pod> = (0..5).map(|number| Pod::add(host, &format!("p{number}"))).collect();
+    let what = "no address is free in 10.244.1.0/29: the next pod does not start";
+    let told = status(host)["faults"].clone();
+    assert_eq!((&told[0]["what"], told.as_array().unwrap().len()), (&what.into(), 1), "{told:#}");
+    let cure = told[0]["cure"].as_str().unwrap();
+    assert!(cure.starts_with("humanz-agent ipam gc shows what can be freed"), "{cure}");
+    agent.wait_log(&["WARN", what]);
+    assert!(get(host, "/metrics").1.contains("humanz_faults{kind=\"addresses\"} 1"));
+    let seen = Agent::run(host, "status", &standalone(&settings));
+    assert_eq!(seen.status.code(), Some(1), "{seen}");
+    assert_eq!(seen.stdout.matches("10.244.1.0/29: the next pod").count(), 1, "{seen}");
+    assert!(!seen.stdout.contains("2. "), "told once: {seen}");
+    pods.pop().unwrap().delete();
+    assert_eq!(status(host)["faults"], serde_json::json!([]));
+    agent.wait_log(&["no longer", what]);
 }

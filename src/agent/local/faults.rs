@@ -13,6 +13,7 @@ use crate::lease::records::NodeName;
 use crate::linux::beat::Beat;
 use crate::plan::probe::Seen;
 
+use super::addresses::{Use, scarce};
 use super::board::Board;
 use super::known::Known;
 use super::status::gateways;
@@ -22,7 +23,9 @@ const HOSTS: usize = 3;
 
 /// `what` is wrong, and the `cure` if there is one: the worst first, and causes before what comes
 /// of them. Empty when all is well.
-pub fn faults(board: &Board, known: &Known) -> Value {
+///
+/// `uses`: how much of the pod subnets is in use now.
+pub fn faults(board: &Board, known: &Known, uses: &[Use]) -> Value {
     let wrong = &known.wrong;
     let told = |kinds: &[&BTreeSet<String>]| -> Vec<Value> {
         kinds.iter().flat_map(|kind| kind.iter()).map(|line| fault(line)).collect()
@@ -33,6 +36,7 @@ pub fn faults(board: &Board, known: &Known) -> Value {
     all.extend(known.etcd.trouble.as_deref().map(fault));
     all.extend(told(&[&wrong.failures, &wrong.files, &wrong.obstacles, &wrong.unreachable]));
     all.extend(silent(known, &board.probes));
+    all.extend(scarce(uses).iter().map(|line| fault(line)));
     all.extend(told(&[&wrong.records, &wrong.pools, &wrong.surroundings]));
     all.into()
 }

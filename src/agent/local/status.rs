@@ -34,6 +34,7 @@ pub fn status(board: &Board) -> Value {
     let known = board.known();
     let known = known.as_deref();
     let (changes, repairs) = board.journal.all();
+    let uses = known.map(|known| addresses(&known.settings, known.subnets));
     let list = |entries: &[Entry]| entries.iter().map(change).collect::<Value>();
     json!({
         "schema": SCHEMA,
@@ -45,11 +46,11 @@ pub fn status(board: &Board) -> Value {
         "backend": known.map(|known| backend(known.settings.backend)),
         "peers": known.and_then(|known| peers(known, &board.probes)),
         "firewall": known.map(firewall),
-        "addresses": known.map(usage),
+        "addresses": uses.as_deref().map(usage),
         "loops": loops(board),
         "changes": list(&changes),
         "repairs": list(&repairs),
-        "faults": known.map(|known| faults(board, known)),
+        "faults": known.map(|known| faults(board, known, uses.as_deref().unwrap_or_default())),
     })
 }
 
@@ -200,10 +201,10 @@ fn via(peer: &Peer, ways: &Ways, tunnels: &BTreeMap<IpNetwork, IpAddr>) -> Value
 }
 
 /// A family with more free addresses than a number can tell has as many as it can.
-fn usage(known: &Known) -> Value {
+fn usage(uses: &[Use]) -> Value {
     let number = |count: u128| u64::try_from(count).unwrap_or(u64::MAX);
-    let of = |Use { family, used, free }: Use| json!({ "family": family.to_string(), "used": number(used), "free": number(free) });
-    addresses(known).into_iter().map(of).collect()
+    let of = |of: &Use| json!({ "family": of.family.to_string(), "used": number(of.used), "free": number(of.free) });
+    uses.iter().map(of).collect()
 }
 
 fn firewall(known: &Known) -> Value {

@@ -54,6 +54,9 @@ fn running(patient: &Patient<'_>) -> Option<Finding> {
     Some(Finding::new(Severity::Wrong, "agent-down", "socket and lock", seen, cure))
 }
 
+/// So begins what the agent says of a subnet without a free address.
+const FULL: &str = "no address is free in ";
+
 /// What the running agent says is wrong, and of its loops.
 fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
     let Ok(status) = &patient.status else { return Vec::new() };
@@ -61,8 +64,9 @@ fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for fault in list("faults") {
         let (what, cure) = (fault["what"].as_str(), fault["cure"].as_str());
-        // Loops have a name of their own below.
-        if let Some(what) = what.filter(|what| !what.starts_with("the loop ")) {
+        // Loops and full subnets have names of their own.
+        let named = |what: &&str| what.starts_with("the loop ") || what.starts_with(FULL);
+        if let Some(what) = what.filter(|what| !named(what)) {
             let cure = cure.filter(|cure| !cure.is_empty()).unwrap_or("see the agent's log");
             findings.push(Finding::new(Severity::Wrong, "agent-fault", "the agent", what, cure));
         }

@@ -99,9 +99,6 @@ fn add_pods(value: &mut Value, settings: &Settings) {
     for network in &networks {
         let own = network.name == settings.cni.name;
         let rooms = pods::rooms(network, subnets.iter().copied().filter(|_| own));
-        for what in pods::full(network, &rooms) {
-            fault(value, &what, pods::FREE);
-        }
         for what in &network.looked.faults {
             fault(value, what, "the next ADD or DEL puts it into quarantine");
         }

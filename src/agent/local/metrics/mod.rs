@@ -12,7 +12,7 @@ use crate::linux::rtnl::Rtnl;
 use crate::linux::usage::Usage;
 use crate::net::Family;
 
-use super::addresses::{Use, addresses};
+use super::addresses::{Use, addresses, scarce};
 use super::board::Board;
 use super::known::Known;
 use super::tally::{BOUNDS_SECONDS, Durations, KINDS, Tally};
@@ -36,9 +36,10 @@ pub fn metrics(board: &Board) -> String {
         etcd(&mut page, known, &tally);
         peers(&mut page, known);
         probes(&mut page, board);
-        faults(&mut page, known);
+        let uses = addresses(&known.settings, known.subnets);
+        faults(&mut page, known, &uses);
         bridge(&mut page, &known.settings);
-        usage(&mut page, known);
+        usage(&mut page, &uses);
         plugin(&mut page, &known.settings);
     }
     page.text()
@@ -182,17 +183,19 @@ fn probes(page: &mut Page, board: &Board) {
     }
 }
 
-fn faults(page: &mut Page, known: &Known) {
+fn faults(page: &mut Page, known: &Known, uses: &[Use]) {
     let wrong = &known.wrong;
     let help = "What is wrong now, by kind; humanz-agent status names each.";
     let mut faults = page.gauges("humanz_faults", help);
+    let scarce = scarce(uses);
     for (kind, faults_of_kind) in [
-        ("failure", &wrong.failures),
+        ("failure", &*wrong.failures),
         ("unreachable", &wrong.unreachable),
         ("firewall", &wrong.obstacles),
         ("host", &wrong.surroundings),
         ("record", &wrong.records),
         ("pool", &wrong.pools),
+        ("addresses", &scarce),
     ] {
         faults.sample(&[("kind", kind)], faults_of_kind.len() as f64);
     }
@@ -207,11 +210,11 @@ fn bridge(page: &mut Page, settings: &Settings) {
     page.gauge("humanz_bridge_ports", help, ports as f64);
 }
 
-fn usage(page: &mut Page, known: &Known) {
+fn usage(page: &mut Page, uses: &[Use]) {
     let mut samples = page.gauges("humanz_addresses", "Addresses of this host's pod subnets.");
-    for Use { family, used, free } in addresses(known) {
-        samples.sample(&[("family", label(family)), ("state", "used")], used as f64);
-        samples.sample(&[("family", label(family)), ("state", "free")], free as f64);
+    for Use { family, used, free, .. } in uses {
+        samples.sample(&[("family", label(*family)), ("state", "used")], *used as f64);
+        samples.sample(&[("family", label(*family)), ("state", "free")], *free as f64);
     }
 }
 
