@@ -67,9 +67,9 @@ fn a_subnet_outside_the_pool_is_a_fault_of_the_settings() {
 }
 
 #[test]
-fn the_api_is_not_needed_by_a_host_that_has_served() {
+fn a_host_that_boots_without_the_api_has_the_network_it_had() {
     let scene = Scene::new(2, 0);
-    let agents = [scene.serve(1, &[]), scene.serve(2, &[])];
+    let (agent, _other) = (scene.serve(1, &[]), scene.serve(2, &[]));
     routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
     soon("what is known is kept", || {
         scene
@@ -78,12 +78,15 @@ fn the_api_is_not_needed_by_a_host_that_has_served() {
             .is_some_and(|text| text.contains("10.244.2.0/24"))
     });
     let far = Pod::add(scene.host(2), "a");
-    agents[0].stop();
+    let boot_id = || scene.host(1).read("/proc/sys/kernel/random/boot_id").unwrap();
+    let before = boot_id();
     scene.api.stop();
-    // As after a reboot.
-    scene.host(1).run("ip link delete humanz0").ok();
-    scene.host(1).run("ip route flush proto 104").ok();
-    scene.host(1).run("nft flush ruleset").ok();
+    agent.kill();
+    drop(agent);
+    scene.cluster.reboot(scene.host(1));
+    assert_ne!(boot_id(), before);
+    assert!(facts::routes(scene.host(1)).is_empty());
+    assert_eq!(facts::addresses(scene.host(1), "humanz0"), [""; 0]);
     let agent = scene.serve(1, &[]);
     tells(&agent, "serving the last known good state");
     let told = Agent::run(scene.host(1), "status", &with(&[]));
