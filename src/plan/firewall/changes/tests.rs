@@ -1,0 +1,181 @@
+//! Every difference between a table and the one wanted.
+
+use super::*;
+use crate::linux::nft::{Base, Hook, Match, Policy, Verdict};
+use crate::net::Family;
+use crate::plan::Describe;
+
+fn base() -> Base {
+    let kind = "filter".to_owned();
+    Base { kind, hook: Hook::FORWARD, priority: 0, policy: Policy::Accept }
+}
+
+fn rule(bridge: &str) -> Rule {
+    Rule {
+        comment: "from pods".to_owned(),
+        matches: vec![Match::Input(bridge.parse().unwrap())],
+        verdict: Verdict::Accept,
+    }
+}
+
+fn ranges(list: &[&str]) -> BTreeSet<AddressRange> {
+    list.iter().map(|text| AddressRange::single(text.parse().unwrap())).collect()
+}
+
+fn set(name: &str, kind: SetKind, elements: &[&str]) -> Set {
+    Set { name: name.to_owned(), family: Family::V4, kind, elements: ranges(elements) }
+}
+
+fn wanted() -> Ruleset {
+    Ruleset {
+        table: "humanz".to_owned(),
+        comment: String::new(),
+        sets: vec![
+            set("cluster4", SetKind::Ranges, &["10.0.0.1"]),
+            set("nodes4", SetKind::Addresses, &["192.0.2.1", "192.0.2.2"]),
+        ],
+        flowtable: None,
+        chains: vec![Chain {
+            name: "forward".to_owned(),
+            base: base(),
+            rules: vec![rule("humanz0"), rule("humanz1")],
+        }],
+    }
+}
+
+/// What the kernel shows of `wanted` when it holds just that.
+fn as_wanted() -> FoundTable {
+    let wanted = wanted();
+    let sets = wanted.sets.iter().map(|set| FoundSet {
+        name: set.name.clone(),
+        holds: Some((set.family, set.kind)),
+        elements: set.elements.clone(),
+    });
+    let chains = wanted.chains.iter().map(|chain| FoundChain {
+        name: chain.name.clone(),
+        base: Some(chain.base.clone()),
+        rules: (1..).zip(&chain.rules).map(|(handle, rule)| found(handle, rule)).collect(),
+    });
+    let (sets, chains) = (sets.collect(), chains.collect());
+    FoundTable { name: "humanz".to_owned(), dormant: false, sets, flowtables: Vec::new(), chains }
+}
+
+fn found(handle: u64, rule: &Rule) -> FoundRule {
+    let comment = Some(rule.comment.clone());
+    FoundRule { handle, comment, fingerprint: Some(rule.fingerprint()) }
+}
+
+/// Checks the lines for a table that `spoil` spoils, and the kind of repair.
+fn check(spoil: impl FnOnce(&mut FoundTable), lines: &[&str], wanted_repair: &str) {
+    let mut found = as_wanted();
+    spoil(&mut found);
+    let changes = changes(Some(&wanted()), Some(&found));
+    let prefix = "~ nft table inet humanz: ";
+    let said: Vec<_> = changes.iter().map(|change| change.line().to_string()).collect();
+    let said: Vec<_> = said.iter().map(|line| line.strip_prefix(prefix).unwrap()).collect();
+    assert_eq!(said, lines);
+    let repair = match repair(&changes) {
+        Repair::Nothing => "nothing",
+        Repair::Elements(_) => "elements",
+        Repair::Replace => "replace",
+        Repair::Delete => "delete",
+    };
+    assert_eq!(repair, wanted_repair);
+}
+
+#[test]
+fn a_table_as_wanted_is_left_alone() {
+    check(|_| {}, &[], "nothing");
+}
+
+#[test]
+fn a_flushed_chain_is_noticed_rule_by_rule() {
+    let lines = [
+        "rule missing in chain forward: iifname \"humanz0\" counter accept",
+        "rule missing in chain forward: iifname \"humanz1\" counter accept",
+    ];
+    check(|found| found.chains[0].rules.clear(), &lines, "replace");
+}
+
+#[test]
+fn a_deleted_rule_is_noticed() {
+    let lines = ["rule missing in chain forward: iifname \"humanz0\" counter accept"];
+    check(|found| drop(found.chains[0].rules.remove(0)), &lines, "replace");
+}
+
+#[test]
+fn a_rule_added_by_hand_is_noticed() {
+    let foreign = FoundRule { handle: 9, comment: None, fingerprint: None };
+    let lines = ["rule not ours in chain forward: handle 9"];
+    check(|found| found.chains[0].rules.push(foreign), &lines, "replace");
+}
+
+#[test]
+fn a_rule_that_is_there_twice_is_noticed() {
+    let again = found(9, &rule("humanz0"));
+    let lines = ["rule not ours in chain forward: handle 9, \"from pods\""];
+    check(|found| found.chains[0].rules.push(again), &lines, "replace");
+}
+
+#[test]
+fn rules_in_another_order_are_noticed() {
+    let lines = ["rules out of order in chain forward"];
+    check(|found| found.chains[0].rules.reverse(), &lines, "replace");
+}
+
+#[test]
+fn a_policy_changed_by_hand_is_noticed() {
+    let drop = Some(Base { policy: Policy::Drop, ..base() });
+    let lines = ["chain forward is \"type filter hook forward priority 0; policy drop\" and \
+                  not \"type filter hook forward priority 0; policy accept\""];
+    check(|found| found.chains[0].base = drop, &lines, "replace");
+}
+
+#[test]
+fn a_host_that_came_and_one_that_went_change_elements_only() {
+    let elements = ranges(&["192.0.2.1", "192.0.2.9"]);
+    let lines = ["set nodes4: +192.0.2.2 -192.0.2.9"];
+    check(|found| found.sets[1].elements = elements, &lines, "elements");
+}
+
+#[test]
+fn many_elements_are_counted() {
+    let first: std::net::IpAddr = "198.51.100.1".parse().unwrap();
+    let next = |n| AddressRange::single(crate::net::subnet::offset(first, n));
+    let lines = ["set nodes4: -9 elements"];
+    check(|found| found.sets[1].elements.extend((0..9).map(next)), &lines, "elements");
+}
+
+#[test]
+fn a_range_that_differs_is_a_new_table() {
+    let lines = ["set cluster4: +10.0.0.1"];
+    check(|found| found.sets[0].elements.clear(), &lines, "replace");
+}
+
+#[test]
+fn sets_and_chains_that_are_missing_foreign_or_of_another_kind_are_noticed() {
+    let lines = ["set cluster4 missing"];
+    check(|found| drop(found.sets.remove(0)), &lines, "replace");
+    check(|found| found.sets[1].holds = None, &["set nodes4 is of another type"], "replace");
+    check(|found| found.chains.clear(), &["chain forward missing"], "replace");
+    let mine = FoundChain { name: "mine".to_owned(), base: None, rules: Vec::new() };
+    check(|found| found.chains.push(mine), &["chain mine not ours"], "replace");
+    let other = FoundSet { name: "x".to_owned(), holds: None, elements: BTreeSet::new() };
+    check(|found| found.sets.push(other), &["set x not ours"], "replace");
+}
+
+#[test]
+fn a_table_switched_off_is_noticed() {
+    check(|found| found.dormant = true, &["dormant"], "replace");
+}
+
+#[test]
+fn a_missing_table_is_written_and_an_unwanted_one_removed() {
+    let missing = changes(Some(&wanted()), None);
+    assert_eq!(missing[0].line().to_string(), "+ nft table inet humanz");
+    assert_eq!(repair(&missing), Repair::Replace);
+    let unwanted = changes(None, Some(&as_wanted()));
+    assert_eq!(unwanted[0].line().to_string(), "- nft table inet humanz");
+    assert_eq!(repair(&unwanted), Repair::Delete);
+    assert_eq!(changes(None, None), []);
+}
