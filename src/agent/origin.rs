@@ -249,7 +249,7 @@ fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
 /// Every fault, one line each.
 pub fn read(texts: &Texts, against: Against) -> Result<Settings, Vec<String>> {
     let look = |settings: &OfHost| against.faults(settings);
-    let read = settings::read(&BTreeMap::new(), &|name| texts.get(name).cloned(), &look);
+    let read = settings::read(&|name| texts.get(name).cloned(), &look);
     read.map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 

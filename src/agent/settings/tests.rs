@@ -7,7 +7,7 @@ fn with(environment: &[(&str, &str)]) -> Result<Settings, Vec<Fault>> {
         let found = environment.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    read(&BTreeMap::new(), &lookup, &|_| Vec::new())
+    read(&lookup, &|_| Vec::new())
 }
 
 /// The faults of `environment` (and an etcd), as text.
@@ -32,14 +32,6 @@ fn a_missing_etcd_is_an_error_that_names_the_way_out() {
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].to_string().contains("ETCD_HOST is not set"), "{}", faults[0]);
     assert!(faults[0].wrong.contains("--standalone"));
-}
-
-#[test]
-fn a_flag_wins_over_the_environment() {
-    let given = BTreeMap::from([("BRIDGE_NAME", "br1".to_owned()), ("ETCD_HOST", "a".to_owned())]);
-    let environment = |name: &str| (name == "BRIDGE_NAME").then(|| "br2".to_owned());
-    let settings = read(&given, &environment, &|_| Vec::new());
-    assert_eq!(settings.unwrap().bridge.as_str(), "br1");
 }
 
 #[test]
