@@ -1,0 +1,113 @@
+//! What the agent knows and has to do.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ipnetwork::IpNetwork;
+
+use super::RETRY;
+use crate::agent::host::Facts;
+use crate::agent::known::Known;
+use crate::agent::local::known::Etcd;
+use crate::agent::report::Standing;
+use crate::agent::settings::Settings;
+use crate::agent::wake::{Look, Why};
+use crate::lease::snapshot::Snapshot;
+use crate::lease::{Peers, Resolved};
+use crate::net::PerFamily;
+
+/// What the agent knows and what it has to do.
+pub struct State {
+    /// This host's pod subnets, once it has them …
+    pub(super) subnets: Option<PerFamily<IpNetwork>>,
+    /// … and since when.
+    pub(super) since: Option<SystemTime>,
+    /// How etcd is.
+    pub(super) etcd: Etcd,
+    /// When the first change was heard that the kernel does not agree with yet.
+    pub(super) heard: Option<Instant>,
+    /// All hosts; from the last known good state until etcd has answered.
+    pub(super) snapshot: Option<Arc<Snapshot>>,
+    /// The others among them.
+    pub(super) peers: Option<Arc<Peers>>,
+    /// A complete snapshot came from etcd in this life: what is not in it may be removed.
+    pub(super) in_sync: bool,
+    pub(super) resolved: Resolved,
+    pub(super) known: Known,
+    /// What this host was when it was looked at last.
+    pub(super) facts: Option<Facts>,
+    pub(super) look: Look,
+    pub(super) why: Why,
+    /// When to look, if there is something to look at.
+    pub(super) look_at: Instant,
+    /// When to look at everything.
+    pub(super) resync_at: Instant,
+    pub(super) retry: Duration,
+    pub(super) ready: bool,
+    /// The operator wants the settings to be read again.
+    pub(super) hung_up: bool,
+    /// The service manager knows that a reload is under way.
+    pub(super) reloading: bool,
+    /// The last reload changed nothing, because a setting was wrong.
+    pub(super) reload_refused: bool,
+    /// The settings before the reload, until a pass has replaced what they had made.
+    pub(super) superseded: Option<Settings>,
+    pub(super) stop: bool,
+    pub(super) failures: Standing,
+    pub(super) unreachable: Standing,
+    pub(super) obstacles: Standing,
+    pub(super) surroundings: Standing,
+    pub(super) scarce: Standing,
+    pub(super) records: Standing,
+    pub(super) pools: Standing,
+    pub(super) files: Standing,
+}
+
+impl State {
+    /// Nothing is known yet but what names resolved to and, on a host without etcd, its subnets and
+    /// that there are no others.
+    pub fn new(fixed: Option<PerFamily<IpNetwork>>, resolved: Resolved) -> State {
+        let now = Instant::now();
+        State {
+            subnets: fixed,
+            since: fixed.map(|_| SystemTime::now()),
+            etcd: Etcd::default(),
+            heard: None,
+            snapshot: None,
+            peers: fixed.map(|_| Arc::default()),
+            in_sync: fixed.is_some(),
+            resolved,
+            known: Known::default(),
+            facts: None,
+            look: Look::ALL,
+            why: Why::default(),
+            look_at: now,
+            resync_at: now,
+            retry: RETRY,
+            ready: false,
+            hung_up: false,
+            reloading: false,
+            reload_refused: false,
+            superseded: None,
+            stop: false,
+            failures: Standing::default(),
+            unreachable: Standing::default(),
+            obstacles: Standing::default(),
+            surroundings: Standing::default(),
+            scarce: Standing::default(),
+            records: Standing::default(),
+            pools: Standing::default(),
+            files: Standing::default(),
+        }
+    }
+
+    /// For the service manager.
+    pub(super) fn status(&self) -> String {
+        let subnets: Vec<String> =
+            self.subnets.iter().flat_map(PerFamily::iter).map(ToString::to_string).collect();
+        let others = self.peers.as_ref().map_or(0, |peers| peers.by_name.len());
+        let refused =
+            if self.reload_refused { "; the last reload was refused, see the log" } else { "" };
+        format!("serving {}; {others} other hosts{refused}", subnets.join(", "))
+    }
+}
