@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::netlink::{AttributeList, Attributes, Message, NetlinkError, Reply};
 use super::vxlan::{self, Vxlan};
-use super::wire::link_header;
+use super::wire::{down_header, link_header};
 use crate::net::{IfName, Mac};
 
 /// Bytes of `struct ifinfomsg`.
@@ -94,7 +94,7 @@ pub struct Change {
     pub up: bool,
     /// The text that says whose it is, at most 255 bytes.
     pub alias: Option<String>,
-    /// Index of the bridge it shall be a port of.
+    /// Index of the bridge it shall be a port of; 0: of none.
     pub master: Option<u32>,
     /// What it shall be as a port.
     pub port: Option<Port>,
@@ -213,6 +213,14 @@ pub fn change(which: Which<'_>, change: &Change) -> Message {
     }
     let header = link_header(RtAddrFamily::Unspecified, index, change.up);
     Message::new(format!("set {}", text(which)), Rtm::Newlink, NlmF::empty(), &header, attributes)
+}
+
+/// Sets a link down.
+pub fn set_down(which: Which<'_>) -> Message {
+    let (index, attributes) = named(which);
+    let header = down_header(RtAddrFamily::Unspecified, index);
+    let what = format!("set down {}", text(which));
+    Message::new(what, Rtm::Newlink, NlmF::empty(), &header, attributes)
 }
 
 /// Gives a link no IPv6 link-local address of its own: a port of a bridge needs none.

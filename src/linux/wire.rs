@@ -49,10 +49,20 @@ pub fn address(bytes: &[u8]) -> Option<IpAddr> {
 /// `struct ifinfomsg` for the link `index` (0: named by an attribute); `up` also sets it up.
 pub fn link_header(family: RtAddrFamily, index: u32, up: bool) -> Ifinfomsg {
     let flags = if up { Iff::UP } else { Iff::empty() };
+    flags_header(family, index, flags, flags)
+}
+
+/// As [`link_header`], and sets the link down.
+pub fn down_header(family: RtAddrFamily, index: u32) -> Ifinfomsg {
+    flags_header(family, index, Iff::empty(), Iff::UP)
+}
+
+/// `flags` are what those of `change` shall be.
+fn flags_header(family: RtAddrFamily, index: u32, flags: Iff, change: Iff) -> Ifinfomsg {
     let header = IfinfomsgBuilder::default()
         .ifi_family(family)
         .ifi_index(index.cast_signed())
         .ifi_flags(flags)
-        .ifi_change(flags);
+        .ifi_change(change);
     header.build().expect("every field without a default is set")
 }

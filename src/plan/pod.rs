@@ -6,6 +6,7 @@
 mod asked;
 mod differences;
 mod identity;
+mod plugged;
 
 use std::net::IpAddr;
 
@@ -14,6 +15,7 @@ use ipnetwork::IpNetwork;
 pub use asked::{Asked, FoundAsked};
 pub use differences::{Difference, Found, differences};
 pub use identity::{Identity, MARK, is_of_network};
+pub use plugged::Plugged;
 
 use crate::cni;
 use crate::cni::Version;

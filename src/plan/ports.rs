@@ -1,6 +1,6 @@
 //! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
 
-use super::pod::is_of_network;
+use super::pod::{Plugged, is_of_network};
 use super::{Describe, Line, Object};
 use crate::linux::link::Link;
 use crate::net::IfName;
@@ -16,6 +16,8 @@ pub struct Plug {
     pub bridge: IfName,
     /// Whose it is, as its alias says.
     pub owner: String,
+    /// What it shall be as a port, as its alias says.
+    pub plugged: Plugged,
 }
 
 /// The links among `found` that belong to pods of `network` and are ports of nothing, each of them
@@ -31,6 +33,7 @@ pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Plug> {
         index: link.index,
         bridge: bridge.clone(),
         owner: link.alias.clone().unwrap_or_default(),
+        plugged: Plugged::of_alias(link.alias.as_deref().unwrap_or_default()),
     };
     lost.map(plug).collect()
 }
@@ -76,8 +79,8 @@ impl Describe for Plug {
 mod tests {
     use super::*;
 
-    /// Links with these aliases and masters; the names of those to be plugged in.
-    fn check(found: &[(&str, Option<u32>)], expected: &[u32]) {
+    /// What is to be plugged in of links with these aliases and masters.
+    fn plugs(found: &[(&str, Option<u32>)]) -> Vec<Plug> {
         let link = |(index, (alias, master)): (usize, &(&str, Option<u32>))| Link {
             index: u32::try_from(index).unwrap(),
             name: format!("hz{index}").parse().unwrap(),
@@ -96,8 +99,24 @@ mod tests {
             vxlan: None,
         };
         let links: Vec<Link> = found.iter().enumerate().map(link).collect();
-        let plugs = changes("humanz", &"humanz0".parse().unwrap(), &links);
+        changes("humanz", &"humanz0".parse().unwrap(), &links)
+    }
+
+    /// The numbers of those to be plugged in.
+    fn check(found: &[(&str, Option<u32>)], expected: &[u32]) {
+        let plugs = plugs(found);
         assert_eq!(plugs.iter().map(|plug| plug.index).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn each_becomes_the_port_that_it_was() {
+        let plugs = plugs(&[
+            ("humanz humanz c1 eth0 port=isolated,mac=0a580af40102 a/b", None),
+            ("humanz humanz c2 eth0 a/b", None),
+        ]);
+        let mac = Some("0a:58:0a:f4:01:02".parse().unwrap());
+        assert_eq!(plugs[0].plugged, Plugged { hairpin: false, isolated: true, mac });
+        assert_eq!(plugs[1].plugged, Plugged::default());
     }
 
     #[test]

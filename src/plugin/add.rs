@@ -18,7 +18,9 @@ use crate::linux::link::{self, Link, Which};
 use crate::linux::netns::NetNs;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
-use crate::plan::pod::{Asked, Assigned, Attachment, Identity, Routes, kernel_route, routes};
+use crate::plan::pod::{
+    Asked, Assigned, Attachment, Identity, Plugged, Routes, kernel_route, routes,
+};
 
 /// The pod's interface, third in every result.
 const POD_INTERFACE: usize = 2;
@@ -124,7 +126,8 @@ impl<'a> Plan<'a> {
             host_mac: identity.host_mac(),
             mac,
             mtu,
-            alias: identity.alias(add.args.pod().as_deref()),
+            alias: identity
+                .alias_of_port(&Plugged::new(wanted.port, mac), add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
         };
         Plan { site, wanted, assigned, told }

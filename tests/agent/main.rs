@@ -17,6 +17,7 @@ mod leaving;
 mod local;
 mod metrics;
 mod others;
+mod ports;
 mod reloading;
 mod secrets;
 mod starting;

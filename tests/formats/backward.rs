@@ -61,3 +61,21 @@ fn the_older_plugin_can_read_reservations() {
     }
     pod.delete();
 }
+
+#[test]
+fn the_older_plugin_knows_the_link_of_its_pod() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let _agents = cluster.start_agents(EVERYTHING);
+    let mut network = Network::of(host);
+    for key in ["macspoofchk", "portIsolation"] {
+        network.plugins[0][key] = json!(true);
+    }
+    let pod = Pod::try_add(host, "a", &network).unwrap_or_else(|error| panic!("{error}"));
+    let link = pod.result["interfaces"][1]["name"].as_str().unwrap();
+    let alias = host.read(&format!("/sys/class/net/{link}/ifalias")).unwrap();
+    assert!(released::owns(alias.trim(), "humanz", "a", "eth0"), "{alias}");
+    assert!(alias.contains(" port=hairpin,isolated,mac="), "{alias}");
+    assert!(alias.trim().ends_with(" default/a"), "{alias}");
+    pod.delete();
+}

@@ -124,3 +124,9 @@ pub fn state(text: &str) -> State {
     assert_eq!((head.schema, head.checksum), (SCHEMA, sum));
     serde_json::from_str(state).unwrap_or_else(|e| panic!("{e}: {state}"))
 }
+
+/// How a plugin proves that a link is its pod's, for names that are not long.
+pub fn owns(alias: &str, network: &str, container_id: &str, ifname: &str) -> bool {
+    let rest = alias.strip_prefix(&format!("humanz {network} {container_id} {ifname}"));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+}

@@ -3,6 +3,7 @@
 //! Both follow from the attachment alone, so that DEL and GC find the link without its namespace
 //! and without what ADD answered, and can prove that it is ours.
 
+use super::Plugged;
 use crate::net::{IfName, Mac, hash};
 
 /// One interface of one container in one network.
@@ -50,10 +51,21 @@ impl Identity<'_> {
 
     /// `humanz <network> <container id> <ifname>`, and `pod` (`namespace/name`) as far as it fits.
     pub fn alias(&self, pod: Option<&str>) -> String {
+        self.alias_of_port(&Plugged::default(), pod)
+    }
+
+    /// As [`Identity::alias`], for the link that is `plugged` in: unless that is as usual, it stands
+    /// before the pod, in full.
+    pub fn alias_of_port(&self, plugged: &Plugged, pod: Option<&str>) -> String {
         let mut alias = self.words();
-        if let Some(pod) = pod {
+        if let Some(word) = plugged.word(pod) {
             alias.push(' ');
-            let room = ALIAS_BYTES.saturating_sub(alias.len());
+            alias.push_str(&word);
+        }
+        // A blank, and what then fits.
+        let room = ALIAS_BYTES.saturating_sub(alias.len() + 1);
+        if let Some(pod) = pod.filter(|_| room > 0) {
+            alias.push(' ');
             alias.extend(pod.chars().scan(room, |room, c| {
                 *room = room.checked_sub(c.len_utf8())?;
                 Some(c)
@@ -149,5 +161,10 @@ mod tests {
         assert!(alias.len() <= 255, "{}", alias.len());
         assert!(a.owns(Some(&alias)) && !b.owns(Some(&alias)));
         assert!(is_of_network(Some(&alias), &network));
+        let plugged = Plugged { hairpin: true, isolated: true, mac: Some(Mac([255; 6])) };
+        let alias = a.alias_of_port(&plugged, Some("default/web"));
+        assert!(alias.len() <= 255, "{}", alias.len());
+        assert!(a.owns(Some(&alias)) && !b.owns(Some(&alias)));
+        assert_eq!(Plugged::of_alias(&alias), plugged);
     }
 }

@@ -1,0 +1,114 @@
+//! Pods of a network that somebody wrote by hand, beside the agent's on its bridge: what the network
+//! says of their ports holds when the agent plugs them in again.
+
+use serde_json::json;
+
+use crate::support::cni::Network;
+use crate::support::wait::SOON;
+use crate::support::{Node, Place, Pod, eventually};
+use crate::{alone, serve};
+
+/// The agent's network on this host, with more in it.
+fn network(host: &Node, more: &[(&str, bool)]) -> Network {
+    let mut network = Network::of(host);
+    for (key, value) in more {
+        network.plugins[0][*key] = json!(value);
+    }
+    network
+}
+
+/// CHECK says that the pod is as ADD made it.
+fn is_whole(pod: &Pod) {
+    let check = || pod.check().map_err(|error| error.to_string());
+    eventually(&format!("CHECK of {}", pod.label()), SOON, check);
+}
+
+fn reaches(pod: &Pod, to: &str) -> bool {
+    pod.run(&format!("ping -n -c 1 -W 1 {to}")).succeeded()
+}
+
+fn reaches_soon(pod: &Pod, to: &str) {
+    pod.until_ok(&format!("ping -n -c 1 -W 1 {to}"), SOON);
+}
+
+/// Deletes the bridge under the agent.
+fn lose_bridge(host: &Node) {
+    let before = host.read("/sys/class/net/humanz0/ifindex");
+    host.run("ip link del humanz0").ok();
+    eventually("there is another bridge", SOON, || {
+        match host.read("/sys/class/net/humanz0/ifindex") {
+            index if index.is_some() && index != before => Ok(()),
+            index => Err(format!("{index:?}")),
+        }
+    });
+}
+
+#[test]
+fn pods_are_plugged_in_again_as_the_ports_that_they_were() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pod = |name: &str, more: &[(&str, bool)]| {
+        Pod::try_add(host, name, &network(host, more)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    };
+    let usual = pod("usual", &[]);
+    let locked = pod("locked", &[("macspoofchk", true)]);
+    let isolated = [pod("one", &[("portIsolation", true)]), pod("two", &[("portIsolation", true)])];
+    let all = pod("all", &[("macspoofchk", true), ("portIsolation", true), ("hairpinMode", false)]);
+    let gateway = "10.244.1.1";
+    for _ in 0..2 {
+        lose_bridge(host);
+        for pod in [&usual, &locked, &isolated[0], &isolated[1], &all] {
+            is_whole(pod);
+            reaches_soon(pod, gateway);
+            reaches_soon(pod, "fd10:0:0:1::1");
+        }
+        reaches_soon(&locked, &usual.v4().to_string());
+        assert!(!reaches(&isolated[0], &isolated[1].v4().to_string()), "they are isolated");
+        assert!(!reaches(&isolated[0], &all.v4().to_string()), "they are isolated");
+        for pod in [&locked, &all] {
+            drops_what_is_sent_under_another_mac(pod, gateway);
+        }
+    }
+    agent.stop();
+}
+
+fn drops_what_is_sent_under_another_mac(pod: &Pod, gateway: &str) {
+    let told = pod.run("ip -o link show eth0").ok();
+    let (_, own) = told.split_once("link/ether ").unwrap();
+    let (own, _) = own.split_once(' ').unwrap();
+    for foreign in ["02:00:00:00:00:99", "0a:58:0a:f4:01:02"] {
+        pod.run(&format!("ip link set eth0 address {foreign}")).ok();
+        assert!(!reaches(pod, gateway), "{}: sent as {foreign}", pod.label());
+    }
+    pod.run(&format!("ip link set eth0 address {own}")).ok();
+    reaches_soon(pod, gateway);
+}
+
+#[test]
+fn a_pod_that_spoofs_while_the_bridge_is_away_gets_not_one_frame_through() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let locked = [("macspoofchk", true)];
+    let pod = Pod::try_add(host, "a", &network(host, &locked)).unwrap_or_else(|e| panic!("{e}"));
+    pod.run("ip link set eth0 address 02:00:00:00:00:99").ok();
+    let mut flood = crate::support::node::command("ping -q -f 10.244.1.1");
+    let flood = pod.spawn(&mut flood);
+    for _ in 0..5 {
+        lose_bridge(host);
+        is_whole_but_for_its_mac(&pod);
+        let learned = host.run("bridge fdb show br humanz0").ok();
+        assert!(!learned.contains("02:00:00:00:00:99"), "{learned}");
+    }
+    drop(flood);
+    agent.stop();
+}
+
+fn is_whole_but_for_its_mac(pod: &Pod) {
+    eventually("its port is locked again", SOON, || match pod.check() {
+        Err(error) if error.to_string().contains("locked") => Err(error.to_string()),
+        Err(error) if error.to_string().contains("port of") => Err(error.to_string()),
+        _ => Ok(()),
+    });
+}
