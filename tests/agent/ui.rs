@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::support::disk::EXECUTABLE;
 use crate::support::local::status;
 use crate::support::node::command;
@@ -74,15 +76,10 @@ fn a_browser_shows_hosts_ways_addresses_and_changes() {
         let told = status(host)["repairs"].to_string();
         if told.contains("added bridge humanz0") { Ok(()) } else { Err(told) }
     });
-    host.run("mkdir -p /etc/fonts").ok();
-    host.write("/etc/fonts/fonts.conf", FONTS);
     let _server = page(host);
-    let shown = eventually("the page is drawn", Duration::from_secs(120), || {
-        let shown = browse(host, "--dump-dom");
-        let all =
-            ["<h1 id=\"name\">h1</h1>", "h2", "direct via 192.0.2.12", "tunnel to", "elsewhere"];
-        if all.iter().all(|text| shown.contains(text)) { Ok(shown) } else { Err(shown) }
-    });
+    let words =
+        ["<h1 id=\"name\">h1</h1>", "h2", "direct via 192.0.2.12", "tunnel to", "elsewhere"];
+    let shown = drawn(host, &words);
     for text in [
         "2 used, 251 free",
         "added bridge humanz0",
@@ -92,9 +89,113 @@ fn a_browser_shows_hosts_ways_addresses_and_changes() {
     ] {
         assert!(shown.contains(text), "{text} in {shown}");
     }
+    take(host, "page");
+}
+
+/// A host that is nothing but its keys: others reach it through `at`, but for `lost` of them.
+fn put_host(cluster: &Cluster, number: u8, hosts: u8, lost: &[u8]) {
+    let (name, subnet) = (format!("n{number}"), format!("10.244.{number}.0/24"));
+    cluster.etcd.put(&format!("/humanz/hosts/{name}"), subnet.as_str());
+    let record = json!({"schema": 1, "machineId": name, "bootId": "b", "version": "0.1.0", "subnets": [subnet],
+                        "addresses": ["192.0.2.12"], "backend": "direct", "mtu": 1500});
+    cluster.etcd.put(&format!("/humanz/v1/nodes/{name}"), record.to_string());
+    let others = (1..=hosts).filter(|other| *other != number);
+    let named = |n: u8| if n <= 3 { format!("h{n}") } else { format!("n{n}") };
+    let micros = |n: u8| 150 + (u32::from(n) * 37 + u32::from(number) * 101) % 400;
+    let times = others.clone().filter(|n| !lost.contains(n)).map(|n| (named(n), micros(n).into()));
+    let faults =
+        lost.iter().map(|n| (named(*n), if n % 2 == 0 { "silent" } else { "large 1450" }.into()));
+    let map =
+        |pairs: &mut dyn Iterator<Item = (String, Value)>| pairs.collect::<serde_json::Map<_, _>>();
+    let row = json!({"schema": 1, "at": 1_795_200_360, "asked": hosts - 1, "answer": hosts - 1, "median": 250,
+                     "slowest": 550, "faults": map(&mut faults.into_iter()), "times": map(&mut times.into_iter())});
+    cluster.etcd.put(&format!("/humanz/v1-probes/{name}"), row.to_string());
+}
+
+/// Three hosts of which two are parted; then thirty, then a hundred, most of which are keys alone.
+#[test]
+fn a_browser_shows_who_reaches_whom() {
+    if !std::path::Path::new(BROWSER).exists() {
+        println!("{BROWSER} is not there: the page was not looked at");
+        return;
+    }
+    let cluster = Cluster::new(3);
+    let [host, two, three] = &cluster.hosts[..] else { unreachable!() };
+    let _agents = cluster.start_agents(&[("PROBE_INTERVAL", "1s")]);
+    let _server = page(host);
+    drawn(host, &["3 of 3 hosts tell whom they reach: no faults"]);
+    cluster.part(two, three);
+    let shown = drawn(
+        host,
+        &[
+            "0 not reached by most, 2 with other faults",
+            "class=\"lost\" title=\"h3 → h2: does not answer\">silent<",
+        ],
+    );
+    assert!(shown.contains("title=\"1 of 2 do not reach it well\""), "{shown}");
+    assert!(shown.contains("class=\"well\" title=\"h1 → h2: "), "{shown}");
+    take(host, "matrix-3");
+
+    let answer = |from, to| {
+        let each = (from..=to)
+            .filter(|n| *n != 20)
+            .map(|n| format!("ip address add 10.244.{n}.1/32 dev lo"));
+        two.shell(&each.collect::<Vec<_>>().join("\n")).ok();
+    };
+    answer(4, 30);
+    (4..=30).for_each(|n| {
+        put_host(
+            &cluster,
+            n,
+            30,
+            match n {
+                20 => &[],
+                7 => &[9, 20],
+                _ => &[20],
+            },
+        )
+    });
+    cluster.etcd.delete("/humanz/v1-probes/n25");
+    let words = [
+        "29 of 30 hosts tell whom they reach: 1 not reached by most, 3 with other faults",
+        "h1 → n20: does not answer\">silent<",
+        "h1 → n30: ",
+        "&gt;1450<",
+        "tells nothing: its agent does not run",
+    ];
+    drawn(host, &words);
+    take(host, "matrix-30");
+
+    answer(31, 100);
+    (4..=100).for_each(|n| put_host(&cluster, n, 100, if n == 20 { &[] } else { &[20] }));
+    drawn(
+        host,
+        &[
+            "Hosts that others do not reach",
+            "n20",
+            "100 of 100 hosts tell",
+            "Hosts that do not reach what most reach",
+        ],
+    );
+    take(host, "matrix-100");
+}
+
+/// The page, once it has all of `words`.
+fn drawn(host: &Node, words: &[&str]) -> String {
+    host.run("mkdir -p /etc/fonts").ok();
+    host.write("/etc/fonts/fonts.conf", FONTS);
+    eventually(&format!("the page is drawn with {words:?}"), Duration::from_secs(180), || {
+        let shown = browse(host, "--dump-dom");
+        if words.iter().all(|text| shown.contains(text)) { Ok(shown) } else { Err(shown) }
+    })
+}
+
+/// A picture of the page for a person, if there is one who asks.
+fn take(host: &Node, name: &str) {
     if let Ok(folder) = std::env::var("SCREENSHOT_DIR") {
-        browse(host, "--window-size=1200,1500 --screenshot=/var/log/page.png");
-        std::fs::copy(host.place("/var/log/page.png"), format!("{folder}/page.png")).unwrap();
+        let path = format!("/var/log/{name}.png");
+        browse(host, &format!("--window-size=1200,1900 --screenshot={path}"));
+        std::fs::copy(host.place(&path), format!("{folder}/{name}.png")).unwrap();
     }
 }
 

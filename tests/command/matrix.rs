@@ -68,7 +68,7 @@ fn each_host_knows_what_the_others_see_and_etcd_may_be_away() {
     cluster.part(h2, h3);
     let both = ["h2: h3 silent", "h3: h2 silent"];
     let found = matrix_when(h1, "h2 and h3 are parted", |matrix| faults(matrix) == both);
-    let by = |host| json!({"host": host, "by": 1, "of": 2});
+    let by = |host| json!({"host": host, "by": 1, "of": 2, "most": false});
     assert_eq!(found["unreached"], json!([by("h2"), by("h3")]), "{found:#}");
     let said = run(h1, "probe --matrix", &[]);
     assert_eq!(said.status.code(), Some(1), "{said}");

@@ -33,7 +33,8 @@ const LAST_SECOND: u64 = 253_402_300_799;
 ///   (`host`, `kind`: `silent`, `silent IPv4`, `silent IPv6` or `large N`, `what`), `more_faults`, `seconds`
 ///   (host → seconds; in small networks). Of this host as it is now, of others as they told it last
 /// - `untold`: hosts without a row (`host`, `why`)
-/// - `unreached`: hosts that are in the `faults` of others (`host`, `by`, `of`), the worst first
+/// - `unreached`: hosts that are in the `faults` of others (`host`, `by`, `of`, and whether that is `most`),
+///   the worst first
 /// - `remarks`: why not all is known
 pub async fn matrix(board: &Board) -> Value {
     let Some(known) = board.known() else {
@@ -190,5 +191,9 @@ fn unreached(rows: &BTreeMap<NodeName, Row>, is_host: &impl Fn(&str) -> bool) ->
     let mut worst: Vec<(&NodeName, usize)> = by.into_iter().collect();
     worst.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
     let of = |host: &NodeName| rows.len() - usize::from(rows.contains_key(host));
-    worst.iter().map(|(host, by)| json!({ "host": host, "by": by, "of": of(host) })).collect()
+    let object = |(host, by): (&NodeName, usize)| {
+        let of = of(host);
+        json!({ "host": host, "by": by, "of": of, "most": 2 * by > of })
+    };
+    worst.into_iter().map(object).collect()
 }

@@ -1,4 +1,6 @@
 //! `probe --matrix`: which host reaches which, as the agents tell each other.
+//!
+//! A host that most do not reach is ill itself: with many hosts, rows that name no other are left out.
 
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::socket;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 
-/// With more hosts only the rows of those that do not reach all others are shown, and so many at most.
+/// With more hosts only the rows with faults of their own are shown, and so many at most.
 const SHOWN: usize = 64;
 
 /// Faults of a row that are shown; `--json` has all that are told.
@@ -53,11 +55,18 @@ fn is_fine(row: &Value) -> bool {
     list(row, "faults").next().is_none() && row["more_faults"] == 0
 }
 
+/// It does not reach hosts that most reach.
+fn is_strange(row: &Value, value: &Value) -> bool {
+    let is_ill =
+        |host| list(value, "unreached").any(|ill| name(ill) == host && ill["most"] == true);
+    row["more_faults"] != 0 || list(row, "faults").any(|fault| !is_ill(name(fault)))
+}
+
 fn text(value: &Value, style: Style) -> String {
     let told = list(value, "rows").count();
     let mut table =
         Table::new(&["HOST", "ASKED", "ANSWER", "MEDIAN", "SLOWEST", "TOLD AT", "FAULTS"]);
-    let shown = list(value, "rows").filter(|row| told <= SHOWN || !is_fine(row));
+    let shown = list(value, "rows").filter(|row| told <= SHOWN || is_strange(row, value));
     shown.take(SHOWN).for_each(|row| table.row(cells(row)));
     let mut text = part(&table, style);
     text.push_str(&unreached(value, style));
@@ -166,11 +175,12 @@ h4\\u{1b}[2J    its agent does not run
 
     #[test]
     fn of_many_hosts_only_the_faulty_are_shown() {
-        let lost = json!([{"host": "n7", "kind": "large 1450", "what": ""}]);
-        let fine = (0..1000).map(|n| row(&format!("n{n}"), json!([]), 0));
-        let rows: Vec<Value> = fine.chain([row("ill", lost, 0)]).collect();
-        let shown = text(&json!({"hosts": 1001, "rows": rows}), Style::default());
-        assert_eq!(shown.lines().count(), 4, "{shown}");
+        let lost = |host: &str| json!([{"host": host, "kind": "large 1450", "what": ""}]);
+        let fine = (0..1000).map(|n| row(&format!("n{n}"), lost("dead"), 0));
+        let rows: Vec<Value> = fine.chain([row("ill", lost("n7"), 0)]).collect();
+        let dead = json!([{"host": "dead", "by": 1000, "of": 1001, "most": true}]);
+        let shown = text(&json!({"rows": rows, "unreached": dead}), Style::default());
+        assert_eq!(shown.lines().count(), 7, "{shown}");
         assert!(shown.contains("n7 large 1450"), "{shown}");
     }
 }

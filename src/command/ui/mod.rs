@@ -10,8 +10,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
 
-/// serve a page that shows this host: subnets, other hosts and the way to each, addresses in use,
-/// faults, changes as they are made. It asks the agent, changes nothing and loads nothing from
+/// serve a page that shows this host: subnets, other hosts and the way to each, which host reaches
+/// which, addresses in use, faults, changes as they are made. It asks the agent, changes nothing and loads nothing from
 /// elsewhere
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(

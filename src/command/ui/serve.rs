@@ -135,9 +135,10 @@ fn answer(request: &Request, named: bool, agent: &Path) -> Response {
     let response = match request.path.as_str() {
         "/" => part("text/html; charset=utf-8", include_str!("page.html")),
         "/page.js" => part("text/javascript; charset=utf-8", include_str!("page.js")),
+        "/matrix.js" => part("text/javascript; charset=utf-8", include_str!("matrix.js")),
         "/page.css" => part("text/css; charset=utf-8", include_str!("page.css")),
-        "/v1/status" => match socket::get(agent, "/v1/status") {
-            Ok(status) => Response::new(200, JSON, status.to_string()),
+        path @ ("/v1/status" | "/v1/matrix") => match socket::get(agent, path) {
+            Ok(value) => Response::new(200, JSON, value.to_string()),
             Err(why) => Response::text(502, &why),
         },
         _ => Response::text(404, "there is only /"),
@@ -195,7 +196,12 @@ mod tests {
 
     #[test]
     fn the_page_brings_everything_along() {
-        for text in [include_str!("page.html"), include_str!("page.js"), include_str!("page.css")] {
+        for text in [
+            include_str!("page.html"),
+            include_str!("page.js"),
+            include_str!("matrix.js"),
+            include_str!("page.css"),
+        ] {
             assert!(!text.contains("http://") && !text.contains("https://"), "{text}");
             assert!(!text.contains("innerHTML") && !text.contains("style="), "{text}");
         }

@@ -1,0 +1,127 @@
+"use strict";
+// Who reaches whom: what every host tells of its way to every other one. Up to GRID hosts are shown one
+// by one, of more those with faults.
+const GRID = 40;
+
+function label(fault) {
+  const [word, what] = fault.kind.split(" ");
+  if (word === "large") return ">" + what;
+  return what ? "no " + what : "silent";
+}
+
+function millis(seconds) {
+  const ms = seconds * 1000;
+  if (ms < 0.095) return "<0.1";
+  return ms < 9.95 ? ms.toFixed(1) : ms < 9950 ? Math.round(ms) : Math.round(ms / 1000) + " s";
+}
+
+function times(m) { return m.rows.flatMap((row) => Object.values(row.seconds)).sort((a, b) => a - b); }
+
+// What `row` says of `to`: text, class, and all of it.
+function cell(row, to, slow) {
+  if (row.host === to) return ["", "self", ""];
+  const fault = row.faults.find((fault) => fault.host === to);
+  const took = row.seconds[to];
+  if (fault) return [label(fault), fault.kind.startsWith("large") ? "odd" : "lost", fault.what];
+  if (took === undefined) return ["–", "unknown", row.more_faults ? "not told" : "not asked yet"];
+  return [millis(took), took > slow ? "odd" : "well", (took * 1000).toFixed(3) + " ms"];
+}
+
+// Hosts that most do not reach are ill themselves: nobody else is blamed for them.
+function ill(m) { return new Set(m.unreached.filter((other) => other.most).map((other) => other.host)); }
+
+// A row has faults that are not those of ill hosts.
+function strange(told, down) {
+  return told.more_faults > 0 || told.faults.some((fault) => !down.has(fault.host));
+}
+
+function heading(m, hosts) {
+  const names = hosts.map((host) => {
+    const th = make("th"), named = m.unreached.find((other) => other.host === host);
+    th.append(make("span", host, named && named.most ? "bad" : ""));
+    th.title = named ? named.by + " of " + named.of + " do not reach it well" : host;
+    return th;
+  });
+  return row(make("th", "from ↓ to →", "corner"), ...names);
+}
+
+function line(m, hosts, host, slow, down) {
+  const told = m.rows.find((row) => row.host === host);
+  const name = make("th", host, "name" + (told && strange(told, down) ? " bad" : ""));
+  name.scope = "row";
+  if (!told) {
+    const why = make("td", "tells nothing: " + m.untold.find((other) => other.host === host).why, "none");
+    why.colSpan = hosts.length;
+    return row(name, why);
+  }
+  name.title = "told at " + told.at + (host === m.host ? " (this host: now)" : "");
+  return row(name, ...hosts.map((to) => {
+    const [text, kind, title] = cell(told, to, slow);
+    const td = make("td", text, kind);
+    td.title = host === to ? host : host + " → " + to + ": " + title;
+    return td;
+  }));
+}
+
+function grid(m) {
+  const names = [...m.rows, ...m.untold].map((row) => row.host);
+  names.sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+  const down = ill(m), all = times(m), slow = Math.max(0.001, 10 * (all[Math.floor(all.length / 2)] || 0));
+  const table = make("table", null, "grid" + (names.length > 12 ? " small" : ""));
+  table.append(heading(m, names), ...names.map((host) => line(m, names, host, slow, down)));
+  const legend = "Row: who asks; column: who is asked; milliseconds. Green: answers; yellow: ten times as slow as most, or " +
+    "packets larger than that are lost; red: silent.";
+  return [make("p", legend, "faint"), table];
+}
+
+function listed(title, heads, rows, count) {
+  if (count === 0) return [];
+  const table = make("table");
+  table.append(row(...heads.map((text) => make("th", text))), ...rows.slice(0, SHOWN));
+  const more = count > SHOWN ? [make("p", count - SHOWN + " more", "faint")] : [];
+  return [make("h3", title), table, ...more];
+}
+
+// The faulty rows and columns of many hosts.
+function digest(m) {
+  const down = ill(m), ones = m.rows.filter((told) => strange(told, down));
+  ones.sort((a, b) => a.answer / a.asked - b.answer / b.asked);
+  const took = (seconds) => seconds === null ? "–" : millis(seconds);
+  const named = (row) => row.faults.slice(0, 5).map((fault) => fault.host + " " + label(fault)).join(", ");
+  const more = (row) => Math.max(0, row.faults.length - 5) + row.more_faults;
+  const faulty = ones.slice(0, SHOWN).map((told) => row(
+    told.host, make("td", told.answer + " of " + told.asked, "bad"), took(told.median_seconds), told.at.replace("T", " ").slice(0, 19),
+    named(told) + (more(told) ? " and " + more(told) + " more" : ""),
+  ));
+  const lost = m.unreached.slice(0, SHOWN).map((other) => row(other.host, make("td", other.by + " of " + other.of, "bad")));
+  const untold = m.untold.slice(0, SHOWN).map((other) => row(other.host, other.why));
+  return [
+    ...listed("Hosts that others do not reach", ["host", "not reached well by"], lost, m.unreached.length),
+    ...listed("Hosts that do not reach what most reach", ["host", "answer", "ms", "told at", "not reached well"], faulty, ones.length),
+    ...listed("Hosts that tell nothing", ["host", "why"], untold, m.untold.length),
+  ];
+}
+
+function reach(m) {
+  const down = ill(m), ones = m.rows.filter((told) => strange(told, down)).length;
+  const few = m.hosts <= GRID, well = down.size + ones === 0;
+  $("reach-note").textContent = m.hosts < 2 ? "there are no other hosts" :
+    m.rows.length + " of " + m.hosts + " hosts tell whom they reach: " + (well ? "no faults" :
+      down.size + " not reached by most, " + ones + " with other faults");
+  $("reach-note").className = well ? "faint" : "bad";
+  fill("reach", m.hosts < 2 ? [] : few ? grid(m) : digest(m));
+  fill("reach-remarks", m.remarks.map((remark) => make("li", remark)));
+}
+
+async function askReach() {
+  try {
+    const answer = await fetch("/v1/matrix", { cache: "no-store" });
+    if (!answer.ok) throw new Error(await answer.text());
+    reach(await answer.json());
+  } catch (error) {
+    fill("reach-remarks", [make("li", "not known now: " + error.message)]);
+  }
+  setTimeout(askReach, document.hidden ? 60000 : 5000);
+}
+
+askReach();
