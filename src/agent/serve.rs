@@ -97,6 +97,7 @@ impl Agent {
     /// What could not be done.
     pub fn once(mut self) -> Result<(), Exit> {
         let begun = Instant::now();
+        self.state.once = true;
         while !self.state.stop {
             let waited = begun.elapsed();
             if self.state.ready && (self.knows_names() || waited > names::PATIENCE) {

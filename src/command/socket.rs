@@ -25,6 +25,13 @@ pub fn answers(settings: &Settings) -> bool {
     of(settings).is_ok_and(|path| get(path, "/v1/status").is_ok())
 }
 
+/// Whether this user may not open the socket that the settings name: nobody knows then whether an agent
+/// serves this host.
+pub fn is_denied(settings: &Settings) -> bool {
+    let asked = of(settings).map(UnixStream::connect);
+    matches!(asked, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 /// The JSON document at `path`; an error says why there is none.
 pub fn get(socket: &Path, path: &str) -> Result<Value, String> {
     let failed = |error| failed(socket, &error);

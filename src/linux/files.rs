@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 
 /// A file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("{what} {path}: {source}")]
+#[error("{what} {path}: {why}")]
 pub struct FileError {
     what: &'static str,
     path: PathBuf,
-    source: io::Error,
+    /// Told above: as the source it would be told twice.
+    why: io::Error,
 }
 
 impl FileError {
     /// Why.
     pub fn kind(&self) -> io::ErrorKind {
-        self.source.kind()
+        self.why.kind()
     }
 }
 
@@ -134,5 +135,5 @@ fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_owned();
-    move |source| FileError { what, path, source }
+    move |why| FileError { what, path, why }
 }

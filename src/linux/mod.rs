@@ -14,6 +14,7 @@ pub mod files;
 pub mod forward;
 pub mod identity;
 pub mod link;
+pub mod mount;
 pub mod neighbour;
 pub mod netlink;
 pub mod netns;

@@ -210,6 +210,21 @@ fn once_brings_the_host_into_its_state_and_leaves() {
 }
 
 #[test]
+fn what_fails_once_is_told_once() {
+    let alone = alone();
+    alone.host.shell("mkdir -p /opt/cni; rm -rf /opt/cni/bin; touch /opt/cni/bin").ok();
+    let ended = Agent::run(&alone.host, "--once", STANDALONE);
+    refused(&ended, 1, &["create directory /opt/cni/bin: File exists"]);
+    for what in ["add plugin /opt/cni/bin/humanz-agent", "add link /opt/cni/bin/humanz "] {
+        let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains(what)).collect();
+        assert_eq!(lines.len(), 1, "{ended}");
+        assert_eq!(lines[0].matches("File exists").count(), 1, "{ended}");
+    }
+    let last = ended.stderr.lines().last().unwrap();
+    assert!(last.contains("File exists"), "the last line says what failed: {ended}");
+}
+
+#[test]
 fn an_etcd_that_does_not_answer_is_exit_code_69() {
     let alone = alone();
     let nowhere = [("ETCD_HOST", "127.0.0.1:1"), ("ETCD_TIMEOUT", "1s")];

@@ -98,6 +98,7 @@ fn a_directory_on_which_something_is_mounted_is_emptied_and_stays() {
     host.shell(mounts).ok();
     serve(host, &[]).stop();
     uninstall(host, "--purge").ok();
+    assert_eq!(uninstall(host, "--purge --dry-run").ok(), "nothing would be removed\n");
     assert_eq!(
         host.shell("find /var/lib/humanz /run/humanz").ok(),
         "/var/lib/humanz\n/run/humanz\n"

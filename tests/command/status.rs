@@ -5,8 +5,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::support::cluster::Alone;
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::command;
 use crate::support::{Agent, Cluster, Place, Pod, eventually};
-use crate::{object, run, shape};
+use crate::{object, refused, run, shape};
 
 const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
 
@@ -154,6 +156,29 @@ fn a_repair_and_an_unreachable_host_are_told() {
     // etcd is away because of it.
     host.run("ip link set eth0 down").ok();
     told(&["1. interface eth0, ", "-> ip link set eth0 up", "2. etcd does not answer"]);
+}
+
+/// Root without its privileges, before a socket that is somebody else's, is like any other user.
+#[test]
+fn who_may_not_ask_the_agent_is_told_so_and_not_to_start_it() {
+    let alone = Alone::new();
+    let settings = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
+    let agent = Agent::start(&alone.host, &settings);
+    agent.wait_ready();
+    let ask = |what: &str| {
+        let mut shell = command("sh -c");
+        shell.arg(format!(
+            "chmod 0 /run/humanz/agent.sock
+             exec setpriv --bounding-set=-dac_override,-dac_read_search {EXECUTABLE} {what}"
+        ));
+        alone.host.run_command(shell.envs(settings), "")
+    };
+    refused(&ask("status"), 69, &["only root may ask the agent", "try sudo"]);
+    refused(&ask("status --json"), 69, &["only root may ask the agent"]);
+    let looked = ask("doctor");
+    assert!(looked.stdout.contains("agent-silent: run this as root"), "{looked}");
+    assert!(!looked.stdout.contains("systemctl"), "{looked}");
+    run(&alone.host, "status", &settings).ok();
 }
 
 #[test]

@@ -73,7 +73,9 @@ impl Agent {
             state.scarce.tell(log::Level::Warn, scarce(&uses));
         }
         let failures = report.failures().iter().cloned();
-        if look == Look::ALL {
+        if state.once {
+            // They are the reason to leave, and told as that.
+        } else if look == Look::ALL {
             state.failures.tell(log::Level::Error, failures.collect());
         } else {
             state.failures.add(log::Level::Error, failures.collect());

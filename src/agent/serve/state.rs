@@ -53,6 +53,8 @@ pub struct State {
     /// The settings before the reload, until a pass has replaced what they had made.
     pub(super) superseded: Option<Settings>,
     pub(super) stop: bool,
+    /// The agent leaves once the host is as it should be, or with the first failure.
+    pub(super) once: bool,
     pub(super) failures: Standing,
     pub(super) unreachable: Standing,
     pub(super) obstacles: Standing,
@@ -90,6 +92,7 @@ impl State {
             reload_refused: false,
             superseded: None,
             stop: false,
+            once: false,
             failures: Standing::default(),
             unreachable: Standing::default(),
             obstacles: Standing::default(),

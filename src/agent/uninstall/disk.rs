@@ -14,7 +14,7 @@ use crate::agent::report::Report;
 use crate::agent::settings::Settings;
 use crate::agent::written;
 use crate::ipam::{Store, calls};
-use crate::linux::files;
+use crate::linux::{files, mount};
 use crate::plan::{Describe, Line, Object};
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
@@ -118,14 +118,13 @@ fn file(what: &'static str, path: &Path, report: &mut Report) {
 /// not ours to remove.
 fn empty(directory: &Path, report: &mut Report) {
     let is_empty = |directory| fs::read_dir(directory).is_ok_and(|mut all| all.next().is_none());
-    if !is_empty(directory) {
+    if !is_empty(directory) || mount::is_on(directory) {
         return;
     }
-    match report.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory)) {
-        Err(error) if error.kind() != ErrorKind::ResourceBusy => {
-            report.failed(format!("remove directory {}: {error}", directory.display()));
-        }
-        _ => {}
+    if let Err(error) =
+        report.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory))
+    {
+        report.failed(format!("remove directory {}: {error}", directory.display()));
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::agent::settings::Settings;
 use crate::agent::{dry_run, host, lock, start};
 use crate::command::doctor::Patient;
+use crate::command::socket;
 use crate::lease::peers;
 use crate::plan::Line;
 use crate::plan::doctor::{Finding, Severity, mtu};
@@ -38,6 +39,11 @@ fn privileges() -> Option<Finding> {
 fn running(patient: &Patient<'_>) -> Option<Finding> {
     let error = patient.status.as_ref().err()?;
     let Settings { state_dir, socket, .. } = &patient.told.settings;
+    if socket::is_denied(&patient.told.settings) {
+        let seen = format!("nobody knows whether an agent serves this host: {error}");
+        let cure = "run this as root";
+        return Some(Finding::new(Severity::Warning, "agent-silent", "socket", seen, cure));
+    }
     if lock::is_held(state_dir) {
         let seen = format!("an agent serves this host, and cannot be asked: {error}");
         let cure = match socket {

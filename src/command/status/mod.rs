@@ -5,7 +5,7 @@ mod screen;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::agent::exit::Exit;
+use crate::agent::exit::{self, Exit};
 use crate::agent::lock;
 use crate::agent::settings::Settings;
 use crate::command::call::{Call, Outcome};
@@ -24,7 +24,8 @@ use crate::plan::traces;
     example = "{command_name}",
     example = "{command_name} --json | jq .faults",
     error_code(0, "all is well"),
-    error_code(1, "something is wrong, and is shown")
+    error_code(1, "something is wrong, and is shown"),
+    error_code(69, "this user may not ask the agent")
 )]
 pub struct Status {
     /// print one JSON object
@@ -45,6 +46,8 @@ pub fn run(call: &mut Call<'_>, options: &Status) -> Result<Outcome, Exit> {
             value["drift"] = Value::Null;
             value
         }
+        // What another user sees of the kernel would be compared with what an agent knows.
+        Err(why) if socket::is_denied(settings) => return Err(Exit::new(exit::UNAVAILABLE, why)),
         Err(why) => without_agent(settings, &why)?,
     };
     add_pods(&mut value, settings);
