@@ -251,6 +251,61 @@ fn authentication_is_turned_on_under_a_running_host() {
     });
 }
 
+/// Nothing is written meanwhile, and nobody connects anew because of anything else.
+#[test]
+fn that_etcd_asks_nobody_is_no_longer_told_once_it_asks() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
+        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        let asks_nobody = |update: &Update| match update {
+            Update::Files { wrong, .. } => {
+                wrong.iter().any(|text| text.contains("authentication is not enabled"))
+            }
+            _ => false,
+        };
+        host.told(0, "that it asks nobody", asks_nobody);
+        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        enable(&mut etcd, needed("h1"));
+        host.told(
+            mark,
+            "that it asks",
+            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+        );
+        let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
+        assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
+        assert_eq!(sign_of_life(&etcd), before);
+        check_writes(&host, 1400);
+    });
+}
+
+#[test]
+fn a_password_that_turns_out_to_be_wrong_is_told_when_etcd_begins_to_ask() {
+    isolated(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = EtcdServer::start();
+        let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "wrong")));
+        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        let mark = host.mark();
+        enable(&mut etcd, needed("h1"));
+        host.told(mark, "that it is refused", |update| match update {
+            Update::Files { wrong, .. } => wrong.iter().any(|text| {
+                text.contains("asks who this host is")
+                    && text.contains("invalid user ID or password")
+            }),
+            _ => false,
+        });
+        password_file(folder.path(), "password");
+        host.told(
+            mark,
+            "that all is well",
+            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+        );
+        check_writes(&host, 1400);
+    });
+}
+
 #[test]
 fn a_signed_token_is_renewed_when_it_ends_and_when_users_change() {
     isolated(|| {

@@ -21,6 +21,7 @@ pub async fn follow(etcd: &Etcd, mut say: impl FnMut(Update)) -> Infallible {
     loop {
         sleep(LOOK).await;
         etcd.members().look().await;
+        etcd.members().look_at_oddity().await;
         let (taken, faults) = etcd.members().files();
         let now = (faults.into_iter().chain(taken.old()).collect(), taken.until());
         if told != now {

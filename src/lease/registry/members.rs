@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use etcd_client::Error;
+use etcd_client::{Error, GetOptions};
 use tokio::sync::{Notify, watch as latest};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
@@ -23,6 +23,10 @@ const REFUSED: Duration = Duration::from_secs(10);
 
 /// Files that were refused are not tried again for so long, unless they change.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
+
+/// What is odd about the connection in use is looked at again so often: one read of a key, which the
+/// member answers by itself.
+const ODD: Duration = Duration::from_secs(10);
 
 /// The members, of which one is in use.
 pub struct Members {
@@ -51,6 +55,8 @@ struct Held {
     passwords: Vec<(Option<String>, String, Instant)>,
     /// What is wrong with the files.
     faults: Vec<String>,
+    /// What is odd about the connection, and when that was looked at.
+    odd: Option<(String, Instant)>,
 }
 
 impl Held {
@@ -96,10 +102,11 @@ impl Members {
         self.renewed.subscribe()
     }
 
-    /// What a member took last, and what is wrong with the files.
+    /// What a member took last, and what is wrong with the files or odd about the connection.
     pub fn files(&self) -> (Files, Vec<String>) {
         let held = self.held.borrow();
-        (held.taken.clone(), held.faults.clone())
+        let odd = held.odd.iter().map(|(odd, _)| odd.clone());
+        (held.taken.clone(), held.faults.iter().cloned().chain(odd).collect())
     }
 
     fn settings(&self) -> Rc<EtcdSettings> {
@@ -192,11 +199,11 @@ impl Members {
         let (found, faults) = self.read()?;
         let why = match self.open(&found).await {
             Ok(opened) => {
-                let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}"));
-                let told = told.chain(opened.remark).collect();
+                let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}")).collect();
                 // What stands in for a faulty file is not what the files hold.
                 let stamp = if faults.is_empty() { stamp } else { Stamp::default() };
                 self.take(found, stamp, told);
+                self.note(opened.remark);
                 return Ok(opened.member);
             }
             Err(failure @ (Failure::Files(_) | Failure::Login(_))) => failure,
@@ -209,6 +216,7 @@ impl Members {
         }
         let Ok(opened) = self.open(&before).await else { return Err(why) };
         self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
+        self.note(opened.remark);
         Ok(opened.member)
     }
 
@@ -231,7 +239,8 @@ impl Members {
         match timeout(settings.timeout, self.open(&found)).await {
             Ok(Ok(opened)) if index == self.current.get() => {
                 self.connection.replace(Some(opened.member));
-                self.take(found, stamp, opened.remark.into_iter().collect());
+                self.take(found, stamp, Vec::new());
+                self.note(opened.remark);
                 self.renewed.send_replace(());
                 log::info!("etcd {}: connected anew with changed files", self.endpoint());
             }
@@ -241,6 +250,46 @@ impl Members {
             // The member does not answer: whoever needs it finds that out.
             _ => {}
         }
+    }
+
+    /// Looks whether what is odd about the connection still is: an etcd that asked nobody who he is may
+    /// do so from now on, and those who are connected hear nothing of that.
+    pub async fn look_at_oddity(&self) {
+        let is_due = |(_, at): &(String, Instant)| at.elapsed() >= ODD;
+        if !self.held.borrow().odd.as_ref().is_some_and(is_due) {
+            return;
+        }
+        if let Some((_, at)) = &mut self.held.borrow_mut().odd {
+            *at = Instant::now();
+        }
+        let (settings, probe) = (self.settings(), self.probe.as_str());
+        let request = async |mut member: Member| {
+            let asked = GetOptions::new().with_serializable().with_count_only();
+            member.kv.get(probe, Some(asked)).await
+        };
+        let asks = timeout(settings.timeout, self.attempt(&request)).await;
+        if !matches!(asks, Ok(Err(Failure::Token(_)))) {
+            return;
+        }
+        // Users have changed: what was refused may be right now.
+        self.held.borrow_mut().passwords.clear();
+        match timeout(settings.timeout, self.connect()).await {
+            Ok(Ok(member)) => {
+                self.connection.replace(Some(member));
+                self.renewed.send_replace(());
+                log::info!("etcd {}: connected anew as its user", self.endpoint());
+            }
+            Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
+                self.note(Some(format!("etcd {} asks who this host is: {why}", self.endpoint())));
+            }
+            // The member does not answer: whoever needs it finds that out.
+            _ => {}
+        }
+    }
+
+    /// What is odd about the connection in use.
+    fn note(&self, odd: Option<String>) {
+        self.held.borrow_mut().odd = odd.map(|odd| (odd, Instant::now()));
     }
 
     /// The files are not those in use, have been so since the last look, and were not refused lately.
