@@ -22,16 +22,18 @@ impl FileError {
     }
 }
 
-/// The mode of a copy that everybody may run.
+/// The mode of a copy, and the part of it by which everybody may run it.
 const EXECUTABLE: u32 = 0o755;
+const RUNS: u32 = 0o555;
 
 /// `path` is a file that holds exactly `bytes`.
 pub fn holds(path: &Path, bytes: &[u8]) -> bool {
     fs::read(path).is_ok_and(|found| found == bytes)
 }
 
-/// `copy` is what [`copy_executable`] made of `from` as it is now: as long, as old, and as allowed
-/// to run. Nothing is read, so that it can be asked often.
+/// `copy` is what [`copy_executable`] made of `from` as it is now: as long, as old, and for everybody
+/// to run (a file system may have modes of its own beyond that). Nothing is read, so that it can be
+/// asked often.
 ///
 /// # Errors
 /// `from` cannot be looked at.
@@ -40,8 +42,8 @@ pub fn is_copy(from: &Path, copy: &Path) -> Result<bool, FileError> {
     let original = fs::metadata(from).and_then(|found| stamp(&found));
     let original = original.map_err(failed("look at", from))?;
     let is_same = |found: Metadata| {
-        let mode = found.permissions().mode() & 0o7777;
-        mode == EXECUTABLE && stamp(&found).is_ok_and(|found| found == original)
+        let runs = found.permissions().mode() & RUNS == RUNS;
+        runs && stamp(&found).is_ok_and(|found| found == original)
     };
     Ok(fs::symlink_metadata(copy).is_ok_and(is_same))
 }

@@ -39,22 +39,6 @@ fn the_bridge_keeps_its_mac_over_a_reboot() {
     assert_eq!(mac(host), before);
 }
 
-#[test]
-fn files_that_are_changed_by_hand_are_back_after_a_hangup() {
-    let alone = alone();
-    let host = &alone.host;
-    let agent = serve(host, &[]);
-    let right = host.read(CONFIGURATION).unwrap();
-    host.write(CONFIGURATION, "{}");
-    host.shell("rm /opt/cni/bin/humanz; echo broken > /opt/cni/bin/humanz-agent").ok();
-    agent.process.signal(nix::sys::signal::Signal::SIGHUP);
-    soon("all files are right", || {
-        host.read(CONFIGURATION).as_deref() == Some(&right)
-            && host.run("/opt/cni/bin/humanz").succeeded()
-    });
-    agent.stop();
-}
-
 /// An agent writes the configuration to `place` and stops.
 fn serve_at(host: &Node, place: &str) -> Agent {
     let agent = serve(host, &[("CNI_CONFIG_LOCATION", place)]);

@@ -1,5 +1,7 @@
 //! Files and sysctls.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use humanz::linux::{files, sysctl};
@@ -51,7 +53,13 @@ fn a_running_executable_is_replaced_by_a_copy() {
     let copy = dir.path().join("sleep");
     files::copy_executable(Path::new("/bin/sleep"), &copy).unwrap();
     let mut child = std::process::Command::new(&copy).arg("60").spawn().unwrap();
-    assert!(files::is_copy(Path::new("/bin/sleep"), &copy).unwrap());
+    let is_copy_with = |mode| {
+        fs::set_permissions(&copy, fs::Permissions::from_mode(mode)).unwrap();
+        files::is_copy(Path::new("/bin/sleep"), &copy).unwrap()
+    };
+    // Some file systems have modes of their own.
+    assert!(is_copy_with(0o755) && is_copy_with(0o777));
+    assert!(!is_copy_with(0o644), "nobody can run it");
     let replaced = files::copy_executable(Path::new("/bin/true"), &copy);
     child.kill().unwrap();
     child.wait().unwrap();
