@@ -1,20 +1,19 @@
 //! `config`: the settings that hold, and where each is from.
 
+mod found;
+
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::agent;
 use crate::agent::cli::{VARIABLES, Variable};
 use crate::agent::exit::Exit;
-use crate::agent::host;
 use crate::agent::logger::USUAL;
 use crate::agent::origin::{Against, LOG, Texts, Whence};
-use crate::agent::settings::Settings;
-use crate::agent::start;
 use crate::agent::values::without_secrets;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Table, Tone};
-use crate::linux::rtnl::Rtnl;
+use found::{Found, Places};
 
 /// print the settings that hold and where each is from: option, environment, a line of the settings
 /// file, or default. Unlike check-config it does not compare them with this host
@@ -47,6 +46,7 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
         Ok(settings) => (Some(settings), Vec::new()),
         Err(faults) => (None, faults),
     };
+    let places = settings.as_ref().map(Places::of);
     let all = VARIABLES.iter().chain([&LOGGED]).map(|variable| {
         let (text, whence) = said
             .texts
@@ -54,8 +54,8 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
             .or(said.log.as_ref())
             .cloned()
             .unwrap_or_else(|| (variable.default.to_owned(), Whence::Default));
-        let found = settings.as_ref().filter(|_| text.is_empty());
-        let found = found.and_then(|settings| found_here(variable.name, settings));
+        let places = places.as_ref().filter(|_| text.is_empty() || text == "auto");
+        let found = places.and_then(|places| places.look(variable.name));
         Shown { variable, text: without_secrets(&text), whence, found }
     });
     let shown: Vec<Shown> =
@@ -82,23 +82,7 @@ struct Shown {
     text: String,
     whence: Whence,
     /// What holds as nothing is said, and what that follows from.
-    found: Option<(String, &'static str)>,
-}
-
-/// What the agent would take on this host for a setting that nobody made, as far as it can be told
-/// without etcd.
-fn found_here(name: &str, settings: &Settings) -> Option<(String, &'static str)> {
-    match name {
-        "NODE_NAME" => Some((start::node_name(settings).ok()?.to_string(), "host name")),
-        "NODE_IP" => {
-            let found = host::observe(&Rtnl::open().ok()?, settings, None).ok()?;
-            let addresses: Vec<String> =
-                found.own.addresses.iter().map(ToString::to_string).collect();
-            (!addresses.is_empty()).then(|| (addresses.join(","), "default route"))
-        }
-        "CNI_PLUGIN_LOCATION" => Some((settings.cni.plugin.display().to_string(), "CNI_TYPE")),
-        _ => None,
-    }
+    found: Option<Found>,
 }
 
 /// Every setting with the value that holds, as `NAME=value` lines.
@@ -112,7 +96,10 @@ pub fn lines(texts: &Texts) -> String {
 
 fn setting(shown: &Shown) -> Value {
     let Shown { variable, text, whence, found } = shown;
-    let effective = found.as_ref().map_or(text, |(value, _)| value);
+    let effective = match found {
+        Some(found) => found.value.as_ref(),
+        None => Some(text),
+    };
     let (file, line) = match whence {
         Whence::File(path, line) => (Some(path.display().to_string()), Some(line)),
         _ => (None, None),
@@ -124,7 +111,8 @@ fn setting(shown: &Shown) -> Value {
         Whence::Default => "default",
     };
     json!({
-        "name": variable.name, "value": text, "effective": effective, "from": from, "file": file,
+        "name": variable.name, "value": text, "effective": effective,
+        "found": found.as_ref().map(|found| &found.why), "from": from, "file": file,
         "line": line, "default": variable.default, "meaning": variable.help,
     })
 }
@@ -135,7 +123,9 @@ fn table(shown: &[Shown]) -> Table {
         let tone = if *whence == Whence::Default { Tone::Faint } else { Tone::Plain };
         let cell = |text: &str| Cell::new(text).tone(tone);
         let (value, from) = match found {
-            Some((value, why)) => (value.as_str(), format!("{whence} ({why})")),
+            Some(Found { value, why }) => {
+                (value.as_ref().unwrap_or(text).as_str(), format!("{whence} ({why})"))
+            }
             None if text.is_empty() => ("-", whence.to_string()),
             None => (text.as_str(), whence.to_string()),
         };

@@ -1,6 +1,9 @@
 //! `config`.
 
-use crate::support::cluster::Alone;
+use serde_json::Value;
+
+use crate::support::Node;
+use crate::support::cluster::{Alone, Cluster};
 use crate::support::node::Place;
 use crate::{object, run, shape};
 
@@ -24,7 +27,7 @@ fn it_says_where_each_setting_is_from() {
     assert_eq!(row("STATE_DIR"), ["STATE_DIR", "/var/lib/humanz", "default"]);
     let name = alone.host.run("uname -n").ok();
     assert_eq!(row("NODE_NAME"), ["NODE_NAME", name.trim(), "default", "(host", "name)"]);
-    assert_eq!(row("NODE_IP"), ["NODE_IP", "192.0.2.11", "default", "(default", "route)"]);
+    assert_eq!(row("NODE_IP"), ["NODE_IP", "192.0.2.11", "default", "(default", "route,", "eth0)"]);
     let plugin = "/opt/cni/bin/humanz";
     assert_eq!(row("CNI_PLUGIN"), ["CNI_PLUGIN_LOCATION", plugin, "default", "(CNI_TYPE)"]);
     assert_eq!(row("RUST_LOG"), ["RUST_LOG", "warn", "/etc/humanz.env:7"]);
@@ -56,6 +59,8 @@ fn its_object_has_this_shape() {
          settings[].effective: string\n\
          settings[].file: null\n\
          settings[].file: string\n\
+         settings[].found: null\n\
+         settings[].found: string\n\
          settings[].from: string\n\
          settings[].line: null\n\
          settings[].line: number\n\
@@ -63,6 +68,43 @@ fn its_object_has_this_shape() {
          settings[].name: string\n\
          settings[].value: string"
     );
+}
+
+/// The row of `MTU`, and value and reason of its object.
+fn mtu(host: &Node, options: &str, settings: &[(&str, &str)]) -> (String, Value, Value) {
+    let rows = run(host, &format!("config {options}"), settings).ok();
+    let row = rows.lines().find(|line| line.starts_with("MTU ")).unwrap();
+    let value = object(&run(host, &format!("config --json {options}"), settings));
+    let all = value["settings"].as_array().unwrap();
+    let mtu = all.iter().find(|setting| setting["name"] == "MTU").unwrap();
+    assert_eq!(mtu["value"], "auto", "what was said stays beside what holds");
+    let words: Vec<&str> = row.split_whitespace().skip(1).collect();
+    (words.join(" "), mtu["effective"].clone(), mtu["found"].clone())
+}
+
+#[test]
+fn an_mtu_that_is_found_out_is_shown_with_what_it_follows_from() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let etcd = |backend| [("ETCD_HOST", "192.0.2.2"), ("BACKEND", backend)];
+    let (row, value, why) = mtu(host, "", &etcd("direct"));
+    assert_eq!((row.as_str(), &value), ("1500 default (eth0 1500)", &"1500".into()));
+    assert_eq!(why, "eth0 1500");
+    let (row, ..) = mtu(host, "", &etcd("vxlan"));
+    assert_eq!(row, "1450 default (eth0 1500 less 50 for VXLAN)");
+    let (row, value, why) = mtu(host, "", &etcd("auto"));
+    assert!(row.starts_with("auto default (eth0 1500, less 50"), "{row}");
+    assert_eq!(value, Value::Null);
+    assert!(why.as_str().unwrap().ends_with("no agent answers that knows"), "{why}");
+}
+
+#[test]
+fn an_agent_that_runs_says_what_it_found() {
+    let cluster = Cluster::routed(1, 1);
+    let _agents = cluster.start_agents(&[]);
+    let (row, value, why) = mtu(&cluster.hosts[0], "", &[]);
+    assert_eq!(row, "1450 default (eth0 1500 less 50 for VXLAN)");
+    assert_eq!((value, why), ("1450".into(), "eth0 1500 less 50 for VXLAN".into()));
 }
 
 #[test]

@@ -78,6 +78,8 @@ fn node(board: &Board, known: Option<&Known>) -> Value {
         "pid": std::process::id(),
         "started": moment(board.started),
         "addresses": facts.map(|facts| texts(&facts.own.addresses)),
+        "uplinks": facts.map(|facts| facts.uplinks.iter().map(ToString::to_string).collect::<Vec<_>>()),
+        "mtu": facts.map(|facts| facts.own.mtu_bytes),
         "pod_mtu": facts.map(|facts| facts.own.pod_mtu_bytes),
     })
 }

@@ -1,0 +1,133 @@
+//! What holds on this host for settings that nobody made: as the agent says, else as it would find it.
+
+use serde_json::Value;
+
+use crate::agent::host::{self, Facts};
+use crate::agent::settings::{Backend, Settings, Source};
+use crate::agent::start;
+use crate::command::socket;
+use crate::linux::rtnl::Rtnl;
+use crate::net::Family;
+use crate::plan::tunnel::inner_mtu;
+
+/// What holds, and why.
+pub struct Found {
+    /// `None` if that cannot be known here and now.
+    pub value: Option<String>,
+    /// What it follows from.
+    pub why: String,
+}
+
+/// Where it is looked.
+pub struct Places<'a> {
+    settings: &'a Settings,
+    /// `node` of the state that the agent tells; `None` if none can be asked.
+    agent: Option<Value>,
+    here: Option<Facts>,
+}
+
+impl Places<'_> {
+    /// Asks the agent, and looks at the host.
+    pub fn of(settings: &Settings) -> Places<'_> {
+        let told = socket::of(settings).and_then(|path| socket::get(path, "/v1/status")).ok();
+        let node = told.map(|mut status| status["node"].take());
+        let agent = node.filter(|node| node["pod_mtu"].is_number());
+        let here = Rtnl::open().ok().and_then(|rtnl| host::observe(&rtnl, settings, None).ok());
+        Places { settings, agent, here }
+    }
+
+    /// What holds for the setting of that name, if it is one that is found out.
+    pub fn look(&self, name: &str) -> Option<Found> {
+        match name {
+            "NODE_NAME" => {
+                let name = start::node_name(self.settings).ok()?.to_string();
+                Some(Found { value: Some(name), why: "host name".to_owned() })
+            }
+            "NODE_IP" if self.settings.node_addresses.is_empty() => self.addresses(),
+            "MTU" if self.settings.mtu_bytes.is_none() => self.mtu(),
+            "CNI_PLUGIN_LOCATION" => {
+                let path = self.settings.cni.plugin.display().to_string();
+                Some(Found { value: Some(path), why: "CNI_TYPE".to_owned() })
+            }
+            _ => None,
+        }
+    }
+
+    fn addresses(&self) -> Option<Found> {
+        let addresses = match (&self.agent, &self.here) {
+            (Some(agent), _) => texts(&agent["addresses"]),
+            (None, Some(here)) => here.own.addresses.iter().map(ToString::to_string).collect(),
+            (None, None) => return None,
+        };
+        let route = format!("default route, {}", self.uplinks());
+        let why = match (&self.settings.source, &self.agent) {
+            (Source::Kubernetes(_), None) => {
+                format!("{route}; InternalIP counts first, and no agent answers that knows it")
+            }
+            (Source::Kubernetes(_), Some(_)) => format!("InternalIP or {route}"),
+            _ => route,
+        };
+        (!addresses.is_empty()).then(|| Found { value: Some(addresses.join(",")), why })
+    }
+
+    fn mtu(&self) -> Option<Found> {
+        let (outer, pods) = match (&self.agent, &self.here) {
+            (Some(agent), _) => {
+                let pods = agent["pod_mtu"].as_u64()?;
+                (agent["mtu"].as_u64().unwrap_or(pods), Some(pods))
+            }
+            (None, Some(here)) => (here.own.mtu_bytes.into(), self.mtu_without_agent(here)),
+            (None, None) => return None,
+        };
+        let uplinks = format!("{} {outer}", self.uplinks());
+        let known = |value: u64, why| Some(Found { value: Some(value.to_string()), why });
+        match pods {
+            Some(pods) if pods == outer => known(pods, uplinks),
+            Some(pods) if [50, 70].contains(&outer.saturating_sub(pods)) => {
+                known(pods, format!("{uplinks} less {} for VXLAN", outer - pods))
+            }
+            Some(pods) => {
+                let why = format!("{uplinks}; the agent that runs was told MTU={pods}");
+                Some(Found { value: None, why })
+            }
+            None => {
+                let why = format!(
+                    "{uplinks}, less 50 (over IPv6 70) once a host is behind a tunnel; no agent \
+                     answers that knows"
+                );
+                Some(Found { value: None, why })
+            }
+        }
+    }
+
+    /// `None` if it depends on where the other hosts are.
+    fn mtu_without_agent(&self, here: &Facts) -> Option<u64> {
+        let (own, pools) = (&here.own.addresses, &self.settings.pools);
+        let alone = own.iter().count() == 1;
+        match self.settings.backend {
+            _ if !self.settings.has_others() => Some(here.own.mtu_bytes.into()),
+            Backend::Direct => Some(here.own.mtu_bytes.into()),
+            Backend::Auto => None,
+            Backend::Vxlan => {
+                let used = |family: &Family| {
+                    own.get(*family).is_some() && (pools.get(*family).is_some() || alone)
+                };
+                let inner = |family| inner_mtu(here.own.mtu_bytes, family, pools);
+                Family::BOTH.into_iter().filter(used).map(inner).min().map(u64::from)
+            }
+        }
+    }
+
+    /// The names of the interfaces that lead to the other hosts.
+    fn uplinks(&self) -> String {
+        let told = self.agent.as_ref().map(|agent| texts(&agent["uplinks"])).unwrap_or_default();
+        let here = self.here.iter().flat_map(|here| here.uplinks.iter().map(ToString::to_string));
+        let names: Vec<String> = if told.is_empty() { here.collect() } else { told };
+        if names.is_empty() { "no interface".to_owned() } else { names.join("+") }
+    }
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    let list = value.as_array().into_iter().flatten();
+    list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
+}
