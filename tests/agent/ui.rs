@@ -160,7 +160,7 @@ fn a_browser_shows_who_reaches_whom() {
         "29 of 30 hosts tell whom they reach: 1 not reached by most, 3 with other faults",
         "h1 → n20: does not answer\">silent<",
         "h1 → n30: ",
-        "&gt;1450<",
+        "≥1450<",
         "tells nothing: its agent does not run",
     ];
     drawn(host, &words);

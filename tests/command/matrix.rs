@@ -112,7 +112,7 @@ fn who_asks_nobody_tells_nothing_and_hostile_rows_are_remarked() {
     cluster.etcd.put("/humanz/v1-probes/<b>", row.to_string());
     let found = matrix_when(h1, "its own row", |matrix| {
         matrix["rows"].as_array().unwrap().len() == 1
-            && matrix["remarks"].to_string().contains("1 keys in etcd hold no row")
+            && matrix["remarks"].to_string().contains("keys in etcd that hold no row: 1 (")
     });
     assert_eq!(found["untold"][0]["host"], "h2", "{found:#}");
     assert!(found["untold"][0]["why"].as_str().unwrap().contains("PROBE_INTERVAL=0"), "{found:#}");

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::Mode;
+use crate::support::local;
 use crate::support::ping::{addresses, all_reach};
 use crate::support::wait::SOON;
 use crate::support::watch::Watch;
@@ -37,6 +38,23 @@ fn pods_of_three_hosts_reach_each_other_with_no_etcd_at_all() {
     // Nothing is written to the API.
     let requests = scene.api.requests();
     assert!(requests.iter().all(|line| line.starts_with("GET ")), "{requests:?}");
+}
+
+#[test]
+fn each_host_shows_its_own_row_of_the_matrix_and_says_why() {
+    let scene = Scene::new(2, 0);
+    let often = [("PROBE_INTERVAL", "1s")];
+    let _agents = [scene.serve(1, &often), scene.serve(2, &often)];
+    let matrix = eventually("h1 asked h2", 3 * SOON, || {
+        let matrix: Value =
+            serde_json::from_str(&local::get(scene.host(1), "/v1/matrix").1).unwrap();
+        let seconds = &matrix["rows"][0]["seconds"]["h2"];
+        if seconds.is_f64() { Ok(matrix) } else { Err(format!("{matrix:#}")) }
+    });
+    assert_eq!(matrix["rows"].as_array().unwrap().len(), 1, "{matrix:#}");
+    assert_eq!(matrix["untold"], json!([{"host": "h2", "why": "it has no place to tell it"}]));
+    let remarks = matrix["remarks"].to_string();
+    assert!(remarks.contains("SUBNET_SOURCE=kubernetes"), "{remarks}");
 }
 
 #[test]

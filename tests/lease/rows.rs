@@ -1,5 +1,8 @@
 //! What hosts tell each other of whom they reach.
 
+use std::time::Instant;
+
+use etcd_client::{Txn, TxnOp};
 use humanz::lease::publish;
 use humanz::lease::records::{Row, Sight, WayFault};
 use humanz::lease::registry::rows::Found;
@@ -133,6 +136,29 @@ fn hostile_rows_are_counted_and_cost_nobody_else_his() {
             Ok(found) if found.cut && found.bad < 20 => Ok(()),
             other => Err(format!("{other:?}")),
         });
+    });
+}
+
+#[test]
+fn the_rows_of_ten_thousand_hosts_are_read() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let one = Host::up(&etcd, "h1");
+        for hundred in 0..100 {
+            let row = lost(&format!("n{hundred}")).to_json();
+            let put = |n| TxnOp::put(key(&format!("n{}", hundred * 100 + n)), row.as_str(), None);
+            etcd.call(async |client| {
+                client
+                    .txn(Txn::new().and_then((0..100).map(put).collect::<Vec<_>>()))
+                    .await
+                    .map(drop)
+            });
+        }
+        let begun = Instant::now();
+        let found = read(&one).unwrap();
+        println!("10,000 rows are read in {:?}", begun.elapsed());
+        assert_eq!((found.rows.len(), found.bad, found.cut), (10_000, 0, false));
+        assert_eq!(found.rows["n9999"], lost("n99"));
     });
 }
 

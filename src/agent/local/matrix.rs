@@ -1,7 +1,6 @@
 //! Which host reaches which, as the hosts tell each other: one JSON object, schema 1.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -25,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A time after the year 9999 is nobody's.
 const LAST_SECOND: u64 = 253_402_300_799;
+
+/// Rows by the names of their hosts.
+type Rows<'a> = BTreeMap<&'a str, &'a Row>;
 
 /// The rows of all hosts.
 ///
@@ -63,32 +65,35 @@ pub async fn matrix(board: &Board) -> Value {
         }
         Source::Static(_) => None,
     };
-    let rows = rows(board, &known, read.as_ref(), &mut remarks);
-    remarks.extend(
-        board.rows.untold().map(|why| format!("this host's row is not told to others: {why}")),
-    );
+    let own = own(board, &known);
+    let rows = rows(&known, read.as_deref(), own.as_ref(), &mut remarks);
+    let untold = board.rows.untold();
+    remarks.extend(untold.map(|why| format!("this host's row is not told to others: {why}")));
     told(board, &known, &rows, &remarks)
 }
 
-/// The rows of hosts that there are; of this one as it is now.
-fn rows(
-    board: &Board,
+/// This host's row as it is now.
+fn own(board: &Board, known: &Known) -> Option<(NodeName, Row)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let sight = sight(known.peers.as_deref()?, &board.probes.all());
+    Some((board.name.parse().ok()?, Row::of(&sight, now.as_secs())?))
+}
+
+/// The rows of hosts that there are: those of the others that were `read`, and the `own`.
+fn rows<'a>(
     known: &Known,
-    read: Option<&Arc<Read>>,
+    read: Option<&'a Read>,
+    own: Option<&'a (NodeName, Row)>,
     remarks: &mut Vec<String>,
-) -> BTreeMap<NodeName, Row> {
-    let mut rows = BTreeMap::new();
+) -> Rows<'a> {
+    let mut rows = Rows::new();
     let is_host = |name: &str| known.peers.iter().any(|peers| peers.by_name.contains_key(name));
     match read.map(|read| &read.found) {
         Some(Ok(found)) => {
-            let each = found.rows.iter().filter(|(name, _)| is_host(name.as_str()));
-            rows.extend(each.map(|(name, row)| (name.clone(), row.clone())));
-            if found.bad > 0 {
-                let why = found.why.as_deref().unwrap_or("a key that names no host");
-                remarks.push(format!(
-                    "{} keys in etcd hold no row and are ignored ({why})",
-                    found.bad
-                ));
+            let each = found.rows.iter().map(|(name, row)| (name.as_str(), row));
+            rows.extend(each.filter(|(name, _)| is_host(name)));
+            if let Some(why) = &found.why {
+                remarks.push(format!("keys in etcd that hold no row: {} ({why})", found.bad));
             }
             if found.cut {
                 remarks.push("there are more rows in etcd than are read".to_owned());
@@ -97,21 +102,18 @@ fn rows(
         Some(Err(why)) => remarks.push(format!("{why}: this host's own row only")),
         None => {}
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let peers = known.peers.as_deref();
-    let own = peers.and_then(|peers| Row::of(&sight(peers, &board.probes.all()), now.as_secs()));
-    rows.extend(board.name.parse().ok().zip(own));
+    rows.extend(own.map(|(name, row)| (name.as_str(), row)));
     rows
 }
 
-fn told(board: &Board, known: &Known, rows: &BTreeMap<NodeName, Row>, remarks: &[String]) -> Value {
+fn told(board: &Board, known: &Known, rows: &Rows<'_>, remarks: &[String]) -> Value {
     let others = known.peers.iter().flat_map(|peers| &peers.by_name);
     let is_host = |name: &str| {
         name == board.name || known.peers.iter().any(|peers| peers.by_name.contains_key(name))
     };
-    let own = (!rows.contains_key(&*board.name))
+    let own = (!rows.contains_key(board.name.as_str()))
         .then(|| json!({ "host": board.name, "why": why_not_this(known) }));
-    let without = others.clone().filter(|(name, _)| !rows.contains_key(*name));
+    let without = others.clone().filter(|(name, _)| !rows.contains_key(name.as_str()));
     let without = without.map(|(name, peer)| json!({ "host": name, "why": why_not(known, peer) }));
     let untold: Vec<Value> = own.into_iter().chain(without).collect();
     let list: Vec<Value> = rows.iter().map(|(name, row)| object(name, row, &is_host)).collect();
@@ -148,9 +150,9 @@ fn why_not(known: &Known, peer: &Peer) -> &'static str {
 }
 
 /// One row. Names that are no host are left out.
-fn object(name: &NodeName, row: &Row, is_host: &impl Fn(&str) -> bool) -> Value {
+fn object(name: &str, row: &Row, is_host: &impl Fn(&str) -> bool) -> Value {
     let seconds = |micros: u32| f64::from(micros) / 1e6;
-    let is_other = |other: &NodeName| other != name && is_host(other.as_str());
+    let is_other = |other: &NodeName| other.as_str() != name && is_host(other.as_str());
     let faults = row.faults.iter().filter(|(other, _)| is_other(other));
     let faults = faults.map(
         |(other, fault)| json!({ "host": other, "kind": fault.to_string(), "what": what(fault) }),
@@ -181,16 +183,18 @@ fn what(fault: &WayFault) -> String {
 }
 
 /// How many of those that told a row name each host in it.
-fn unreached(rows: &BTreeMap<NodeName, Row>, is_host: &impl Fn(&str) -> bool) -> Vec<Value> {
+fn unreached(rows: &Rows<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Value> {
     let mut by: BTreeMap<&NodeName, usize> = BTreeMap::new();
     for (name, row) in rows {
-        for other in row.faults.keys().filter(|other| *other != name && is_host(other.as_str())) {
+        for other in
+            row.faults.keys().filter(|other| other.as_str() != *name && is_host(other.as_str()))
+        {
             *by.entry(other).or_default() += 1;
         }
     }
     let mut worst: Vec<(&NodeName, usize)> = by.into_iter().collect();
     worst.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
-    let of = |host: &NodeName| rows.len() - usize::from(rows.contains_key(host));
+    let of = |host: &NodeName| rows.len() - usize::from(rows.contains_key(host.as_str()));
     let object = |(host, by): (&NodeName, usize)| {
         let of = of(host);
         json!({ "host": host, "by": by, "of": of, "most": 2 * by > of })

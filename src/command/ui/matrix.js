@@ -5,7 +5,7 @@ const GRID = 40;
 
 function label(fault) {
   const [word, what] = fault.kind.split(" ");
-  if (word === "large") return ">" + what;
+  if (word === "large") return "≥" + what;
   return what ? "no " + what : "silent";
 }
 
@@ -70,7 +70,7 @@ function grid(m) {
   const table = make("table", null, "grid" + (names.length > 12 ? " small" : ""));
   table.append(heading(m, names), ...names.map((host) => line(m, names, host, slow, down)));
   const legend = "Row: who asks; column: who is asked; milliseconds. Green: answers; yellow: ten times as slow as most, or " +
-    "packets larger than that are lost; red: silent.";
+    "packets of so many bytes are lost; red: silent.";
   return [make("p", legend, "faint"), table];
 }
 

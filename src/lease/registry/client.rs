@@ -27,6 +27,9 @@ const PAGE: i64 = 1000;
 const ROWS: usize = 20_000;
 const ROWS_BYTES: usize = 16 << 20;
 
+/// Characters of the reason why one is none: a value may be quoted in it.
+const WHY: usize = 200;
+
 /// etcd, whichever member answers.
 pub struct Etcd {
     members: Members,
@@ -163,10 +166,12 @@ impl Etcd {
             }
             match (self.roots.host_of_row(raw.key), Row::parse(raw.value)) {
                 (Some(host), Ok(row)) => drop(found.rows.insert(host, row)),
-                (host, row) => {
+                (_, row) => {
                     found.bad += 1;
-                    let why = row.err().map(|error| format!("{host:?}: {error}"));
-                    found.why = found.why.take().or(why);
+                    let what =
+                        row.err().map_or("no host's key".to_owned(), |error| error.to_string());
+                    let why = || format!("{:?}: {what}", String::from_utf8_lossy(raw.key));
+                    found.why.get_or_insert_with(|| why().chars().take(WHY).collect());
                 }
             }
             true

@@ -94,10 +94,12 @@ impl Rows {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remarks once what is wrong.
-    fn remark(&self, why: Option<String>) {
+    /// Remarks once what is wrong; that etcd is away is told by others.
+    fn remark(&self, error: Option<EtcdError>) {
+        let away = matches!(error, Some(EtcdError::Unreachable(_)));
+        let why = error.map(|error| error.to_string());
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = why.as_ref().filter(|why| untold.as_ref() != Some(why)) {
+        if let Some(why) = why.as_ref().filter(|why| !away && untold.as_ref() != Some(why)) {
             log::info!(
                 "other hosts are not told which hosts answer this one: {why} (nothing else depends on it)"
             );
@@ -151,7 +153,7 @@ async fn tell(
             Err(EtcdError::Unreachable(_) | EtcdError::NoLease(_)) => Some(AWAY),
             Err(_) => Some(REFUSED),
         };
-        rows.remark(done.err().map(|error| error.to_string()));
+        rows.remark(done.err());
         tokio::select! {
             Ok(()) = own.changed() => {}
             Ok(()) = kept.changed() => {
