@@ -64,13 +64,13 @@ fn bash_completes_what_can_be_typed() {
     assert_eq!(complete("humanz-agent nodes rm --f"), "--force");
     assert_eq!(complete("humanz-agent --etcd-ho"), "--etcd-host");
     assert_eq!(complete("humanz-agent nodes --he"), "--help");
-    assert_eq!(complete("humanz-agent --backend ''"), "auto direct vxlan");
+    assert_eq!(complete("humanz-agent --backend ''"), "direct vxlan auto");
     assert_eq!(complete("humanz-agent config --subnet-source s"), "static");
     assert_eq!(complete("humanz-agent completion z"), "zsh");
     refused(&run(&alone.host, "completion tcsh", &[]), 2, &["\"tcsh\"", "bash, zsh and fish"]);
     for shell in ["zsh", "fish"] {
         let script = run(&alone.host, &format!("completion {shell}"), &[]).ok();
-        for words in ["reserve", "env-file", "SUBNET_SOURCE=static", "auto direct vxlan"] {
+        for words in ["reserve", "env-file", "SUBNET_SOURCE=static", "direct vxlan auto"] {
             assert!(script.contains(words), "{words} is not in:\n{script}");
         }
     }
