@@ -24,7 +24,7 @@ struct Way<'a> {
     what: &'static str,
     /// Bridge and routes, and no firewall that knows of connections.
     bare: Option<Path<'a>>,
-    /// The same with the reference plugins' masquerade and host ports.
+    /// The same with masquerade to the outside and the reference plugin's host ports.
     reference: Path<'a>,
     humanz: Path<'a>,
 }
