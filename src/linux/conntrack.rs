@@ -6,7 +6,7 @@
 //!
 //! The kernel's table has as many buckets as the host may have flows (262,144 of them), and has no
 //! index by address. To list it takes a lock for each bucket: 4 ms, however few flows there are. To
-//! have the kernel delete by a filter (since 6.8) takes a look at each: 0.4 ms for each end.
+//! have the kernel delete by a filter (since 6.8) takes a look at each: 0.15 ms for each end.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -103,7 +103,7 @@ pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
     let forget = |address: &IpAddr| [End::Source, End::Destination].map(|end| (*address, end));
     let ends: Vec<Message> =
         v4.flat_map(forget).map(|(address, end)| forget_all(address, end)).collect();
-    if ends.is_empty() || !has_flows()? {
+    if ends.is_empty() {
         return Ok(());
     }
     let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(addresses))?;
@@ -121,7 +121,7 @@ pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
 /// # Errors
 /// [`ConntrackError`].
 pub fn flush_udp_ports(ports: &[HostPort]) -> Result<(), ConntrackError> {
-    if ports.is_empty() || !has_flows()? {
+    if ports.is_empty() {
         return Ok(());
     }
     let addresses: Vec<IpAddr> = ports.iter().map(|port| port.address).collect();

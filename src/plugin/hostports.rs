@@ -74,9 +74,8 @@ pub fn open(store: &Store, rtnl: &Rtnl, conf: &NetConf, entry: &Entry) -> Result
         allow_loopback(&conf.bridge);
     }
     drop(locked);
-    // Senders over UDP that asked before the port was open would go on to be told that it is closed.
     let opened: Vec<HostPort> = claims.iter().map(|claim| claim.forward.from).collect();
-    flows::forget_ports(&opened);
+    flows::forget_refused(&opened);
     Ok(())
 }
 

@@ -11,8 +11,8 @@ use crate::support::node::Place;
 use crate::support::pod::make_netns;
 use crate::table::{Row, Table};
 
-const PODS: usize = 40;
-const BLOCK: usize = 10;
+const PODS: usize = 100;
+const BLOCK: usize = 5;
 /// Host ports that are taken already.
 const MANY: usize = 5_000;
 /// What [`Offer::PortAndLimits`] asks for, in Mbit/s.
