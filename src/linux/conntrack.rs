@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use neli::consts::nl::NlmF;
 use neli::types::Buffer;
 use nix::errno::Errno;
+use nix::sys::utsname::uname;
 
 use super::ctnetlink::{
     ADDRESSES, COUNTS_DESTINATION, COUNTS_DESTINATION_PORT, COUNTS_PROTOCOL, COUNTS_SOURCE, DELETE,
@@ -57,6 +58,18 @@ pub enum ConntrackError {
     },
 }
 
+/// The kernel deletes by a filter, since 6.8. (Those that had it put in earlier are not known.)
+pub fn kernel_filters() -> bool {
+    let Ok(names) = uname() else { return false };
+    filters(&names.release().to_string_lossy())
+}
+
+fn filters(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let mut next = || numbers.next().and_then(Result::ok);
+    (next(), next()) >= (Some(6), Some(8))
+}
+
 /// There are flows in the calling thread's network namespace, so that looking for some of them may
 /// be worth what it costs. Reads one small file.
 ///
@@ -91,13 +104,13 @@ pub fn flush_udp(addresses: &[IpAddr]) -> Result<usize, ConntrackError> {
 }
 
 /// [`flush_udp`] at a tenth of its cost, for addresses whose former owner's flows were flushed when
-/// it went: the kernel alone (since 6.8) forgets what one of the IPv4 `addresses` began or was sent.
+/// it went: the kernel alone forgets what one of the IPv4 `addresses` began or was sent.
 ///
 /// Left alone is what an address answers behind a service's, and IPv6: the kernel's filter takes its
 /// addresses for different when they are the same (`ctnetlink_filter_match_tuple`).
 ///
 /// # Errors
-/// [`ConntrackError`].
+/// [`ConntrackError`]; `EINVAL` unless [`kernel_filters`].
 pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
     let v4 = addresses.iter().filter(|address| address.is_ipv4());
     let forget = |address: &IpAddr| [End::Source, End::Destination].map(|end| (*address, end));
@@ -107,11 +120,7 @@ pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
         return Ok(());
     }
     let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(addresses))?;
-    match socket.transact(&ends) {
-        // Before 6.8 this names one flow, and not all that it takes to name it.
-        Err(error) if error.errno() == Some(Errno::EINVAL) => flush_udp(addresses).map(drop),
-        outcome => outcome.map_err(failed(addresses)),
-    }
+    socket.transact(&ends).map_err(failed(addresses))
 }
 
 /// Forgets the UDP flows to `ports` of this host, whoever answers them. (Flows to the same port of
@@ -277,4 +286,19 @@ fn concerns(
         Ok::<bool, NetlinkError>(end.is_some_and(|end| addresses.iter().any(|own| own == end)))
     };
     Ok(names(original, SOURCE)? || names(original, DESTINATION)? || names(answer, SOURCE)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filters;
+
+    #[test]
+    fn the_kernel_filters_since_six_eight() {
+        for release in ["6.8.0-31-generic", "6.18.44-fc-v669", "7.0", "6.12-rc1"] {
+            assert!(filters(release), "{release}");
+        }
+        for release in ["6.7.12", "5.14.0-503.el9.x86_64", "6", "", "linux"] {
+            assert!(!filters(release), "{release}");
+        }
+    }
 }

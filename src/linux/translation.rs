@@ -1,10 +1,12 @@
 //! Who translates addresses of IPv4 without nftables.
 
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, ErrorKind};
 
 /// The tables of iptables-legacy, one a line; absent without it.
 const LEGACY: &str = "/proc/net/ip_tables_names";
+/// More tables than the kernel has.
+const MANY: usize = 16;
 /// The services of IPVS below [`IPVS_HEADER`] lines; absent without it.
 const IPVS: &str = "/proc/net/ip_vs";
 const IPVS_HEADER: usize = 3;
@@ -15,13 +17,15 @@ const IPVS_HEADER: usize = 3;
 /// # Errors
 /// Of reading one of two files in /proc.
 pub fn beside_nft() -> io::Result<bool> {
-    let legacy = read(LEGACY)?.lines().any(|table| table == "nat");
-    Ok(legacy || read(IPVS)?.lines().count() > IPVS_HEADER)
+    let legacy = first(LEGACY, MANY)?.iter().any(|table| table == "nat");
+    Ok(legacy || first(IPVS, IPVS_HEADER + 1)?.len() > IPVS_HEADER)
 }
 
-fn read(path: &str) -> io::Result<String> {
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        outcome => outcome,
+/// The first lines of a file, which the kernel may go on writing for megabytes.
+fn first(path: &str, lines: usize) -> io::Result<Vec<String>> {
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+        Ok(file) => BufReader::new(file).lines().take(lines).collect(),
     }
 }

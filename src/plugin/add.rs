@@ -41,8 +41,7 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let mut done = Done::default();
     done.hold(reservation);
     done.hold(Ports::of(&store, &entry));
-    let attached = attach::attach(&plan.site, &plan.wanted)?;
-    flows::forget_former(&addresses);
+    let attached = flows::without_former(&addresses, || attach::attach(&plan.site, &plan.wanted))?;
     plan.told.defaults.retain(|route| !attached.left_out.contains(&route.dst));
     done.hold(attached);
     done.hold(sysctls::write(&ground.netns, &plan.wanted.asked.settings)?);

@@ -163,7 +163,7 @@ fn open_ports<'a>(
     since_1970: Duration,
     done: &mut Done<'a>,
 ) -> Result<(), CniError> {
-    let bury = |former: &Entry| hostports::close(store, &[former]).map(drop);
+    let bury = |former: &Entry| hostports::close(store, &[former]);
     let reservation = claim::reserve(store, owner, &[], since_1970, false, bury)?;
     let entry = reservation.entry().clone();
     done.hold(reservation);

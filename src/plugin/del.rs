@@ -29,10 +29,10 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
     let mut problems = Problems::default();
     let store = problems.note(claim::store(&del.conf));
     let entry = store.as_ref().and_then(|store| problems.note(entry(store, del)).flatten());
-    let mut closed = Vec::new();
     if let (Some(store), Some(entry)) = (&store, &entry) {
-        closed = problems.note(hostports::close(store, &[entry])).unwrap_or_default();
+        problems.note(hostports::close(store, &[entry]));
     }
+    let ports = entry.as_ref().map(hostports::asked);
     let reserved = entry.map_or_else(|| answered(del), |entry| entry.addresses);
     let bridge = match problems.note(remove_link(&rtnl, &identity)) {
         Some(Some(bridge)) => Some(bridge),
@@ -40,7 +40,7 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
         None => return problems.into_result(),
         Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
     };
-    flows::forget(&reserved, &closed);
+    flows::forget(&reserved, ports.as_deref());
     if let Some(bridge) = bridge {
         let forgotten = rtnl.apply(&forget(bridge, &reserved));
         problems.note(forgotten.map_err(|error| failure::internal("forget the pod's MAC", &error)));

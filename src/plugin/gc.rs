@@ -15,7 +15,7 @@ use crate::ipam::{Entry, Store};
 use crate::linux::link::{self, Change, Link, Which};
 use crate::linux::netlink::Message;
 use crate::linux::rtnl::Rtnl;
-use crate::net::IfName;
+use crate::net::{HostPort, IfName};
 use crate::plan::pod::{Identity, is_of_network};
 
 /// The link group that dying links are put into: `hzgc`. A link dies in 20 ms, a group as well.
@@ -39,13 +39,14 @@ pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
     let store = claim::store(&gc.conf)?;
     let owners = problems.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
     let dead = problems.note(dead(&store, &owners)).unwrap_or_default();
-    let closed = problems.note(hostports::close(&store, &dead.iter().collect::<Vec<_>>()));
+    problems.note(hostports::close(&store, &dead.iter().collect::<Vec<_>>()));
+    let ports: Vec<HostPort> = dead.iter().flat_map(hostports::asked).collect();
     let dead: Vec<IpAddr> = dead.into_iter().flat_map(|entry| entry.addresses).collect();
     if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
         let forgotten = rtnl.apply(&forget(bridge.index, &dead));
         problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
     }
-    flows::forget(&dead, &closed.unwrap_or_default());
+    flows::forget(&dead, Some(&ports));
     let released = problems.note(release(&store, &owners)).unwrap_or_default();
     if released > 0 {
         call.line.fact("reservations", released);

@@ -79,14 +79,14 @@ pub fn open(store: &Store, rtnl: &Rtnl, conf: &NetConf, entry: &Entry) -> Result
     Ok(())
 }
 
-/// Closes the ports of `entries` that are still their own, and gives them back; tells which, whose
-/// flows are not forgotten yet. Those that are closed already: success.
+/// Closes the ports of `entries` that are still their own, and gives them back. Those that are
+/// closed already: success.
 ///
 /// # Errors
 /// Codes 11 and 5: the store; code 999: the kernel refused.
-pub fn close(store: &Store, entries: &[&Entry]) -> Result<Vec<HostPort>, CniError> {
+pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
     if entries.iter().all(|entry| entry.ports.is_none()) {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let locked = lock(store.ports())?;
     let mut ports: Vec<HostPort> = Vec::new();
@@ -104,7 +104,12 @@ pub fn close(store: &Store, entries: &[&Entry]) -> Result<Vec<HostPort>, CniErro
         // Not later, with the addresses: whoever restores the table would open them again.
         locked.release(entry).map_err(|error| failure::of_store(&error))?;
     }
-    Ok(ports)
+    Ok(())
+}
+
+/// The ports of the host that `entry` asked for, open or not.
+pub fn asked(entry: &Entry) -> Vec<HostPort> {
+    entry.forwards().into_iter().map(|forward| forward.from).collect()
 }
 
 /// Makes the table what the claims ask for, and removes claims whose holders are gone.
