@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Quiet time after a change: one that takes several steps is looked at once.
+/// From the first change of several to the look: all of its steps are looked at once.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// So often it is put right without a wait …
