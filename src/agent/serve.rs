@@ -161,8 +161,8 @@ impl Agent {
                 self.know_names(resolved);
                 (Look::ROUTES.and(Look::FIREWALL), Why::NAMES)
             }
-            Wake::Files => {
-                self.files.touched(Instant::now());
+            Wake::Files(files) => {
+                self.files.touched(&files, Instant::now());
                 return Ok(());
             }
             Wake::Signal(Signal::SIGHUP) => {

@@ -193,8 +193,8 @@ fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Beat) -> std::io::
         if iptables {
             send(wakes, Wake::Kernel(Look::FIREWALL));
         }
-        if files {
-            send(wakes, Wake::Files);
+        if !files.is_empty() {
+            send(wakes, Wake::Files(files));
         }
         // Whoever writes without end in a folder that is watched costs a look at it now and then.
         thread::sleep(SETTLE);

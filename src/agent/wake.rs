@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 
@@ -17,8 +18,8 @@ pub enum Wake {
     Kernel(Look),
     /// Names of hosts resolve to other addresses.
     Names(Resolved),
-    /// Somebody touched a file that the agent keeps.
-    Files,
+    /// Somebody touched these files that the agent keeps.
+    Files(BTreeSet<PathBuf>),
     /// The operator or the service manager wants something.
     Signal(Signal),
 }

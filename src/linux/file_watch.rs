@@ -18,17 +18,20 @@ use super::xtables_lock;
 /// Hears runs of iptables-legacy, and of every change to the files that it is told to follow.
 pub struct FileWatch {
     inotify: Inotify,
-    /// What is watched for those files, and the names in each folder that matter.
-    followed: Mutex<BTreeMap<WatchDescriptor, BTreeSet<OsString>>>,
+    /// What is watched for those files.
+    followed: Mutex<BTreeMap<WatchDescriptor, Names>>,
 }
 
+/// The names in a folder that matter, and the followed files to which each of them leads.
+type Names = BTreeMap<OsString, BTreeSet<PathBuf>>;
+
 /// What was heard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// A run of iptables-legacy has ended.
     pub iptables: bool,
-    /// A followed file, or a folder on the way to one, was touched.
-    pub files: bool,
+    /// The followed files that were touched, themselves or a folder on the way to them.
+    pub files: BTreeSet<PathBuf>,
 }
 
 impl FileWatch {
@@ -55,7 +58,13 @@ impl FileWatch {
         followed.clear();
         for (folder, place) in places(files) {
             match self.inotify.add_watch(&folder, place.mask()) {
-                Ok(watch) => followed.entry(watch).or_default().extend(place.names),
+                Ok(watch) => {
+                    let names = followed.entry(watch).or_default();
+                    // The same folder by two paths is one watch.
+                    for (name, files) in place.names {
+                        names.entry(name).or_default().extend(files);
+                    }
+                }
                 // The folder above it tells when it comes.
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(error) => {
@@ -81,33 +90,42 @@ impl FileWatch {
         for event in &events {
             let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
             heard.iptables |= lost || xtables_lock::hears(&self.inotify, event);
-            heard.files |=
-                lost || followed.get(&event.wd).is_some_and(|names| touches(names, event));
+            if lost {
+                heard.files.extend(followed.values().flat_map(all));
+            } else if let Some(names) = followed.get(&event.wd) {
+                heard.files.extend(touched(names, event));
+            }
         }
         Ok(heard)
     }
 
-    fn followed(&self) -> MutexGuard<'_, BTreeMap<WatchDescriptor, BTreeSet<OsString>>> {
+    fn followed(&self) -> MutexGuard<'_, BTreeMap<WatchDescriptor, Names>> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An event without a name is about the folder itself: it is gone, or somewhere else.
-fn touches(names: &BTreeSet<OsString>, event: &InotifyEvent) -> bool {
+/// The files that `event` is about. One without a name is about the folder itself: it is gone, or
+/// somewhere else.
+fn touched(names: &Names, event: &InotifyEvent) -> BTreeSet<PathBuf> {
     let gone = AddWatchFlags::IN_DELETE_SELF
         | AddWatchFlags::IN_MOVE_SELF
         | AddWatchFlags::IN_UNMOUNT
         | AddWatchFlags::IN_IGNORED;
     match &event.name {
-        Some(name) => names.contains(name),
-        None => event.mask.intersects(gone),
+        Some(name) => names.get(name).cloned().unwrap_or_default(),
+        None if event.mask.intersects(gone) => all(names).collect(),
+        None => BTreeSet::new(),
     }
+}
+
+fn all(names: &Names) -> impl Iterator<Item = PathBuf> {
+    names.values().flatten().cloned()
 }
 
 /// What matters in one folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Place {
-    names: BTreeSet<OsString>,
+    names: Names,
     /// Followed files lie in it; else only the way to them.
     has_files: bool,
 }
@@ -136,7 +154,7 @@ fn places<'a>(files: impl IntoIterator<Item = &'a Path>) -> BTreeMap<PathBuf, Pl
         for path in file.ancestors() {
             let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { continue };
             let place = places.entry(folder.to_owned()).or_default();
-            place.names.insert(name.to_owned());
+            place.names.entry(name.to_owned()).or_default().insert(file.to_owned());
             place.has_files |= path == file;
         }
     }

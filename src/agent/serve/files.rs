@@ -1,7 +1,7 @@
 //! The files that the agent keeps: heard of when somebody touches them, and put right soon.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,11 +42,14 @@ impl Files {
         self.refused = refused;
     }
 
-    /// One of them was touched `now`.
-    pub fn touched(&mut self, now: Instant) {
-        let paces = self.mended.values().map(|pace| pace.due(now));
-        let due = paces.max().unwrap_or_else(|| Pace::default().due(now));
-        self.due.get_or_insert(due);
+    /// `files` of them were touched `now`: a war over one delays none of the others.
+    pub fn touched(&mut self, files: &BTreeSet<PathBuf>, now: Instant) {
+        let due = |file: &PathBuf| {
+            let mended =
+                self.mended.iter().find(|(object, _)| path(object) == Some(file.as_path()));
+            mended.map_or_else(|| Pace::default().due(now), |(_, pace)| pace.due(now))
+        };
+        self.due = files.iter().map(due).chain(self.due).min();
     }
 
     /// When to look at them, if they were touched.
@@ -73,12 +76,8 @@ impl Files {
     /// Those that somebody does not leave alone, and what to do.
     pub fn contested(&self, now: Instant) -> BTreeSet<String> {
         let told = |file: &Object| {
-            let path = match file {
-                Object::Configuration(path) | Object::Plugin(path) | Object::PluginLink(path) => {
-                    path.display().to_string()
-                }
-                other => other.to_string(),
-            };
+            let path =
+                path(file).map_or_else(|| file.to_string(), |path| path.display().to_string());
             format!(
                 "{file} is changed by somebody again and again, and put right ever more seldom, down \
                  to once a minute; find out who does it: auditctl -w {path} -p wa, and then ausearch -i"
@@ -86,5 +85,63 @@ impl Files {
         };
         let contested = self.mended.iter().filter(|(_, pace)| pace.is_contested(now));
         contested.map(|(file, _)| told(file)).collect()
+    }
+}
+
+/// Where a file lies.
+fn path(file: &Object) -> Option<&Path> {
+    match file {
+        Object::Configuration(path) | Object::Plugin(path) | Object::PluginLink(path) => Some(path),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Somebody changed `file` back 50 times: it waits for a minute now.
+    fn at_war(file: &Path, now: Instant) -> Files {
+        let mut files = Files::new(None);
+        for _ in 0..50 {
+            files.mended(&[Object::Configuration(file.to_owned())], now);
+        }
+        files
+    }
+
+    /// After how long it is looked at the files, once `touches` came, each at once after the other.
+    fn waits(files: &mut Files, touches: &[&[&Path]], now: Instant) -> Option<Duration> {
+        for touched in touches {
+            files.touched(&touched.iter().map(|path| path.to_path_buf()).collect(), now);
+        }
+        files.due().map(|due| due - now)
+    }
+
+    #[test]
+    fn a_war_over_one_file_delays_no_other() {
+        let (fought, other) = (Path::new("/etc/f"), Path::new("/opt/g"));
+        let now = Instant::now();
+        let check = |touches: &[&[&Path]], is_late: bool| {
+            let waits = waits(&mut at_war(fought, now), touches, now).unwrap();
+            assert_eq!(waits > Duration::from_secs(10), is_late, "{touches:?}: {waits:?}");
+        };
+        check(&[&[fought]], true);
+        check(&[&[other]], false);
+        check(&[&[fought], &[other]], false);
+        check(&[&[other], &[fought]], false);
+        check(&[&[fought, other]], false);
+        assert_eq!(waits(&mut at_war(fought, now), &[&[]], now), None, "nothing was touched");
+    }
+
+    #[test]
+    fn whoever_goes_on_does_not_put_it_off() {
+        let (fought, now) = (Path::new("/etc/f"), Instant::now());
+        let mut files = at_war(fought, now);
+        let first = waits(&mut files, &[&[fought]], now);
+        files.touched(&[fought.to_owned()].into(), now + Duration::from_secs(59));
+        files.touched(&[fought.to_owned()].into(), now + Duration::from_secs(61));
+        assert_eq!(files.due().map(|due| due - now), first);
     }
 }

@@ -34,7 +34,7 @@ impl Ground {
     /// Others write below `/tmp` as well.
     fn hears(&self, what: &str) {
         let begun = Instant::now();
-        while !self.watch.wait(SOON).unwrap().files {
+        while self.watch.wait(SOON).unwrap().files.is_empty() {
             assert!(begun.elapsed() < SOON, "{what}");
         }
         self.follow();
@@ -90,7 +90,7 @@ fn what_is_beside_the_file_is_not_heard() {
     fs::write(ground.path("a/b/other"), "text").unwrap();
     fs::read(ground.path("a/b/f")).unwrap();
     fs::create_dir(ground.path("c")).unwrap();
-    assert!(!ground.watch.wait(Duration::from_millis(50)).unwrap().files);
+    assert!(ground.watch.wait(Duration::from_millis(50)).unwrap().files.is_empty());
     fs::write(ground.path("a/b/f"), "text").unwrap();
     ground.hears("written");
 }
@@ -100,10 +100,33 @@ fn a_file_that_is_no_longer_followed_is_not_heard() {
     let ground = Ground::new();
     ground.watch.follow([ground.path("x/y").as_path()]).unwrap();
     fs::write(ground.path("a/b/f"), "other").unwrap();
-    assert!(!ground.watch.wait(Duration::from_millis(50)).unwrap().files);
+    assert!(ground.watch.wait(Duration::from_millis(50)).unwrap().files.is_empty());
     ground.hear_out();
     fs::create_dir(ground.path("x")).unwrap();
     ground.hears("a folder that was not there yet");
+}
+
+#[test]
+fn those_that_were_touched_are_named_and_no_others() {
+    let ground = Ground::new();
+    let [f, g, h] = ["a/b/f", "a/b/g", "a/f"].map(|below| ground.path(below));
+    let named = |expected: &[&PathBuf]| {
+        ground.watch.follow([&f, &g, &h].map(PathBuf::as_path)).unwrap();
+        let mut heard = BTreeSet::new();
+        while is_readable(&ground.watch.inotify, Duration::ZERO).unwrap() {
+            heard.extend(ground.watch.wait(Duration::ZERO).unwrap().files);
+        }
+        assert_eq!(heard, expected.iter().map(|path| path.to_path_buf()).collect());
+    };
+    named(&[]);
+    fs::write(&g, "text").unwrap();
+    named(&[&g]);
+    fs::write(&h, "the name of another one elsewhere").unwrap();
+    named(&[&h]);
+    fs::rename(ground.path("a/b"), ground.path("a/c")).unwrap();
+    named(&[&f, &g]);
+    fs::rename(ground.path("a"), ground.path("c")).unwrap();
+    named(&[&f, &g, &h]);
 }
 
 #[test]
@@ -116,10 +139,10 @@ fn every_folder_on_the_way_matters_and_only_the_last_for_what_is_written() {
         })
         .collect();
     let wanted = [
-        r#"/ {"etc"} false"#,
-        r#"/etc {"cni", "g"} true"#,
-        r#"/etc/cni {"net.d"} false"#,
-        r#"/etc/cni/net.d {"f"} true"#,
+        r#"/ {"etc": {"/etc/cni/net.d/f", "/etc/g"}} false"#,
+        r#"/etc {"cni": {"/etc/cni/net.d/f"}, "g": {"/etc/g"}} true"#,
+        r#"/etc/cni {"net.d": {"/etc/cni/net.d/f"}} false"#,
+        r#"/etc/cni/net.d {"f": {"/etc/cni/net.d/f"}} true"#,
     ];
     assert_eq!(told, wanted);
 }
