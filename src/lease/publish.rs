@@ -10,6 +10,8 @@
 //! - The gap of a host doubles with each row, up to sixteenfold, until nothing has changed for 32 gaps: a
 //!   network of whatever size that never comes to rest writes 1.25 rows a second, some 45 MB of history a
 //!   day.
+//! - Rows that etcd could not be told come as slowly when it is back, and one that it does not take ever
+//!   less often, at last once in an hour.
 //! - Latencies alone are told anew at most every ten minutes, if one of a few other hosts (see `TIMED`)
 //!   has changed twofold and by a millisecond; and a row that says the same once in a minute for each host
 //!   of the network, at least an hour: one write a minute altogether.

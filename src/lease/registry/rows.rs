@@ -17,9 +17,10 @@ use crate::lease::records::{NodeName, Row};
 /// What was read serves everybody who asks within this time.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Wait before a row that could not be told is told again: the sign of life comes first …
+/// Wait before a row that could not be told is told again: the sign of life comes first, twice as long
+/// each time, up to [`REFUSED`] …
 const NO_LIFE: Duration = Duration::from_secs(10);
-/// … etcd is away …
+/// … etcd is away: so long, and then as after a new etcd lease …
 const AWAY: Duration = Duration::from_secs(60);
 /// … or does not let this host do that.
 const REFUSED: Duration = Duration::from_secs(3600);
@@ -135,9 +136,10 @@ async fn tell(
 ) -> Infallible {
     let mut own = rows.own.subscribe();
     let mut put = false;
+    let mut lifeless = 0;
     loop {
         let lease = *kept.borrow_and_update();
-        let row = own.borrow_and_update().row.clone();
+        let Own { row, spread } = own.borrow_and_update().clone();
         let done = match (lease, row) {
             (Some(lease), Some(row)) => {
                 etcd.put_row(name, &row, lease).await.inspect(|_| put = true)
@@ -147,23 +149,36 @@ async fn tell(
             }
             _ => Ok(true),
         };
-        let again = match &done {
-            Ok(true) => None,
-            Ok(false) => Some(NO_LIFE),
-            Err(EtcdError::Unreachable(_) | EtcdError::NoLease(_)) => Some(AWAY),
-            Err(_) => Some(REFUSED),
-        };
+        let again = again(&done, lifeless, spread);
+        lifeless += u32::from(matches!(done, Ok(false)));
         rows.remark(done.err());
         tokio::select! {
-            Ok(()) = own.changed() => {}
+            Ok(()) = own.changed() => lifeless = 0,
             Ok(()) = kept.changed() => {
+                lifeless = 0;
                 let spread = own.borrow().spread;
                 sleep(random::up_to(spread)).await;
             }
-            () = sleep(random::jittered(again.unwrap_or_default())), if again.is_some() => {}
+            () = sleep(again.unwrap_or_default()), if again.is_some() => {}
             else => std::future::pending().await,
         }
     }
+}
+
+/// How long to wait before the row is told again; `None` if it was told. `lifeless`: how often it was
+/// not, one time after the other, for want of a sign of life: such a write costs etcd as much as one that
+/// it carries out. What etcd was away for, the other hosts could not tell either.
+fn again(done: &Result<bool, EtcdError>, lifeless: u32, spread: Duration) -> Option<Duration> {
+    Some(match done {
+        Ok(true) => return None,
+        Ok(false) => {
+            random::jittered(REFUSED.min(NO_LIFE.saturating_mul(2_u32.saturating_pow(lifeless))))
+        }
+        Err(EtcdError::Unreachable(_) | EtcdError::NoLease(_)) => {
+            random::jittered(AWAY) + random::up_to(spread)
+        }
+        Err(_) => random::jittered(REFUSED),
+    })
 }
 
 async fn read(etcd: &Etcd, rows: &Rows) -> Infallible {
@@ -179,5 +194,36 @@ async fn read(etcd: &Etcd, rows: &Rows) -> Infallible {
             () = rows.wanted.notified() => rows.wanted.notify_one(),
             () = sleep(FRESH) => drop(rows.read.send_replace(None)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_a_sign_of_life_asks_ever_less_often() {
+        let within = |lifeless, least: u64, most: u64| {
+            let waits = again(&Ok(false), lifeless, Duration::ZERO).unwrap();
+            let limits = Duration::from_secs(least)..=Duration::from_secs(most);
+            assert!(limits.contains(&waits), "{lifeless} times: {waits:?}");
+        };
+        within(0, 5, 10);
+        within(1, 10, 20);
+        within(8, 1280, 2560);
+        within(9, 1800, 3600);
+        within(u32::MAX, 1800, 3600);
+        assert_eq!(again(&Ok(true), 3, Duration::ZERO), None);
+    }
+
+    #[test]
+    fn after_an_outage_rows_come_as_slowly_as_without_one() {
+        let spread = crate::lease::publish::gap(10_000);
+        let away = Err(EtcdError::Unreachable("gone".to_owned()));
+        let mut seconds = vec![0; 600];
+        for _ in 0..10_000 {
+            seconds[again(&away, 0, spread).unwrap().as_secs() as usize] += 1;
+        }
+        assert!(seconds.iter().all(|count| *count < 60), "{:?}", seconds.iter().max());
     }
 }
