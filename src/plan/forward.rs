@@ -22,6 +22,11 @@ use apart::Stopped;
 use fate::{Fate, Packet, fate};
 pub use obstacle::{Hosts, Obstacle, Reason};
 
+/// Of so many chains with rules about some pods is told what they do, of each base chain and direction …
+const CHAINS: usize = 3;
+/// … and so many are looked at: for each of them all hosts are.
+const LOOKED_AT: usize = 64;
+
 /// The traffic that must get through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
@@ -71,8 +76,9 @@ pub fn plan<'a>(
                 continue;
             }
             let stopped = stopped(chain, direction, traffic);
-            let reason = stopped.and_then(|stopped| reason(stopped, direction, others.clone()));
-            obstacle::add(&mut reasons, reason);
+            for reason in stopped.into_iter().flat_map(|one| told(one, direction, &others)) {
+                obstacle::add(&mut reasons, reason);
+            }
         }
         let obstacles = reasons.into_iter().map(|reason| obstacle(&chain.place, reason, traffic));
         plan.obstacles.extend(obstacles);
@@ -90,17 +96,23 @@ fn obstacle(place: &Place, reason: Reason, traffic: &Traffic) -> Obstacle {
     Obstacle { place: place.clone(), reason, traffic: traffic.clone() }
 }
 
-/// `None` if it is about pods that no host has.
-fn reason<'a>(
+/// What is told of it: nothing of pods that no host has, and of a few chains with rules at once, the
+/// others once those are mended.
+fn told<'a>(
     stopped: Stopped,
     direction: Direction,
-    others: impl Iterator<Item = (&'a str, IpNetwork)>,
-) -> Option<Reason> {
-    let (chain, hosts) = match stopped {
-        Stopped::All(chain) => (chain, None),
-        Stopped::Some(chain, ranges) => (chain, Some(Hosts::with(&ranges, others)?)),
-    };
-    Some(Reason::Stops { directions: vec![direction], chain, hosts })
+    others: &(impl Iterator<Item = (&'a str, IpNetwork)> + Clone),
+) -> Vec<Reason> {
+    let reason = |(chain, hosts)| Reason::Stops { directions: vec![direction], chain, hosts };
+    match stopped {
+        Stopped::All(chain) => vec![reason((chain, None))],
+        Stopped::Some(by_chain) => {
+            let hit = by_chain.into_iter().take(LOOKED_AT).filter_map(|(chain, ranges)| {
+                Some((chain, Some(Hosts::with(&ranges, others.clone())?)))
+            });
+            hit.take(CHAINS).map(reason).collect()
+        }
+    }
 }
 
 /// Whom the chain stops of those that go one way.

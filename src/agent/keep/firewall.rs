@@ -58,7 +58,7 @@ pub fn keep(
     obstacles
 }
 
-/// The pod subnets of the other hosts, with the names of those.
+/// The pod subnets of the other hosts, with the names of those: host by host.
 fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
     let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     hosts.flat_map(|(name, peer)| peer.subnets.iter().map(move |subnet| (name.as_str(), *subnet)))

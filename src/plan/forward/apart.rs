@@ -3,6 +3,8 @@
 //! Nobody asks for one host after the other: packets to and from the whole pool are asked about at
 //! once, and its parts only where a rule tells them apart.
 
+use std::collections::BTreeMap;
+
 use crate::linux::forward::{Direction, End, ForwardChain};
 use crate::net::range::merged;
 use crate::net::{AddressRange, Family, subnet};
@@ -14,18 +16,18 @@ use super::{Traffic, elsewhere, of_pod, stopping_chain};
 pub enum Stopped {
     /// The pods of all other hosts.
     All(Option<String>),
-    /// Pods with these addresses: in order, not touching.
-    Some(Option<String>, Vec<AddressRange>),
+    /// Pods with these addresses: in order, not touching. Not empty.
+    Some(BTreeMap<Option<String>, Vec<AddressRange>>),
 }
 
-/// So many rules are looked at, one as often as there are parts of the pool: some 50 ms. A chain of
-/// thousands of rules, each about another part, is judged by the first parts.
+/// So many rules of a chain are looked at for each direction, family and interface that pods of other
+/// hosts come by, one as often as there are parts of the pool: some 50 ms each. A chain of thousands
+/// of rules, each about another part, is judged by the first parts.
 const LOOKS: usize = 1 << 21;
 
 /// Whom the chain stops of the pods of other hosts.
 pub fn stopped(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Option<Stopped> {
-    let mut first: Option<Option<String>> = None;
-    let mut ranges = Vec::new();
+    let mut by_chain = BTreeMap::<_, Vec<_>>::new();
     for family in Family::BOTH.into_iter().filter(|family| chain.place.sees(*family)) {
         for link in &traffic.pods_come_by {
             let (parts, passes) = parts(chain, direction, traffic, (family, link.as_str()));
@@ -33,12 +35,13 @@ pub fn stopped(chain: &ForwardChain, direction: Direction, traffic: &Traffic) ->
                 return Some(Stopped::All(by.clone()));
             }
             for (range, by) in parts {
-                first.get_or_insert(by);
-                ranges.push(range);
+                by_chain.entry(by).or_default().push(range);
             }
         }
     }
-    first.map(|by| Stopped::Some(by, merged(ranges)))
+    let by_chain = by_chain.into_iter().map(|(by, ranges)| (by, merged(ranges)));
+    let by_chain: BTreeMap<_, _> = by_chain.collect();
+    (!by_chain.is_empty()).then_some(Stopped::Some(by_chain))
 }
 
 /// The parts of the pool whose packets by the interface are stopped, each with the chain that does

@@ -42,36 +42,49 @@ pub enum Reason {
 /// Other hosts whose pods are stopped, or some of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// Addresses and host of the first few.
-    named: Vec<(AddressRange, String)>,
+    /// The first few, each with addresses of its pods: one range for each of its subnets.
+    named: Vec<(String, Vec<AddressRange>)>,
     /// How many more there are.
     more: usize,
 }
 
 impl Hosts {
-    /// Those among `others` (each with a pod subnet) that have addresses in `ranges`, which are in
-    /// order and do not touch; `None` if there is none.
+    /// Those among `others` (each with a pod subnet, those of one host next to each other) that have
+    /// addresses in `ranges`, which are in order and do not touch; `None` if there is none.
     pub fn with<'a>(
         ranges: &[AddressRange],
         others: impl Iterator<Item = (&'a str, IpNetwork)>,
     ) -> Option<Hosts> {
-        let mut hit = others.filter_map(|(host, subnet)| {
+        let hit = others.filter_map(|(host, subnet)| {
             let subnet = AddressRange::from(subnet);
             let range =
                 ranges.get(ranges.partition_point(|range| range.last() < subnet.first()))?;
             Some((range.common(&subnet)?, host))
         });
-        let named = hit.by_ref().take(NAMED).map(|(range, host)| (range, host.to_owned()));
-        let named: Vec<_> = named.collect();
-        let more = hit.count();
+        let (mut named, mut more): (Vec<(String, Vec<AddressRange>)>, _) = (Vec::new(), 0);
+        let mut last = None;
+        for (range, host) in hit {
+            let again = last.replace(host) == Some(host);
+            if !again && named.len() < NAMED {
+                named.push((host.to_owned(), Vec::new()));
+            } else if !again {
+                more += 1;
+            }
+            if let Some((_, ranges)) = named.last_mut().filter(|_| more == 0) {
+                ranges.push(range);
+            }
+        }
         (!named.is_empty()).then_some(Hosts { named, more })
     }
 }
 
 impl fmt::Display for Hosts {
-    /// `10.244.5.0/24 (host b)`, with commas, `and 7 more`.
+    /// `10.244.5.0/24 and fd00:10:0:5::/64 (host b)`, with commas, `and 7 more`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = self.named.iter().map(|(range, host)| format!("{range} (host {host})"));
+        let named = self.named.iter().map(|(host, ranges)| {
+            let ranges = ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
+            format!("{} (host {host})", ranges.join(" and "))
+        });
         f.write_str(&named.collect::<Vec<_>>().join(", "))?;
         if self.more > 0 {
             write!(f, " and {} more", self.more)?;
@@ -80,16 +93,21 @@ impl fmt::Display for Hosts {
     }
 }
 
-/// Adds what a chain stops one way: with what it stops the other way, if those are the same pods.
-pub fn add(reasons: &mut Vec<Reason>, reason: Option<Reason>) {
-    let Some(Reason::Stops { directions: added, hosts: others, .. }) = &reason else { return };
+/// Adds what a chain stops one way: with what it stops the other way, if those are the same pods, and
+/// where they are some the rules are of one chain.
+pub fn add(reasons: &mut Vec<Reason>, reason: Reason) {
+    let Reason::Stops { directions: added, chain: by, hosts: others } = &reason else { return };
     let same = reasons.iter_mut().find_map(|known| match known {
-        Reason::Stops { directions, hosts, .. } if hosts == others => Some(directions),
+        Reason::Stops { directions, chain, hosts }
+            if hosts == others && (hosts.is_none() || chain == by) =>
+        {
+            Some(directions)
+        }
         _ => None,
     });
     match same {
         Some(directions) => directions.extend(added),
-        None => reasons.extend(reason),
+        None => reasons.push(reason),
     }
 }
 

@@ -77,6 +77,38 @@ fn a_few_hosts_are_named_and_the_rest_counted() {
 }
 
 #[test]
+fn a_host_with_both_families_is_one_host() {
+    let both = ["10.244.5.0/24", "fd00:10:0:5::/64"];
+    let at = "nft table inet filter, chain forward: a rule drops what pods send to pods of";
+    let line = format!("{at} 10.244.5.0/24 and fd00:10:0:5::/64 (host h5)");
+    check(chain(PLAIN, Policy::Accept, &[to(&both, Verdict::Stop)]), &[&line]);
+    let most = ["10.244.4.0/22", "10.244.8.0/23", "fd00:10:0:4::/62", "fd00:10:0:8::/63"];
+    let each = |n: u8| format!("10.244.{n}.0/24 and fd00:10:0:{n}::/64 (host h{n})");
+    let line = format!("{at} {}, {}, {} and 3 more", each(4), each(5), each(6));
+    check(chain(PLAIN, Policy::Accept, &[to(&most, Verdict::Stop)]), &[&line]);
+}
+
+#[test]
+fn each_chain_is_named_with_what_it_drops() {
+    let jump = |name: &str| rule(&[], Verdict::Jump(name.to_owned()));
+    let drops = |name: &str, rules: &[ForwardRule]| (name.to_owned(), rules.to_vec());
+    let called = [
+        drops("A", &[to(&["10.244.6.0/24"], Verdict::Stop)]),
+        drops("B", &[to(&["10.244.5.0/24"], Verdict::Stop)]),
+        drops("C", &[from(&["10.244.5.0/24"], Verdict::Stop)]),
+    ];
+    let rules = [jump("A"), jump("B"), jump("C")];
+    let chain = ForwardChain { called: called.into(), ..chain(PLAIN, Policy::Accept, &rules) };
+    let at = "nft table inet filter, chain forward: a rule of chain";
+    let lines = [
+        &format!("{at} C drops what pods of 10.244.5.0/24 (host h5) send to pods"),
+        &format!("{at} A drops what pods send to pods of 10.244.6.0/24 (host h6)"),
+        &format!("{at} B drops what pods send to pods of 10.244.5.0/24 (host h5)"),
+    ];
+    check(chain, &lines.map(String::as_str));
+}
+
+#[test]
 fn a_drop_for_part_of_a_hosts_pods_names_the_part() {
     let rules = [to(&["10.244.5.7/32"], Verdict::Stop)];
     let line = "nft table inet filter, chain forward: a rule drops what pods send to pods of \
