@@ -74,7 +74,9 @@ impl Places<'_> {
         let (outer, pods) = match (&self.agent, &self.here) {
             (Some(agent), _) => {
                 let pods = agent["pod_mtu"].as_u64()?;
-                (agent["mtu"].as_u64().unwrap_or(pods), Some(pods))
+                // An older agent tells what pods have alone.
+                let own = self.here.as_ref().map(|here| here.own.mtu_bytes.into());
+                (agent["mtu"].as_u64().or(own).unwrap_or(pods), Some(pods))
             }
             (None, Some(here)) => (here.own.mtu_bytes.into(), self.mtu_without_agent(here)),
             (None, None) => return None,
@@ -130,4 +132,40 @@ impl Places<'_> {
 fn texts(value: &Value) -> Vec<String> {
     let list = value.as_array().into_iter().flatten();
     list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::agent::host::Own;
+    use crate::agent::settings;
+
+    /// `node` of an agent before it told the MTU of the host.
+    #[test]
+    fn an_older_agent_does_not_hide_the_mtu_of_the_host() {
+        let etcd = |name: &str| (name == "ETCD_HOST").then(|| "etcd".to_owned());
+        let settings = settings::read(&etcd, &|_| Vec::new()).unwrap();
+        let own = Own { mtu_bytes: 1500, ..Own::default() };
+        let here = Facts {
+            own,
+            all_addresses: Default::default(),
+            connected: Vec::new(),
+            underlay: Default::default(),
+            uplinks: ["eth0".parse().unwrap()].into(),
+            down: Default::default(),
+        };
+        let look = |agent, here| {
+            let found =
+                Places { settings: &settings, agent: Some(agent), here }.look("MTU").unwrap();
+            (found.value, found.why)
+        };
+        let pods = |why: &str| (Some("1450".to_owned()), why.to_owned());
+        let told = json!({ "pod_mtu": 1450, "mtu": 1500, "uplinks": ["eth0"] });
+        let less = pods("eth0 1500 less 50 for VXLAN");
+        assert_eq!(look(told, None), less);
+        assert_eq!(look(json!({ "pod_mtu": 1450 }), Some(here)), less);
+        assert_eq!(look(json!({ "pod_mtu": 1450 }), None), pods("no interface 1450"));
+    }
 }
