@@ -36,7 +36,8 @@
 //! 3. Whole states are compared, never events applied; every plan is harmless when run twice.
 //! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft tables
 //!    `humanz…`); nothing without the mark is removed, but for a VXLAN device that somebody
-//!    made anew, without a mark, under the name of a tunnel's.
+//!    made anew, without a mark, under the name of a tunnel's. A CNI configuration has no room for
+//!    one: where settings have moved it, the former is removed while its hash is the recorded one.
 //! 5. Nothing is removed before the first complete snapshot of etcd.
 //! 6. A file whose first line says `//! Pure.` touches no clock, file, socket or environment.
 

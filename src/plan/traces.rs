@@ -11,7 +11,8 @@ pub fn links(found: &[Link]) -> Vec<&Link> {
     pods.into_iter().chain(others).collect()
 }
 
-/// Who is plugged in, as the aliases of `found` tell: `network container interface namespace/pod`.
+/// Who is plugged in, as the aliases of `found` tell: `network container interface namespace/pod`, with a
+/// word `port=…` before the pod if it is no usual port (see [`pod::Plugged`]).
 pub fn attached(found: &[Link]) -> Vec<&str> {
     let owner = |link| owner(link).filter(|_| is_of_pod(link));
     found.iter().filter_map(owner).collect()
@@ -66,14 +67,14 @@ mod tests {
         let found = [
             link(1, "bridge", "humanz bridge"),
             link(2, "bridge", ""),
-            link(3, "veth", "humanz net c1 eth0 default/web"),
+            link(3, "veth", "humanz net c1 eth0 port=isolated default/web"),
             link(4, "veth", "humanzoid net c1 eth0"),
             link(5, "vxlan", "humanz tunnel"),
             link(6, "veth", "of somebody"),
         ];
         let ours: Vec<u32> = links(&found).iter().map(|link| link.index).collect();
         assert_eq!(ours, [3, 1, 5]);
-        assert_eq!(attached(&found), ["net c1 eth0 default/web"]);
+        assert_eq!(attached(&found), ["net c1 eth0 port=isolated default/web"]);
     }
 
     #[test]
