@@ -21,7 +21,7 @@ function times(m) { return m.rows.flatMap((row) => Object.values(row.seconds)).s
 function cell(row, to, slow) {
   if (row.host === to) return ["", "self", ""];
   const fault = row.faults.find((fault) => fault.host === to);
-  const took = row.seconds[to];
+  const took = Object.hasOwn(row.seconds, to) ? row.seconds[to] : undefined;
   if (fault) return [label(fault), fault.kind.startsWith("large") ? "odd" : "lost", fault.what];
   if (took === undefined) return ["–", "unknown", row.more_faults ? "not told" : "not asked yet"];
   return [millis(took), took > slow ? "odd" : "well", (took * 1000).toFixed(3) + " ms"];
@@ -113,15 +113,20 @@ function reach(m) {
   fill("reach-remarks", m.remarks.map((remark) => make("li", remark)));
 }
 
+// How long until the next question: the answer is read from etcd, some 400 bytes for each host.
+let pause = 5000;
+
 async function askReach() {
   try {
     const answer = await fetch("/v1/matrix", { cache: "no-store" });
     if (!answer.ok) throw new Error(await answer.text());
-    reach(await answer.json());
+    const m = await answer.json();
+    pause = m.hosts > GRID ? 60000 : 5000;
+    reach(m);
   } catch (error) {
     fill("reach-remarks", [make("li", "not known now: " + error.message)]);
   }
-  setTimeout(askReach, document.hidden ? 60000 : 5000);
+  setTimeout(askReach, document.hidden ? 60000 : pause);
 }
 
 askReach();
