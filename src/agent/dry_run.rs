@@ -74,7 +74,7 @@ pub fn look(
     };
     let seen = pass::run(&pass, &mut Known::default(), &mut report);
     let told = seen.into_iter().flat_map(|seen| {
-        let told = [seen.unreachable, seen.obstacles, seen.surroundings];
+        let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.record)];
         told.into_iter().flatten().flatten().collect::<Vec<String>>()
     });
     let trouble = report.failures().iter().cloned().chain(told).collect();

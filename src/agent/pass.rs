@@ -25,6 +25,8 @@ pub struct Seen {
     pub obstacles: Option<BTreeSet<String>>,
     /// … and everything else on the host.
     pub surroundings: Option<BTreeSet<String>>,
+    /// What is wrong with the record of where the CNI configuration was written, as far as was looked.
+    pub record: BTreeSet<String>,
     /// The files that were not as they should be, and are now.
     pub mended: Vec<Object>,
 }
@@ -63,15 +65,16 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
         keep::hostports::keep(pass, report);
     }
     let before = report.changes().len();
+    let mut record = BTreeSet::new();
     if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
-        keep::conf::keep(pass, &facts, report);
+        record = keep::conf::keep(pass, &facts, report);
     }
     let mended = report.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
         let found = keep::surroundings::look(pass, report);
         found.into_iter().chain(crowded).collect()
     });
-    Some(Seen { facts, unreachable, obstacles, surroundings, mended })
+    Some(Seen { facts, unreachable, obstacles, surroundings, record, mended })
 }
 
 /// What to look at besides, because this host is no longer what it was.

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 
 use crate::linux::files;
@@ -56,11 +56,13 @@ impl Written {
     }
 }
 
-/// What was written by this and earlier agents of the host; nothing if that is not known.
-pub fn all(state_dir: &Path) -> Vec<Written> {
-    read(state_dir).unwrap_or_else(|error| {
-        log::warn!("{error:#}: a CNI configuration that was written elsewhere before stays");
-        Vec::new()
+/// What was written by this and earlier agents of the host.
+///
+/// # Errors
+/// That is not known; says what follows.
+pub fn all(state_dir: &Path) -> anyhow::Result<Vec<Written>> {
+    read(state_dir).map_err(|error| {
+        anyhow!("{error:#}: a CNI configuration that was written elsewhere before stays")
     })
 }
 
@@ -112,16 +114,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_read_again_and_garbage_is_nothing() {
+    fn what_was_kept_is_read_again_and_garbage_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(all(folder.path()), []);
+        assert_eq!(all(folder.path()).unwrap(), []);
         let written = vec![Written::new(Path::new("/a"), "b"), Written::new(Path::new("/a"), "c")];
         keep(folder.path(), written.clone()).unwrap();
-        assert_eq!(all(folder.path()), written);
+        assert_eq!(all(folder.path()).unwrap(), written);
         for garbage in ["", "{", r#"{"schema":2,"written":[]}"#, r#"{"schema":1,"written":"all"}"#]
         {
             fs::write(folder.path().join(FILE), garbage).unwrap();
-            assert_eq!(all(folder.path()), [], "{garbage}");
+            let told = all(folder.path()).unwrap_err().to_string();
+            assert!(told.contains(FILE) && told.contains("elsewhere"), "{garbage}: {told}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Keeps the CNI configuration, in one place.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::agent::conf;
@@ -28,23 +29,28 @@ impl Describe for Remove<'_> {
 }
 
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
-/// this host wrote elsewhere before, or runtimes would read both.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
+/// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
+/// of where that was.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
     let state_dir = &pass.settings.state_dir;
     let path = &pass.settings.cni.config;
     let text = conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
-    let mut known = written::all(state_dir);
+    let mut wrong = BTreeSet::new();
+    let mut known = written::all(state_dir).unwrap_or_else(|error| {
+        wrong.insert(error.to_string());
+        Vec::new()
+    });
     let wanted = Written::new(path, &text);
     if !report.is_dry() && !known.contains(&wanted) {
         // Before it is there: whoever is killed in between knows of it.
         known.push(wanted.clone());
-        remember(state_dir, known.clone());
+        wrong.extend(remember(state_dir, known.clone()));
     }
     if !files::holds(path, text.as_bytes()) {
         report.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
     }
     if !report.is_dry() && !files::holds(path, text.as_bytes()) {
-        return;
+        return wrong;
     }
     remove_former(&known, path, report);
     let left: Vec<Written> = known
@@ -54,8 +60,9 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
         .collect();
     if !report.is_dry() && left != known {
         tell_changed(&known, &left, path);
-        remember(state_dir, left);
+        wrong.extend(remember(state_dir, left));
     }
+    wrong
 }
 
 /// Removes every configuration in `known` that is not at `now` and that nobody changed.
@@ -78,13 +85,11 @@ fn tell_changed(known: &[Written], left: &[Written], now: &Path) {
     }
 }
 
-/// Without the record the next agent does not know of this place.
-fn remember(state_dir: &Path, written: Vec<Written>) {
-    if let Err(error) = written::keep(state_dir, written) {
-        log::warn!(
-            "{error:#}: when CNI_CONFIG_LOCATION changes, this CNI configuration will stay behind"
-        );
-    }
+/// Without the record the next agent does not know of this place: that is what to tell then.
+fn remember(state_dir: &Path, written: Vec<Written>) -> Option<String> {
+    let error = written::keep(state_dir, written).err()?;
+    let what = "when CNI_CONFIG_LOCATION changes, the CNI configuration will stay behind";
+    Some(format!("{error:#}: {what}"))
 }
 
 /// As the original agent's file: it may hold what not everybody should read.

@@ -99,13 +99,14 @@ impl Agent {
         };
         warn(&mut state.unreachable, seen.unreachable);
         warn(&mut state.obstacles, seen.obstacles);
-        let contested = self.files.contested(now);
+        let files: BTreeSet<String> =
+            self.files.contested(now).into_iter().chain(seen.record).collect();
         match seen.surroundings {
             Some(found) => {
-                let found = found.into_iter().chain(contested).collect();
+                let found = found.into_iter().chain(files).collect();
                 state.surroundings.tell(log::Level::Warn, found);
             }
-            None => state.surroundings.add(log::Level::Warn, contested),
+            None => state.surroundings.add(log::Level::Warn, files),
         }
         if !state.ready && look == Look::ALL && report.failures().is_empty() {
             state.ready = true;

@@ -33,7 +33,10 @@ const STATE: [&str; 7] = [
 /// another place.
 pub fn configuration(settings: &Settings, report: &mut Report) {
     file("CNI configuration", &settings.cni.config, report);
-    let known = written::all(&settings.state_dir);
+    let known = written::all(&settings.state_dir).unwrap_or_else(|error| {
+        log::warn!("{error}");
+        Vec::new()
+    });
     keep::conf::remove_former(&known, &settings.cni.config, report);
 }
 
