@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::support::cni::Network;
 use crate::support::wait::SOON;
-use crate::support::{Node, Place, Pod, eventually};
+use crate::support::{Node, Place, Pod, eventually, soon};
 use crate::{alone, serve};
 
 /// The agent's network on this host, with more in it.
@@ -83,6 +83,36 @@ fn drops_what_is_sent_under_another_mac(pod: &Pod, gateway: &str) {
     }
     pod.run(&format!("ip link set eth0 address {own}")).ok();
     reaches_soon(pod, gateway);
+}
+
+#[test]
+fn an_isolated_pod_is_not_for_a_moment_up_and_a_usual_port() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let isolated = [("portIsolation", true)];
+    let pod = Pod::try_add(host, "a", &network(host, &isolated)).unwrap_or_else(|e| panic!("{e}"));
+    let told = host.run("ip -o link show master humanz0").ok();
+    let port = told.split([':', '@']).nth(1).unwrap().trim().to_owned();
+    let monitor = host.spawn(&mut crate::support::node::command("ip -o monitor link"));
+    soon("the monitor hears", || {
+        host.shell("ip link add poke type bridge; ip link del poke").ok();
+        monitor.log().contains("poke")
+    });
+    lose_bridge(host);
+    is_whole(&pod);
+    let index = host.read("/sys/class/net/humanz0/ifindex").unwrap();
+    let bridge = format!("{}: humanz0:", index.trim());
+    let plugged = eventually("it is heard how the pod is plugged in", SOON, || {
+        let log = monitor.log();
+        let new = log.lines().skip_while(|line| !line.starts_with(&bridge));
+        let mut at_port = new.filter(|line| line.contains(&port) && line.contains(" master "));
+        at_port.next().map(str::to_owned).ok_or(log.clone())
+    });
+    let flags = plugged.split(['<', '>']).nth(1).unwrap();
+    assert!(!flags.split(',').any(|flag| flag == "UP"), "{plugged}");
+    reaches_soon(&pod, "10.244.1.1");
+    agent.stop();
 }
 
 #[test]

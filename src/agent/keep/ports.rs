@@ -1,13 +1,16 @@
 //! Keeps pods plugged into the bridge.
 
+use anyhow::anyhow;
 use nix::errno::Errno;
 
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
 use crate::linux::link::{self, Which};
 use crate::linux::neighbour;
-use crate::linux::netlink::Message;
+use crate::linux::netlink::{Message, NetlinkError};
 use crate::linux::rtnl::Rtnl;
+use crate::net::IfName;
+use crate::plan::pod::Plugged;
 use crate::plan::ports::{Plug, changes, crowded};
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
@@ -28,8 +31,8 @@ pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
     crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())
 }
 
-/// Plugs a pod in, as it was before: one whose MAC is checked not for a moment without that. All is
-/// sent at once, so that nobody who is killed leaves half of it.
+/// Plugs a pod in, as it was before: one that is no usual port not for a moment as if it were. All
+/// is sent at once, so that nobody who is killed leaves half of it.
 fn apply(rtnl: &Rtnl, plug: &Plug) -> anyhow::Result<()> {
     let Some(bridge) = rtnl.link(&plug.bridge)? else {
         anyhow::bail!("bridge {} has just been deleted", plug.bridge);
@@ -37,18 +40,44 @@ fn apply(rtnl: &Rtnl, plug: &Plug) -> anyhow::Result<()> {
     let which = Which::Index(plug.index);
     let change = |change: link::Change| link::change(which, &change);
     let nothing = link::Change::default();
-    let down = plug.plugged.mac.map(|_| link::set_down(which));
+    let is_usual = plug.plugged == Plugged::default();
+    let down = (!is_usual).then(|| link::set_down(which));
     let master = change(link::Change { master: Some(bridge.index), ..nothing.clone() });
     let port = change(link::Change { port: Some(plug.plugged.port()), ..nothing.clone() });
     let pin = plug.plugged.mac.map(|mac| neighbour::pin(plug.index, mac));
     let up = change(link::Change { up: true, ..nothing.clone() });
     let messages: Vec<Message> =
         down.into_iter().chain([master, port]).chain(pin).chain([up]).collect();
-    let plugged = rtnl.apply(&messages);
-    if plugged.is_err() {
+    rtnl.apply(&messages).map_err(|error| {
         // Better out than in with half of it: then it is found again.
         let out = change(link::Change { master: Some(0), ..nothing });
-        rtnl.apply(&[out.tolerating(Errno::ENODEV)])?;
+        not_plugged(&plug.link, error, rtnl.apply(&[out.tolerating(Errno::ENODEV)]))
+    })
+}
+
+/// Why `link` is not plugged in as it should be, and whether it is out of the bridge.
+fn not_plugged(link: &IfName, why: NetlinkError, out: Result<(), NetlinkError>) -> anyhow::Error {
+    let why = anyhow::Error::from(why);
+    match out.map_err(anyhow::Error::from) {
+        Ok(()) => why,
+        Err(out) => anyhow!(
+            "{why:#}; and it may be in with half of that, because it cannot be unplugged: {out:#}; \
+             try: ip link set dev {link} nomaster"
+        ),
     }
-    Ok(plugged?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_pod_cannot_be_plugged_in_is_told_even_if_it_cannot_be_unplugged() {
+        let refused = |what: &str| NetlinkError::Malformed(what.to_owned());
+        let told = |out| not_plugged(&"hz1".parse().unwrap(), refused("full"), out).to_string();
+        assert!(told(Ok(())).ends_with(": full"), "{}", told(Ok(())));
+        let both = told(Err(refused("busy")));
+        assert!(both.contains(": full; ") && both.contains(": busy; try"), "{both}");
+        assert!(both.ends_with("ip link set dev hz1 nomaster"), "{both}");
+    }
 }
