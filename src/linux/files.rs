@@ -4,6 +4,7 @@ use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// A file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -26,14 +27,18 @@ impl FileError {
 const EXECUTABLE: u32 = 0o755;
 const RUNS: u32 = 0o555;
 
+/// What a file system makes of a time that it is given: vfat rounds to two seconds, ext2 and ext4 with
+/// inodes of 128 bytes to one.
+const COARSE: Duration = Duration::from_secs(2);
+
 /// `path` is a file that holds exactly `bytes`.
 pub fn holds(path: &Path, bytes: &[u8]) -> bool {
     fs::read(path).is_ok_and(|found| found == bytes)
 }
 
 /// `copy` is what [`copy_executable`] made of `from` as it is now: as long, as old, and for everybody
-/// to run (a file system may have modes of its own beyond that). Nothing is read, so that it can be
-/// asked often.
+/// to run (a file system may have modes of its own beyond that, and coarse times). Nothing is read, so
+/// that it can be asked often.
 ///
 /// # Errors
 /// `from` cannot be looked at.
@@ -43,9 +48,16 @@ pub fn is_copy(from: &Path, copy: &Path) -> Result<bool, FileError> {
     let original = original.map_err(failed("look at", from))?;
     let is_same = |found: Metadata| {
         let runs = found.permissions().mode() & RUNS == RUNS;
-        runs && stamp(&found).is_ok_and(|found| found == original)
+        let is_like = |(length, time): (u64, SystemTime)| {
+            length == original.0 && apart(time, original.1) <= COARSE
+        };
+        runs && stamp(&found).is_ok_and(is_like)
     };
     Ok(fs::symlink_metadata(copy).is_ok_and(is_same))
+}
+
+fn apart(one: SystemTime, other: SystemTime) -> Duration {
+    one.duration_since(other).unwrap_or_else(|error| error.duration())
 }
 
 /// Puts `bytes` into the place of `path`, wholly or not at all, and on the disk; makes the

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use humanz::linux::{files, sysctl};
 
@@ -65,6 +66,32 @@ fn a_running_executable_is_replaced_by_a_copy() {
     child.wait().unwrap();
     replaced.unwrap();
     assert!(!files::is_copy(Path::new("/bin/sleep"), &copy).unwrap());
+}
+
+#[test]
+fn a_copy_is_one_where_times_are_coarse_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, copy) = (dir.path().join("from"), dir.path().join("copy"));
+    let at = |path: &Path, time: Duration| {
+        let file = fs::OpenOptions::new().append(true).open(path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + time).unwrap();
+    };
+    fs::copy("/bin/true", &from).unwrap();
+    let built = Duration::from_millis(1_700_000_001_700);
+    at(&from, built);
+    files::copy_executable(&from, &copy).unwrap();
+    let is_copy = |secs: u64| {
+        at(&copy, Duration::from_secs(secs));
+        files::is_copy(&from, &copy).unwrap()
+    };
+    assert!(files::is_copy(&from, &copy).unwrap());
+    assert!(is_copy(1_700_000_001), "ext with small inodes");
+    assert!(is_copy(1_700_000_000) && is_copy(1_700_000_002), "vfat");
+    assert!(!is_copy(1_699_999_999) && !is_copy(1_700_000_004), "another executable's");
+    at(&copy, built);
+    fs::OpenOptions::new().write(true).open(&copy).unwrap().set_len(100).unwrap();
+    at(&copy, built);
+    assert!(!files::is_copy(&from, &copy).unwrap(), "as old, but shorter");
 }
 
 #[test]
