@@ -1,6 +1,6 @@
 //! Asks the agent of this host, on its local socket.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A larger answer is no answer of the agent: 10,000 peers take 3 MB.
 const LIMIT_BYTES: u64 = 64 << 20;
+
+/// A longer head is none of the agent's: its heads have 200 bytes.
+const HEAD_BYTES: u64 = 16 << 10;
 
 /// The socket that the settings name; an error says that there is none.
 pub fn of(settings: &Settings) -> Result<&Path, String> {
@@ -55,13 +58,34 @@ pub fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The answer to `path` that goes on; an error says why there is none.
-pub fn follow(socket: &Path, path: &str) -> Result<UnixStream, String> {
-    let stream = ask(socket, path).and_then(|stream| {
-        stream.set_read_timeout(None)?;
-        Ok(stream)
-    });
-    stream.map_err(|error| failed(socket, &error))
+/// What follows the head of the answer to `path`, for as long as it goes on; an error says why there
+/// is none. Only the head is waited for with patience: what follows may be long in coming.
+pub fn follow(socket: &Path, path: &str) -> Result<BufReader<UnixStream>, String> {
+    let begin = || -> io::Result<_> {
+        let mut stream = BufReader::new(ask(socket, path)?);
+        let head = head(&mut stream)?;
+        stream.get_ref().set_read_timeout(None)?;
+        Ok((stream, head))
+    };
+    let (stream, head) = begin().map_err(|error| failed(socket, &error))?;
+    is_well(&head).map_err(|why| format!("the agent's answer ({}): {why}", socket.display()))?;
+    Ok(stream)
+}
+
+/// The lines before the first empty one, or before the end.
+fn head(stream: &mut impl BufRead) -> io::Result<String> {
+    let mut stream = stream.take(HEAD_BYTES);
+    let mut head = String::new();
+    while stream.read_line(&mut head)? > "\r\n".len() {}
+    Ok(head)
+}
+
+/// An error says what else the first line of an answer is.
+fn is_well(head: &str) -> Result<(), String> {
+    match head.split(' ').nth(1) {
+        Some("200") => Ok(()),
+        _ => Err(head.lines().next().unwrap_or("it ended at once").to_owned()),
+    }
 }
 
 /// Why the agent cannot be asked.
@@ -84,11 +108,7 @@ fn failed(socket: &Path, error: &io::Error) -> String {
 fn body(answer: &[u8]) -> Result<Value, String> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let end = end.ok_or("it is not HTTP")?;
-    let head = String::from_utf8_lossy(&answer[..end]);
-    let status = head.split(' ').nth(1).unwrap_or_default();
-    if status != "200" {
-        return Err(head.lines().next().unwrap_or_default().to_owned());
-    }
+    is_well(&String::from_utf8_lossy(&answer[..end]))?;
     serde_json::from_slice(&answer[end + 4..]).map_err(|error| error.to_string())
 }
 

@@ -1,6 +1,6 @@
 //! `watch`: what changes, as it changes.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -20,7 +20,7 @@ use crate::linux::route;
 use crate::net::time::timestamp;
 
 /// show what changes, as it changes, until it is interrupted: what the agent does and why. Without an
-/// agent what the kernel says of links, addresses, routes and nftables
+/// agent that answers what the kernel says of links, addresses, routes and nftables
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -44,7 +44,7 @@ pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     let told = call.told()?;
     let agents = socket::of(&told.settings).and_then(|path| socket::follow(path, "/v1/changes"));
     match agents {
-        Ok(stream) => agent(call, options, BufReader::new(stream)),
+        Ok(stream) => agent(call, options, stream),
         Err(why) => {
             super::complain(&format!("{why}; this is what the kernel says"));
             kernel(call, options)
@@ -55,7 +55,6 @@ pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
 fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<Outcome, Exit> {
     for line in stream.lines() {
         let Ok(line) = line else { break };
-        // The head of the answer is none of its changes.
         let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
         let string = |key: &str| printable(value[key].as_str().unwrap_or_default());
         let text = match value["lost"].as_u64() {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
@@ -35,6 +37,14 @@ fn what_changes_is_shown_with_and_without_an_agent() {
     });
     let agent = Agent::start(host, SETTINGS);
     agent.wait_ready();
+    agent.process.signal(Signal::SIGSTOP);
+    let beside = watch("");
+    shows(&beside, "the agent does not answer within 5s", || {});
+    shows(&beside, "link w7 came", || {
+        host.run("ip link add w7 type veth peer name w8");
+        host.run("ip link del w7");
+    });
+    agent.process.signal(Signal::SIGCONT);
     let watch = watch("--json");
     shows(&watch, "added nft table inet humanz", || {
         host.run("nft delete table inet humanz");
