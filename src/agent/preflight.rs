@@ -24,7 +24,7 @@ fn useless_files(settings: &OfHost) -> Vec<Fault> {
         Some(Source::Kubernetes(api)) => return api_unknown(api).into_iter().collect(),
         Some(Source::Static(_)) | None => return Vec::new(),
     };
-    let faults = registry::look_at_files(server).into_iter();
+    let faults = registry::look_at_files(server).0.into_iter();
     faults
         .map(|fault| Fault { variable: fault.variable, value: fault.path, wrong: fault.wrong })
         .collect()

@@ -1,6 +1,5 @@
 //! Pure. What is wrong on a host, how it was seen, and what to do: judged from what was looked at.
 
-pub mod certificate;
 pub mod redact;
 
 use std::path::Path;

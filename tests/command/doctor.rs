@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::support::certificates::{CLIENT, Certificates, Wanted};
 use crate::support::cluster::{Alone, Cluster};
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{object, run};
@@ -132,17 +133,40 @@ fn etcd_and_what_is_in_it_are_looked_at() {
     let user = "--etcd-user u --etcd-password-file /etc/password";
     assert!(names(user).0.contains(&"etcd-files".to_owned()), "{:#}", names(user).1);
 
-    host.shell(
-        "printf '[req]\ndistinguished_name=d\n[d]\n' > /etc/o.cnf
-         openssl req -config /etc/o.cnf -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=t \
-         -days 3 -keyout /etc/k.pem -out /etc/c.pem 2>/dev/null; chmod 0600 /etc/k.pem",
-    )
-    .ok();
+    let certificates = Certificates::new();
+    let put = |days: (i64, i64)| {
+        certificates.sign(&Wanted { name: "c", ca: "ca", days, says: CLIENT });
+        host.write("/etc/c.pem", &std::fs::read_to_string(certificates.path("c.pem")).unwrap());
+    };
     let tls = "--etcd-host https://192.0.2.2:2379 --etcd-cacert /etc/c.pem --etcd-timeout 1s";
-    let (found, value) = names(tls);
-    assert!(found.contains(&"certificate".to_owned()), "{value:#}");
-    assert!(found.contains(&"etcd".to_owned()), "{value:#}");
-    assert!(value.to_string().contains("a certificate in /etc/c.pem ends in "), "{value:#}");
+    // The rule of the agent: two weeks, or the last fifth of its time.
+    for (days, severity) in [
+        ((-1, 25), None),
+        ((-20, 3), Some("warning")),
+        ((-80, 13), Some("warning")),
+        ((-9, -1), Some("wrong")),
+    ] {
+        put(days);
+        let (names, value) = names(tls);
+        assert!(names.contains(&"etcd".to_owned()), "{value:#}");
+        let findings = value["findings"].as_array().unwrap();
+        let told = findings.iter().find(|finding| finding["name"] == "certificate");
+        assert_eq!(
+            told.and_then(|told| told["severity"].as_str()),
+            severity,
+            "{days:?}: {value:#}"
+        );
+        if let Some(told) = told {
+            let seen = told["seen"].as_str().unwrap();
+            assert!(seen.starts_with("ETCD_CACERT /etc/c.pem: expire"), "{seen}");
+        }
+    }
+    host.write("/etc/c.pem", "rubbish");
+    assert!(
+        names(tls).1.to_string().contains("/etc/c.pem: holds no certificate"),
+        "{:#}",
+        names(tls).1
+    );
 
     soon("the state is saved", || host.read("/var/lib/humanz/state.json").is_some());
     host.shell("touch -d '+2 days' /var/lib/humanz/state.json").ok();

@@ -2,18 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::SystemTime;
 
 use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
 use crate::command::doctor::Patient;
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::{Snapshot, peers};
-use crate::plan::doctor::certificate::validities;
 use crate::plan::doctor::{Finding, Severity};
-
-/// A certificate that ends within this many days is told.
-const SOON_DAYS: i64 = 30;
 
 /// All of etcd, or why not.
 pub fn read(settings: &Settings) -> Option<Result<Snapshot, String>> {
@@ -84,71 +79,32 @@ fn records(patient: &Patient<'_>, snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-/// Certificates, and who may read what is secret.
+/// Certificates, key and password, as the agent looks at them; and who may read what is secret.
 fn files(server: &EtcdSettings) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (variable, path) in [("ETCD_CACERT", &server.ca), ("ETCD_CERT", &server.cert)] {
-        if let Some(path) = path {
-            findings.extend(certificate(variable, path));
-        }
-    }
-    for (variable, path) in
-        [("ETCD_KEY", &server.key), ("ETCD_PASSWORD_FILE", &server.password_file)]
-    {
-        let Some(path) = path else { continue };
-        let how = format!("{variable}={}", path.display());
-        match std::fs::metadata(path) {
-            Err(error) => {
-                let seen = format!("{} cannot be read: {error}", path.display());
-                findings.push(Finding::new(
-                    Severity::Wrong,
-                    "etcd-files",
-                    how,
-                    seen,
-                    "put it there",
-                ));
-            }
-            Ok(found) if found.permissions().mode() & 0o007 != 0 => {
-                let seen = format!("everybody may read {}", path.display());
-                let cure = format!("chmod 0600 {}", path.display());
-                findings.push(Finding::new(Severity::Warning, "etcd-files", how, seen, cure));
-            }
-            Ok(_) => {}
-        }
-    }
-    findings
+    let (faults, untimely) = registry::look_at_files(server);
+    let faults = faults.into_iter().map(|fault| {
+        let how = format!("{}={}", fault.variable, fault.path);
+        let seen = format!("{}: {}", fault.path, fault.wrong);
+        Finding::new(Severity::Wrong, "etcd-files", how, seen, "put a good one there")
+    });
+    let untimely = untimely.into_iter().map(|found| {
+        let severity = if found.holds { Severity::Warning } else { Severity::Wrong };
+        let seen = format!("{}: {}", found.name, found.what);
+        Finding::new(severity, "certificate", found.name, seen, found.cure)
+    });
+    let secrets = [("ETCD_KEY", &server.key), ("ETCD_PASSWORD_FILE", &server.password_file)];
+    let open = secrets.into_iter().filter_map(|(variable, path)| open(variable, path.as_deref()?));
+    faults.chain(untimely).chain(open).collect()
 }
 
-fn certificate(variable: &str, path: &Path) -> Vec<Finding> {
-    let how = format!("{variable}={}", path.display());
-    let text = match std::fs::read(path) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) => {
-            let seen = format!("{} cannot be read: {error}", path.display());
-            return vec![Finding::new(Severity::Wrong, "etcd-files", how, seen, "put it there")];
-        }
-    };
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now = since.as_secs().cast_signed();
-    let place = path.display();
-    let mut findings = Vec::new();
-    for validity in validities(&text) {
-        let days = (validity.ends - now).div_euclid(86_400);
-        let (severity, seen) = match days {
-            _ if validity.begins > now => (
-                Severity::Wrong,
-                format!(
-                    "a certificate in {place} does not hold yet: is the clock of this host right?"
-                ),
-            ),
-            ..0 => (Severity::Wrong, format!("a certificate in {place} ended {} days ago", -days)),
-            0..SOON_DAYS => {
-                (Severity::Warning, format!("a certificate in {place} ends in {days} days"))
-            }
-            _ => continue,
-        };
-        let cure = "put a new one there; it is read at the next connection, without a restart";
-        findings.push(Finding::new(severity, "certificate", how.clone(), seen, cure));
-    }
-    findings
+/// Everybody may read a secret.
+fn open(variable: &str, path: &Path) -> Option<Finding> {
+    // A file that is not there was told.
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    (mode & 0o007 != 0).then(|| {
+        let (how, path) = (format!("{variable}={}", path.display()), path.display());
+        let seen = format!("everybody may read {path}");
+        let cure = format!("chmod 0600 {path}");
+        Finding::new(Severity::Warning, "etcd-files", how, seen, cure)
+    })
 }

@@ -23,7 +23,8 @@ pub async fn follow(etcd: &Etcd, mut say: impl FnMut(Update)) -> Infallible {
         etcd.members().look().await;
         etcd.members().look_at_oddity().await;
         let (taken, faults) = etcd.members().files();
-        let now = (faults.into_iter().chain(taken.old()).collect(), taken.until());
+        let old = taken.untimely().into_iter().map(|found| found.to_string());
+        let now = (faults.into_iter().chain(old).collect(), taken.until());
         if told != now {
             told = now;
             let (wrong, until) = told.clone();

@@ -30,7 +30,7 @@ pub use contact::Contact;
 pub use error::EtcdError;
 pub use rows::Rows;
 pub use settings::EtcdSettings;
-pub use tls::files::FileFault;
+pub use tls::files::{FileFault, Untimely};
 
 use std::collections::BTreeSet;
 use std::io;
@@ -155,9 +155,11 @@ pub fn commit(
 }
 
 /// What is wrong with the files that `settings` name: unreadable, no certificates, not a pair. What
-/// they would be used for is not asked.
-pub fn look_at_files(settings: &EtcdSettings) -> Vec<FileFault> {
-    tls::files::Files::read(settings, true, &Default::default()).1
+/// they would be used for is not asked. Behind it the certificates whose time ends soon, has ended or
+/// is yet to come.
+pub fn look_at_files(settings: &EtcdSettings) -> (Vec<FileFault>, Vec<Untimely>) {
+    let (files, faults) = tls::files::Files::read(settings, true, &Default::default());
+    (faults, files.untimely())
 }
 
 /// Draws a number that nobody else has.

@@ -52,6 +52,25 @@ pub struct FileFault {
     pub wrong: String,
 }
 
+/// A certificate whose time ends soon, has ended, or is yet to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untimely {
+    /// The variable and the file.
+    pub name: String,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub cure: &'static str,
+    /// It can be used still.
+    pub holds: bool,
+}
+
+impl fmt::Display for Untimely {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.name, self.what, self.cure)
+    }
+}
+
 impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.variable, self.path, self.wrong)
@@ -97,13 +116,14 @@ impl Files {
     }
 
     /// What ends soon, has ended or is yet to begin, each with what to do; empty if all is well.
-    pub fn old(&self) -> Vec<String> {
-        self.certificates().filter_map(|pem| pem.told(true)).collect()
+    pub fn untimely(&self) -> Vec<Untimely> {
+        self.certificates().filter_map(Pem::untimely).collect()
     }
 
     /// Why this host's certificate is good for nothing at this moment.
     pub fn useless_now(&self) -> Option<String> {
-        self.pair.as_ref()?.0.told(false)
+        let found = self.pair.as_ref()?.0.untimely()?;
+        (!found.holds).then(|| found.to_string())
     }
 
     /// When the first of them ends.
@@ -118,20 +138,23 @@ impl Files {
 }
 
 impl Pem {
-    /// What is wrong with its time, and what to do; `soon`: also if it only will be.
-    fn told(&self, soon: bool) -> Option<String> {
+    /// What is wrong with its time.
+    fn untimely(&self) -> Option<Untimely> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (name, validity) = (&self.name, self.validity?);
+        let validity = self.validity?;
         let renew = "put a renewed one in its place, which is taken without a restart";
         let until = Date(validity.until);
-        if validity.is_to_come(now) {
+        let (what, cure, holds) = if validity.is_to_come(now) {
             let from = Date(validity.from);
-            Some(format!("{name}: not valid before {from}; look at the clock of this host"))
+            (format!("not valid before {from}"), "look at the clock of this host", false)
         } else if validity.is_over(now) {
-            Some(format!("{name}: expired at {until}; {renew}"))
+            (format!("expired at {until}"), renew, false)
+        } else if validity.is_old(now) {
+            (format!("expires at {until}"), renew, true)
         } else {
-            (soon && validity.is_old(now)).then(|| format!("{name}: expires at {until}; {renew}"))
-        }
+            return None;
+        };
+        Some(Untimely { name: self.name.clone(), what, cure, holds })
     }
 }
 
