@@ -66,7 +66,7 @@ fn a_browser_shows_hosts_ways_addresses_and_changes() {
     }
     let cluster = Cluster::routed(2, 1);
     let host = &cluster.hosts[0];
-    let _agents = cluster.start_agents(&[("IPV6_SUBNET", "fd10::/48")]);
+    let agents = cluster.start_agents(&[("IPV6_SUBNET", "fd10::/48")]);
     let _pods = [Pod::add(host, "a"), Pod::add(host, "b")];
     cluster.etcd.put("/humanz/hosts/elsewhere", "10.244.99.0/24");
     // While the agent is busy with the others, it is not only a repair.
@@ -90,6 +90,12 @@ fn a_browser_shows_hosts_ways_addresses_and_changes() {
         assert!(shown.contains(text), "{text} in {shown}");
     }
     take(host, "page");
+
+    agents[0].stop();
+    let shown = drawn(host, &["the agent does not answer: no agent serves this host"]);
+    for text in ["What is shown", "asking the hosts", "asking the agent"] {
+        assert!(!shown.contains(text), "{text} in {shown}");
+    }
 }
 
 /// A host that is nothing but its keys: others reach it through `at`, but for `lost` of them.
@@ -140,6 +146,10 @@ fn a_browser_shows_who_reaches_whom() {
     assert!(shown.contains("title=\"1 of 2 do not reach it well\""), "{shown}");
     assert!(shown.contains("class=\"well\" title=\"h1 → h2: "), "{shown}");
     take(host, "matrix-3");
+    let _other = page(two);
+    let words = ["2 hosts, 1 not reached well", "class=\"square none\" title=\"h3 10."];
+    let shown = drawn(two, &words);
+    assert!(shown.contains("class=\"square direct\" title=\"h1 10."), "{shown}");
 
     let answer = |from, to| {
         let each = (from..=to)

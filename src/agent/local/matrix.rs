@@ -143,7 +143,7 @@ fn why_not(known: &Known, peer: &Peer) -> &'static str {
         _ if peer.python => "a host of the Python agent",
         Source::Etcd { .. } if !peer.alive => "its agent does not run",
         Source::Etcd { .. } => {
-            "it tells nothing (yet): an earlier version, PROBE_INTERVAL=0, or no permission in etcd"
+            "etcd has nothing of it (yet): an earlier version, PROBE_INTERVAL=0, or no permission"
         }
         _ => "it has no place to tell it",
     }
@@ -182,7 +182,7 @@ fn what(fault: &WayFault) -> String {
     }
 }
 
-/// How many of those that told a row name each host in it.
+/// How many of those that told a row name each host in it. One alone is not most: it may be the ill one.
 fn unreached(rows: &Rows<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Value> {
     let mut by: BTreeMap<&NodeName, usize> = BTreeMap::new();
     for (name, row) in rows {
@@ -197,7 +197,28 @@ fn unreached(rows: &Rows<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Value> {
     let of = |host: &NodeName| rows.len() - usize::from(rows.contains_key(host.as_str()));
     let object = |(host, by): (&NodeName, usize)| {
         let of = of(host);
-        json!({ "host": host, "by": by, "of": of, "most": 2 * by > of })
+        json!({ "host": host, "by": by, "of": of, "most": of > 1 && 2 * by > of })
     };
     worst.into_iter().map(object).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_alone_is_not_most() {
+        let row = |lost: &str| {
+            let told = json!({ "schema": 1, "at": 0, "asked": 1, "answer": 0, "faults": { lost: "silent" } });
+            serde_json::from_value::<Row>(told).unwrap()
+        };
+        let (one, two, three) = (row("h2"), row("h1"), row("h2"));
+        let most = |rows: &[(&'static str, &Row)]| {
+            let found = unreached(&rows.iter().copied().collect(), &|_| true);
+            found.iter().map(|other| other["most"] == true).collect::<Vec<bool>>()
+        };
+        assert_eq!(most(&[("h1", &one)]), [false]);
+        assert_eq!(most(&[("h1", &one), ("h2", &two)]), [false, false]);
+        assert_eq!(most(&[("h1", &one), ("h3", &three)]), [true]);
+    }
 }

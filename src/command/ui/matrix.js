@@ -113,6 +113,9 @@ function reach(m) {
   fill("reach-remarks", m.remarks.map((remark) => make("li", remark)));
 }
 
+// A network was shown.
+let isShown = false;
+
 // How long until the next question: the answer is read from etcd, some 400 bytes for each host.
 let pause = 5000;
 
@@ -123,7 +126,9 @@ async function askReach() {
     const m = await answer.json();
     pause = m.hosts > GRID ? 60000 : 5000;
     reach(m);
+    isShown = true;
   } catch (error) {
+    if (!isShown) $("reach-note").textContent = "";
     fill("reach-remarks", [make("li", "not known now: " + error.message)]);
   }
   setTimeout(askReach, document.hidden ? 60000 : pause);

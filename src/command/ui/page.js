@@ -56,20 +56,31 @@ function addresses(s) {
   }));
 }
 
+// The subnets of a host that are not reached well: those without a way, or all if each has one.
+function lost(peer) {
+  const without = peer.subnets.filter((subnet, at) => !(peer.via || [])[at]);
+  return without.length > 0 || peer.reachable ? without : peer.subnets;
+}
+
 // One square for each subnet of each host: its family's way.
 function matrix(s) {
   const peers = s.peers || [];
-  const squares = peers.flatMap((peer) => peer.subnets.map((subnet, at) => {
-    const way = (peer.via || [])[at];
-    const kind = !way ? "none" : way.startsWith("tunnel") ? "tunnel" : "direct";
-    const square = make("span", null, "square " + kind + (peer.alive ? "" : " silent"));
-    square.title = peer.name + " " + subnet + ": " + (way || peer.fault || "no way") + (peer.alive ? "" : "; its agent is silent");
-    return square;
-  }));
-  const lost = peers.filter((peer) => !peer.reachable).length;
+  const squares = peers.flatMap((peer) => {
+    const bad = lost(peer);
+    return peer.subnets.map((subnet, at) => {
+      const way = (peer.via || [])[at];
+      const kind = bad.includes(subnet) ? "none" : way.startsWith("tunnel") ? "tunnel" : "direct";
+      const square = make("span", null, "square " + kind + (peer.alive ? "" : " silent"));
+      const told = [way || "no way", ...(peer.fault ? [peer.fault] : []), ...(peer.alive ? [] : ["its agent is silent"])];
+      square.title = peer.name + " " + subnet + ": " + told.join("; ");
+      return square;
+    });
+  });
+  const bad = peers.filter((peer) => lost(peer).length > 0).length;
   const silent = peers.filter((peer) => !peer.alive).length;
   $("matrix-note").textContent = s.peers === null ? "not known yet" : peers.length === 0 ? "there are no other hosts" :
-    peers.length + " hosts, " + lost + " without a way, " + silent + " with a silent agent. Green: direct, blue: tunnel, red: none, pale: silent.";
+    peers.length + (peers.length === 1 ? " host, " : " hosts, ") + bad + " not reached well, " + silent + " with a silent agent. " +
+    "Green: direct, blue: tunnel, red: no way or lost packets, pale: silent.";
   fill("matrix", squares);
 }
 
@@ -124,7 +135,7 @@ async function ask() {
     status = await answer.json();
     show();
   } catch (error) {
-    $("state").textContent = "the agent does not answer: " + error.message + " What is shown is what it said last.";
+    $("state").textContent = "the agent does not answer: " + error.message.trim() + (status ? ". What is shown is what it said last." : "");
     $("state").className = "bad";
   }
   setTimeout(ask, document.hidden ? 15000 : 2000);
