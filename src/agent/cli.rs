@@ -56,7 +56,7 @@ macro_rules! settings {
         #[argh(error_code(0, "done, or stopped as asked"))]
         #[argh(error_code(1, "a failure while running; standard error says which"))]
         #[argh(error_code(2, "a setting is wrong; every fault is listed"))]
-        #[argh(error_code(69, "etcd cannot be reached (with --once or --dry-run)"))]
+        #[argh(error_code(69, "etcd cannot be reached (with --once or --dry-run), or this user may not look"))]
         #[argh(error_code(70, "a fault of humanz itself; please report it"))]
         #[argh(error_code(75, "no free subnet in the pool: try again when one is released"))]
         pub struct Arguments<C: SubCommands + ArgsInfo> {

@@ -22,6 +22,7 @@ use crate::lease::kube::{self, KubeSettings};
 use crate::lease::records::Key;
 use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers};
+use crate::linux::files;
 use crate::net::PerFamily;
 use crate::plan::{Line, Object};
 
@@ -29,8 +30,12 @@ use crate::plan::{Line, Object};
 /// in the way, as `!` lines.
 ///
 /// # Errors
-/// etcd cannot be read, or this host would get no subnet.
+/// This user may not read what is there, etcd cannot be read, or this host would get no subnet.
 pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
+    let read = [&settings.cni.config, &settings.state_file()];
+    if let Some(path) = read.into_iter().find(|path| files::is_denied(path)) {
+        return Err(Exit::denied("read", path));
+    }
     let world = start::world(settings)?;
     let mut settings = settings.clone();
     let (lines, lease, peers) = match settings.source.clone() {

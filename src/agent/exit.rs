@@ -1,6 +1,7 @@
 //! Pure. Why the agent leaves, and with which exit code.
 
 use std::fmt;
+use std::path::Path;
 
 /// A reason to leave; the text says what failed, on what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct Exit {
 pub const FAILURE: u8 = 1;
 /// A setting is wrong; starting again does not help.
 pub const SETTINGS: u8 = 2;
-/// etcd cannot be reached. Source: `EX_UNAVAILABLE` of sysexits.h.
+/// etcd cannot be reached, or this user may not look. Source: `EX_UNAVAILABLE` of sysexits.h.
 pub const UNAVAILABLE: u8 = 69;
 /// A fault of humanz itself. Source: `EX_SOFTWARE` of sysexits.h.
 pub const FAULT: u8 = 70;
@@ -26,6 +27,11 @@ impl Exit {
     /// Leaves with `code`.
     pub fn new(code: u8, why: impl fmt::Display) -> Exit {
         Exit { code, why: why.to_string() }
+    }
+
+    /// This user may not do that (`read`, `take`) with `path`: nobody knows what is there.
+    pub fn denied(what: &str, path: &Path) -> Exit {
+        Exit::new(UNAVAILABLE, format!("only root may {what} {}: try sudo", path.display()))
     }
 }
 

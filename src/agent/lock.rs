@@ -1,7 +1,8 @@
 //! The lock that says that an agent serves this host.
 
 use std::fs::File;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const TRIES: usize = 5;
 /// # Errors
 /// Another agent serves it, or `state_dir` cannot be written to.
 pub fn take(state_dir: &Path) -> Result<Flock<File>, Exit> {
-    let path = state_dir.join("lock");
+    let path = path(state_dir);
     let file = File::options().write(true).create(true).truncate(false).open(&path);
     let mut file = file.with_context(|| format!("create {}", path.display()))?;
     for _ in 0..TRIES {
@@ -40,8 +41,19 @@ pub fn take(state_dir: &Path) -> Result<Flock<File>, Exit> {
 
 /// Whether an agent serves this host, be it that it does not answer.
 pub fn is_held(state_dir: &Path) -> bool {
-    let Ok(file) = File::open(state_dir.join("lock")) else { return false };
+    let Ok(file) = File::open(path(state_dir)) else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+}
+
+/// Whether this user may not take the lock: nobody knows then whether an agent serves this host.
+pub fn is_denied(state_dir: &Path) -> bool {
+    let opened = File::options().write(true).open(path(state_dir));
+    matches!(opened, Err(error) if error.kind() == ErrorKind::PermissionDenied)
+}
+
+/// Where the lock is.
+pub fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("lock")
 }
 
 #[cfg(test)]

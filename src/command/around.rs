@@ -35,6 +35,8 @@ pub struct Around {
     pub forward: Forward,
     pub addresses: Vec<Address>,
     pub attachments: Vec<Attachment>,
+    /// Why some stores could not be read: `attachments` lacks what is in these.
+    pub unread: Vec<String>,
     pub subnets: PerFamily<IpNetwork>,
     pub peers: Peers,
     /// What could not be known, and why.
@@ -50,8 +52,20 @@ impl Around {
         let mut unknown = Vec::new();
         let mut settings = settings.clone();
         let (subnets, peers) = cluster(&mut settings, &mut unknown);
-        let attachments = attachments(&settings, &mut unknown);
-        Ok(Around { settings, rtnl, nft, forward, addresses, attachments, subnets, peers, unknown })
+        let (attachments, unread) = attachments(&settings);
+        unknown.extend(unread.iter().map(|why| format!("pods are not known: {why}")));
+        Ok(Around {
+            settings,
+            rtnl,
+            nft,
+            forward,
+            addresses,
+            attachments,
+            unread,
+            subnets,
+            peers,
+            unknown,
+        })
     }
 
     /// The attachment that has this address.
@@ -89,16 +103,15 @@ fn cluster(settings: &mut Settings, unknown: &mut Vec<String>) -> (PerFamily<IpN
     }
 }
 
-/// Every attachment of every network. Nothing is locked or changed: what is written meanwhile may
-/// be missed.
-fn attachments(settings: &Settings, unknown: &mut Vec<String>) -> Vec<Attachment> {
-    let (networks, faults) =
+/// Every attachment of every network, and why some could not be read. Nothing is locked or changed:
+/// what is written meanwhile may be missed.
+fn attachments(settings: &Settings) -> (Vec<Attachment>, Vec<String>) {
+    let (networks, unread) =
         pods::readable(settings).unwrap_or_else(|exit| (Vec::new(), vec![exit.why]));
-    unknown.extend(faults.iter().map(|why| format!("pods are not known: {why}")));
     let of = |network: Network| {
         let name = network.name;
         let entries = network.looked.entries.into_iter();
         entries.map(move |entry| Attachment { network: name.clone(), entry })
     };
-    networks.into_iter().flat_map(of).collect()
+    (networks.into_iter().flat_map(of).collect(), unread)
 }

@@ -25,7 +25,7 @@ use crate::plan::explain::{Hop, hops};
     error_code(0, "nothing is wrong as far as this host can see"),
     error_code(1, "packets are lost at the last hop shown"),
     error_code(2, "an end is not known"),
-    error_code(69, "a name does not resolve")
+    error_code(69, "a name does not resolve, or this user may not look at the pods")
 )]
 pub struct Explain {
     /// who sends: a pod or an address

@@ -1,7 +1,7 @@
 //! The pods of this host: what the stores of all its networks have, and what of it is there.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::agent::exit::Exit;
 use crate::agent::settings::Settings;
 use crate::cni::config::RangeConf;
 use crate::ipam::import::Sources;
-use crate::ipam::{Entry, Looked, RangeSet, Store};
+use crate::ipam::{Entry, Looked, RangeSet, Store, StoreError};
 use crate::linux::identity;
 use crate::linux::rtnl::Rtnl;
 use crate::net::IfName;
@@ -105,8 +105,18 @@ pub fn readable(settings: &Settings) -> Result<(Vec<Network>, Vec<String>), Exit
 
 fn network(settings: &Settings, name: String) -> Result<Network, Exit> {
     let store = store(settings, &name)?;
-    let looked = store.look().map_err(anyhow::Error::from)?;
+    let looked = store.look().map_err(refused)?;
     Ok(Network { name, store, looked })
+}
+
+/// Why a store does not do what was asked. Whoever may not is told who may: nothing is known then.
+pub fn refused(error: StoreError) -> Exit {
+    match &error {
+        StoreError::Io { what, path, source } if source.kind() == ErrorKind::PermissionDenied => {
+            Exit::denied(what, path)
+        }
+        _ => anyhow::Error::from(error).into(),
+    }
 }
 
 /// Every attachment, with its network.
@@ -120,13 +130,18 @@ pub fn store(settings: &Settings, network: &str) -> Result<Store, Exit> {
     Ok(Store::open(&settings.cni.ipam_dir, network, &boot_id, Sources::default()))
 }
 
-/// The names of the stores in `dir`.
+/// The names of the stores in `dir`. What cannot be looked at counts as one: who reads it is told why
+/// not.
 fn names(dir: &Path) -> Result<Vec<String>, Exit> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(Exit::denied("read", dir));
+        }
         entries => entries.with_context(|| format!("read {} (IPAM_DIR)", dir.display()))?,
     };
-    let stores = entries.filter_map(|entry| entry.ok()).filter(|entry| Store::is_at(&entry.path()));
+    let is_store = |entry: &DirEntry| Store::is_at(&entry.path()).unwrap_or(true);
+    let stores = entries.filter_map(|entry| entry.ok()).filter(is_store);
     let names = stores.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort();

@@ -60,6 +60,7 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
         return Err(Exit::new(crate::agent::exit::UNAVAILABLE, why));
     }
     let all = rows(&here)?;
+    let count = all.len();
     let fine = all.iter().all(|row| row.state == "ok");
     let shown: Vec<Row> =
         all.into_iter().filter(|row| !options.wrong || row.state != "ok").collect();
@@ -73,7 +74,10 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     });
     let mut text = table(&shown, &devices).render(call.style);
     if shown.is_empty() {
-        text = "no other host has pods here, and no route is wrong\n".to_owned();
+        text = match count {
+            0 => "no other host has pods here, and no route is wrong\n".to_owned(),
+            count => format!("no route is wrong, of {count}\n"),
+        };
     }
     if let Some(stale) = &stale {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {stale}")));

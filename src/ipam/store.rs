@@ -56,9 +56,12 @@ impl Store {
     }
 
     /// `dir` holds a store, or one that was being made.
-    pub fn is_at(dir: &Path) -> bool {
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if that cannot be seen: whoever may not look knows of no absence.
+    pub fn is_at(dir: &Path) -> Result<bool, StoreError> {
         let layout = Layout::new(dir.to_owned());
-        layout.boot().is_file() || layout.lock().is_file()
+        Ok(is_file(&layout.boot())? || is_file(&layout.lock())?)
     }
 
     /// The folder of the network.
@@ -304,6 +307,17 @@ impl LockedStore<'_> {
         }
         import::run(self, &self.store.sources)?;
         layout.replace(&layout.boot(), format!("{}\n", self.store.begun()).as_bytes())
+    }
+}
+
+/// There is a file at `path`; none in what is no folder.
+fn is_file(path: &Path) -> Result<bool, StoreError> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(found.is_file()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(false)
+        }
+        Err(error) => Err(failed("look at", path)(error)),
     }
 }
 

@@ -147,6 +147,9 @@ impl Saved {
                 .map(Some)
                 .map_err(|reason| format!("{}: {reason}", path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(format!("only root may read {}: try sudo", path.display()))
+            }
             Err(error) => Err(read(error)),
         }
     }

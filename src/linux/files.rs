@@ -36,6 +36,11 @@ pub fn holds(path: &Path, bytes: &[u8]) -> bool {
     fs::read(path).is_ok_and(|found| found == bytes)
 }
 
+/// This user may not read `path`: what is there, or that nothing is, nobody knows.
+pub fn is_denied(path: &Path) -> bool {
+    matches!(File::open(path), Err(error) if error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 /// `copy` is what [`copy_executable`] made of `from` as it is now: as long, as old, and for everybody
 /// to run (a file system may have modes of its own beyond that, and coarse times). Nothing is read, so
 /// that it can be asked often.

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod another_user;
 mod config;
 mod doctor;
 mod explain;

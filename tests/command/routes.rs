@@ -28,6 +28,7 @@ fn each_route_is_told_with_what_is_wrong_with_it() {
         of("h3").iter().all(|line| line.contains(" ok ") && line.contains("tunnel to ")),
         "{told}"
     );
+    assert_eq!(run(host, "routes --wrong", POOLS).ok(), "no route is wrong, of 4\n");
     let value = object(&run(host, "routes --json", POOLS));
     assert_eq!(
         shape(&value),

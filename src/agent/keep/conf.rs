@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::agent::conf;
+use crate::agent::exit::Exit;
 use crate::agent::host::Facts;
 use crate::agent::keep::Pass;
 use crate::agent::report::Report;
@@ -34,6 +35,10 @@ impl Describe for Remove<'_> {
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
     let state_dir = &pass.settings.state_dir;
     let path = &pass.settings.cni.config;
+    if report.is_dry() && files::is_denied(path) {
+        report.failed(Exit::denied("read", path).why);
+        return BTreeSet::new();
+    }
     let text = conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
     let mut wrong = BTreeSet::new();
     let mut known = written::all(state_dir).unwrap_or_else(|error| {

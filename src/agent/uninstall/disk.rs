@@ -54,10 +54,14 @@ pub fn plugin(settings: &Settings, report: &mut Report) {
 /// The pods' addresses of every network.
 pub fn store(settings: &Settings, report: &mut Report) {
     let directory = &settings.cni.ipam_dir;
-    for path in files_in(directory, report).iter().filter(|path| Store::is_at(path)) {
-        report.apply(&Gone("store of addresses", path), || {
-            fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
-        });
+    for path in &files_in(directory, report) {
+        match Store::is_at(path) {
+            Ok(true) => report.apply(&Gone("store of addresses", path), || {
+                fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
+            }),
+            Ok(false) => {}
+            Err(error) => report.failed(format!("{:#}", anyhow::Error::from(error))),
+        }
     }
     let calls = calls::folder(directory);
     if calls.is_dir() {

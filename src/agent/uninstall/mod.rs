@@ -37,11 +37,14 @@ pub struct Removed {
 /// Removes everything, or in a dry run only tells what.
 ///
 /// # Errors
-/// The agent runs, or pods are attached: nothing was removed. Or the subnet could not be given back:
+/// The agent runs, pods are attached, or this user may not know: nothing was removed. Or the subnet could not be given back:
 /// the text says what else could not be removed; everything else was.
 pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
+    let lock = lock::path(&settings.state_dir);
+    if lock::is_denied(&settings.state_dir) {
+        return Err(Exit::denied("take", &lock));
+    }
     let world = start::world(settings)?;
-    let lock = settings.state_dir.join("lock");
     let is_locked_anew = !options.dry_run && !lock.exists();
     let (in_the_way, _lock) = match options.dry_run {
         true => (in_the_way(settings, &world, options)?, None),
@@ -105,9 +108,9 @@ fn in_the_way(
 
 /// An agent that runs would put everything back.
 fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
-    lock::take(&settings.state_dir).map_err(|exit| {
-        let why = format!("{}; {STOP}", exit.why);
-        Exit::new(exit.code, why)
+    lock::take(&settings.state_dir).map_err(|exit| match lock::is_held(&settings.state_dir) {
+        true => Exit::new(exit.code, format!("{}; {STOP}", exit.why)),
+        false => exit,
     })
 }
 

@@ -39,7 +39,7 @@ fn privileges() -> Option<Finding> {
 fn running(patient: &Patient<'_>) -> Option<Finding> {
     let error = patient.status.as_ref().err()?;
     let Settings { state_dir, socket, .. } = &patient.told.settings;
-    if socket::is_denied(&patient.told.settings) {
+    if socket::is_denied(&patient.told.settings) || lock::is_denied(state_dir) {
         let seen = format!("nobody knows whether an agent serves this host: {error}");
         let cure = "run this as root";
         return Some(Finding::new(Severity::Warning, "agent-silent", "socket", seen, cure));

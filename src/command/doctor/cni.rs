@@ -1,6 +1,7 @@
 //! What runtimes find: configuration, plugins, versions.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde_json::Value;
@@ -37,6 +38,11 @@ fn configuration(path: &Path, folder: Option<&Path>) -> Vec<Finding> {
     let again = "the agent writes it: is humanz-agent running?";
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let seen = "only root may read the CNI configuration: it was not looked at";
+            let cure = "run this as root";
+            return vec![Finding::new(Severity::Warning, "cni-configuration", how, seen, cure)];
+        }
         Err(error) => {
             let seen = format!("the CNI configuration cannot be read: {error}");
             return wrong("cni-configuration", seen, again);

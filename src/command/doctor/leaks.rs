@@ -15,8 +15,9 @@ const SHOWN: usize = 5;
 
 pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
     let Ok(links) = patient.around.rtnl.links(None) else { return Vec::new() };
-    addresses(patient)
+    unread(patient)
         .into_iter()
+        .chain(addresses(patient))
         .chain(stray(patient, &links))
         .chain(quarantine(patient))
         .chain(full(patient))
@@ -26,6 +27,15 @@ pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
 fn identity(attachment: &Attachment) -> Identity<'_> {
     let Attachment { network, entry } = attachment;
     Identity { network, container_id: &entry.container_id, ifname: &entry.ifname }
+}
+
+/// Stores of which nobody knows what is in them.
+fn unread(patient: &Patient<'_>) -> Option<Finding> {
+    let unread = &patient.around.unread;
+    let seen = format!("addresses and links of pods were not compared: {}", unread.first()?);
+    let how = patient.told.settings.cni.ipam_dir.display().to_string();
+    let cure = "run this as root; if it is root, is the disk well?";
+    Some(Finding::new(Severity::Warning, "stores-unread", how, seen, cure))
 }
 
 /// Addresses of pods whose namespace is gone.
@@ -48,8 +58,12 @@ fn addresses(patient: &Patient<'_>) -> Option<Finding> {
     Some(Finding::new(Severity::Warning, "leaked-addresses", how, seen, cure))
 }
 
-/// Links of pods without an address in the store.
+/// Links of pods without an address in the store. Where a store could not be read, each may have one
+/// in there.
 fn stray(patient: &Patient<'_>, links: &[Link]) -> Option<Finding> {
+    if !patient.around.unread.is_empty() {
+        return None;
+    }
     let attachments = &patient.around.attachments;
     let network = &patient.told.settings.cni.name;
     let known: Vec<String> =

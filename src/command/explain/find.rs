@@ -111,6 +111,9 @@ fn url(scheme: &str, rest: &str) -> Result<(u8, String, u16), String> {
             None => (authority, None),
         },
     };
+    if host.is_empty() {
+        return Err(format!("it names no host, as {scheme}://192.0.2.1:80 does"));
+    }
     let port = match typed {
         Some(typed) => port(typed)?,
         None => {
@@ -149,6 +152,7 @@ fn pod(text: &str, around: &Around) -> Result<Meant, Exit> {
     ];
     let found = ways.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
     let Some(first) = found.first() else {
+        whole(text, around)?;
         let why = match known.len() {
             0 => format!(
                 "no pod of humanz is on this host ({})",
@@ -174,6 +178,17 @@ fn pod(text: &str, around: &Around) -> Result<Meant, Exit> {
         attachment: Some((*first).clone()),
         port: None,
     })
+}
+
+/// All pods of this host are known: who is not among them is none.
+fn whole(text: &str, around: &Around) -> Result<(), Exit> {
+    match around.unread.as_slice() {
+        [] => Ok(()),
+        unread => {
+            let why = format!("{text}: the pods of this host are not known: {}", unread.join("; "));
+            Err(Exit::new(exit::UNAVAILABLE, why))
+        }
+    }
 }
 
 /// The pod's name, or its container id.
@@ -270,12 +285,15 @@ fn locate(address: IpAddr, attachment: Option<Attachment>, around: &Around) -> R
         return Ok(End { address, name, place: Place::Beyond(beyond) });
     }
     let family = Family::of(address);
+    let pools = around.settings.pool_networks();
+    if pools.get(family).is_some_and(|pool| pool.contains(address)) {
+        whole(&address.to_string(), around)?;
+    }
     if around.subnets.get(family).is_some_and(|own| own.contains(address)) {
         let why = "it lies in this host's pod subnet, and no pod has it: is the pod gone, or \
                    was it made by another plugin?";
         return Err(Exit::new(exit::FAILURE, format!("{address}: {why}")));
     }
-    let pools = around.settings.pool_networks();
     if pools.get(family).is_some_and(|pool| pool.contains(address)) {
         let told = around.unknown.join("; ");
         let why = match told.is_empty() {
@@ -311,6 +329,9 @@ mod tests {
         check("http://192.0.2.1:0/", Err("1 to 65535"));
         check("http://192.0.2.1:65536/", Err("1 to 65535"));
         check("tcp://[fd00::1", Err("] is missing"));
+        for nobody in ["http://", "https:///a", "http://:80", "http://user@/", "tcp://[]:80"] {
+            check(nobody, Err("names no host"));
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::ipam::Entry;
     name = "gc",
     example = "{command_name}",
     example = "{command_name} --yes",
+    error_code(69, "this user may not look at the stores"),
     error_code(75, "a store is busy")
 )]
 pub struct Clear {

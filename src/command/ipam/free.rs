@@ -8,7 +8,8 @@ use serde_json::json;
 use super::{WAIT, close_ports, owner, settings};
 use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
-use crate::command::pods::{Life, entries, links, networks};
+use crate::command::pods::{Life, entries, links, networks, refused};
+use crate::ipam::StoreError;
 
 /// free an address that nobody needs any more, with all others of the same interface and its host
 /// ports. Refused while its pod is there, or if nobody can tell
@@ -18,6 +19,7 @@ use crate::command::pods::{Life, entries, links, networks};
     name = "free",
     example = "{command_name} 10.244.1.7",
     error_code(1, "nobody has it, or its pod is there; nothing was freed"),
+    error_code(69, "this user may not look at the stores"),
     error_code(75, "the store is busy")
 )]
 pub struct Free {
@@ -86,9 +88,8 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
 
 /// A store that is locked for too long is one to try again.
 pub fn busy(error: crate::ipam::StoreError) -> Exit {
-    let code = match error {
-        crate::ipam::StoreError::LockTimeout { .. } => exit::TEMPORARY,
-        _ => exit::FAILURE,
-    };
-    Exit::new(code, format!("{:#}", anyhow::Error::from(error)))
+    match error {
+        StoreError::LockTimeout { .. } => Exit { code: exit::TEMPORARY, ..refused(error) },
+        _ => refused(error),
+    }
 }

@@ -23,6 +23,7 @@ use crate::ipam::import::Sources;
     example = "{command_name} /var/lib/cni/networks/cbr0",
     example = "{command_name} /run/humanz-cni.json --network pods",
     error_code(1, "there is nothing to take over"),
+    error_code(69, "this user may not look at the store"),
     error_code(75, "the store is busy")
 )]
 pub struct Import {

@@ -19,7 +19,8 @@ use crate::ipam::Entry;
     name = "ls",
     example = "{command_name}",
     example = "{command_name} --json | jq -r '.addresses[] | select(.pod == \"default/web\").addresses[]'",
-    error_code(1, "something in a store is wrong, and is shown")
+    error_code(1, "something in a store is wrong, and is shown"),
+    error_code(69, "this user may not look at the stores")
 )]
 pub struct List {
     /// only this network
@@ -37,7 +38,8 @@ pub struct List {
     name = "show",
     example = "{command_name} 10.244.1.7",
     example = "{command_name} default/web",
-    error_code(1, "nobody has that")
+    error_code(1, "nobody has that"),
+    error_code(69, "this user may not look at the stores")
 )]
 pub struct Show {
     /// address, pod or container

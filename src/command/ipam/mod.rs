@@ -40,6 +40,7 @@ const WAIT: Duration = Duration::from_secs(5);
         1,
         "nobody has that, it was refused, or something in a store is wrong: it was said"
     ),
+    error_code(69, "this user may not look at the stores: nothing is known of them"),
     error_code(75, "a store is busy: try again")
 )]
 pub struct Ipam {

@@ -1,0 +1,78 @@
+//! Whoever may not look is told so: nothing is said of what only root can see.
+
+use crate::support::cluster::Alone;
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::{Node, command};
+use crate::support::{Agent, Cluster, Ended, Place, Pod};
+use crate::{object, refused, run};
+
+const SETTINGS: &[(&str, &str)] = &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
+
+/// What is shut is so for root without its privileges as it is for any other user.
+fn ask(host: &Node, what: &str, variables: &[(&str, &str)]) -> Ended {
+    let mut shell = command("sh -c");
+    shell.arg(format!(
+        "exec setpriv --bounding-set=-dac_override,-dac_read_search {EXECUTABLE} {what}"
+    ));
+    host.run_command(shell.envs(variables.iter().copied()), "")
+}
+
+#[test]
+fn what_another_user_may_not_read_is_not_said_to_be_absent() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = Agent::start(host, SETTINGS);
+    agent.wait_ready();
+    let pod = Pod::add(host, "web");
+    host.shell("chmod 0 /run/humanz/ipam/humanz").ok();
+    let store = ["only root may ", "/run/humanz/ipam/humanz", ": try sudo"];
+    for what in [
+        "ipam ls",
+        "ipam ls --json",
+        "ipam gc",
+        "ipam gc --yes",
+        &format!("ipam show {}", pod.v4()),
+        &format!("ipam free {}", pod.v4()),
+        "explain default/web 192.0.2.1",
+        &format!("explain {} 192.0.2.1", pod.v4()),
+    ] {
+        refused(&ask(host, what, SETTINGS), 69, &store);
+    }
+    host.shell("chmod 0 /etc/cni/net.d/05-humanz.conflist").ok();
+    refused(&ask(host, "--dry-run", SETTINGS), 69, &["only root may read", "05-humanz.conflist"]);
+    host.shell("chmod 0 /var/lib/humanz").ok();
+    for what in ["uninstall --force", "uninstall --force --dry-run"] {
+        let ended = ask(host, what, SETTINGS);
+        refused(&ended, 69, &["only root may take /var/lib/humanz/lock: try sudo"]);
+        assert!(!ended.stderr.contains("systemctl"), "{ended}");
+    }
+    let looked = object(&ask(host, "doctor --json", SETTINGS));
+    let named =
+        |name: &str| looked["findings"].as_array().unwrap().iter().find(|f| f["name"] == name);
+    for (name, cure) in [("stores-unread", "as root"), ("cni-configuration", "as root")] {
+        let finding = named(name).unwrap_or_else(|| panic!("no {name} in {looked:#}"));
+        assert_eq!(finding["severity"], "warning", "{finding:#}");
+        assert!(finding["cure"].as_str().unwrap().contains(cure), "{finding:#}");
+    }
+    for name in ["stray-links", "drift"] {
+        assert_eq!(named(name), None, "{looked:#}");
+    }
+    host.shell(
+        "chmod 700 /run/humanz/ipam/humanz /var/lib/humanz
+         chmod 600 /etc/cni/net.d/05-humanz.conflist",
+    )
+    .ok();
+    let listed = run(host, "ipam ls", SETTINGS).ok();
+    assert!(listed.contains(&pod.v4().to_string()), "nothing was freed: {listed}");
+}
+
+#[test]
+fn other_hosts_that_another_user_may_not_know_are_told_as_that() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    host.shell("chmod 0 /var/lib/humanz").ok();
+    let words = ["only root may read /var/lib/humanz/state.json: try sudo"];
+    refused(&ask(host, "probe", &[("ETCD_HOST", "192.0.2.2")]), 69, &words);
+}
