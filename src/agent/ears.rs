@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::agent::wake::Look;
-use crate::linux::events::Event;
+use crate::linux::events::{Event, LinkNow};
 use crate::linux::route;
 use crate::linux::rtnl::Rtnl;
 use crate::net::{Family, IfName};
@@ -15,13 +15,16 @@ pub struct Ears {
     /// Indexes of the tunnels' devices, also of earlier ones: the kernel does not give a number
     /// twice for a long time.
     tunnels: BTreeSet<u32>,
+    /// Indexes of pods' ends that are plugged in somewhere.
+    plugged: BTreeSet<u32>,
 }
 
 impl Ears {
-    /// Ears for this bridge, and for the tunnels of the calling thread's network namespace.
+    /// Ears for this bridge, and for the tunnels and pods of the calling thread's network namespace.
     pub fn new(bridge: &IfName) -> Ears {
-        let mut ears = Ears { bridge: bridge.clone(), tunnels: BTreeSet::new() };
-        ears.find_tunnels();
+        let (tunnels, plugged) = Default::default();
+        let mut ears = Ears { bridge: bridge.clone(), tunnels, plugged };
+        ears.find_links();
         ears
     }
 
@@ -30,17 +33,19 @@ impl Ears {
         events.iter().map(|event| self.look_for(event)).fold(Look::default(), Look::and)
     }
 
-    /// Ends of pods come and go all the time and are the plugin's; of routes only those matter that
+    /// Ends of pods come and go all the time and are the plugin's, but for those that somebody takes
+    /// off their bridge (the plugin adds them down, and the kernel takes them down before they go); of
+    /// routes only those matter that
     /// bear our mark and went, and the default route: it decides which of its addresses this host
     /// tells the others, and comes after them; of neighbours those of the tunnels.
     fn look_for(&mut self, event: &Event) -> Look {
         match event {
-            Event::Link { name, index } if is_tunnel(name) => {
+            Event::Link { name, index, .. } if is_tunnel(name) => {
                 self.tunnels.insert(*index);
                 Look::LINKS
             }
             Event::Link { name, .. } if *name == self.bridge => Look::LINKS,
-            Event::Link { name, .. } if name.as_str().starts_with("hz") => Look::default(),
+            Event::Link { name, index, now } if is_of_pod(name) => self.look_for_pod(*index, *now),
             Event::Link { .. } | Event::Address { .. } => Look::LINKS,
             Event::NeighbourGone { index } if self.tunnels.contains(index) => Look::ROUTES,
             Event::NeighbourGone { .. } => Look::default(),
@@ -51,19 +56,37 @@ impl Ears {
             Event::ForwardingOff => Look::LINKS,
             Event::Nftables => Look::FIREWALL,
             Event::Lost => {
-                self.find_tunnels();
+                self.find_links();
                 Look::ALL
             }
         }
     }
 
-    /// Without an answer from the kernel the full pass, once a minute, sees what is missed here.
-    fn find_tunnels(&mut self) {
-        let Ok(rtnl) = Rtnl::open() else { return };
-        let links =
-            Family::BOTH.into_iter().filter_map(|family| rtnl.link(&device_name(family)).ok());
-        self.tunnels.extend(links.flatten().map(|link| link.index));
+    fn look_for_pod(&mut self, index: u32, now: LinkNow) -> Look {
+        match now {
+            LinkNow::Port => {
+                self.plugged.insert(index);
+            }
+            LinkNow::Alone if self.plugged.remove(&index) => return Look::ALL,
+            LinkNow::Alone | LinkNow::Down => {}
+            LinkNow::Gone => {
+                self.plugged.remove(&index);
+            }
+        }
+        Look::default()
     }
+
+    /// Without an answer from the kernel the full pass, once a minute, sees what is missed here.
+    fn find_links(&mut self) {
+        let Ok(links) = Rtnl::open().and_then(|rtnl| rtnl.links(None)) else { return };
+        self.tunnels.extend(links.iter().filter(|link| is_tunnel(&link.name)).map(|l| l.index));
+        let plugged = links.iter().filter(|link| is_of_pod(&link.name) && link.master.is_some());
+        self.plugged = plugged.map(|link| link.index).collect();
+    }
+}
+
+fn is_of_pod(name: &IfName) -> bool {
+    name.as_str().starts_with("hz")
 }
 
 fn is_tunnel(name: &IfName) -> bool {
@@ -75,11 +98,16 @@ mod tests {
     use super::*;
 
     fn ears() -> Ears {
-        Ears { bridge: "hz-br".parse().unwrap(), tunnels: BTreeSet::new() }
+        let (tunnels, plugged) = Default::default();
+        Ears { bridge: "hz-br".parse().unwrap(), tunnels, plugged }
     }
 
     fn link(name: &str) -> Event {
-        Event::Link { name: name.parse().unwrap(), index: 7 }
+        link_that(name, LinkNow::Port)
+    }
+
+    fn link_that(name: &str, now: LinkNow) -> Event {
+        Event::Link { name: name.parse().unwrap(), index: 7, now }
     }
 
     #[test]
@@ -87,6 +115,21 @@ mod tests {
         assert_eq!(ears().hear(&[link("hz-br")]), Look::LINKS);
         assert_eq!(ears().hear(&[link("eth0")]), Look::LINKS);
         assert_eq!(ears().hear(&[link("hz0123456789abc")]), Look::default());
+    }
+
+    #[test]
+    fn a_pod_that_is_taken_off_its_bridge_counts_and_one_that_comes_or_goes_does_not() {
+        use LinkNow::{Alone, Down, Gone, Port};
+        let heard = |story: &[LinkNow]| {
+            let mut ears = ears();
+            let looks = story.iter().map(|now| ears.hear(&[link_that("hz0123456789abc", *now)]));
+            let looks: Vec<Look> = looks.collect();
+            (looks.into_iter().fold(Look::default(), Look::and), ears.plugged.len())
+        };
+        assert_eq!(heard(&[Down, Port, Port, Down, Down, Gone]), (Look::default(), 0));
+        assert_eq!(heard(&[Down, Port, Alone]), (Look::ALL, 0));
+        assert_eq!(heard(&[Down, Alone]), (Look::default(), 0));
+        assert_eq!(heard(&[Down, Port, Alone, Port]), (Look::ALL, 1));
     }
 
     #[test]

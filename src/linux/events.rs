@@ -26,6 +26,8 @@ pub enum Event {
         name: IfName,
         /// Its number.
         index: u32,
+        /// How it is since then.
+        now: LinkNow,
     },
     /// A neighbour went, or a place that a device sends to.
     NeighbourGone {
@@ -52,6 +54,19 @@ pub enum Event {
     Nftables,
     /// Events were lost: look at everything.
     Lost,
+}
+
+/// How a link is after its event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkNow {
+    /// A port of another one.
+    Port,
+    /// Up, and a port of nothing.
+    Alone,
+    /// Down, and a port of nothing: new, or about to go.
+    Down,
+    /// It is no more.
+    Gone,
 }
 
 /// Events of one protocol.
@@ -107,7 +122,11 @@ impl Events {
 pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
     let is = |kind: Rtm| reply.kind == u16::from(kind);
     if is(Rtm::Newlink) || is(Rtm::Dellink) {
-        let event = |link: Link| Event::Link { name: link.name, index: link.index };
+        let gone = is(Rtm::Dellink) && !is_of_bridge(reply);
+        let event = |link: Link| {
+            let now = link_now(&link, gone);
+            Event::Link { name: link.name, index: link.index, now }
+        };
         return Ok(link::parse(reply)?.map(event));
     }
     if is(Rtm::Newaddr) || is(Rtm::Deladdr) {
@@ -128,6 +147,20 @@ pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
         return Ok(is_forwarding_off(reply)?.then_some(Event::ForwardingOff));
     }
     Ok(None)
+}
+
+/// The bridge itself tells of its ports, as of links that come and go.
+fn is_of_bridge(reply: &Reply<'_>) -> bool {
+    reply.body().first().copied() == Some(nix::libc::AF_BRIDGE as u8)
+}
+
+fn link_now(link: &Link, gone: bool) -> LinkNow {
+    match link.master {
+        _ if gone => LinkNow::Gone,
+        Some(_) => LinkNow::Port,
+        None if link.up => LinkNow::Alone,
+        None => LinkNow::Down,
+    }
 }
 
 /// Of a new link, such as a pod's, the kernel tells everything at once; of what somebody changes,

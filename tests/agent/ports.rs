@@ -44,6 +44,21 @@ fn lose_bridge(host: &Node) {
 }
 
 #[test]
+fn a_pod_that_is_taken_off_the_bridge_is_back_at_once() {
+    let alone = alone();
+    let host = &alone.host;
+    let _agent = serve(host, &[("RESYNC_INTERVAL", "3600s")]);
+    let pod = Pod::try_add(host, "c1", &network(host, &[])).unwrap();
+    // The agent must have heard of the pod before it can miss it.
+    reaches_soon(&pod, "10.244.1.1");
+    for _ in 0..3 {
+        host.shell("ip link set $(ls /sys/class/net/humanz0/brif) nomaster").ok();
+        reaches_soon(&pod, "10.244.1.1");
+        is_whole(&pod);
+    }
+}
+
+#[test]
 fn pods_are_plugged_in_again_as_the_ports_that_they_were() {
     let alone = alone();
     let host = &alone.host;

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use humanz::linux::events::{Event, Events};
+use humanz::linux::events::{Event, Events, LinkNow};
 use humanz::linux::netlink::Protocol;
 use humanz::linux::route::{self, Route};
 use humanz::linux::{address, neighbour};
@@ -40,7 +40,7 @@ fn events_tell_where_to_look() {
         ])
         .unwrap();
         let mut wanted = vec![
-            Event::Link { name: name("br0"), index: bridge.index },
+            Event::Link { name: name("br0"), index: bridge.index, now: LinkNow::Alone },
             Event::NeighbourGone { index: bridge.index },
             Event::Address { index: bridge.index },
             Event::Route { protocol: route::PROTOCOL, default: false, gone: false },

@@ -209,6 +209,20 @@ fn a_sender_over_udp_that_asked_too_early_or_a_dead_pod_is_answered() {
 }
 
 #[test]
+fn a_pod_of_both_families_may_ask_for_a_thousand_ports() {
+    let host = PluginHost::new();
+    let many: Vec<Value> = (0..1000).map(|n| mapping("tcp", 20_000 + n, "")).collect();
+    add(&host, "many", &json!(many));
+    assert_eq!(elements(&host).len(), 2000);
+    host.run("nft flush table inet humanz-hostports").ok();
+    host.run("nft delete table inet humanz-hostports").ok();
+    add(&host, "one", &both(8080));
+    assert_eq!(elements(&host).len(), 2004);
+    call("DEL", "many", &json!([])).run(&host).ok();
+    assert_eq!(elements(&host).len(), 4);
+}
+
+#[test]
 fn where_nobody_else_translates_flows_through_a_closed_port_are_forgotten_all_the_same() {
     let host = PluginHost::new();
     let outside = host.outside();

@@ -1,5 +1,7 @@
 //! Pure. The table of host ports, and changes to what it holds, as the messages of a transaction.
 
+use std::collections::BTreeMap;
+
 use neli::consts::nl::NlmF;
 
 use super::message::{add_chain, add_rule, add_table, flush_chain, inet};
@@ -32,18 +34,21 @@ pub fn ensure(ruleset: &Ruleset) -> Vec<Message> {
     messages
 }
 
-/// Carries out `changes`, in their order.
+/// Carries out `changes`: those that remove before those that add, each map's in as few messages as can
+/// be. (The kernel acknowledges every message, and has room for some 250 acknowledgements.)
 pub fn change(table: &str, changes: &[PortChange]) -> Vec<Message> {
-    let mut messages: Vec<Message> = Vec::new();
-    let mut rest = changes;
-    while let Some(first) = rest.first() {
-        // Neighbours of the same kind and map share a message.
-        let alike = rest.iter().take_while(|next| place(next) == place(first)).count();
-        let (some, others) = rest.split_at(alike.min(ELEMENTS_AT_ONCE));
-        messages.push(change_alike(table, some));
-        rest = others;
+    let mut alike: BTreeMap<(u16, &'static str), Vec<&PortChange>> = BTreeMap::new();
+    for change in changes {
+        alike.entry(place(change)).or_default().push(change);
     }
-    messages
+    let (removed, added): (Vec<_>, Vec<_>) =
+        alike.into_iter().partition(|((kind, _), _)| *kind == kind::DELETE_ELEMENT);
+    let ordered = removed.into_iter().chain(added);
+    let messages = ordered.flat_map(|(_, changes)| {
+        let some = changes.chunks(ELEMENTS_AT_ONCE);
+        some.map(|some| change_alike(table, some)).collect::<Vec<_>>()
+    });
+    messages.collect()
 }
 
 /// Which message a change may go in: its kind and its set.
@@ -55,9 +60,9 @@ fn place(change: &PortChange) -> (u16, &'static str) {
     }
 }
 
-fn change_alike(table: &str, changes: &[PortChange]) -> Message {
-    let (kind, set_name) = place(&changes[0]);
-    let flags = match &changes[0] {
+fn change_alike(table: &str, changes: &[&PortChange]) -> Message {
+    let (kind, set_name) = place(changes[0]);
+    let flags = match changes[0] {
         PortChange::Bridge(_) => NlmF::CREATE,
         PortChange::Add(_) => NlmF::CREATE | NlmF::EXCL,
         PortChange::Remove(_) => NlmF::empty(),
@@ -65,7 +70,7 @@ fn change_alike(table: &str, changes: &[PortChange]) -> Message {
     let elements = changes.iter().fold(Attributes::new(), |elements, change| {
         elements.nest(list::LIST_ELEMENT, element(change))
     });
-    let what = match (&changes[0], changes) {
+    let what = match (changes[0], changes) {
         (PortChange::Add(element), [_]) => format!("add {}", element.forward),
         (PortChange::Remove(port), [_]) => format!("remove host port {port}"),
         _ => format!("change elements of {set_name} in table inet {table}"),
@@ -154,6 +159,8 @@ fn value(bytes: &[u8]) -> Attributes {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::net::Protocol;
 
@@ -162,5 +169,15 @@ mod tests {
         let port = |n: u16| HostPort { protocol: Protocol::Udp, port: n, address: [0; 4].into() };
         let changes: Vec<_> = (0..500).map(|n| PortChange::Remove(port(n))).collect();
         assert_eq!(change("t", &changes).len(), 3);
+    }
+
+    #[test]
+    fn both_families_in_turns_take_as_few_messages_as_one_after_the_other() {
+        let port = |n: u16, address| HostPort { protocol: Protocol::Udp, port: n, address };
+        let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+        let changes: Vec<_> = (0..200)
+            .flat_map(|n| any.map(|address| PortChange::Remove(port(n, address))))
+            .collect();
+        assert_eq!(change("t", &changes).len(), 2);
     }
 }
