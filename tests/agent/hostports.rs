@@ -50,6 +50,9 @@ fn whatever_happens_to_the_table_it_is_put_back() {
     let _echo = Echo::serve(&pod, 80);
     assert!(answers(host));
     let before = table(host);
+    assert!(before.contains("elements = { \"humanz0\" }"), "{before}");
+    // Somebody keeps a listing for the next boot.
+    host.shell("nft list ruleset | nft -c -f -").ok();
     for damage in [
         "nft flush ruleset",
         &format!("nft delete table {TABLE}"),

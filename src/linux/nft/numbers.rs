@@ -69,6 +69,7 @@ pub mod set {
     pub const KEY_TYPE: u16 = 4;
     pub const KEY_LENGTH: u16 = 5;
     pub const ID: u16 = 10;
+    pub const USERDATA: u16 = 13;
     pub const LIST_TABLE: u16 = 1;
     pub const LIST_SET: u16 = 2;
     pub const LIST_ELEMENTS: u16 = 3;

@@ -123,7 +123,8 @@ fn add_bridges(table: &str) -> Message {
     let attributes = named_set(table, BRIDGES, 1)
         .be32(set::FLAGS, 0)
         .be32(set::KEY_TYPE, set::TYPE_IFNAME)
-        .be32(set::KEY_LENGTH, length);
+        .be32(set::KEY_LENGTH, length)
+        .put(set::USERDATA, userdata::of_names());
     inet(
         format!("add set {BRIDGES} to table inet {table}"),
         kind::NEW_SET,

@@ -7,6 +7,13 @@
 /// NFTNL_UDATA_RULE_COMMENT and its like for a table and for an element: a text with its final zero.
 const COMMENT: u8 = 0;
 
+/// NFTNL_UDATA_SET_KEYBYTEORDER: in which order nft reads the bytes of a set's keys; its numbers
+/// are a set's own.
+const KEY_BYTE_ORDER: u8 = 0;
+
+/// BYTEORDER_HOST_ENDIAN of nft's `datatype.h`.
+const HOST_ENDIAN: u32 = 1;
+
 /// Ours: the 8 bytes of a rule's fingerprint, network order.
 const FINGERPRINT: u8 = 104;
 
@@ -20,6 +27,14 @@ const COMMENT_MAX_BYTES: usize = 127;
 pub fn of_table(comment: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_comment(&mut bytes, comment);
+    bytes
+}
+
+/// For a set of interfaces' names. Without it nft reads a name from its end and lists it as "",
+/// and refuses its own listing.
+pub fn of_names() -> Vec<u8> {
+    let mut bytes = vec![KEY_BYTE_ORDER, 4];
+    bytes.extend(HOST_ENDIAN.to_ne_bytes());
     bytes
 }
 
