@@ -92,6 +92,8 @@ pub enum Reason {
     LinkDown(IpAddr),
     /// This host has no address of that family to send from.
     NoUnderlay(IpAddr),
+    /// This host's own address for the others, the first, is not there to send from.
+    OwnMissing(IpAddr, IpAddr),
     /// The address is one of this host's own.
     OwnAddress(IpAddr),
 }
@@ -99,7 +101,8 @@ pub enum Reason {
 impl Reason {
     /// The host is behind a router, for all that is known.
     fn is_far(&self) -> bool {
-        matches!(self, Reason::NotOnLink(_) | Reason::NoTunnel(_) | Reason::NoUnderlay(_))
+        use Reason::{NoTunnel, NoUnderlay, NotOnLink, OwnMissing};
+        matches!(self, NotOnLink(_) | NoTunnel(_) | NoUnderlay(_) | OwnMissing(..))
     }
 }
 
@@ -131,6 +134,10 @@ impl fmt::Display for Unreachable {
                 f,
                 "this host has no {} address to send to {address} from; is its uplink up?",
                 Family::of(*address)
+            ),
+            Reason::OwnMissing(own, address) => write!(
+                f,
+                "this host's address for the others is {own} (NODE_IP, if that is set), which no interface that is up has, and packets to {address} would come from it; set its uplink up, or NODE_IP to an address it has (ip address tells)"
             ),
             Reason::OwnAddress(address) => write!(
                 f,
@@ -240,7 +247,7 @@ fn underlay(pods: Family, addresses: &PerFamily<IpAddr>, here: &Here) -> Result<
         match (here.own.get(family), here.underlay.get(family)) {
             (_, Some(_)) => return Ok(theirs),
             // It had one a moment ago: the other family would be a way for that moment only.
-            (Some(_), None) => return Err(Reason::NoUnderlay(theirs)),
+            (Some(own), None) => return Err(Reason::OwnMissing(*own, theirs)),
             (None, None) => reason = Reason::NoUnderlay(theirs),
         }
     }

@@ -79,6 +79,11 @@ fn faults_are_all_told_and_nothing_is_changed() {
     assert!(said[1].contains("the last reload was refused"), "{said:?}");
     agent.wait_log(&["reload: MTU=9", "1280"]);
     agent.wait_log(&["reload: NODE_IP=127.0.0.1"]);
+    // An address of somebody else: nothing could be sent from it.
+    tell(host, "NODE_IP=192.0.2.250\nMTU=1450\n");
+    let said = agent.reload();
+    assert!(said[1].contains("the last reload was refused"), "{said:?}");
+    agent.wait_log(&["reload: NODE_IP=192.0.2.250: no interface of this host has"]);
     agent.wait_log(&["nothing is changed"]);
     tell(host, "MTU=1400\nexport X=1\nNON_MASQ_CIDRS='oops\n");
     agent.reload();

@@ -1,4 +1,4 @@
-//! This host's addresses for the others, where Kubernetes tells them.
+//! This host's addresses for the others, where Kubernetes tells them or a reload does.
 
 use std::net::IpAddr;
 
@@ -25,6 +25,21 @@ impl Agent {
             self.settings.node_addresses = addresses;
             self.state.look = Look::ALL;
         }
+    }
+
+    /// Refuses a NODE_IP that this host does not have: packets to the others would come from it, and
+    /// none would go. At a start it may still come.
+    pub(super) fn own_addresses_are_here(&self, settings: &Settings) -> Result<(), String> {
+        let here = self.world.rtnl.addresses(None);
+        let here =
+            here.map_err(|error| format!("NODE_IP: look at this host's addresses: {error}"))?;
+        let is_here = |told: &IpAddr| here.iter().any(|found| found.address.ip() == *told);
+        let Some(missing) = settings.node_addresses.iter().find(|told| !is_here(told)) else {
+            return Ok(());
+        };
+        Err(format!(
+            "NODE_IP={missing}: no interface of this host has this address; name one that it has (ip address tells), or give it this one first"
+        ))
     }
 
     /// The InternalIPs of this host's node that it really has, outside the pools of `settings`.

@@ -41,6 +41,9 @@ impl Agent {
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
         let mut settings = origin::read(&texts, Against::Host)?;
+        if changes.iter().any(|change| change.variable == "NODE_IP") {
+            self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
+        }
         if let Some(found) = found {
             settings.pools = growth::followed(&settings.pools, found);
             if matches!(settings.source, Source::Kubernetes(_))
