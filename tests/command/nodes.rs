@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Agent, Cluster, Place, eventually};
+use serde_json::Value;
+
+use crate::support::{Agent, Cluster, Node, Place, eventually};
 use crate::{object, refused, run, shape};
 
 const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48")];
@@ -129,7 +131,7 @@ fn their_objects_have_these_shapes() {
     let value = object(&run(host, "nodes rm h7 --json", POOLS));
     assert_eq!(
         shape(&value),
-        "host: string\nkeys: list\nkeys[]: string\nremoved: bool\nschema: number"
+        "host: string\nin_the_way: list\nkeys: list\nkeys[]: string\nremoved: bool\nschema: number"
     );
 }
 
@@ -144,14 +146,15 @@ fn a_host_that_is_gone_is_removed_and_one_that_is_alive_is_not() {
     refused(&run(h1, "nodes rm h2", POOLS), 1, &["host h2 is alive", "--release", "--force"]);
     refused(&run(h1, "nodes rm py1", POOLS), 1, &["Python agent", "--force"]);
     refused(&run(h1, "nodes rm h3", POOLS), 1, &["no host h3 is known"]);
-    assert!(
-        run(h1, "nodes rm h2 --dry-run", POOLS).ok().contains("- etcd key /humanz/v1/nodes/h2")
-    );
+    a_dry_run_tells_what_would_be_refused(h1);
     assert_eq!(everything(), before);
 
     agents[1].kill();
     h2.shell("rm -r /var/lib/humanz").ok();
     wait_silent(&cluster, "h2");
+    let foretold = run(h1, "nodes rm h2 --dry-run", POOLS).ok();
+    assert!(foretold.contains("host h2 would be out of etcd"), "{foretold}");
+    assert!(!foretold.contains('!'), "{foretold}");
     let removed = run(h1, "nodes rm h2", POOLS).ok();
     assert_eq!(removed.lines().count(), 5, "two claims, host and node, a word: {removed}");
     assert!(everything().iter().all(|(key, value)| !key.ends_with("/h2") && value != "h2"));
@@ -162,6 +165,26 @@ fn a_host_that_is_gone_is_removed_and_one_that_is_alive_is_not() {
     });
     run(h1, "nodes rm py1 --force", POOLS).ok();
     assert!(cluster.etcd.get("/humanz/hosts/py1").is_none());
+}
+
+/// h2 is alive, and py1 of the Python agent.
+fn a_dry_run_tells_what_would_be_refused(h1: &Node) {
+    for (host, why) in [("h2", "is alive (its agent runs since"), ("py1", "runs the Python agent")]
+    {
+        let told = run(h1, &format!("nodes rm {host} --dry-run"), POOLS);
+        assert_eq!(told.status.code(), Some(1), "{told}");
+        assert!(told.stdout.contains("- etcd key /humanz/"), "{told}");
+        assert!(told.stdout.contains(&format!("\n! host {host} {why}")), "{told}");
+        assert!(!told.stdout.contains("would be"), "{told}");
+        let forced = run(h1, &format!("nodes rm {host} --dry-run --force"), POOLS).ok();
+        assert!(forced.contains(&format!("host {host} would be out of etcd")), "{forced}");
+        assert!(!forced.contains('!'), "{forced}");
+    }
+    let told = run(h1, "nodes rm h2 --dry-run --json", POOLS);
+    assert_eq!(told.status.code(), Some(1), "{told}");
+    let value: Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(value["removed"], false, "{value}");
+    assert!(value["in_the_way"][0].as_str().is_some_and(|why| why.contains("is alive")), "{value}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ const TRIES: u32 = 5;
     name = "rm",
     example = "{command_name} h3 --dry-run",
     example = "{command_name} h3",
-    error_code(1, "there is no such host, or it is alive; nothing was removed"),
+    error_code(1, "there is no such host, or it is alive; nothing was (or would be) removed"),
     error_code(69, "etcd cannot be reached"),
     error_code(75, "the host's keys keep changing")
 )]
@@ -35,7 +35,7 @@ pub struct Remove {
     /// do it although its agent runs, or nobody can tell: its pods are cut off from the others
     #[argh(switch)]
     force: bool,
-    /// print the keys that would go; change nothing
+    /// print the keys that would go, and why it would be refused; change nothing
     #[argh(switch)]
     dry_run: bool,
     /// print one JSON object
@@ -54,7 +54,13 @@ pub fn run(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
         if keys.is_empty() {
             return Err(unknown(&found, &host));
         }
-        refuse(&found, &host, options)?;
+        let in_the_way = if options.force { None } else { in_the_way(&found, &host) };
+        let keys_named = || keys.iter().map(|key| roots.key(key)).collect();
+        match in_the_way {
+            Some(_) if options.dry_run => return answer(call, options, keys_named(), in_the_way),
+            Some(why) => return Err(refused(&why)),
+            None => {}
+        }
         let mut transaction = leave::transaction(&found, &keys, roots);
         // What is not there now must not appear: a host that comes back is none that is gone.
         for key in [Key::Host(host.clone()), Key::Node(host.clone()), Key::Alive(host.clone())] {
@@ -62,40 +68,51 @@ pub fn run(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
         }
         let commit = || registry::commit(server, roots, "remove a host", &transaction);
         if options.dry_run || commit().map_err(unreachable)? {
-            return answer(call, options, keys.iter().map(|key| roots.key(key)).collect());
+            return answer(call, options, keys_named(), None);
         }
     }
     Err(Exit::new(exit::TEMPORARY, format!("the keys of host {host} keep changing: try again")))
 }
 
-/// A host that may be alive.
-fn refuse(found: &Snapshot, host: &NodeName, options: &Remove) -> Result<(), Exit> {
-    if options.force || options.dry_run {
-        return Ok(());
-    }
-    let why = if let Some(alive) = found.alive.get(host) {
+/// Why the host may be alive.
+fn in_the_way(found: &Snapshot, host: &NodeName) -> Option<String> {
+    if let Some(alive) = found.alive.get(host) {
         let since = &alive.value.since;
-        format!(
+        return Some(format!(
             "host {host} is alive (its agent runs since {since}): stop it there, or better take humanz \
              off it with humanz-agent uninstall --release"
-        )
-    } else if found.hosts.contains_key(host) && python::is_python(found, host) {
+        ));
+    }
+    let is_python = found.hosts.contains_key(host) && python::is_python(found, host);
+    is_python.then(|| {
         format!("host {host} runs the Python agent: nobody can tell from here whether it is alive")
-    } else {
-        return Ok(());
-    };
-    let why = format!("{why}; nothing was removed (--force does it all the same)");
-    Err(Exit::new(exit::FAILURE, why))
+    })
 }
 
-fn answer(call: &mut Call<'_>, options: &Remove, keys: Vec<String>) -> Result<Outcome, Exit> {
+fn refused(why: &str) -> Exit {
+    let why = format!("{why}; nothing was removed (--force does it all the same)");
+    Exit::new(exit::FAILURE, why)
+}
+
+/// Tells what went, or in a dry run would go if nothing is `in_the_way`.
+fn answer(
+    call: &mut Call<'_>,
+    options: &Remove,
+    keys: Vec<String>,
+    in_the_way: Option<String>,
+) -> Result<Outcome, Exit> {
     let lines: Vec<String> = keys.iter().map(|key| format!("- etcd key {key}")).collect();
     let host = &options.host;
-    let done = match options.dry_run {
-        true => format!("host {host} would be out of etcd"),
-        false => format!("host {host} is out of etcd; its subnet is free for another"),
+    let done = match (&in_the_way, options.dry_run) {
+        (Some(why), _) => format!("! {why} (--force does it all the same)"),
+        (None, true) => format!("host {host} would be out of etcd"),
+        (None, false) => format!("host {host} is out of etcd; its subnet is free for another"),
     };
-    let value = json!({ "host": host, "keys": keys, "removed": !options.dry_run });
+    let outcome = Outcome::fine(in_the_way.is_none());
+    let in_the_way: Vec<String> = in_the_way.into_iter().collect();
+    let value = json!({
+        "host": host, "keys": keys, "removed": !options.dry_run, "in_the_way": in_the_way,
+    });
     call.answer(options.json, value, &format!("{}\n{done}", lines.join("\n")))?;
-    Ok(Outcome::Fine)
+    Ok(outcome)
 }
