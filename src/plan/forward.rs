@@ -123,6 +123,11 @@ fn stopped(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Opt
     all.map(Stopped::All).or_else(|| apart::stopped(chain, direction, traffic))
 }
 
+/// It stops all pod traffic that goes one way, not only some of it.
+pub fn stops_all(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> bool {
+    matches!(stopped(chain, direction, traffic), Some(Stopped::All(_)))
+}
+
 /// What becomes of packets that go one way.
 fn fates(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Vec<Fate> {
     let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use super::{HERE, Hop, Journey};
-use crate::linux::forward::{Direction, FoundForward};
-use crate::net::Family;
+use crate::linux::forward::{Direction, ForwardChain, FoundForward};
+use crate::net::{Family, IfName, subnet};
 use crate::plan::forward::fate::{Fate, Packet, fate};
 use crate::plan::forward::input;
-use crate::plan::forward::{Obstacle, Reason, Traffic};
+use crate::plan::forward::{Obstacle, Reason, Traffic, stops_all};
 
 /// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
 pub fn forwarded(journey: &Journey, input: &str, output: &str) -> Hop {
@@ -81,14 +81,11 @@ fn judge(name: &'static str, journey: &Journey, found: &FoundForward, packet: &P
             Fate::StoppedByPolicy => None,
             Fate::StoppedIn { chain, .. } => Some(chain),
         };
-        let way = match journey.to.pod() {
-            Some(_) => Direction::Out,
-            None => Direction::In,
-        };
+        let traffic = traffic(journey, packet);
         let obstacle = Obstacle {
             place: place.clone(),
-            reason: Reason::Stops { directions: vec![way], chain: by, hosts: None },
-            traffic: traffic(journey),
+            reason: reason(journey, (chain, packet), by, &traffic),
+            traffic,
         };
         let text = obstacle.to_string();
         let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
@@ -113,14 +110,56 @@ fn judge(name: &'static str, journey: &Journey, found: &FoundForward, packet: &P
     }
 }
 
-fn traffic(journey: &Journey) -> Traffic {
+/// A chain that stops all pods needs an exception for them; a rule about some of them was made for a
+/// reason, and an exception for all would say nothing of that.
+fn reason(
+    journey: &Journey,
+    (chain, packet): (&ForwardChain, &Packet<'_>),
+    by: Option<String>,
+    traffic: &Traffic,
+) -> Reason {
+    let way = match journey.to.pod() {
+        Some(_) => Direction::Out,
+        None => Direction::In,
+    };
+    let neighbour = of_neighbours(journey, packet);
+    let passes = fate(chain, chain.place.chain(), &neighbour) == Fate::Passes;
+    if !passes && stops_all(chain, way, traffic) {
+        return Reason::Stops { directions: vec![way], chain: by, hosts: None };
+    }
+    let (source, destination) = (journey.from.address, journey.to.address);
+    Reason::StopsOne { source, destination, chain: by }
+}
+
+/// The packet, were it of or for another pod of this host.
+fn of_neighbours<'a>(journey: &Journey, packet: &Packet<'a>) -> Packet<'a> {
+    let another = |address: IpAddr| {
+        let own = journey.host.subnets.get(Family::of(address));
+        let own = own.filter(|own| own.contains(address));
+        own.map_or(address, |own| {
+            let last = subnet::offset(subnet::last(*own), u128::MAX);
+            if last == address { subnet::offset(last, u128::MAX) } else { last }
+        })
+    };
+    Packet {
+        source: another(packet.source),
+        destination: another(packet.destination),
+        ..packet.clone()
+    }
+}
+
+/// Pod traffic that comes and goes as the packet does.
+fn traffic(journey: &Journey, packet: &Packet<'_>) -> Traffic {
     let host = &journey.host;
+    let links = [packet.input, packet.output].into_iter();
+    let further = links.filter(|name| *name != host.bridge_name.as_str());
+    let further: Vec<IfName> = further.filter_map(|name| name.parse().ok()).collect();
     Traffic {
         bridge: host.bridge_name.clone(),
-        uplink: None,
-        pods_come_by: Vec::new(),
+        uplink: further.first().cloned(),
+        pods_come_by: further,
         subnets: host.subnets,
         pools: host.pools,
-        bridged: Vec::new(),
+        bridged: if journey.is_bridged() { vec![journey.family()] } else { Vec::new() },
     }
 }

@@ -1,6 +1,7 @@
 //! Pure. A chain of somebody else that stops pod traffic, in words.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
@@ -34,6 +35,15 @@ pub enum Reason {
         chain: Option<String>,
         /// Only those to and from pods of these hosts; `None` for all hosts.
         hosts: Option<Hosts>,
+    },
+    /// It stops packets of one kind, and others pass.
+    StopsOne {
+        /// Where they come from.
+        source: IpAddr,
+        /// Where they go.
+        destination: IpAddr,
+        /// The chain with the rule that does it; `None` if the policy does.
+        chain: Option<String>,
     },
     /// It cannot be read: the error, whole.
     Unreadable(String),
@@ -115,28 +125,39 @@ impl fmt::Display for Obstacle {
     /// One line: which chain stops which pod traffic, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Obstacle { place, reason, traffic } = self;
-        let Reason::Stops { directions, chain, hosts } = reason else {
-            let Reason::Unreadable(error) = reason else { return Ok(()) };
-            return write!(f, "{place}: may drop pod traffic and cannot be read: {error}");
+        let (chain, packets, is_about_some) = match reason {
+            Reason::Unreadable(error) => {
+                return write!(f, "{place}: may drop pod traffic and cannot be read: {error}");
+            }
+            Reason::StopsOne { source, destination, chain } => {
+                (chain, format!("packets like this one, from {source} to {destination}"), true)
+            }
+            Reason::Stops { directions, chain, hosts } => {
+                (chain, packets(directions, hosts.as_ref()), hosts.is_some())
+            }
         };
         let what = match chain {
             None => "its policy".to_owned(),
             Some(chain) if chain == place.chain() => "a rule".to_owned(),
             Some(chain) => format!("a rule of chain {chain}"),
         };
-        let packets = match (&directions[..], hosts) {
-            ([Direction::In], None) => "what pods send".to_owned(),
-            ([Direction::Out], None) => "what other hosts' pods send to pods".to_owned(),
-            (_, None) => "pod traffic".to_owned(),
-            ([Direction::In], Some(hosts)) => format!("what pods send to pods of {hosts}"),
-            ([Direction::Out], Some(hosts)) => format!("what pods of {hosts} send to pods"),
-            (_, Some(hosts)) => format!("traffic with pods of {hosts}"),
-        };
         write!(f, "{place}: {what} drops {packets}; ")?;
-        match (hosts, chain) {
-            (Some(_), Some(chain)) => cure_of_one(f, place, chain, traffic),
+        match chain {
+            Some(chain) if is_about_some => cure_of_one(f, place, chain, traffic),
             _ => cure(f, place, traffic),
         }
+    }
+}
+
+/// The packets that go these ways, of all hosts or some.
+fn packets(directions: &[Direction], hosts: Option<&Hosts>) -> String {
+    match (directions, hosts) {
+        ([Direction::In], None) => "what pods send".to_owned(),
+        ([Direction::Out], None) => "what other hosts' pods send to pods".to_owned(),
+        (_, None) => "pod traffic".to_owned(),
+        ([Direction::In], Some(hosts)) => format!("what pods send to pods of {hosts}"),
+        ([Direction::Out], Some(hosts)) => format!("what pods of {hosts} send to pods"),
+        (_, Some(hosts)) => format!("traffic with pods of {hosts}"),
     }
 }
 

@@ -198,6 +198,45 @@ fn what_is_broken_on_the_host_is_named() {
 }
 
 #[test]
+fn a_firewall_that_drops_some_is_not_told_to_let_everybody_through() {
+    let (cluster, pods) = scene();
+    let mut told = broken(&cluster, &pods);
+    let table = "nft add table inet evil
+        nft 'add chain inet evil f { type filter hook forward priority 5; }'";
+    let policy = "nft add table inet evil
+        nft 'add chain inet evil f { type filter hook forward priority 5; policy drop; }'";
+    let from_c = format!("{table}; nft add rule inet evil f ip saddr $CNET drop");
+    let from_a = format!("{table}; nft add rule inet evil f ip saddr $A4 drop");
+    let port = format!("{table}; nft add rule inet evil f tcp dport 8080 drop");
+    let called = format!(
+        "{table}; nft add chain inet evil g; nft add rule inet evil f jump g
+        nft add rule inet evil g ip daddr $C4 drop"
+    );
+    let uplink = format!("{table}; nft add rule inet evil f iifname eth0 drop");
+    let some = "find it with `nft -a list chain inet evil";
+    let all = "insert rule inet evil f iifname \"humanz0\" accept";
+    for (script, ends, seen, cure) in [
+        (from_c.as_str(), "$C4 a", "a rule drops packets like this one, from $C4 to $A4", some),
+        (&from_a, "a $C4", "a rule drops packets like this one, from $A4 to $C4", some),
+        (&port, "a http://$H2:8080", "a rule drops packets like this one, from $A4 to $H2", some),
+        (&called, "a $C4", "a rule of chain g drops packets like this one, from $A4 to $C4", some),
+        (&uplink, "$C4 a", "a rule drops what other hosts' pods send to pods", all),
+        (policy, "a $C4", "its policy drops what pods send", all),
+    ] {
+        told.host.shell(&told.filled(script)).ok();
+        let (found, value) = lost(told.host, &told.filled(ends));
+        told.host.shell("nft delete table inet evil").ok();
+        assert_eq!(found, "firewall", "{script}: {value:#}");
+        let hop = hops(&value).find(|hop| hop["verdict"] == "lost").unwrap();
+        let (was_seen, todo) = (hop["seen"].as_str().unwrap(), hop["cure"].as_str().unwrap());
+        assert!(was_seen.contains(&told.filled(seen)), "{script}: {was_seen}");
+        assert!(todo.contains(cure), "{script}: {todo}");
+        assert!(cure == all || !todo.contains("accept"), "{script}: {todo}");
+    }
+    told.check("true", "$C4 a", "-", "true");
+}
+
+#[test]
 fn an_end_that_is_not_known_is_told() {
     let alone = Alone::new();
     let standalone = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
