@@ -100,6 +100,8 @@ fn each_trap_on_a_host_is_named() {
 
     agent.stop();
     check(host, "", ("true", "agent-down", "true"));
+    let said = run(host, "doctor", STANDALONE).stdout;
+    assert_eq!(said.matches("no agent serves this host").count(), 1, "{said}");
     check(host, "", ("ip link del humanz0", "drift", "true"));
     check(host, "", ("rm /opt/cni/bin/loopback", "loopback", "true"));
     let ours = "/etc/cni/net.d/05-humanz.conflist";

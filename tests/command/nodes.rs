@@ -204,9 +204,13 @@ fn a_subnet_is_kept_for_a_host_and_taken_by_it_alone() {
     refused(
         &run(h1, "nodes reserve h9 10.244.99.0/24", POOLS),
         1,
-        &["10.244.99.0/24 is not to be had"],
+        &["10.244.99.0/24 is not to be had: another host has it"],
     );
-    refused(&run(h1, "nodes reserve h9 10.9.9.0/24", POOLS), 1, &["10.9.9.0/24 is not to be had"]);
+    refused(
+        &run(h1, "nodes reserve h9 10.9.9.0/24", POOLS),
+        1,
+        &["10.9.9.0/24 is not to be had: it is no part of the pool 10.244.0.0/16"],
+    );
     refused(&run(h1, "nodes reserve h9 10.244.99.1/24", POOLS), 2, &["10.244.99.1/24"]);
     refused(&run(h1, "nodes reserve h1", POOLS), 1, &["host h1 has "]);
     let listed = run(h1, "nodes ls", POOLS).ok();

@@ -54,7 +54,7 @@ fn running(patient: &Patient<'_>) -> Option<Finding> {
         };
         return Some(Finding::new(Severity::Warning, "agent-silent", "socket", seen, cure));
     }
-    let seen = format!("no agent serves this host: {error}");
+    let seen = format!("{error}, and none holds its lock");
     let cure = "systemctl enable --now humanz-agent; pods keep their network, but nothing is \
                 repaired and no new host is reached";
     Some(Finding::new(Severity::Wrong, "agent-down", "socket and lock", seen, cure))

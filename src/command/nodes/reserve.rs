@@ -20,6 +20,7 @@ use crate::lease::snapshot::Stored;
 use crate::lease::transaction::Transaction;
 use crate::lease::{Identity, Lease, Snapshot, growth};
 use crate::net::PerFamily;
+use crate::net::subnet::{self, Pool};
 
 /// How often others may take what was chosen.
 const TRIES: u32 = 20;
@@ -100,7 +101,7 @@ fn reserve(
             Step::Write { lease, .. } => {
                 tries += 1;
                 own.ticket = None;
-                got(&lease, wanted)?;
+                got(&lease, wanted, &own.network.pools)?;
                 let transaction = transaction(&found, &own, &lease);
                 let done = registry::commit(server, roots, "reserve a subnet", &transaction);
                 if done.map_err(unreachable)? {
@@ -165,14 +166,18 @@ fn shown(found: &Snapshot, own: &Claimant) -> Snapshot {
 }
 
 /// Refuses if another subnet was chosen than the one asked for.
-fn got(lease: &Lease, wanted: &PerFamily<IpNetwork>) -> Result<(), Exit> {
+fn got(lease: &Lease, wanted: &PerFamily<IpNetwork>, pools: &PerFamily<Pool>) -> Result<(), Exit> {
     for (family, wanted) in wanted.entries() {
         if lease.subnets.get(family) != Some(wanted) {
-            let why = format!(
-                "{wanted} is not to be had: it is another host's, or no part of the pool \
-                 (humanz-agent nodes ls lists all)"
-            );
-            return Err(Exit::new(exit::FAILURE, why));
+            let why = match pools.get(family).map(Pool::network) {
+                None => format!("the network has no pool of {family}"),
+                Some(pool) if subnet::contains(pool, *wanted) => {
+                    "another host has it or a part of it (humanz-agent nodes ls lists all)"
+                        .to_owned()
+                }
+                Some(pool) => format!("it is no part of the pool {pool}"),
+            };
+            return Err(Exit::new(exit::FAILURE, format!("{wanted} is not to be had: {why}")));
         }
     }
     Ok(())
