@@ -75,6 +75,7 @@ pub fn look(
         in_sync: true,
         resolved: &resolved,
         before: None,
+        was_ready: false,
         look: Look::ALL,
     };
     let seen = pass::run(&pass, &mut Known::default(), &mut report);

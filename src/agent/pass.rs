@@ -65,16 +65,23 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
         keep::hostports::keep(pass, report);
     }
     let before = report.changes().len();
-    let mut record = BTreeSet::new();
-    if look.files && keep::plugin::keep(pass, report) && bridge != Kept::Broken {
-        record = keep::conf::keep(pass, &facts, report);
-    }
+    let record = if look.files { files(pass, &facts, bridge, report) } else { BTreeSet::new() };
     let mended = report.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
         let found = keep::surroundings::look(pass, report);
         found.into_iter().chain(crowded).collect()
     });
     Some(Seen { facts, unreachable, obstacles, surroundings, record, mended })
+}
+
+/// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
+/// were given stays as it was. Gives what is wrong with the record of it.
+fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, report: &mut Report) -> BTreeSet<String> {
+    let is_given = keep::plugin::keep(pass, report) || pass.was_ready;
+    match is_given && bridge != Kept::Broken {
+        true => keep::conf::keep(pass, facts, report),
+        false => BTreeSet::new(),
+    }
 }
 
 /// What to look at besides, because this host is no longer what it was.

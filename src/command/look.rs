@@ -84,6 +84,7 @@ impl Here {
             in_sync: self.cluster.as_ref().is_some_and(|cluster| cluster.stale.is_none()),
             resolved: &self.resolved,
             before: None,
+            was_ready: false,
             look: Look::ALL,
         }
     }

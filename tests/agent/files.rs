@@ -2,12 +2,13 @@
 //! before the next full check.
 
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use crate::support::disk::EXECUTABLE;
-use crate::support::local::{status, status_when};
+use crate::support::local::{connect, get, status, status_when};
 use crate::support::node::command;
 use crate::support::wait::SOON;
-use crate::support::{Node, Place, eventually, soon};
+use crate::support::{Agent, Node, Place, eventually, soon};
 use crate::{CONFIGURATION, alone, serve, standalone};
 
 /// Nothing is found by the full check.
@@ -44,6 +45,88 @@ impl Right {
         let run = host.shell(&format!("cmp {EXECUTABLE} /opt/cni/bin/humanz; /opt/cni/bin/humanz"));
         (!run.succeeded()).then(|| run.to_string())
     }
+}
+
+#[test]
+fn a_plugin_that_cannot_be_put_in_place_is_told_and_the_configuration_stays() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let configuration = host.read(CONFIGURATION).unwrap();
+    host.shell("rm /opt/cni/bin/humanz; mkdir /opt/cni/bin/humanz").ok();
+    let status = status_when(host, "it is told", |status| {
+        status["ready"] == false && status["faults"].to_string().contains("/opt/cni/bin/humanz")
+    });
+    let faults = status["faults"].as_array().unwrap();
+    let cures: Vec<_> = faults.iter().filter_map(|fault| fault["cure"].as_str()).collect();
+    assert_eq!(cures, ["a directory is in the way: remove it"], "{status:#}");
+    let (code, why) = get(host, "/readyz");
+    assert!(code == 503 && why.contains("a directory is in the way"), "{code} {why}");
+    assert!(get(host, "/metrics").1.contains("\nhumanz_ready 0\n"));
+    for spoil in ["rm", "truncate -s 0"] {
+        host.shell(&format!("{spoil} {CONFIGURATION}")).ok();
+        eventually(&format!("the configuration is back after {spoil}"), SOON, || {
+            let found = host.read(CONFIGURATION);
+            if found.as_deref() == Some(&configuration) {
+                Ok(())
+            } else {
+                Err(format!("{found:?}"))
+            }
+        });
+    }
+    host.shell("rmdir /opt/cni/bin/humanz").ok();
+    let fine = |status: &Value| status["ready"] == true && status["faults"] == json!([]);
+    status_when(host, "all is well", fine);
+    assert_eq!(get(host, "/readyz").0, 200);
+    agent.stop();
+}
+
+#[test]
+fn a_configuration_that_cannot_be_put_back_is_a_fault_and_nothing_is_ready() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    host.shell(&format!("rm {CONFIGURATION}; mkdir {CONFIGURATION}")).ok();
+    let status = status_when(host, "it is told", |status| {
+        let faults = status["faults"].to_string();
+        let is_told = faults.contains("is in the way") && faults.contains("no pod can start");
+        status["ready"] == false && is_told
+    });
+    let first = &status["faults"][0];
+    assert!(first["what"].as_str().unwrap().contains(CONFIGURATION), "{status:#}");
+    assert_eq!(first["cure"], "a directory is in the way: remove it", "{status:#}");
+    assert_eq!(get(host, "/readyz").0, 503);
+    host.shell(&format!("rmdir {CONFIGURATION}")).ok();
+    status_when(host, "all is well", |status| {
+        status["ready"] == true && status["faults"] == json!([])
+    });
+    agent.stop();
+}
+
+#[test]
+fn the_first_configuration_waits_for_the_plugin() {
+    let alone = alone();
+    let host = &alone.host;
+    host.shell("mkdir -p /opt/cni/bin/humanz").ok();
+    let agent = Agent::start(host, &standalone(&[("RESYNC_INTERVAL", "1s")]));
+    eventually("it answers", 3 * SOON, || connect(host).map(drop).map_err(|e| e.to_string()));
+    status_when(host, "the plugin is told", |status| {
+        status["faults"].to_string().contains("a directory is in the way")
+    });
+    eventually("it tried again", 3 * SOON, || {
+        let page = get(host, "/metrics").1;
+        let tries = page.lines().find(|line| line.starts_with("humanz_reconcile_failures_total"));
+        match tries.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()) {
+            Some(count) if count > 2.0 => Ok(()),
+            _ => Err(page),
+        }
+    });
+    assert_eq!(host.read(CONFIGURATION), None);
+    assert_eq!(status(host)["ready"], false);
+    host.shell("rmdir /opt/cni/bin/humanz").ok();
+    agent.wait_ready();
+    assert!(host.read(CONFIGURATION).is_some());
+    agent.stop();
 }
 
 #[test]

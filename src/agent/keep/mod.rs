@@ -66,6 +66,8 @@ pub struct Pass<'a> {
     pub resolved: &'a Resolved,
     /// What this host was when it was looked at last.
     pub before: Option<&'a Facts>,
+    /// All was as it should be once: runtimes were given the CNI configuration.
+    pub was_ready: bool,
     /// What to look at.
     pub look: Look,
 }

@@ -6,6 +6,7 @@ use super::board::Board;
 use super::http::{JSON, Response, TEXT};
 use super::metrics::metrics;
 use super::metrics::page::MEDIA;
+use super::ready::not_ready;
 use super::status;
 
 /// What a client gets.
@@ -69,22 +70,13 @@ fn health(board: &Board) -> Response {
     Response::new(status, TEXT, text)
 }
 
-/// 200 once pods can be plugged in: the CNI configuration is written, and all the rest was made.
+/// 200 while pods can be plugged in: plugin and CNI configuration are there, and all the rest was made.
 fn readiness(board: &Board) -> Response {
     let Some(known) = board.known() else {
         return Response::text(503, "not ready: nothing was looked at yet");
     };
-    if !known.ready {
-        let why = match (&known.subnets, &known.etcd.down) {
-            (Some(_), _) => known.wrong.failures.iter().cloned().collect::<Vec<_>>().join("; "),
-            (None, Some(down)) => format!("this host has no subnet yet; etcd: {down}"),
-            (None, None) => "this host has no subnet yet".to_owned(),
-        };
+    if let Some(why) = not_ready(&known) {
         return Response::text(503, &format!("not ready: {why}"));
-    }
-    let config = &known.settings.cni.config;
-    if !config.exists() {
-        return Response::text(503, &format!("not ready: {} is gone", config.display()));
     }
     Response::text(200, "ready")
 }

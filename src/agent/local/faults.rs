@@ -16,6 +16,7 @@ use crate::plan::probe::Seen;
 use super::addresses::{Use, scarce};
 use super::board::Board;
 use super::known::Known;
+use super::ready;
 use super::status::gateways;
 
 /// So many hosts that do not answer are told one by one.
@@ -34,7 +35,9 @@ pub fn faults(board: &Board, known: &Known, uses: &[Use]) -> Value {
     all.extend(down(known).iter().map(|line| fault(line)));
     all.extend(store(known));
     all.extend(known.etcd.trouble.as_deref().map(fault));
-    all.extend(told(&[&wrong.failures, &wrong.files, &wrong.obstacles, &wrong.unreachable]));
+    all.extend(told(&[&wrong.failures]));
+    all.extend(ready::gone(known).as_deref().map(fault));
+    all.extend(told(&[&wrong.files, &wrong.obstacles, &wrong.unreachable]));
     all.extend(silent(known, &board.probes));
     all.extend(scarce(uses).iter().map(|line| fault(line)));
     all.extend(told(&[&wrong.records, &wrong.pools, &wrong.surroundings]));

@@ -20,6 +20,7 @@ pub mod known;
 pub mod listen;
 pub mod matrix;
 pub mod metrics;
+pub mod ready;
 pub mod serve;
 pub mod status;
 pub mod tally;

@@ -22,6 +22,7 @@ use super::board::Board;
 use super::faults::faults;
 use super::journal::Entry;
 use super::known::Known;
+use super::ready::not_ready;
 
 /// The version of what [`status`] gives. Fields may be added; none changes its meaning.
 const SCHEMA: u32 = 1;
@@ -38,7 +39,7 @@ pub fn status(board: &Board) -> Value {
     let list = |entries: &[Entry]| entries.iter().map(change).collect::<Value>();
     json!({
         "schema": SCHEMA,
-        "ready": known.is_some_and(|known| known.ready),
+        "ready": known.is_some_and(|known| not_ready(known).is_none()),
         "node": node(board, known),
         "lease": known.map(lease),
         "etcd": known.and_then(etcd),

@@ -44,6 +44,7 @@ impl Agent {
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
             before: self.state.facts.as_ref(),
+            was_ready: self.state.ready,
             look,
         };
         let mut report = Report::new(false);

@@ -107,6 +107,7 @@ fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
         in_sync: false,
         resolved: &Resolved::new(),
         before: None,
+        was_ready: false,
         look: Look::FIREWALL,
     };
     keep::hostports::keep(&pass, &mut report);

@@ -57,7 +57,7 @@ fn agent(value: &Value) -> String {
         return format!("does not answer: {}", string(&value["agent"]["error"]));
     }
     let node = &value["node"];
-    let ready = if value["ready"] == true { "ready" } else { "NOT ready: pods cannot start yet" };
+    let ready = if value["ready"] == true { "ready" } else { "NOT ready: pods cannot start" };
     let hanging = list(&value["loops"]).iter().filter(|beat| hangs(beat));
     let hanging: Vec<&str> = hanging.map(|beat| string(&beat["name"])).collect();
     let hanging = match hanging.is_empty() {

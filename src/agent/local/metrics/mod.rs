@@ -15,6 +15,7 @@ use crate::net::Family;
 use super::addresses::{Use, addresses, scarce};
 use super::board::Board;
 use super::known::Known;
+use super::ready::not_ready;
 use super::tally::{BOUNDS_SECONDS, Durations, KINDS, Tally};
 use page::{Page, Samples};
 
@@ -29,8 +30,8 @@ pub fn metrics(board: &Board) -> String {
     if let Some(known) = known.as_deref() {
         page.gauge(
             "humanz_ready",
-            "Whether the CNI configuration is written and all behind it was made.",
-            f64::from(known.ready),
+            "Whether plugin and CNI configuration are there and all behind them was made.",
+            f64::from(not_ready(known).is_none()),
         );
         lease(&mut page, known);
         etcd(&mut page, known, &tally);
