@@ -87,7 +87,7 @@ pub fn has_flows() -> Result<bool, ConntrackError> {
 /// Forgets the UDP flows in the calling thread's network namespace that one of `addresses` began,
 /// that were sent to it, or that it answers behind a service's address. Gives their number.
 ///
-/// Costs a walk over the whole table for each family among `addresses`.
+/// Costs a walk over the whole table for each family among `addresses`: ask [`has_flows`] before.
 ///
 /// # Errors
 /// [`ConntrackError`].
@@ -96,7 +96,7 @@ pub fn flush_udp(addresses: &[IpAddr]) -> Result<usize, ConntrackError> {
     for family in Family::BOTH {
         let of_family = |address: &&IpAddr| Family::of(**address) == family;
         let addresses: Vec<IpAddr> = addresses.iter().filter(of_family).copied().collect();
-        if !addresses.is_empty() && has_flows()? {
+        if !addresses.is_empty() {
             forgotten += flush(family, &addresses).map_err(failed(&addresses))?;
         }
     }
@@ -134,13 +134,11 @@ pub fn flush_udp_ports(ports: &[HostPort]) -> Result<(), ConntrackError> {
         return Ok(());
     }
     let addresses: Vec<IpAddr> = ports.iter().map(|port| port.address).collect();
-    let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(&addresses))?;
-    let all: Vec<Message> = ports.iter().map(forget_port).collect();
-    match socket.transact(&all) {
-        Err(error) if error.errno() == Some(Errno::EINVAL) => {}
-        outcome => return outcome.map_err(failed(&addresses)),
+    if kernel_filters() {
+        let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(&addresses))?;
+        let all: Vec<Message> = ports.iter().map(forget_port).collect();
+        return socket.transact(&all).map_err(failed(&addresses));
     }
-    // Before 6.8, see below.
     for family in Family::BOTH {
         let numbers = ports.iter().filter(|port| port.family() == family).map(|port| port.port);
         let numbers: Vec<[u8; 2]> = numbers.map(u16::to_be_bytes).collect();

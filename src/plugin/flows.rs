@@ -13,7 +13,7 @@ use crate::linux::conntrack::{self, ConntrackError};
 use crate::linux::netlink::NetlinkError;
 use crate::linux::nft::{Nft, TableFamily};
 use crate::linux::translation;
-use crate::net::{HostPort, Protocol};
+use crate::net::{Family, HostPort, Protocol};
 use crate::plan::traces;
 
 /// With more addresses one walk costs less.
@@ -45,10 +45,12 @@ pub fn forget(addresses: &[IpAddr], ports: Option<&[HostPort]>) {
     }
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().partition(|it| it.is_ipv4());
     noted(conntrack::flush_udp(&v6).map(drop));
-    match ports.filter(|_| v4.len() <= FEW && conntrack::kernel_filters() && !others_translate()) {
+    let few = (1..=FEW).contains(&v4.len()) && conntrack::kernel_filters();
+    match ports.filter(|_| few && !others_translate()) {
         Some(ports) => {
+            let ports = over_udp(ports).into_iter().filter(|port| port.family() == Family::V4);
             noted(conntrack::flush_udp_ends(&v4));
-            noted(conntrack::flush_udp_ports(&over_udp(ports)));
+            noted(conntrack::flush_udp_ports(&ports.collect::<Vec<_>>()));
         }
         None => noted(conntrack::flush_udp(&v4).map(drop)),
     }

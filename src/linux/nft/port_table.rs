@@ -43,7 +43,8 @@ impl Nft {
         self.transact(port_messages::change(table, changes))
     }
 
-    /// The fingerprints of the table's rules; `None` if it is not there or dormant. In a number of steps that does not depend on other tables.
+    /// The fingerprints of the table's rules; `None` if it is not there or dormant. In a number of
+    /// steps that does not depend on other tables.
     ///
     /// # Errors
     /// [`NetlinkError`].
