@@ -42,11 +42,19 @@
 //! 6. A file whose first line says `//! Pure.` touches no clock, file, socket or environment.
 
 pub mod agent;
+pub mod api;
+pub mod checks;
 pub mod cni;
 pub mod command;
+pub mod etcd;
+pub mod inspect;
 pub mod ipam;
+pub mod kube;
 pub mod lease;
-pub mod linux;
 pub mod net;
+pub mod netlink;
+pub mod nft;
+pub mod os;
 pub mod plan;
 pub mod plugin;
+pub mod settings;

@@ -1,29 +1,14 @@
 //! humanz: the name that the program was called by decides its role.
-#![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process;
 
-use humanz::{command, linux, plugin};
+use humanz::{command, os, plugin};
 
-#[cfg(not(all(target_env = "gnu", not(test))))]
 fn main() {
     process::exit(run());
-}
-
-/// What the C library calls.
-///
-/// Rust's own way from there to a `main` reads /proc/self/maps and makes a stack for the signals
-/// of a stack overflow, to tell it from other faults of memory: 0.06 ms, a third of what a STATUS
-/// takes beyond the start of any static program. The rest of what it does is done here.
-#[cfg(all(target_env = "gnu", not(test)))]
-#[allow(unsafe_code, reason = "the C library finds it by its name, and nothing else has this name")]
-#[unsafe(no_mangle)]
-extern "C" fn main() -> std::ffi::c_int {
-    linux::process::prepare();
-    process::exit(run())
 }
 
 fn run() -> i32 {
@@ -34,7 +19,7 @@ fn run() -> i32 {
     match name.as_str() {
         "humanz-agent" if env("CNI_COMMAND").is_some() => called_as_plugin(Path::new(&called)),
         "humanz-agent" => {
-            linux::resolver::prepare();
+            os::resolver::prepare();
             command::tell_faults();
             command::main(std::env::args_os().skip(1))
         }

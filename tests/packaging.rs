@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use humanz::agent::cli::VARIABLES;
 use humanz::plan::pod::Identity;
+use humanz::settings::flags::VARIABLES;
 
 #[test]
 fn the_example_of_agent_env_has_every_setting_with_its_default() {

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::agent::keep;
-use crate::agent::keep::World;
-use crate::agent::report::Report;
-use crate::agent::settings::Settings;
-use crate::linux::files;
+use crate::agent::change_log::Report;
+use crate::agent::reconcile;
+use crate::agent::reconcile::World;
+use crate::os::files;
 use crate::plan::{Describe, Line, Object};
+use crate::settings::Settings;
 
 struct Configuration<'a>(&'a Path);
 
@@ -30,7 +30,7 @@ impl Describe for Bridge<'_> {
 /// it.
 pub fn retire(before: &Settings, now: &Settings, world: &World, report: &mut Report) {
     if before.manage_forward && !now.manage_forward {
-        keep::firewall::leave_foreign(world, before, report);
+        reconcile::firewall::leave_foreign(world, before, report);
     }
 }
 
@@ -40,9 +40,9 @@ pub fn clean_up(settings: &Settings, world: &World) -> Report {
     let mut report = Report::new(false);
     let config = &settings.cni.config;
     report.apply(&Configuration(config), || files::remove(config));
-    keep::routes::remove_all(&world.rtnl, &mut report);
-    keep::tunnel::remove_all(&world.rtnl, &mut report);
-    keep::firewall::remove_all(world, settings, &mut report);
-    report.apply(&Bridge(settings), || keep::bridge::remove(&world.rtnl, &settings.bridge));
+    reconcile::routes::remove_all(&world.rtnl, &mut report);
+    reconcile::tunnel::remove_all(&world.rtnl, &mut report);
+    reconcile::firewall::remove_all(world, settings, &mut report);
+    report.apply(&Bridge(settings), || reconcile::bridge::remove(&world.rtnl, &settings.bridge));
     report
 }

@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::exit::{self, Exit};
-use crate::agent::host;
-use crate::agent::keep::{Pass, World};
-use crate::agent::known::Known;
+use crate::agent::change_log::Report;
 use crate::agent::names;
-use crate::agent::pass;
-use crate::agent::report::Report;
+use crate::agent::reconcile::run;
+use crate::agent::reconcile::{Pass, World};
+use crate::agent::reconcile_cache::Known;
 use crate::agent::serve::{attributes, refused};
-use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
-use crate::agent::wake::Look;
+use crate::agent::trigger::Look;
+use crate::etcd::{self, EtcdSettings};
+use crate::inspect::host;
+use crate::kube::{self, KubeSettings};
 use crate::lease::claim::Claimant;
-use crate::lease::foresee::{Foreseen, foresee};
+use crate::lease::dry_run_claim::{Foreseen, foresee};
 use crate::lease::growth;
-use crate::lease::kube::{self, KubeSettings};
 use crate::lease::records::Key;
-use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers};
-use crate::linux::files;
 use crate::net::PerFamily;
+use crate::os::files;
 use crate::plan::{Line, Object};
+use crate::settings::exit::{self, Exit};
+use crate::settings::{Settings, Source};
 
 /// The changes, as `+`, `-` and `~` lines, in the order they would be made; then what would stand
 /// in the way, as `!` lines.
@@ -78,7 +78,7 @@ pub fn look(
         was_ready: false,
         look: Look::ALL,
     };
-    let seen = pass::run(&pass, &mut Known::default(), &mut report);
+    let seen = run::run(&pass, &mut Known::default(), &mut report);
     let told = seen.into_iter().flat_map(|seen| {
         let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.record)];
         told.into_iter().flatten().flatten().collect::<Vec<String>>()
@@ -122,7 +122,7 @@ fn claim(
     server: &EtcdSettings,
     roots: &Roots,
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
-    let found = registry::read(server, roots)
+    let found = etcd::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
     settings.pools = growth::followed(&settings.pools, &found);
     let name = start::node_name(settings)?;

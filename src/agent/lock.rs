@@ -10,7 +10,7 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::agent::exit::{self, Exit};
+use crate::settings::exit::{self, Exit};
 
 /// Who only looks ([`is_held`]) has it for much less.
 const AGAIN: Duration = Duration::from_millis(20);

@@ -4,45 +4,42 @@
 //! registry (etcd), the kernel's events, files, names, signals. What is wanted is computed anew from
 //! whole states at every pass, so a lost or doubled wake does no harm.
 
-mod changed;
-pub mod choices;
+pub mod counters;
+pub mod journal;
+pub mod pool_use;
+pub mod readiness;
+pub mod shared_state;
+pub mod snapshot;
+
+pub(crate) mod change_log;
 mod cleanup;
-pub mod cli;
-pub mod conf;
+pub mod cni_conf;
+mod conf_record;
 pub(crate) mod dry_run;
-mod ears;
-mod envfile;
-pub mod exit;
-pub(crate) mod host;
-pub(crate) mod keep;
-pub(crate) mod known;
-pub mod local;
+mod event_filter;
 pub(crate) mod lock;
 pub(crate) mod logger;
 pub(crate) mod names;
 mod notify;
-pub(crate) mod origin;
-mod pace;
-pub(crate) mod pass;
-mod preflight;
+pub(crate) mod preflight;
 pub mod probe;
-pub mod reach;
+mod rate_limit;
+pub(crate) mod reachability;
+pub(crate) mod reconcile;
+pub(crate) mod reconcile_cache;
 mod reload;
-pub(crate) mod report;
 mod serve;
-pub mod settings;
-mod sight;
 mod signals;
 mod source;
 pub(crate) mod start;
+mod sysctl_record;
+pub(crate) mod trigger;
 pub(crate) mod uninstall;
-pub(crate) mod values;
-pub(crate) mod wake;
-mod written;
 
-use exit::Exit;
-use origin::{Against, Origin, Told};
-use uninstall::Removed;
+use crate::agent::uninstall::Removed;
+use crate::settings::exit::{self, Exit};
+use crate::settings::flags;
+use crate::settings::loader::{Against, Origin, Told};
 
 /// Serves this host, for ever or as `how` says.
 ///
@@ -88,7 +85,7 @@ pub fn check(origin: &mut Origin) -> Result<Told, Exit> {
 ///
 /// # Errors
 /// As [`uninstall::run`].
-pub fn uninstall(origin: &mut Origin, options: &cli::Uninstall) -> Result<Removed, Exit> {
+pub fn uninstall(origin: &mut Origin, options: &flags::Uninstall) -> Result<Removed, Exit> {
     if !options.release {
         origin.fall_back("ETCD_HOST", "https://localhost");
     }

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::agent::settings::Settings;
 use crate::lease::records::NodeName;
 use crate::lease::{Peers, Resolved, Saved};
-use crate::linux::beat::{self, Beat};
 use crate::net::{Family, PerFamily};
+use crate::os::heartbeat::{self, Beat};
+use crate::settings::Settings;
 
 /// First wait after a failure; doubled up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ impl Resolver {
             beat.beat();
             let next = self.due.iter().map(|due| due.at).min();
             let wait = next.map_or(REFRESH, |at| at.saturating_duration_since(Instant::now()));
-            match requests.recv_timeout(wait.min(beat::EVERY)) {
+            match requests.recv_timeout(wait.min(heartbeat::EVERY)) {
                 Ok(names) => self.want(names),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -1,10 +1,10 @@
 //! Faults of the settings that only this host shows: files, the bridge's name, its own addresses.
 
-use crate::agent::settings::{Fault, OfHost, Source};
-use crate::lease::kube::{self, KubeSettings};
-use crate::lease::registry;
-use crate::linux::rtnl::Rtnl;
+use crate::etcd;
+use crate::kube::{self, KubeSettings};
+use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel;
+use crate::settings::{Fault, OfHost, Source};
 
 /// Every setting that does not fit this host. What cannot be looked at is no fault: the start will
 /// tell.
@@ -24,7 +24,7 @@ fn useless_files(settings: &OfHost) -> Vec<Fault> {
         Some(Source::Kubernetes(api)) => return api_unknown(api).into_iter().collect(),
         Some(Source::Static(_)) | None => return Vec::new(),
     };
-    let faults = registry::look_at_files(server).0.into_iter();
+    let faults = etcd::look_at_files(server).0.into_iter();
     faults
         .map(|fault| Fault { variable: fault.variable, value: fault.path, wrong: fault.wrong })
         .collect()

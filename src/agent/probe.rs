@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::agent::local::Board;
-use crate::agent::sight::sight;
+use crate::agent::reachability::sight;
+use crate::agent::shared_state::Board;
+use crate::checks::probe::{Schedule, Seen};
 use crate::lease::Peers;
 use crate::lease::publish::{self, Publisher};
 use crate::lease::records::Row;
-use crate::linux::beat::Beat;
-use crate::linux::echo;
-use crate::linux::echoes::{Echoes, Outcome};
-use crate::linux::rtnl::Rtnl;
 use crate::net::subnet::gateway;
-use crate::plan::probe::{Schedule, Seen};
+use crate::netlink::rtnl::Rtnl;
+use crate::os::echo;
+use crate::os::echoes::{Echoes, Outcome};
+use crate::os::heartbeat::Beat;
 
 /// How long an answer is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(1);

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::agent::origin::Texts;
-use crate::agent::settings::{Settings, Source};
 use crate::lease::records::NodeName;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
+use crate::settings::loader::Texts;
+use crate::settings::{Settings, Source};
 
 /// A setting that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

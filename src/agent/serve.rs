@@ -2,11 +2,11 @@
 
 mod addresses;
 mod files;
-mod look;
 mod pools;
+mod publish;
+mod reconcile;
 mod reload;
 mod state;
-mod tell;
 mod updates;
 
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::agent::cleanup;
-use crate::agent::exit::{self, Exit};
-use crate::agent::host::Own;
-use crate::agent::keep::World;
-use crate::agent::local::Board;
-use crate::agent::local::serve::Server;
 use crate::agent::names::{self, Names};
 use crate::agent::notify;
-use crate::agent::origin::{Origin, Texts};
-use crate::agent::settings::{Backend, Settings};
+use crate::agent::reconcile::World;
+use crate::agent::shared_state::Board;
 use crate::agent::source::Source;
-use crate::agent::wake::{Look, Wake, Why};
+use crate::agent::trigger::{Look, Wake, Why};
+use crate::api::server::Server;
+use crate::inspect::host::Own;
 use crate::lease::Attributes;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
-use crate::linux::beat::{self, Beat};
+use crate::os::heartbeat::{self, Beat};
+use crate::settings::exit::{self, Exit};
+use crate::settings::loader::{Origin, Texts};
+use crate::settings::{Backend, Settings};
 
 pub use files::Files;
-pub use look::SETTLE;
+pub use reconcile::SETTLE;
 pub use state::State;
 
 /// First wait before a failed pass is tried again; doubled up to the resync interval.
@@ -129,7 +129,7 @@ impl Agent {
             self.source.patience_ends().filter(|_| !can_look),
             self.source.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),
-            Some(now + beat::EVERY),
+            Some(now + heartbeat::EVERY),
         ];
         let until = due.into_iter().flatten().min().unwrap_or(now + RETRY);
         match self.inbox.recv_timeout(until.saturating_duration_since(now)) {

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::exit::{self, Exit};
-use crate::agent::settings::{Settings, Source as Wanted};
 use crate::agent::start;
-use crate::lease::kube;
-use crate::lease::registry::{self, Contact};
+use crate::etcd::{self, Contact};
+use crate::kube;
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Attributes, Identity, Lease, Resolved};
 use crate::net::PerFamily;
+use crate::settings::exit::{self, Exit};
+use crate::settings::{Settings, Source as Wanted};
 
 /// How long a host that starts waits for etcd before it serves what it knew last.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -34,7 +34,7 @@ pub enum Source {
 /// A connection with whoever knows the hosts.
 pub enum Registry {
     /// With etcd.
-    Etcd(registry::Handle),
+    Etcd(etcd::Handle),
     /// With the API of Kubernetes.
     Kubernetes(kube::Handle),
 }
@@ -122,7 +122,7 @@ impl Source {
         match (&leased.registry, &settings.source) {
             (Registry::Etcd(handle), Wanted::Etcd { server, roots }) => {
                 let network = start::network(settings, roots);
-                handle.set_up(registry::Setup { etcd: server.clone(), network });
+                handle.set_up(etcd::Setup { etcd: server.clone(), network });
             }
             (Registry::Kubernetes(handle), Wanted::Kubernetes(api)) => {
                 handle.set_up(kube::Setup { api: api.clone(), pools: settings.pools });

@@ -10,32 +10,33 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::agent::ears::Ears;
-use crate::agent::exit::Exit;
-use crate::agent::host::{self, Own};
-use crate::agent::keep::World;
-use crate::agent::local::serve::Server;
-use crate::agent::local::{self, Board, Listen};
+use crate::agent::event_filter::Ears;
 use crate::agent::lock;
 use crate::agent::names::{self, Names};
-use crate::agent::origin::{Origin, Told};
 use crate::agent::probe;
+use crate::agent::reconcile::World;
 use crate::agent::serve::{Agent, Files, SETTLE, State, attributes};
-use crate::agent::settings::{Settings, Source as Wanted};
+use crate::agent::shared_state::{self, Board};
 use crate::agent::signals;
 use crate::agent::source::{Leased, Registry, Source};
-use crate::agent::wake::{Look, Wake};
-use crate::lease::kube;
+use crate::agent::trigger::{Look, Wake};
+use crate::api::Listen;
+use crate::api::server::Server;
+use crate::etcd::{self, Contact, Start};
+use crate::inspect::host::{self, Own};
+use crate::kube;
 use crate::lease::records::NodeName;
-use crate::lease::registry::{self, Contact, Start};
 use crate::lease::saved::Saved;
 use crate::lease::{Attributes, Identity, Network, Roots};
-use crate::linux::beat::{self, Beat};
-use crate::linux::events::{Event, Events};
-use crate::linux::file_watch::{FileWatch, Heard};
-use crate::linux::netlink::Protocol;
-use crate::linux::{files, identity};
 use crate::net::IfName;
+use crate::netlink::Protocol;
+use crate::netlink::events::{Event, Events};
+use crate::os::file_watch::{FileWatch, Heard};
+use crate::os::heartbeat::{self, Beat};
+use crate::os::{files, identity};
+use crate::settings::exit::Exit;
+use crate::settings::loader::{Origin, Told};
+use crate::settings::{Settings, Source as Wanted};
 
 /// Serves this host until it is told to stop, or once.
 ///
@@ -64,7 +65,7 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
         log::warn!("other hosts are not probed: {error}");
     }
     let server = if once { None } else { local_server(&board, &settings) };
-    let beat = board.expect("reconcile", local::board::LIMIT);
+    let beat = board.expect("reconcile", shared_state::LIMIT);
     let agent = Agent {
         origin,
         texts,
@@ -150,7 +151,7 @@ fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, board: &Board) -> Result<
     for (protocol, name) in [(Protocol::Route, "rtnetlink"), (Protocol::Netfilter, "nftables")] {
         let events = Events::open(protocol).context("watch the kernel")?;
         let (ears, wakes) = (Ears::new(bridge), wakes.clone());
-        let beat = board.expect(name, local::board::LIMIT);
+        let beat = board.expect(name, shared_state::LIMIT);
         let thread = thread::Builder::new().name(name.into());
         thread
             .spawn(move || hear_for_ever(events, protocol, ears, &wakes, &beat))
@@ -169,7 +170,7 @@ fn watch_files(wakes: Sender<Wake>, board: &Board) -> Result<Option<Arc<FileWatc
             return Ok(None);
         }
     };
-    let beat = board.expect("files", local::board::LIMIT);
+    let beat = board.expect("files", shared_state::LIMIT);
     let shared = Arc::clone(&watch);
     let hear = move || {
         if let Err(error) = hear_files(&shared, &wakes, &beat) {
@@ -189,7 +190,7 @@ const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the 
 fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Beat) -> std::io::Result<()> {
     loop {
         beat.beat();
-        let Heard { iptables, files } = watch.wait(beat::EVERY)?;
+        let Heard { iptables, files } = watch.wait(heartbeat::EVERY)?;
         if iptables {
             send(wakes, Wake::Kernel(Look::FIREWALL));
         }
@@ -211,7 +212,7 @@ fn hear_for_ever(
 ) {
     loop {
         beat.beat();
-        match events.wait(beat::EVERY).map(|batch| ears.hear(&batch)) {
+        match events.wait(heartbeat::EVERY).map(|batch| ears.hear(&batch)) {
             Ok(look) if look.is_nothing() => {}
             Ok(look) => send(wakes, Wake::Kernel(look)),
             Err(error) => {
@@ -252,17 +253,17 @@ fn source(
             let (identity, known) = (identity.clone(), known.clone());
             let start = Start { etcd, network, identity, attributes, known };
             let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
-            let beat = board.expect("etcd", local::board::LIMIT + server.timeout * tries);
+            let beat = board.expect("etcd", shared_state::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
             let registry =
-                registry::spawn(start, Arc::clone(&contact), Arc::clone(&board.rows), publish);
+                etcd::spawn(start, Arc::clone(&contact), Arc::clone(&board.rows), publish);
             (registry.map(Registry::Etcd), contact)
         }
         Wanted::Kubernetes(api) => {
             let setup = kube::Setup { api: api.clone(), pools: settings.pools };
             let (identity, has_served) = (identity.clone(), known.is_some());
             let start = kube::Start { setup, identity, attributes, has_served };
-            let contact = Contact::new(board.expect("kubernetes", local::board::LIMIT));
+            let contact = Contact::new(board.expect("kubernetes", shared_state::LIMIT));
             let contact = Arc::new(contact);
             let registry = kube::spawn(start, Arc::clone(&contact), publish);
             (registry.map(Registry::Kubernetes), contact)

@@ -2,9 +2,9 @@
 
 use ipnetwork::IpNetwork;
 
-use super::error::CniError;
-use super::json::address_or_cidr;
-use super::wishes::Wishes;
+use crate::cni::error::CniError;
+use crate::cni::json::address_or_cidr;
+use crate::cni::requested::Wishes;
 use crate::net::Mac;
 
 /// What `CNI_ARGS` says: `K=V;K=V`.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::json::Field;
-use super::name::Name;
+use crate::cni::json::Field;
+use crate::cni::name::Name;
 use crate::net::IfName;
 
 /// One interface of one container.

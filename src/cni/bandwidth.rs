@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::json::Field;
+use crate::cni::json::Field;
 
 /// How fast a pod's interface may be; nothing is limited that is not said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

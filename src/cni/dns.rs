@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::json::Field;
+use crate::cni::json::Field;
 
 /// Name service settings, as they stand in configurations and results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::fmt;
 
-use super::attachment::Attachment;
-use super::error::CniError;
-use super::version::Version;
+use crate::cni::attachment::Attachment;
+use crate::cni::error::CniError;
+use crate::cni::version::Version;
 use crate::net::IfName;
 
 /// What the runtime asks for.

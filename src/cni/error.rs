@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::version::{Version, listed};
+use crate::cni::version::{Version, listed};
 
 /// Error codes. Below 100 they are the specification's, from 100 on humanz's own.
 ///

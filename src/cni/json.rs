@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use super::error::{CniError, code};
+use crate::cni::error::{CniError, code};
 use crate::net::{Family, subnet};
 
 /// A value that cannot be used, and where it stands.

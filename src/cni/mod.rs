@@ -19,12 +19,12 @@ mod port_mappings;
 #[cfg(test)]
 mod properties;
 pub mod request;
+pub mod requested;
 pub mod result;
 pub mod route;
 pub mod sysctl;
 pub mod tuning;
 pub mod version;
-pub mod wishes;
 
 pub use attachment::Attachment;
 pub use bandwidth::{Bandwidth, Limit};

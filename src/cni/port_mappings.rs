@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU16;
 
-use super::json::Field;
+use crate::cni::json::Field;
 use crate::net::{HostPort, PortMapping, Protocol};
 
 /// The mappings of a list: no two of them are of the same port on the same address.

@@ -9,16 +9,16 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::args::CniArgs;
-use super::attachment::Attachment;
-use super::dns::Dns;
-use super::env::{Call, Environment, Netns};
-use super::error::code;
-use super::name::Name;
-use super::request::{Request, Role};
-use super::result::{CniResult, Interface, IpConfig};
-use super::route::Route;
-use super::version::{self, SUPPORTED, Version};
+use crate::cni::args::CniArgs;
+use crate::cni::attachment::Attachment;
+use crate::cni::dns::Dns;
+use crate::cni::env::{Call, Environment, Netns};
+use crate::cni::error::code;
+use crate::cni::name::Name;
+use crate::cni::request::{Request, Role};
+use crate::cni::result::{CniResult, Interface, IpConfig};
+use crate::cni::route::Route;
+use crate::cni::version::{self, SUPPORTED, Version};
 use crate::net::subnet;
 
 proptest! {

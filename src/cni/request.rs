@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::args::CniArgs;
-use super::attachment::Attachment;
-use super::config::NetConf;
-use super::env::{Call, Environment, Netns};
-use super::error::{CniError, Refused};
-use super::json::{self, Fault};
-use super::result::CniResult;
-use super::version::Version;
-use super::wishes::Wishes;
+use crate::cni::args::CniArgs;
+use crate::cni::attachment::Attachment;
+use crate::cni::config::NetConf;
+use crate::cni::env::{Call, Environment, Netns};
+use crate::cni::error::{CniError, Refused};
+use crate::cni::json::{self, Fault};
+use crate::cni::requested::Wishes;
+use crate::cni::result::CniResult;
+use crate::cni::version::Version;
 
 /// What the program was called as, which decides what a configuration must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
-use super::json::Field;
-use super::version::Version;
+use crate::cni::json::Field;
+use crate::cni::version::Version;
 use crate::net::Family;
 
 /// One route of a container.

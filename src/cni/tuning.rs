@@ -1,7 +1,7 @@
 //! Pure. How a pod wants its interface and its network namespace set.
 
-use super::json::Field;
-use super::sysctl::{self, Sysctl, SysctlKey};
+use crate::cni::json::Field;
+use crate::cni::sysctl::{self, Sysctl, SysctlKey};
 
 /// The keys of the reference plugin `tuning` but `mac`, which every plugin has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use argh::{CommandInfoWithArgs, FlagInfoKind};
 
-use crate::agent::cli::VARIABLES;
+use crate::settings::flags::VARIABLES;
 
 /// The words as argh reads them: `--option=value` in two words, the settings of the agent in front
 /// of the subcommand, and `--json` behind all, wherever they were typed.

@@ -5,18 +5,18 @@ use std::net::IpAddr;
 use anyhow::Context;
 use ipnetwork::IpNetwork;
 
-use crate::agent::exit::Exit;
-use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
 use crate::command::pods::Network;
 use crate::command::{cluster, pods};
 use crate::ipam::Entry;
 use crate::lease::{NodeName, Peer, Peers};
-use crate::linux::address::Address;
-use crate::linux::forward::Forward;
-use crate::linux::nft::Nft;
-use crate::linux::rtnl::Rtnl;
 use crate::net::{Family, PerFamily};
+use crate::netlink::address::Address;
+use crate::netlink::rtnl::Rtnl;
+use crate::nft::Nft;
+use crate::nft::base_chains::Forward;
+use crate::settings::exit::Exit;
+use crate::settings::{Settings, Source};
 
 /// A pod's interface, as the store has it.
 #[derive(Clone, Debug)]

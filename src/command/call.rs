@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 
 use serde_json::Value;
 
-use crate::agent::exit::{self, Exit};
-use crate::agent::origin::{Against, Origin, Told};
 use crate::agent::{self, logger};
 use crate::command::socket;
 use crate::command::table::Style;
+use crate::settings::exit::{self, Exit};
+use crate::settings::loader::{Against, Origin, Told};
 
 /// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
 /// given another meaning.

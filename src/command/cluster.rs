@@ -6,17 +6,17 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::agent::exit::{self, Exit};
-use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
 use crate::command::table::span;
-use crate::lease::kube;
+use crate::etcd::{self, EtcdSettings};
+use crate::kube;
 use crate::lease::records::{NodeName, Roots};
-use crate::lease::registry::{self, EtcdSettings};
 use crate::lease::saved::Saved;
 use crate::lease::{Lease, Peers, Snapshot, growth, peers};
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
+use crate::settings::exit::{self, Exit};
+use crate::settings::{Settings, Source};
 
 /// What could be known of all hosts.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
         Source::Kubernetes(api) => {
             kube::read(api, &own, start::reach(settings)).map(|nodes| nodes.snapshot().clone())
         }
-        _ => etcd(settings).map(|(server, roots)| registry::read(server, roots))?,
+        _ => etcd(settings).map(|(server, roots)| etcd::read(server, roots))?,
     };
     let why = match found {
         Ok(snapshot) => {

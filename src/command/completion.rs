@@ -2,9 +2,9 @@
 
 use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfoKind, FromArgs};
 
-use crate::agent::cli::VARIABLES;
-use crate::agent::exit::{self, Exit};
 use crate::command::{Arguments, arguments};
+use crate::settings::exit::{self, Exit};
+use crate::settings::flags::VARIABLES;
 
 /// print what a shell needs to complete the command line: bash, zsh or fish. make install and the
 /// packages put it in place

@@ -6,14 +6,14 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::agent;
-use crate::agent::cli::{VARIABLES, Variable};
-use crate::agent::exit::Exit;
 use crate::agent::logger::USUAL;
-use crate::agent::origin::{Against, LOG, Texts, Whence};
-use crate::agent::values::without_secrets;
 use crate::command::call::{Call, Outcome};
+use crate::command::config::found::{Found, Places};
 use crate::command::table::{Cell, Table, Tone};
-use found::{Found, Places};
+use crate::settings::exit::Exit;
+use crate::settings::flags::{VARIABLES, Variable};
+use crate::settings::loader::{Against, LOG, Texts, Whence};
+use crate::settings::values::without_secrets;
 
 /// print the settings that hold and where each is from: option, environment, a line of the settings
 /// file, or default. Unlike check-config it does not compare them with this host

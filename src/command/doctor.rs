@@ -13,14 +13,14 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::agent::exit::{self, Exit};
-use crate::agent::origin::Told;
+use crate::checks::finding::{Finding, Severity};
 use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
 use crate::command::socket;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::lease::Snapshot;
-use crate::plan::doctor::{Finding, Severity};
+use crate::settings::exit::{self, Exit};
+use crate::settings::loader::Told;
 
 /// look for everything that is known to go wrong on a host, and say how it was seen and what to do.
 /// Changes nothing

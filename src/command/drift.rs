@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use crate::agent::reach::Ways;
 use crate::lease::Peers;
 use crate::lease::peers::Peer;
 use crate::plan::firewall::AGENT_TABLE;
+use crate::plan::peer_routes::Ways;
 use crate::plan::tunnel::{self, Remote};
 use crate::plan::{Line, Object, Sign};
 

@@ -6,10 +6,10 @@ mod print;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::agent::exit::{self, Exit};
+use crate::checks::explain::{Hop, hops};
 use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
-use crate::plan::explain::{Hop, hops};
+use crate::settings::exit::{self, Exit};
 
 /// look at each hop from FROM to TO as far as this host can see, and say where packets are lost and
 /// what to do. Either end is a pod of this host (namespace/name, or the start of its container id),

@@ -5,21 +5,22 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::agent::exit::Exit;
-use crate::agent::keep::{Pass, World};
-use crate::agent::known::Known as Memory;
-use crate::agent::local::board::Board;
-use crate::agent::local::known::{Etcd, Known, Wrong};
-use crate::agent::local::status;
-use crate::agent::report::Report;
-use crate::agent::settings::{Settings, Source};
-use crate::agent::wake::Look;
-use crate::agent::{names, pass, start};
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::run;
+use crate::agent::reconcile::{Pass, World};
+use crate::agent::reconcile_cache::Known as Memory;
+use crate::agent::shared_state::Board;
+use crate::agent::snapshot::{Etcd, Known, Wrong};
+use crate::agent::trigger::Look;
+use crate::agent::{names, start};
+use crate::api::status;
 use crate::command::cluster::{self, Cluster};
 use crate::command::drift::Waiting;
 use crate::lease::Peers;
 use crate::lease::Resolved;
 use crate::net::PerFamily;
+use crate::settings::exit::Exit;
+use crate::settings::{Settings, Source};
 
 /// What an agent would work from.
 pub struct Here {
@@ -95,7 +96,7 @@ impl Here {
         let mut report = Report::new(true);
         let has_subnet = !self.subnets.is_empty();
         let mut memory = Memory::default();
-        let seen = has_subnet.then(|| pass::run(&pass, &mut memory, &mut report));
+        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut report));
         let seen = seen.flatten();
         let found = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
         let faults = found.iter().flat_map(|found| found.faults.values().map(ToString::to_string));

@@ -31,13 +31,13 @@ use std::io::{self, IsTerminal, Write};
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::agent::cli::{self, CheckConfig, Uninstall};
-use crate::agent::exit::{self, Exit};
-use crate::agent::origin::Origin;
 use crate::agent::{self, How};
-use crate::linux::process;
-use call::{Call, Outcome};
-use table::Style;
+use crate::command::call::{Call, Outcome};
+use crate::command::table::Style;
+use crate::os::process;
+use crate::settings::exit::{self, Exit};
+use crate::settings::flags::{self, CheckConfig, Uninstall};
+use crate::settings::loader::Origin;
 
 /// What to do instead of serving.
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -72,7 +72,7 @@ pub enum Command {
 }
 
 /// All that can be typed.
-pub type Arguments = cli::Arguments<Command>;
+pub type Arguments = flags::Arguments<Command>;
 
 /// Sees to it that a fault of humanz itself is told, in whatever thread, and ends the process: its
 /// service manager starts the agent again, which takes over all that is there.

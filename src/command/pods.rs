@@ -9,16 +9,16 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::agent::exit::Exit;
-use crate::agent::settings::Settings;
 use crate::cni::config::RangeConf;
 use crate::ipam::import::Sources;
 use crate::ipam::{Entry, Looked, RangeSet, Store, StoreError};
-use crate::linux::identity;
-use crate::linux::rtnl::Rtnl;
 use crate::net::IfName;
 use crate::net::subnet;
+use crate::netlink::rtnl::Rtnl;
+use crate::os::identity;
 use crate::plan::pod::Identity;
+use crate::settings::Settings;
+use crate::settings::exit::Exit;
 
 /// The store of one network.
 pub struct Network {

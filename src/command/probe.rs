@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::agent::exit::{self, Exit};
 use crate::agent::probe::PATIENCE;
 use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Style, Table, Tone};
-use crate::linux::echo;
-use crate::linux::echoes::Echoes;
-use crate::linux::rtnl::Rtnl;
 use crate::net::subnet::gateway;
+use crate::netlink::rtnl::Rtnl;
+use crate::os::echo;
+use crate::os::echoes::Echoes;
+use crate::settings::exit::{self, Exit};
 
 /// ask the gateway of every other host's pods for an echo: does it answer, how fast, and to packets
 /// as large as the way is known to take. Changes nothing

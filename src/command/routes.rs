@@ -7,15 +7,15 @@ use argh::{ArgsInfo, FromArgs};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::agent::exit::Exit;
-use crate::agent::host;
-use crate::agent::reach::{self, Ways};
-use crate::agent::report::Report;
-use crate::agent::{keep, pass};
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::{self, run};
 use crate::command::call::{Call, Outcome};
 use crate::command::look::Here;
 use crate::command::table::{Cell, Table, Tone};
+use crate::inspect::host;
+use crate::plan::peer_routes::{self, Ways};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
+use crate::settings::exit::Exit;
 
 /// show the routes to the pods of other hosts: what is wanted, what the kernel has, and why
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -57,7 +57,7 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     crate::command::cluster::etcd(&told.settings)?;
     let here = Here::look(&told.settings)?;
     if let Some(why) = &here.unknown {
-        return Err(Exit::new(crate::agent::exit::UNAVAILABLE, why));
+        return Err(Exit::new(crate::settings::exit::UNAVAILABLE, why));
     }
     let all = rows(&here)?;
     let count = all.len();
@@ -90,11 +90,11 @@ fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let pass = here.pass();
     let facts = host::observe(&here.world.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
-    let ways = reach::ways(&peers.by_name, &here.resolved, &pass::here(&pass, &facts));
-    let tunnels = keep::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
+    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::here(&pass, &facts));
+    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
-    let found = keep::routes::found(&here.world.rtnl).context("list routes")?;
+    let found = reconcile::routes::found(&here.world.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =
         owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::agent::settings::Settings;
+use crate::settings::Settings;
 
 /// Longest wait for the agent: one that does nothing else answers within a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);

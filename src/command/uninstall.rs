@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use crate::agent;
-use crate::agent::cli::Uninstall;
-use crate::agent::exit::{self, Exit};
 use crate::agent::uninstall::Removed;
 use crate::command::call::{Call, Outcome};
+use crate::settings::exit::{self, Exit};
+use crate::settings::flags::Uninstall;
 
 /// Answers. What goes is also logged as it goes, so for people it is not told again.
 ///

@@ -10,14 +10,14 @@ use anyhow::Context;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
 use crate::command::socket;
 use crate::command::table::printable;
-use crate::linux::events::{Event, Events};
-use crate::linux::netlink::Protocol;
-use crate::linux::route;
 use crate::net::time::timestamp;
+use crate::netlink::Protocol;
+use crate::netlink::events::{Event, Events};
+use crate::netlink::route;
+use crate::settings::exit::{self, Exit};
 
 /// show what changes, as it changes, until it is interrupted: what the agent does and why. Without an
 /// agent that answers what the kernel says of links, addresses, routes and nftables
@@ -46,7 +46,7 @@ pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     match agents {
         Ok(stream) => agent(call, options, stream),
         Err(why) => {
-            super::complain(&format!("{why}; this is what the kernel says"));
+            crate::command::complain(&format!("{why}; this is what the kernel says"));
             kernel(call, options)
         }
     }
@@ -99,7 +99,7 @@ fn told(
     if !options.json {
         return call.line(text);
     }
-    value["schema"] = super::call::SCHEMA.into();
+    value["schema"] = crate::command::call::SCHEMA.into();
     call.line(&value.to_string())
 }
 

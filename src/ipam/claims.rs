@@ -20,12 +20,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::Flock;
 
-use super::entry::Entry;
-use super::error::StoreError;
-use super::layout::{Layout, exists, failed, found, names, read, remove};
-use super::lock;
+use crate::ipam::entry::Entry;
+use crate::ipam::error::StoreError;
+use crate::ipam::layout::{Layout, exists, failed, found, names, read, remove};
+use crate::ipam::lock;
 use crate::net::{HostPort, PortForward, Protocol, hash};
-use crate::plan::hostports::Claim;
+use crate::plan::host_ports::Claim;
 
 /// The folder's name: no network can have it, for a network's name begins with a letter or digit.
 const FOLDER: &str = ".hostports";

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::entry::Entry;
+use crate::ipam::entry::Entry;
 use crate::net::HostPort;
 
 /// Why the store did not do what was asked; nothing of it was left behind.

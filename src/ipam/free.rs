@@ -9,10 +9,10 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
-use super::error::StoreError;
-use super::layout::{exists, failed, read_line};
-use super::pool::RangeSet;
-use super::store::Store;
+use crate::ipam::error::StoreError;
+use crate::ipam::layout::{exists, failed, read_line};
+use crate::ipam::pool::RangeSet;
+use crate::ipam::store::Store;
 
 /// How many taken addresses in a row are looked at one by one; behind them the folder is read once.
 const PROBES: usize = 64;

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use super::entry::{Entry, Owner};
-use super::error::StoreError;
-use super::layout::{names, read};
-use super::store::LockedStore;
+use crate::ipam::entry::{Entry, Owner};
+use crate::ipam::error::StoreError;
+use crate::ipam::layout::{names, read};
+use crate::ipam::store::LockedStore;
 use crate::net::IfName;
 
 /// The file in host-local's folder that says what was taken over: a boot id, then addresses, one

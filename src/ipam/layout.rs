@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::entry;
-use super::error::StoreError;
+use crate::ipam::entry;
+use crate::ipam::error::StoreError;
 
 /// The folder of one network.
 #[derive(Clone, Debug)]

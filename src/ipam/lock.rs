@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::error::StoreError;
+use crate::ipam::error::StoreError;
 
 /// The first and the longest pause between two tries. The lock is held for about 0.1 ms.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));

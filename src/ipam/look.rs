@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::entry::Entry;
-use super::error::StoreError;
-use super::layout::{names, read};
-use super::store::Store;
+use crate::ipam::entry::Entry;
+use crate::ipam::error::StoreError;
+use crate::ipam::layout::{names, read};
+use crate::ipam::store::Store;
 
 /// What is in a store.
 #[derive(Clone, Debug, Default)]

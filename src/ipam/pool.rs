@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::range::{PoolError, Range};
 use crate::cni::config::RangeConf;
+use crate::ipam::range::{PoolError, Range};
 use crate::net::Family;
 use crate::net::subnet::{family, number, offset};
 

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::entry::{Entry, Owner};
-use super::error::StoreError;
-use super::layout::{failed, remove};
-use super::pool::RangeSet;
-use super::store::{LockedStore, Store};
+use crate::ipam::entry::{Entry, Owner};
+use crate::ipam::error::StoreError;
+use crate::ipam::layout::{failed, remove};
+use crate::ipam::pool::RangeSet;
+use crate::ipam::store::{LockedStore, Store};
 
 /// How long a reservation that is given back waits for the lock.
 const UNDO_WAIT: Duration = Duration::from_secs(2);

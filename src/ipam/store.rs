@@ -1,4 +1,4 @@
-//! The store of one network: reading it, and taking things out of it. ([`super::reserve`] puts
+//! The store of one network: reading it, and taking things out of it. ([`crate::ipam::reserve`] puts
 //! things in.)
 
 use std::ffi::OsString;
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use nix::fcntl::Flock;
 
-use super::claims::PortClaims;
-use super::entry::Entry;
-use super::error::StoreError;
-use super::import::{self, Sources};
-use super::layout::{Layout, exists, failed, found, names, read, read_line, remove};
-use super::lock;
+use crate::ipam::claims::PortClaims;
+use crate::ipam::entry::Entry;
+use crate::ipam::error::StoreError;
+use crate::ipam::import::{self, Sources};
+use crate::ipam::layout::{Layout, exists, failed, found, names, read, read_line, remove};
+use crate::ipam::lock;
 
 /// How long the ports of the host are waited for by who holds the store.
 const PORTS_WAIT: Duration = Duration::from_secs(5);

@@ -141,7 +141,7 @@ mod tests {
             let taken: Vec<_> = slots
                 .iter()
                 .map(|(slot, prefix)| {
-                    let wide = self::pool("10.0.0.0/16", 10).subnet(*slot);
+                    let wide = crate::lease::choose::tests::pool("10.0.0.0/16", 10).subnet(*slot);
                     crate::net::subnet::masked(
                         IpNetwork::new(wide.ip(), *prefix).unwrap(),
                     )

@@ -10,13 +10,13 @@ use std::time::SystemTime;
 
 use ipnetwork::IpNetwork;
 
-use super::choose;
-use super::error::LeaseError;
-use super::growth;
-use super::identity::{Attributes, Identity, Lease, Network, node_record};
-use super::records::{Alive, Key, NodeName};
-use super::snapshot::Snapshot;
-use super::transaction::Transaction;
+use crate::lease::choose;
+use crate::lease::error::LeaseError;
+use crate::lease::growth;
+use crate::lease::identity::{Attributes, Identity, Lease, Network, node_record};
+use crate::lease::records::{Alive, Key, NodeName};
+use crate::lease::snapshot::Snapshot;
+use crate::lease::transaction::Transaction;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 

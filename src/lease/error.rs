@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::kube::own::NodeError;
-use super::records::{NodeName, RecordError};
+use crate::kube::own::NodeError;
+use crate::lease::records::{NodeName, RecordError};
 use crate::net::PerFamily;
 
 /// Why this host cannot have its lease. All but [`LeaseError::Exhausted`] need an operator.

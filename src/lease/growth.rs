@@ -7,12 +7,12 @@
 
 use ipnetwork::IpNetwork;
 
-use super::claim::python;
-use super::error::LeaseError;
-use super::identity::Network;
-use super::records::Key;
-use super::snapshot::Snapshot;
-use super::transaction::Transaction;
+use crate::lease::claim::python;
+use crate::lease::error::LeaseError;
+use crate::lease::identity::Network;
+use crate::lease::records::Key;
+use crate::lease::snapshot::Snapshot;
+use crate::lease::transaction::Transaction;
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
 

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use super::records::{Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel, Vxlan};
+use crate::lease::records::{
+    Backend, ClusterConfig, Key, NodeName, NodeRecord, Roots, Tunnel, Vxlan,
+};
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
 

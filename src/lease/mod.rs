@@ -10,19 +10,16 @@
 
 pub mod choose;
 pub mod claim;
-pub mod dialogue;
+pub mod dry_run_claim;
 pub mod error;
-mod event_loop;
-pub mod foresee;
 pub mod growth;
 pub mod identity;
-pub mod kube;
 pub mod peers;
 pub mod publish;
 pub mod records;
-pub mod registry;
 pub mod restore;
 pub mod saved;
+pub mod session;
 pub mod snapshot;
 pub mod transaction;
 pub mod tunnels;

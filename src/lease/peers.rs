@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::choose;
-use super::records::{Backend, NodeName, NodeRecord, Tunnel};
-use super::snapshot::{Snapshot, Stored};
+use crate::lease::choose;
+use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel};
+use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::records::Row;
+use crate::lease::records::Row;
 use crate::net::hash;
 
 /// A change must last for so long, or is not told.

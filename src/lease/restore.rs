@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use super::choose;
-use super::identity::Network;
-use super::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
-use super::snapshot::{Raw, Snapshot, Stored};
-use super::transaction::{Transaction, Write};
+use crate::lease::choose;
+use crate::lease::identity::Network;
+use crate::lease::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
+use crate::lease::snapshot::{Raw, Snapshot, Stored};
+use crate::lease::transaction::{Transaction, Write};
 use crate::net::subnet;
 
 /// What `found` has to do with the store that `known` was read from.

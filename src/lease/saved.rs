@@ -11,11 +11,11 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use super::identity::{Identity, Lease};
-use super::records::{ClusterConfig, NodeName, NodeRecord};
-use super::snapshot::{Snapshot, Stored};
-use crate::linux::files::{self, FileError};
+use crate::lease::identity::{Identity, Lease};
+use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
+use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::{PerFamily, hash};
+use crate::os::files::{self, FileError};
 
 /// What this host knew.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use super::records::{
+use crate::lease::records::{
     Alive, ClusterConfig, Key, NodeName, NodeRecord, RecordError, Roots, claim_value, host_value,
 };
-use super::transaction::{Transaction, Write};
+use crate::lease::transaction::{Transaction, Write};
 
 /// Both roots as of one revision. A copy shares its parts with the original until one is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

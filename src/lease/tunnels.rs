@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::peers::Peer;
-use super::records::{NodeName, Tunnel, Vxlan};
+use crate::lease::peers::Peer;
+use crate::lease::records::{NodeName, Tunnel, Vxlan};
 use crate::net::Mac;
 
 /// The tunnel of another host that is not used.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use super::hash;
+use crate::net::hash;
 
 /// An Ethernet address: 6 bytes, network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

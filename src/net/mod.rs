@@ -1,6 +1,8 @@
 //! Pure. The field's words: address family, subnet, range, MAC address, interface
 //! name, host port, moment.
 
+pub mod node_name;
+
 pub mod family;
 pub mod hash;
 pub mod ifname;

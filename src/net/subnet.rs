@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
-use super::Family;
+use crate::net::Family;
 
 /// Why a text is no subnet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@
 //! its own full queue, and there is no further device that could be left behind.
 
 use crate::cni::{Bandwidth, Limit};
-use crate::linux::qdisc::TokenBucket;
+use crate::netlink::qdisc::TokenBucket;
 
 /// What may pass at once unless it is said, as the time that it takes at the rate: long enough
 /// that the rate is reached (within 5 % at 10 Mbit/s to 1 Gbit/s, TCP, measured), and far from a

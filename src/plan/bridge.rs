@@ -2,9 +2,9 @@
 
 use ipnetwork::IpNetwork;
 
-use super::{Describe, Line, Object};
 use crate::net::subnet;
 use crate::net::{IfName, Mac};
+use crate::plan::{Describe, Line, Object};
 
 /// The bridge as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,16 +1,16 @@
 //! Pure. The host's own nftables table: what it must hold, and what differs.
 
 mod changes;
-pub mod flows;
+pub mod flowtable;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::linux::nft::{Base, Chain, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict};
 use crate::net::range::covering;
 use crate::net::{AddressRange, Family, IfName, subnet};
+use crate::nft::{Base, Chain, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict};
 
 pub use changes::{Change, Difference, Repair, changes, repair};
 
@@ -46,7 +46,7 @@ pub struct FirewallSpec {
     /// VXLAN network identifier of the host's tunnels, if it may have some.
     pub tunnel_vni: Option<u32>,
     /// The table accepts what is forwarded from and to pods. That alone does not help against a
-    /// drop in another table: see [`super::forward`].
+    /// drop in another table: see [`crate::checks::forward`].
     pub accept_forward: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Object;
+use crate::plan::Object;
 
 /// What a change does to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use ipnetwork::IpNetwork;
 
 use crate::lease::records::NodeName;
-use crate::linux::forward::{Direction, Place};
 use crate::net::{IfName, PortForward};
+use crate::nft::base_chains::{Direction, Place};
 
 /// What a change is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

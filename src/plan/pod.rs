@@ -3,25 +3,25 @@
 //! ADD makes what [`Attachment`] says; CHECK compares it with what is there, and all is well if
 //! [`differences`] gives nothing.
 
-mod asked;
+mod bridge_port;
 mod differences;
 mod identity;
-mod plugged;
+mod requested;
 
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-pub use asked::{Asked, FoundAsked};
+pub use bridge_port::Plugged;
 pub use differences::{Difference, Found, differences};
 pub use identity::{Identity, MARK, is_of_network};
-pub use plugged::Plugged;
+pub use requested::{Asked, FoundAsked};
 
 use crate::cni;
 use crate::cni::Version;
-use crate::linux::link::Port;
-use crate::linux::route::{self, Route};
 use crate::net::{Family, IfName, Mac, subnet};
+use crate::netlink::link::Port;
+use crate::netlink::route::{self, Route};
 
 /// RT_SCOPE_UNIVERSE and RT_SCOPE_LINK of linux/rtnetlink.h.
 const UNIVERSE: u8 = 0;

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::{Describe, Line, Object};
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
+use crate::plan::{Describe, Line, Object};
 
 /// Where packets for a pod subnet go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

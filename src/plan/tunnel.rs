@@ -14,8 +14,8 @@ use ipnetwork::IpNetwork;
 pub use device::{Device, DeviceChange, ForeignDevice, changes, is_marked, removals};
 pub use entries::{Entries, EntryChange, Found, missing, surplus};
 
-use super::routes::NextHop;
 use crate::net::{Family, IfName, Mac, PerFamily, subnet};
+use crate::plan::routes::NextHop;
 
 /// The mark of a tunnel's device, as its alias.
 pub const ALIAS: &str = "humanz tunnel";

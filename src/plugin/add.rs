@@ -5,21 +5,23 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::attach::{self, Site};
-use super::done::Done;
-use super::frame::Call;
-use super::hostports::Ports;
-use super::{bridge, claim, failure, flows, hostports, identity, masquerade, netns, port, sysctls};
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::ipam::{Entry, RangeSet, Reservation, Store};
-use crate::linux::link::{self, Link, Which};
-use crate::linux::netns::NetNs;
-use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
+use crate::netlink::link::{self, Link, Which};
+use crate::netlink::rtnl::Rtnl;
+use crate::os::netns::NetNs;
 use crate::plan::pod::{
     Asked, Assigned, Attachment, Identity, Plugged, Routes, kernel_route, routes,
+};
+use crate::plugin::attach::{self, Site};
+use crate::plugin::host_ports::Ports;
+use crate::plugin::invocation::Call;
+use crate::plugin::undo_stack::Done;
+use crate::plugin::{
+    bridge, claim, conntrack, failure, host_ports, identity, masquerade, netns, port, sysctls,
 };
 
 /// The pod's interface, third in every result.
@@ -41,11 +43,12 @@ pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
     let mut done = Done::default();
     done.hold(reservation);
     done.hold(Ports::of(&store, &entry));
-    let attached = flows::without_former(&addresses, || attach::attach(&plan.site, &plan.wanted))?;
+    let attached =
+        conntrack::without_former(&addresses, || attach::attach(&plan.site, &plan.wanted))?;
     plan.told.defaults.retain(|route| !attached.left_out.contains(&route.dst));
     done.hold(attached);
     done.hold(sysctls::write(&ground.netns, &plan.wanted.asked.settings)?);
-    hostports::open(&store, &rtnl, &add.conf, &entry)?;
+    host_ports::open(&store, &rtnl, &add.conf, &entry)?;
     let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
     call.line.fact("ips", addresses.join(","));
     let result = plan.result(add).to_json(add.conf.version)?;
@@ -84,7 +87,7 @@ impl<'a> Ground<'a> {
         since_1970: Duration,
     ) -> Result<Reservation<'s>, CniError> {
         let bury = |former: &Entry| {
-            hostports::close(store, &[former])?;
+            host_ports::close(store, &[former])?;
             remove_former(self.rtnl, &self.identity, self.bridge.index, &former.addresses)
         };
         claim::reserve(store, add, &self.sets, since_1970, self.link_is_there, bury)

@@ -6,19 +6,20 @@ use std::os::fd::AsRawFd;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use super::failure;
-use super::ready::wait_until_it_works;
 use crate::cni::error::{CniError, code};
-use crate::linux::link::{self, Change, Link, Veth, Which};
-use crate::linux::netlink::{Message, NetlinkError};
-use crate::linux::netns::NetNs;
-use crate::linux::route::{self, Route};
-use crate::linux::rtnl::Rtnl;
-use crate::linux::tuning::{self, Tune};
-use crate::linux::{address, neighbour, qdisc, sysctl};
 use crate::net::{Family, IfName, Mac};
+use crate::netlink::link::{self, Change, Link, Veth, Which};
+use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::route::{self, Route};
+use crate::netlink::rtnl::Rtnl;
+use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{address, neighbour, qdisc};
+use crate::os::netns::NetNs;
+use crate::os::sysctl;
+use crate::plan::bridge_ports;
 use crate::plan::pod::{Attachment, paths};
-use crate::plan::ports;
+use crate::plugin::failure;
+use crate::plugin::wait_oper_up::wait_until_it_works;
 
 /// What an attachment is made of beside what [`Attachment`] says.
 pub struct Site<'a> {
@@ -261,8 +262,8 @@ fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
     let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
     let routes = paths(&routes).into_iter().map(|ways| route::add_paths(&ways));
     let limit = wanted.asked.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
-    let tune =
-        (wanted.asked.tune != Tune::default()).then(|| tuning::set(index, &wanted.asked.tune));
+    let tune = (wanted.asked.tune != Tune::default())
+        .then(|| link_settings::set(index, &wanted.asked.tune));
     addresses.chain(limit).chain(tune).chain([up]).chain(routes.flatten()).collect()
 }
 
@@ -274,10 +275,10 @@ fn has_ipv6(wanted: &Attachment) -> bool {
 fn veth_refused(site: &Site<'_>, wanted: &Attachment, error: &NetlinkError) -> CniError {
     let (bridge, ifname, netns) = (&site.bridge.name, &wanted.ifname, site.netns_path);
     match error.errno() {
-        Some(Errno::EEXIST) => {
-            super::claim::already_attached(format!("interface {ifname} already exists in {netns}"))
-        }
-        Some(Errno::EXFULL) => CniError::new(code::BRIDGE_FULL, ports::full(bridge)),
+        Some(Errno::EEXIST) => crate::plugin::claim::already_attached(format!(
+            "interface {ifname} already exists in {netns}"
+        )),
+        Some(Errno::EXFULL) => CniError::new(code::BRIDGE_FULL, bridge_ports::full(bridge)),
         Some(Errno::EOPNOTSUPP) => {
             failure::internal("create a veth pair; try: modprobe veth", error)
         }
@@ -288,7 +289,7 @@ fn veth_refused(site: &Site<'_>, wanted: &Attachment, error: &NetlinkError) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::netlink::Refused;
+    use crate::netlink::Refused;
 
     #[test]
     fn a_full_table_is_told_from_other_refusals() {

@@ -3,16 +3,17 @@
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use super::failure;
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
-use crate::linux::link::{self, Link, Which};
-use crate::linux::netlink::{Message, NetlinkError};
-use crate::linux::rtnl::Rtnl;
-use crate::linux::{address, sysctl};
 use crate::net::{Family, Mac, subnet};
+use crate::netlink::address;
+use crate::netlink::link::{self, Link, Which};
+use crate::netlink::rtnl::Rtnl;
+use crate::netlink::{Message, NetlinkError};
+use crate::os::sysctl;
 use crate::plan::Describe;
 use crate::plan::bridge::{Bridge, Change, Found, changes};
+use crate::plugin::failure;
 
 /// MTU of a bridge made here, unless the configuration says another: Ethernet's.
 const MTU: u32 = 1500;

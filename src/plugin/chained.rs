@@ -9,23 +9,23 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-use super::done::{Done, Guard};
-use super::frame::Call;
-use super::hostports::{self, Ports};
-use super::inside::Inside;
-use super::{check, claim, failure, identity, netns, sysctls};
 use crate::cni::CniResult;
 use crate::cni::error::CniError;
 use crate::cni::request::{Add, Check};
 use crate::cni::result::Interface;
 use crate::ipam::{Entry, Store};
-use crate::linux::link::Link;
-use crate::linux::netlink::Message;
-use crate::linux::qdisc::{self, TokenBucket};
-use crate::linux::rtnl::Rtnl;
-use crate::linux::tuning::{self, Tune};
 use crate::net::IfName;
+use crate::netlink::Message;
+use crate::netlink::link::Link;
+use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::qdisc::{self, TokenBucket};
+use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::{Asked, Difference};
+use crate::plugin::host_ports::{self, Ports};
+use crate::plugin::invocation::Call;
+use crate::plugin::pod_state::Inside;
+use crate::plugin::undo_stack::{Done, Guard};
+use crate::plugin::{check, claim, failure, identity, netns, sysctls};
 
 /// Applies what is asked for and prints `previous` with what has changed. Whatever fails, the
 /// interface is as it was.
@@ -163,12 +163,12 @@ fn open_ports<'a>(
     since_1970: Duration,
     done: &mut Done<'a>,
 ) -> Result<(), CniError> {
-    let bury = |former: &Entry| hostports::close(store, &[former]);
+    let bury = |former: &Entry| host_ports::close(store, &[former]);
     let reservation = claim::reserve(store, owner, &[], since_1970, false, bury)?;
     let entry = reservation.entry().clone();
     done.hold(reservation);
     done.hold(Ports::of(store, &entry));
-    hostports::open(store, host, &owner.conf, &entry)
+    host_ports::open(store, host, &owner.conf, &entry)
 }
 
 /// A change of a link that is undone when this is dropped.
@@ -198,8 +198,8 @@ fn set<'a>(rtnl: &'a Rtnl, index: u32, tune: &Tune) -> Result<Changed<'a>, CniEr
     }
     let failed = |error| failure::internal("tune the pod's interface", &error);
     let before = rtnl.tune(index).map_err(failed)?.before(tune);
-    let changed = Changed { rtnl, undo: vec![tuning::set(index, &before)] };
-    rtnl.apply(&[tuning::set(index, tune)]).map_err(failed)?;
+    let changed = Changed { rtnl, undo: vec![link_settings::set(index, &before)] };
+    rtnl.apply(&[link_settings::set(index, tune)]).map_err(failed)?;
     Ok(changed)
 }
 

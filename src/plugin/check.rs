@@ -3,17 +3,17 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::inside::Inside;
-use super::{bridge, claim, del, failure, hostports, identity, port};
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::cni::result::Interface;
-use crate::linux::netns::NetNs;
-use crate::linux::rtnl::Rtnl;
 use crate::net::{IfName, Mac};
+use crate::netlink::rtnl::Rtnl;
+use crate::os::netns::NetNs;
 use crate::plan::pod::{
     Asked, Assigned, Attachment, Difference, Found, Identity, differences, kernel_route, recalled,
 };
+use crate::plugin::pod_state::Inside;
+use crate::plugin::{bridge, claim, del, failure, host_ports, identity, port};
 
 /// Compares what is there with what the configuration and `prevResult` say.
 ///
@@ -37,7 +37,7 @@ pub fn check(check: &Check) -> Result<(), CniError> {
 pub fn closed_ports(check: &Check) -> Result<Vec<Difference>, CniError> {
     let addresses = check.prev_result.container_addresses(check.attachment.ifname.as_str());
     let addresses: Vec<IpAddr> = addresses.map(|ip| ip.address.ip()).collect();
-    Ok(hostports::faults(check, &addresses)?.into_iter().map(Difference::HostPort).collect())
+    Ok(host_ports::faults(check, &addresses)?.into_iter().map(Difference::HostPort).collect())
 }
 
 /// All is well if nothing differs.

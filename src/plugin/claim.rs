@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-use super::failure;
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
 use crate::ipam::import::Sources;
 use crate::ipam::pool::range_sets;
 use crate::ipam::{Entry, Owner, Ports, RangeSet, Reservation, Store, StoreError};
-use crate::linux::identity;
-use crate::linux::netns::{NetNs, NetNsError};
 use crate::net::subnet;
+use crate::os::identity;
+use crate::os::netns::{NetNs, NetNsError};
 use crate::plan::pod::Assigned;
+use crate::plugin::failure;
 
 /// How long a call waits for the store. It is held for a tenth of a millisecond: after this time
 /// something is stuck, and the runtime is told to try again later.

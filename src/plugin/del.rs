@@ -5,17 +5,17 @@ use std::net::IpAddr;
 
 use nix::errno::Errno;
 
-use super::attach::forget;
-use super::claim::{self, LOCK_WAIT};
-use super::failure::{self, Problems};
-use super::frame::Call;
-use super::{flows, hostports, identity};
 use crate::cni::error::CniError;
 use crate::cni::request::Del;
 use crate::ipam::{Entry, LockedStore, Store, StoreError};
-use crate::linux::link::{self, Which};
-use crate::linux::rtnl::Rtnl;
+use crate::netlink::link::{self, Which};
+use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::Identity;
+use crate::plugin::attach::forget;
+use crate::plugin::claim::{self, LOCK_WAIT};
+use crate::plugin::failure::{self, Problems};
+use crate::plugin::invocation::Call;
+use crate::plugin::{conntrack, host_ports, identity};
 
 /// Closes the pod's ports, removes the link, then what the host remembers of its addresses, then
 /// the reservation.
@@ -30,9 +30,9 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
     let store = problems.note(claim::store(&del.conf));
     let entry = store.as_ref().and_then(|store| problems.note(entry(store, del)).flatten());
     if let (Some(store), Some(entry)) = (&store, &entry) {
-        problems.note(hostports::close(store, &[entry]));
+        problems.note(host_ports::close(store, &[entry]));
     }
-    let ports = entry.as_ref().map(hostports::asked);
+    let ports = entry.as_ref().map(host_ports::asked);
     let reserved = entry.map_or_else(|| answered(del), |entry| entry.addresses);
     let bridge = match problems.note(remove_link(&rtnl, &identity)) {
         Some(Some(bridge)) => Some(bridge),
@@ -40,7 +40,7 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
         None => return problems.into_result(),
         Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
     };
-    flows::forget(&reserved, ports.as_deref());
+    conntrack::forget(&reserved, ports.as_deref());
     if let Some(bridge) = bridge {
         let forgotten = rtnl.apply(&forget(bridge, &reserved));
         problems.note(forgotten.map_err(|error| failure::internal("forget the pod's MAC", &error)));

@@ -5,10 +5,10 @@ use std::io;
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime};
 
-use super::frame::{Record, answer};
 use crate::cni::error::{CniError, Refused};
 use crate::cni::version::Version;
-use crate::linux::process;
+use crate::os::process;
+use crate::plugin::invocation::{Record, answer};
 
 /// What is known of the call that is being served.
 static CALL: Mutex<Option<(Version, Record)>> = Mutex::new(None);
@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
     use crate::cni::request::Role;
-    use crate::plugin::frame::{self, Streams};
+    use crate::plugin::invocation::{self, Streams};
 
     /// The folder of the log: only then the test below is the process of a call.
     const FOLDER: &str = "HUMANZ_TEST_FAULT";
@@ -75,7 +75,7 @@ mod tests {
         let (conf, mut stderr) = (conf.to_string(), Vec::new());
         let (mut stdin, mut stdout) = (conf.as_bytes(), Vec::new());
         let streams = Streams { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
-        frame::run(Role::Network, "humanz", &env, streams, |_, _| {
+        invocation::run(Role::Network, "humanz", &env, streams, |_, _| {
             std::thread::scope(|scope| drop(scope.spawn(|| panic!("by accident")).join()));
             unreachable!("the process has ended")
         });

@@ -5,18 +5,18 @@ use std::net::IpAddr;
 
 use nix::errno::Errno;
 
-use super::attach::forget;
-use super::failure::{self, Problems};
-use super::frame::Call;
-use super::{claim, del, flows, hostports, identity};
 use crate::cni::error::CniError;
 use crate::cni::request::Gc;
 use crate::ipam::{Entry, Store};
-use crate::linux::link::{self, Change, Link, Which};
-use crate::linux::netlink::Message;
-use crate::linux::rtnl::Rtnl;
 use crate::net::{HostPort, IfName};
+use crate::netlink::Message;
+use crate::netlink::link::{self, Change, Link, Which};
+use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::{Identity, is_of_network};
+use crate::plugin::attach::forget;
+use crate::plugin::failure::{self, Problems};
+use crate::plugin::invocation::Call;
+use crate::plugin::{claim, conntrack, del, host_ports, identity};
 
 /// The link group that dying links are put into: `hzgc`. A link dies in 20 ms, a group as well.
 const DYING: u32 = u32::from_be_bytes(*b"hzgc");
@@ -39,19 +39,19 @@ pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
     let store = claim::store(&gc.conf)?;
     let owners = problems.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
     let dead = problems.note(dead(&store, &owners)).unwrap_or_default();
-    problems.note(hostports::close(&store, &dead.iter().collect::<Vec<_>>()));
-    let ports: Vec<HostPort> = dead.iter().flat_map(hostports::asked).collect();
+    problems.note(host_ports::close(&store, &dead.iter().collect::<Vec<_>>()));
+    let ports: Vec<HostPort> = dead.iter().flat_map(host_ports::asked).collect();
     let dead: Vec<IpAddr> = dead.into_iter().flat_map(|entry| entry.addresses).collect();
     if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
         let forgotten = rtnl.apply(&forget(bridge.index, &dead));
         problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
     }
-    flows::forget(&dead, Some(&ports));
+    conntrack::forget(&dead, Some(&ports));
     let released = problems.note(release(&store, &owners)).unwrap_or_default();
     if released > 0 {
         call.line.fact("reservations", released);
     }
-    problems.note(hostports::restore(&store));
+    problems.note(host_ports::restore(&store));
     problems.into_result()
 }
 

@@ -3,18 +3,18 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 
-use super::frame::{self, Call, Streams};
-use super::{failure, netns};
 use crate::cni::env::Netns;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::{Add, Request, Role};
 use crate::cni::result::{CniResult, Interface, IpConfig};
-use crate::linux::link::{self, Change, Link, Which};
-use crate::linux::netns::NetNsError;
-use crate::linux::rtnl::Rtnl;
 use crate::net::{Family, IfName, subnet};
+use crate::netlink::link::{self, Change, Link, Which};
+use crate::netlink::rtnl::Rtnl;
+use crate::os::netns::NetNsError;
+use crate::plugin::invocation::{self, Call, Streams};
+use crate::plugin::{failure, netns};
 
-/// Serves one call of the loopback plugin; see [`super::run`].
+/// Serves one call of the loopback plugin; see [`crate::plugin::run`].
 pub fn run(
     name: &str,
     env: &dyn Fn(&str) -> Option<OsString>,
@@ -23,7 +23,7 @@ pub fn run(
     stderr: &mut dyn Write,
 ) -> i32 {
     let streams = Streams { stdin, stdout, stderr };
-    frame::run(Role::Loopback, name, env, streams, |request, call| match request {
+    invocation::run(Role::Loopback, name, env, streams, |request, call| match request {
         Request::Add(request) => add(request, call),
         Request::Check(check) => match look(&Pod::enter(&check.netns)?)? {
             lo if lo.up => Ok(()),

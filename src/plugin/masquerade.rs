@@ -1,11 +1,11 @@
 //! Masquerading on a host without an agent: one table for the network, not one rule for each pod.
 
-use super::failure;
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
 use crate::ipam::RangeSet;
-use crate::linux::nft::Nft;
+use crate::nft::Nft;
 use crate::plan::firewall::{FirewallSpec, Repair, changes, repair, ruleset, standalone_table};
+use crate::plugin::failure;
 
 /// Pods of the network reach the outside with the host's address, if the configuration asks for it
 /// and no agent sees to it. The subnets in `network` see the pods' own addresses.

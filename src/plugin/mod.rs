@@ -18,22 +18,22 @@ mod bridge;
 mod chained;
 mod check;
 mod claim;
+mod conntrack;
 mod del;
-mod done;
 mod failure;
 mod fault;
-mod flows;
-mod frame;
 mod gc;
-mod hostports;
-mod inside;
+mod host_ports;
+mod invocation;
 mod log;
 pub mod loopback;
 mod masquerade;
 mod netns;
-mod ready;
+mod pod_state;
 mod status;
 mod sysctls;
+mod undo_stack;
+mod wait_oper_up;
 
 pub use fault::tell_faults;
 
@@ -44,7 +44,7 @@ use crate::cni::attachment::Attachment;
 use crate::cni::config::NetConf;
 use crate::cni::name::Name;
 use crate::cni::request::{Request, Role};
-use crate::linux::link::Port;
+use crate::netlink::link::Port;
 use crate::plan::pod::Identity;
 
 /// Serves one call of the pod network's plugin, called by `name`; gives the exit code.
@@ -57,8 +57,8 @@ pub fn run(
     stdout: &mut dyn Write,
     stderr: &mut dyn Write,
 ) -> i32 {
-    let streams = frame::Streams { stdin, stdout, stderr };
-    frame::run(Role::Network, name, env, streams, |request, call| match request {
+    let streams = invocation::Streams { stdin, stdout, stderr };
+    invocation::run(Role::Network, name, env, streams, |request, call| match request {
         Request::Add(add) => match &add.conf.prev_result {
             Some(previous) => chained::add(add, previous, call),
             None => add::add(add, call),

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::failure;
 use crate::cni::env::Netns;
 use crate::cni::error::CniError;
-use crate::linux::netns::{NetNs, NetNsError};
+use crate::os::netns::{NetNs, NetNsError};
+use crate::plugin::failure;
 
 /// The pod's namespace: not the plugin's own, unless the runtime says that it may be.
 ///

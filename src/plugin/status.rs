@@ -1,11 +1,11 @@
 //! STATUS: could an ADD be served? Asked every few seconds.
 
-use super::{bridge, claim, failure};
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::ipam::RangeSet;
-use crate::linux::rtnl::Rtnl;
-use crate::plan::ports;
+use crate::netlink::rtnl::Rtnl;
+use crate::plan::bridge_ports;
+use crate::plugin::{bridge, claim, failure};
 
 /// Looks at bridge, store and addresses, and changes nothing.
 ///
@@ -54,13 +54,13 @@ fn has_free_port(
     conf: &NetConf,
     sets: &[RangeSet],
 ) -> Result<(), CniError> {
-    if sets.iter().any(|set| set.count() <= ports::MOST as u128) {
+    if sets.iter().any(|set| set.count() <= bridge_ports::MOST as u128) {
         return Ok(());
     }
     let count = rtnl.count_ports(index);
     let count = count.map_err(|error| failure::internal("count the bridge's ports", &error));
     match count.map_err(unavailable)? {
-        ports::MOST.. => Err(CniError::not_available(ports::full(&conf.bridge))),
+        bridge_ports::MOST.. => Err(CniError::not_available(bridge_ports::full(&conf.bridge))),
         _ => Ok(()),
     }
 }

@@ -1,9 +1,9 @@
 //! Settings of a pod's network namespace that its configuration asks for.
 
-use super::failure;
 use crate::cni::error::CniError;
-use crate::linux::netns::NetNs;
-use crate::linux::sysctl;
+use crate::os::netns::NetNs;
+use crate::os::sysctl;
+use crate::plugin::failure;
 
 /// Settings that are put back when this is dropped, unless it is kept.
 #[must_use = "settings are put back when this is dropped"]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use humanz::linux::conntrack::{flush_udp, flush_udp_ends};
+use humanz::netlink::conntrack::{flush_udp, flush_udp_ends};
 
 use super::network::{Netns, run, run_args};
 

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
 
-use humanz::linux::forward::Forward;
+use humanz::checks::forward::{plan, removals};
 use humanz::net::Family;
+use humanz::nft::base_chains::Forward;
 use humanz::plan::Describe;
-use humanz::plan::forward::{plan, removals};
 
 use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args, traffic};
 
@@ -256,7 +256,7 @@ fn a_table_that_accepts_pods_somewhere_is_not_reported() {
 
 #[test]
 fn an_own_table_that_accepts_does_not_help_against_a_drop() {
-    use humanz::linux::nft::Nft;
+    use humanz::nft::Nft;
     use humanz::plan::firewall::ruleset;
 
     use super::network::spec;

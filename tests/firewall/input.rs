@@ -1,8 +1,8 @@
 //! Hosts whose own firewall keeps tunnels of other hosts out: what is said is what happens.
 
-use humanz::linux::forward::Forward;
+use humanz::checks::forward::input::{Tunnel, obstacles};
 use humanz::net::Family;
-use humanz::plan::forward::input::{Tunnel, obstacles};
+use humanz::nft::base_chains::Forward;
 
 use super::network::{HOST, OUTSIDE, on_host, run_args};
 

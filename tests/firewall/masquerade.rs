@@ -1,6 +1,6 @@
 //! With which address pods are seen.
 
-use humanz::linux::nft::Nft;
+use humanz::nft::Nft;
 use humanz::plan::firewall::{FirewallSpec, ruleset};
 
 use super::network::{HOST, NODE, OTHER_POD, OUTSIDE, PLAIN, POD, on_host, run, spec};

@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use humanz::checks::forward::Traffic;
 use humanz::net::PerFamily;
 use humanz::plan::firewall::{AGENT_TABLE, FirewallSpec};
-use humanz::plan::forward::Traffic;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 

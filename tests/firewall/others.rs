@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use humanz::linux::forward::Forward;
-use humanz::linux::nft::Nft;
+use humanz::nft::Nft;
+use humanz::nft::base_chains::Forward;
 
 use super::forward::{assert_cut_off, assert_passes, reconcile};
 use super::network::{Network, OTHER_POD, OUTSIDE, POD, on_host, run_args, spec};

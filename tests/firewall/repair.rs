@@ -4,8 +4,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use humanz::linux::nft::{Match, Nft, Ruleset, SeenTable};
 use humanz::net::Family;
+use humanz::nft::{Match, Nft, Ruleset, SeenTable};
 use humanz::plan::Describe;
 use humanz::plan::firewall::{Change, FirewallSpec, Repair, changes, repair, ruleset};
 

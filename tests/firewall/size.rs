@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use humanz::linux::nft::Nft;
 use humanz::net::subnet;
+use humanz::nft::Nft;
 use humanz::plan::firewall::{FirewallSpec, changes, ruleset, standalone_table};
 use ipnetwork::IpNetwork;
 

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use humanz::linux::address;
+use humanz::netlink::address;
 use nix::errno::Errno;
 
 use super::{bridge, errno, in_namespace, ip, net};

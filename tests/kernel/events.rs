@@ -5,11 +5,11 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use humanz::linux::events::{Event, Events, LinkNow};
-use humanz::linux::netlink::Protocol;
-use humanz::linux::route::{self, Route};
-use humanz::linux::{address, neighbour};
 use humanz::net::Mac;
+use humanz::netlink::Protocol;
+use humanz::netlink::events::{Event, Events, LinkNow};
+use humanz::netlink::route::{self, Route};
+use humanz::netlink::{address, neighbour};
 use ipnetwork::IpNetwork;
 
 use super::{bridge, in_namespace, ip, name, net};

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use humanz::linux::{files, sysctl};
+use humanz::os::{files, sysctl};
 
 use super::namespace;
 

@@ -2,13 +2,13 @@
 
 use std::os::fd::AsRawFd;
 
-use humanz::linux::address;
-use humanz::linux::link::{self, Change, Link, Port, Veth, Which};
-use humanz::linux::netlink::NetlinkError;
-use humanz::linux::netns::NetNs;
-use humanz::linux::route::{self, Route};
-use humanz::linux::rtnl::Rtnl;
 use humanz::net::Mac;
+use humanz::netlink::NetlinkError;
+use humanz::netlink::address;
+use humanz::netlink::link::{self, Change, Link, Port, Veth, Which};
+use humanz::netlink::route::{self, Route};
+use humanz::netlink::rtnl::Rtnl;
+use humanz::os::netns::NetNs;
 use nix::errno::Errno;
 
 use super::{bridge, errno, in_namespace, ip, name, namespace, net};

@@ -13,11 +13,11 @@ mod vxlan;
 use std::net::IpAddr;
 use std::thread;
 
-use humanz::linux::link::Link;
-use humanz::linux::netlink::NetlinkError;
-use humanz::linux::netns::NetNs;
-use humanz::linux::rtnl::Rtnl;
 use humanz::net::{IfName, Mac};
+use humanz::netlink::NetlinkError;
+use humanz::netlink::link::Link;
+use humanz::netlink::rtnl::Rtnl;
+use humanz::os::netns::NetNs;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -52,7 +52,8 @@ fn ip(text: &str) -> IpAddr {
 
 fn bridge(rtnl: &Rtnl, text: &str) -> Link {
     let mac = Mac([0x0a, 0x5a, 0, 0, 0, 1]);
-    rtnl.apply(&humanz::linux::link::add_bridge(&name(text), mac, 1400, "humanz bridge")).unwrap();
+    rtnl.apply(&humanz::netlink::link::add_bridge(&name(text), mac, 1400, "humanz bridge"))
+        .unwrap();
     rtnl.link(&name(text)).unwrap().unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use humanz::linux::netns::{NetNs, NetNsError};
+use humanz::os::netns::{NetNs, NetNsError};
 
 use super::namespace;
 

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use humanz::linux::netlink::NetlinkError;
-use humanz::linux::route::{self, Route};
-use humanz::linux::rtnl::Rtnl;
-use humanz::linux::{address, neighbour};
 use humanz::net::Mac;
+use humanz::netlink::NetlinkError;
+use humanz::netlink::route::{self, Route};
+use humanz::netlink::rtnl::Rtnl;
+use humanz::netlink::{address, neighbour};
 use nix::errno::Errno;
 
 use super::{bridge, errno, in_namespace, ip, net};

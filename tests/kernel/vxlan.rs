@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use humanz::linux::fdb::{self, Destination};
-use humanz::linux::link::{self, Link, Which};
-use humanz::linux::neighbour::{self, Neighbour};
-use humanz::linux::route::{self, Route};
-use humanz::linux::rtnl::Rtnl;
-use humanz::linux::vxlan::{self, NewVxlan, Vxlan};
-use humanz::linux::{address, netlink::NetlinkError};
 use humanz::net::{IfName, Mac};
+use humanz::netlink::fdb::{self, Destination};
+use humanz::netlink::link::{self, Link, Which};
+use humanz::netlink::neighbour::{self, Neighbour};
+use humanz::netlink::route::{self, Route};
+use humanz::netlink::rtnl::Rtnl;
+use humanz::netlink::vxlan::{self, NewVxlan, Vxlan};
+use humanz::netlink::{NetlinkError, address};
 use nix::errno::Errno;
 
 use super::{bridge, errno, in_namespace, ip, name, net};

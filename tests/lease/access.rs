@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use etcd_client::{Permission, UserAddOptions};
+use humanz::etcd::{self, Setup, Start, Update};
 use humanz::lease::claim::leave;
-use humanz::lease::registry::{self, Setup, Start, Update};
 
 use crate::host::{HOSTS, HUMANZ, Host, pool, roots, start};
 use crate::rotation::sign_of_life;
@@ -143,7 +143,7 @@ fn who_only_looks_needs_to_read_two_ranges() {
         enable(&mut etcd, permissions);
         etcd.put(&format!("{HOSTS}/h2"), "10.244.2.0/24");
         let start = start_as_agent(&etcd, &password_file(folder.path(), "password"));
-        let found = registry::read(&start.etcd, &roots()).unwrap();
+        let found = etcd::read(&start.etcd, &roots()).unwrap();
         assert!(found.hosts.contains_key("h2"));
     });
 }
@@ -168,10 +168,10 @@ fn the_pool_grows_and_a_host_leaves_with_the_same_permissions() {
                 .is_some_and(|config| config.value.to_json().contains("10.244.0.0/15"))
         });
         host.stop();
-        let found = registry::read(&start.etcd, &roots()).unwrap();
+        let found = etcd::read(&start.etcd, &roots()).unwrap();
         let keys = leave::keys(&found, &start.identity).unwrap();
         let transaction = leave::transaction(&found, &keys, &roots());
-        assert!(registry::commit(&start.etcd, &roots(), "leave", &transaction).unwrap());
+        assert!(etcd::commit(&start.etcd, &roots(), "leave", &transaction).unwrap());
         assert_eq!(etcd.get(&format!("{HOSTS}/h1")), None);
     });
 }

@@ -1,8 +1,8 @@
 //! Hosts that were there before, and names in use.
 
+use humanz::etcd::Update;
 use humanz::lease::LeaseError;
 use humanz::lease::records::Alive;
-use humanz::lease::registry::Update;
 
 use crate::host::{HOSTS, HUMANZ, Host, SOON, pool, start};
 use crate::support::etcd::{EtcdServer, isolated};

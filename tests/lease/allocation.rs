@@ -60,7 +60,7 @@ fn a_pool_of_15_serves_15_of_20_and_tells_the_others() {
             .collect();
         for host in &hosts {
             host.wait("an end", |updates| {
-                use humanz::lease::registry::Update::{Fatal, Lease};
+                use humanz::etcd::Update::{Fatal, Lease};
                 updates
                     .iter()
                     .any(|(_, update)| matches!(update, Lease(_) | Fatal(_)))

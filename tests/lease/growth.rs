@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use humanz::etcd::{Setup, Update};
 use humanz::lease::LeaseError;
-use humanz::lease::registry::{Setup, Update};
 use humanz::net::{PerFamily, subnet};
 
 use crate::host::{COUNTER, HUMANZ, Host, SOON, pool, settings, start, v4_pools};

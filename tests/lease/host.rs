@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use humanz::etcd::{self, Contact, EtcdSettings, Handle, Rows, Start, Update};
 use humanz::lease::records::Backend;
-use humanz::lease::registry::{self, Contact, EtcdSettings, Handle, Rows, Start, Update};
 use humanz::lease::{
     Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
 };
-use humanz::linux::beat::Beat;
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
+use humanz::os::heartbeat::Beat;
 
 use crate::support::etcd::EtcdServer;
 
@@ -101,7 +101,7 @@ impl Host {
             to.more.notify_all();
         };
         let rows = Arc::<Rows>::default();
-        let handle = Some(registry::spawn(start, contact(), Arc::clone(&rows), publish).unwrap());
+        let handle = Some(etcd::spawn(start, contact(), Arc::clone(&rows), publish).unwrap());
         Host { identity, attributes, network, rows, known, said, handle }
     }
 

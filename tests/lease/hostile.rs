@@ -86,8 +86,8 @@ fn broken_settings_of_the_network_are_told_and_never_overwritten() {
         let mark = host.mark();
         etcd.put(&key, "garbage");
         host.told(mark, "trouble", |update| {
+            use humanz::etcd::Update::Trouble;
             use humanz::lease::LeaseError::ConfigBroken;
-            use humanz::lease::registry::Update::Trouble;
             matches!(update, Trouble(Some(ConfigBroken { .. })))
         });
         etcd.put(&key, good);

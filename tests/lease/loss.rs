@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use etcd_client::{Txn, TxnOp};
-use humanz::lease::registry::Update;
+use humanz::etcd::Update;
 use humanz::lease::{LeaseError, Saved};
 
 use crate::host::{HOSTS, HUMANZ, Host, SOON, pool, start};

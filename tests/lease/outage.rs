@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use humanz::lease::registry::Update;
+use humanz::etcd::Update;
 
 use crate::host::{HOSTS, Host, SOON, settings, start};
 use crate::support::etcd::{EtcdServer, isolated};

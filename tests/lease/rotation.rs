@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use humanz::lease::registry::Update;
+use humanz::etcd::Update;
 
 use crate::host::{HOSTS, HUMANZ, Host, SOON};
 use crate::support::certificates::{CLIENT, Certificates, SERVER, Wanted, replace};

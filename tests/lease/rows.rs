@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use etcd_client::{Txn, TxnOp};
+use humanz::etcd::rows::Found;
 use humanz::lease::publish;
 use humanz::lease::records::{Row, Sight, WayFault};
-use humanz::lease::registry::rows::Found;
 use tokio::runtime::Builder;
 
 use crate::access::{check_writes, enable, needed, password_file, start_as_agent, wanted};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Txn, TxnOp};
-use humanz::lease::registry::{self, Update};
+use humanz::etcd::{self, Update};
 use humanz::lease::{Saved, Snapshot, peers};
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
@@ -69,7 +69,7 @@ fn twelve_thousand_hosts_are_read_followed_saved_and_put_back() {
         let (to, least) = (Arc::clone(&latest), Arc::clone(&missing));
         let before = status("VmRSS");
         let begin = Instant::now();
-        let handle = registry::spawn(start, host::contact(), Arc::default(), move |update| {
+        let handle = etcd::spawn(start, host::contact(), Arc::default(), move |update| {
             if let Update::Snapshot(snapshot) = update {
                 let gone = (HOSTS_IN_ALL as usize).saturating_sub(snapshot.hosts.len());
                 *least.lock().unwrap() += usize::from(gone > 1);

@@ -1,7 +1,7 @@
 //! etcd by https: with authorities only, with certificates on both sides, and with the wrong ones.
 
 use etcd_client::Permission;
-use humanz::lease::registry::{Start, Update};
+use humanz::etcd::{Start, Update};
 
 use crate::host::{HOSTS, Host, settings, start};
 use crate::support::certificates::{CLIENT, Certificates, Wanted, openssl};

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use humanz::etcd::Update;
 use humanz::lease::records::Alive;
-use humanz::lease::registry::Update;
 use humanz::net::PerFamily;
 
 use crate::host::{HOSTS, HUMANZ, Host, start};

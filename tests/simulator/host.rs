@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::UNIX_EPOCH;
 
-use humanz::lease::dialogue::Dialogue;
 use humanz::lease::records::{Backend, NodeName, Roots};
+use humanz::lease::session::Dialogue;
 use humanz::lease::{Attributes, Identity, Network, Saved};
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use humanz::etcd::EtcdError;
 use humanz::lease::claim::leave;
-use humanz::lease::dialogue::{Answer, End, Found, Pause, Question, Settled, is_same_store};
-use humanz::lease::registry::EtcdError;
+use humanz::lease::session::{Answer, End, Found, Pause, Question, Settled, is_same_store};
 use humanz::lease::transaction::{Condition, Transaction, Write};
 use humanz::lease::{Lease, Saved, Snapshot};
 use humanz::net::subnet::Pool;

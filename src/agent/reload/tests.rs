@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::*;
-use crate::agent::cli::VARIABLES;
-use crate::agent::origin::{Against, read};
+use crate::agent::reload::*;
 use crate::lease::records::Roots;
 use crate::lease::snapshot::Raw;
+use crate::settings::flags::VARIABLES;
+use crate::settings::loader::{Against, read};
 
 /// The texts of all settings, with these.
 fn texts(set: &[(&'static str, &str)]) -> Texts {

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use crate::agent::settings::{Settings, Source};
-use crate::agent::wake::Look;
+use crate::agent::trigger::Look;
 use crate::lease::Snapshot;
-use crate::linux::rtnl::Rtnl;
 use crate::net::PerFamily;
+use crate::netlink::rtnl::Rtnl;
+use crate::settings::{Settings, Source};
 
-use super::Agent;
+use crate::agent::serve::Agent;
 
 impl Agent {
     /// Uses the addresses by which the other hosts know this one, unless the operator named some: on a

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::agent::keep;
-use crate::agent::pace::Pace;
-use crate::agent::settings::Settings;
-use crate::linux::file_watch::FileWatch;
+use crate::agent::rate_limit::Pace;
+use crate::agent::reconcile;
+use crate::os::file_watch::FileWatch;
 use crate::plan::Object;
+use crate::settings::Settings;
 
 /// What is heard of them.
 pub struct Files {
@@ -33,7 +33,7 @@ impl Files {
     /// once.
     pub fn follow(&mut self, settings: &Settings) {
         let Some(watch) = &self.watch else { return };
-        let plugin = keep::plugin::files(settings);
+        let plugin = reconcile::plugin::files(settings);
         let files = plugin.iter().map(PathBuf::as_path).chain([settings.cni.config.as_path()]);
         let refused = watch.follow(files).err().map(|error| error.to_string());
         if let Some(refused) = refused.as_ref().filter(|_| self.refused != refused) {

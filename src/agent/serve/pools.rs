@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::agent::host;
-use crate::agent::origin::{self, Against};
-use crate::agent::wake::Look;
+use crate::agent::trigger::Look;
+use crate::inspect::host;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
+use crate::settings::loader::{self, Against};
 
-use super::Agent;
+use crate::agent::serve::Agent;
 
 impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
@@ -35,7 +35,7 @@ impl Agent {
     }
 
     fn tell_pools_of(&mut self, found: &Snapshot) {
-        let told = origin::read(&self.texts, Against::Nothing)
+        let told = loader::read(&self.texts, Against::Nothing)
             .map(|settings| settings.pools)
             .unwrap_or_default();
         let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();

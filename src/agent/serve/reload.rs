@@ -1,18 +1,18 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
-use crate::agent::keep::Pass;
-use crate::agent::known::Known;
-use crate::agent::local::Listen;
-use crate::agent::origin::{self, Against, Told};
-use crate::agent::pass;
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::run;
+use crate::agent::reconcile_cache::Known;
 use crate::agent::reload::{self, Plan, Side};
-use crate::agent::report::Report;
-use crate::agent::settings::{Settings, Source};
-use crate::agent::wake::Look;
+use crate::agent::trigger::Look;
 use crate::agent::{cleanup, dry_run, logger, notify, start};
+use crate::api::Listen;
 use crate::lease::growth;
+use crate::settings::loader::{self, Against, Told};
+use crate::settings::{Settings, Source};
 
-use super::Agent;
+use crate::agent::serve::Agent;
 
 impl Agent {
     /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
@@ -40,7 +40,7 @@ impl Agent {
         let wanted = Side { texts: &told.texts, settings: &told.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = origin::read(&texts, Against::Host)?;
+        let mut settings = loader::read(&texts, Against::Host)?;
         if changes.iter().any(|change| change.variable == "NODE_IP") {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }
@@ -93,7 +93,7 @@ impl Agent {
                 Err(error) => report.failed(error),
             }
         }
-        pass::run(&pass, &mut Known::default(), &mut report);
+        run::run(&pass, &mut Known::default(), &mut report);
         cleanup::retire(&self.settings, settings, &self.world, &mut report);
         report.lines().iter().for_each(|line| log::info!("reload: {line}"));
         report.failures().iter().for_each(|failure| log::warn!("reload: ! {failure}"));

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use super::RETRY;
-use crate::agent::host::Facts;
-use crate::agent::known::Known;
-use crate::agent::local::known::Etcd;
-use crate::agent::report::Standing;
-use crate::agent::settings::Settings;
-use crate::agent::wake::{Look, Why};
+use crate::agent::change_log::Standing;
+use crate::agent::reconcile_cache::Known;
+use crate::agent::serve::RETRY;
+use crate::agent::snapshot::Etcd;
+use crate::agent::trigger::{Look, Why};
+use crate::inspect::host::Facts;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::settings::Settings;
 
 /// What the agent knows and what it has to do.
 pub struct State {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use crate::agent::exit::Exit;
 use crate::agent::source::Source;
-use crate::agent::wake::Look;
-use crate::lease::registry::Update;
+use crate::agent::trigger::Look;
+use crate::etcd::Update;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Resolved, peers};
+use crate::settings::exit::Exit;
 
-use super::{Agent, refused};
+use crate::agent::serve::{Agent, refused};
 
 impl Agent {
     /// Where to look because of `update`.

@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::agent::changed;
-use crate::agent::keep;
-use crate::agent::keep::plugin::COPY;
-use crate::agent::report::Report;
-use crate::agent::settings::Settings;
-use crate::agent::written;
+use crate::agent::change_log::Report;
+use crate::agent::conf_record;
+use crate::agent::reconcile;
+use crate::agent::reconcile::plugin::COPY;
+use crate::agent::sysctl_record;
 use crate::ipam::{Store, calls};
-use crate::linux::{files, mount};
+use crate::os::{files, mount};
 use crate::plan::{Describe, Line, Object};
+use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
 const STATE: [&str; 7] = [
     "state.json",
     "state.json.damaged",
-    changed::FILE,
-    written::FILE,
+    sysctl_record::FILE,
+    conf_record::FILE,
     "machine-id",
     "agent.env",
     "lock",
@@ -33,11 +33,11 @@ const STATE: [&str; 7] = [
 /// another place.
 pub fn configuration(settings: &Settings, report: &mut Report) {
     file("CNI configuration", &settings.cni.config, report);
-    let known = written::all(&settings.state_dir).unwrap_or_else(|error| {
+    let known = conf_record::all(&settings.state_dir).unwrap_or_else(|error| {
         log::warn!("{error}");
         Vec::new()
     });
-    keep::conf::remove_former(&known, &settings.cni.config, report);
+    reconcile::conf::remove_former(&known, &settings.cni.config, report);
 }
 
 /// The copy of the executable that runtimes call, and every name that leads to it.

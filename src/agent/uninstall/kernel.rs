@@ -4,13 +4,13 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use crate::agent::changed::{self, Changed};
-use crate::agent::keep::World;
-use crate::agent::report::Report;
-use crate::linux::link::{self, Link, Which};
-use crate::linux::netlink::NetlinkError;
-use crate::linux::sysctl;
-use crate::plan::{Describe, Line, Object, traces};
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::World;
+use crate::agent::sysctl_record::{self, Changed};
+use crate::netlink::NetlinkError;
+use crate::netlink::link::{self, Link, Which};
+use crate::os::sysctl;
+use crate::plan::{Describe, Line, Object, ownership};
 
 /// Who is plugged in.
 ///
@@ -18,14 +18,14 @@ use crate::plan::{Describe, Line, Object, traces};
 /// The kernel's.
 pub fn attached(world: &World) -> anyhow::Result<Vec<String>> {
     let links = world.rtnl.links(None)?;
-    Ok(traces::attached(&links).into_iter().map(str::to_owned).collect())
+    Ok(ownership::attached(&links).into_iter().map(str::to_owned).collect())
 }
 
 /// Removes pods' ends, bridges and tunnels.
 pub fn links(world: &World, report: &mut Report) {
     match world.rtnl.links(None) {
         Ok(found) => {
-            for link in traces::links(&found) {
+            for link in ownership::links(&found) {
                 report.apply(&Device(link), || remove(world, link));
             }
         }
@@ -43,7 +43,7 @@ fn remove(world: &World, link: &Link) -> Result<(), NetlinkError> {
 pub fn tables(world: &World, report: &mut Report) {
     match world.nft.tables() {
         Ok(found) => {
-            for name in found.into_iter().filter(|name| traces::is_table(name)) {
+            for name in found.into_iter().filter(|name| ownership::is_table(name)) {
                 report.apply(&Table(&name), || world.nft.delete(&name));
             }
         }
@@ -53,7 +53,7 @@ pub fn tables(world: &World, report: &mut Report) {
 
 /// Gives sysctls back that the agent changed and nobody else since.
 pub fn sysctls(state_dir: &Path, report: &mut Report) {
-    for (key, Changed { before, set }) in changed::sysctls(state_dir) {
+    for (key, Changed { before, set }) in sysctl_record::sysctls(state_dir) {
         let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);
         // The record may have been written by anybody who may write there.
         if ours && key.starts_with("net/") && !key.contains("..") {

@@ -11,14 +11,14 @@ use std::fs::{self, File};
 
 use nix::fcntl::Flock;
 
-use crate::agent::cli::Uninstall;
-use crate::agent::exit::{self, Exit};
-use crate::agent::keep::{self, World};
+use crate::agent::change_log::Report;
 use crate::agent::lock;
-use crate::agent::report::Report;
-use crate::agent::settings::Settings;
+use crate::agent::reconcile::{self, World};
 use crate::agent::start;
 use crate::plan::Line;
+use crate::settings::Settings;
+use crate::settings::exit::{self, Exit};
+use crate::settings::flags::Uninstall;
 
 /// What to do about an agent that runs.
 const STOP: &str = "stop it first: systemctl disable --now humanz-agent";
@@ -53,8 +53,8 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     let mut report = Report::new(options.dry_run);
     disk::configuration(settings, &mut report);
     kernel::links(&world, &mut report);
-    keep::routes::remove_all(&world.rtnl, &mut report);
-    keep::firewall::leave_foreign(&world, settings, &mut report);
+    reconcile::routes::remove_all(&world.rtnl, &mut report);
+    reconcile::firewall::leave_foreign(&world, settings, &mut report);
     kernel::tables(&world, &mut report);
     kernel::sysctls(&settings.state_dir, &mut report);
     disk::plugin(settings, &mut report);

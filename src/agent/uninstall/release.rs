@@ -1,13 +1,13 @@
 //! Gives this host's subnet back.
 
-use crate::agent::exit::{self, Exit};
-use crate::agent::keep::World;
-use crate::agent::report::Report;
-use crate::agent::settings::{Settings, Source};
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::World;
 use crate::agent::start;
+use crate::etcd;
 use crate::lease::claim::leave;
-use crate::lease::registry;
 use crate::plan::{Describe, Line, Object};
+use crate::settings::exit::{self, Exit};
+use crate::settings::{Settings, Source};
 
 /// How often the keys may change while they are removed.
 const TRIES: u32 = 5;
@@ -24,10 +24,10 @@ pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
     let own = start::this_host(&start::node_name(settings)?, world)?;
     for _ in 0..TRIES {
-        let found = registry::read(server, roots).map_err(unreachable)?;
+        let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;
         let transaction = leave::transaction(&found, &keys, roots);
-        let commit = || registry::commit(server, roots, "release the subnet", &transaction);
+        let commit = || etcd::commit(server, roots, "release the subnet", &transaction);
         if dry || keys.is_empty() || commit().map_err(unreachable)? {
             let lines: Vec<Key> = keys.iter().map(|key| Key(roots.key(key))).collect();
             report.apply_together(&lines, || Ok::<(), anyhow::Error>(()));

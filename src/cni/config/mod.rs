@@ -18,18 +18,18 @@ pub use document::MAX_BYTES;
 pub use range::RangeConf;
 pub use runtime::RuntimeConfig;
 
-use super::attachment::{self, Attachment};
-use super::bandwidth::{self, Bandwidth};
-use super::dns::Dns;
-use super::env::Command;
-use super::error::Refused;
-use super::json::{Fault, Faults, Field};
-use super::name::Name;
-use super::result::CniResult;
-use super::route::Route;
-use super::tuning::Tuning;
-use super::version::Version;
-use super::wishes::Wishes;
+use crate::cni::attachment::{self, Attachment};
+use crate::cni::bandwidth::{self, Bandwidth};
+use crate::cni::dns::Dns;
+use crate::cni::env::Command;
+use crate::cni::error::Refused;
+use crate::cni::json::{Fault, Faults, Field};
+use crate::cni::name::Name;
+use crate::cni::requested::Wishes;
+use crate::cni::result::CniResult;
+use crate::cni::route::Route;
+use crate::cni::tuning::Tuning;
+use crate::cni::version::Version;
 use crate::net::{Family, IfName, Mac};
 
 /// A network's configuration with what the runtime put into it for one call.
@@ -129,7 +129,7 @@ impl NetConf {
         let args = conf.object("args").and_then(|args| args.object("cni"));
         let prev_result = conf.get("prevResult");
         let mtu = mtu(conf, &ranges);
-        let of_args = |args| Tuning::read(args, self::mtu(args, &ranges));
+        let of_args = |args| Tuning::read(args, crate::cni::config::mtu(args, &ranges));
         let tuned = args.as_ref().map(of_args).unwrap_or_default();
         let tuning = tuned.or(Tuning::read(conf, mtu));
         NetConf {

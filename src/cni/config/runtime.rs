@@ -4,7 +4,7 @@ use crate::cni::bandwidth::Bandwidth;
 use crate::cni::dns::Dns;
 use crate::cni::json::Field;
 use crate::cni::port_mappings;
-use crate::cni::wishes::Wishes;
+use crate::cni::requested::Wishes;
 use crate::net::PortMapping;
 
 /// The capabilities that a runtime passed; only those that the configuration declares get here.

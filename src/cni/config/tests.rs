@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::*;
+use crate::cni::config::*;
 
 /// A configuration with `keys` over the least that is needed, and its faults as text.
 fn read(keys: Value) -> (NetConf, Vec<String>) {

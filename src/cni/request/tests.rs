@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::*;
+use crate::cni::request::*;
 
 const VARIABLES: [(&str, &str); 4] = [
     ("CNI_CONTAINERID", "c1"),

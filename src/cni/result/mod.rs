@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use super::dns::Dns;
-use super::error::CniError;
-use super::json::{Fault, Faults, Field};
-use super::route::Route;
-use super::version::Version;
+use crate::cni::dns::Dns;
+use crate::cni::error::CniError;
+use crate::cni::json::{Fault, Faults, Field};
+use crate::cni::route::Route;
+use crate::cni::version::Version;
 
 /// A result in the shape of 1.1.0, whatever version it came from or goes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use super::{CniResult, Interface, IpConfig};
 use crate::cni::dns::Dns;
 use crate::cni::json::Field;
+use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::cni::route::Route;
 use crate::cni::version::{Version, listed};
 use crate::net::Family;

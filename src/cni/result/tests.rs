@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::*;
+use crate::cni::result::*;
 
 /// What a bridge with two families answers, with every key of 1.1.0.
 fn full() -> Value {

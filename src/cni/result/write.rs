@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{CniResult, Interface, IpConfig};
 use crate::cni::error::{CniError, code};
+use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::cni::version::Version;
 use crate::net::Family;
 

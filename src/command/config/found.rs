@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use crate::agent::host::{self, Facts};
-use crate::agent::settings::{Backend, Settings, Source};
 use crate::agent::start;
 use crate::command::socket;
-use crate::linux::rtnl::Rtnl;
+use crate::inspect::host::{self, Facts};
 use crate::net::Family;
+use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel::inner_mtu;
+use crate::settings::{Backend, Settings, Source};
 
 /// What holds, and why.
 pub struct Found {
@@ -139,8 +139,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::agent::host::Own;
-    use crate::agent::settings;
+    use crate::inspect::host::Own;
+    use crate::settings;
 
     /// `node` of an agent before it told the MTU of the host.
     #[test]

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::agent::settings::Settings;
-use crate::agent::{dry_run, host, lock, start};
+use crate::agent::{dry_run, lock, start};
+use crate::checks::finding::{Finding, Severity, mtu};
 use crate::command::doctor::Patient;
 use crate::command::socket;
+use crate::inspect::host;
 use crate::lease::peers;
 use crate::plan::Line;
-use crate::plan::doctor::{Finding, Severity, mtu};
 use crate::plan::tunnel;
+use crate::settings::Settings;
 
 /// So many changes are written out.
 const SHOWN: usize = 5;

@@ -7,14 +7,14 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::agent::cli::VARIABLES;
-use crate::agent::settings::Source;
+use crate::checks::host_checks::SYSCTLS;
+use crate::checks::redact::redact;
 use crate::command::around::Attachment;
 use crate::command::doctor::Patient;
-use crate::linux::{files, sysctl};
 use crate::net::Family;
-use crate::plan::doctor::redact::redact;
-use crate::plan::surroundings::SYSCTLS;
+use crate::os::{files, sysctl};
+use crate::settings::Source;
+use crate::settings::flags::VARIABLES;
 
 /// Of a long file its end counts.
 const LIMIT_BYTES: usize = 256 * 1024;

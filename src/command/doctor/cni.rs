@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::checks::finding::{Finding, Severity};
 use crate::command::doctor::Patient;
-use crate::plan::doctor::{Finding, Severity};
 
 /// Versions of CNI that there are.
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::sys::inotify::{InitFlags, Inotify};
 
+use crate::checks::finding::{self, Finding, Severity};
 use crate::command::doctor::Patient;
-use crate::linux::space;
-use crate::plan::doctor::{self, Finding, Severity};
+use crate::os::disk_space;
 
 pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -35,8 +35,8 @@ fn places(patient: &Patient<'_>) -> Vec<(PathBuf, &'static str)> {
 }
 
 fn room(path: &Path, what: &str) -> Option<Finding> {
-    match space::at(path) {
-        Ok(found) => doctor::space(path, what, &found),
+    match disk_space::at(path) {
+        Ok(found) => finding::space(path, what, &found),
         Err(error) => {
             let seen = format!("{} ({what}) cannot be looked at: {error}", path.display());
             let how = format!("statvfs {}", path.display());

@@ -3,17 +3,17 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::agent::settings::{Settings, Source};
 use crate::agent::start;
+use crate::checks::finding::{Finding, Severity};
 use crate::command::doctor::Patient;
-use crate::lease::registry::{self, EtcdSettings};
+use crate::etcd::{self, EtcdSettings};
 use crate::lease::{Snapshot, peers};
-use crate::plan::doctor::{Finding, Severity};
+use crate::settings::{Settings, Source};
 
 /// All of etcd, or why not.
 pub fn read(settings: &Settings) -> Option<Result<Snapshot, String>> {
     let Source::Etcd { server, roots } = &settings.source else { return None };
-    Some(registry::read(server, roots))
+    Some(etcd::read(server, roots))
 }
 
 pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
@@ -81,7 +81,7 @@ fn records(patient: &Patient<'_>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Certificates, key and password, as the agent looks at them; and who may read what is secret.
 fn files(server: &EtcdSettings) -> Vec<Finding> {
-    let (faults, untimely) = registry::look_at_files(server);
+    let (faults, untimely) = etcd::look_at_files(server);
     let faults = faults.into_iter().map(|fault| {
         let how = format!("{}={}", fault.variable, fault.path);
         let seen = format!("{}: {}", fault.path, fault.wrong);

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::agent::settings::{Backend, Source};
+use crate::checks::finding::{Finding, Severity, neighbours};
 use crate::command::doctor::Patient;
-use crate::linux::sysctl;
 use crate::net::{Family, IfName};
-use crate::plan::doctor::{Finding, Severity, neighbours};
+use crate::os::sysctl;
+use crate::settings::{Backend, Source};
 
 pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = modules(patient);

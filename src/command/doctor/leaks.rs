@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use crate::checks::finding::{Finding, Severity};
 use crate::command::around::Attachment;
 use crate::command::doctor::Patient;
 use crate::command::pods;
-use crate::linux::link::Link;
-use crate::linux::netns::{NetNs, NetNsError};
-use crate::plan::doctor::{Finding, Severity};
+use crate::netlink::link::Link;
+use crate::os::netns::{NetNs, NetNsError};
 use crate::plan::pod::{Identity, is_of_network};
 
 /// So many are written out.

@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::agent::exit::{self, Exit};
+use crate::checks::explain::{Beyond, Hop, Verdict};
 use crate::command::around::{Around, Attachment};
-use crate::linux::nft::FoundPort;
 use crate::net::{Family, HostPort, Protocol};
-use crate::plan::explain::{Beyond, Hop, Verdict};
-use crate::plan::hostports::TABLE;
+use crate::nft::FoundPort;
+use crate::plan::host_ports::TABLE;
+use crate::settings::exit::{self, Exit};
 
 /// One end as it was typed.
 #[derive(Debug)]

@@ -7,19 +7,22 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::agent::exit::Exit;
+use crate::checks::explain::{
+    Beyond, End, Host, Inside, Journey, Place, Pod, Probe, Toward, Tunnel,
+};
 use crate::command::around::{Around, Attachment};
 use crate::command::explain::find::{self, Pair};
-use crate::linux::link::Link;
-use crate::linux::netlink::NetlinkError;
-use crate::linux::netns::NetNs;
-use crate::linux::route::{self, Way};
-use crate::linux::rtnl::Rtnl;
-use crate::linux::{connections, echo, sysctl};
 use crate::net::{Family, IfName};
-use crate::plan::explain::{Beyond, End, Host, Inside, Journey, Place, Pod, Probe, Toward, Tunnel};
+use crate::netlink::NetlinkError;
+use crate::netlink::connections;
+use crate::netlink::link::Link;
+use crate::netlink::route::{self, Way};
+use crate::netlink::rtnl::Rtnl;
+use crate::os::netns::NetNs;
+use crate::os::{echo, sysctl};
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
 use crate::plan::pod::Identity;
+use crate::settings::exit::Exit;
 
 /// How long an answer to an echo is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::checks::explain::{End, Hop, Journey, Verdict};
 use crate::command::table::{Cell, Style, Table, Tone, printable};
-use crate::plan::explain::{End, Hop, Journey, Verdict};
 
 /// A table of the hops, then what to do.
 pub fn text(journey: &Journey, hops: &[Hop], style: Style) -> String {

@@ -3,12 +3,12 @@
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
-use super::free::busy;
-use super::{WAIT, close_ports, owner, settings};
-use crate::agent::exit::Exit;
 use crate::command::call::{Call, Outcome};
+use crate::command::ipam::free::busy;
+use crate::command::ipam::{WAIT, close_ports, owner, settings};
 use crate::command::pods::{Life, Network, links, networks, object};
 use crate::ipam::Entry;
+use crate::settings::exit::Exit;
 
 /// free the addresses and host ports of pods whose interface and namespace are both gone. Without
 /// --yes only prints what would be freed

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
-use super::{WAIT, close_ports, owner, settings};
-use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
+use crate::command::ipam::{WAIT, close_ports, owner, settings};
 use crate::command::pods::{Life, entries, links, networks, refused};
 use crate::ipam::StoreError;
+use crate::settings::exit::{self, Exit};
 
 /// free an address that nobody needs any more, with all others of the same interface and its host
 /// ports. Refused while its pod is there, or if nobody can tell

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
-use super::free::busy;
-use super::{WAIT, settings};
-use crate::agent::exit::{self, Exit};
-use crate::agent::values;
 use crate::command::call::{Call, Outcome};
+use crate::command::ipam::free::busy;
+use crate::command::ipam::{WAIT, settings};
 use crate::command::pods::{Life, object, store};
 use crate::ipam::import::Sources;
+use crate::settings::exit::{self, Exit};
+use crate::settings::values;
 
 /// take over the addresses that an earlier plugin gave to pods that still run: a directory of
 /// host-local, or the file of the Go plugin humanz-cni. Nobody else gets them then. The plugin does

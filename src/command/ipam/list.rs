@@ -3,13 +3,13 @@
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use super::{objects, settings};
-use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
+use crate::command::ipam::{objects, settings};
 use crate::command::look::now;
 use crate::command::pods::{Life, Network, entries, links, networks, object};
 use crate::command::table::{Cell, Table, Tone, facts, span};
 use crate::ipam::Entry;
+use crate::settings::exit::{self, Exit};
 
 /// list the addresses of this host's pods, in every network: attached (the interface is there),
 /// present (only its namespace is), gone (neither is: ipam gc frees it), unknown (of an earlier plugin)

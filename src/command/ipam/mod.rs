@@ -11,17 +11,17 @@ use std::time::Duration;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
-use crate::agent::exit::Exit;
-use crate::agent::keep::{self, Pass};
-use crate::agent::report::Report;
-use crate::agent::settings::Settings;
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::{self, Pass};
 use crate::agent::start;
-use crate::agent::wake::Look;
+use crate::agent::trigger::Look;
 use crate::command::call::{Call, Outcome};
 use crate::command::pods::{Life, Network, object};
 use crate::ipam::Entry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
+use crate::settings::Settings;
+use crate::settings::exit::Exit;
 
 /// How long a store is waited for, which plugins hold for a millisecond.
 const WAIT: Duration = Duration::from_secs(5);
@@ -110,9 +110,9 @@ fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
         was_ready: false,
         look: Look::FIREWALL,
     };
-    keep::hostports::keep(&pass, &mut report);
+    reconcile::host_ports::keep(&pass, &mut report);
     match report.failures() {
         [] => Ok(()),
-        failures => Err(Exit::new(crate::agent::exit::FAILURE, failures.join("\n"))),
+        failures => Err(Exit::new(crate::settings::exit::FAILURE, failures.join("\n"))),
     }
 }

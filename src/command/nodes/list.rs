@@ -3,13 +3,13 @@
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use super::{State, names, object, subnets};
-use crate::agent::exit::Exit;
-use crate::agent::settings::Settings;
 use crate::command::call::{Call, Outcome};
 use crate::command::cluster::{self, Cluster};
+use crate::command::nodes::{State, names, object, subnets};
 use crate::command::table::{Cell, Table, Tone};
 use crate::lease::peers;
+use crate::settings::Settings;
+use crate::settings::exit::Exit;
 
 /// list the hosts: alive (its agent runs), silent (it does not, and its pods may be well), python
 /// (of the Python agent), reserved (a subnet is kept for it). From etcd; while that is away, from

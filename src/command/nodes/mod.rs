@@ -8,11 +8,11 @@ mod show;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
 use crate::command::cluster::Cluster;
 use crate::lease::Snapshot;
 use crate::lease::records::NodeName;
+use crate::settings::exit::{self, Exit};
 
 /// list the hosts of the network, look at one, take one out of etcd, keep a subnet for one
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -3,15 +3,15 @@
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
-use super::{name, unknown};
-use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
 use crate::command::cluster;
+use crate::command::nodes::{name, unknown};
+use crate::etcd;
 use crate::lease::Snapshot;
 use crate::lease::claim::leave;
 use crate::lease::claim::python;
 use crate::lease::records::{Key, NodeName};
-use crate::lease::registry;
+use crate::settings::exit::{self, Exit};
 
 /// How often the keys may change while they are removed.
 const TRIES: u32 = 5;
@@ -49,7 +49,7 @@ pub fn run(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
     let (server, roots) = cluster::etcd(&told.settings)?;
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("remove host {host}: {error}"));
     for _ in 0..TRIES {
-        let found = registry::read(server, roots).map_err(unreachable)?;
+        let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::all(&found, &host);
         if keys.is_empty() {
             return Err(unknown(&found, &host));
@@ -66,7 +66,7 @@ pub fn run(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
         for key in [Key::Host(host.clone()), Key::Node(host.clone()), Key::Alive(host.clone())] {
             transaction.unchanged(roots.key(&key), found.modified(roots, &key));
         }
-        let commit = || registry::commit(server, roots, "remove a host", &transaction);
+        let commit = || etcd::commit(server, roots, "remove a host", &transaction);
         if options.dry_run || commit().map_err(unreachable)? {
             return answer(call, options, keys_named(), None);
         }

@@ -7,20 +7,21 @@ use argh::{ArgsInfo, FromArgs};
 use ipnetwork::IpNetwork;
 use serde_json::json;
 
-use super::{name, subnets};
-use crate::agent::exit::{self, Exit};
-use crate::agent::settings::Settings;
-use crate::agent::{start, values};
+use crate::agent::start;
 use crate::command::call::{Call, Outcome};
 use crate::command::cluster;
+use crate::command::nodes::{name, subnets};
+use crate::etcd;
 use crate::lease::claim::{self, Claimant, Step, leave, python};
 use crate::lease::records::{Alive, Key, NodeName};
-use crate::lease::registry;
 use crate::lease::snapshot::Stored;
 use crate::lease::transaction::Transaction;
 use crate::lease::{Identity, Lease, Snapshot, growth};
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
+use crate::settings::Settings;
+use crate::settings::exit::{self, Exit};
+use crate::settings::values;
 
 /// How often others may take what was chosen.
 const TRIES: u32 = 20;
@@ -90,20 +91,20 @@ fn reserve(
     };
     let (mut tries, mut draws) = (0, 0);
     while tries < TRIES && draws < DRAWS {
-        let found = registry::read(server, roots).map_err(unreachable)?;
+        let found = etcd::read(server, roots).map_err(unreachable)?;
         refuse(&found, &own, wanted)?;
         own.network.pools = growth::followed(&settings.pools, &found);
         match claim::next(&shown(&found, &own), &own) {
             Step::Draw => {
                 draws += 1;
-                own.ticket = Some(registry::draw(server, roots).map_err(unreachable)?);
+                own.ticket = Some(etcd::draw(server, roots).map_err(unreachable)?);
             }
             Step::Write { lease, .. } => {
                 tries += 1;
                 own.ticket = None;
                 got(&lease, wanted, &own.network.pools)?;
                 let transaction = transaction(&found, &own, &lease);
-                let done = registry::commit(server, roots, "reserve a subnet", &transaction);
+                let done = etcd::commit(server, roots, "reserve a subnet", &transaction);
                 if done.map_err(unreachable)? {
                     return Ok(lease);
                 }

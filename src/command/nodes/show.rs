@@ -3,13 +3,13 @@
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use super::{State, name, names, object, subnets, unknown};
-use crate::agent::exit::Exit;
 use crate::command::call::{Call, Outcome};
 use crate::command::cluster::{self, Cluster};
+use crate::command::nodes::{State, name, names, object, subnets, unknown};
 use crate::command::table::{Tone, facts};
 use crate::lease::claim::leave;
 use crate::lease::records::{NodeName, Roots, Tunnel};
+use crate::settings::exit::Exit;
 
 /// show all that etcd has of one host
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
 use crate::command::socket;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::settings::exit::{self, Exit};
 
 /// With more hosts only the rows with faults of their own are shown, and so many at most.
 const SHOWN: usize = 64;

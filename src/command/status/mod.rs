@@ -5,15 +5,15 @@ mod screen;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::agent::exit::{self, Exit};
 use crate::agent::lock;
-use crate::agent::settings::Settings;
 use crate::command::call::{Call, Outcome};
 use crate::command::look::Here;
 use crate::command::pods::{self, Network};
 use crate::command::socket;
-use crate::linux::rtnl::Rtnl;
-use crate::plan::traces;
+use crate::netlink::rtnl::Rtnl;
+use crate::plan::ownership;
+use crate::settings::Settings;
+use crate::settings::exit::{self, Exit};
 
 /// show how this host is: agent, lease, etcd, other hosts, pods, firewall, repairs, and what is wrong
 /// and what to do first. Asks the agent; without one looks at the host, etcd and what was known last
@@ -121,10 +121,10 @@ fn add_pods(value: &mut Value, settings: &Settings) {
 fn attached(networks: &[Network]) -> Option<(usize, usize)> {
     let rtnl = Rtnl::open().ok()?;
     let links = rtnl.links(None).ok()?;
-    let attached = traces::attached(&links).len();
+    let attached = ownership::attached(&links).len();
     // No pod, no rate: it would be asked for one by one.
     let any = networks.iter().any(|network| !network.looked.entries.is_empty());
-    let ends = links.iter().filter(|link| any && traces::is_of_pod(link));
+    let ends = links.iter().filter(|link| any && ownership::is_of_pod(link));
     let limited = ends.filter(|end| matches!(rtnl.rate(end.index), Ok(Some(_)))).count();
     Some((attached, limited))
 }

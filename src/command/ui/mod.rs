@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::agent::exit::{self, Exit};
 use crate::command::call::{Call, Outcome};
+use crate::settings::exit::{self, Exit};
 
 /// serve a page that shows this host: subnets, other hosts and the way to each, which host reaches
 /// which, addresses in use, faults, changes as they are made. It asks the agent, changes nothing and loads nothing from

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::agent::exit::{self, Exit};
-use crate::agent::local::http::{self, JSON, MAX_BYTES, Parsed, Request, Response};
-use crate::agent::local::listen::Socket;
+use crate::api::http::{self, JSON, MAX_BYTES, Parsed, Request, Response};
+use crate::api::listen::Socket;
 use crate::command::socket;
+use crate::settings::exit::{self, Exit};
 
-use super::Place;
+use crate::command::ui::Place;
 
 /// Clients at once; more are turned away.
 const CLIENTS: usize = 16;

@@ -1,8 +1,8 @@
-use super::*;
+use crate::ipam::calls::*;
 
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(super::folder(folder.path())).unwrap();
+    fs::create_dir(crate::ipam::calls::folder(folder.path())).unwrap();
     folder
 }
 
@@ -58,7 +58,7 @@ fn many_calls_take_no_more_room_than_some() {
     let begun = std::time::Instant::now();
     (0..CALLS).for_each(|_| count(data.path(), "CHECK", 0, Duration::from_micros(123_456)));
     println!("{:?} each", begun.elapsed() / CALLS as u32);
-    let files = fs::read_dir(super::folder(data.path())).unwrap();
+    let files = fs::read_dir(crate::ipam::calls::folder(data.path())).unwrap();
     let kept: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(kept < 3 * LOG_BYTES, "{kept} bytes for {CALLS} calls");
     assert_eq!(all(data.path()), CALLS);
@@ -80,7 +80,7 @@ fn killed_between_any_two_steps_of_a_fold_nothing_is_lost_or_doubled() {
     ];
     for (step, files) in steps.into_iter().enumerate() {
         let data = folder();
-        let folder = super::folder(data.path());
+        let folder = crate::ipam::calls::folder(data.path());
         let total = if step == 0 { sum(100, 7) } else { sum(120, 8) };
         fs::write(folder.join("total"), total).unwrap();
         fs::write(folder.join("total.new"), "humanz calls, sch").unwrap();
@@ -102,7 +102,7 @@ fn killed_between_any_two_steps_of_a_fold_nothing_is_lost_or_doubled() {
 #[test]
 fn bytes_that_are_none_of_ours_are_skipped() {
     let data = folder();
-    let folder = super::folder(data.path());
+    let folder = crate::ipam::calls::folder(data.path());
     let garbage = b"ADD 0 1500\nADD 0 15\xff\nEAT 0 1\nADD x 1\nADD 0 -1\n\n\0\nADD 0 99999999999999999999\nADD 0 1500\nADD 0 15";
     fs::write(folder.join("log"), garbage).unwrap();
     for total in ["", "garbage", "humanz calls, schema 1, up to log 3\nADD 0 7 1\n"] {
@@ -120,7 +120,7 @@ fn a_call_that_cannot_be_counted_is_none_the_worse() {
     count(Path::new("/nonexistent"), "ADD", 0, Duration::ZERO);
     assert!(!Path::new("/nonexistent").exists());
     let data = folder();
-    fs::create_dir(super::folder(data.path()).join("log")).unwrap();
+    fs::create_dir(crate::ipam::calls::folder(data.path()).join("log")).unwrap();
     count(data.path(), "ADD", 0, Duration::ZERO);
     assert!(read(data.path()).is_err());
 }

@@ -3,8 +3,8 @@
 //! Such a host takes a number (it puts the counter key, then reads its version) and writes its key
 //! in a second step, without looking who has that subnet; and it never gives way.
 
-use super::Claimant;
 use crate::lease::choose;
+use crate::lease::claim::Claimant;
 use crate::lease::identity::Lease;
 use crate::lease::records::NodeName;
 use crate::lease::snapshot::Snapshot;

@@ -7,7 +7,7 @@ use crate::lease::records::{Key, NodeName};
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
-use super::{Claimant, python, told};
+use crate::lease::claim::{Claimant, python, told};
 
 /// Why `own` can claim nothing, if so.
 pub fn of(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {

@@ -1,4 +1,4 @@
-use super::*;
+use crate::lease::claim::*;
 use crate::lease::records::{Backend, Roots};
 use crate::lease::snapshot::Raw;
 use crate::lease::transaction::{Condition, Write};
@@ -370,7 +370,7 @@ fn a_key_that_was_there_before_a_python_hosts_is_not_taken_by_it() {
 
 #[test]
 fn what_is_foretold_is_what_happens_beside_a_python_host_of_the_same_subnet() {
-    use crate::lease::foresee::{Foreseen, foresee};
+    use crate::lease::dry_run_claim::{Foreseen, foresee};
     let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
     let kept = Foreseen::Repaired(Lease { subnets: v4("10.0.9.0/24") });
     assert_eq!(foresee(&found(&[ours, theirs]), &own()), Ok(kept));

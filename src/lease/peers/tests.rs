@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::*;
+use crate::lease::peers::*;
 use crate::lease::records::Roots;
 use crate::lease::snapshot::Raw;
 

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::{RecordError, SCHEMA, json};
+use crate::lease::records::{RecordError, SCHEMA, json};
 use crate::net::time::rfc3339;
 
 /// The value of `alive/<hostname>`. The key lives as long as its etcd lease; that it is there says

@@ -3,7 +3,7 @@
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, RecordError, SCHEMA, json};
+use crate::lease::records::{Backend, RecordError, SCHEMA, json};
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 

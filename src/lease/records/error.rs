@@ -1,6 +1,6 @@
 //! Pure. Why a value of etcd is no record.
 
-use super::NameError;
+use crate::lease::records::NameError;
 use crate::net::subnet::SubnetError;
 
 /// Why a key or value of etcd is no record.
@@ -21,7 +21,7 @@ pub enum RecordError {
     #[error("value is not valid: {0}")]
     Json(String),
     /// Written by a later version.
-    #[error("value has schema {0}, this version understands {schema}: update humanz on this host", schema = super::SCHEMA)]
+    #[error("value has schema {0}, this version understands {schema}: update humanz on this host", schema = crate::lease::records::SCHEMA)]
     Schema(u32),
     /// Not a subnet.
     #[error(transparent)]

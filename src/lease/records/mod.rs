@@ -6,18 +6,17 @@
 mod alive;
 mod config;
 mod error;
-mod name;
 mod node;
+mod reachability;
 mod roots;
-mod row;
 
+pub use crate::net::node_name::{NameError, NodeName};
 pub use alive::Alive;
 pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;
-pub use name::{NameError, NodeName};
 pub use node::{Backend, NodeRecord, Tunnel, Vxlan};
+pub use reachability::{Row, Sight, TIMED, WayFault};
 pub use roots::{Key, Roots};
-pub use row::{Row, Sight, TIMED, WayFault};
 
 use ipnetwork::IpNetwork;
 

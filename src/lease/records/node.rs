@@ -9,7 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::{RecordError, SCHEMA, json};
+use crate::lease::records::{RecordError, SCHEMA, json};
 use crate::net::{Family, Mac, PerFamily, subnet};
 
 /// The value of `nodes/<hostname>`. It also says who owns the host's keys: the machine id.

@@ -2,7 +2,7 @@
 
 use ipnetwork::IpNetwork;
 
-use super::{NodeName, RecordError};
+use crate::lease::records::{NodeName, RecordError};
 use crate::net::{Family, subnet};
 
 /// Where the keys of the cluster are. Neither prefix begins with the other; none ends in `/`.

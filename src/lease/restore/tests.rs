@@ -1,5 +1,5 @@
-use super::*;
 use crate::lease::records::Backend;
+use crate::lease::restore::*;
 use crate::lease::snapshot::Raw;
 use crate::lease::transaction::Condition;
 use crate::net::PerFamily;

@@ -1,14 +1,14 @@
 //! Pure. How a table found differs from the one wanted, and what puts it right.
 
-mod told;
+mod describe;
 
 use std::collections::BTreeSet;
 
-use crate::linux::nft::{
+use crate::net::AddressRange;
+use crate::nft::{
     Chain, ElementChange, Flowtable, FoundChain, FoundRule, FoundSet, FoundTable, Rule, Ruleset,
     Set, SetKind,
 };
-use crate::net::AddressRange;
 
 /// One difference between the table wanted and the table found.
 #[derive(Clone, Debug, PartialEq, Eq)]

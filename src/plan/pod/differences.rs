@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::{Attachment, FoundAsked};
-use crate::linux::link::Link;
-use crate::linux::route::Route;
 use crate::net::{IfName, Mac};
+use crate::netlink::link::Link;
+use crate::netlink::route::Route;
+use crate::plan::pod::{Attachment, FoundAsked};
 
 /// A pod's attachment as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

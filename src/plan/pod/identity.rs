@@ -3,8 +3,8 @@
 //! Both follow from the attachment alone, so that DEL and GC find the link without its namespace
 //! and without what ADD answered, and can prove that it is ours.
 
-use super::Plugged;
 use crate::net::{IfName, Mac, hash};
+use crate::plan::pod::Plugged;
 
 /// One interface of one container in one network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::ALIAS;
+use crate::plan::tunnel::ALIAS;
 use ipnetwork::IpNetwork;
 
-use crate::linux::link::Link;
-use crate::linux::vxlan::Vxlan;
 use crate::net::{Family, IfName, Mac};
+use crate::netlink::link::Link;
+use crate::netlink::vxlan::Vxlan;
 use crate::plan::{Describe, Line, Object};
 
 /// The device as it should be.

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::{Remote, via};
-use crate::linux::fdb::Destination;
-use crate::linux::neighbour::Neighbour;
 use crate::net::Mac;
+use crate::netlink::fdb::Destination;
+use crate::netlink::neighbour::Neighbour;
+use crate::plan::tunnel::{Remote, via};
 use crate::plan::{Describe, Line, Object};
 
 /// What a tunnel's device must know to send to other hosts.

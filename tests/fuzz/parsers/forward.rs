@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use humanz::linux::forward::{
-    ForwardChain, ForwardRule, FoundForward, Place, legacy_text, sense, sets,
-};
-use humanz::linux::nft::{ChainPlace, Policy, TableFamily};
+use humanz::checks::forward::{Traffic, input, plan, removals};
 use humanz::net::{Family, IfName, PerFamily};
-use humanz::plan::forward::{Traffic, input, plan, removals};
+use humanz::nft::base_chains::{
+    ForwardChain, ForwardRule, FoundForward, Place, decode, legacy_text, sets,
+};
+use humanz::nft::{ChainPlace, Policy, TableFamily};
 
 /// The first byte says who lists: nftables (even) in datagrams of rules, sets and elements, or the
 /// program iptables-save in text.
@@ -30,7 +30,7 @@ fn nftables(datagram: &[u8]) -> ForwardChain {
     for reply in super::replies(datagram) {
         known.extend(sets::set(&reply).ok().flatten());
         elements.extend(sets::elements(&reply).ok().flatten().unwrap_or_default());
-        programs.extend(sense::program(&reply).ok().flatten());
+        programs.extend(decode::program(&reply).ok().flatten());
     }
     for set in known.values_mut() {
         let _worth_it = (set.is_readable(), set.holds_addresses());

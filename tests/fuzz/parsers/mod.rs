@@ -13,7 +13,7 @@ mod store;
 
 use std::net::IpAddr;
 
-use humanz::linux::netlink::{Replies, Reply};
+use humanz::netlink::{Replies, Reply};
 
 /// A kind of foreign bytes, and what is done with them.
 pub type Target = (&'static str, fn(&[u8]));

@@ -1,9 +1,9 @@
 //! What the kernel answers: rtnetlink, nftables, connection tracking.
 
-use humanz::linux::netlink::AttributeList;
-use humanz::linux::nft::{PortMap, SetKind, found, ports, userdata};
-use humanz::linux::{address, conntrack, events, fdb, link, neighbour, qdisc, route, vxlan};
 use humanz::net::Family;
+use humanz::netlink::AttributeList;
+use humanz::netlink::{address, conntrack, events, fdb, link, neighbour, qdisc, route, vxlan};
+use humanz::nft::{PortMap, SetKind, found, host_port_maps, userdata};
 
 /// A datagram of rtnetlink (or of connection tracking), read as a list of everything there is.
 pub fn netlink(data: &[u8]) {
@@ -43,7 +43,7 @@ pub fn nft(data: &[u8]) {
         let _rule = (found::rule(&reply), found::set(&reply), found::flowtable(&reply));
         keys.extend(found::keys(&reply).unwrap_or_default());
         for map in PortMap::ALL {
-            let found = ports::found(map, &reply).unwrap_or_default();
+            let found = host_port_maps::found(map, &reply).unwrap_or_default();
             for port in found {
                 let (from, to) = (port.forward.from, port.forward.to);
                 assert_eq!(from.address.is_ipv4(), to.is_ipv4(), "{port:?}");

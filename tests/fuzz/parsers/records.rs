@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use humanz::lease::claim::{self, Claimant, Step, leave};
-use humanz::lease::foresee::foresee;
+use humanz::lease::dry_run_claim::foresee;
 use humanz::lease::records::{Backend, Key, Roots, Row};
 use humanz::lease::restore::{self, Continuity};
 use humanz::lease::snapshot::Raw;

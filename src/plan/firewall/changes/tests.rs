@@ -1,9 +1,9 @@
 //! Every difference between a table and the one wanted.
 
-use super::*;
-use crate::linux::nft::{Base, Hook, Match, Policy, Verdict};
 use crate::net::Family;
+use crate::nft::{Base, Hook, Match, Policy, Verdict};
 use crate::plan::Describe;
+use crate::plan::firewall::changes::*;
 
 fn base() -> Base {
     let kind = "filter".to_owned();

@@ -1,7 +1,7 @@
-use super::*;
-use crate::linux::link::Port;
-use crate::linux::route;
+use crate::netlink::link::Port;
+use crate::netlink::route;
 use crate::plan::pod::Asked;
+use crate::plan::pod::differences::*;
 
 const PORT: Port = Port { hairpin: true, isolated: false, locked: false };
 

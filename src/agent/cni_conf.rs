@@ -1,0 +1,77 @@
+//! Pure. The CNI configuration that the agent writes for the runtimes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ipnetwork::IpNetwork;
+use serde_json::{Map, Value, json};
+
+use crate::net::PerFamily;
+use crate::settings::{CniSettings, Settings};
+
+/// What the runtimes are to pass on for each pod.
+const CAPABILITIES: [&str; 6] =
+    ["bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "ips", "mac", "portMappings"];
+
+/// The text of the configuration file: a list, or the single-plugin form if the file is not a
+/// `.conflist`. The keys of the Python agent's file are all there, with its meaning.
+///
+/// `subnets` are this host's; `mtu_bytes` is that of the pods.
+///
+/// Source: CNI SPEC §1; `cniVersions` lets old runtimes have an old version and new ones STATUS
+/// and GC; `loadOnlyInlinedPlugins` keeps a directory named like the network out of the chain.
+pub fn text(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu_bytes: u32) -> String {
+    let cni = &settings.cni;
+    let list = cni.config.extension().is_some_and(|extension| extension == "conflist");
+    let plugin = plugin(settings, subnets, mtu_bytes);
+    let document = if list {
+        json!({
+            "cniVersion": cni.version.to_string(),
+            "cniVersions": versions(cni),
+            "name": cni.name,
+            "loadOnlyInlinedPlugins": true,
+            "plugins": [plugin],
+        })
+    } else {
+        let mut single = Map::new();
+        single.insert("cniVersion".into(), json!(cni.version.to_string()));
+        single.insert("name".into(), json!(cni.name));
+        single.extend(plugin);
+        Value::Object(single)
+    };
+    format!("{document:#}\n")
+}
+
+/// The configured version and the two with which newer runtimes learn STATUS and GC.
+fn versions(cni: &CniSettings) -> Vec<String> {
+    let mut versions = vec!["0.4.0".to_owned(), "1.0.0".to_owned(), "1.1.0".to_owned()];
+    let own = cni.version.to_string();
+    if !versions.contains(&own) {
+        versions.insert(0, own);
+    }
+    versions
+}
+
+fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<String, Value> {
+    let cni = &settings.cni;
+    let mut plugin = Map::new();
+    let mut set = |key: &str, value: Value| {
+        plugin.insert(key.to_owned(), value);
+    };
+    let networks: Vec<IpNetwork> = settings.pools.iter().map(|pool| pool.network()).collect();
+    let mut subnets = subnets.iter().map(IpNetwork::to_string);
+    set("type", json!(cni.plugin_type));
+    set("bridge", json!(settings.bridge));
+    set("network", json!(networks.first().map(IpNetwork::to_string)));
+    set("subnet", json!(subnets.next()));
+    let further: Vec<Value> = subnets.map(|subnet| json!([{ "subnet": subnet }])).collect();
+    if !further.is_empty() {
+        set("ranges", json!(further));
+    }
+    set("mtu", json!(mtu));
+    set("createBridge", json!(false));
+    set("dataDir", json!(cni.ipam_dir));
+    set("logFile", json!(cni.log_file.as_deref().unwrap_or(Path::new(""))));
+    set("capabilities", json!(BTreeMap::from(CAPABILITIES.map(|name| (name, true)))));
+    plugin
+}

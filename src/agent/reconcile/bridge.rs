@@ -1,0 +1,114 @@
+//! Keeps the bridge.
+
+use anyhow::Context;
+use nix::errno::Errno;
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::{Pass, sysctls};
+use crate::inspect::host::Facts;
+use crate::net::{IfName, Mac};
+use crate::netlink::address;
+use crate::netlink::link::Link;
+use crate::netlink::link::{self, Which};
+use crate::netlink::rtnl::Rtnl;
+use crate::plan::bridge::{Bridge, Change, Found, changes, gateway};
+
+/// The mark of a bridge that humanz made, as its alias.
+const ALIAS: &str = "humanz bridge";
+
+/// The bridge after a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// As it should be, as far as that was looked at.
+    Whole,
+    /// It was missing, and is new: nothing is plugged into it.
+    New,
+    /// Something is wrong with it; it was told.
+    Broken,
+}
+
+/// Makes or repairs the bridge.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Kept {
+    let wanted = wanted(pass, facts);
+    let rtnl = &pass.world.rtnl;
+    let before = report.failures().len();
+    let mut kept = Kept::Whole;
+    match found(rtnl, &wanted.name).map(|found| changes(&wanted, found.as_ref())) {
+        Ok(Ok(changes)) => {
+            for change in changes {
+                if matches!(change, Change::Create(_)) {
+                    kept = Kept::New;
+                }
+                report.apply(&change, || apply(rtnl, &change));
+            }
+        }
+        Ok(Err(foreign)) => report.failed(foreign),
+        Err(error) => report.failed(format!("{error:#}")),
+    }
+    if report.failures().len() == before { kept } else { Kept::Broken }
+}
+
+/// Deletes the bridge if humanz made it, and with it every pod's network on this host.
+pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
+    let link = rtnl.link(name).with_context(|| format!("look at bridge {name}"))?;
+    let Some(link) = link.filter(|link| link.alias.as_deref() == Some(ALIAS)) else {
+        return Ok(());
+    };
+    let delete = link::delete(Which::Index(link.index)).tolerating(Errno::ENODEV);
+    Ok(rtnl.apply(&[delete])?)
+}
+
+fn wanted(pass: &Pass<'_>, facts: &Facts) -> Bridge {
+    let name = pass.settings.bridge.clone();
+    Bridge {
+        mac: mac(&pass.world.machine_id, &name),
+        mtu: facts.own.pod_mtu_bytes,
+        addresses: pass.subnets.iter().map(|subnet| gateway(*subnet)).collect(),
+        pools: pass.settings.pools.iter().map(|pool| pool.network()).collect(),
+        name,
+    }
+}
+
+/// The bridge's MAC: the same for as long as the machine is.
+fn mac(machine_id: &str, bridge: &IfName) -> Mac {
+    const BRIDGE: u8 = 0x5a;
+    Mac::derived(BRIDGE, &[machine_id, bridge.as_str()])
+}
+
+fn found(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<Option<Found>> {
+    let looked = || format!("look at bridge {name}");
+    let Some(link) = rtnl.link(name).with_context(looked)? else { return Ok(None) };
+    let addresses = rtnl.addresses(Some(link.index)).with_context(looked)?;
+    let Link { kind, mac, mtu, up, delays_ports, .. } = link;
+    let addresses = addresses.iter().map(|found| found.address).collect();
+    Ok(Some(Found { kind, mac, mtu, up, delays_ports, addresses }))
+}
+
+fn apply(rtnl: &Rtnl, change: &Change) -> anyhow::Result<()> {
+    let set = |name: &IfName, change: link::Change| vec![link::change(Which::Name(name), &change)];
+    let nothing = link::Change::default();
+    let messages = match change {
+        Change::Create(bridge) => {
+            link::add_bridge(&bridge.name, bridge.mac, bridge.mtu, ALIAS).to_vec()
+        }
+        Change::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
+        Change::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
+        Change::SetUp(name) => set(name, link::Change { up: true, ..nothing }),
+        Change::StopDelays(name) => vec![link::stop_delays(name)],
+        Change::RemoveAddress(name, found) => {
+            vec![address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)]
+        }
+        Change::AddAddress(name, wanted) => {
+            if wanted.is_ipv6() {
+                sysctls::allow_ipv6(name)?;
+            }
+            vec![address::add(index(rtnl, name)?, *wanted).tolerating(Errno::EEXIST)]
+        }
+    };
+    Ok(rtnl.apply(&messages)?)
+}
+
+fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {
+    let link = rtnl.link(name)?;
+    link.map(|link| link.index).with_context(|| format!("bridge {name} has just been deleted"))
+}

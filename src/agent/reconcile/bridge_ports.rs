@@ -1,0 +1,83 @@
+//! Keeps pods plugged into the bridge.
+
+use anyhow::anyhow;
+use nix::errno::Errno;
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::Pass;
+use crate::net::IfName;
+use crate::netlink::link::{self, Which};
+use crate::netlink::neighbour;
+use crate::netlink::rtnl::Rtnl;
+use crate::netlink::{Message, NetlinkError};
+use crate::plan::bridge_ports::{Plug, changes, crowded};
+use crate::plan::pod::Plugged;
+
+/// Plugs pods in again that lost the bridge; says if it can hardly take more.
+pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
+    let rtnl = &pass.world.rtnl;
+    let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
+    let found = match rtnl.links(None) {
+        Ok(found) => found,
+        Err(error) => {
+            report.failed(format!("look for pods without a bridge: {error}"));
+            return None;
+        }
+    };
+    for plug in changes(network, bridge, &found) {
+        report.apply(&plug, || apply(rtnl, &plug));
+    }
+    let own = found.iter().find(|link| link.name == *bridge)?;
+    crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())
+}
+
+/// Plugs a pod in, as it was before: one that is no usual port not for a moment as if it were. All
+/// is sent at once, so that nobody who is killed leaves half of it.
+fn apply(rtnl: &Rtnl, plug: &Plug) -> anyhow::Result<()> {
+    let Some(bridge) = rtnl.link(&plug.bridge)? else {
+        anyhow::bail!("bridge {} has just been deleted", plug.bridge);
+    };
+    let which = Which::Index(plug.index);
+    let change = |change: link::Change| link::change(which, &change);
+    let nothing = link::Change::default();
+    let is_usual = plug.plugged == Plugged::default();
+    let down = (!is_usual).then(|| link::set_down(which));
+    let master = change(link::Change { master: Some(bridge.index), ..nothing.clone() });
+    let port = change(link::Change { port: Some(plug.plugged.port()), ..nothing.clone() });
+    let pin = plug.plugged.mac.map(|mac| neighbour::pin(plug.index, mac));
+    let up = change(link::Change { up: true, ..nothing.clone() });
+    let messages: Vec<Message> =
+        down.into_iter().chain([master, port]).chain(pin).chain([up]).collect();
+    rtnl.apply(&messages).map_err(|error| {
+        // Better out than in with half of it: then it is found again.
+        let out = change(link::Change { master: Some(0), ..nothing });
+        not_plugged(&plug.link, error, rtnl.apply(&[out.tolerating(Errno::ENODEV)]))
+    })
+}
+
+/// Why `link` is not plugged in as it should be, and whether it is out of the bridge.
+fn not_plugged(link: &IfName, why: NetlinkError, out: Result<(), NetlinkError>) -> anyhow::Error {
+    let why = anyhow::Error::from(why);
+    match out.map_err(anyhow::Error::from) {
+        Ok(()) => why,
+        Err(out) => anyhow!(
+            "{why:#}; and it may be in with half of that, because it cannot be unplugged: {out:#}; \
+             try: ip link set dev {link} nomaster"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_pod_cannot_be_plugged_in_is_told_even_if_it_cannot_be_unplugged() {
+        let refused = |what: &str| NetlinkError::Malformed(what.to_owned());
+        let told = |out| not_plugged(&"hz1".parse().unwrap(), refused("full"), out).to_string();
+        assert!(told(Ok(())).ends_with(": full"), "{}", told(Ok(())));
+        let both = told(Err(refused("busy")));
+        assert!(both.contains(": full; ") && both.contains(": busy; try"), "{both}");
+        assert!(both.ends_with("ip link set dev hz1 nomaster"), "{both}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Keeps the CNI configuration, in one place.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::agent::change_log::Report;
+use crate::agent::cni_conf;
+use crate::agent::conf_record::{self, Written};
+use crate::agent::reconcile::Pass;
+use crate::inspect::host::Facts;
+use crate::os::files;
+use crate::plan::{Describe, Line, Object};
+use crate::settings::exit::Exit;
+
+struct Write<'a>(&'a Path);
+
+impl Describe for Write<'_> {
+    fn line(&self) -> Line {
+        let what = Object::Configuration(self.0.to_owned());
+        if self.0.exists() { Line::changed(what) } else { Line::added(what) }
+    }
+}
+
+struct Remove<'a>(&'a Path);
+
+impl Describe for Remove<'_> {
+    fn line(&self) -> Line {
+        Line::removed(Object::Configuration(self.0.to_owned()))
+    }
+}
+
+/// Writes the configuration if it is missing or different; then removes the one that an agent of
+/// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
+/// of where that was.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
+    let state_dir = &pass.settings.state_dir;
+    let path = &pass.settings.cni.config;
+    if report.is_dry() && files::is_denied(path) {
+        report.failed(Exit::denied("read", path).why);
+        return BTreeSet::new();
+    }
+    let text = cni_conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
+    let mut wrong = BTreeSet::new();
+    let mut known = conf_record::all(state_dir).unwrap_or_else(|error| {
+        wrong.insert(error.to_string());
+        Vec::new()
+    });
+    let wanted = Written::new(path, &text);
+    if !report.is_dry() && !known.contains(&wanted) {
+        // Before it is there: whoever is killed in between knows of it.
+        known.push(wanted.clone());
+        wrong.extend(remember(state_dir, known.clone()));
+    }
+    if !files::holds(path, text.as_bytes()) {
+        report.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
+    }
+    if !report.is_dry() && !files::holds(path, text.as_bytes()) {
+        return wrong;
+    }
+    remove_former(&known, path, report);
+    let left: Vec<Written> = known
+        .iter()
+        .filter(|one| **one == wanted || one.is_elsewhere(path) && one.is_there())
+        .cloned()
+        .collect();
+    if !report.is_dry() && left != known {
+        tell_changed(&known, &left, path);
+        wrong.extend(remember(state_dir, left));
+    }
+    wrong
+}
+
+/// Removes every configuration in `known` that is not at `now` and that nobody changed.
+pub fn remove_former(known: &[Written], now: &Path, report: &mut Report) {
+    for former in known.iter().filter(|one| one.is_elsewhere(now) && one.is_there()) {
+        report.apply(&Remove(&former.path), || files::remove(&former.path));
+    }
+}
+
+/// One that was changed since is somebody else's now; that is told once.
+fn tell_changed(known: &[Written], left: &[Written], now: &Path) {
+    let is_left = |one: &Written| left.iter().any(|left| left.path == one.path);
+    let stays = |one: &&Written| !is_left(one) && one.path.exists() && one.is_elsewhere(now);
+    for one in known.iter().filter(stays) {
+        log::warn!(
+            "CNI configuration {} stays: humanz wrote it, but somebody changed it since; remove it if \
+             nobody needs it",
+            one.path.display()
+        );
+    }
+}
+
+/// Without the record the next agent does not know of this place: that is what to tell then.
+fn remember(state_dir: &Path, written: Vec<Written>) -> Option<String> {
+    let error = conf_record::keep(state_dir, written).err()?;
+    let what = "when CNI_CONFIG_LOCATION changes, the CNI configuration will stay behind";
+    Some(format!("{error:#}: {what}"))
+}
+
+/// As the original agent's file: it may hold what not everybody should read.
+const MODE: u32 = 0o600;

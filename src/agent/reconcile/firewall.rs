@@ -1,0 +1,185 @@
+//! Keeps our nftables table, and a way for pods through the forward chains of others.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::{Pass, World, flowtable, host_ports, input, tunnel};
+use crate::checks::forward::{self, Traffic};
+use crate::inspect::host::Facts;
+use crate::net::{Family, IfName, subnet};
+use crate::nft::base_chains::Edit;
+use crate::nft::{Ruleset, SeenTable, SetKind};
+use crate::os::sysctl;
+use crate::plan::firewall::{
+    AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
+};
+use crate::plan::peer_routes::Ways;
+use crate::plan::tunnel::device_name;
+use crate::plan::{Describe, Line, Object};
+use crate::settings::Settings;
+
+/// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
+pub fn keep(
+    pass: &Pass<'_>,
+    facts: &Facts,
+    ways: &Ways,
+    table: &mut SeenTable,
+    report: &mut Report,
+) -> BTreeSet<String> {
+    let complete = pass.in_sync && ways.unresolved().is_empty();
+    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, report);
+    let mut obstacles: BTreeSet<String> =
+        flowtable::keep(pass, facts, report).into_iter().collect();
+    let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
+    let found = match pass.world.forward.observe(&families) {
+        Ok(found) => found,
+        Err(error) => {
+            report.failed(format!("look at forward chains: {error}"));
+            return obstacles;
+        }
+    };
+    let traffic = Traffic {
+        bridge: pass.settings.bridge.clone(),
+        uplink: facts.uplinks.first().cloned(),
+        pods_come_by: pods_come_by(facts, ways),
+        subnets: *pass.subnets,
+        pools: pass.settings.pool_networks(),
+        bridged: bridged(),
+    };
+    let plan = forward::plan(&traffic, others(pass), &found);
+    obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
+    match pass.settings.manage_forward {
+        true => apply_edits(pass.world, &plan.edits, report),
+        false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
+    }
+    obstacles.extend(input::look(pass, facts, ways, report));
+    obstacles
+}
+
+/// The pod subnets of the other hosts, with the names of those: host by host.
+fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
+    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+    hosts.flat_map(|(name, peer)| peer.subnets.iter().map(move |subnet| (name.as_str(), *subnet)))
+}
+
+/// The interfaces that packets of other hosts' pods come by.
+fn pods_come_by(facts: &Facts, ways: &Ways) -> Vec<IfName> {
+    let used = |underlay: &Family| {
+        ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
+    };
+    let tunnels = Family::BOTH.into_iter().filter(used).map(device_name);
+    let uplink = facts.uplinks.first().cloned();
+    let direct = uplink.filter(|_| !ways.direct.is_empty() || ways.remotes.is_empty());
+    direct.into_iter().chain(tunnels).collect()
+}
+
+/// Removes our tables, and our rules in the chains of others.
+pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
+    report.apply(&Table, || world.nft.delete(AGENT_TABLE));
+    flowtable::remove(world, report);
+    host_ports::remove(world, settings, report);
+    leave_foreign(world, settings, report);
+}
+
+/// Removes our rules in the chains of others.
+pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
+    match world.forward.observe(&Family::BOTH) {
+        Ok(found) => {
+            apply_edits(world, &forward::removals(&settings.bridge, &found), report);
+        }
+        Err(error) => report.failed(format!("look at forward chains: {error}")),
+    }
+}
+
+fn keep_table(
+    pass: &Pass<'_>,
+    wanted: Option<Ruleset>,
+    complete: bool,
+    known: &mut SeenTable,
+    report: &mut Report,
+) {
+    let nft = &pass.world.nft;
+    let found = match known.look(nft, AGENT_TABLE) {
+        Ok(found) => found,
+        Err(error) => {
+            return report.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
+        }
+    };
+    let mut changes = changes(wanted.as_ref(), found);
+    if !complete {
+        changes.retain_mut(keeps_hosts);
+    }
+    if changes.is_empty() {
+        return;
+    }
+    report.apply_together(&changes, || match (repair(&changes), &wanted) {
+        (Repair::Elements(elements), _) => {
+            nft.change_elements(AGENT_TABLE, &elements)?;
+            known.take_in(nft, &elements);
+            Ok(())
+        }
+        (Repair::Replace, Some(wanted)) => nft.replace(wanted),
+        (Repair::Delete, _) => nft.delete(AGENT_TABLE),
+        (Repair::Nothing, _) | (Repair::Replace, None) => Ok(()),
+    });
+}
+
+/// Leaves the addresses of hosts in the table that are perhaps only not known yet; false if nothing
+/// else would change.
+fn keeps_hosts(change: &mut Change) -> bool {
+    let Difference::Elements(elements) = &mut change.difference else { return true };
+    if elements.set.kind != SetKind::Addresses {
+        return true;
+    }
+    elements.removed.clear();
+    !elements.added.is_empty()
+}
+
+fn spec(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
+    let settings = pass.settings;
+    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+    let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
+        Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
+        _ => peer.addresses.iter().copied().collect(),
+    });
+    let near = published.filter(|address| !ways.afar.contains(address));
+    FirewallSpec {
+        table: AGENT_TABLE.to_owned(),
+        bridge: settings.bridge.clone(),
+        pod_subnets: pass.subnets.iter().copied().collect(),
+        pools: settings.pools.iter().map(|pool| pool.network()).collect(),
+        non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
+        node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
+        masquerade: settings.masquerade,
+        tunnel_vni: tunnel::own_end(pass).map(|end| end.vni),
+        accept_forward: settings.manage_forward,
+    }
+}
+
+/// The families whose packets from pod to pod on one bridge are shown to firewalls.
+fn bridged() -> Vec<Family> {
+    let key = |family: &Family| match family {
+        Family::V4 => "net/bridge/bridge-nf-call-iptables",
+        Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
+    };
+    let on = |family: &Family| sysctl::read(key(family)).is_ok_and(|value| value == "1");
+    Family::BOTH.into_iter().filter(on).collect()
+}
+
+fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {
+    for edit in edits {
+        report.apply(edit, || world.forward.apply(edit));
+    }
+}
+
+/// Our table as a whole.
+struct Table;
+
+impl Describe for Table {
+    fn line(&self) -> Line {
+        Line::removed(Object::Table(AGENT_TABLE.to_owned()))
+    }
+}

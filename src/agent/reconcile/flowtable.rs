@@ -1,0 +1,66 @@
+//! Keeps the shortcut for packets of established connections, if it is wanted.
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::{Pass, World};
+use crate::inspect::host::Facts;
+use crate::net::{Family, IfName};
+use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
+use crate::plan::firewall::{Repair, changes, repair};
+use crate::plan::tunnel::device_name;
+use crate::plan::{Describe, Line, Object};
+
+/// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
+    let (nft, settings) = (&pass.world.nft, pass.settings);
+    let wanted = settings.flowtable.then(|| {
+        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.world)).collect();
+        ruleset(&settings.bridge, &devices)
+    });
+    let found = match nft.observe(FLOWS_TABLE) {
+        Ok(found) => found,
+        Err(error) => {
+            report.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
+            return None;
+        }
+    };
+    let changes = changes(wanted.as_ref(), found.as_ref());
+    match (repair(&changes), &wanted) {
+        (Repair::Nothing, _) => None,
+        (_, None) => {
+            report.apply_together(&changes, || nft.delete(FLOWS_TABLE));
+            None
+        }
+        (_, Some(wanted)) => {
+            let made = report.attempt(&changes, || nft.replace(wanted));
+            made.err().map(|error| {
+                format!(
+                    "FLOWTABLE is true, and pods' packets take the ordinary way: {error}; what the \
+                     kernel lacks may be in modules: modprobe -a nf_flow_table_inet nft_flow_offload"
+                )
+            })
+        }
+    }
+}
+
+/// The tunnels' devices that are there.
+fn tunnels(world: &World) -> impl Iterator<Item = IfName> {
+    let there = |name: &IfName| world.rtnl.link(name).is_ok_and(|link| link.is_some());
+    Family::BOTH.map(device_name).into_iter().filter(there)
+}
+
+/// Removes the table, if it is there.
+pub fn remove(world: &World, report: &mut Report) {
+    let nft = &world.nft;
+    if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
+        report.apply(&Table, || nft.delete(FLOWS_TABLE));
+    }
+}
+
+/// The table as a whole.
+struct Table;
+
+impl Describe for Table {
+    fn line(&self) -> Line {
+        Line::removed(Object::Table(FLOWS_TABLE.to_owned()))
+    }
+}

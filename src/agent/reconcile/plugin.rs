@@ -1,0 +1,65 @@
+//! Keeps the plugin installed: a copy of this executable and its names.
+//!
+//! A copy, because a link out of a container's image leads nowhere on the host; relative links,
+//! because a runtime may see the directory under another path.
+
+use std::path::{Path, PathBuf};
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::Pass;
+use crate::os::files;
+use crate::plan::{Describe, Line, Object};
+use crate::settings::Settings;
+
+/// The copy's name in the plugin directory.
+pub const COPY: &str = "humanz-agent";
+
+/// The plugin that containerd runs for the loopback interface.
+const LOOPBACK: &str = "loopback";
+
+enum Change<'a> {
+    Copy(&'a Path),
+    Link(&'a Path),
+}
+
+impl Describe for Change<'_> {
+    fn line(&self) -> Line {
+        match self {
+            Change::Copy(path) => Line::added(Object::Plugin(path.to_path_buf())),
+            Change::Link(path) => {
+                Line::added(Object::PluginLink(path.to_path_buf())).with(format!(" -> {COPY}"))
+            }
+        }
+    }
+}
+
+/// The files that are kept: the copy, and its names.
+pub fn files(settings: &Settings) -> [PathBuf; 3] {
+    let plugin = &settings.cni.plugin;
+    [plugin.with_file_name(COPY), plugin.clone(), plugin.with_file_name(LOOPBACK)]
+}
+
+/// Installs what is missing or different; true if all is there. `loopback` is taken only if the
+/// name is free.
+pub fn keep(pass: &Pass<'_>, report: &mut Report) -> bool {
+    let before = report.failures().len();
+    let [copy, plugin, loopback] = files(pass.settings);
+    let own = Path::new("/proc/self/exe");
+    match files::is_copy(own, &copy) {
+        Ok(true) => {}
+        Ok(false) => report.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
+        Err(error) => report.failed(error),
+    }
+    link(&plugin, report);
+    if loopback.symlink_metadata().is_err() {
+        link(&loopback, report);
+    }
+    report.failures().len() == before
+}
+
+fn link(path: &Path, report: &mut Report) {
+    if std::fs::read_link(path).is_ok_and(|target| target == Path::new(COPY)) {
+        return;
+    }
+    report.apply(&Change::Link(path), || files::replace_link(Path::new(COPY), path));
+}

@@ -1,0 +1,168 @@
+//! Keeps forwarding on.
+
+use ipnetwork::{IpNetwork, NetworkSize};
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::Pass;
+use crate::agent::sysctl_record;
+use crate::inspect::host::Facts;
+use crate::net::{Family, IfName};
+use crate::os::sysctl;
+use crate::plan::{Describe, Line, Object, bridge_ports};
+
+/// A sysctl that must change.
+struct Change {
+    key: String,
+    before: String,
+    value: String,
+}
+
+impl Describe for Change {
+    fn line(&self) -> Line {
+        Line::changed(Object::Sysctl(self.key.clone())).with(format!(" = {}", self.value))
+    }
+}
+
+/// Writes only what differs, so that a read-only /proc/sys that is right already does no harm.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
+    if !pass.settings.manage_sysctl {
+        return;
+    }
+    keep_neighbours(pass, report);
+    for (key, value) in wanted(pass, facts) {
+        match sysctl::read(&key) {
+            Ok(found) if found == value => {}
+            Ok(before) => set(pass, Change { key, before, value: value.to_owned() }, report),
+            Err(error) => report.failed(error),
+        }
+    }
+}
+
+/// Lets packets of both families through the device of a tunnel, which listens to no router.
+///
+/// Replies may come another way than the one they were asked on, while a host is being moved and
+/// where two hosts see their segments differently: a reverse path filter that is strict (1) drops
+/// them, one that is loose (2) does not, and of the host's and the device's the larger counts
+/// (kernel: Documentation/networking/ip-sysctl.rst).
+pub fn keep_tunnel(pass: &Pass<'_>, device: &IfName, report: &mut Report) {
+    const STRICT: Option<&str> = Some("1");
+    if !pass.settings.manage_sysctl {
+        return;
+    }
+    let of = |family: &str, name: &str, key: &str| format!("net/{family}/conf/{name}/{key}");
+    if pass.subnets.v4.is_some() {
+        set_own(of("ipv4", device.as_str(), "forwarding"), "1", report);
+        let own = sysctl::read(&of("ipv4", device.as_str(), "rp_filter")).ok();
+        let all = sysctl::read(&of("ipv4", "all", "rp_filter")).ok();
+        if own.as_deref().max(all.as_deref()) == STRICT {
+            set_own(of("ipv4", device.as_str(), "rp_filter"), "2", report);
+        }
+    }
+    if pass.subnets.v6.is_some() {
+        for (key, value) in [("disable_ipv6", "0"), ("accept_ra", "0"), ("forwarding", "1")] {
+            set_own(of("ipv6", device.as_str(), key), value, report);
+        }
+    }
+}
+
+/// Sets what goes with a device of ours.
+fn set_own(key: String, value: &str, report: &mut Report) {
+    match sysctl::read(&key) {
+        Ok(found) if found == value => {}
+        Ok(before) => {
+            let change = Change { key, before, value: value.to_owned() };
+            report.apply(&change, || sysctl::write(&change.key, &change.value));
+        }
+        Err(error) => report.failed(error),
+    }
+}
+
+/// Lets a link of ours have IPv6 where new links have none (`default.disable_ipv6`).
+///
+/// # Errors
+/// [`SysctlError`](sysctl::SysctlError).
+pub fn allow_ipv6(link: &IfName) -> Result<(), sysctl::SysctlError> {
+    let key = format!("net/ipv6/conf/{link}/disable_ipv6");
+    match sysctl::read(&key)?.as_str() {
+        "0" => Ok(()),
+        _ => sysctl::write(&key, "0"),
+    }
+}
+
+/// Notes the change, then makes it. One that cannot be noted is made: the pods need it.
+fn set(pass: &Pass<'_>, change: Change, report: &mut Report) {
+    report.apply(&change, || {
+        let Change { key, before, value } = &change;
+        if let Err(error) = sysctl_record::note(&pass.settings.state_dir, key, before, value) {
+            log::warn!("{error:#}: an uninstallation will leave sysctl {key} as it is");
+        }
+        sysctl::write(key, value)
+    });
+}
+
+/// Makes room for every other host and every pod in the table of neighbours: with the kernel's limit
+/// of 1024, those of a large segment push each other out, and packets are lost. Never makes it smaller.
+///
+/// Only the host's own namespace has these settings (kernel: net/core/neighbour.c).
+fn keep_neighbours(pass: &Pass<'_>, report: &mut Report) {
+    let hosts = pass.peers.map_or(0, |peers| peers.by_name.len());
+    let pods = pass.subnets.iter().map(|subnet| pods(*subnet)).min().unwrap_or(0);
+    for (family, _) in pass.subnets.entries() {
+        let family = match family {
+            Family::V4 => "ipv4",
+            Family::V6 => "ipv6",
+        };
+        for (limit, least) in [(3, 4 * hosts + 2 * pods), (2, 2 * hosts + pods), (1, hosts)] {
+            let key = format!("net/{family}/neigh/default/gc_thresh{limit}");
+            let before = sysctl::read(&key).unwrap_or_default();
+            if before.parse::<usize>().is_ok_and(|found| found < least) {
+                set(pass, Change { key, before, value: least.to_string() }, report);
+            }
+        }
+    }
+}
+
+/// So many pods of `subnet` the bridge can have at most.
+fn pods(subnet: IpNetwork) -> usize {
+    match subnet.size() {
+        NetworkSize::V4(count) => bridge_ports::MOST.min(count as usize),
+        NetworkSize::V6(count) => {
+            bridge_ports::MOST.min(usize::try_from(count).unwrap_or(usize::MAX))
+        }
+    }
+}
+
+/// Key below /proc/sys → value.
+///
+/// A host that forwards IPv6 ignores router advertisements, and with them its own default route,
+/// unless `accept_ra` is 2 (kernel: Documentation/networking/ip-sysctl.rst). What turns forwarding
+/// on does so for every interface; somebody may have taken one out again.
+fn wanted(pass: &Pass<'_>, facts: &Facts) -> Vec<(String, &'static str)> {
+    let mut wanted = Vec::new();
+    if pass.subnets.v4.is_some() {
+        wanted.push(("net/ipv4/ip_forward".to_owned(), "1"));
+        if sysctl::read("net/ipv4/ip_forward").is_ok_and(|value| value == "1") {
+            let links = facts.uplinks.iter().map(IfName::as_str);
+            wanted.extend(links.map(|link| (format!("net/ipv4/conf/{link}/forwarding"), "1")));
+        }
+    }
+    if pass.subnets.v6.is_some() {
+        for uplink in &facts.uplinks {
+            wanted.push((format!("net/ipv6/conf/{uplink}/accept_ra"), "2"));
+        }
+        wanted.push(("net/ipv6/conf/all/forwarding".to_owned(), "1"));
+    }
+    wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_limits_the_pods_of_a_large_subnet() {
+        for (subnet, most) in [("10.244.1.0/24", 256), ("10.0.0.0/8", 1023), ("fd10::/64", 1023)] {
+            assert_eq!(pods(subnet.parse().unwrap()), most, "{subnet}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Keeps the tunnels: their devices before the routes, what the devices know around them.
+
+mod device;
+
+use nix::errno::Errno;
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::Pass;
+use crate::agent::trigger::Look;
+use crate::inspect::host::Facts;
+use crate::lease::records::Tunnel;
+use crate::net::subnet::{gateway, host};
+use crate::net::{Family, PerFamily};
+use crate::netlink::link::Link;
+use crate::netlink::rtnl::Rtnl;
+use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{fdb, neighbour};
+use crate::plan::peer_routes::Ways;
+use crate::plan::routes::{NextHop, Routes};
+use crate::plan::tunnel::{
+    Device, Entries, EntryChange, Found, Remote, device_name, inner_mtu, missing, next_hop,
+    removals, surplus,
+};
+use crate::settings::Backend;
+
+/// The devices as they are after [`keep`], by the family of their outer packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tunnels {
+    devices: PerFamily<Kept>,
+}
+
+/// A device of ours.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// 0 in a dry run that would make it.
+    index: u32,
+    mtu_bytes: u32,
+    /// Packets can be sent: what is not wanted may go. While this host has no address to send from,
+    /// all stays as it is.
+    usable: bool,
+}
+
+/// The end of this host's tunnels, if it is to have some.
+pub fn own_end(pass: &Pass<'_>) -> Option<Tunnel> {
+    let has_others = pass.settings.has_others() && pass.peers.is_some();
+    let wanted = pass.settings.backend != Backend::Direct && has_others;
+    wanted.then(|| Tunnel::of(pass.subnets, pass.settings.vxlan)).flatten()
+}
+
+/// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
+/// pods are behind one.
+pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> u32 {
+    let outer = facts.own.mtu_bytes;
+    let through = |underlay: &Family| is_used(pass, facts, ways, *underlay);
+    let inner = |underlay| inner_mtu(outer, underlay, pass.subnets);
+    let tunnels = Family::BOTH.into_iter().filter(through).map(inner);
+    pass.settings.mtu_bytes.unwrap_or_else(|| tunnels.min().unwrap_or(outer))
+}
+
+/// Makes or repairs the devices, and removes those that are not to be. One that has been needed stays:
+/// a host that has just come nearer may still be sending. `None` if they could not be looked at.
+pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> Option<Tunnels> {
+    let rtnl = &pass.world.rtnl;
+    let found = match found(rtnl, pass.look == Look::ALL) {
+        Ok(found) => found,
+        Err(error) => {
+            report.failed(format!("look at the tunnels: {error}"));
+            return None;
+        }
+    };
+    let mut tunnels = Tunnels::default();
+    let Some(end) = own_end(pass) else {
+        device::apply_all(rtnl, &removals(&found), report);
+        return Some(tunnels);
+    };
+    for (underlay, local) in facts.own.addresses.entries() {
+        let name = device_name(underlay);
+        let is_there = found.iter().any(|link| link.name == name && link.vxlan.is_some());
+        if !is_there && !is_used(pass, facts, ways, underlay) {
+            continue;
+        }
+        let inner = inner_mtu(facts.own.mtu_bytes, underlay, pass.subnets);
+        let mtu_bytes = pass.settings.mtu_bytes.unwrap_or(inner).min(inner);
+        let Tunnel { mac, vni, port } = end;
+        let addresses = pass.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
+        let device = Device { name, mac, vni, port, local: *local, mtu_bytes, addresses };
+        let usable = facts.underlay.get(underlay).is_some();
+        let index = device::keep(pass, &device, found.clone(), report);
+        tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
+    }
+    Some(tunnels)
+}
+
+impl Tunnels {
+    /// The routes through the tunnels.
+    pub fn routes(&self, pass: &Pass<'_>, ways: &Ways) -> Routes {
+        let route = |remote: &Remote| {
+            let device = self.devices.get(Family::of(remote.address))?;
+            let device = (device.index, device.mtu_bytes);
+            Some((remote.subnet, next_hop(remote, device, pass.subnets, pass.subnets)))
+        };
+        ways.remotes.iter().filter_map(route).collect()
+    }
+
+    /// A route that is not wanted stays: nothing can be sent through its tunnel at this moment, and
+    /// that is no reason to forget the way.
+    pub fn keeps(&self, hop: &NextHop) -> bool {
+        self.devices.iter().any(|device| device.index == hop.device && !device.usable)
+    }
+
+    /// Tells the devices where to send, before routes need it.
+    pub fn prepare(&self, pass: &Pass<'_>, ways: &Ways, report: &mut Report) {
+        self.change_entries(pass, ways, missing, report);
+    }
+
+    /// Takes from the devices what no route needs any more.
+    pub fn tidy(&self, pass: &Pass<'_>, ways: &Ways, report: &mut Report) {
+        if pass.in_sync {
+            let usable = |device: &Kept| device.usable;
+            let devices = self.devices;
+            let devices =
+                PerFamily { v4: devices.v4.filter(usable), v6: devices.v6.filter(usable) };
+            Tunnels { devices }.change_entries(pass, ways, surplus, report);
+        }
+    }
+
+    fn change_entries(
+        &self,
+        pass: &Pass<'_>,
+        ways: &Ways,
+        plan: impl Fn(&Entries, &Found, u16) -> Vec<EntryChange>,
+        report: &mut Report,
+    ) {
+        let rtnl = &pass.world.rtnl;
+        for (underlay, device) in self.devices.entries() {
+            let remotes = ways.remotes.iter();
+            let wanted =
+                Entries::of(remotes.filter(|remote| Family::of(remote.address) == underlay));
+            match entries(rtnl, device.index) {
+                Ok(found) => {
+                    let changes = plan(&wanted, &found, pass.settings.vxlan.port);
+                    let message = |change: &EntryChange| entry_message(device.index, change);
+                    let messages = || changes.iter().map(message).collect::<Vec<Message>>();
+                    report.apply_each(&changes, || rtnl.apply_each(&messages()));
+                }
+                Err(error) => {
+                    let name = device_name(underlay);
+                    report.failed(format!("look at what tunnel {name} knows: {error}"));
+                }
+            }
+        }
+    }
+}
+
+/// Removes the devices of tunnels that bear our mark.
+pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
+    match found(rtnl, true) {
+        Ok(found) => device::apply_all(rtnl, &removals(&found), report),
+        Err(error) => report.failed(format!("look at the tunnels: {error}")),
+    }
+}
+
+/// Outer packets of that family are, or shall be, sent.
+fn is_used(pass: &Pass<'_>, facts: &Facts, ways: &Ways, underlay: Family) -> bool {
+    let always = pass.settings.backend == Backend::Vxlan && own_end(pass).is_some();
+    let own = &facts.own.addresses;
+    let has_pods = pass.subnets.get(underlay).is_some();
+    let alone = own.get(underlay).is_some() && own.iter().count() == 1;
+    let sends = |remote: &Remote| Family::of(remote.address) == underlay;
+    always && own.get(underlay).is_some() && (has_pods || alone) || ways.remotes.iter().any(sends)
+}
+
+/// What bears the names of our devices; and `all` VXLAN devices, also if one of the names is free: one
+/// of ours may have been renamed.
+fn found(rtnl: &Rtnl, all: bool) -> Result<Vec<Link>, NetlinkError> {
+    let mut found = Vec::new();
+    for underlay in Family::BOTH {
+        found.extend(rtnl.link(&device_name(underlay))?);
+    }
+    if all {
+        let named: Vec<u32> = found.iter().map(|link| link.index).collect();
+        let others = rtnl.vxlans()?;
+        found.extend(others.into_iter().filter(|link| !named.contains(&link.index)));
+    }
+    Ok(found)
+}
+
+fn entries(rtnl: &Rtnl, device: u32) -> Result<Found, NetlinkError> {
+    if device == 0 {
+        return Ok(Found::default());
+    }
+    let destinations = rtnl.destinations(device)?;
+    Ok(Found { destinations, neighbours: rtnl.permanent_neighbours(device)? })
+}
+
+fn entry_message(device: u32, change: &EntryChange) -> Message {
+    match change {
+        EntryChange::SetDestination(there) => fdb::replace(device, there),
+        EntryChange::RemoveDestination(there) => {
+            fdb::delete(device, there).tolerating(Errno::ENOENT)
+        }
+        EntryChange::SetNeighbour(there) => neighbour::set_permanent(device, there),
+        EntryChange::RemoveNeighbour(there) => {
+            neighbour::delete(device, there.address).tolerating(Errno::ENOENT)
+        }
+    }
+}

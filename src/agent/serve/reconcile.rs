@@ -1,0 +1,120 @@
+//! One look at the host, and what follows from what was seen.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use crate::agent::change_log::{Report, Standing};
+use crate::agent::notify;
+use crate::agent::pool_use::{addresses, scarce};
+use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::run::{self, Seen};
+use crate::agent::serve::{Agent, RETRY, attributes};
+use crate::agent::trigger::{Look, Why};
+
+/// Quiet time after a pass: a storm of events costs one pass each 20 ms, a single one waits for
+/// nothing.
+pub const SETTLE: Duration = Duration::from_millis(20);
+
+impl Agent {
+    /// Makes a pass if there is something to look at and it is time. Not before the other hosts are
+    /// known: the lease is told a moment earlier, and a host without routes is not ready.
+    pub(super) fn look(&mut self) -> Option<Report> {
+        let now = Instant::now();
+        if now >= self.state.resync_at {
+            self.state.look = Look::ALL;
+            self.state.why.and(if self.state.ready { Why::RESYNC } else { Why::START });
+        }
+        if self.files.take_due(now) {
+            self.state.look.files = true;
+            self.state.why.and(Why::FILES);
+        }
+        let (subnets, peers) = (self.state.subnets?, self.state.peers.clone()?);
+        if self.state.look.is_nothing() || now < self.state.look_at {
+            return None;
+        }
+        let look = std::mem::take(&mut self.state.look);
+        if look.files {
+            self.files.follow(&self.settings);
+        }
+        let pass = Pass {
+            settings: &self.settings,
+            world: &self.world,
+            subnets: &subnets,
+            peers: Some(&peers),
+            in_sync: self.state.in_sync,
+            resolved: &self.state.resolved,
+            before: self.state.facts.as_ref(),
+            was_ready: self.state.ready,
+            look,
+        };
+        let mut report = Report::new(false);
+        let seen = run::run(&pass, &mut self.state.known, &mut report);
+        log::debug!("looked at {look:?} in {:?}", now.elapsed());
+        let why = std::mem::take(&mut self.state.why);
+        let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
+        let repair = self.note(&report, &why, same_host);
+        if let Some(seen) = seen.as_ref().filter(|_| repair) {
+            self.files.mended(&seen.mended, now);
+        }
+        self.count(look, now, !report.failures().is_empty());
+        self.conclude(look, seen, &report);
+        if look == Look::ALL {
+            self.conclude_reload(report.failures().is_empty());
+        }
+        Some(report)
+    }
+
+    fn conclude(&mut self, look: Look, seen: Option<Seen>, report: &Report) {
+        let state = &mut self.state;
+        let now = Instant::now();
+        state.look_at = now + SETTLE;
+        if look == Look::ALL {
+            state.resync_at = now + self.settings.resync;
+            let uses = addresses(&self.settings, state.subnets);
+            state.scarce.tell(log::Level::Warn, scarce(&uses));
+        }
+        let failures = report.failures().iter().cloned();
+        if state.once {
+            // They are the reason to leave, and told as that.
+        } else if look == Look::ALL {
+            state.failures.tell(log::Level::Error, failures.collect());
+        } else {
+            state.failures.add(log::Level::Error, failures.collect());
+        }
+        if !report.failures().is_empty() {
+            state.resync_at = state.resync_at.min(now + state.retry);
+            state.retry = (state.retry * 2).min(self.settings.resync);
+        } else if look == Look::ALL {
+            state.retry = RETRY;
+        }
+        let Some(seen) = seen else { return };
+        self.source.publish(attributes(&self.settings, seen.facts.own));
+        if state.facts.as_ref().is_some_and(|before| seen.facts.breaks_connections_of(before)) {
+            self.source.reconnect();
+        }
+        state.facts = Some(seen.facts);
+        let warn = |standing: &mut Standing, now: Option<BTreeSet<String>>| {
+            if let Some(now) = now {
+                standing.tell(log::Level::Warn, now);
+            }
+        };
+        warn(&mut state.unreachable, seen.unreachable);
+        warn(&mut state.obstacles, seen.obstacles);
+        let files: BTreeSet<String> =
+            self.files.contested(now).into_iter().chain(seen.record).collect();
+        match seen.surroundings {
+            Some(found) => {
+                let found = found.into_iter().chain(files).collect();
+                state.surroundings.tell(log::Level::Warn, found);
+            }
+            None => state.surroundings.add(log::Level::Warn, files),
+        }
+        if !state.ready && look == Look::ALL && report.failures().is_empty() {
+            state.ready = true;
+            let status = state.status();
+            log::info!("ready: {status}");
+            notify::ready(&status);
+            self.source.set_ready();
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What the loops of the agent tell, for whoever asks.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::agent::probe::Probes;
+use crate::etcd::Rows;
+use crate::os::heartbeat::Beat;
+
+use crate::agent::counters::Tally;
+use crate::agent::journal::Journal;
+use crate::agent::snapshot::Known;
+
+/// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// What the loops tell. Nobody waits here: each lock is held for the copy of a pointer.
+#[derive(Debug)]
+pub struct Board {
+    /// This host's name in etcd.
+    pub name: String,
+    /// Identifies this machine.
+    pub machine_id: String,
+    /// When the agent started.
+    pub started: SystemTime,
+    /// The changes of late.
+    pub journal: Journal,
+    tally: Mutex<Tally>,
+    /// Which other hosts answer.
+    pub probes: Probes,
+    /// What the hosts tell each other of that.
+    pub rows: Arc<Rows>,
+    known: Mutex<Option<Arc<Known>>>,
+    beats: Mutex<Vec<Arc<Beat>>>,
+}
+
+impl Board {
+    /// Nothing is told yet.
+    pub fn new(name: String, machine_id: String) -> Board {
+        Board {
+            name,
+            machine_id,
+            started: SystemTime::now(),
+            journal: Journal::default(),
+            tally: Mutex::default(),
+            probes: Probes::default(),
+            rows: Arc::default(),
+            known: Mutex::default(),
+            beats: Mutex::default(),
+        }
+    }
+
+    /// A loop begins: it must beat within each `limit` from now on.
+    pub fn expect(&self, name: &'static str, limit: Duration) -> Arc<Beat> {
+        let beat = Arc::new(Beat::new(name, limit));
+        lock(&self.beats).push(Arc::clone(&beat));
+        beat
+    }
+
+    /// The loops that should turn.
+    pub fn beats(&self) -> Vec<Arc<Beat>> {
+        lock(&self.beats).clone()
+    }
+
+    /// What the loop counts.
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+        lock(&self.tally)
+    }
+
+    /// Tells all that the loop knows now.
+    pub fn tell(&self, known: Known) {
+        let known = Arc::new(known);
+        // What was known is given up outside the lock: it may be large.
+        let _before = lock(&self.known).replace(known);
+    }
+
+    /// What was told last.
+    pub fn known(&self) -> Option<Arc<Known>> {
+        lock(&self.known).clone()
+    }
+}
+
+/// The lock, also if somebody panicked with it: what is told is told whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,102 @@
+//! Pure. Why the loop looks again, and at what.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+
+use crate::etcd::Update;
+use crate::lease::Resolved;
+
+/// A reason to look, from one of the other threads.
+#[derive(Debug)]
+pub enum Wake {
+    /// The registry has something new.
+    Registry(Update),
+    /// Something changed in the kernel.
+    Kernel(Look),
+    /// Names of hosts resolve to other addresses.
+    Names(Resolved),
+    /// Somebody touched these files that the agent keeps.
+    Files(BTreeSet<PathBuf>),
+    /// The operator or the service manager wants something.
+    Signal(Signal),
+}
+
+/// What to look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Sysctls, the bridge and its addresses, this host's own addresses and segments.
+    pub links: bool,
+    /// Routes to other hosts.
+    pub routes: bool,
+    /// Our nftables table and foreign forward chains.
+    pub firewall: bool,
+    /// The installed plugin and the CNI configuration.
+    pub files: bool,
+}
+
+impl Look {
+    /// Everything.
+    pub const ALL: Look = Look { links: true, routes: true, firewall: true, files: true };
+    /// Links or addresses changed; routes hang on both.
+    pub const LINKS: Look = Look { links: true, routes: true, firewall: false, files: false };
+    /// Routes changed.
+    pub const ROUTES: Look = Look { links: false, routes: true, firewall: false, files: false };
+    /// nftables changed.
+    pub const FIREWALL: Look = Look { links: false, routes: false, firewall: true, files: false };
+
+    /// Nothing to look at.
+    pub fn is_nothing(self) -> bool {
+        self == Look::default()
+    }
+
+    /// This and `other`.
+    pub fn and(self, other: Look) -> Look {
+        Look {
+            links: self.links || other.links,
+            routes: self.routes || other.routes,
+            firewall: self.firewall || other.firewall,
+            files: self.files || other.files,
+        }
+    }
+}
+
+/// Everything that made the loop look, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Why(BTreeSet<&'static str>);
+
+impl Why {
+    /// The agent started.
+    pub const START: &str = "the agent started";
+    /// The kernel said that something changed.
+    pub const KERNEL: &str = "the kernel changed";
+    /// Somebody touched the plugin or the CNI configuration.
+    pub const FILES: &str = "the agent's files changed";
+    /// It was time.
+    pub const RESYNC: &str = "the regular check";
+    /// Names of hosts resolve to other addresses.
+    pub const NAMES: &str = "a host's name resolves to another address";
+    /// The settings were read again.
+    pub const SETTINGS: &str = "the settings were read again";
+    /// etcd, or whatever tells the hosts.
+    pub const HOSTS: &str = "the hosts of the network changed";
+
+    /// This, too.
+    pub fn and(&mut self, why: &'static str) {
+        self.0.insert(why);
+    }
+
+    /// Nothing that is wanted can have changed: what differs was changed by somebody else.
+    pub fn is_others(&self) -> bool {
+        self.0.iter().all(|why| [Why::KERNEL, Why::FILES, Why::RESYNC].contains(why))
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<&str> = self.0.iter().copied().collect();
+        f.write_str(&all.join("; "))
+    }
+}

@@ -1,0 +1,142 @@
+//! The places where the local server listens.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+
+use crate::os::files;
+use crate::settings::Settings;
+
+/// Where to listen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listen {
+    /// The socket; `None`: nowhere.
+    pub socket: Option<PathBuf>,
+    /// A loopback address.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Listen {
+    /// Where the operator wants it.
+    pub fn of(settings: &Settings) -> Listen {
+        Listen { socket: settings.socket.clone(), metrics: settings.metrics }
+    }
+}
+
+/// Root and its group.
+const MODE: u32 = 0o660;
+
+/// A socket in the file system; removed when dropped, if it is still ours.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+    /// Device and number of the file.
+    file: (u64, u64),
+    /// What clients connect to.
+    pub listener: UnixListener,
+}
+
+impl Socket {
+    /// Makes the socket, in the place of one whose agent is dead.
+    ///
+    /// # Errors
+    /// Something else is there, or an agent that lives.
+    pub fn open(path: &Path) -> io::Result<Socket> {
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        }
+        refuse_foreign(path)?;
+        // Made elsewhere, so that nobody sees it with other permissions.
+        let new = files::unfinished(path);
+        files::remove(&new).map_err(io::Error::other)?;
+        let listener = UnixListener::bind(&new)?;
+        fs::set_permissions(&new, Permissions::from_mode(MODE))?;
+        let metadata = fs::symlink_metadata(&new)?;
+        fs::rename(&new, path)?;
+        listener.set_nonblocking(true)?;
+        let file = (metadata.dev(), metadata.ino());
+        Ok(Socket { path: path.to_owned(), file, listener })
+    }
+
+    /// Clients still find it.
+    pub fn is_there(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path);
+        found.is_ok_and(|found| (found.dev(), found.ino()) == self.file)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.is_there() {
+            // One that stays is replaced at the next start.
+            let _stays = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Only a socket that nobody answers may be replaced.
+fn refuse_foreign(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::other("something that is no socket is there; remove it"));
+    }
+    match knock(path) {
+        Err(Errno::ECONNREFUSED) => Ok(()),
+        // EAGAIN: so many wait already that nobody else may.
+        Ok(()) | Err(Errno::EAGAIN) => Err(io::Error::other("another process listens there")),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn knock(path: &Path) -> Result<(), Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_of_a_dead_agent_is_replaced_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("below/agent.sock");
+        let living = Socket::open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        let refused = Socket::open(&path).unwrap_err().to_string();
+        assert!(refused.contains("another process"), "{refused}");
+        assert!(living.is_there());
+        let dead = UnixListener::bind(folder.path().join("dead")).unwrap();
+        drop(dead);
+        Socket::open(&folder.path().join("dead")).unwrap();
+        let foreign = folder.path().join("foreign");
+        fs::write(&foreign, "mine").unwrap();
+        let refused = Socket::open(&foreign).unwrap_err().to_string();
+        assert!(refused.contains("no socket"), "{refused}");
+        assert_eq!(fs::read(&foreign).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn an_agent_that_ends_takes_only_its_own_socket_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        let first = Socket::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = Socket::open(&path).unwrap();
+        drop(first);
+        assert!(second.is_there());
+        drop(second);
+        assert!(!path.exists());
+    }
+}

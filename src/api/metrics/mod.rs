@@ -1,0 +1,245 @@
+//! Everything that can be measured, as Prometheus reads it.
+
+pub mod page;
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use crate::cni::error::code;
+use crate::ipam::calls;
+use crate::net::Family;
+use crate::netlink::rtnl::Rtnl;
+use crate::os::usage::Usage;
+use crate::settings::Settings;
+
+use crate::agent::counters::{BOUNDS_SECONDS, Durations, KINDS, Tally};
+use crate::agent::pool_use::{Use, addresses, scarce};
+use crate::agent::readiness::not_ready;
+use crate::agent::shared_state::Board;
+use crate::agent::snapshot::Known;
+use crate::api::metrics::page::{Page, Samples};
+
+/// The page of metrics of this moment. What cannot be measured now is not on it.
+pub fn metrics(board: &Board) -> String {
+    let mut page = Page::default();
+    let known = board.known();
+    process(&mut page, board);
+    loops(&mut page, board);
+    let tally = board.tally().clone();
+    passes(&mut page, &tally);
+    if let Some(known) = known.as_deref() {
+        page.gauge(
+            "humanz_ready",
+            "Whether plugin and CNI configuration are there and all behind them was made.",
+            f64::from(not_ready(known).is_none()),
+        );
+        lease(&mut page, known);
+        etcd(&mut page, known, &tally);
+        peers(&mut page, known);
+        probes(&mut page, board);
+        let uses = addresses(&known.settings, known.subnets);
+        faults(&mut page, known, &uses);
+        bridge(&mut page, &known.settings);
+        usage(&mut page, &uses);
+        plugin(&mut page, &known.settings);
+    }
+    page.text()
+}
+
+fn process(page: &mut Page, board: &Board) {
+    let version = env!("CARGO_PKG_VERSION");
+    page.gauges("humanz_build_info", "Version of the agent; always 1.")
+        .sample(&[("version", version)], 1.0);
+    let started = board.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let help = "Start of the agent, in seconds since 1970.";
+    page.gauge("process_start_time_seconds", help, started.as_secs_f64());
+    if let Some(usage) = Usage::now() {
+        let help = "Processor time of the agent, in seconds.";
+        page.counters("process_cpu_seconds_total", help).sample(&[], usage.cpu.as_secs_f64());
+        let help = "Memory of the agent, in bytes.";
+        page.gauge("process_resident_memory_bytes", help, usage.resident_bytes as f64);
+    }
+}
+
+fn loops(page: &mut Page, board: &Board) {
+    let beats: Vec<_> = board
+        .beats()
+        .into_iter()
+        .filter_map(|beat| Some((beat.name, beat.since()?, beat.limit)))
+        .collect();
+    let help = "Time since each loop of the agent last showed that it turns.";
+    let mut ages = page.gauges("humanz_loop_beat_age_seconds", help);
+    beats.iter().for_each(|(name, age, _)| ages.sample(&[("loop", name)], age.as_secs_f64()));
+    let help = "Age of a beat from which on the loop hangs.";
+    let mut limits = page.gauges("humanz_loop_beat_limit_seconds", help);
+    beats.iter().for_each(|(name, _, limit)| limits.sample(&[("loop", name)], limit.as_secs_f64()));
+}
+
+fn passes(page: &mut Page, tally: &Tally) {
+    let help = "Time to compare the host with what is wanted and to mend it.";
+    let mut durations = page.histograms("humanz_reconcile_duration_seconds", help);
+    for (scope, passes) in [("whole", &tally.whole), ("part", &tally.part)] {
+        histogram(&mut durations, &[("scope", scope)], passes);
+    }
+    let help = "Passes that left something undone.";
+    page.counter("humanz_reconcile_failures_total", help, tally.failed);
+    let mut changes = page.counters("humanz_changes_total", "What was changed on the host.");
+    for ((kind, action), count) in &tally.changes {
+        changes.sample(&[("kind", kind), ("action", action)], *count as f64);
+    }
+    let help = "Changes that undid what somebody else had done to humanz's network.";
+    let mut repairs = page.counters("humanz_drift_repaired_total", help);
+    for kind in KINDS {
+        let count = tally.repairs.get(kind).copied().unwrap_or_default();
+        repairs.sample(&[("kind", kind)], count as f64);
+    }
+}
+
+fn histogram(samples: &mut Samples<'_>, labels: page::Labels<'_>, durations: &Durations) {
+    samples.histogram(labels, &BOUNDS_SECONDS, &durations.classes, durations.sum);
+}
+
+fn lease(page: &mut Page, known: &Known) {
+    let help = "Whether this host has a pod subnet of the family.";
+    let mut held = page.gauges("humanz_lease_held", help);
+    for (family, _) in known.settings.pools.entries() {
+        let has = known.subnets.is_some_and(|subnets| subnets.get(family).is_some());
+        held.sample(&[("family", label(family))], f64::from(has));
+    }
+}
+
+fn label(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    }
+}
+
+/// Nothing on a host without etcd.
+fn etcd(page: &mut Page, known: &Known, tally: &Tally) {
+    let Some(contact) = &known.contact else { return };
+    let connected = f64::from(known.etcd.endpoint.is_some());
+    page.gauge("humanz_etcd_connected", "Whether a member of etcd answers.", connected);
+    let help = "Whether etcd and this host disagree about its subnet.";
+    page.gauge("humanz_etcd_disagrees", help, f64::from(known.etcd.trouble.is_some()));
+    if let Some(age) = contact.heard_at().and_then(|at| at.elapsed().ok()) {
+        let help = "Time since etcd last confirmed what this host knows of the others.";
+        page.gauge("humanz_snapshot_age_seconds", help, age.as_secs_f64());
+    }
+    let help = "End of this host's certificate for etcd, if it has one, in seconds since 1970.";
+    let mut end = page.gauges("humanz_etcd_certificate_expiry_timestamp_seconds", help);
+    let until = known.etcd.certificate_until;
+    if let Some(until) = until.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok()) {
+        end.sample(&[], until.as_secs_f64());
+    }
+    if let Some(revision) = known.revision {
+        let help = "Revision of etcd that this host's routes are made from.";
+        page.gauge("humanz_snapshot_revision", help, revision as f64);
+    }
+    let help = "Calls to etcd that failed, by kind.";
+    let mut errors = page.counters("humanz_etcd_errors_total", help);
+    contact.errors().for_each(|(kind, count)| errors.sample(&[("kind", kind)], count as f64));
+    let help = "Time from a change in etcd being heard to the kernel agreeing with it.";
+    histogram(&mut page.histograms("humanz_watch_lag_seconds", help), &[], &tally.lag);
+}
+
+fn peers(page: &mut Page, known: &Known) {
+    let Some(peers) = &known.peers else { return };
+    let alive = peers.by_name.values().filter(|peer| peer.alive).count();
+    let mut samples = page.gauges("humanz_peers", "Other hosts, by whether their agents run.");
+    samples.sample(&[("agent", "alive")], alive as f64);
+    samples.sample(&[("agent", "silent")], (peers.by_name.len() - alive) as f64);
+}
+
+/// Of all other hosts together: with a label for each, thousands of hosts would be millions of series.
+fn probes(page: &mut Page, board: &Board) {
+    let all = board.probes.all();
+    if all.is_empty() {
+        return;
+    }
+    let mut samples = page.gauges(
+        "humanz_probe_addresses",
+        "Gateways of other hosts that are asked for echoes, by whether they answer.",
+    );
+    for (label, is) in [("yes", Some(true)), ("no", Some(false)), ("unknown", None)] {
+        let count = all.values().filter(|seen| seen.reachable() == is).count();
+        samples.sample(&[("answers", label)], count as f64);
+    }
+    let lost = all.values().filter(|seen| seen.black_hole().is_some()).count();
+    page.gauge(
+        "humanz_probe_large_lost",
+        "Gateways of other hosts that answer small echoes and no large ones.",
+        lost as f64,
+    );
+    let mut times: Vec<f64> =
+        all.values().filter_map(|seen| Some(seen.time?.as_secs_f64())).collect();
+    times.sort_by(f64::total_cmp);
+    if let (Some(median), Some(slowest)) = (times.get(times.len() / 2), times.last()) {
+        let mut samples = page.gauges(
+            "humanz_probe_round_trip_seconds",
+            "How long the last answer of other hosts took.",
+        );
+        samples.sample(&[("of", "median")], *median);
+        samples.sample(&[("of", "slowest")], *slowest);
+    }
+}
+
+fn faults(page: &mut Page, known: &Known, uses: &[Use]) {
+    let wrong = &known.wrong;
+    let help = "What is wrong now, by kind; humanz-agent status names each.";
+    let mut faults = page.gauges("humanz_faults", help);
+    let scarce = scarce(uses);
+    for (kind, faults_of_kind) in [
+        ("failure", &*wrong.failures),
+        ("unreachable", &wrong.unreachable),
+        ("firewall", &wrong.obstacles),
+        ("host", &wrong.surroundings),
+        ("record", &wrong.records),
+        ("pool", &wrong.pools),
+        ("addresses", &scarce),
+    ] {
+        faults.sample(&[("kind", kind)], faults_of_kind.len() as f64);
+    }
+}
+
+/// A Linux bridge takes 1,023 pods.
+fn bridge(page: &mut Page, settings: &Settings) {
+    let Ok(links) = Rtnl::open().and_then(|rtnl| rtnl.links(None)) else { return };
+    let Some(own) = links.iter().find(|link| link.name == settings.bridge) else { return };
+    let ports = links.iter().filter(|link| link.master == Some(own.index)).count();
+    let help = "Pods plugged into the bridge, which takes 1,023.";
+    page.gauge("humanz_bridge_ports", help, ports as f64);
+}
+
+fn usage(page: &mut Page, uses: &[Use]) {
+    let mut samples = page.gauges("humanz_addresses", "Addresses of this host's pod subnets.");
+    for Use { family, used, free, .. } in uses {
+        samples.sample(&[("family", label(*family)), ("state", "used")], *used as f64);
+        samples.sample(&[("family", label(*family)), ("state", "free")], *free as f64);
+    }
+}
+
+fn plugin(page: &mut Page, settings: &Settings) {
+    let Ok(calls) = calls::read(&settings.cni.ipam_dir) else { return };
+    let bounds = calls::BOUNDS_MICROS.map(|micros| micros as f64 / 1e6);
+    let help =
+        "Time that the plugin took for each call of the runtime, from its start to its answer.";
+    let mut durations = page.histograms("humanz_cni_call_duration_seconds", help);
+    for verb in calls::VERBS {
+        let mut all = calls::Series::default();
+        let of_verb = calls.iter().filter(|((of, _), _)| *of == verb);
+        of_verb.for_each(|(_, series)| all.join(series));
+        let sum = all.micros as f64 / 1e6;
+        durations.histogram(&[("verb", verb)], &bounds, &all.classes, sum);
+    }
+    let help = "Calls of the runtime that the plugin refused, by error code of CNI.";
+    let mut errors = page.counters("humanz_cni_errors_total", help);
+    // A series that began with its first call would hide that one from increase().
+    let mut counts: BTreeMap<(&str, u32), u64> =
+        calls::VERBS.iter().flat_map(|verb| code::ALL.map(|code| ((*verb, code), 0))).collect();
+    let found = calls.iter().filter(|((_, code), _)| *code != 0);
+    counts.extend(found.map(|((verb, code), series)| ((*verb, *code), series.count())));
+    for ((verb, code), count) in counts {
+        errors.sample(&[("verb", verb), ("code", &code.to_string())], count as f64);
+    }
+}

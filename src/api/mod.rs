@@ -1,0 +1,22 @@
+//! What the agent tells on its own host, over HTTP: `/v1/status`, `/v1/changes`, `/v1/matrix`,
+//! `/metrics`, `/healthz`, `/readyz`.
+//!
+//! ```text
+//! loops of the agent ──beats──▶ Board ◀──reads── server: a thread and an event loop of its own
+//!          the loop ──known───▶   │
+//!           changes ──journal─▶ Journal ──live──▶ /v1/changes
+//! ```
+//!
+//! Nothing here is waited for by the agent, and nothing here can end it: a socket that cannot be had
+//! is tried again, and a client costs at most one connection of a few.
+
+pub mod answer;
+pub mod faults;
+pub mod http;
+pub mod listen;
+pub mod metrics;
+pub mod reachability;
+pub mod server;
+pub mod status;
+
+pub use listen::Listen;

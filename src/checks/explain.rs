@@ -1,0 +1,94 @@
+//! Pure. Where packets from one address to another are lost on this host.
+//!
+//! The hops stand in the order in which a packet meets what each depends on: a neighbour that does
+//! not answer is judged after everything that could keep it from answering. The first one that is
+//! lost ends the list, because what comes after it follows from it.
+
+mod ends;
+mod firewall;
+mod last;
+mod middle;
+mod observed;
+
+pub use observed::{Beyond, End, Host, Inside, Journey, Place, Pod, Probe, Toward, Tunnel};
+
+use std::fmt;
+
+/// One thing on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Its name, the same in every release: `pod-route`, `firewall` …
+    pub name: &'static str,
+    /// Where it is: `default/web`, `this host`, `h2`.
+    pub place: String,
+    /// What was found, as a sentence without a full stop.
+    pub seen: String,
+    /// What that means.
+    pub verdict: Verdict,
+}
+
+/// What becomes of a packet at a hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    Fine,
+    /// It may go on; somebody should look.
+    Odd(String),
+    /// It is lost here; what to do about it.
+    Lost(String),
+}
+
+impl Hop {
+    fn fine(name: &'static str, place: &str, seen: impl fmt::Display) -> Hop {
+        Hop { name, place: place.to_owned(), seen: seen.to_string(), verdict: Verdict::Fine }
+    }
+
+    fn lost(
+        name: &'static str,
+        place: &str,
+        seen: impl fmt::Display,
+        cure: impl fmt::Display,
+    ) -> Hop {
+        let verdict = Verdict::Lost(cure.to_string());
+        Hop { verdict, ..Hop::fine(name, place, seen) }
+    }
+
+    fn odd(
+        name: &'static str,
+        place: &str,
+        seen: impl fmt::Display,
+        cure: impl fmt::Display,
+    ) -> Hop {
+        let verdict = Verdict::Odd(cure.to_string());
+        Hop { verdict, ..Hop::fine(name, place, seen) }
+    }
+
+    /// Packets do not get further.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.verdict, Verdict::Lost(_))
+    }
+}
+
+/// The place that is no pod's and no other host's.
+const HERE: &str = "this host";
+
+/// What stands for an agent that does not do its work.
+const AGENT: &str = "the agent puts it back: is humanz-agent running? (systemctl status \
+                     humanz-agent; journalctl -u humanz-agent)";
+
+/// The hops of `journey`, up to the one where packets are lost, if they are.
+pub fn hops(journey: &Journey) -> Vec<Hop> {
+    let mut hops = Vec::new();
+    let parts: [fn(&Journey) -> Vec<Hop>; 5] =
+        [ends::source, middle::host, ends::destination, middle::back, last::all];
+    for part in parts {
+        for hop in part(journey) {
+            let lost = hop.is_lost();
+            hops.push(hop);
+            if lost {
+                return hops;
+            }
+        }
+    }
+    hops
+}

@@ -1,0 +1,169 @@
+//! Pure. The two ends, as far as they are pods of this host.
+
+use crate::checks::explain::{AGENT, End, HERE, Hop, Host, Inside, Journey, Pod};
+use crate::net::Family;
+use crate::netlink::link::Link;
+
+/// The sender, up to the bridge.
+pub fn source(journey: &Journey) -> Vec<Hop> {
+    let Some(pod) = journey.from.pod() else { return Vec::new() };
+    let mut hops = inside(&journey.from, pod);
+    if let Ok(inside) = &pod.inside {
+        hops.push(route(&journey.from, &journey.to, inside));
+    }
+    hops.extend(bridge(journey));
+    hops.push(port(&journey.from, pod, &journey.host));
+    hops
+}
+
+/// The receiver, from the bridge on, and what it needs to answer.
+pub fn destination(journey: &Journey) -> Vec<Hop> {
+    let Some(pod) = journey.to.pod() else { return Vec::new() };
+    let mut hops = Vec::new();
+    if journey.from.pod().is_none() {
+        hops.extend(bridge(journey));
+    }
+    hops.push(port(&journey.to, pod, &journey.host));
+    hops.extend(inside(&journey.to, pod));
+    if let Ok(inside) = &pod.inside {
+        hops.push(Hop { name: "pod-way-back", ..route(&journey.to, &journey.from, inside) });
+    }
+    hops
+}
+
+/// Namespace, interface and address of a pod.
+fn inside(end: &End, pod: &Pod) -> Vec<Hop> {
+    let (name, netns, ifname) = (&end.name, &pod.netns, &pod.ifname);
+    let inside = match &pod.inside {
+        Ok(inside) => inside,
+        Err(error) => {
+            let cure = "the pod is gone or half made: the runtime must make it anew (crictl rmp, \
+                        or delete the pod)";
+            return vec![Hop::lost("pod-namespace", name, error, cure)];
+        }
+    };
+    let again = "make the pod anew: nothing else restores what ADD made inside it";
+    let Some(link) = &inside.link else {
+        let seen = format!("{netns} has no interface {ifname}");
+        return vec![Hop::lost("pod-interface", name, seen, again)];
+    };
+    if !link.up {
+        let cure = format!("nsenter --net={netns} ip link set {ifname} up");
+        return vec![Hop::lost("pod-interface", name, format!("{ifname} is down"), cure)];
+    }
+    let up = Hop::fine("pod-interface", name, format!("{ifname} is up, MTU {}", link.mtu));
+    let has = inside.addresses.iter().find(|address| address.ip() == end.address);
+    let address = match has {
+        Some(address) => Hop::fine("pod-address", name, format!("{ifname} has {address}")),
+        None => {
+            let seen = format!("{ifname} does not have {}, which is the pod's", end.address);
+            Hop::lost("pod-address", name, seen, again)
+        }
+    };
+    vec![up, address]
+}
+
+/// The pod's own route to the other end.
+fn route(end: &End, other: &End, inside: &Inside) -> Hop {
+    let to = other.address;
+    let device = inside.link.as_ref().map(|link| link.index);
+    let again = "make the pod anew, or put the route back by hand (ip route add default via the \
+                 bridge's address)";
+    match &inside.way {
+        Err(error) => Hop::lost("pod-route", &end.name, format!("no way to {to}: {error}"), again),
+        Ok(None) => Hop::lost("pod-route", &end.name, format!("it has no route to {to}"), again),
+        Ok(Some(way)) if way.device != device && !way.local => {
+            let seen = format!("packets to {to} leave by another interface of the pod");
+            let cure = "that is right if the pod has a second network; else remove the route in \
+                        the pod that is nearer";
+            Hop::odd("pod-route", &end.name, seen, cure)
+        }
+        Ok(Some(way)) => {
+            let via = way.gateway.map_or("directly".to_owned(), |via| format!("via {via}"));
+            Hop::fine("pod-route", &end.name, format!("{to} {via}"))
+        }
+    }
+}
+
+/// The bridge that pods are plugged into.
+fn bridge(journey: &Journey) -> Vec<Hop> {
+    let host = &journey.host;
+    let name = &host.bridge_name;
+    let Some(bridge) = &host.bridge else {
+        return vec![Hop::lost("bridge", HERE, format!("bridge {name} does not exist"), AGENT)];
+    };
+    if !bridge.up {
+        let cure = format!("ip link set {name} up; {AGENT}");
+        return vec![Hop::lost("bridge", HERE, format!("bridge {name} is down"), cure)];
+    }
+    if journey.is_bridged() {
+        return vec![Hop::fine("bridge", HERE, format!("{name} is up"))];
+    }
+    let family = journey.family();
+    let of_bridge = host.addresses.iter().filter(|found| found.index == bridge.index);
+    let mut gateways = of_bridge.filter(|found| is_gateway(family, found.address.ip()));
+    match gateways.next() {
+        Some(found) => {
+            vec![Hop::fine("bridge", HERE, format!("{name} is up, has {}", found.address))]
+        }
+        None => {
+            let seen = format!("{name} has no {family} address: the pods' gateway is gone");
+            vec![Hop::lost("bridge", HERE, seen, AGENT)]
+        }
+    }
+}
+
+/// An address that pods can have as their gateway.
+fn is_gateway(family: Family, address: std::net::IpAddr) -> bool {
+    let link_local = matches!(address, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local());
+    Family::of(address) == family && !link_local
+}
+
+/// The host's end of a pod's veth.
+fn port(end: &End, pod: &Pod, host: &Host) -> Hop {
+    let (name, at) = ("pod-port", format!("{HERE}, to {}", end.name));
+    let port_name = &pod.port_name;
+    let Some(port) = &pod.port else {
+        let seen = format!("the host's end of the pod's link ({port_name}) does not exist");
+        return Hop::lost(name, &at, seen, "make the pod anew: its link was deleted");
+    };
+    if !port.up {
+        let cure = format!("ip link set {port_name} up");
+        return Hop::lost(name, &at, format!("{port_name} is down"), cure);
+    }
+    let bridge = &host.bridge_name;
+    let index = host.bridge.as_ref().map(|bridge| bridge.index);
+    if port.master != index || index.is_none() {
+        let seen = match port.master {
+            None => format!("{port_name} is not a port of {bridge}"),
+            Some(other) => {
+                format!("{port_name} is a port of {}, not of {bridge}", host.name(Some(other)))
+            }
+        };
+        let cure = format!("ip link set {port_name} master {bridge}");
+        return Hop::lost(name, &at, seen, cure);
+    }
+    behind(pod, port, host).map_or_else(
+        || Hop::fine(name, &at, format!("{port_name} is up, a port of {bridge}, MTU {}", port.mtu)),
+        |(seen, cure)| Hop::lost(name, &at, seen, cure),
+    )
+}
+
+/// What the bridge believes of the pod's MAC and is wrong, and what to do.
+fn behind(pod: &Pod, port: &Link, host: &Host) -> Option<(String, String)> {
+    let mac = pod.inside.as_ref().ok()?.link.as_ref()?.mac?;
+    let bridge = &host.bridge_name;
+    let known = host.learned.iter().find(|(learned, _)| *learned == mac);
+    match known {
+        Some((_, behind)) if *behind != port.index => {
+            let other = host.name(Some(*behind));
+            let seen = format!("{bridge} takes the pod's MAC {mac} for one behind {other}");
+            Some((seen, format!("bridge fdb delete {mac} dev {other} master")))
+        }
+        None if port.port.is_some_and(|port| port.locked) => {
+            let seen = format!("{} is locked (macspoofchk) for the pod's MAC {mac}", port.name);
+            Some((seen, "the pod changed its MAC: give it back the one that ADD gave".to_owned()))
+        }
+        _ => None,
+    }
+}

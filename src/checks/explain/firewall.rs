@@ -1,0 +1,165 @@
+//! Pure. Other people's firewalls on the way.
+
+use std::net::IpAddr;
+
+use crate::checks::explain::{HERE, Hop, Journey};
+use crate::checks::forward::evaluate::{Fate, Packet, fate};
+use crate::checks::forward::input;
+use crate::checks::forward::{Obstacle, Reason, Traffic, stops_all};
+use crate::net::{Family, IfName, subnet};
+use crate::nft::base_chains::{Direction, ForwardChain, FoundForward};
+
+/// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
+pub fn forwarded(journey: &Journey, input: &str, output: &str) -> Hop {
+    let found = match &journey.host.forward {
+        Ok(found) => found,
+        Err(error) => return unread("firewall", error),
+    };
+    let packet = Packet {
+        input,
+        output,
+        source: journey.from.address,
+        destination: journey.to.address,
+        transport: journey.transport,
+    };
+    judge("firewall", journey, found, &packet)
+}
+
+/// What the chains at `input` do to a packet to this host itself.
+pub fn received(journey: &Journey, device: &str) -> Hop {
+    let found = match &journey.host.input {
+        Ok(found) => found,
+        Err(error) => return unread("host-firewall", error),
+    };
+    let packet = Packet {
+        input: device,
+        output: "",
+        source: journey.from.address,
+        destination: journey.to.address,
+        transport: journey.transport,
+    };
+    judge("host-firewall", journey, found, &packet)
+}
+
+/// Whether the tunnels of another host get in.
+pub fn tunnels(journey: &Journey, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
+    let name = "tunnel-firewall";
+    let found = match &journey.host.input {
+        Ok(found) => found,
+        Err(error) => return unread(name, error),
+    };
+    let Ok(uplink) = uplink.parse() else { return unread(name, "no uplink") };
+    let udp_port = journey.host.tunnel_port;
+    let tunnel = input::Tunnel { uplink, source: theirs, destination: ours, udp_port };
+    match input::obstacles(&tunnel, found).first() {
+        Some(obstacle) => {
+            let text = obstacle.to_string();
+            let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
+            Hop::lost(name, HERE, seen, cure)
+        }
+        None => Hop::fine(name, HERE, format!("UDP port {udp_port} is open for tunnels")),
+    }
+}
+
+fn unread(name: &'static str, error: &str) -> Hop {
+    let cure = "look at nft list ruleset yourself";
+    Hop::odd(name, HERE, format!("the firewall could not be looked at: {error}"), cure)
+}
+
+/// The first chain that drops the packet for certain; else the first that may.
+fn judge(name: &'static str, journey: &Journey, found: &FoundForward, packet: &Packet<'_>) -> Hop {
+    let family = Family::of(packet.destination);
+    let mut unclear = None;
+    for chain in found.chains.iter().filter(|chain| chain.place.sees(family)) {
+        let place = &chain.place;
+        let by = match fate(chain, place.chain(), packet) {
+            Fate::Passes => continue,
+            Fate::Unclear => {
+                unclear.get_or_insert(place);
+                continue;
+            }
+            Fate::StoppedByPolicy => None,
+            Fate::StoppedIn { chain, .. } => Some(chain),
+        };
+        let traffic = traffic(journey, packet);
+        let obstacle = Obstacle {
+            place: place.clone(),
+            reason: reason(journey, (chain, packet), by, &traffic),
+            traffic,
+        };
+        let text = obstacle.to_string();
+        let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
+        let seen = match name {
+            "firewall" => seen.to_owned(),
+            _ => format!("{place} drops it"),
+        };
+        return Hop::lost(name, HERE, seen, cure);
+    }
+    let unreadable = found.unreadable.first().map(|(place, error)| format!("{place}: {error}"));
+    match (unclear, unreadable) {
+        (Some(place), _) => {
+            let seen = format!("{place} may drop it: a rule there is not understood");
+            Hop::odd(name, HERE, seen, "read its rules yourself")
+        }
+        (None, Some(unreadable)) => unread(name, &unreadable),
+        (None, None) => {
+            let count = found.chains.len();
+            let chains = if count == 1 { "chain lets" } else { "chains let" };
+            Hop::fine(name, HERE, format!("{count} {chains} it pass"))
+        }
+    }
+}
+
+/// A chain that stops all pods needs an exception for them; a rule about some of them was made for a
+/// reason, and an exception for all would say nothing of that.
+fn reason(
+    journey: &Journey,
+    (chain, packet): (&ForwardChain, &Packet<'_>),
+    by: Option<String>,
+    traffic: &Traffic,
+) -> Reason {
+    let way = match journey.to.pod() {
+        Some(_) => Direction::Out,
+        None => Direction::In,
+    };
+    let neighbour = of_neighbours(journey, packet);
+    let passes = fate(chain, chain.place.chain(), &neighbour) == Fate::Passes;
+    if !passes && stops_all(chain, way, traffic) {
+        return Reason::Stops { directions: vec![way], chain: by, hosts: None };
+    }
+    let (source, destination) = (journey.from.address, journey.to.address);
+    Reason::StopsOne { source, destination, chain: by }
+}
+
+/// The packet, were it of or for another pod of this host.
+fn of_neighbours<'a>(journey: &Journey, packet: &Packet<'a>) -> Packet<'a> {
+    let another = |address: IpAddr| {
+        let own = journey.host.subnets.get(Family::of(address));
+        let own = own.filter(|own| own.contains(address));
+        own.map_or(address, |own| {
+            let last = subnet::offset(subnet::last(*own), u128::MAX);
+            if last == address { subnet::offset(last, u128::MAX) } else { last }
+        })
+    };
+    Packet {
+        source: another(packet.source),
+        destination: another(packet.destination),
+        ..packet.clone()
+    }
+}
+
+/// Pod traffic that comes and goes as the packet does.
+fn traffic(journey: &Journey, packet: &Packet<'_>) -> Traffic {
+    let host = &journey.host;
+    let links = [packet.input, packet.output].into_iter();
+    let further = links.filter(|name| *name != host.bridge_name.as_str());
+    let further: Vec<IfName> = further.filter_map(|name| name.parse().ok()).collect();
+    Traffic {
+        bridge: host.bridge_name.clone(),
+        uplink: further.first().cloned(),
+        pods_come_by: further,
+        subnets: host.subnets,
+        pools: host.pools,
+        bridged: if journey.is_bridged() { vec![journey.family()] } else { Vec::new() },
+    }
+}

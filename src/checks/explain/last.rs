@@ -1,0 +1,141 @@
+//! Pure. What is known of the whole way: sizes, connections, and whether anything arrives.
+
+use crate::checks::explain::{HERE, Hop, Journey, Place, Probe};
+use crate::netlink::link::Link;
+
+/// The rest of what is to be said.
+pub fn all(journey: &Journey) -> Vec<Hop> {
+    let hops = [other_host(journey), sizes(journey), connections(journey), echo(journey)];
+    hops.into_iter().flatten().collect()
+}
+
+/// What the other host says about itself.
+fn other_host(journey: &Journey) -> Option<Hop> {
+    let beyond = [&journey.to, &journey.from].into_iter().find_map(|end| end.beyond())?;
+    let host = &beyond.host;
+    match beyond.alive {
+        Some(false) => {
+            let seen = "its agent shows no sign of life".to_owned();
+            let cure = format!("pods keep their network without it; look at {host}");
+            Some(Hop::odd("other-host", host, seen, cure))
+        }
+        _ => {
+            let addresses: Vec<String> = beyond.addresses.iter().map(ToString::to_string).collect();
+            Some(Hop::fine("other-host", host, format!("has {}", addresses.join(", "))))
+        }
+    }
+}
+
+/// Whether a packet as large as the sender may send gets through. Where a router is between, it
+/// tells the sender by ICMP; a bridge drops in silence.
+fn sizes(journey: &Journey) -> Option<Hop> {
+    let name = "mtu";
+    let steps = steps(journey);
+    let (first, least) = (steps.first()?, steps.iter().min_by_key(|(_, mtu)| *mtu)?);
+    if least.1 < first.1 {
+        let seen = format!(
+            "packets of more than {} bytes are lost: {} takes no more, {} sends up to {}",
+            least.1, least.0, first.0, first.1
+        );
+        let cure = format!("ip link set {} mtu {} (or lower that of the pod)", least.0, first.1);
+        return Some(Hop::lost(name, HERE, seen, cure));
+    }
+    let device = journey.there.device().and_then(|index| journey.host.links.get(&index));
+    if let (Some(link), Place::Beyond(beyond), None) =
+        (device, &journey.to.place, &journey.there.tunnel)
+        && let Some(mtu) = beyond.mtu.filter(|mtu| *mtu > 0 && *mtu < link.mtu)
+    {
+        let seen =
+            format!("host {} takes {mtu} bytes, {} sends {}", beyond.host, link.name, link.mtu);
+        let cure = "give all hosts of a segment the same MTU, or set MTU to the least of them";
+        return Some(Hop::lost(name, HERE, seen, cure));
+    }
+    Some(Hop::fine(name, HERE, format!("{} bytes from {}", first.1, first.0)))
+}
+
+/// What frames of the sender pass without a router between: name and MTU of each, in order.
+fn steps(journey: &Journey) -> Vec<(String, u32)> {
+    let of = |link: &Link| (link.name.to_string(), link.mtu);
+    let pod = |end: &crate::checks::explain::End| {
+        let pod = end.pod()?;
+        let inside = pod.inside.as_ref().ok()?.link.as_ref()?;
+        let named = (format!("{} of {}", inside.name, end.name), inside.mtu);
+        Some((named, of(pod.port.as_ref()?)))
+    };
+    let bridge = || journey.host.bridge.as_ref().map(of);
+    let mut steps = Vec::new();
+    match (pod(&journey.from), pod(&journey.to)) {
+        (Some((inside, port)), to) => {
+            steps.extend([inside, port]);
+            if let Some((inside, port)) = to.filter(|_| journey.is_bridged()) {
+                steps.extend([port, inside]);
+            }
+        }
+        (None, Some((inside, port))) => {
+            steps.extend(bridge());
+            steps.extend([port, inside]);
+        }
+        (None, None) => {}
+    }
+    steps
+}
+
+/// So many connections are written out.
+const SHOWN: usize = 3;
+
+/// What the kernel follows between the two.
+fn connections(journey: &Journey) -> Option<Hop> {
+    let name = "connections";
+    let found = journey.connections.as_ref()?;
+    if found.is_empty() {
+        return Some(Hop::fine(name, HERE, "the kernel follows none between them"));
+    }
+    let texts: Vec<String> = found.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = match found.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let text = format!("{}{more}", texts.join("; "));
+    let silent = |connection: &crate::netlink::connections::Connection| !connection.answered;
+    match found.iter().all(silent) {
+        true => Some(Hop::odd(name, HERE, text, "does anybody listen there?")),
+        false => Some(Hop::fine(name, HERE, text)),
+    }
+}
+
+/// What came back.
+fn echo(journey: &Journey) -> Option<Hop> {
+    let name = "echo";
+    let Probe { by, small, large } = journey.probe.as_ref()?;
+    let to = journey.to.address;
+    let unanswered = match journey.to.place {
+        Place::Beyond(_) => {
+            "this host does its part: run the same on the other host, the other way round"
+        }
+        _ => "not everybody answers to echoes; does it listen at all?",
+    };
+    Some(match (small, large) {
+        (Err(error), _) => {
+            Hop::odd(name, HERE, format!("no echo can be sent: {error}"), unanswered)
+        }
+        (Ok(None), _) => {
+            Hop::odd(name, HERE, format!("{to} does not answer echoes of {by}"), unanswered)
+        }
+        (Ok(Some(time)), Some((bytes, false))) => {
+            let seen = format!(
+                "{to} answers {by} within {time:.1?}, but not to packets of {bytes} bytes: something on \
+                 the way takes less and does not say so"
+            );
+            let cure = "set MTU lower, or let ICMP \"fragmentation needed\" through between hosts";
+            Hop::lost("mtu", HERE, seen, cure)
+        }
+        (Ok(Some(time)), Some((bytes, true))) => Hop::fine(
+            name,
+            HERE,
+            format!("{to} answers {by} within {time:.1?}, also {bytes} bytes"),
+        ),
+        (Ok(Some(time)), None) => {
+            Hop::fine(name, HERE, format!("{to} answers {by} within {time:.1?}"))
+        }
+    })
+}

@@ -1,0 +1,334 @@
+//! Pure. What this host does between the two ends, there and back.
+
+use std::net::IpAddr;
+
+use crate::checks::explain::{
+    AGENT, Beyond, End, HERE, Hop, Host, Journey, Place, Toward, Tunnel, firewall,
+};
+use crate::net::{Family, Mac};
+use crate::netlink::link::Link;
+use crate::netlink::neighbour::{Known, State};
+use crate::netlink::route::Way;
+
+/// From the bridge, or whatever the packet comes in by, to what it leaves by.
+pub fn host(journey: &Journey) -> Vec<Hop> {
+    let host = &journey.host;
+    let bridge = host.bridge_name.as_str();
+    if journey.is_bridged() {
+        return match host.bridged {
+            true => vec![firewall::forwarded(journey, bridge, bridge)],
+            false => Vec::new(),
+        };
+    }
+    let mut hops = Vec::new();
+    if let Place::Beyond(_) | Place::Outside = journey.from.place {
+        hops.extend(arrival(journey));
+    }
+    let (from_here, to_here) = (is_here(&journey.from), is_here(&journey.to));
+    if !from_here && !to_here {
+        hops.push(forwarding(host));
+    }
+    hops.extend(leaving("route", host, &journey.there, &journey.to));
+    let (input, output) = (entry(journey), host.name(journey.there.device()));
+    if let (false, Some(device)) = (from_here, entry_link(journey)) {
+        hops.extend(reverse_path(journey, device));
+    }
+    match (from_here, to_here) {
+        (false, false) => hops.push(firewall::forwarded(journey, &input, &output)),
+        (false, true) => hops.push(firewall::received(journey, &input)),
+        _ => {}
+    }
+    if let (Place::Pod(_), Place::Outside) = (&journey.from.place, &journey.to.place) {
+        hops.extend(masquerade(host));
+    }
+    if !to_here && journey.to.pod().is_none() {
+        hops.extend(exit("next-hop", host, &journey.there, &journey.to));
+    }
+    hops
+}
+
+/// The neighbours at both ends, and the way back through this host.
+pub fn back(journey: &Journey) -> Vec<Hop> {
+    let host = &journey.host;
+    let mut hops = Vec::new();
+    hops.extend(pod_neighbour("pod-neighbour", journey, &journey.from, &journey.to));
+    if journey.to.pod().is_some() && !journey.is_bridged() {
+        hops.extend(exit("neighbour", host, &journey.there, &journey.to));
+    }
+    hops.extend(pod_neighbour("pod-neighbour-back", journey, &journey.to, &journey.from));
+    if !journey.is_bridged() && !is_here(&journey.from) {
+        hops.extend(leaving("way-back", host, &journey.back, &journey.from));
+        if journey.from.pod().is_none() {
+            hops.extend(exit("next-hop-back", host, &journey.back, &journey.from));
+        }
+    }
+    hops
+}
+
+fn is_here(end: &End) -> bool {
+    matches!(end.place, Place::Host)
+}
+
+/// The link that packets of the sender come in by.
+fn entry_link(journey: &Journey) -> Option<&Link> {
+    match journey.from.place {
+        Place::Pod(_) => journey.host.bridge.as_ref(),
+        Place::Host => None,
+        Place::Beyond(_) | Place::Outside => journey.host.links.get(&journey.back.device()?),
+    }
+}
+
+fn entry(journey: &Journey) -> String {
+    entry_link(journey).map_or_else(String::new, |link| link.name.to_string())
+}
+
+/// What packets of another host come in by.
+fn arrival(journey: &Journey) -> Vec<Hop> {
+    let Some(link) = entry_link(journey) else { return Vec::new() };
+    let name = "arrival";
+    if !link.up || !link.carrier {
+        let seen = format!("packets of {} come by {}, which is down", journey.from.name, link.name);
+        return vec![Hop::lost(name, HERE, seen, format!("ip link set {} up", link.name))];
+    }
+    let seen = format!("packets of {} come by {}", journey.from.name, link.name);
+    let mut hops = vec![Hop::fine(name, HERE, seen)];
+    if let (Some(tunnel), Some(beyond)) = (&journey.back.tunnel, journey.from.beyond()) {
+        hops.extend(tunnel_firewall(journey, tunnel, beyond));
+    }
+    hops
+}
+
+fn tunnel_firewall(journey: &Journey, tunnel: &Tunnel, beyond: &Beyond) -> Option<Hop> {
+    let way = tunnel.way.as_ref().ok().copied().flatten()?;
+    let ours = way.source?;
+    let theirs = *beyond.addresses.get(Family::of(ours))?;
+    Some(firewall::tunnels(journey, &journey.host.name(way.device), theirs, ours))
+}
+
+fn forwarding(host: &Host) -> Hop {
+    let (key, value) = (host.forwarding.0.replace('/', "."), host.forwarding.1.as_deref());
+    match value {
+        Some("0") => {
+            let cure = format!("sysctl -w {key}=1 (and find out who sets it back)");
+            Hop::lost("forwarding", HERE, format!("{key} = 0: nothing is forwarded"), cure)
+        }
+        Some(value) => Hop::fine("forwarding", HERE, format!("{key} = {value}")),
+        None => Hop::odd("forwarding", HERE, format!("there is no sysctl {key}"), "is IPv6 off?"),
+    }
+}
+
+/// The host's route to an end.
+fn leaving(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<Hop> {
+    let to = end.address;
+    let way = match &toward.way {
+        Ok(Some(way)) => way,
+        Ok(None) => return vec![no_route(name, host, end, "there is no route")],
+        Err(error) => return vec![no_route(name, host, end, error)],
+    };
+    let device = host.name(way.device);
+    let via = way.gateway.map_or(String::new(), |via| format!(" via {via}"));
+    let text = format!("{to}{via} by {device}");
+    let bridge = host.bridge.as_ref().map(|bridge| bridge.index);
+    match &end.place {
+        Place::Host if !way.local => {
+            let seen = format!("{text}, although it should be an address of this host");
+            vec![Hop::lost(name, HERE, seen, "ip address add it, or ask for another address")]
+        }
+        Place::Pod(_) if way.device != bridge => {
+            let seen = format!("{text}, not by {}", host.bridge_name);
+            let cure = format!("remove the route that is nearer (ip route get {to}); {AGENT}");
+            vec![Hop::lost(name, HERE, seen, cure)]
+        }
+        Place::Beyond(Beyond { subnet: Some(subnet), has_route: false, .. }) => {
+            let why = format!("the route to {subnet} is missing, and packets take {text}");
+            vec![no_route(name, host, end, &why)]
+        }
+        _ => vec![Hop::fine(name, HERE, text)],
+    }
+}
+
+/// Why there is no route to `end`, and what to do.
+fn no_route(name: &'static str, host: &Host, end: &End, why: &str) -> Hop {
+    let to = end.address;
+    let Some(beyond) = end.beyond() else {
+        let cure = match end.place {
+            Place::Pod(_) => AGENT.to_owned(),
+            _ => format!("give this host a route to {to}"),
+        };
+        return Hop::lost(name, HERE, format!("{to}: {why}"), cure);
+    };
+    let down = beyond.addresses.iter().find_map(|address| down_link(host, *address));
+    if let Some(link) = down {
+        let seen = format!("{link}, which leads to {}, is down", beyond.host);
+        return Hop::lost("uplink", HERE, seen, format!("ip link set {link} up; is the cable in?"));
+    }
+    let tunnel = host.links.values().find(|link| link.vxlan.is_some() && !link.up);
+    if let (Some(link), Some(_)) = (tunnel, beyond.subnet) {
+        let name = &link.name;
+        let cure = format!("ip link set {name} up; {AGENT}");
+        return Hop::lost("tunnel", HERE, format!("{name} is down, and its routes are gone"), cure);
+    }
+    let cure = match beyond.subnet {
+        Some(_) => AGENT.to_owned(),
+        None => format!("give this host a route to {to}"),
+    };
+    Hop::lost(name, HERE, format!("{to} of host {}: {why}", beyond.host), cure)
+}
+
+/// The link on whose segment `address` is, if it is down.
+fn down_link(host: &Host, address: IpAddr) -> Option<String> {
+    let on_link = host.addresses.iter().filter(|found| {
+        let nobody_else = found.address.ip() != address;
+        nobody_else && found.address.prefix() > 0 && found.address.contains(address)
+    });
+    let links = on_link.filter_map(|found| host.links.get(&found.index));
+    let link = links.into_iter().find(|link| !link.up || !link.carrier)?;
+    Some(link.name.to_string())
+}
+
+/// Whether the kernel lets packets of the sender in where they come from.
+fn reverse_path(journey: &Journey, device: &Link) -> Option<Hop> {
+    let host = &journey.host;
+    let name = &device.name;
+    let filter = *host.reverse_path.get(name).unwrap_or(&0);
+    let entering = journey.there.entering.as_ref();
+    let other = journey.back.device() != Some(device.index);
+    match entering {
+        Err(error) if filter == 1 && other => {
+            let back = host.name(journey.back.device());
+            let from = journey.from.address;
+            let seen = format!(
+                "rp_filter of {name} is strict, and packets to {from} would leave by {back}: the \
+                 kernel drops what comes from there ({error})"
+            );
+            let cure = format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, and mend the route");
+            Some(Hop::lost("reverse-path", HERE, seen, cure))
+        }
+        Err(error) => {
+            let seen = format!("the kernel does not forward what comes in by {name}: {error}");
+            let cure = "look for ip rules and routes of others: ip rule; ip route show table all";
+            Some(Hop::lost("reverse-path", HERE, seen, cure))
+        }
+        Ok(()) => None,
+    }
+}
+
+/// What leaves the pools must be masqueraded, or the answer goes nowhere.
+fn masquerade(host: &Host) -> Option<Hop> {
+    match host.masquerades? {
+        true => Some(Hop::fine("masquerade", HERE, "it leaves with this host's address")),
+        false => {
+            let seen = "the nft table inet humanz is gone: it leaves with the pod's own address, \
+                        which nobody outside knows";
+            Some(Hop::lost("masquerade", HERE, seen, AGENT))
+        }
+    }
+}
+
+/// The next hop on the way to an end, and the tunnel to it.
+fn exit(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<Hop> {
+    let Some(way) = toward.way.as_ref().ok().copied().flatten() else { return Vec::new() };
+    if way.local {
+        return Vec::new();
+    }
+    let Some(link) = way.device.and_then(|index| host.links.get(&index)) else { return Vec::new() };
+    if !link.up || !link.carrier {
+        let seen = format!("{} is down", link.name);
+        return vec![Hop::lost("uplink", HERE, seen, format!("ip link set {} up", link.name))];
+    }
+    let next = way.gateway.unwrap_or(end.address);
+    if let Some(tunnel) = &toward.tunnel {
+        return through(host, link, next, tunnel, end);
+    }
+    let wanted = end.pod().and_then(|pod| pod.inside.as_ref().ok()?.link.as_ref()?.mac);
+    let wanted = wanted.filter(|_| next == end.address);
+    neighbour(name, HERE, &toward.neighbours, (next, link.name.as_str()), wanted)
+        .into_iter()
+        .collect()
+}
+
+/// What is known of a next hop on a link; nothing if nothing was asked.
+fn neighbour(
+    name: &'static str,
+    place: &str,
+    known: &[Known],
+    (next, link): (IpAddr, &str),
+    wanted: Option<Mac>,
+) -> Option<Hop> {
+    let found = known.iter().find(|known| known.address == next)?;
+    let forget = format!("ip neighbour delete {next} dev {link}");
+    let hop = match (found.state, found.mac, wanted) {
+        (State::Failed | State::Asked, ..) => {
+            let seen = format!("{next} does not answer on {link} (neighbour failed)");
+            let cure = format!("is the host with {next} up, and on the same segment as {link}?");
+            Hop::lost(name, place, seen, cure)
+        }
+        (_, Some(mac), Some(wanted)) if mac != wanted => {
+            let seen = format!("{next} on {link} is taken for {mac}, and it is {wanted}");
+            Hop::lost(name, place, seen, forget)
+        }
+        (_, Some(mac), _) => Hop::fine(name, place, format!("{next} on {link} is {mac}")),
+        (_, None, _) => return None,
+    };
+    Some(hop)
+}
+
+/// The parts of a tunnel: MAC of the other end, where frames for it go, and the way there.
+fn through(host: &Host, link: &Link, next: IpAddr, tunnel: &Tunnel, end: &End) -> Vec<Hop> {
+    let (name, device) = ("tunnel", &link.name);
+    let host_name = end.beyond().map_or("the other host", |beyond| beyond.host.as_str());
+    let mac = tunnel.inner(next);
+    let Some(mac) = mac else {
+        let seen = format!("{device} does not know the MAC of {next} (host {host_name})");
+        return vec![Hop::lost(name, HERE, seen, AGENT)];
+    };
+    let Some(there) = tunnel.destinations.iter().find(|there| there.mac == mac) else {
+        let seen = format!("{device} does not know where to send frames for {mac} ({host_name})");
+        return vec![Hop::lost(name, HERE, seen, AGENT)];
+    };
+    let theirs = end.beyond().map(|beyond| beyond.addresses).unwrap_or_default();
+    let known = theirs.get(Family::of(there.address));
+    if known.is_some_and(|known| *known != there.address) {
+        let seen = format!("{device} sends to {}, which is not {host_name}'s", there.address);
+        return vec![Hop::lost(name, HERE, seen, AGENT)];
+    }
+    let fine = Hop::fine(name, HERE, format!("{device} sends to {} ({mac})", there.address));
+    let mut hops = vec![fine];
+    hops.extend(outer(host, tunnel, there.address));
+    hops
+}
+
+/// The way of a tunnel's outer packets.
+fn outer(host: &Host, tunnel: &Tunnel, address: IpAddr) -> Option<Hop> {
+    let name = "underlay";
+    let way: Way = match &tunnel.way {
+        Ok(Some(way)) => *way,
+        Ok(None) => {
+            let seen = format!("this host has no route to {address}");
+            return Some(Hop::lost(name, HERE, seen, "is the uplink up? ip route"));
+        }
+        Err(error) => {
+            let seen = format!("this host has no way to {address}: {error}");
+            return Some(Hop::lost(name, HERE, seen, "is the uplink up? ip route"));
+        }
+    };
+    let device = host.name(way.device);
+    let next = way.gateway.unwrap_or(address);
+    let hop = neighbour(name, HERE, &tunnel.neighbours, (next, &device), None);
+    Some(hop.unwrap_or_else(|| Hop::fine(name, HERE, format!("{address} by {device}"))))
+}
+
+/// What a pod believes of the MAC of its next hop.
+fn pod_neighbour(name: &'static str, journey: &Journey, end: &End, other: &End) -> Option<Hop> {
+    let inside = end.pod()?.inside.as_ref().ok()?;
+    let way = inside.way.as_ref().ok().copied().flatten()?;
+    let next = way.gateway.unwrap_or(other.address);
+    let bridge = journey.host.bridge.as_ref();
+    let other_pod = || other.pod()?.inside.as_ref().ok()?.link.as_ref()?.mac;
+    let wanted = match way.gateway {
+        Some(_) => bridge.and_then(|bridge| bridge.mac),
+        None => other_pod(),
+    };
+    let link = end.pod().map_or("", |pod| pod.ifname.as_str());
+    neighbour(name, &end.name, &inside.neighbours, (next, link), wanted)
+}

@@ -1,0 +1,236 @@
+//! Pure. What was seen of the way between two addresses.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::{Family, IfName, Mac, PerFamily};
+use crate::netlink::address::Address;
+use crate::netlink::connections::Connection;
+use crate::netlink::fdb::Destination;
+use crate::netlink::link::Link;
+use crate::netlink::neighbour::{Known, State};
+use crate::netlink::route::Way;
+use crate::nft::base_chains::FoundForward;
+
+/// Packets from one address to another, both of one family.
+#[derive(Debug)]
+pub struct Journey {
+    /// Who sends.
+    pub from: End,
+    /// Who is sent to.
+    pub to: End,
+    /// Protocol (IANA's number) and port, if they are known.
+    pub transport: Option<(u8, u16)>,
+    /// This host.
+    pub host: Host,
+    /// What it does with packets to `to`.
+    pub there: Toward,
+    /// What it does with packets to `from`.
+    pub back: Toward,
+    /// Connections from one to the other that the kernel follows; `None` if it follows none.
+    pub connections: Option<Vec<Connection>>,
+    /// What an echo said.
+    pub probe: Option<Probe>,
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct End {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its name, for people.
+    pub name: String,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// Where an end is.
+#[derive(Debug)]
+pub enum Place {
+    /// In a pod of this host.
+    Pod(Box<Pod>),
+    /// This host itself.
+    Host,
+    /// Behind another host of the network, or that host itself.
+    Beyond(Beyond),
+    /// Anywhere else.
+    Outside,
+}
+
+/// A pod of this host.
+#[derive(Debug)]
+pub struct Pod {
+    /// The path of its network namespace.
+    pub netns: String,
+    /// Its interface.
+    pub ifname: String,
+    /// The name of the host's end.
+    pub port_name: IfName,
+    /// The host's end.
+    pub port: Option<Link>,
+    /// What its namespace looks like; an error is why it could not be looked at.
+    pub inside: Result<Inside, String>,
+}
+
+/// The inside of a pod.
+#[derive(Debug)]
+pub struct Inside {
+    /// Its interface.
+    pub link: Option<Link>,
+    /// Addresses of the interface.
+    pub addresses: Vec<IpNetwork>,
+    /// The way to the other end.
+    pub way: Result<Option<Way>, String>,
+    /// Neighbours on the interface.
+    pub neighbours: Vec<Known>,
+}
+
+/// Another host of the network.
+#[derive(Clone, Debug)]
+pub struct Beyond {
+    /// Its name.
+    pub host: String,
+    /// Its pod subnet with the address in it; `None` if the address is the host's own.
+    pub subnet: Option<IpNetwork>,
+    /// Its own addresses.
+    pub addresses: PerFamily<IpAddr>,
+    /// Bytes that a packet to it may have, as it said.
+    pub mtu: Option<u32>,
+    /// Its agent runs; `None` if that is not known.
+    pub alive: Option<bool>,
+    /// A route of ours to the subnet is there.
+    pub has_route: bool,
+}
+
+/// This host.
+#[derive(Debug)]
+pub struct Host {
+    /// The name of the bridge.
+    pub bridge_name: IfName,
+    /// The bridge.
+    pub bridge: Option<Link>,
+    /// Who is behind which of its ports.
+    pub learned: Vec<(Mac, u32)>,
+    /// This host's pod subnets.
+    pub subnets: PerFamily<IpNetwork>,
+    /// Where the pods of all hosts have their addresses.
+    pub pools: PerFamily<IpNetwork>,
+    /// All links, by index.
+    pub links: BTreeMap<u32, Link>,
+    /// All addresses.
+    pub addresses: Vec<Address>,
+    /// The sysctl that turns forwarding on, and its value.
+    pub forwarding: (&'static str, Option<String>),
+    /// The reverse path filter of each link by name, the larger of its own and that of all. Of IPv4
+    /// alone.
+    pub reverse_path: BTreeMap<IfName, u8>,
+    /// Packets from pod to pod on the bridge are shown to firewalls.
+    pub bridged: bool,
+    /// Chains at the hook `forward`; an error is why they could not be looked at.
+    pub forward: Result<FoundForward, String>,
+    /// Chains at the hook `input`.
+    pub input: Result<FoundForward, String>,
+    /// The UDP port of the host's tunnels.
+    pub tunnel_port: u16,
+    /// What leaves the pools is to be masqueraded, and whether the table that does it is there.
+    pub masquerades: Option<bool>,
+}
+
+/// What this host does with packets to one address.
+#[derive(Debug)]
+pub struct Toward {
+    /// The way.
+    pub way: Result<Option<Way>, String>,
+    /// Packets from the other end are let in on it; an error is the kernel's.
+    pub entering: Result<(), String>,
+    /// Neighbours on the way's link.
+    pub neighbours: Vec<Known>,
+    /// The link is a tunnel.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// A tunnel of this host.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// Neighbours that it was told.
+    pub known: Vec<Known>,
+    /// Where it sends to.
+    pub destinations: Vec<Destination>,
+    /// The way of the outer packets.
+    pub way: Result<Option<Way>, String>,
+    /// Neighbours on that way's link.
+    pub neighbours: Vec<Known>,
+}
+
+/// Echoes from one end to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Who sent them.
+    pub by: String,
+    /// A small one: how long the answer took; `None` if there was none.
+    pub small: Result<Option<Duration>, String>,
+    /// As large as the way is known to take: its bytes, and whether it was answered.
+    pub large: Option<(u32, bool)>,
+}
+
+impl Journey {
+    /// The family of both addresses.
+    pub fn family(&self) -> Family {
+        Family::of(self.to.address)
+    }
+
+    /// Both are pods of this host, and the sender finds the other on its own link.
+    pub fn is_bridged(&self) -> bool {
+        let (Some(from), Some(_)) = (self.from.pod(), self.to.pod()) else { return false };
+        let way = from.inside.as_ref().ok().and_then(|inside| inside.way.as_ref().ok());
+        way.is_none_or(|way| way.is_none_or(|way| way.gateway.is_none()))
+    }
+}
+
+impl End {
+    /// The pod, if it is one of this host's.
+    pub fn pod(&self) -> Option<&Pod> {
+        match &self.place {
+            Place::Pod(pod) => Some(pod),
+            _ => None,
+        }
+    }
+
+    /// The other host.
+    pub fn beyond(&self) -> Option<&Beyond> {
+        match &self.place {
+            Place::Beyond(beyond) => Some(beyond),
+            _ => None,
+        }
+    }
+}
+
+impl Host {
+    /// The link of that number, for people.
+    pub fn name(&self, index: Option<u32>) -> String {
+        let link = index.and_then(|index| self.links.get(&index));
+        match (link, index) {
+            (Some(link), _) => link.name.to_string(),
+            (None, Some(index)) => format!("link {index}"),
+            (None, None) => "no link".to_owned(),
+        }
+    }
+}
+
+impl Tunnel {
+    /// The MAC of the other end that has the address `next` in the tunnel.
+    pub fn inner(&self, next: IpAddr) -> Option<Mac> {
+        let known = self.known.iter().find(|known| known.address == next)?;
+        known.mac.filter(|_| known.state != State::Failed)
+    }
+}
+
+impl Toward {
+    /// The link that packets go out by.
+    pub fn device(&self) -> Option<u32> {
+        self.way.as_ref().ok().copied().flatten()?.device
+    }
+}

@@ -1,0 +1,138 @@
+//! Pure. Whether other people's firewalls let tunnels of other hosts in.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::checks::forward::evaluate::{Fate, Packet, UDP, fate};
+use crate::net::{Family, IfName};
+use crate::nft::base_chains::{ForwardChain, FoundForward, Place};
+use crate::nft::{ChainPlace, TableFamily};
+
+/// What must get in: packets of another host's tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// The interface that they come by.
+    pub uplink: IfName,
+    /// The other host.
+    pub source: IpAddr,
+    /// This host.
+    pub destination: IpAddr,
+    /// The port that they go to.
+    pub udp_port: u16,
+}
+
+/// A chain that keeps them out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle<'a> {
+    chain: &'a ForwardChain,
+    udp_port: u16,
+}
+
+/// The chains that keep `tunnel` out for certain.
+pub fn obstacles<'a>(tunnel: &Tunnel, found: &'a FoundForward) -> Vec<Obstacle<'a>> {
+    let packet = Packet {
+        input: tunnel.uplink.as_str(),
+        output: "",
+        source: tunnel.source,
+        destination: tunnel.destination,
+        transport: Some((UDP, tunnel.udp_port)),
+    };
+    let family = Family::of(tunnel.destination);
+    let met = found.chains.iter().filter(|chain| chain.place.sees(family));
+    let stops = met.filter(|chain| {
+        let fate = fate(chain, chain.place.chain(), &packet);
+        matches!(fate, Fate::StoppedByPolicy | Fate::StoppedIn { .. })
+    });
+    stops.map(|chain| Obstacle { chain, udp_port: tunnel.udp_port }).collect()
+}
+
+impl fmt::Display for Obstacle<'_> {
+    /// One line: which chain keeps tunnels out, and what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Obstacle { chain, udp_port } = self;
+        let place = &chain.place;
+        write!(
+            f,
+            "{place}: drops the tunnels of other hosts (UDP port {udp_port}); accept them: "
+        )?;
+        if chain.called.keys().any(|name| name.starts_with("ufw")) {
+            return write!(f, "ufw allow {udp_port}/udp");
+        }
+        let iptables = |f: &mut fmt::Formatter<'_>, program| {
+            write!(f, "{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT")
+        };
+        match place {
+            Place::Nft(ChainPlace { table, .. }) if table.starts_with("firewalld") => write!(
+                f,
+                "firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload"
+            ),
+            Place::Legacy(Family::V4, _) => iptables(f, "iptables-legacy"),
+            Place::Legacy(Family::V6, _) => iptables(f, "ip6tables-legacy"),
+            Place::Nft(ChainPlace { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
+                iptables(f, "iptables")
+            }
+            Place::Nft(ChainPlace { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
+                iptables(f, "ip6tables")
+            }
+            Place::Nft(ChainPlace { family, table, chain }) => {
+                write!(f, "nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::Policy;
+    use crate::nft::base_chains::{Asks, ForwardRule, Verdict};
+
+    fn check(place: Place, called: &[&str], accepted: &[u16], wanted: &[&str]) {
+        let accept = |port: &u16| ForwardRule {
+            handle: None,
+            conditions: vec![Asks::Port(vec![(*port, *port)]).holds()],
+            verdict: Verdict::Accept,
+            comment: None,
+        };
+        let rules = accepted.iter().map(accept).collect();
+        let called = called.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+        let chains = vec![ForwardChain { place, policy: Policy::Drop, rules, called }];
+        let found = FoundForward { chains, unreadable: Vec::new() };
+        let tunnel = Tunnel {
+            uplink: "eth0".parse().unwrap(),
+            source: "192.0.2.7".parse().unwrap(),
+            destination: "192.0.2.1".parse().unwrap(),
+            udp_port: 10400,
+        };
+        let lines: Vec<String> =
+            obstacles(&tunnel, &found).iter().map(|obstacle| obstacle.to_string()).collect();
+        assert_eq!(lines, wanted);
+    }
+
+    fn nft(family: TableFamily, table: &str, chain: &str) -> Place {
+        Place::Nft(ChainPlace { family, table: table.to_owned(), chain: chain.to_owned() })
+    }
+
+    #[test]
+    fn a_host_that_keeps_tunnels_out_is_told_what_to_do() {
+        let drops = ": drops the tunnels of other hosts (UDP port 10400); accept them: ";
+        let at = || nft(TableFamily::Ip, "filter", "INPUT");
+        let line = "nft table ip filter, chain INPUT";
+        let cure = "iptables -I INPUT -p udp --dport 10400 -j ACCEPT";
+        check(at(), &[], &[22], &[&format!("{line}{drops}{cure}")]);
+        check(at(), &["ufw-before-input"], &[], &[&format!("{line}{drops}ufw allow 10400/udp")]);
+        let at = nft(TableFamily::Inet, "firewalld", "filter_INPUT");
+        let cure = "firewall-cmd --permanent --add-port=10400/udp && firewall-cmd --reload";
+        check(at.clone(), &[], &[], &[&format!("{at}{drops}{cure}")]);
+        let at = nft(TableFamily::Inet, "filter", "input");
+        let cure = "nft insert rule inet filter input udp dport 10400 accept";
+        check(at.clone(), &[], &[], &[&format!("{at}{drops}{cure}")]);
+    }
+
+    #[test]
+    fn a_host_that_lets_them_in_is_not() {
+        check(Place::Legacy(Family::V4, "INPUT"), &[], &[22, 10400], &[]);
+        check(Place::Legacy(Family::V6, "INPUT"), &[], &[], &[]);
+        check(nft(TableFamily::Ip6, "filter", "INPUT"), &[], &[], &[]);
+    }
+}

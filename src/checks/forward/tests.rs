@@ -1,0 +1,254 @@
+use std::iter;
+
+use crate::checks::forward::*;
+use crate::nft::base_chains::{Asks, NamePattern, Verdict};
+use crate::nft::{ChainPlace, Policy, TableFamily};
+
+pub(super) const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
+pub(super) const FIREWALLD: (TableFamily, &str, &str) =
+    (TableFamily::Inet, "firewalld", "filter_FORWARD");
+pub(super) const PLAIN: (TableFamily, &str, &str) = (TableFamily::Inet, "filter", "forward");
+
+pub(super) fn traffic() -> Traffic {
+    Traffic {
+        bridge: "humanz0".parse().unwrap(),
+        uplink: Some("eth0".parse().unwrap()),
+        pods_come_by: vec!["eth0".parse().unwrap()],
+        subnets: PerFamily {
+            v4: Some("10.244.3.0/24".parse().unwrap()),
+            v6: Some("fd00:10:0:3::/64".parse().unwrap()),
+        },
+        pools: PerFamily {
+            v4: Some("10.244.0.0/16".parse().unwrap()),
+            v6: Some("fd00:10::/48".parse().unwrap()),
+        },
+        bridged: vec![Family::V4],
+    }
+}
+
+pub(super) fn chain(
+    at: (TableFamily, &str, &str),
+    policy: Policy,
+    rules: &[ForwardRule],
+) -> ForwardChain {
+    let (family, table, chain) = at;
+    let (table, chain) = (table.to_owned(), chain.to_owned());
+    let place = Place::Nft(ChainPlace { family, table, chain });
+    ForwardChain { place, policy, rules: rules.to_vec(), called: Default::default() }
+}
+
+pub(super) fn rule(asks: &[Asks], verdict: Verdict) -> ForwardRule {
+    let conditions = asks.iter().cloned().map(Asks::holds).collect();
+    ForwardRule { handle: Some(7), conditions, verdict, comment: None }
+}
+
+fn by(direction: Direction, name: &str) -> Asks {
+    Asks::Interface(direction, vec![NamePattern::exact(name)])
+}
+
+pub(super) fn accept(direction: Direction, name: &str) -> ForwardRule {
+    rule(&[by(direction, name)], Verdict::Accept)
+}
+
+fn ours(direction: Direction) -> ForwardRule {
+    ForwardRule { comment: Some(direction.comment()), ..accept(direction, "humanz0") }
+}
+
+fn stop() -> ForwardRule {
+    rule(&[], Verdict::Stop)
+}
+
+fn check(chain: ForwardChain, wanted: &[&str]) {
+    let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
+    let plan = plan(&traffic(), iter::empty(), &found);
+    let mut lines: Vec<String> = plan.edits.iter().map(|edit| edit.line().to_string()).collect();
+    lines.extend(plan.obstacles.iter().map(|obstacle| obstacle.to_string()));
+    assert_eq!(lines, wanted);
+}
+
+const INSERT_OUT: &str = "+ rule -o humanz0 -j ACCEPT in iptables chain FORWARD";
+const INSERT_IN: &str = "+ rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
+const REMOVE_IN: &str = "- rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
+
+#[test]
+fn a_chain_that_stops_nothing_is_left_alone() {
+    check(chain(IPTABLES, Policy::Accept, &[rule(&[Asks::Special], Verdict::Stop)]), &[]);
+}
+
+#[test]
+fn a_policy_that_drops_gets_both_rules() {
+    check(chain(IPTABLES, Policy::Drop, &[]), &[INSERT_OUT, INSERT_IN]);
+    let other = accept(Direction::In, "humanz00");
+    check(chain(IPTABLES, Policy::Drop, &[other]), &[INSERT_OUT, INSERT_IN]);
+}
+
+#[test]
+fn a_rule_that_drops_everything_counts_as_a_policy() {
+    check(chain(IPTABLES, Policy::Accept, &[stop()]), &[INSERT_OUT, INSERT_IN]);
+}
+
+#[test]
+fn a_drop_in_a_chain_that_is_called_counts_too() {
+    let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
+    let called = [("WALL".to_owned(), vec![stop()])].into();
+    let chain = ForwardChain { called, ..chain(IPTABLES, Policy::Accept, &[wall]) };
+    check(chain, &[INSERT_OUT, INSERT_IN]);
+}
+
+#[test]
+fn a_rule_that_may_accept_is_not_relied_on() {
+    let perhaps = rule(&[Asks::Unknown], Verdict::Accept);
+    check(chain(IPTABLES, Policy::Drop, std::slice::from_ref(&perhaps)), &[INSERT_OUT, INSERT_IN]);
+    check(chain(PLAIN, Policy::Drop, &[perhaps]), &[]);
+}
+
+#[test]
+fn ipv6_and_older_tables_have_their_own() {
+    let at = (TableFamily::Ip6, "filter", "FORWARD");
+    let lines = [
+        "+ rule -o humanz0 -j ACCEPT in ip6tables chain FORWARD",
+        "+ rule -i humanz0 -j ACCEPT in ip6tables chain FORWARD",
+    ];
+    check(chain(at, Policy::Drop, &[]), &lines);
+    let place = Place::Legacy(Family::V4, "FORWARD");
+    let lines = [
+        "+ rule -o humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
+        "+ rule -i humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
+    ];
+    check(ForwardChain { place, ..chain(IPTABLES, Policy::Drop, &[]) }, &lines);
+}
+
+#[test]
+fn rules_that_are_there_are_not_inserted_again() {
+    let rules = [rule(&[Asks::Special], Verdict::Stop), ours(Direction::In), ours(Direction::Out)];
+    check(chain(IPTABLES, Policy::Drop, &rules), &[]);
+}
+
+#[test]
+fn rules_of_the_owner_do_as_well() {
+    let rules = [accept(Direction::In, "humanz0"), accept(Direction::Out, "humanz0")];
+    check(chain(IPTABLES, Policy::Drop, &rules), &[]);
+}
+
+#[test]
+fn only_the_rule_that_is_gone_comes_back() {
+    check(chain(IPTABLES, Policy::Drop, &[ours(Direction::Out)]), &[INSERT_IN]);
+}
+
+#[test]
+fn a_rule_of_ours_behind_a_drop_is_moved() {
+    let rules = [ours(Direction::Out), stop(), ours(Direction::In)];
+    check(chain(IPTABLES, Policy::Accept, &rules), &[REMOVE_IN, INSERT_IN]);
+}
+
+#[test]
+fn a_drop_for_one_interface_is_its_owners_will_and_told() {
+    let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Stop);
+    let line = "iptables chain FORWARD: a rule drops what pods send; accept it: put a rule for \
+        humanz0 before it";
+    check(chain(IPTABLES, Policy::Accept, &[only]), &[line]);
+}
+
+/// `status` and `doctor` take what stands behind the last semicolon for what to do.
+#[test]
+fn what_to_do_is_never_cut_in_the_middle() {
+    let loading = (TableFamily::Inet, "firewalld_policy_drop", "filter_FORWARD");
+    for at in [PLAIN, FIREWALLD, loading, IPTABLES] {
+        let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Stop);
+        let found =
+            FoundForward { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
+        let plan = plan(&traffic(), iter::empty(), &found);
+        let lines = plan.obstacles.iter().map(ToString::to_string);
+        let lines: Vec<String> = lines.chain(plan.edits.iter().filter_map(not_ours)).collect();
+        assert!(!lines.is_empty(), "{at:?}");
+        for line in lines {
+            assert_eq!(line.matches(';').count(), 1, "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_another_owner_is_reported_with_what_to_do() {
+    let line = "nft table inet filter, chain forward: its policy drops pod traffic; accept it: \
+        nft 'insert rule inet filter forward iifname \"humanz0\" accept' && nft 'insert rule inet \
+        filter forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
+    check(chain(PLAIN, Policy::Drop, &[]), &[line]);
+    let line = "nft table inet firewalld, chain filter_FORWARD: a rule drops pod traffic; accept \
+        it: firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16 \
+        --add-source=fd00:10::/48 && firewall-cmd --reload";
+    check(chain(FIREWALLD, Policy::Accept, &[stop()]), &[line]);
+}
+
+/// As firewalld has it when the bridge alone is in the zone `trusted`.
+#[test]
+fn a_table_that_lets_pods_out_but_not_in_is_reported() {
+    let to_zone = rule(&[], Verdict::Goto("public".to_owned()));
+    let called = [("public".to_owned(), vec![stop()])].into();
+    let rules = [accept(Direction::In, "humanz0"), to_zone];
+    let line = "nft table inet firewalld, chain filter_FORWARD: a rule of chain public drops what \
+        other hosts' pods send to pods; accept it: firewall-cmd --permanent --zone=trusted \
+        --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
+    check(ForwardChain { called, ..chain(FIREWALLD, Policy::Accept, &rules) }, &[line]);
+}
+
+#[test]
+fn a_table_whose_owner_thought_of_the_bridge_is_not_reported() {
+    let rules = [accept(Direction::In, "humanz0"), accept(Direction::Out, "humanz0")];
+    check(chain(PLAIN, Policy::Drop, &rules), &[]);
+}
+
+#[test]
+fn pods_on_one_bridge_count_where_firewalls_see_them() {
+    let by = |input, output| {
+        let conditions = [by(Direction::In, input), by(Direction::Out, output)];
+        rule(&conditions, Verdict::Accept)
+    };
+    let rules = [by("humanz0", "eth0"), by("eth0", "humanz0")];
+    let at = |family| (family, "filter", "forward");
+    check(chain(at(TableFamily::Ip6), Policy::Drop, &rules), &[]);
+    let line = "nft table ip filter, chain forward: its policy drops pod traffic; accept it: nft \
+        'insert rule ip filter forward iifname \"humanz0\" accept' && nft 'insert rule ip filter \
+        forward oifname \"humanz0\" accept', and likewise in the file that makes the table";
+    check(chain(at(TableFamily::Ip), Policy::Drop, &rules), &[line]);
+}
+
+#[test]
+fn pods_of_other_hosts_may_come_by_a_tunnel() {
+    let rules = [accept(Direction::In, "humanz0"), accept(Direction::In, "eth0")];
+    let chain = chain(PLAIN, Policy::Drop, &rules);
+    check(chain.clone(), &[]);
+    let traffic = Traffic { pods_come_by: vec!["humanz-vx4".parse().unwrap()], ..traffic() };
+    let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
+    let line = plan(&traffic, iter::empty(), &found).obstacles[0].to_string();
+    assert!(line.contains("its policy drops what other hosts' pods send to pods"), "{line}");
+}
+
+#[test]
+fn older_tables_that_cannot_be_read_are_reported() {
+    let error = ForwardError::NoProgram { name: "iptables-legacy" };
+    let unreadable = vec![(Place::Legacy(Family::V4, "FORWARD"), error)];
+    let plan = plan(&traffic(), iter::empty(), &FoundForward { chains: Vec::new(), unreadable });
+    let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
+        program iptables-legacy is not installed (package iptables)";
+    assert_eq!(plan.obstacles[0].to_string(), line);
+}
+
+#[test]
+fn the_other_pods_address_is_never_one_of_this_host() {
+    let check = |pool: &str, own: &str, wanted: &str| {
+        let found = elsewhere(pool.parse().unwrap(), own.parse().unwrap());
+        assert_eq!(found.to_string(), wanted, "{pool} {own}");
+    };
+    check("10.244.0.0/16", "10.244.3.0/24", "10.244.0.2");
+    check("10.244.0.0/16", "10.244.0.0/24", "10.244.1.2");
+}
+
+#[test]
+fn cleaning_up_removes_our_rules_and_no_others() {
+    let rules = [ours(Direction::In), accept(Direction::Out, "humanz0"), ours(Direction::Out)];
+    let chains = vec![chain(IPTABLES, Policy::Accept, &rules)];
+    let found = FoundForward { chains, unreadable: Vec::new() };
+    let edits = removals(&traffic().bridge, &found);
+    let lines: Vec<String> = edits.iter().map(|edit| edit.line().to_string()).collect();
+    assert_eq!(lines, ["- rule -o humanz0 -j ACCEPT in iptables chain FORWARD", REMOVE_IN]);
+}

@@ -1,0 +1,317 @@
+//! The calls to etcd that are needed, in the words of this crate.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use etcd_client::{
+    Compare, CompareOp, Error, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
+    ResponseHeader, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::etcd::connection::Member;
+use crate::etcd::error::EtcdError;
+use crate::etcd::failure::reason;
+use crate::etcd::members::Members;
+use crate::etcd::rows::Found;
+use crate::etcd::settings::EtcdSettings;
+use crate::etcd::watch::Watch;
+use crate::lease::records::{Key, NodeName, Roots, Row};
+use crate::lease::snapshot::{Raw, Snapshot};
+use crate::lease::transaction::{Condition, Transaction, Write};
+
+/// Keys asked for at once.
+const PAGE: i64 = 1000;
+
+/// Rows of the reachability matrix that are read, and their bytes: those of 10,000 hosts have 4 MB.
+const ROWS: usize = 20_000;
+const ROWS_BYTES: usize = 16 << 20;
+
+/// Characters of the reason why one is none: a value may be quoted in it.
+const WHY: usize = 200;
+
+/// etcd, whichever member answers.
+pub struct Etcd {
+    members: Members,
+    roots: Roots,
+    timeout: Cell<Duration>,
+}
+
+impl Etcd {
+    pub fn new(settings: EtcdSettings, roots: Roots) -> Etcd {
+        let timeout = Cell::new(settings.timeout);
+        let probe = roots.key(&Key::Config);
+        Etcd { members: Members::new(settings, probe), roots, timeout }
+    }
+
+    /// Who is asked.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The URL of the member in use.
+    pub fn endpoint(&self) -> String {
+        self.members.endpoint()
+    }
+
+    /// Reaches etcd in another way from the next call on.
+    pub fn reconnect(&self, settings: EtcdSettings) {
+        self.timeout.set(settings.timeout);
+        self.members.replace(settings);
+    }
+
+    /// Both roots as of one revision.
+    pub async fn read(&self) -> Result<Snapshot, EtcdError> {
+        let mut snapshot = Snapshot::default();
+        let mut revision = 0;
+        for range in [self.roots.hosts_range(), self.roots.humanz_range()] {
+            let put = |raw: Raw<'_>| {
+                snapshot.put(&self.roots, raw);
+                true
+            };
+            revision = self.read_range(&range, revision, put).await?;
+        }
+        snapshot.revision = revision;
+        Ok(snapshot)
+    }
+
+    /// Reads `range` as of `revision` (0: now) as long as `take` says so; gives the revision read.
+    async fn read_range(
+        &self,
+        range: &str,
+        revision: i64,
+        mut take: impl FnMut(Raw<'_>) -> bool,
+    ) -> Result<i64, EtcdError> {
+        let end = after(range);
+        let what = format!("read {range}");
+        let (mut revision, mut limit) = (revision, PAGE);
+        let mut from = range.as_bytes().to_vec();
+        loop {
+            let options = GetOptions::new()
+                .with_range(end.clone())
+                .with_sort(SortTarget::Key, SortOrder::Ascend)
+                .with_limit(limit)
+                .with_revision(revision);
+            let request =
+                async |mut member: Member| member.kv.get(from.clone(), Some(options.clone())).await;
+            let page = match self.members.call(&what, request).await {
+                Err(EtcdError::TooLarge(_)) if limit > 1 => {
+                    limit /= 2;
+                    continue;
+                }
+                page => page?,
+            };
+            if revision == 0 {
+                revision = page.header().map_or(0, |header| header.revision());
+            }
+            if !page.kvs().iter().all(|pair| take(raw(pair))) {
+                return Ok(revision);
+            }
+            match page.kvs().last() {
+                Some(last) if page.more() => from = [last.key(), &[0]].concat(),
+                _ => return Ok(revision),
+            }
+        }
+    }
+
+    /// Revision at which the settings of the network were written; 0: there are none.
+    pub async fn config_modified(&self) -> Result<i64, EtcdError> {
+        let key = self.roots.key(&Key::Config);
+        let request = async |mut member: Member| member.kv.get(key.as_str(), None).await;
+        let answer = self.members.call("read the settings of the network", request).await?;
+        Ok(answer.kvs().first().map_or(0, KeyValue::mod_revision))
+    }
+
+    /// The revision at which everything was written; `None` if a condition did not hold.
+    ///
+    /// After [`EtcdError::Unreachable`] it may have been written too: read again.
+    pub async fn commit(
+        &self,
+        what: &str,
+        transaction: &Transaction,
+    ) -> Result<Option<i64>, EtcdError> {
+        let request = async |mut member: Member| member.kv.txn(as_txn(transaction)).await;
+        let answer = match self.members.call(what, request).await {
+            Err(EtcdError::Denied(why)) => {
+                return Err(EtcdError::Denied(format!("{why} ({})", transaction.needs())));
+            }
+            answer => answer?,
+        };
+        Ok(answer.header().filter(|_| answer.succeeded()).map(ResponseHeader::revision))
+    }
+
+    /// A number that nobody else gets: the version of the counter key after putting it.
+    pub async fn draw(&self) -> Result<i64, EtcdError> {
+        let key = self.roots.counter.as_str();
+        let request = async |mut member: Member| {
+            let operations = [TxnOp::put(key, "", None), TxnOp::get(key, None)];
+            member.kv.txn(Txn::new().and_then(operations)).await
+        };
+        let answer = self.members.call(&format!("count up {key}"), request).await?;
+        let version = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(range) => range.kvs().first().map(KeyValue::version),
+            _ => None,
+        });
+        version.ok_or_else(|| EtcdError::Refused(format!("count up {key}: no version came back")))
+    }
+
+    /// The rows of all hosts, as many as [`ROWS`].
+    pub async fn rows(&self) -> Result<Found, EtcdError> {
+        let (mut found, mut bytes) = (Found::default(), 0);
+        let take = |raw: Raw<'_>| {
+            bytes += raw.key.len() + raw.value.len();
+            found.cut = bytes > ROWS_BYTES || found.rows.len() + found.bad >= ROWS;
+            if found.cut {
+                return false;
+            }
+            match (self.roots.host_of_row(raw.key), Row::parse(raw.value)) {
+                (Some(host), Ok(row)) => drop(found.rows.insert(host, row)),
+                (_, row) => {
+                    found.bad += 1;
+                    let what =
+                        row.err().map_or("no host's key".to_owned(), |error| error.to_string());
+                    let why = || format!("{:?}: {what}", String::from_utf8_lossy(raw.key));
+                    found.why.get_or_insert_with(|| why().chars().take(WHY).collect());
+                }
+            }
+            true
+        };
+        self.read_range(&self.roots.rows_range(), 0, take).await?;
+        Ok(found)
+    }
+
+    /// Puts a host's row with `lease` if its sign of life has that lease, too; false if it has not:
+    /// then the name may be somebody else's.
+    pub async fn put_row(&self, name: &NodeName, row: &str, lease: i64) -> Result<bool, EtcdError> {
+        let (key, alive) = (self.roots.row(name), self.roots.key(&Key::Alive(name.clone())));
+        let request = async |mut member: Member| {
+            let held = [Compare::lease(alive.as_str(), CompareOp::Equal, lease)];
+            let put = [TxnOp::put(key.as_str(), row, Some(PutOptions::new().with_lease(lease)))];
+            member.kv.txn(Txn::new().when(held).and_then(put)).await
+        };
+        Ok(self.members.call(&format!("write {key}"), request).await?.succeeded())
+    }
+
+    /// Removes a host's row that was put with `lease`.
+    pub async fn remove_row(&self, name: &NodeName, lease: i64) -> Result<bool, EtcdError> {
+        let key = self.roots.row(name);
+        let request = async |mut member: Member| {
+            let own = [Compare::lease(key.as_str(), CompareOp::Equal, lease)];
+            member.kv.txn(Txn::new().when(own).and_then([TxnOp::delete(key.as_str(), None)])).await
+        };
+        self.members.call(&format!("delete {key}"), request).await.map(|_| true)
+    }
+
+    /// A new etcd lease.
+    pub async fn grant(&self, ttl: Duration) -> Result<i64, EtcdError> {
+        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+        let request = async |mut member: Member| member.lease.grant(seconds, None).await;
+        Ok(self.members.call("grant an etcd lease", request).await?.id())
+    }
+
+    /// Ends an etcd lease and its keys.
+    pub async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
+        let request = async |mut member: Member| member.lease.revoke(lease).await;
+        self.members.call("revoke the etcd lease", request).await.map(drop)
+    }
+
+    /// Keeps an etcd lease alive for as long as that works; returns why it no longer does.
+    pub async fn keep_alive(&self, lease: i64, every: Duration) -> EtcdError {
+        let what = "keep the etcd lease alive";
+        let request = async |mut member: Member| member.lease.keep_alive(lease).await;
+        let (mut keeper, mut answers) = match self.members.call(what, request).await {
+            Ok(streams) => streams,
+            Err(error) => return error,
+        };
+        loop {
+            match timeout(self.timeout.get(), beat(&mut keeper, &mut answers)).await {
+                Ok(Ok(ttl)) if ttl > 0 => sleep(every).await,
+                Ok(Ok(_)) => return EtcdError::NoLease(format!("{what}: it expired")),
+                Ok(Err(error)) => return EtcdError::Unreachable(reason(&error)),
+                Err(_) => return EtcdError::Unreachable(format!("{what}: no answer")),
+            }
+        }
+    }
+
+    /// Follows both roots from `revision` on.
+    pub async fn watch(&self, revision: i64) -> Result<Watch, EtcdError> {
+        let options = |range: &str, id| {
+            WatchOptions::new()
+                .with_range(after(range))
+                .with_start_revision(revision)
+                .with_progress_notify()
+                .with_fragment()
+                .with_watch_id(id)
+        };
+        let (hosts, humanz) = (self.roots.hosts_range(), self.roots.humanz_range());
+        let request = async |mut member: Member| {
+            let mut stream = member.watch.watch(hosts.as_str(), Some(options(&hosts, 1))).await?;
+            stream.watch(humanz.as_str(), Some(options(&humanz, 2))).await?;
+            Ok(stream)
+        };
+        let stream = self.members.call("watch", request).await?;
+        Ok(Watch::new(stream, self.roots.clone(), self.endpoint()))
+    }
+
+    /// Gives the member in use up.
+    pub fn next_member(&self) {
+        self.members.next();
+    }
+}
+
+/// Asks for more time and returns what is left, in seconds; 0: the lease is gone.
+async fn beat(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<i64, Error> {
+    keeper.keep_alive().await?;
+    match answers.message().await? {
+        Some(answer) => Ok(answer.ttl()),
+        None => Err(Error::LeaseKeepAliveError("the stream ended".to_owned())),
+    }
+}
+
+/// The end of the range of keys that begin with `prefix`. Its last byte is `/`.
+fn after(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+pub fn raw(pair: &KeyValue) -> Raw<'_> {
+    Raw {
+        key: pair.key(),
+        value: pair.value(),
+        created: pair.create_revision(),
+        modified: pair.mod_revision(),
+    }
+}
+
+fn as_txn(transaction: &Transaction) -> Txn {
+    let compares: Vec<_> = transaction.conditions.iter().map(as_compare).collect();
+    let operations: Vec<_> = transaction.writes.iter().map(as_operation).collect();
+    Txn::new().when(compares).and_then(operations)
+}
+
+fn as_compare(condition: &Condition) -> Compare {
+    match condition {
+        // A key that does not exist compares as revision 0.
+        Condition::Unchanged { key, modified } => {
+            Compare::mod_revision(key.as_str(), CompareOp::Equal, *modified)
+        }
+        Condition::RangeUnchanged { prefix, since } => {
+            Compare::mod_revision(prefix.as_str(), CompareOp::Less, since + 1)
+                .with_range(after(prefix))
+        }
+    }
+}
+
+fn as_operation(write: &Write) -> TxnOp {
+    match write {
+        Write::Put { key, value, lease } => {
+            let options = PutOptions::new().with_lease(*lease);
+            TxnOp::put(key.as_str(), value.as_str(), Some(options))
+        }
+        Write::Delete { key } => TxnOp::delete(key.as_str(), None),
+        Write::Try(transaction) => TxnOp::txn(as_txn(transaction)),
+    }
+}

@@ -1,0 +1,97 @@
+//! One connection with one member.
+
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Client, ConnectOptions, Error, GetOptions, Identity as Pair, KvClient,
+    LeaseClient, TlsOptions, WatchClient,
+};
+
+use crate::etcd::settings::EtcdSettings;
+use crate::etcd::tls::files::Files;
+
+/// Largest answer taken, in bytes. A watch is cut into pieces of 2 MiB by the server; a range asks
+/// for fewer keys if it meets more.
+const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
+
+/// Longest time for a TCP connection and its TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection that says nothing for so long is asked; etcd closes those that ask more often than
+/// every 5 s (its `--grpc-keepalive-min-time`).
+const PING_AFTER: Duration = Duration::from_secs(6);
+
+/// … and given up without an answer for so long.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A connection to one member.
+#[derive(Clone)]
+pub struct Member {
+    pub kv: KvClient,
+    pub watch: WatchClient,
+    pub lease: LeaseClient,
+}
+
+/// A connection that works.
+pub struct Opened {
+    pub member: Member,
+    /// What is odd about it.
+    pub remark: Option<String>,
+}
+
+/// Connects, logs in, and reads `probe` (a key that this host may read): a member looks at a
+/// certificate only when it is asked something. Whether that key may be read is not decided here.
+pub async fn open(
+    endpoint: &str,
+    settings: &EtcdSettings,
+    files: &Files,
+    probe: &str,
+) -> Result<Opened, Error> {
+    let options = options(settings, files);
+    let login = settings.user.as_ref().zip(files.password.as_ref());
+    let mut remark = None;
+    let client = match login {
+        None => Client::connect([endpoint], Some(options)).await?,
+        Some((user, password)) => {
+            let with_user = options.clone().with_user(user, password);
+            match Client::connect([endpoint], Some(with_user)).await {
+                Err(error) if says(&error, "authentication is not enabled") => {
+                    remark = Some(format!(
+                        "etcd asks nobody who he is (authentication is not enabled): ETCD_USER {user} \
+                         does not count until it does"
+                    ));
+                    Client::connect([endpoint], Some(options)).await?
+                }
+                connected => connected?,
+            }
+        }
+    };
+    let member = Member {
+        kv: client.kv_client().max_decoding_message_size(ANSWER_LIMIT),
+        watch: client.watch_client().max_decoding_message_size(ANSWER_LIMIT),
+        lease: client.lease_client(),
+    };
+    let asked = GetOptions::new().with_serializable().with_count_only();
+    match member.clone().kv.get(probe, Some(asked)).await {
+        Err(error) if !says(&error, "permission denied") => Err(error),
+        _ => Ok(Opened { member, remark }),
+    }
+}
+
+fn options(settings: &EtcdSettings, files: &Files) -> ConnectOptions {
+    let options = ConnectOptions::new()
+        .with_connect_timeout(CONNECT_TIMEOUT.min(settings.timeout))
+        .with_keep_alive(PING_AFTER, PING_TIMEOUT)
+        .with_keep_alive_while_idle(true)
+        .with_require_leader(true);
+    let Some(ca) = &files.ca else { return options };
+    let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(&ca.text));
+    if let Some((certificate, key)) = &files.pair {
+        tls = tls.identity(Pair::from_pem(&certificate.text, key));
+    }
+    options.with_tls(tls)
+}
+
+fn says(error: &Error, text: &str) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains(text))
+}

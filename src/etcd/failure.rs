@@ -1,0 +1,137 @@
+//! Pure. What kind of failure an error of the crate is.
+
+use std::fmt;
+
+use etcd_client::Error;
+
+use crate::etcd::error::{EtcdError, chain};
+use crate::etcd::settings::EtcdSettings;
+use crate::etcd::tls::meaning;
+
+/// Why one attempt on one member failed.
+pub enum Failure {
+    /// The member: try the next.
+    Member(String),
+    /// Certificates: the next may take them.
+    Files(String),
+    /// User and password.
+    Login(String),
+    /// The token: renew it.
+    Token(String),
+    /// The request: no member would take it.
+    Request(Refusal),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Member(why) | Failure::Files(why) | Failure::Login(why) => f.write_str(why),
+            Failure::Token(why) | Failure::Request(Refusal { reason: why, .. }) => f.write_str(why),
+        }
+    }
+}
+
+/// A refusal whose error is made when what and where are known.
+pub struct Refusal {
+    kind: fn(String) -> EtcdError,
+    reason: String,
+}
+
+impl Refusal {
+    pub fn of(self, what: &str, endpoint: &str) -> EtcdError {
+        (self.kind)(format!("{what}: etcd {endpoint}: {}", self.reason))
+    }
+}
+
+impl Failure {
+    /// What `error` means for a host with these `settings`.
+    pub fn of(error: &Error, settings: &EtcdSettings) -> Failure {
+        if let Some(why) = meaning::of(cause(error), settings) {
+            return Failure::Files(why);
+        }
+        match sort(error) {
+            Sort::Member => Failure::Member(reason(error)),
+            Sort::Login => Failure::Login(wrong_login(&reason(error), settings)),
+            Sort::Token if settings.user.is_none() => Failure::Token(format!(
+                "{}; set ETCD_USER and ETCD_PASSWORD_FILE, or a client certificate whose name is \
+                 that of the user",
+                reason(error)
+            )),
+            Sort::Token => Failure::Token(reason(error)),
+            Sort::Request(kind) => Failure::Request(Refusal { kind, reason: reason(error) }),
+        }
+    }
+}
+
+fn wrong_login(reason: &str, settings: &EtcdSettings) -> String {
+    let user = settings.user.as_deref().unwrap_or_default();
+    let file = settings.password_file.as_deref().map(|path| path.display().to_string());
+    let file = file.unwrap_or_default();
+    format!("{reason}: ETCD_USER {user} with the password in ETCD_PASSWORD_FILE {file}")
+}
+
+/// The crate's own error tells nothing of what caused it.
+fn cause(error: &Error) -> &(dyn std::error::Error + 'static) {
+    match error {
+        Error::GRpcStatus(status) => status,
+        Error::TransportError(error) => error,
+        Error::IoError(error) => error,
+        other => other,
+    }
+}
+
+enum Sort {
+    Member,
+    Login,
+    Token,
+    Request(fn(String) -> EtcdError),
+}
+
+/// What kind of failure an error of the crate is. The numbers are gRPC's status codes
+/// (`google.rpc.Code`); the texts are etcd's (`api/v3rpc/rpctypes/error.go`), which uses one code
+/// for several things.
+fn sort(error: &Error) -> Sort {
+    let status = match error {
+        Error::GRpcStatus(status) => status,
+        Error::InvalidArgs(_) | Error::InvalidUri(_) => return Sort::Request(EtcdError::Refused),
+        Error::LeaseKeepAliveError(text) if text == "lease not found" => {
+            return Sort::Request(EtcdError::NoLease);
+        }
+        _ => return Sort::Member,
+    };
+    let says = |text: &str| status.message().contains(text);
+    let stale = ["invalid auth token", "revision of auth store is old", "user name is empty"];
+    if stale.into_iter().any(says) {
+        return Sort::Token;
+    }
+    if says("invalid user ID or password") {
+        return Sort::Login;
+    }
+    match i32::from(status.code()) {
+        16 => Sort::Token,
+        5 if says("lease") => Sort::Request(EtcdError::NoLease),
+        7 => Sort::Request(EtcdError::Denied),
+        11 if says("compacted") => Sort::Request(EtcdError::Compacted),
+        11 if says("message length too large") => Sort::Request(EtcdError::TooLarge),
+        3 | 5 | 8 | 9 | 11 => Sort::Request(EtcdError::Refused),
+        _ => Sort::Member,
+    }
+}
+
+/// The error in one line, without the crate's own words around it.
+pub fn reason(error: &Error) -> String {
+    match error {
+        Error::GRpcStatus(status) => {
+            let cause = std::error::Error::source(status).map(chain);
+            let message = status.message();
+            match cause {
+                Some(cause) if message.is_empty() || cause.contains(message) => cause,
+                Some(cause) => format!("{message}: {cause}"),
+                None if message.is_empty() => status.code().to_string(),
+                None => message.to_owned(),
+            }
+        }
+        Error::TransportError(error) => chain(error),
+        other => chain(other),
+    }
+}

@@ -1,0 +1,385 @@
+//! The members of the etcd cluster: one connection at a time, the next one when it fails.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use etcd_client::{Error, GetOptions};
+use tokio::sync::{Notify, watch as latest};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+use crate::etcd::connection::{Member, Opened, open};
+use crate::etcd::error::EtcdError;
+use crate::etcd::failure::Failure;
+use crate::etcd::settings::EtcdSettings;
+use crate::etcd::tls::files::{FileFault, Files, Stamp};
+use crate::etcd::tls::{handshake, meaning};
+use crate::os::random;
+
+/// A password that was refused is not tried again for so long, unless the file changes: etcd makes
+/// each attempt cost it a twentieth of a second, and every host has that password.
+const REFUSED: Duration = Duration::from_secs(10);
+
+/// Files that were refused are not tried again for so long, unless they change.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
+
+/// What is odd about the connection in use is looked at again so often: one read of a key, which the
+/// member answers by itself.
+const ODD: Duration = Duration::from_secs(10);
+
+/// The members, of which one is in use.
+pub struct Members {
+    settings: RefCell<Rc<EtcdSettings>>,
+    /// A key that this host may read.
+    probe: String,
+    current: Cell<usize>,
+    connection: RefCell<Option<Member>>,
+    replaced: Notify,
+    renewed: latest::Sender<()>,
+    held: RefCell<Held>,
+}
+
+/// What is known of the files.
+#[derive(Default)]
+struct Held {
+    /// What a member took last.
+    taken: Files,
+    /// The files that were as `taken`.
+    stamp: Stamp,
+    /// How they were at the last look.
+    seen: Stamp,
+    /// When those that are not as `taken` were refused.
+    refused: Option<Instant>,
+    /// Passwords that were refused, why, and when each may be tried again.
+    passwords: Vec<(Option<String>, String, Instant)>,
+    /// What is wrong with the files.
+    faults: Vec<String>,
+    /// What is odd about the connection, and when that was looked at.
+    odd: Option<(String, Instant)>,
+}
+
+impl Held {
+    /// Why their password was refused, if that was lately.
+    fn refusal_of(&self, files: &Files) -> Option<String> {
+        let now = Instant::now();
+        let mut refused = self.passwords.iter();
+        let found =
+            refused.find(|(password, _, until)| *password == files.password && now < *until);
+        found.map(|(_, why, _)| why.clone())
+    }
+}
+
+impl Members {
+    /// Starts with a random member, so that hosts spread over them. `probe`: a key that this host may
+    /// read.
+    pub fn new(settings: EtcdSettings, probe: String) -> Members {
+        let first = random::below(settings.endpoints.len());
+        Members {
+            settings: RefCell::new(Rc::new(settings)),
+            probe,
+            current: Cell::new(first),
+            connection: RefCell::new(None),
+            replaced: Notify::new(),
+            renewed: latest::Sender::new(()),
+            held: RefCell::default(),
+        }
+    }
+
+    /// Other members, or other ways to them, from now on: a call under way begins again.
+    pub fn replace(&self, settings: EtcdSettings) {
+        self.current.set(random::below(settings.endpoints.len()));
+        let before = self.settings.replace(Rc::new(settings));
+        if before != self.settings() {
+            self.held.take();
+        }
+        self.connection.take();
+        self.replaced.notify_waiters();
+    }
+
+    /// Hears of each connection that took the place of one that still works.
+    pub fn renewed(&self) -> latest::Receiver<()> {
+        self.renewed.subscribe()
+    }
+
+    /// What a member took last, and what is wrong with the files or odd about the connection.
+    pub fn files(&self) -> (Files, Vec<String>) {
+        let held = self.held.borrow();
+        let odd = held.odd.iter().map(|(odd, _)| odd.clone());
+        (held.taken.clone(), held.faults.iter().cloned().chain(odd).collect())
+    }
+
+    fn settings(&self) -> Rc<EtcdSettings> {
+        Rc::clone(&self.settings.borrow())
+    }
+
+    /// The URL of the member in use.
+    pub fn endpoint(&self) -> String {
+        self.settings().endpoints.get(self.current.get()).cloned().unwrap_or_default()
+    }
+
+    /// The answer to `request` of the first member that gives one, beginning with the one in use.
+    /// Each has the configured time. A token that is no longer good is renewed once.
+    ///
+    /// A request may reach several members: it must be harmless when done twice.
+    pub async fn call<T>(
+        &self,
+        what: &str,
+        request: impl AsyncFn(Member) -> Result<T, Error>,
+    ) -> Result<T, EtcdError> {
+        let mut unreachable = Vec::new();
+        let mut renewed = false;
+        while unreachable.len() < self.settings().endpoints.len().max(1) {
+            let (settings, index) = (self.settings(), self.current.get());
+            let endpoint = self.endpoint();
+            let attempt = tokio::select! {
+                attempt = timeout(settings.timeout, self.attempt(&request)) => attempt,
+                () = self.replaced.notified() => continue,
+            };
+            let failure = match attempt {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::Member(format!("no answer within {:?}", settings.timeout)),
+            };
+            match failure {
+                Failure::Request(error) => return Err(error.of(what, &endpoint)),
+                Failure::Token(_) if !renewed => {
+                    renewed = true;
+                    // Users have changed: what was refused may be right now.
+                    self.held.borrow_mut().passwords.clear();
+                    self.connection.take();
+                }
+                Failure::Token(reason) => {
+                    return Err(EtcdError::Refused(format!("{what}: etcd {endpoint}: {reason}")));
+                }
+                Failure::Member(reason) | Failure::Files(reason) | Failure::Login(reason) => {
+                    unreachable.push(format!("etcd {endpoint}: {reason}"));
+                    self.give_up(index);
+                }
+            }
+        }
+        Err(EtcdError::Unreachable(unreachable.join("; ")))
+    }
+
+    /// Gives the member in use up: the next call goes to another one.
+    pub fn next(&self) {
+        self.give_up(self.current.get());
+    }
+
+    /// Gives a member up, unless another call has done so already.
+    fn give_up(&self, index: usize) {
+        if self.current.get() == index {
+            self.connection.take();
+            self.current.set((index + 1) % self.settings().endpoints.len().max(1));
+        }
+    }
+
+    async fn attempt<T>(
+        &self,
+        request: &impl AsyncFn(Member) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let known = self.connection.borrow().clone();
+        let member = match known {
+            Some(member) => member,
+            None => {
+                let member = self.connect().await?;
+                self.connection.replace(Some(member.clone()));
+                member
+            }
+        };
+        let answer = request(member).await;
+        answer.map_err(|error| Failure::of(&error, &self.settings()))
+    }
+
+    /// A connection with what the files hold; else one with the certificate and the password that a
+    /// member took last. Authorities that the operator took out of the file are not trusted again.
+    async fn connect(&self) -> Result<Member, Failure> {
+        let settings = self.settings();
+        let stamp = Stamp::of(&settings);
+        let (found, faults) = self.read()?;
+        let why = match self.open(&found).await {
+            Ok(opened) => {
+                let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}")).collect();
+                // What stands in for a faulty file is not what the files hold.
+                let stamp = if faults.is_empty() { stamp } else { Stamp::default() };
+                self.take(found, stamp, told);
+                self.note(opened.remark);
+                return Ok(opened.member);
+            }
+            Err(failure @ (Failure::Files(_) | Failure::Login(_))) => failure,
+            Err(other) => return Err(other),
+        };
+        let taken = self.held.borrow().taken.clone();
+        let before = Files { ca: found.ca.clone(), ..taken };
+        if before == found || !before.are_complete(&settings, self.speaks_tls()) {
+            return Err(why);
+        }
+        let Ok(opened) = self.open(&before).await else { return Err(why) };
+        self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
+        self.note(opened.remark);
+        Ok(opened.member)
+    }
+
+    /// Looks at the files. Those that changed, and are no longer being written, are tried with a
+    /// connection of their own, which takes the place of the one in use if the member takes them.
+    pub async fn look(&self) {
+        let (settings, index) = (self.settings(), self.current.get());
+        let stamp = Stamp::of(&settings);
+        if !self.settled(&stamp) || self.connection.borrow().is_none() {
+            return;
+        }
+        let Ok((found, faults)) = self.read() else { return };
+        if !faults.is_empty() {
+            let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}"));
+            return self.refuse(stamp, told.collect());
+        }
+        if found == self.held.borrow().taken {
+            return self.take(found, stamp, Vec::new());
+        }
+        match timeout(settings.timeout, self.open(&found)).await {
+            Ok(Ok(opened)) if index == self.current.get() => {
+                self.connection.replace(Some(opened.member));
+                self.take(found, stamp, Vec::new());
+                self.note(opened.remark);
+                self.renewed.send_replace(());
+                log::info!("etcd {}: connected anew with changed files", self.endpoint());
+            }
+            Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
+                self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
+            }
+            // The member does not answer: whoever needs it finds that out.
+            _ => {}
+        }
+    }
+
+    /// Looks whether what is odd about the connection still is: an etcd that asked nobody who he is may
+    /// do so from now on, and those who are connected hear nothing of that.
+    pub async fn look_at_oddity(&self) {
+        let is_due = |(_, at): &(String, Instant)| at.elapsed() >= ODD;
+        if !self.held.borrow().odd.as_ref().is_some_and(is_due) {
+            return;
+        }
+        if let Some((_, at)) = &mut self.held.borrow_mut().odd {
+            *at = Instant::now();
+        }
+        let (settings, probe) = (self.settings(), self.probe.as_str());
+        let request = async |mut member: Member| {
+            let asked = GetOptions::new().with_serializable().with_count_only();
+            member.kv.get(probe, Some(asked)).await
+        };
+        let asks = timeout(settings.timeout, self.attempt(&request)).await;
+        if !matches!(asks, Ok(Err(Failure::Token(_)))) {
+            return;
+        }
+        // Users have changed: what was refused may be right now.
+        self.held.borrow_mut().passwords.clear();
+        match timeout(settings.timeout, self.connect()).await {
+            Ok(Ok(member)) => {
+                self.connection.replace(Some(member));
+                self.renewed.send_replace(());
+                log::info!("etcd {}: connected anew as its user", self.endpoint());
+            }
+            Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
+                self.note(Some(format!("etcd {} asks who this host is: {why}", self.endpoint())));
+            }
+            // The member does not answer: whoever needs it finds that out.
+            _ => {}
+        }
+    }
+
+    /// What is odd about the connection in use.
+    fn note(&self, odd: Option<String>) {
+        self.held.borrow_mut().odd = odd.map(|odd| (odd, Instant::now()));
+    }
+
+    /// The files are not those in use, have been so since the last look, and were not refused lately.
+    fn settled(&self, stamp: &Stamp) -> bool {
+        let mut held = self.held.borrow_mut();
+        if *stamp != held.seen {
+            held.seen = stamp.clone();
+            held.refused = None;
+            return false;
+        }
+        let lately = held.refused.is_some_and(|at| at.elapsed() < TRY_AGAIN);
+        *stamp != held.stamp && !lately
+    }
+
+    fn read(&self) -> Result<(Files, Vec<FileFault>), Failure> {
+        let (settings, tls) = (self.settings(), self.speaks_tls());
+        if tls && settings.ca.is_none() {
+            let why = "https needs ETCD_CACERT, the file of its authorities";
+            return Err(Failure::Member(why.to_owned()));
+        }
+        let (found, faults) = Files::read(&settings, tls, &self.held.borrow().taken);
+        match faults.first() {
+            Some(fault) if !found.are_complete(&settings, tls) => {
+                Err(Failure::Member(fault.to_string()))
+            }
+            _ => Ok((found, faults)),
+        }
+    }
+
+    fn speaks_tls(&self) -> bool {
+        self.endpoint().starts_with("https://")
+    }
+
+    async fn open(&self, files: &Files) -> Result<Opened, Failure> {
+        if let Some(why) = self.held.borrow().refusal_of(files) {
+            return Err(Failure::Login(why));
+        }
+        let settings = self.settings();
+        let opened = open(&self.endpoint(), &settings, files, &self.probe).await;
+        let failure = match opened {
+            Ok(opened) => return Ok(opened),
+            Err(error) => self.explain(Failure::of(&error, &settings), files).await,
+        };
+        if let Failure::Login(why) = &failure {
+            let until = Instant::now() + random::jittered(REFUSED);
+            let refused = (files.password.clone(), why.clone(), until);
+            let mut held = self.held.borrow_mut();
+            held.passwords.retain(|(_, _, until)| Instant::now() < *until);
+            held.passwords.push(refused);
+        }
+        Err(failure)
+    }
+
+    /// A connection that was made and then broke off may have failed of TLS: a handshake tells.
+    async fn explain(&self, failure: Failure, files: &Files) -> Failure {
+        let Failure::Member(why) = &failure else { return failure };
+        let endpoint = self.endpoint();
+        let says = |words: &str| why.contains(words);
+        let transport = says("transport error") || says("h2 protocol error");
+        let broke_off = transport && !says("connect error") && !says("dns error");
+        let (true, Some((host, port))) = (broke_off, host_and_port(&endpoint)) else {
+            return failure;
+        };
+        let (host, with) = (host.to_owned(), files.clone());
+        let asked = spawn_blocking(move || handshake::failure(&host, port, &with)).await;
+        let (tls, settings) = (self.speaks_tls(), self.settings());
+        let meant = asked.ok().flatten();
+        let meant = meant.and_then(|cause| meaning::of_handshake(&cause, tls, &settings, files));
+        meant.map_or(failure, Failure::Files)
+    }
+
+    fn take(&self, files: Files, stamp: Stamp, faults: Vec<String>) {
+        let mut held = self.held.borrow_mut();
+        (held.taken, held.stamp, held.faults) = (files, stamp, faults);
+        held.refused = None;
+        held.passwords.clear();
+    }
+
+    fn refuse(&self, stamp: Stamp, faults: Vec<String>) {
+        let mut held = self.held.borrow_mut();
+        (held.seen, held.refused, held.faults) = (stamp, Some(Instant::now()), faults);
+    }
+}
+
+/// Of `http://host:port`, also with an IPv6 address in brackets.
+fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
+    let (_, authority) = endpoint.split_once("://")?;
+    let (host, port) = authority.rsplit_once(':')?;
+    Some((host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?))
+}
+
+/// What follows from files that cannot be used.
+const GOES_ON: &str = "what was there before stays in use";

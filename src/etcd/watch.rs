@@ -1,0 +1,83 @@
+//! A watch of both roots.
+
+use etcd_client::{Event, KeyValue, WatchResponse, WatchStream};
+
+use crate::etcd::client::raw;
+use crate::etcd::error::EtcdError;
+use crate::etcd::failure::reason;
+use crate::lease::records::{Key, Roots};
+use crate::lease::snapshot::Snapshot;
+
+/// A watch of both roots. It is never resumed: when it ends, everything is read again.
+pub struct Watch {
+    stream: WatchStream,
+    roots: Roots,
+    endpoint: String,
+}
+
+/// What one answer of the watch brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heard {
+    /// Keys were put or deleted.
+    pub changed: bool,
+    /// A host key was deleted.
+    pub host_removed: bool,
+}
+
+impl Watch {
+    pub fn new(stream: WatchStream, roots: Roots, endpoint: String) -> Watch {
+        Watch { stream, roots, endpoint }
+    }
+
+    /// Takes the next answer into `snapshot`. Cancel-safe: nothing is taken half.
+    ///
+    /// # Errors
+    /// If the watch ended or was refused.
+    pub async fn next(&mut self, snapshot: &mut Snapshot) -> Result<Heard, EtcdError> {
+        let answer = self.stream.message().await;
+        let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
+        match answer {
+            Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
+            Ok(Some(answer)) => Ok(self.take(&answer, snapshot)),
+            Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
+            Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)))),
+        }
+    }
+
+    /// Asks for a sign of life, which comes as an answer without events.
+    pub async fn ask(&mut self) -> Result<(), EtcdError> {
+        let asked = self.stream.request_progress().await;
+        asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error))))
+    }
+
+    fn take(&self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Heard {
+        let mut heard = Heard::default();
+        for pair in answer.events().iter().filter_map(Event::kv) {
+            heard.changed = true;
+            if is_deletion(pair) {
+                let key = self.roots.parse(pair.key());
+                heard.host_removed |= matches!(key, Ok(Some(Key::Host(_))));
+                snapshot.delete(&self.roots, pair.key(), pair.mod_revision());
+            } else {
+                snapshot.put(&self.roots, raw(pair));
+            }
+        }
+        heard
+    }
+}
+
+/// A deleted key has version 0. (The crate panics on a kind of event that it does not know.)
+fn is_deletion(pair: &KeyValue) -> bool {
+    pair.version() == 0
+}
+
+fn canceled(answer: &WatchResponse, ended: impl Fn(String) -> String) -> EtcdError {
+    let why = answer.cancel_reason();
+    if answer.compact_revision() > 0 {
+        EtcdError::Compacted(ended(format!("compacted at {}", answer.compact_revision())))
+    } else if why.contains("permission denied") {
+        EtcdError::Denied(ended(why.to_owned()))
+    } else {
+        EtcdError::Unreachable(ended(format!("canceled: {why}")))
+    }
+}

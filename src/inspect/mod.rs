@@ -1,0 +1,3 @@
+//! One look at this host, read only: kernel, disk, cluster.
+
+pub mod host;

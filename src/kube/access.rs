@@ -1,0 +1,137 @@
+//! Where the API is, and how this host proves who it is.
+
+use std::env;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::kube::kubeconfig::{self, Kubeconfig, Pem, Token};
+use crate::kube::settings::{KubeSettings, Server};
+
+/// What every pod is given. Source: kubernetes.io, "Accessing the Kubernetes API from a Pod".
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// A larger file is neither certificate nor kubeconfig nor token.
+const LIMIT_BYTES: u64 = 1024 * 1024;
+
+/// Everything that is needed for a connection. It holds secrets, and is therefore never shown.
+pub struct Access {
+    /// Where the API is.
+    pub server: Server,
+    /// The name in the server's certificate, if it is another than in `server`.
+    pub server_name: Option<String>,
+    /// The authority that signed the server's certificate, PEM.
+    pub ca: Vec<u8>,
+    /// Certificate and key of this host, PEM.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+    token: Option<Token>,
+}
+
+impl Access {
+    /// What `settings` and the files they name say now.
+    ///
+    /// # Errors
+    /// What is missing or cannot be used. No secret is in it.
+    pub fn open(settings: &KubeSettings) -> Result<Access, String> {
+        match &settings.kubeconfig {
+            Some(path) => text(path).and_then(|text| {
+                kubeconfig::parse(&text, path.parent().unwrap_or(Path::new("/")))
+                    .and_then(|told| of_kubeconfig(told, settings))
+                    .map_err(|error| format!("{}: {error}", path.display()))
+            }),
+            None => of_pod(settings),
+        }
+    }
+
+    /// What to say in a request, read anew: tokens are renewed after minutes or hours.
+    ///
+    /// # Errors
+    /// The file of the token cannot be read.
+    pub fn token(&self) -> Result<Option<String>, String> {
+        let (token, place) = match &self.token {
+            None => return Ok(None),
+            Some(Token::Inline(token)) => (token.clone(), "the token in the kubeconfig".to_owned()),
+            Some(Token::File(path)) => (text(path)?, path.display().to_string()),
+        };
+        let token = token.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("{place} is no token: it must be one word"));
+        }
+        Ok(Some(token.to_owned()))
+    }
+}
+
+/// As every pod reaches the API.
+fn of_pod(settings: &KubeSettings) -> Result<Access, String> {
+    let server = match &settings.api {
+        Some(server) => server.clone(),
+        None => service()?,
+    };
+    let account = Path::new(ACCOUNT);
+    Ok(Access {
+        server,
+        server_name: None,
+        ca: certificates(bytes(&account.join("ca.crt"))?, "its authority")?,
+        client: None,
+        token: Some(Token::File(account.join("token"))),
+    })
+}
+
+/// The service that the kubelet tells every container.
+fn service() -> Result<Server, String> {
+    let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST"), variable("KUBERNETES_SERVICE_PORT"));
+    let host = host.ok_or(
+        "this is no pod (KUBERNETES_SERVICE_HOST is not set): KUBECONFIG must name a kubeconfig",
+    )?;
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    Server::parse(&format!("https://{host}:{}", port.as_deref().unwrap_or("443")))
+}
+
+fn of_kubeconfig(told: Kubeconfig, settings: &KubeSettings) -> Result<Access, String> {
+    let server = match &settings.api {
+        Some(server) => server.clone(),
+        None => Server::parse(&told.server)?,
+    };
+    let ca = told.ca.ok_or("the cluster has no certificate-authority")?;
+    let client = match told.client {
+        Some((certificate, key)) => {
+            Some((certificates(pem(certificate)?, "client-certificate")?, pem(key)?))
+        }
+        None => None,
+    };
+    if client.is_none() && told.token.is_none() {
+        return Err("the user has neither token nor client-certificate".to_owned());
+    }
+    let ca = certificates(pem(ca)?, "certificate-authority")?;
+    Ok(Access { server, server_name: told.server_name, ca, client, token: told.token })
+}
+
+fn pem(place: Pem) -> Result<Vec<u8>, String> {
+    match place {
+        Pem::Inline(bytes) => Ok(bytes),
+        Pem::File(path) => bytes(&path),
+    }
+}
+
+fn certificates(pem: Vec<u8>, what: &str) -> Result<Vec<u8>, String> {
+    let begins = b"-----BEGIN CERTIFICATE-----";
+    let found = pem.windows(begins.len()).any(|window| window == begins);
+    if found { Ok(pem) } else { Err(format!("{what} holds no certificate in PEM")) }
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    String::from_utf8(bytes(path)?).map_err(|_| format!("read {}: it is no text", path.display()))
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LIMIT_BYTES + 1).read_to_end(&mut bytes));
+    match read {
+        Ok(length) if length as u64 > LIMIT_BYTES => {
+            Err(format!("read {}: it is larger than {LIMIT_BYTES} bytes", path.display()))
+        }
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(format!("read {}: {error}", path.display())),
+    }
+}

@@ -1,0 +1,340 @@
+//! The calls of the Kubernetes API that are needed; the only file here that names the HTTP crates.
+//!
+//! They go by HTTP/2, which every API server speaks, through the client that the connection with etcd
+//! brings along.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::Duration;
+
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, StatusCode};
+use http_body::Body as _;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::body::Body;
+use tonic::transport::channel::Change;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tower_service::Service;
+
+use crate::etcd::error::chain;
+use crate::kube::access::Access;
+use crate::kube::nodes::Nodes;
+use crate::kube::object::{self, Event, Page};
+use crate::kube::settings::KubeSettings;
+use crate::lease::records::NodeName;
+use crate::os::random;
+
+/// Why a call failed, as far as it decides what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// What was asked for is too old; list again.
+    #[error("{0}")]
+    Expired(String),
+    /// The answer is larger than what is taken.
+    #[error("{0}")]
+    TooLarge(String),
+    /// No answer, a refusal, or one that is not understood.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Requests under way at once, at most: a watch and a patch.
+const REQUESTS: usize = 4;
+
+/// Longest time for a TCP connection and its TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection that says nothing for so long is asked …
+const PING_AFTER: Duration = Duration::from_secs(15);
+
+/// … and given up without an answer for so long.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest time for an answer; of a watch, for its beginning.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a watch lasts, at least; at most twice as long. As in client-go.
+const WATCH_SECONDS: u64 = 300;
+
+/// How much longer than it was asked to a server may take to end a watch.
+const WATCH_GRACE: Duration = Duration::from_secs(30);
+
+/// Nodes in a page. One has about 10 kB in a real cluster, and up to 1.5 MB.
+const PAGE_NODES: usize = 100;
+
+/// Largest page taken, in bytes; fewer nodes are asked for if it is larger.
+const PAGE_LIMIT: usize = 8 * 1024 * 1024;
+
+/// Largest event taken, in bytes.
+const EVENT_LIMIT: usize = 4 * 1024 * 1024;
+
+/// Largest explanation of a refusal read, in bytes.
+const REFUSAL_LIMIT: usize = 16 * 1024;
+
+/// No cluster has so many nodes; a server that goes on and on is broken.
+const NODES_LIMIT: usize = 100_000;
+
+/// A connection with the API. It is made by the first call, and again after it broke.
+pub struct Api {
+    access: Access,
+    channel: Channel,
+}
+
+impl Api {
+    /// Reads the files that `settings` name. To be called in an event loop.
+    pub fn open(settings: &KubeSettings) -> Result<Api, ApiError> {
+        let access = Access::open(settings).map_err(ApiError::Failed)?;
+        let failed = |error: tonic::transport::Error| {
+            ApiError::Failed(format!("{}: {}", access.server.origin, chain(&error)))
+        };
+        let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&access.ca));
+        if let Some((certificate, key)) = &access.client {
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        if let Some(name) = &access.server_name {
+            tls = tls.domain_name(name);
+        }
+        let endpoint = Endpoint::from_shared(access.server.origin.clone()).map_err(failed)?;
+        let endpoint = endpoint.tls_config(tls).map_err(failed)?;
+        let endpoint = endpoint
+            .user_agent(concat!("humanz-agent/", env!("CARGO_PKG_VERSION")))
+            .map_err(failed)?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true);
+        // As etcd-client does: any other way would bring the whole client a second time.
+        let (channel, members) = Channel::balance_channel(REQUESTS);
+        let insert = Change::Insert(endpoint.uri().clone(), endpoint);
+        members.try_send(insert).map_err(|error| ApiError::Failed(error.to_string()))?;
+        Ok(Api { access, channel })
+    }
+
+    /// Where it is.
+    pub fn endpoint(&self) -> &str {
+        &self.access.server.origin
+    }
+
+    /// Fills `nodes`, which are none yet, and returns the version of the whole.
+    pub async fn list(&self, nodes: &mut Nodes) -> Result<String, ApiError> {
+        let (mut next, mut version, mut count) = (None, None, 0);
+        let mut limit = PAGE_NODES;
+        loop {
+            let page = match self.page(limit, next.as_deref()).await {
+                Err(ApiError::TooLarge(_)) if limit > 1 => {
+                    limit /= 2;
+                    continue;
+                }
+                page => page?,
+            };
+            count += page.nodes.len();
+            if count > NODES_LIMIT {
+                return Err(self.failed("list nodes", "there is no end to them"));
+            }
+            for node in page.nodes {
+                match node {
+                    Ok(node) => nodes.put(node),
+                    Err(fault) => nodes.put_faulty(fault),
+                }
+            }
+            let version = version.get_or_insert(page.version);
+            next = page.next;
+            if next.is_none() {
+                nodes.reached(version);
+                return Ok(std::mem::take(version));
+            }
+        }
+    }
+
+    async fn page(&self, limit: usize, next: Option<&str>) -> Result<Page, ApiError> {
+        const WHAT: &str = "list nodes";
+        let mut path = format!("/api/v1/nodes?limit={limit}");
+        if let Some(next) = next {
+            path.push_str("&continue=");
+            path.push_str(&escaped(next));
+        }
+        let answer = async {
+            let mut body = self.send(WHAT, Method::GET, &path, None).await?;
+            self.whole(WHAT, &mut body, PAGE_LIMIT).await
+        };
+        let bytes = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(WHAT))??;
+        object::page(&bytes).map_err(|error| self.failed(WHAT, &error))
+    }
+
+    /// Follows the nodes from `version` on.
+    pub async fn watch(&self, version: &str) -> Result<Watch<'_>, ApiError> {
+        let seconds = WATCH_SECONDS + random::below(WATCH_SECONDS as usize) as u64;
+        let version = escaped(version);
+        let path = format!(
+            "/api/v1/nodes?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}"
+        );
+        let answer = self.send(WATCH, Method::GET, &path, None);
+        let body = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(WATCH))??;
+        let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
+        Ok(Watch { api: self, body, until, rest: Vec::new() })
+    }
+
+    /// Changes conditions of a node by a strategic merge patch.
+    pub async fn patch_status(&self, name: &NodeName, patch: String) -> Result<(), ApiError> {
+        let what = format!("set the conditions of node {name}");
+        let path = format!("/api/v1/nodes/{name}/status");
+        let answer = self.send(&what, Method::PATCH, &path, Some(patch));
+        timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))?.map(drop)
+    }
+
+    /// The body of a good answer.
+    async fn send(
+        &self,
+        what: &str,
+        method: Method,
+        path: &str,
+        patch: Option<String>,
+    ) -> Result<Body, ApiError> {
+        let uri = format!("{}{path}", self.access.server.prefix);
+        let mut request =
+            Request::builder().method(method).uri(uri).header(ACCEPT, "application/json");
+        if let Some(token) = self.access.token().map_err(ApiError::Failed)? {
+            let value = HeaderValue::try_from(format!("Bearer {token}"));
+            let mut value = value.map_err(|_| self.failed(what, "the token is none"))?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        if patch.is_some() {
+            request = request.header(CONTENT_TYPE, "application/strategic-merge-patch+json");
+        }
+        let body = patch.map_or_else(Body::empty, Body::new);
+        let request = request.body(body).map_err(|error| self.failed(what, &error.to_string()))?;
+        let mut channel = self.channel.clone();
+        let broken = |error: tonic::transport::Error| self.failed(what, &broken(&chain(&error)));
+        poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
+        let answer = channel.call(request).await.map_err(broken)?;
+        let status = answer.status();
+        let mut body = answer.into_body();
+        if status == StatusCode::OK {
+            return Ok(body);
+        }
+        let said = self.whole(what, &mut body, REFUSAL_LIMIT).await.unwrap_or_default();
+        Err(self.refused(what, status, &object::refusal(&said)))
+    }
+
+    /// All bytes of a body.
+    async fn whole(&self, what: &str, body: &mut Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+        let mut bytes = Vec::new();
+        while let Some(more) = next_bytes(body).await.map_err(|error| self.failed(what, &error))? {
+            if bytes.len() + more.len() > limit {
+                let why = format!("{what}: {}: more than {limit} bytes", self.endpoint());
+                return Err(ApiError::TooLarge(why));
+            }
+            bytes.extend_from_slice(&more);
+        }
+        Ok(bytes)
+    }
+
+    fn refused(&self, what: &str, status: StatusCode, said: &str) -> ApiError {
+        let code = status.as_u16();
+        let advice = match code {
+            401 => "; is the token (or client certificate) this cluster's, and not expired?",
+            403 => "; give its account the role in packaging/daemonset-kubernetes.yaml",
+            _ => "",
+        };
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        let why = format!("{what}: {}: status {status}{said}{advice}", self.endpoint());
+        if code == 410 { ApiError::Expired(why) } else { ApiError::Failed(why) }
+    }
+
+    fn failed(&self, what: &str, why: &str) -> ApiError {
+        ApiError::Failed(format!("{what}: {}: {why}", self.endpoint()))
+    }
+
+    fn no_answer(&self, what: &str) -> ApiError {
+        self.failed(what, &format!("no answer within {ANSWER_TIMEOUT:?}"))
+    }
+}
+
+const WATCH: &str = "watch nodes";
+
+/// A watch that is under way.
+pub struct Watch<'a> {
+    api: &'a Api,
+    body: Body,
+    until: Instant,
+    /// The beginning of an event whose end has not come yet.
+    rest: Vec<u8>,
+}
+
+impl Watch<'_> {
+    /// What is told next, one event or more; `None` at the end of the time. Cancel-safe: nothing is
+    /// taken half.
+    pub async fn next(&mut self) -> Result<Option<Vec<Event>>, ApiError> {
+        loop {
+            let more = match timeout_at(self.until, next_bytes(&mut self.body)).await {
+                Ok(more) => more.map_err(|error| self.api.failed(WATCH, &error))?,
+                Err(_) => return Err(self.api.failed(WATCH, "it has no end")),
+            };
+            let Some(more) = more else { return Ok(None) };
+            let end = more.iter().rposition(|byte| *byte == b'\n');
+            let end = end.map(|end| self.rest.len() + end);
+            self.rest.extend_from_slice(&more);
+            if self.rest.len() - end.map_or(0, |end| end + 1) > EVENT_LIMIT {
+                let why = format!("an event of more than {EVENT_LIMIT} bytes");
+                return Err(self.api.failed(WATCH, &why));
+            }
+            if let Some(end) = end {
+                let lines: Vec<u8> = self.rest.drain(..=end).collect();
+                return self.events(&lines).map(Some);
+            }
+        }
+    }
+
+    fn events(&self, lines: &[u8]) -> Result<Vec<Event>, ApiError> {
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let event = |line| match object::event(line) {
+            Ok(Event::Error(410, why)) => Err(ApiError::Expired(why)),
+            Ok(Event::Error(_, why)) => Err(self.api.failed(WATCH, &why)),
+            Ok(event) => Ok(event),
+            Err(error) => Err(self.api.failed(WATCH, &error)),
+        };
+        lines.map(event).collect()
+    }
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn next_bytes(body: &mut Body) -> Result<Option<tonic::codegen::Bytes>, String> {
+    loop {
+        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+        match frame.transpose().map_err(|status| broken(&chain(&status)))? {
+            None => return Ok(None),
+            Some(frame) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+        }
+    }
+}
+
+/// What is wrong with a connection, and what to do about it.
+fn broken(reason: &str) -> String {
+    let advice = if reason.contains("UnknownIssuer") {
+        "; its certificate was not signed by the authority in the kubeconfig (or the service account)"
+    } else if reason.contains("not valid for name") {
+        "; its certificate is for other names: set tls-server-name in the kubeconfig, or KUBE_API"
+    } else {
+        ""
+    };
+    format!("{reason}{advice}")
+}
+
+/// `text` as a value in a query. Source: RFC 3986 §2.3.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                escaped.push(byte.into());
+            }
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}

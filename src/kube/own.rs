@@ -1,0 +1,267 @@
+//! Pure. The pod subnets of this host, as its node has them.
+
+use ipnetwork::IpNetwork;
+
+use crate::kube::object::Node;
+use crate::lease::choose;
+use crate::lease::identity::{Identity, Lease};
+use crate::lease::records::NodeName;
+use crate::net::subnet::{self, Pool};
+use crate::net::{Family, PerFamily};
+
+/// Why the API gives this host no subnets that it can serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// There is no such node.
+    #[error(
+        "the API knows no node {0}: does the kubelet run, and is NODE_NAME the name it registers \
+        this host under?"
+    )]
+    Unknown(NodeName),
+    /// The node is another host's.
+    #[error(
+        "node {name} is another machine (machine id {theirs}, this one has {ours}): correct NODE_NAME"
+    )]
+    AnotherMachine {
+        /// The node.
+        name: NodeName,
+        /// Its machine id.
+        theirs: String,
+        /// That of this host.
+        ours: String,
+    },
+    /// The node has none.
+    #[error(
+        "node {0} has no podCIDR yet: kube-controller-manager gives it one, if it is started with \
+        --allocate-node-cidrs and --cluster-cidr"
+    )]
+    NoSubnet(NodeName),
+    /// The node has none of a family that pods shall have.
+    #[error(
+        "node {name} has no {family} podCIDR, but there is {}: give kube-controller-manager a \
+        --cluster-cidr of that family, or take the pool away",
+        pool_of(*family)
+    )]
+    NoFamily {
+        /// The node.
+        name: NodeName,
+        /// The family.
+        family: Family,
+    },
+    /// It is not in the pool.
+    #[error(
+        "the podCIDR {subnet} of node {name} is no part of the pool {pool}: set {} to the \
+        --cluster-cidr of kube-controller-manager",
+        pool_of(subnet::family(*subnet))
+    )]
+    OutsidePool {
+        /// The node.
+        name: NodeName,
+        /// The subnet.
+        subnet: IpNetwork,
+        /// The pool.
+        pool: IpNetwork,
+    },
+    /// No pod would find room in it.
+    #[error(
+        "the podCIDR {subnet} of node {name} is too small: it must be /30 (IPv6: /126) or wider"
+    )]
+    TooSmall {
+        /// The node.
+        name: NodeName,
+        /// The subnet.
+        subnet: IpNetwork,
+    },
+    /// The node has another one than this host serves.
+    #[error(
+        "node {name} has the podCIDR {theirs} now, and this host serves {ours}, which it keeps for \
+        its pods: drain it and restart its agent"
+    )]
+    Changed {
+        /// The node.
+        name: NodeName,
+        /// What it has.
+        theirs: String,
+        /// What this host serves.
+        ours: String,
+    },
+}
+
+impl NodeError {
+    /// Nothing but other settings helps.
+    pub fn is_setting(&self) -> bool {
+        matches!(self, NodeError::NoFamily { .. } | NodeError::OutsidePool { .. })
+    }
+}
+
+fn pool_of(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IP_SUBNET",
+        Family::V6 => "IPV6_SUBNET",
+    }
+}
+
+/// The subnets that this host gets: those of its `node`, of each family that has a pool.
+///
+/// # Errors
+/// Why it gets none.
+pub fn lease(
+    node: Option<&Node>,
+    identity: &Identity,
+    pools: &PerFamily<Pool>,
+) -> Result<Lease, NodeError> {
+    let name = identity.name.clone();
+    let node = node.ok_or_else(|| NodeError::Unknown(name.clone()))?;
+    if is_another_machine(node, identity) {
+        let (theirs, ours) = (node.machine_id.to_string(), identity.machine_id.clone());
+        return Err(NodeError::AnotherMachine { name, theirs, ours });
+    }
+    if node.subnets.is_empty() {
+        return Err(NodeError::NoSubnet(name));
+    }
+    let mut lease = Lease::default();
+    for (family, pool) in pools.entries() {
+        let name = name.clone();
+        let Some(subnet) = node.subnets.get(family).copied() else {
+            return Err(NodeError::NoFamily { name, family });
+        };
+        let pool_network = pool.network();
+        // A cluster of one node may have given it everything.
+        if !choose::possible(pool, subnet) && subnet != pool_network {
+            return Err(NodeError::OutsidePool { name, subnet, pool: pool_network });
+        }
+        if subnet.prefix() > family.bits() - 2 {
+            return Err(NodeError::TooSmall { name, subnet });
+        }
+        lease.subnets.set(family, Some(subnet));
+    }
+    Ok(lease)
+}
+
+/// What is wrong for a host that serves `kept`, whatever its node has now.
+pub fn disagreement(
+    kept: &Lease,
+    node: Option<&Node>,
+    identity: &Identity,
+    pools: &PerFamily<Pool>,
+) -> Option<NodeError> {
+    match lease(node, identity, pools) {
+        Ok(lease) if lease == *kept => None,
+        Ok(lease) => {
+            let (theirs, ours) = (listed(&lease), listed(kept));
+            Some(NodeError::Changed { name: identity.name.clone(), theirs, ours })
+        }
+        Err(error) => Some(error),
+    }
+}
+
+/// Two hosts under one name would serve one subnet. A kubelet in a container may say another machine
+/// id than this host has, and after a reboot it says the boot of before for a moment: only both together
+/// are another machine's.
+fn is_another_machine(node: &Node, identity: &Identity) -> bool {
+    let differs = |theirs: &str, ours: &str| !theirs.is_empty() && theirs != ours;
+    differs(&node.machine_id, &identity.machine_id) && differs(&node.boot_id, &identity.boot_id)
+}
+
+fn listed(lease: &Lease) -> String {
+    lease.subnets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::subnet::parse;
+
+    /// What h1 (machine m, boot b, pools 10.244.0.0/16 and, if so, fd10:244::/48) makes of its node.
+    fn check(subnets: &[&str], (machine, boot): (&str, &str), dual: bool) -> String {
+        let mut node = Node {
+            name: "h1".parse().unwrap(),
+            subnets: PerFamily::default(),
+            fault: None,
+            addresses: PerFamily::default(),
+            created: 1,
+            machine_id: machine.into(),
+            boot_id: boot.into(),
+            ready: true,
+            unavailable: false,
+        };
+        for text in subnets {
+            let subnet = parse(text).unwrap();
+            node.subnets.set(subnet::family(subnet), Some(subnet));
+        }
+        match lease(Some(&node), &identity(), &pools(dual)) {
+            Ok(lease) => listed(&lease),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    fn identity() -> Identity {
+        Identity {
+            name: "h1".parse().unwrap(),
+            machine_id: "m".to_owned(),
+            boot_id: "b".to_owned(),
+            version: "0".to_owned(),
+        }
+    }
+
+    fn pools(dual: bool) -> PerFamily<Pool> {
+        let pool = |text: &str, margin| Pool::new(parse(text).unwrap(), margin).ok();
+        let v6 = dual.then(|| pool("fd10:244::/48", 16)).flatten();
+        PerFamily { v4: pool("10.244.0.0/16", 8), v6 }
+    }
+
+    fn says(told: &str, words: &str) {
+        assert!(told.contains(words), "{told}");
+    }
+
+    #[test]
+    fn a_host_serves_what_its_node_has_of_the_families_in_use() {
+        let both = ["10.244.0.0/24", "fd10:244::/64"];
+        assert_eq!(check(&both, ("m", "b"), true), "10.244.0.0/24, fd10:244::/64");
+        assert_eq!(check(&both, ("", ""), false), "10.244.0.0/24");
+        assert_eq!(check(&["10.244.0.0/16"], ("m", "b"), false), "10.244.0.0/16");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_the_way_out() {
+        says(&check(&[], ("m", "b"), false), "--allocate-node-cidrs");
+        says(&check(&["10.9.0.0/24"], ("m", "b"), false), "set IP_SUBNET to the --cluster-cidr");
+        says(
+            &check(&["10.244.1.0/24"], ("m", "b"), true),
+            "has no IPv6 podCIDR, but there is IPV6_SUBNET",
+        );
+        says(&check(&["10.244.1.0/31"], ("m", "b"), false), "too small");
+        let unknown = lease(None, &identity(), &pools(false)).unwrap_err().to_string();
+        says(&unknown, "knows no node h1");
+    }
+
+    #[test]
+    fn two_machines_under_one_name_do_not_serve_one_subnet() {
+        let node = ["10.244.1.0/24"];
+        says(&check(&node, ("other", "other"), false), "another machine");
+        assert_eq!(check(&node, ("other", "b"), false), node[0], "a kubelet in a container");
+        assert_eq!(check(&node, ("m", "earlier"), false), node[0], "just rebooted");
+    }
+
+    #[test]
+    fn a_subnet_that_pods_have_stays_whatever_the_node_gets() {
+        let kept = Lease { subnets: PerFamily { v4: parse("10.244.7.0/24").ok(), v6: None } };
+        let told =
+            |node| disagreement(&kept, node, &identity(), &pools(false)).unwrap().to_string();
+        says(&told(None), "knows no node");
+        let mut node = Node {
+            name: "h1".parse().unwrap(),
+            subnets: kept.subnets,
+            fault: None,
+            addresses: PerFamily::default(),
+            created: 1,
+            machine_id: "".into(),
+            boot_id: "".into(),
+            ready: true,
+            unavailable: false,
+        };
+        assert_eq!(disagreement(&kept, Some(&node), &identity(), &pools(false)), None);
+        node.subnets.v4 = parse("10.244.8.0/24").ok();
+        says(&told(Some(&node)), "10.244.8.0/24 now, and this host serves 10.244.7.0/24");
+    }
+}

@@ -1,0 +1,177 @@
+//! What changes in the kernel. An event only says where to look.
+
+use std::time::Duration;
+
+use neli::consts::rtnl::Rtm;
+use nix::errno::Errno;
+
+use crate::net::IfName;
+use crate::netlink::link::Link;
+use crate::netlink::{AttributeList, Monitor, NetlinkError, Protocol, Reply};
+use crate::netlink::{address, link, neighbour, route};
+
+/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _IPV4_NETCONF,
+/// _IPV6_NETCONF of linux/rtnetlink.h.
+const ROUTE_GROUPS: [u32; 8] = [1, 3, 5, 7, 9, 11, 24, 25];
+
+/// NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h.
+const NFTABLES_GROUPS: [u32; 1] = [7];
+
+/// Something that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A link came, went or changed.
+    Link {
+        /// Its name.
+        name: IfName,
+        /// Its number.
+        index: u32,
+        /// How it is since then.
+        now: LinkNow,
+    },
+    /// A neighbour went, or a place that a device sends to.
+    NeighbourGone {
+        /// Index of the link.
+        index: u32,
+    },
+    /// An address came or went.
+    Address {
+        /// Index of the link.
+        index: u32,
+    },
+    /// A route came or went.
+    Route {
+        /// Who made it.
+        protocol: u8,
+        /// It is a default route.
+        default: bool,
+        /// It went.
+        gone: bool,
+    },
+    /// Somebody turned forwarding off, on the host or on a link.
+    ForwardingOff,
+    /// nftables changed.
+    Nftables,
+    /// Events were lost: look at everything.
+    Lost,
+}
+
+/// How a link is after its event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkNow {
+    /// A port of another one.
+    Port,
+    /// Up, and a port of nothing.
+    Alone,
+    /// Down, and a port of nothing: new, or about to go.
+    Down,
+    /// It is no more.
+    Gone,
+}
+
+/// Events of one protocol.
+pub struct Events {
+    monitor: Monitor,
+    protocol: Protocol,
+}
+
+impl Events {
+    /// Links, addresses and routes ([`Protocol::Route`]) or nftables ([`Protocol::Netfilter`]) of
+    /// the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn open(protocol: Protocol) -> Result<Events, NetlinkError> {
+        let groups: &[u32] = match protocol {
+            Protocol::Route => &ROUTE_GROUPS,
+            Protocol::Netfilter => &NFTABLES_GROUPS,
+        };
+        Ok(Events { monitor: Monitor::open(protocol, groups)?, protocol })
+    }
+
+    /// Waits for something to change, not longer than `patience`; nothing if nothing did. What the
+    /// kernel says cannot be understood counts as [`Event::Lost`]: better look once too often.
+    ///
+    /// # Errors
+    /// The socket is of no more use: open another one.
+    pub fn wait(&mut self, patience: Duration) -> Result<Vec<Event>, NetlinkError> {
+        let mut events = Vec::new();
+        let protocol = self.protocol;
+        let heard = self.monitor.wait(patience, |reply| {
+            let event = match protocol {
+                Protocol::Route => of_route(reply),
+                Protocol::Netfilter => Ok(Some(Event::Nftables)),
+            };
+            events.extend(event.unwrap_or(Some(Event::Lost)));
+        });
+        match heard {
+            Ok(()) => {}
+            Err(NetlinkError::Malformed(_)) => events.push(Event::Lost),
+            Err(error) if error.errno() == Some(Errno::ENOBUFS) => events.push(Event::Lost),
+            Err(error) => return Err(error),
+        }
+        events.dedup();
+        Ok(events)
+    }
+}
+
+/// What a message of rtnetlink tells; `None` if that is nothing that matters here.
+///
+/// # Errors
+/// [`NetlinkError::Malformed`].
+pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
+    let is = |kind: Rtm| reply.kind == u16::from(kind);
+    if is(Rtm::Newlink) || is(Rtm::Dellink) {
+        let gone = is(Rtm::Dellink) && !is_of_bridge(reply);
+        let event = |link: Link| {
+            let now = link_now(&link, gone);
+            Event::Link { name: link.name, index: link.index, now }
+        };
+        return Ok(link::parse(reply)?.map(event));
+    }
+    if is(Rtm::Newaddr) || is(Rtm::Deladdr) {
+        return Ok(address::parse(reply)?.map(|address| Event::Address { index: address.index }));
+    }
+    if is(Rtm::Delneigh) {
+        return Ok(Some(Event::NeighbourGone { index: neighbour::link_of(reply)? }));
+    }
+    if is(Rtm::Newroute) || is(Rtm::Delroute) {
+        let gone = is(Rtm::Delroute);
+        return Ok(route::parse(reply)?.map(|route| Event::Route {
+            protocol: route.protocol,
+            default: route.destination.prefix() == 0,
+            gone,
+        }));
+    }
+    if is(Rtm::Newnetconf) {
+        return Ok(is_forwarding_off(reply)?.then_some(Event::ForwardingOff));
+    }
+    Ok(None)
+}
+
+/// The bridge itself tells of its ports, as of links that come and go.
+fn is_of_bridge(reply: &Reply<'_>) -> bool {
+    reply.body().first().copied() == Some(nix::libc::AF_BRIDGE as u8)
+}
+
+fn link_now(link: &Link, gone: bool) -> LinkNow {
+    match link.master {
+        _ if gone => LinkNow::Gone,
+        Some(_) => LinkNow::Port,
+        None if link.up => LinkNow::Alone,
+        None => LinkNow::Down,
+    }
+}
+
+/// Of a new link, such as a pod's, the kernel tells everything at once; of what somebody changes,
+/// that alone.
+fn is_forwarding_off(reply: &Reply<'_>) -> Result<bool, NetlinkError> {
+    /// `struct netconfmsg`, padded; NETCONFA_FORWARDING and NETCONFA_MC_FORWARDING. Source:
+    /// linux/netconf.h.
+    const HEADER: usize = 4;
+    const FORWARDING: u16 = 2;
+    const MULTICAST: u16 = 4;
+    let Some((_, attributes)) = reply.body().split_at_checked(HEADER) else { return Ok(false) };
+    let attributes = AttributeList::parse(attributes)?;
+    Ok(attributes.u32(FORWARDING) == Some(0) && attributes.get(MULTICAST).is_none())
+}

@@ -1,0 +1,77 @@
+//! A socket that hears what changes in the kernel.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc::MSG_TRUNC;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink::message::{Replies, Reply};
+use crate::netlink::{DATAGRAM_BYTES, NetlinkError, Protocol};
+use crate::os::wait::is_readable;
+
+/// Room for a burst of notifications while the agent works: 8 MiB where the host allows it.
+const RECEIVE_BYTES: usize = 8 << 20;
+
+/// Notifications of some multicast groups, in the namespace it was opened in.
+pub struct Monitor {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Monitor {
+    /// Joins `groups` (RTNLGRP_*, NFNLGRP_*).
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Monitor, NetlinkError> {
+        let number = match protocol {
+            Protocol::Route => NETLINK_ROUTE,
+            Protocol::Netfilter => NETLINK_NETFILTER,
+        };
+        let mut socket = Socket::new(number).map_err(NetlinkError::io("open"))?;
+        socket.bind(&SocketAddr::new(0, 0)).map_err(NetlinkError::io("bind"))?;
+        if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BYTES).is_err() {
+            // Without the privilege the default has to do: an overflow is noticed.
+            setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BYTES).ok();
+        }
+        for group in groups {
+            socket.add_membership(*group).map_err(NetlinkError::io("join a group"))?;
+        }
+        Ok(Monitor { socket, buffer: Vec::with_capacity(DATAGRAM_BYTES) })
+    }
+
+    /// Waits for the next datagram, not longer than `patience`, and hands every notification in it to
+    /// `hear`.
+    ///
+    /// # Errors
+    /// `ENOBUFS`: notifications were lost, so everything must be looked at. Any other: the socket
+    /// is of no more use.
+    pub fn wait(
+        &mut self,
+        patience: Duration,
+        mut hear: impl FnMut(&Reply<'_>),
+    ) -> Result<(), NetlinkError> {
+        if !is_readable(&self.socket, patience).map_err(NetlinkError::io("wait"))? {
+            return Ok(());
+        }
+        let length = loop {
+            self.buffer.clear();
+            match self.socket.recv_from(&mut self.buffer, MSG_TRUNC) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.map_err(NetlinkError::io("receive"))?.0,
+            }
+        };
+        if length > self.buffer.len() {
+            return Err(NetlinkError::io("receive")(Errno::ENOBUFS));
+        }
+        for reply in Replies(&self.buffer) {
+            hear(&reply?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Links, addresses and routes of one network namespace.
+
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+
+use crate::net::{Family, IfName, Mac, subnet};
+use crate::netlink::address::{self, Address};
+use crate::netlink::fdb::{self, Destination};
+use crate::netlink::link::{self, Link, Which};
+use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::neighbour::{self, Known, Neighbour};
+use crate::netlink::qdisc;
+use crate::netlink::route::{self, Route, Way};
+use crate::netlink::vxlan;
+use crate::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
+
+/// A socket in the network namespace that it was opened in.
+pub struct Rtnl {
+    socket: NetlinkSocket,
+}
+
+impl Rtnl {
+    /// Opens it in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn open() -> Result<Rtnl, NetlinkError> {
+        Ok(Rtnl { socket: NetlinkSocket::open(Protocol::Route)? })
+    }
+
+    /// Carries out all messages, sent at once; see [`NetlinkSocket::transact`].
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn apply(&self, messages: &[Message]) -> Result<(), NetlinkError> {
+        self.socket.transact(messages)
+    }
+
+    /// Carries out all messages and says for each, in their order, whether it was done: for many
+    /// that do not depend on each other. Sent 128 at once.
+    ///
+    /// # Errors
+    /// The talk itself failed; how far it came is not known.
+    pub fn apply_each(
+        &self,
+        messages: &[Message],
+    ) -> Result<Vec<Result<(), NetlinkError>>, NetlinkError> {
+        self.socket.transact_each(messages)
+    }
+
+    /// The link of that name.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn link(&self, name: &IfName) -> Result<Option<Link>, NetlinkError> {
+        self.one(&link::get(Which::Name(name)))
+    }
+
+    /// The link of that number.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn link_by_index(&self, index: u32) -> Result<Option<Link>, NetlinkError> {
+        self.one(&link::get(Which::Index(index)))
+    }
+
+    /// All links, or the ports of one bridge.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn links(&self, master: Option<u32>) -> Result<Vec<Link>, NetlinkError> {
+        self.socket.dump(&link::list(master), link::parse)
+    }
+
+    /// How many ports a bridge has.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn count_ports(&self, bridge: u32) -> Result<usize, NetlinkError> {
+        Ok(self.socket.dump(&link::list(Some(bridge)), |_| Ok(Some(())))?.len())
+    }
+
+    /// All VXLAN devices.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn vxlans(&self) -> Result<Vec<Link>, NetlinkError> {
+        let mut links = self.socket.dump(&link::list_kind(vxlan::KIND), link::parse)?;
+        links.retain(|link| link.vxlan.is_some());
+        Ok(links)
+    }
+
+    /// Where the VXLAN device of that number sends to.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn destinations(&self, index: u32) -> Result<Vec<Destination>, NetlinkError> {
+        self.socket.dump(&fdb::list(index), fdb::parse)
+    }
+
+    /// The neighbours of the link of that number whose MAC was said for good, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn permanent_neighbours(&self, index: u32) -> Result<Vec<Neighbour>, NetlinkError> {
+        self.socket.dump(&neighbour::list(index), neighbour::parse)
+    }
+
+    /// All that is known of neighbours of the link of that number, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn neighbours(&self, index: u32) -> Result<Vec<Known>, NetlinkError> {
+        self.socket.dump(&neighbour::list(index), neighbour::parse_known)
+    }
+
+    /// The MACs that a bridge has seen, each with the index of the port that it is behind.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn learned(&self, bridge: u32) -> Result<Vec<(Mac, u32)>, NetlinkError> {
+        self.socket.dump(&fdb::list_learned(bridge), fdb::parse_learned)
+    }
+
+    /// All addresses, or those of one link.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn addresses(&self, index: Option<u32>) -> Result<Vec<Address>, NetlinkError> {
+        self.socket.dump(&address::list(index.unwrap_or(0)), address::parse)
+    }
+
+    /// How a link is set.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], also if there is none.
+    pub fn tune(&self, index: u32) -> Result<Tune, NetlinkError> {
+        self.socket.ask(&link::get(Which::Index(index)), link_settings::parse)
+    }
+
+    /// The rate that our queue holds a link to, bytes in a second.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn rate(&self, device: u32) -> Result<Option<u64>, NetlinkError> {
+        match self.socket.ask(&qdisc::get(device), qdisc::parse) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+            answer => answer,
+        }
+    }
+
+    /// The routes of a protocol in the main table, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn routes(&self, protocol: u8) -> Result<Vec<Route>, NetlinkError> {
+        let parse = |reply: &Reply<'_>| Ok(route::parse(reply)?.map(|route| vec![route]));
+        self.both(|family| route::list(family, protocol), parse)
+    }
+
+    /// The routes of every table, both families; one with several ways is there as often.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn all_routes(&self) -> Result<Vec<Route>, NetlinkError> {
+        self.both(route::list_all, route::parse_paths)
+    }
+
+    /// The way that a packet to `address` would take; `None` if there is none.
+    ///
+    /// # Errors
+    /// Any but that there is none.
+    pub fn way(&self, address: IpAddr) -> Result<Option<Way>, NetlinkError> {
+        match self.socket.ask(&route::way(address), route::parse_way) {
+            Err(error)
+                if matches!(error.errno(), Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH)) =>
+            {
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Bytes that a packet to `address` may have, as far as the kernel knows; `None` if there is no
+    /// way, or it is the namespace's own.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn path_mtu(&self, address: IpAddr) -> Result<Option<u32>, NetlinkError> {
+        let Some(way) = self.way(address)?.filter(|way| !way.local) else { return Ok(None) };
+        let link = way.device.map(|device| self.link_by_index(device)).transpose()?;
+        Ok(way.mtu.or(link.flatten().map(|link| link.mtu)))
+    }
+
+    /// The way that a packet from `source` to `address` takes that comes in by the link `input`.
+    ///
+    /// # Errors
+    /// Also that it is not forwarded: see [`route::way_through`].
+    pub fn way_through(
+        &self,
+        source: IpAddr,
+        address: IpAddr,
+        input: u32,
+    ) -> Result<Way, NetlinkError> {
+        self.socket.ask(&route::way_through(source, address, input), route::parse_way)
+    }
+
+    /// The routes of both families. A family without any address has no table yet: `ENOENT`. A
+    /// kernel without IPv6 answers a question for it with what it has, the routes of IPv4.
+    fn both(
+        &self,
+        list: impl Fn(Family) -> Message,
+        parse: impl Fn(&Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError>,
+    ) -> Result<Vec<Route>, NetlinkError> {
+        let mut routes = Vec::new();
+        for family in Family::BOTH {
+            match self.socket.dump(&list(family), &parse) {
+                Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+                found => routes.extend(
+                    found?
+                        .into_iter()
+                        .flatten()
+                        .filter(|route| subnet::family(route.destination) == family),
+                ),
+            }
+        }
+        Ok(routes)
+    }
+
+    fn one(&self, request: &Message) -> Result<Option<Link>, NetlinkError> {
+        let parse = |reply: &Reply<'_>| link::parse(reply);
+        match self.socket.ask(request, parse) {
+            Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(None),
+            answer => answer,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Chains of others that forwarded packets meet: observed, and our rules put into iptables' own.
+
+mod chain;
+pub mod decode;
+mod legacy;
+pub mod legacy_text;
+mod numbers;
+mod rule;
+pub mod sets;
+mod value;
+mod xt;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use neli::consts::nl::NlmF;
+use nix::errno::Errno;
+
+pub use chain::{Action, Direction, Edit, ForwardChain, MARK, Place};
+pub use rule::{Asks, Condition, End, ForwardRule, NamePattern, Verdict};
+
+use crate::net::Family;
+use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
+use crate::nft::base_chains::legacy::LegacyTables;
+use crate::nft::base_chains::sets::{FoundSet, FoundSets};
+use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
+use crate::nft::{ChainPlace, Hook, Policy, TableFamily, expression, found, message, userdata};
+
+/// Where iptables-legacy is looked for.
+const PROGRAM_DIRS: [&str; 6] =
+    ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/local/bin"];
+
+/// What was found of other people's chains at the hook `forward`.
+#[derive(Debug, Default)]
+pub struct FoundForward {
+    /// The chains.
+    pub chains: Vec<ForwardChain>,
+    /// Chains that are there and cannot be read, and why.
+    pub unreadable: Vec<(Place, ForwardError)>,
+}
+
+/// Why a chain could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// Of nftables.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The list of older tables.
+    #[error("read {}", path.display())]
+    Read {
+        /// The list.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// No program to read older tables with.
+    #[error("the program {name} is not installed (package iptables)")]
+    NoProgram {
+        /// The program.
+        name: &'static str,
+    },
+    /// It did not start.
+    #[error("run {command}")]
+    Run {
+        /// The program and its arguments.
+        command: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// It failed.
+    #[error("{command}: {status}: {said}")]
+    Program {
+        /// The program and its arguments.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it wrote to stderr.
+        said: String,
+    },
+}
+
+/// A handle on the chains of one network namespace, to be used on a thread in that namespace.
+pub struct Forward {
+    socket: NetlinkSocket,
+    legacy: LegacyTables,
+}
+
+impl Forward {
+    /// Opens a handle on the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn open() -> Result<Forward, NetlinkError> {
+        let program_dirs = PROGRAM_DIRS.map(PathBuf::from).to_vec();
+        Forward::with_programs(program_dirs)
+    }
+
+    /// The same with other places to look for iptables-legacy in.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn with_programs(program_dirs: Vec<PathBuf>) -> Result<Forward, NetlinkError> {
+        let socket = NetlinkSocket::open(Protocol::Netfilter)?;
+        Ok(Forward { socket, legacy: LegacyTables::new(program_dirs) })
+    }
+
+    /// The chains that forwarded packets of `families` meet, our own table's among them.
+    ///
+    /// # Errors
+    /// [`NetlinkError`] of nftables; what older tables refuse is in the answer.
+    pub fn observe(&self, families: &[Family]) -> Result<FoundForward, NetlinkError> {
+        self.observe_at(Hook::FORWARD, "FORWARD", families)
+    }
+
+    /// The chains that packets of `families` to the host itself meet.
+    ///
+    /// # Errors
+    /// As [`Forward::observe`].
+    pub fn observe_input(&self, families: &[Family]) -> Result<FoundForward, NetlinkError> {
+        self.observe_at(Hook::INPUT, "INPUT", families)
+    }
+
+    fn observe_at(
+        &self,
+        hook: Hook,
+        legacy: &'static str,
+        families: &[Family],
+    ) -> Result<FoundForward, NetlinkError> {
+        let mut seen = FoundForward::default();
+        let met = |place: &ChainPlace| {
+            families.iter().any(|family| Place::Nft(place.clone()).sees(*family))
+        };
+        for (place, policy) in self.nft_places(hook)? {
+            if met(&place) {
+                seen.chains.extend(self.nft_chain(place, policy)?);
+            }
+        }
+        for family in families {
+            match self.legacy.observe(*family, legacy) {
+                Ok(chain) => seen.chains.extend(chain),
+                Err(error) => seen.unreadable.push((Place::Legacy(*family, legacy), error)),
+            }
+        }
+        Ok(seen)
+    }
+
+    /// A kube-proxy has made chains here, with iptables-nft or with nftables.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn sees_kube_proxy(&self) -> Result<bool, NetlinkError> {
+        let request =
+            get("look at nft chains".to_owned(), kind::GET_CHAIN, family::ANY, Attributes::new());
+        let chains = self.socket.dump(&request, found::chain)?;
+        Ok(chains.iter().any(|(place, _)| {
+            place.table == "kube-proxy" || (place.table == "nat" && place.chain == "KUBE-SERVICES")
+        }))
+    }
+
+    /// Inserts or removes one rule of ours. Removing one that is gone is no error.
+    ///
+    /// # Errors
+    /// [`ForwardError`].
+    pub fn apply(&self, edit: &Edit) -> Result<(), ForwardError> {
+        let message = match (&edit.place, edit.action) {
+            (Place::Legacy(family, _), _) => return self.legacy.apply(*family, edit),
+            (Place::Nft(place), Action::Insert) => insert(place, edit),
+            (Place::Nft(place), Action::Remove(Some(handle))) => remove(place, edit, handle),
+            // Without the number the kernel would remove every rule of the chain.
+            (Place::Nft(_), Action::Remove(None)) => return Ok(()),
+        };
+        Ok(self.socket.transact(&message::transaction([message]))?)
+    }
+
+    /// Every base chain at the hook, and its policy.
+    fn nft_places(&self, hook: Hook) -> Result<Vec<(ChainPlace, Policy)>, NetlinkError> {
+        let what = "look at nft chains".to_owned();
+        let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
+        let chains = self.socket.dump(&request, found::chain)?;
+        let forward = chains.into_iter().filter_map(|(place, base)| {
+            let base = base.filter(|base| base.hook == hook)?;
+            let routed = !matches!(place.family, TableFamily::Other(_));
+            routed.then_some((place, base.policy))
+        });
+        Ok(forward.collect())
+    }
+
+    /// The chain with its rules and those of the chains that it calls; `None` if it went meanwhile.
+    fn nft_chain(
+        &self,
+        place: ChainPlace,
+        policy: Policy,
+    ) -> Result<Option<ForwardChain>, NetlinkError> {
+        let mut sets = FoundSets::new();
+        let Some(rules) = self.nft_rules(&place, &mut sets)? else { return Ok(None) };
+        let mut called = BTreeMap::new();
+        let mut waiting = targets(&rules);
+        while let Some(name) = waiting.pop() {
+            if called.len() == CHAINS || called.contains_key(&name) {
+                continue;
+            }
+            let place = ChainPlace { chain: name.clone(), ..place.clone() };
+            let rules = self.nft_rules(&place, &mut sets)?.unwrap_or_default();
+            waiting.extend(targets(&rules));
+            called.insert(name, rules);
+        }
+        Ok(Some(ForwardChain { place: Place::Nft(place), policy, rules, called }))
+    }
+
+    /// The rules of one chain; `None` if it is not there. Sets that they look into go into `sets`.
+    fn nft_rules(
+        &self,
+        place: &ChainPlace,
+        sets: &mut FoundSets,
+    ) -> Result<Option<Vec<ForwardRule>>, NetlinkError> {
+        let what = format!("look at chain {} of nft table {}", place.chain, place.table);
+        let attributes = Attributes::new()
+            .text(attribute::TABLE, &place.table)
+            .text(attribute::CHAIN, &place.chain);
+        let request = get(what, kind::GET_RULE, place.family.number(), attributes);
+        let programs = match self.socket.dump(&request, decode::program) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
+            programs => programs?,
+        };
+        for name in programs.iter().flat_map(decode::Program::sets) {
+            if !sets.contains_key(&name) && sets.len() < SETS {
+                sets.extend(self.nft_set(place, &name)?.map(|set| (name, set)));
+            }
+        }
+        let rules = programs.iter().flat_map(|program| program.rules(sets, &name_of));
+        Ok(Some(rules.collect()))
+    }
+
+    /// A set with its elements; `None` if its keys mean nothing here, or it is gone.
+    fn nft_set(&self, place: &ChainPlace, name: &str) -> Result<Option<FoundSet>, NetlinkError> {
+        let number = place.family.number();
+        let what = format!("look at set {name} of nft table {}", place.table);
+        let named = Attributes::new().text(set::TABLE, &place.table).text(set::NAME, name);
+        let found = self.socket.ask(&get(what.clone(), kind::GET_SET, number, named), sets::set);
+        let found = match found {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
+            found => found?.map(|(_, set)| set),
+        };
+        let Some(mut found) = found.filter(FoundSet::is_readable) else { return Ok(None) };
+        let list = Attributes::new().text(set::LIST_TABLE, &place.table).text(set::LIST_SET, name);
+        let request = get(what, kind::GET_ELEMENT, number, list);
+        found.elements = self.socket.dump(&request, sets::elements)?.concat();
+        Ok(Some(found))
+    }
+}
+
+/// So many chains and sets of one table are read; a rule that needs more is not understood.
+const CHAINS: usize = 256;
+const SETS: usize = 256;
+
+/// The chains that rules call for packets that are not special.
+fn targets(rules: &[ForwardRule]) -> Vec<String> {
+    let never = Asks::Special.holds();
+    let rules = rules.iter().filter(|rule| !rule.conditions.contains(&never));
+    let target = |rule: &ForwardRule| match &rule.verdict {
+        Verdict::Jump(target) | Verdict::Goto(target) => Some(target.clone()),
+        _ => None,
+    };
+    rules.filter_map(target).collect()
+}
+
+/// The name of an interface of the calling thread's namespace.
+fn name_of(index: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(index).ok()?;
+    name.into_string().ok()
+}
+
+/// Our rule at the head of a chain, shaped as iptables-nft itself writes it, so that `iptables -S`
+/// shows an ordinary rule; the comment goes where nft and iptables both look for one.
+fn insert(place: &ChainPlace, edit: &Edit) -> Message {
+    let meta_key = match edit.direction {
+        Direction::In => n::INPUT_NAME,
+        Direction::Out => n::OUTPUT_NAME,
+    };
+    let attributes = Attributes::new()
+        .text(attribute::TABLE, &place.table)
+        .text(attribute::CHAIN, &place.chain)
+        .nest(attribute::EXPRESSIONS, expression::accept_like_iptables(meta_key, &edit.bridge))
+        .put(attribute::USERDATA, userdata::of_table(&edit.direction.comment()));
+    let header = message::header(place.family.number());
+    Message::new(edit.to_string(), kind::NEW_RULE, NlmF::CREATE, &header, attributes)
+}
+
+fn remove(place: &ChainPlace, edit: &Edit, handle: u64) -> Message {
+    let attributes = Attributes::new()
+        .text(attribute::TABLE, &place.table)
+        .text(attribute::CHAIN, &place.chain)
+        .be64(attribute::HANDLE, handle);
+    let header = message::header(place.family.number());
+    Message::new(edit.to_string(), kind::DELETE_RULE, NlmF::empty(), &header, attributes)
+        .tolerating(Errno::ENOENT)
+}
+
+fn get(what: String, kind: u16, family: u8, attributes: Attributes) -> Message {
+    Message::new(what, kind, NlmF::empty(), &message::header(family), attributes)
+}

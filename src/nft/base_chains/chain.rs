@@ -1,0 +1,156 @@
+//! Pure. A chain that forwarded packets meet, and what it does to those of pods.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::net::{Family, IfName};
+use crate::nft::base_chains::rule::ForwardRule;
+use crate::nft::{ChainPlace, Policy, TableFamily};
+
+/// The comments of the rules that humanz inserts into chains of others start with this.
+pub const MARK: &str = "humanz: ";
+
+/// A base chain at the hook `forward` or `input`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardChain {
+    /// Where it is.
+    pub place: Place,
+    /// What happens to a packet at its end.
+    pub policy: Policy,
+    /// Its rules, in order.
+    pub rules: Vec<ForwardRule>,
+    /// The rules of the chains that it calls, by their names.
+    pub called: BTreeMap<String, Vec<ForwardRule>>,
+}
+
+/// Where a chain is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In a table of nftables; iptables-nft keeps its chains there too.
+    Nft(ChainPlace),
+    /// In the kernel's older tables, which only the iptables-legacy program can read: a chain of
+    /// the table `filter`.
+    Legacy(Family, &'static str),
+}
+
+/// Seen from the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// In by the bridge: from pods.
+    In,
+    /// Out by the bridge: to pods.
+    Out,
+}
+
+/// A rule of ours to insert at the head of a chain of iptables, or to remove from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The chain.
+    pub place: Place,
+    /// Insert or remove.
+    pub action: Action,
+    /// Which way the packets go that the rule accepts.
+    pub direction: Direction,
+    /// The bridge.
+    pub bridge: IfName,
+}
+
+/// What an [`Edit`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Insert at the head.
+    Insert,
+    /// Remove, by the kernel's number where there is one.
+    Remove(Option<u64>),
+}
+
+impl Place {
+    /// Made and read by iptables, so that a rule of ours may stand in it.
+    pub fn is_iptables(&self) -> bool {
+        match self {
+            Place::Legacy(..) => true,
+            Place::Nft(ChainPlace { family, table, chain }) => {
+                let single = matches!(family, TableFamily::Ip | TableFamily::Ip6);
+                single && table == "filter" && chain == "FORWARD"
+            }
+        }
+    }
+
+    /// The chain's name.
+    pub fn chain(&self) -> &str {
+        match self {
+            Place::Legacy(_, chain) => chain,
+            Place::Nft(ChainPlace { chain, .. }) => chain,
+        }
+    }
+
+    /// Packets of `family` meet it.
+    pub fn sees(&self, family: Family) -> bool {
+        match self {
+            Place::Legacy(own, _) => *own == family,
+            Place::Nft(ChainPlace { family: table, .. }) => match table {
+                TableFamily::Inet => true,
+                TableFamily::Ip => family == Family::V4,
+                TableFamily::Ip6 => family == Family::V6,
+                TableFamily::Other(_) => false,
+            },
+        }
+    }
+}
+
+impl Direction {
+    /// Both, in the order in which they are inserted at a head, so that `In` comes first.
+    pub const BOTH: [Direction; 2] = [Direction::Out, Direction::In];
+
+    /// The comment of our rule.
+    pub fn comment(self) -> String {
+        match self {
+            Direction::In => format!("{MARK}from pods"),
+            Direction::Out => format!("{MARK}to pods"),
+        }
+    }
+
+    /// As iptables calls it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Direction::In => "-i",
+            Direction::Out => "-o",
+        }
+    }
+
+    /// As nft calls it.
+    pub fn keyword(self) -> &'static str {
+        match self {
+            Direction::In => "iifname",
+            Direction::Out => "oifname",
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    /// `iptables chain FORWARD`, `ip6tables-legacy chain FORWARD`, `nft table inet filter, chain
+    /// forward`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Legacy(Family::V4, chain) => write!(f, "iptables-legacy chain {chain}"),
+            Place::Legacy(Family::V6, chain) => write!(f, "ip6tables-legacy chain {chain}"),
+            Place::Nft(ChainPlace { family, table, chain }) => match self.is_iptables() {
+                true if *family == TableFamily::Ip6 => f.write_str("ip6tables chain FORWARD"),
+                true => f.write_str("iptables chain FORWARD"),
+                false => write!(f, "nft table {family} {table}, chain {chain}"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Edit {
+    /// `insert rule -i humanz0 -j ACCEPT in iptables chain FORWARD`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = match self.action {
+            Action::Insert => "insert",
+            Action::Remove(_) => "remove",
+        };
+        let Edit { place, direction, bridge, .. } = self;
+        write!(f, "{action} rule {} {bridge} -j ACCEPT in {place}", direction.option())
+    }
+}

@@ -1,0 +1,127 @@
+//! The kernel's older iptables tables, by way of the iptables-legacy program.
+//!
+//! This is the one place where humanz runs a program: those tables are handed over whole, in a
+//! layout that only that program knows.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::net::Family;
+use crate::nft::base_chains::ForwardError;
+use crate::nft::base_chains::chain::{Action, Edit, ForwardChain};
+use crate::nft::base_chains::legacy_text;
+use crate::os::xtables_lock::ELSEWHERE;
+
+/// Seconds to wait for another iptables to finish.
+const LOCK_SECONDS: &str = "5";
+
+/// How the program ends if the rule to remove is not there.
+const NO_SUCH_RULE: i32 = 1;
+
+/// Where the older tables are listed, and where the program is looked for.
+#[derive(Clone, Debug)]
+pub struct LegacyTables {
+    names: PathBuf,
+    program_dirs: Vec<PathBuf>,
+}
+
+impl LegacyTables {
+    /// Those of the calling thread's network namespace.
+    pub fn new(program_dirs: Vec<PathBuf>) -> LegacyTables {
+        LegacyTables { names: PathBuf::from("/proc/thread-self/net"), program_dirs }
+    }
+
+    /// The chain `name` of the table `filter`; `None` if nobody made that table.
+    ///
+    /// # Errors
+    /// [`ForwardError::NoProgram`] if the table is there and the program is not.
+    pub fn observe(
+        &self,
+        family: Family,
+        name: &'static str,
+    ) -> Result<Option<ForwardChain>, ForwardError> {
+        if !self.in_use(family)? {
+            return Ok(None);
+        }
+        // The kernel hands the table over whole: nobody need be kept from changing it meanwhile.
+        let listed = self.run(family, &["-S"], Some(ELSEWHERE))?;
+        Ok(Some(legacy_text::chain(family, name, &listed)))
+    }
+
+    /// Inserts or removes a rule of ours.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; one that is already gone is none.
+    pub fn apply(&self, family: Family, edit: &Edit) -> Result<(), ForwardError> {
+        let rule = legacy_text::rule(edit.direction, &edit.bridge);
+        let rule: Vec<&str> = rule.iter().map(String::as_str).collect();
+        let change = |option| self.run(family, &[&[option, "FORWARD"], &rule[..]].concat(), None);
+        let done = match edit.action {
+            Action::Insert => change("-I"),
+            Action::Remove(_) => change("-D"),
+        };
+        match done {
+            Err(ForwardError::Program { status, .. })
+                if edit.action != Action::Insert && status.code() == Some(NO_SUCH_RULE) =>
+            {
+                Ok(())
+            }
+            done => done.map(drop),
+        }
+    }
+
+    /// Somebody made the table `filter`. (To ask the program would make it.)
+    fn in_use(&self, family: Family) -> Result<bool, ForwardError> {
+        let path = self.names.join(match family {
+            Family::V4 => "ip_tables_names",
+            Family::V6 => "ip6_tables_names",
+        });
+        match fs::read_to_string(&path) {
+            Ok(names) => Ok(names.lines().any(|name| name == "filter")),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(ForwardError::Read { path, source }),
+        }
+    }
+
+    /// What the program prints.
+    fn run(
+        &self,
+        family: Family,
+        arguments: &[&str],
+        lock: Option<(&str, &str)>,
+    ) -> Result<String, ForwardError> {
+        let name = program(family);
+        let path = self.find(name).ok_or(ForwardError::NoProgram { name })?;
+        let command = || format!("{name} {}", arguments.join(" "));
+        let output = Command::new(&path)
+            .args(["-w", LOCK_SECONDS])
+            .args(arguments)
+            .env("LC_ALL", "C")
+            .envs(lock)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|source| ForwardError::Run { command: command(), source })?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(ForwardError::Program { command: command(), status: output.status, said });
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn find(&self, name: &str) -> Option<PathBuf> {
+        self.program_dirs.iter().map(|dir| dir.join(name)).find(|path: &PathBuf| is_file(path))
+    }
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+fn program(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "iptables-legacy",
+        Family::V6 => "ip6tables-legacy",
+    }
+}

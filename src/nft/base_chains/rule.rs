@@ -1,0 +1,110 @@
+//! Pure. A rule of a chain that forwarded packets meet, as far as it matters to pods.
+
+use crate::net::{AddressRange, Family, IfName};
+use crate::nft::base_chains::chain::Direction;
+
+/// A rule, whoever made it and in whatever kind of table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardRule {
+    /// The kernel's number for it; `None` in older tables.
+    pub handle: Option<u64>,
+    /// What a packet must be like; all of it.
+    pub conditions: Vec<Condition>,
+    /// What becomes of such a packet.
+    pub verdict: Verdict,
+    /// Its comment.
+    pub comment: Option<String>,
+}
+
+/// One question to a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// The question.
+    pub asks: Asks,
+    /// The answer must be no.
+    pub negated: bool,
+}
+
+/// What a condition asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// It comes in, or goes out, by one of these.
+    Interface(Direction, Vec<NamePattern>),
+    /// It comes from, or goes to, one of these addresses: in order, none overlapping.
+    Address(End, Vec<AddressRange>),
+    /// It is of this family.
+    Family(Family),
+    /// It is of one of these protocols (IANA's numbers).
+    Protocol(Vec<u8>),
+    /// It goes to a port in one of these ranges, first and last.
+    Port(Vec<(u16, u16)>),
+    /// It is something that not every packet is: of another port, a flag, a mark.
+    Special,
+    /// Nobody knows what.
+    Unknown,
+}
+
+/// Which address of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Where it comes from.
+    Source,
+    /// Where it goes.
+    Destination,
+}
+
+/// Names of interfaces: one, or all with the same start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamePattern {
+    /// The name, or the start.
+    pub text: String,
+    /// More may follow.
+    pub open: bool,
+}
+
+/// What becomes of a packet that a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on its way.
+    Accept,
+    /// It is dropped or rejected.
+    Stop,
+    /// The chain of this name judges it, and if that does not, the next rule.
+    Jump(String),
+    /// The chain of this name judges it, and if that does not, the end of this chain.
+    Goto(String),
+    /// The end of this chain.
+    Return,
+    /// The next rule: it is counted, logged or changed.
+    Continue,
+}
+
+impl ForwardRule {
+    /// It accepts everything that comes in, or goes out, by `bridge`, and nothing else.
+    pub fn accepts(&self, direction: Direction, bridge: &IfName) -> bool {
+        let by = Asks::Interface(direction, vec![NamePattern::exact(bridge.as_str())]);
+        self.verdict == Verdict::Accept && self.conditions == [by.holds()]
+    }
+}
+
+impl Asks {
+    /// The answer must be yes.
+    pub fn holds(self) -> Condition {
+        Condition { asks: self, negated: false }
+    }
+}
+
+impl NamePattern {
+    /// The one name.
+    pub fn exact(name: &str) -> NamePattern {
+        NamePattern { text: name.to_owned(), open: false }
+    }
+
+    /// Whether `name` is one of them.
+    pub fn fits(&self, name: &str) -> bool {
+        match self.open {
+            true => name.starts_with(&self.text),
+            false => name == self.text,
+        }
+    }
+}

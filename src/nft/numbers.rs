@@ -1,0 +1,196 @@
+//! Pure. Numbers of nftables' netlink messages: linux/netfilter/nf_tables.h, nfnetlink.h.
+
+/// NFNL_SUBSYS_NFTABLES, in the upper byte of every message type.
+const SUBSYSTEM: u16 = 10 << 8;
+
+/// Message types.
+pub mod message {
+    use crate::nft::numbers::SUBSYSTEM;
+
+    pub const BATCH_BEGIN: u16 = 16;
+    pub const BATCH_END: u16 = 17;
+    pub const NEW_TABLE: u16 = SUBSYSTEM;
+    pub const GET_TABLE: u16 = SUBSYSTEM | 1;
+    pub const DELETE_TABLE: u16 = SUBSYSTEM | 2;
+    pub const NEW_CHAIN: u16 = SUBSYSTEM | 3;
+    pub const GET_CHAIN: u16 = SUBSYSTEM | 4;
+    pub const NEW_RULE: u16 = SUBSYSTEM | 6;
+    pub const GET_RULE: u16 = SUBSYSTEM | 7;
+    pub const DELETE_RULE: u16 = SUBSYSTEM | 8;
+    pub const NEW_SET: u16 = SUBSYSTEM | 9;
+    pub const GET_SET: u16 = SUBSYSTEM | 10;
+    pub const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
+    pub const GET_ELEMENT: u16 = SUBSYSTEM | 13;
+    pub const DELETE_ELEMENT: u16 = SUBSYSTEM | 14;
+    pub const GET_GENERATION: u16 = SUBSYSTEM | 16;
+    pub const NEW_FLOWTABLE: u16 = SUBSYSTEM | 22;
+    pub const GET_FLOWTABLE: u16 = SUBSYSTEM | 23;
+}
+
+/// Attribute of the generation of all rules.
+pub mod generation {
+    pub const ID: u16 = 1;
+}
+
+/// Attributes of a table.
+pub mod table {
+    pub const NAME: u16 = 1;
+    pub const FLAGS: u16 = 2;
+    pub const USERDATA: u16 = 6;
+    /// Flag: the table is there and does nothing.
+    pub const DORMANT: u32 = 1;
+}
+
+/// Attributes of a chain and of its hook.
+pub mod chain {
+    pub const TABLE: u16 = 1;
+    pub const NAME: u16 = 3;
+    pub const HOOK: u16 = 4;
+    pub const POLICY: u16 = 5;
+    pub const TYPE: u16 = 7;
+    pub const HOOK_NUMBER: u16 = 1;
+    pub const HOOK_PRIORITY: u16 = 2;
+}
+
+/// Attributes of a rule.
+pub mod rule {
+    pub const TABLE: u16 = 1;
+    pub const CHAIN: u16 = 2;
+    pub const HANDLE: u16 = 3;
+    pub const EXPRESSIONS: u16 = 4;
+    pub const USERDATA: u16 = 7;
+}
+
+/// Attributes of a set, of a list of elements, and of an element.
+pub mod set {
+    pub const TABLE: u16 = 1;
+    pub const NAME: u16 = 2;
+    pub const FLAGS: u16 = 3;
+    pub const KEY_TYPE: u16 = 4;
+    pub const KEY_LENGTH: u16 = 5;
+    pub const ID: u16 = 10;
+    pub const USERDATA: u16 = 13;
+    pub const LIST_TABLE: u16 = 1;
+    pub const LIST_SET: u16 = 2;
+    pub const LIST_ELEMENTS: u16 = 3;
+    pub const DATA_TYPE: u16 = 6;
+    pub const DATA_LENGTH: u16 = 7;
+    pub const ELEMENT_KEY: u16 = 1;
+    pub const ELEMENT_DATA: u16 = 2;
+    pub const ELEMENT_FLAGS: u16 = 3;
+    pub const ELEMENT_USERDATA: u16 = 6;
+    /// Flag of a set: its elements are ranges.
+    pub const INTERVAL: u32 = 4;
+    /// Flag of a set: its elements have data.
+    pub const MAP: u32 = 8;
+    /// Flag of an element: it is the first address behind a range.
+    pub const INTERVAL_END: u32 = 1;
+    /// Key types are nft's own numbers (its `datatype.h`); the kernel only keeps them.
+    pub const TYPE_IPV4: u32 = 7;
+    pub const TYPE_IPV6: u32 = 8;
+    pub const TYPE_PROTOCOL: u32 = 12;
+    pub const TYPE_PORT: u32 = 13;
+    pub const TYPE_IFNAME: u32 = 41;
+    /// Of a concatenation: the types of its parts, so many bits each, the last one lowest.
+    pub const TYPE_BITS: u32 = 6;
+}
+
+/// Attributes of a flow table, of its hook, and of the list of devices that are hooked.
+pub mod flowtable {
+    pub const TABLE: u16 = 1;
+    pub const NAME: u16 = 2;
+    pub const HOOK: u16 = 3;
+    pub const HOOK_NUMBER: u16 = 1;
+    pub const HOOK_PRIORITY: u16 = 2;
+    pub const DEVICES: u16 = 3;
+    pub const DEVICE: u16 = 1;
+    /// NF_NETDEV_INGRESS of linux/netfilter.h.
+    pub const INGRESS: u32 = 0;
+}
+
+/// Attributes of expressions, and what they hold.
+pub mod expression {
+    /// An element of a list, whatever the list.
+    pub const LIST_ELEMENT: u16 = 1;
+    pub const NAME: u16 = 1;
+    pub const DATA: u16 = 2;
+    pub const DATA_VALUE: u16 = 1;
+    pub const DATA_VERDICT: u16 = 2;
+    pub const VERDICT_CODE: u16 = 1;
+    pub const IMMEDIATE_REGISTER: u16 = 1;
+    pub const IMMEDIATE_DATA: u16 = 2;
+    pub const BITWISE_SOURCE: u16 = 1;
+    pub const BITWISE_DESTINATION: u16 = 2;
+    pub const BITWISE_LENGTH: u16 = 3;
+    pub const BITWISE_MASK: u16 = 4;
+    pub const BITWISE_XOR: u16 = 5;
+    pub const COMPARE_REGISTER: u16 = 1;
+    pub const COMPARE_OPERATION: u16 = 2;
+    pub const COMPARE_DATA: u16 = 3;
+    pub const LOOKUP_SET: u16 = 1;
+    pub const LOOKUP_REGISTER: u16 = 2;
+    pub const LOOKUP_DESTINATION: u16 = 3;
+    pub const LOOKUP_FLAGS: u16 = 5;
+    pub const PAYLOAD_REGISTER: u16 = 1;
+    pub const PAYLOAD_BASE: u16 = 2;
+    pub const PAYLOAD_OFFSET: u16 = 3;
+    pub const PAYLOAD_LENGTH: u16 = 4;
+    pub const META_REGISTER: u16 = 1;
+    pub const META_KEY: u16 = 2;
+    pub const CONNECTION_REGISTER: u16 = 1;
+    pub const CONNECTION_KEY: u16 = 2;
+    pub const OFFLOAD_TABLE: u16 = 1;
+    pub const META_SOURCE: u16 = 3;
+    pub const FIB_REGISTER: u16 = 1;
+    pub const FIB_RESULT: u16 = 2;
+    pub const FIB_FLAGS: u16 = 3;
+    pub const NAT_KIND: u16 = 1;
+    pub const NAT_FAMILY: u16 = 2;
+    pub const NAT_ADDRESS: u16 = 3;
+    pub const NAT_PORT: u16 = 5;
+    pub const COUNTER_BYTES: u16 = 1;
+    pub const COUNTER_PACKETS: u16 = 2;
+    pub const MASQUERADE_FLAGS: u16 = 1;
+    /// Of `match` and `target`: extensions of iptables.
+    pub const XT_NAME: u16 = 1;
+    pub const XT_INFO: u16 = 3;
+
+    pub const EQUAL: u32 = 0;
+    pub const NOT_EQUAL: u32 = 1;
+    pub const LOOKUP_INVERTED: u32 = 1;
+    pub const NETWORK_HEADER: u32 = 1;
+    pub const TRANSPORT_HEADER: u32 = 2;
+    pub const MARK: u32 = 3;
+    pub const INPUT_NAME: u32 = 6;
+    pub const OUTPUT_NAME: u32 = 7;
+    pub const NF_PROTOCOL: u32 = 15;
+    /// NFT_CT_STATE, and the bit of `established`: both directions were seen.
+    pub const CONNECTION_STATE: u32 = 0;
+    pub const ESTABLISHED: u32 = 2;
+    pub const L4_PROTOCOL: u32 = 16;
+    pub const DESTINATION_NAT: u32 = 1;
+    /// NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR; RTN_LOCAL of linux/rtnetlink.h.
+    pub const FIB_ADDRESS_TYPE: u32 = 3;
+    pub const FIB_OF_DESTINATION: u32 = 1 << 1;
+    pub const LOCAL: u32 = 2;
+    pub const REGISTER_VERDICT: u32 = 0;
+    pub const REGISTER_1: u32 = 1;
+    pub const REGISTER_2: u32 = 2;
+    /// NFT_REG32_00: the first 4 bytes of register 1; the others follow.
+    pub const REGISTER_4_BYTES: u32 = 8;
+    /// NF_NAT_RANGE_PROTO_RANDOM_FULLY of linux/netfilter/nf_nat.h.
+    pub const FULLY_RANDOM: u32 = 1 << 4;
+    /// NFT_RETURN of linux/netfilter/nf_tables.h, a negative number.
+    pub const RETURN: u32 = (-5_i32).cast_unsigned();
+    /// NF_DROP and NF_ACCEPT of linux/netfilter.h.
+    pub const DROP: u32 = 0;
+    pub const ACCEPT: u32 = 1;
+}
+
+/// Families (NFPROTO_* of linux/netfilter.h).
+pub mod family {
+    pub const ANY: u8 = 0;
+    pub const INET: u8 = 1;
+    pub const IPV4: u8 = 2;
+    pub const IPV6: u8 = 10;
+}

@@ -1,0 +1,98 @@
+//! Many echoes at once, on the calling thread.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::os::echo::Echo;
+
+/// Echoes that are waited for.
+#[derive(Default)]
+pub struct Echoes {
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    to: IpAddr,
+    bytes: u32,
+    echo: Echo,
+    sent: Instant,
+}
+
+/// What became of an echo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whom it was sent to.
+    pub to: IpAddr,
+    /// How large it was.
+    pub bytes: u32,
+    /// How long the answer took; `None` if there was none.
+    pub time: Option<Duration>,
+}
+
+fn listen(waiting: &Waiting) -> PollFd<'_> {
+    PollFd::new(waiting.echo.as_fd(), PollFlags::POLLIN)
+}
+
+impl Echoes {
+    /// How many are waited for. Each is an open socket.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// None is waited for.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Sends one of `bytes`, IP header included.
+    ///
+    /// # Errors
+    /// There is no way to the address; the kernel has no room; no CAP_NET_RAW.
+    pub fn send(&mut self, to: IpAddr, bytes: u32) -> io::Result<()> {
+        let echo = Echo::open(to, None)?;
+        let sent = Instant::now();
+        echo.send(1, bytes)?;
+        self.waiting.push(Waiting { to, bytes, echo, sent });
+        Ok(())
+    }
+
+    /// Waits until `until`, or until something is known: who answered, and who has not within
+    /// `patience`.
+    ///
+    /// # Errors
+    /// poll(2).
+    pub fn wait(&mut self, until: Instant, patience: Duration) -> io::Result<Vec<Outcome>> {
+        let first = self.waiting.iter().map(|waiting| waiting.sent + patience).min();
+        let until = first.map_or(until, |first| first.min(until));
+        // Rounded up: a poll of no time would spin.
+        let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let ready: Vec<bool> = {
+            let mut fds: Vec<PollFd<'_>> = self.waiting.iter().map(listen).collect();
+            match poll(&mut fds, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            fds.iter().map(|fd| fd.any().unwrap_or(false)).collect()
+        };
+        let now = Instant::now();
+        let mut outcomes = Vec::new();
+        let mut ready = ready.into_iter();
+        self.waiting.retain(|waiting| {
+            let answered =
+                ready.next().unwrap_or(false) && matches!(waiting.echo.receive(), Ok(Some(_)));
+            let late = now >= waiting.sent + patience;
+            if answered || late {
+                let time = answered.then(|| now - waiting.sent);
+                outcomes.push(Outcome { to: waiting.to, bytes: waiting.bytes, time });
+            }
+            !answered && !late
+        });
+        Ok(outcomes)
+    }
+}

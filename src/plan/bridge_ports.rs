@@ -1,0 +1,145 @@
+//! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
+
+use crate::net::IfName;
+use crate::netlink::link::Link;
+use crate::plan::pod::{Plugged, is_of_network};
+use crate::plan::{Describe, Line, Object};
+
+/// A link that lost its bridge, because somebody deleted that or unplugged the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plug {
+    /// The host's end of the pod's veth.
+    pub link: IfName,
+    /// Its number.
+    pub index: u32,
+    /// The bridge to plug it into.
+    pub bridge: IfName,
+    /// Whose it is, as its alias says.
+    pub owner: String,
+    /// What it shall be as a port, as its alias says.
+    pub plugged: Plugged,
+}
+
+/// The links among `found` that belong to pods of `network` and are ports of nothing, each of them
+/// to be plugged into `bridge`.
+///
+/// A link that is a port of another bridge was put there by somebody, and stays.
+pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Plug> {
+    let lost = found
+        .iter()
+        .filter(|link| link.master.is_none() && is_of_network(link.alias.as_deref(), network));
+    let plug = |link: &Link| Plug {
+        link: link.name.clone(),
+        index: link.index,
+        bridge: bridge.clone(),
+        owner: link.alias.clone().unwrap_or_default(),
+        plugged: Plugged::of_alias(link.alias.as_deref().unwrap_or_default()),
+    };
+    lost.map(plug).collect()
+}
+
+/// The ports of one bridge, and so the pods of a host: the kernel numbers them with 10 bits and
+/// gives nobody number 0 (`BR_MAX_PORTS` of net/bridge/br_private.h). The next one gets `EXFULL`.
+///
+/// More bridges with a cable between them would take more pods, at 2.5 us more for each round trip
+/// between two of them (8 us within one), and `portIsolation` would end at the cable.
+pub const MOST: usize = 1023;
+
+/// From here on the operator should know.
+const MANY: usize = MOST * 95 / 100;
+
+/// Why no pod fits on `bridge`, and what to do.
+pub fn full(bridge: &IfName) -> String {
+    format!(
+        "bridge {bridge} is full: the kernel gives a bridge 1,023 ports, and each pod takes one; \
+         delete pods of this host, or limit them (maxPods of the kubelet)"
+    )
+}
+
+/// What to tell of a bridge with `count` ports; nothing while there are plenty left.
+pub fn crowded(bridge: &IfName, count: usize) -> Option<String> {
+    match count {
+        MOST.. => Some(full(bridge)),
+        MANY.. => Some(format!(
+            "bridge {bridge} has less than a twentieth of its 1,023 ports left, and each pod takes \
+             one: limit the pods of this host (maxPods of the kubelet)"
+        )),
+        _ => None,
+    }
+}
+
+impl Describe for Plug {
+    fn line(&self) -> Line {
+        let Plug { link, bridge, owner, .. } = self;
+        Line::changed(Object::Bridge(bridge.clone())).with(format!(": port {link} ({owner})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is to be plugged in of links with these aliases and masters.
+    fn plugs(found: &[(&str, Option<u32>)]) -> Vec<Plug> {
+        let link = |(index, (alias, master)): (usize, &(&str, Option<u32>))| Link {
+            index: u32::try_from(index).unwrap(),
+            name: format!("hz{index}").parse().unwrap(),
+            kind: Some("veth".into()),
+            mac: None,
+            mtu: 1500,
+            up: true,
+            oper_up: true,
+            carrier: true,
+            master: *master,
+            peer_index: None,
+            alias: Some((*alias).into()),
+            group: 0,
+            port: None,
+            delays_ports: false,
+            vxlan: None,
+        };
+        let links: Vec<Link> = found.iter().enumerate().map(link).collect();
+        changes("humanz", &"humanz0".parse().unwrap(), &links)
+    }
+
+    /// The numbers of those to be plugged in.
+    fn check(found: &[(&str, Option<u32>)], expected: &[u32]) {
+        let plugs = plugs(found);
+        assert_eq!(plugs.iter().map(|plug| plug.index).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn each_becomes_the_port_that_it_was() {
+        let plugs = plugs(&[
+            ("humanz humanz c1 eth0 port=isolated,mac=0a580af40102 a/b", None),
+            ("humanz humanz c2 eth0 a/b", None),
+        ]);
+        let mac = Some("0a:58:0a:f4:01:02".parse().unwrap());
+        assert_eq!(plugs[0].plugged, Plugged { hairpin: false, isolated: true, mac });
+        assert_eq!(plugs[1].plugged, Plugged::default());
+    }
+
+    #[test]
+    fn pods_without_a_bridge_get_it_back() {
+        check(&[("humanz humanz c1 eth0", None), ("humanz humanz c2 eth0 a/b", None)], &[0, 1]);
+    }
+
+    #[test]
+    fn ports_stay_where_they_are() {
+        check(&[("humanz humanz c1 eth0", Some(7))], &[]);
+    }
+
+    #[test]
+    fn links_of_others_are_left_alone() {
+        check(&[("humanz other c1 eth0", None), ("vm 3", None), ("humanz bridge", None)], &[]);
+    }
+
+    #[test]
+    fn a_bridge_is_crowded_before_it_is_full() {
+        let told = |count| crowded(&"humanz0".parse().unwrap(), count).unwrap_or_default();
+        assert_eq!((told(0).as_str(), told(970).as_str()), ("", ""));
+        assert!(told(971).contains("bridge humanz0 has less than a twentieth"));
+        assert_eq!(told(971), told(1022), "told once, not for each pod");
+        assert!(told(1023).contains("bridge humanz0 is full: the kernel gives a bridge 1,023"));
+    }
+}

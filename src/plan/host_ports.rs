@@ -1,0 +1,237 @@
+//! Pure. The table that leads ports of this host to pods: what it must hold, and what differs.
+//!
+//! One table for all networks of the host, with or without an agent. No rule knows a port: the maps
+//! do, and cost the same with one port and with thousands.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::net::{HostPort, IfName, PortForward};
+use crate::nft::{
+    BRIDGES, Base, Chain, Fingerprints, FoundPort, Hook, Match, Policy, PortChange, PortElement,
+    PortMap, PortMark, Rule, Ruleset, Verdict,
+};
+use crate::plan::pod::Identity;
+use crate::plan::{Describe, Line, Object};
+
+/// The table's name. No network's table can have it: theirs is `humanz_<network>`.
+pub const TABLE: &str = "humanz-hostports";
+
+/// Priorities `raw`, `dstnat` and `srcnat` of nft.
+const PRIORITY_RAW: i32 = -300;
+const PRIORITY_DSTNAT: i32 = -100;
+const PRIORITY_SRCNAT: i32 = 100;
+
+/// The bit of a packet's mark by which a pod's packet to a port of its own host is known again
+/// after its destination was changed. The portmap plugin uses the same one for the same thing, so
+/// that other users of marks leave it alone.
+const FROM_POD: u32 = 1 << 13;
+
+/// The table without ports.
+///
+/// - `guard`: with `route_localnet` on a bridge, which 127.0.0.1 needs, a pod could reach what the
+///   host serves to itself alone, or speak in its name. What comes from a bridge is checked before
+///   any translation; answers to the host still have another address there.
+/// - `prerouting`, `output`: a port of one address goes before that of all.
+/// - `postrouting`: a pod that reaches a pod of the same bridge through a port of the host would be
+///   answered from an address it never asked, and 127.0.0.1 means the pod itself: both are seen
+///   under the bridge's address.
+pub fn ruleset() -> Ruleset {
+    let chain = |name: &str, kind: &str, hook, priority, rules| {
+        let base = Base { kind: kind.to_owned(), hook, priority, policy: Policy::Accept };
+        Chain { name: name.to_owned(), base, rules }
+    };
+    let comment = "written by humanz: ports of this host that lead to pods".to_owned();
+    let chains = vec![
+        chain("guard", "filter", Hook::PREROUTING, PRIORITY_RAW, guard()),
+        chain("prerouting", "nat", Hook::PREROUTING, PRIORITY_DSTNAT, prerouting()),
+        chain("output", "nat", Hook::OUTPUT, PRIORITY_DSTNAT, output()),
+        chain("postrouting", "nat", Hook::POSTROUTING, PRIORITY_SRCNAT, postrouting()),
+    ];
+    Ruleset { table: TABLE.to_owned(), comment, flowtable: None, sets: Vec::new(), chains }
+}
+
+fn rule(comment: &str, matches: &[Match], verdict: Verdict) -> Rule {
+    Rule { comment: comment.to_owned(), matches: matches.to_vec(), verdict }
+}
+
+fn loopback4() -> ipnetwork::IpNetwork {
+    "127.0.0.0/8".parse().expect("a network")
+}
+
+fn guard() -> Vec<Rule> {
+    let from_pods = Match::InputIn(BRIDGES.to_owned());
+    let comment = "127.0.0.1 is the host alone";
+    vec![
+        // Every packet of the host comes by: the match that hardly one passes is first.
+        rule(comment, &[Match::Source(loopback4()), from_pods.clone()], Verdict::Drop),
+        rule(comment, &[Match::Destination(loopback4()), from_pods], Verdict::Drop),
+    ]
+}
+
+fn prerouting() -> Vec<Rule> {
+    let from_pods = Match::InputIn(BRIDGES.to_owned());
+    let mark = rule("from pods of this host", &[from_pods], Verdict::Mark(FROM_POD));
+    [not_local(), mark].into_iter().chain(forward()).collect()
+}
+
+fn output() -> Vec<Rule> {
+    let loopback6 = Match::Destination("::1/128".parse().expect("a network"));
+    let comment = "the kernel carries ::1 nowhere";
+    let refused = rule(comment, &[loopback6], Verdict::Return);
+    [not_local(), refused].into_iter().chain(forward()).collect()
+}
+
+fn not_local() -> Rule {
+    rule("not for this host", &[Match::NotLocal], Verdict::Return)
+}
+
+fn forward() -> impl Iterator<Item = Rule> {
+    let comment = |map: &PortMap| match map {
+        PortMap::At(_) => "ports of one address",
+        PortMap::Any(_) => "ports of every address",
+    };
+    PortMap::ALL.into_iter().map(move |map| rule(comment(&map), &[], Verdict::Forward(map)))
+}
+
+fn postrouting() -> Vec<Rule> {
+    let to_pods = Match::OutputIn(BRIDGES.to_owned());
+    let pods = [to_pods.clone(), Match::Marked(FROM_POD)];
+    vec![
+        rule("pods to ports of their own host", &pods, Verdict::Masquerade),
+        rule("127.0.0.1", &[to_pods, Match::Source(loopback4())], Verdict::Masquerade),
+    ]
+}
+
+/// The rules of the table (`None`: it is not there or does nothing) are those of [`ruleset`].
+pub fn is_intact(found: Option<&Fingerprints>) -> bool {
+    let wanted = ruleset().chains.into_iter().map(|chain| {
+        (chain.name, chain.rules.iter().map(|rule| Some(rule.fingerprint())).collect())
+    });
+    found == Some(&wanted.collect())
+}
+
+/// A port of the host that somebody has claimed, and all that its element tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The port, and where it leads.
+    pub forward: PortForward,
+    /// The bridge that the pod is plugged into.
+    pub bridge: IfName,
+    /// The pod's network.
+    pub network: String,
+    /// `CNI_CONTAINERID`.
+    pub container_id: String,
+    /// `CNI_IFNAME`.
+    pub ifname: String,
+    /// `namespace/name`.
+    pub pod: Option<String>,
+}
+
+impl Claim {
+    /// The element that makes it true; `store` is the fingerprint of the store that the claim is in.
+    pub fn element(&self, store: u64) -> PortElement {
+        let (container_id, ifname) = (self.container_id.as_str(), self.ifname.as_str());
+        let identity = Identity { network: &self.network, container_id, ifname };
+        PortElement {
+            forward: self.forward,
+            comment: identity.alias(self.pod.as_deref()),
+            mark: PortMark { store, link: identity.host_ifname() },
+        }
+    }
+}
+
+/// One difference between the ports wanted and those found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The table is not there, or its rules are not ours.
+    Table,
+    /// The bridge is not known as one with host ports.
+    Bridge(IfName),
+    /// The port leads nowhere.
+    Add(PortElement),
+    /// The port leads elsewhere, or has another owner.
+    Replace(PortElement),
+    /// Nobody has the port any more.
+    Remove(FoundPort),
+}
+
+/// What turns the elements and bridges found into those that `claims`, all of the store of the
+/// fingerprint `store`, ask for. Elements of other stores, and of other people, stay.
+pub fn changes(
+    claims: &[Claim],
+    store: u64,
+    found: &[FoundPort],
+    bridges: &BTreeSet<IfName>,
+) -> Vec<Change> {
+    let own = |found: &&FoundPort| found.mark.as_ref().is_some_and(|mark| mark.store == store);
+    let by_port: BTreeMap<HostPort, &FoundPort> =
+        found.iter().map(|found| (found.forward.from, found)).collect();
+    let wanted: BTreeMap<HostPort, PortElement> =
+        claims.iter().map(|claim| (claim.forward.from, claim.element(store))).collect();
+    let needed = claims.iter().map(|claim| &claim.bridge);
+    let needed: BTreeSet<&IfName> = needed.filter(|bridge| !bridges.contains(*bridge)).collect();
+    let mut changes: Vec<Change> = needed.into_iter().cloned().map(Change::Bridge).collect();
+    for (port, element) in &wanted {
+        match by_port.get(port) {
+            None => changes.push(Change::Add(element.clone())),
+            Some(found) if is(element, found) || !own(found) => {}
+            Some(_) => changes.push(Change::Replace(element.clone())),
+        }
+    }
+    let gone = found.iter().filter(own).filter(|found| !wanted.contains_key(&found.forward.from));
+    changes.extend(gone.cloned().map(Change::Remove));
+    changes
+}
+
+fn is(element: &PortElement, found: &FoundPort) -> bool {
+    element.forward == found.forward && Some(&element.mark) == found.mark.as_ref()
+}
+
+impl Change {
+    /// The steps in the kernel; none for the table itself.
+    pub fn steps(&self) -> Vec<PortChange> {
+        match self {
+            Change::Table => Vec::new(),
+            Change::Bridge(name) => vec![PortChange::Bridge(name.clone())],
+            Change::Add(element) => vec![PortChange::Add(element.clone())],
+            Change::Replace(element) => {
+                vec![PortChange::Remove(element.forward.from), PortChange::Add(element.clone())]
+            }
+            Change::Remove(found) => vec![PortChange::Remove(found.forward.from)],
+        }
+    }
+}
+
+impl Describe for Change {
+    fn line(&self) -> Line {
+        match self {
+            Change::Table => Line::changed(Object::Table(TABLE.to_owned())),
+            Change::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
+            Change::Add(element) => port(Line::added, element),
+            Change::Replace(element) => port(Line::changed, element),
+            Change::Remove(found) => {
+                let comment = found.comment.as_deref().unwrap_or("no comment");
+                Line::removed(Object::HostPort(found.forward)).with(format!(" ({comment})"))
+            }
+        }
+    }
+}
+
+fn port(done: fn(Object) -> Line, element: &PortElement) -> Line {
+    done(Object::HostPort(element.forward)).with(format!(" ({})", element.comment))
+}
+
+/// What keeps the ports of `forwards` from leading where they should, given what is `found`.
+pub fn faults(forwards: &[PortForward], found: &[FoundPort]) -> Vec<String> {
+    let fault =
+        |forward: &PortForward| match found.iter().find(|found| found.forward.from == forward.from)
+        {
+            None => Some(format!("{forward}: nftables table inet {TABLE} does not have it")),
+            Some(found) if found.forward == *forward => None,
+            Some(found) => Some(format!("{forward}: it leads to {}", found.forward.to)),
+        };
+    forwards.iter().filter_map(fault).collect()
+}
+
+#[cfg(test)]
+mod tests;

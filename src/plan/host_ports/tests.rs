@@ -1,0 +1,132 @@
+//! Pure. What differs, case by case.
+
+use crate::net::Protocol;
+use crate::plan::host_ports::*;
+
+const STORE: u64 = 7;
+
+/// A claim of the container `name` on `port` of `address`.
+fn claim(name: &str, address: &str, port: u16) -> Claim {
+    let from = HostPort { protocol: Protocol::Tcp, port, address: address.parse().unwrap() };
+    Claim {
+        forward: PortForward { from, to: "10.1.2.3:80".parse().unwrap() },
+        bridge: "hz0".parse().unwrap(),
+        network: "net".to_owned(),
+        container_id: name.to_owned(),
+        ifname: "eth0".to_owned(),
+        pod: None,
+    }
+}
+
+fn found(element: PortElement) -> FoundPort {
+    let PortElement { forward, comment, mark } = element;
+    FoundPort { forward, comment: Some(comment), mark: Some(mark) }
+}
+
+fn check(claims: &[Claim], found: &[FoundPort], bridges: &[&str], wanted: &[&str]) {
+    let bridges = bridges.iter().map(|name| name.parse().unwrap()).collect();
+    let changes = changes(claims, STORE, found, &bridges);
+    let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
+    assert_eq!(lines, wanted);
+}
+
+const ADDED: &str = "+ host port 80/tcp on every IPv4 address to 10.1.2.3:80 (humanz net c1 eth0)";
+
+#[test]
+fn what_is_missing_is_added() {
+    let bridge = "+ bridge hz0 to table inet humanz-hostports";
+    check(&[claim("c1", "0.0.0.0", 80)], &[], &[], &[bridge, ADDED]);
+    check(&[claim("c1", "0.0.0.0", 80)], &[], &["hz0", "hz1"], &[ADDED]);
+}
+
+#[test]
+fn what_is_there_stays() {
+    let own = claim("c1", "0.0.0.0", 80);
+    check(std::slice::from_ref(&own), &[found(own.element(STORE))], &["hz0"], &[]);
+    check(&[], &[], &[], &[]);
+}
+
+#[test]
+fn the_element_of_another_owner_is_replaced() {
+    let former = found(claim("c0", "0.0.0.0", 80).element(STORE));
+    let changed = ADDED.replace("+ ", "~ ");
+    check(&[claim("c1", "0.0.0.0", 80)], &[former], &["hz0"], &[&changed]);
+}
+
+#[test]
+fn what_nobody_has_any_more_is_removed() {
+    let former = found(claim("c1", "0.0.0.0", 80).element(STORE));
+    check(&[], &[former], &["hz0"], &[&ADDED.replace("+ ", "- ")]);
+}
+
+#[test]
+fn elements_of_another_store_and_of_other_people_stay() {
+    let other = found(claim("c1", "0.0.0.0", 80).element(STORE + 1));
+    let by_hand = FoundPort { mark: None, ..found(claim("c2", "192.0.2.1", 80).element(STORE)) };
+    check(&[], &[other.clone(), by_hand], &["hz0"], &[]);
+    check(&[claim("c3", "0.0.0.0", 80)], &[other], &["hz0"], &[]);
+}
+
+#[test]
+fn a_replacement_is_a_removal_and_an_addition() {
+    let element = claim("c1", "0.0.0.0", 80).element(STORE);
+    let steps = Change::Replace(element.clone()).steps();
+    assert_eq!(steps, [PortChange::Remove(element.forward.from), PortChange::Add(element)]);
+}
+
+#[test]
+fn a_table_is_intact_with_our_rules_and_no_others() {
+    let rules = ruleset().chains.into_iter().map(|chain| {
+        (chain.name, chain.rules.iter().map(|rule| Some(rule.fingerprint())).collect())
+    });
+    let rules: Fingerprints = rules.collect();
+    assert!(is_intact(Some(&rules)));
+    assert!(!is_intact(None) && !is_intact(Some(&Fingerprints::new())));
+    let mut more = rules.clone();
+    more.get_mut("output").unwrap().push(None);
+    let mut fewer = rules.clone();
+    fewer.remove("guard");
+    let mut disordered = rules;
+    disordered.get_mut("prerouting").unwrap().swap(1, 2);
+    assert!(![more, fewer, disordered].iter().any(|rules| is_intact(Some(rules))));
+}
+
+#[test]
+fn the_rules_read_as_nft_writes_them() {
+    let ruleset = ruleset();
+    let lines = ruleset.chains.iter().flat_map(|chain| {
+        chain.rules.iter().map(|rule| format!("{}: {rule}", chain.name)).collect::<Vec<_>>()
+    });
+    let lines: Vec<String> = lines.collect();
+    let wanted = [
+        "guard: ip saddr 127.0.0.0/8 iifname @bridges counter drop",
+        "guard: ip daddr 127.0.0.0/8 iifname @bridges counter drop",
+        "prerouting: fib daddr type != local counter return",
+        "prerouting: iifname @bridges counter meta mark set meta mark | 0x2000",
+        "prerouting: dnat ip to ip daddr . meta l4proto . th dport map @at4",
+        "prerouting: dnat ip6 to ip6 daddr . meta l4proto . th dport map @at6",
+        "prerouting: dnat ip to meta l4proto . th dport map @any4",
+        "prerouting: dnat ip6 to meta l4proto . th dport map @any6",
+        "output: fib daddr type != local counter return",
+        "output: ip6 daddr ::1/128 counter return",
+        "output: dnat ip to ip daddr . meta l4proto . th dport map @at4",
+        "output: dnat ip6 to ip6 daddr . meta l4proto . th dport map @at6",
+        "output: dnat ip to meta l4proto . th dport map @any4",
+        "output: dnat ip6 to meta l4proto . th dport map @any6",
+        "postrouting: oifname @bridges meta mark & 0x2000 == 0x2000 counter masquerade fully-random",
+        "postrouting: oifname @bridges ip saddr 127.0.0.0/8 counter masquerade fully-random",
+    ];
+    assert_eq!(lines, wanted);
+}
+
+#[test]
+fn a_fault_says_where_a_port_leads() {
+    let own = claim("c1", "0.0.0.0", 80);
+    let mut other = found(own.element(STORE));
+    assert!(faults(&[own.forward], &[other.clone()]).is_empty());
+    other.forward.to = "10.1.2.9:80".parse().unwrap();
+    let port = "host port 80/tcp on every IPv4 address to 10.1.2.3:80";
+    assert_eq!(faults(&[own.forward], &[other]), [format!("{port}: it leads to 10.1.2.9:80")]);
+    let missing = format!("{port}: nftables table inet humanz-hostports does not have it");
+    assert_eq!(faults(&[own.forward], &[]), [missing]);
+}

@@ -1,0 +1,258 @@
+//! Pure. How this host reaches the pods of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::lease::Resolved;
+use crate::lease::peers::Peer;
+use crate::lease::records::{self, NodeName, Tunnel};
+use crate::lease::tunnels::{TunnelFault, tunnels};
+use crate::net::{Family, PerFamily};
+use crate::plan::routes::{NextHop, Routes};
+use crate::plan::tunnel::Remote;
+use crate::settings::Backend;
+
+/// A prefix that this host has on one of its own segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Connected {
+    /// The prefix.
+    pub prefix: IpNetwork,
+    /// Index of the interface.
+    pub device: u32,
+    /// The interface is up.
+    pub up: bool,
+}
+
+/// What this host has to reach others with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// What the operator wants.
+    pub backend: Backend,
+    /// Its segments.
+    pub connected: Vec<Connected>,
+    /// Its addresses for the others.
+    pub own: PerFamily<IpAddr>,
+    /// Those of them that it can send from at this moment.
+    pub underlay: PerFamily<IpAddr>,
+    /// The end of its tunnels, if it is to have some.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// How the pods of all other hosts are reached.
+#[derive(Debug, Default)]
+pub struct Ways {
+    /// Those on a segment of this host.
+    pub direct: Routes,
+    /// Those behind a tunnel.
+    pub remotes: Vec<Remote>,
+    /// Those that are not reached.
+    pub unreachable: Vec<Unreachable>,
+    /// Tunnels that are not used.
+    pub faults: Vec<TunnelFault>,
+    /// The addresses of hosts whose pods of that family are not reached directly: they do not know
+    /// the way back to a pod of this host, but through a tunnel.
+    pub afar: BTreeSet<IpAddr>,
+}
+
+impl Ways {
+    /// The subnets of hosts whose names are not resolved (yet): where they are is not known, and that
+    /// says nothing against what was known before.
+    pub fn unresolved(&self) -> BTreeSet<IpNetwork> {
+        let unknown = |way: &&Unreachable| way.reason == Reason::Unresolved;
+        self.unreachable.iter().filter(unknown).map(|way| way.subnet).collect()
+    }
+}
+
+/// A pod subnet that cannot be reached, and why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unreachable {
+    /// The host that owns it.
+    pub host: NodeName,
+    /// The subnet.
+    pub subnet: IpNetwork,
+    /// What stands in the way.
+    pub reason: Reason,
+}
+
+/// Why a pod subnet cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The host has no address of the subnet's family.
+    NoAddress,
+    /// The host published no address, and its name has not been resolved (yet).
+    Unresolved,
+    /// The address is behind a router, and this host has no tunnels.
+    NotOnLink(IpAddr),
+    /// The address is behind a router, and the host has no tunnel.
+    NoTunnel(IpAddr),
+    /// The link to the address is down.
+    LinkDown(IpAddr),
+    /// This host has no address of that family to send from.
+    NoUnderlay(IpAddr),
+    /// This host's own address for the others, the first, is not there to send from.
+    OwnMissing(IpAddr, IpAddr),
+    /// The address is one of this host's own.
+    OwnAddress(IpAddr),
+}
+
+impl Reason {
+    /// The host is behind a router, for all that is known.
+    fn is_far(&self) -> bool {
+        use Reason::{NoTunnel, NoUnderlay, NotOnLink, OwnMissing};
+        matches!(self, NotOnLink(_) | NoTunnel(_) | NoUnderlay(_) | OwnMissing(..))
+    }
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unreachable { host, subnet, reason } = self;
+        write!(f, "pods of host {host} ({subnet}) cannot be reached: ")?;
+        match reason {
+            Reason::NoAddress => {
+                let family = Family::of(subnet.ip());
+                write!(f, "the host has no {family} address; set NODE_IP there")
+            }
+            Reason::Unresolved => write!(
+                f,
+                "it published no address and the name {host} does not resolve (yet); add it to DNS or /etc/hosts"
+            ),
+            Reason::NotOnLink(address) => write!(
+                f,
+                "{address} is not on a segment of this host, and BACKEND=direct; set BACKEND=auto on both hosts"
+            ),
+            Reason::NoTunnel(address) => write!(
+                f,
+                "{address} is not on a segment of this host, and the host has no tunnel; set BACKEND=auto there (and update humanz)"
+            ),
+            Reason::LinkDown(address) => {
+                write!(f, "the link to {address} is down; set it up (ip link tells which)")
+            }
+            Reason::NoUnderlay(address) => write!(
+                f,
+                "this host has no {} address to send to {address} from; is its uplink up?",
+                Family::of(*address)
+            ),
+            Reason::OwnMissing(own, address) => write!(
+                f,
+                "this host's address for the others is {own} (NODE_IP, if that is set), which no interface that is up has, and packets to {address} would come from it; set its uplink up, or NODE_IP to an address it has (ip address tells)"
+            ),
+            Reason::OwnAddress(address) => write!(
+                f,
+                "its address {address} belongs to this host; two hosts claim one address: check NODE_IP on both"
+            ),
+        }
+    }
+}
+
+/// The ways to the pods of all `peers`.
+///
+/// `resolved` serves hosts that run the original Python agent and publish no address.
+pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here) -> Ways {
+    let mut ways = Ways::default();
+    let mut usable = vec![None; peers.len()];
+    if let Some(own) = here.tunnel {
+        (usable, ways.faults) = tunnels(peers, own);
+    }
+    let mut direct = Vec::with_capacity(peers.len());
+    for ((host, peer), tunnel) in peers.iter().zip(usable) {
+        let by_name = peer.python.then(|| resolved.get(host));
+        let addresses = by_name.unwrap_or(Some(&peer.addresses));
+        let there = There { addresses, backend: &peer.backend, tunnel };
+        for (family, subnet) in peer.subnets.entries() {
+            let way = way(family, &there, here);
+            if way.as_ref().map_or_else(Reason::is_far, |way| matches!(way, Way::Tunnel(..))) {
+                ways.afar.extend(addresses.and_then(|addresses| addresses.get(family)));
+            }
+            match way {
+                Ok(Way::Direct(hop)) => direct.push((*subnet, hop)),
+                Ok(Way::Tunnel(address, Tunnel { mac, port, .. })) => {
+                    let mtu_bytes = peer.mtu;
+                    ways.remotes.push(Remote { subnet: *subnet, address, mac, port, mtu_bytes });
+                }
+                Err(reason) => {
+                    let host = host.clone();
+                    ways.unreachable.push(Unreachable { host, subnet: *subnet, reason });
+                }
+            }
+        }
+    }
+    ways.direct = direct.into_iter().collect();
+    ways
+}
+
+/// Another host.
+struct There<'a> {
+    /// `None`: not resolved.
+    addresses: Option<&'a PerFamily<IpAddr>>,
+    backend: &'a records::Backend,
+    tunnel: Option<Tunnel>,
+}
+
+enum Way {
+    Direct(NextHop),
+    Tunnel(IpAddr, Tunnel),
+}
+
+/// The way to a host's pods of a family: direct or through its tunnel, as both hosts want it and
+/// can; direct rather than not at all.
+fn way(family: Family, there: &There<'_>, here: &Here) -> Result<Way, Reason> {
+    let addresses = there.addresses.ok_or(Reason::Unresolved)?;
+    let direct = next_hop(family, addresses, here);
+    let Some(tunnel) = there.tunnel else { return direct.map(Way::Direct) };
+    let rather_direct = here.backend == Backend::Auto && *there.backend != records::Backend::Vxlan;
+    match direct {
+        Ok(hop) if rather_direct => return Ok(Way::Direct(hop)),
+        // An outage says nothing about where the host is.
+        Err(reason @ (Reason::LinkDown(_) | Reason::OwnAddress(_))) if rather_direct => {
+            return Err(reason);
+        }
+        _ => {}
+    }
+    match (underlay(family, addresses, here), direct) {
+        (Ok(address), _) => Ok(Way::Tunnel(address, tunnel)),
+        (Err(_), Ok(hop)) => Ok(Way::Direct(hop)),
+        (Err(reason), Err(_)) => Err(reason),
+    }
+}
+
+fn next_hop(family: Family, addresses: &PerFamily<IpAddr>, here: &Here) -> Result<NextHop, Reason> {
+    let via = *addresses.get(family).ok_or(Reason::NoAddress)?;
+    if here.own.get(family) == Some(&via) {
+        return Err(Reason::OwnAddress(via));
+    }
+    let on_link = || here.connected.iter().filter(|connected| connected.prefix.contains(via));
+    let nearest = on_link().filter(|connected| connected.up);
+    let nearest = nearest.max_by_key(|connected| connected.prefix.prefix());
+    let why_not = || match here.tunnel {
+        _ if on_link().next().is_some() => Reason::LinkDown(via),
+        None => Reason::NotOnLink(via),
+        Some(_) => Reason::NoTunnel(via),
+    };
+    nearest.map(|connected| NextHop::direct(via, connected.device)).ok_or_else(why_not)
+}
+
+/// The address of the other host that outer packets go to: of the pods' own family if both hosts
+/// have one, else of the other.
+fn underlay(pods: Family, addresses: &PerFamily<IpAddr>, here: &Here) -> Result<IpAddr, Reason> {
+    let mut reason = Reason::NoAddress;
+    let [v4, v6] = Family::BOTH;
+    for family in if pods == v4 { [v4, v6] } else { [v6, v4] } {
+        let Some(theirs) = addresses.get(family).copied() else { continue };
+        if here.own.get(family) == Some(&theirs) {
+            return Err(Reason::OwnAddress(theirs));
+        }
+        match (here.own.get(family), here.underlay.get(family)) {
+            (_, Some(_)) => return Ok(theirs),
+            // It had one a moment ago: the other family would be a way for that moment only.
+            (Some(own), None) => return Err(Reason::OwnMissing(*own, theirs)),
+            (None, None) => reason = Reason::NoUnderlay(theirs),
+        }
+    }
+    Err(reason)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Hosts near and far, with and without tunnels.
+
+use crate::lease::records::Vxlan;
+use crate::plan::peer_routes::*;
+
+/// A host whose pods have `subnet` (the network address of its tunnel's MAC), with these addresses.
+fn peer(subnets: &[&str], addresses: &[&str]) -> Peer {
+    let mut peer = Peer {
+        subnets: PerFamily::default(),
+        addresses: per_family(addresses),
+        backend: records::Backend::Auto,
+        tunnel: None,
+        mtu: Some(1500),
+        python: addresses.is_empty(),
+        alive: true,
+    };
+    for subnet in subnets {
+        let subnet: IpNetwork = subnet.parse().unwrap();
+        peer.subnets.set(crate::net::subnet::family(subnet), Some(subnet));
+    }
+    peer.tunnel = Tunnel::of(&peer.subnets, VXLAN).filter(|_| !peer.python);
+    peer
+}
+
+const VXLAN: Vxlan = Vxlan { vni: 104, port: 10400 };
+
+fn per_family(addresses: &[&str]) -> PerFamily<IpAddr> {
+    let mut found = PerFamily::default();
+    for address in addresses {
+        let address: IpAddr = address.parse().unwrap();
+        found.set(Family::of(address), Some(address));
+    }
+    found
+}
+
+/// This host: what it wants, its addresses, and those it can send from.
+struct Host {
+    backend: Backend,
+    own: PerFamily<IpAddr>,
+    underlay: PerFamily<IpAddr>,
+    up: bool,
+}
+
+fn host(backend: Backend) -> Host {
+    let own = per_family(&["192.0.2.1", "2001:db8::1"]);
+    Host { backend, own, underlay: own, up: true }
+}
+
+/// The ways from `host` to `peer`, as `direct …`, `tunnel …` or `! reason`.
+fn check(host: &Host, peer: Peer, expected: &[&str]) {
+    check_resolved(host, peer, &[], expected);
+}
+
+fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str]) {
+    let name: NodeName = "h2".parse().unwrap();
+    let peers = BTreeMap::from([(name.clone(), peer)]);
+    let resolved = resolved.iter().map(|text| (name.clone(), per_family(&[text]))).collect();
+    let connected =
+        |prefix: &str, device| Connected { prefix: prefix.parse().unwrap(), device, up: host.up };
+    let connected =
+        [connected("192.0.2.0/24", 2), connected("192.0.0.0/16", 3), connected("2001:db8::/64", 2)];
+    let subnets = PerFamily { v4: "10.1.1.0/24".parse().ok(), v6: None };
+    let here = Here {
+        backend: host.backend,
+        connected: connected.to_vec(),
+        own: host.own,
+        underlay: host.underlay,
+        tunnel: Tunnel::of(&subnets, VXLAN).filter(|_| host.backend != Backend::Direct),
+    };
+    let ways = ways(&peers, &resolved, &here);
+    let direct = ways.direct.values().map(|hop| format!("direct {} dev {}", hop.via, hop.device));
+    let tunnels = ways.remotes.iter();
+    let tunnels = tunnels.map(|remote| format!("tunnel {} to {}", remote.subnet, remote.address));
+    let not = ways.unreachable.iter().map(|line| format!("! {line}"));
+    let faults = ways.faults.iter().map(|fault| format!("! {fault}"));
+    let lines: Vec<String> = direct.chain(tunnels).chain(not).chain(faults).collect();
+    assert_eq!(lines.len(), expected.len(), "{lines:?}");
+    for (line, expected) in lines.iter().zip(expected) {
+        let matches =
+            if line.starts_with('!') { line.contains(expected) } else { line == expected };
+        assert!(matches, "{line} is not {expected}");
+    }
+}
+
+const V4: &[&str] = &["10.1.2.0/24"];
+const BOTH: &[&str] = &["10.1.2.0/24", "fd00:0:0:2::/64"];
+
+#[test]
+fn a_host_on_the_segment_is_reached_through_the_nearest_interface() {
+    for backend in [Backend::Direct, Backend::Auto] {
+        check(&host(backend), peer(V4, &["192.0.2.2"]), &["direct 192.0.2.2 dev 2"]);
+        check(&host(backend), peer(V4, &["192.0.3.2"]), &["direct 192.0.3.2 dev 3"]);
+    }
+}
+
+#[test]
+fn a_host_behind_a_router_is_reached_through_its_tunnel() {
+    let far = || peer(V4, &["198.51.100.2"]);
+    let tunnel = ["tunnel 10.1.2.0/24 to 198.51.100.2"];
+    check(&host(Backend::Auto), far(), &tunnel);
+    check(&host(Backend::Vxlan), far(), &tunnel);
+    check(&host(Backend::Direct), far(), &["198.51.100.2 is not on a segment of this host, and B"]);
+}
+
+#[test]
+fn a_host_without_a_tunnel_is_reached_directly_or_reported() {
+    let python = || Peer { backend: records::Backend::Direct, ..peer(V4, &[]) };
+    for backend in [Backend::Auto, Backend::Vxlan] {
+        let host = host(backend);
+        let near = Peer { tunnel: None, ..peer(V4, &["192.0.2.2"]) };
+        check(&host, near, &["direct 192.0.2.2 dev 2"]);
+        let far = Peer { tunnel: None, ..peer(V4, &["198.51.100.2"]) };
+        check(&host, far, &["198.51.100.2 is not on a segment of this host, and the host has no"]);
+        check_resolved(&host, python(), &["192.0.2.7"], &["direct 192.0.2.7 dev 2"]);
+        check(&host, python(), &["the name h2 does not resolve"]);
+    }
+}
+
+#[test]
+fn a_host_with_a_bad_tunnel_loses_nothing_but_that() {
+    let mut near = peer(V4, &["192.0.2.2"]);
+    near.tunnel.as_mut().unwrap().port = 0;
+    let bad = "its tunnel is ignored: port 0";
+    check(&host(Backend::Auto), near.clone(), &["direct 192.0.2.2 dev 2", bad]);
+    let far = Peer { addresses: per_family(&["198.51.100.2"]), ..near };
+    check(&host(Backend::Auto), far, &["the host has no tunnel", bad]);
+}
+
+#[test]
+fn who_wants_tunnels_gets_them_if_the_other_has_some() {
+    let wants = Peer { backend: records::Backend::Vxlan, ..peer(V4, &["192.0.2.2"]) };
+    let tunnel = ["tunnel 10.1.2.0/24 to 192.0.2.2"];
+    check(&host(Backend::Auto), wants.clone(), &tunnel);
+    check(&host(Backend::Direct), wants, &["direct 192.0.2.2 dev 2"]);
+    check(&host(Backend::Vxlan), peer(V4, &["192.0.2.2"]), &tunnel);
+}
+
+#[test]
+fn each_family_of_pods_has_its_own_way() {
+    check(
+        &host(Backend::Auto),
+        peer(BOTH, &["192.0.2.2", "2001:db8:9::2"]),
+        &["direct 192.0.2.2 dev 2", "tunnel fd00:0:0:2::/64 to 2001:db8:9::2"],
+    );
+    check(
+        &host(Backend::Vxlan),
+        peer(BOTH, &["192.0.2.2", "2001:db8:9::2"]),
+        &["tunnel 10.1.2.0/24 to 192.0.2.2", "tunnel fd00:0:0:2::/64 to 2001:db8:9::2"],
+    );
+}
+
+#[test]
+fn hosts_that_share_one_family_reach_both_through_it() {
+    check(
+        &host(Backend::Auto),
+        peer(BOTH, &["2001:db8:9::2"]),
+        &["tunnel 10.1.2.0/24 to 2001:db8:9::2", "tunnel fd00:0:0:2::/64 to 2001:db8:9::2"],
+    );
+    check(
+        &host(Backend::Auto),
+        peer(BOTH, &["192.0.2.2"]),
+        &["direct 192.0.2.2 dev 2", "tunnel fd00:0:0:2::/64 to 192.0.2.2"],
+    );
+    let only_v4 = Host { own: per_family(&["192.0.2.1"]), ..host(Backend::Auto) };
+    let only_v4 = Host { underlay: only_v4.own, ..only_v4 };
+    check(&only_v4, peer(V4, &["2001:db8:9::2"]), &["no IPv6 address to send to 2001:db8:9::2"]);
+}
+
+#[test]
+fn an_outage_of_the_uplink_is_no_reason_for_a_tunnel() {
+    let down = Host { up: false, underlay: PerFamily::default(), ..host(Backend::Auto) };
+    check(&down, peer(V4, &["192.0.2.2"]), &["the link to 192.0.2.2 is down; set it up"]);
+    let expected = "192.0.2.1 (NODE_IP, if that is set), which no interface that is up has";
+    check(&down, peer(V4, &["198.51.100.2"]), &[expected]);
+}
+
+#[test]
+fn a_host_without_an_address_of_the_family_is_reported() {
+    let v6 = peer(&["fd00:0:0:2::/64"], &["192.0.2.2"]);
+    check(&host(Backend::Direct), v6, &["no IPv6 address"]);
+}
+
+#[test]
+fn a_host_that_claims_our_address_is_reported() {
+    for backend in [Backend::Direct, Backend::Auto, Backend::Vxlan] {
+        check(&host(backend), peer(V4, &["192.0.2.1"]), &["belongs to this host"]);
+    }
+}

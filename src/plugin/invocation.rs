@@ -1,0 +1,312 @@
+//! One call, from the environment to the exit code.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+
+use crate::cni::config::{DATA_DIR, LOG_FILE, MAX_BYTES};
+use crate::cni::env::{Command, Environment};
+use crate::cni::error::{CniError, Refused};
+use crate::cni::request::{Request, Role};
+use crate::cni::version::{self, Version};
+use crate::ipam::calls;
+use crate::net::time::timestamp;
+use crate::plugin::fault;
+use crate::plugin::log::{self, Line, NOTES};
+
+/// The standard streams.
+pub struct Streams<'a> {
+    /// The network configuration.
+    pub stdin: &'a mut dyn Read,
+    /// The reply.
+    pub stdout: &'a mut dyn Write,
+    /// For people.
+    pub stderr: &'a mut dyn Write,
+}
+
+/// What a verb has beside its request.
+pub struct Call<'a> {
+    /// Now.
+    pub since_1970: Duration,
+    /// The line of the log file; the verb adds its facts.
+    pub line: &'a mut Line,
+    stdout: &'a mut dyn Write,
+}
+
+impl Call<'_> {
+    /// Writes the result to stdout, whole.
+    ///
+    /// # Errors
+    /// Code 5: nobody will ever read it.
+    pub fn print(&mut self, reply: &Value) -> Result<(), CniError> {
+        let failed = |error: std::io::Error| {
+            CniError::io("write the result to stdout").with_details(error.to_string())
+        };
+        self.stdout.write_all(format!("{reply}\n").as_bytes()).map_err(failed)?;
+        self.stdout.flush().map_err(failed)
+    }
+}
+
+/// Serves one call with `verb`; gives the exit code.
+pub fn run(
+    role: Role,
+    name: &str,
+    env: &dyn Fn(&str) -> Option<OsString>,
+    streams: Streams<'_>,
+    verb: impl FnOnce(&Request, &mut Call<'_>) -> Result<(), CniError>,
+) -> i32 {
+    let started = Instant::now();
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    match env("RUST_LOG") {
+        Some(_) => drop(env_logger::try_init()),
+        None => NOTES.listen(),
+    }
+    let Streams { stdin, stdout, stderr } = streams;
+    let mut record = Record::new(started, since_1970);
+    let serve = || {
+        let Some(environment) = environment(env)? else {
+            about(role, name, stderr);
+            record.quiet = true;
+            return Ok(());
+        };
+        record.call(&environment, role);
+        let request = request(role, environment, stdin)?;
+        record.request(&request);
+        let version = request.version();
+        fault::remember(version, &record);
+        let mut call = Call { since_1970, line: &mut record.line, stdout: &mut *stdout };
+        let outcome = match request {
+            Request::Version => call.print(&version::reply()),
+            _ => verb(&request, &mut call),
+        };
+        outcome.map_err(|error| Refused { version, error })
+    };
+    let served = serve();
+    if let Err(refused) = &served {
+        answer(stdout, refused);
+    }
+    record.write(served.as_ref().err().map(|refused| &refused.error));
+    i32::from(served.is_err())
+}
+
+/// Answers with an error. If nobody reads it, the exit code must do.
+pub(super) fn answer(stdout: &mut dyn Write, refused: &Refused) {
+    let object = refused.error.to_json(refused.version);
+    stdout.write_all(format!("{object}\n").as_bytes()).and_then(|()| stdout.flush()).ok();
+}
+
+/// What goes into the log file, and is counted.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    started: Instant,
+    since_1970: Duration,
+    line: Line,
+    file: Option<PathBuf>,
+    /// Nothing worth a line has happened, unless there is an error or a note.
+    quiet: bool,
+    /// The verb, if it is counted, and where.
+    counted: Option<Command>,
+    data_dir: PathBuf,
+}
+
+impl Record {
+    /// Of a call that nothing is known of yet.
+    pub(super) fn new(started: Instant, since_1970: Duration) -> Record {
+        Record {
+            started,
+            since_1970,
+            line: Line::default(),
+            file: Some(LOG_FILE.into()),
+            quiet: false,
+            counted: None,
+            data_dir: DATA_DIR.into(),
+        }
+    }
+
+    fn call(&mut self, environment: &Environment, role: Role) {
+        let command = environment.command();
+        self.counted =
+            Some(command).filter(|verb| role == Role::Network && *verb != Command::Version);
+        self.quiet = matches!(command, Command::Status | Command::Version);
+        self.line.subject.push(command.to_string());
+        if let Some(trace) = &environment.trace {
+            self.line.fact("trace", trace);
+        }
+    }
+
+    fn request(&mut self, request: &Request) {
+        let (conf, attachment, pod) = match request {
+            Request::Add(add) => (&add.conf, Some(&add.attachment), add.args.pod()),
+            Request::Del(del) => (&del.conf, Some(&del.attachment), del.args.pod()),
+            Request::Check(check) => (&check.conf, Some(&check.attachment), check.args.pod()),
+            Request::Gc(gc) => (&gc.conf, None, None),
+            Request::Status(conf) => (&**conf, None, None),
+            Request::Version => return,
+        };
+        self.file.clone_from(&conf.log_file);
+        self.data_dir.clone_from(&conf.data_dir);
+        self.line.subject.push(conf.name.to_string());
+        if let Some(attachment) = attachment {
+            self.line.fact("container", &attachment.container_id);
+            self.line.fact("ifname", &attachment.ifname);
+        }
+        self.line.fact("pod", pod.unwrap_or_default());
+    }
+
+    /// Counts the call and writes its line.
+    pub(super) fn write(mut self, error: Option<&CniError>) {
+        let took = self.started.elapsed();
+        if let Some(verb) = self.counted {
+            let code = error.map_or(0, |error| error.code);
+            calls::count(&self.data_dir, &verb.to_string(), code, took);
+        }
+        let notes = NOTES.take();
+        let Some(file) = &self.file else { return };
+        if self.quiet && error.is_none() && notes.is_empty() {
+            return;
+        }
+        self.line.error = error.map(|error| match &error.details {
+            Some(details) => format!("code {}: {}: {details}", error.code, error.msg),
+            None => format!("code {}: {}", error.code, error.msg),
+        });
+        let prefix = timestamp(self.since_1970);
+        let mut lines: Vec<String> =
+            notes.into_iter().map(|note| format!("{prefix} {note}")).collect();
+        lines.push(self.line.text(self.since_1970, took));
+        log::append(Path::new(file), &lines);
+    }
+}
+
+/// The environment, or `None` if a human typed the program's name.
+fn environment(env: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Environment>, Refused> {
+    Environment::parse(env).map_err(|error| Refused { version: Version::LATEST, error })
+}
+
+/// The request; VERSION does not touch stdin.
+fn request(role: Role, environment: Environment, stdin: &mut dyn Read) -> Result<Request, Refused> {
+    let mut bytes = Vec::new();
+    if environment.command() != Command::Version {
+        let limit = MAX_BYTES as u64 + 1;
+        stdin.take(limit).read_to_end(&mut bytes).map_err(|error| Refused {
+            version: Version::LATEST,
+            error: CniError::io("read the network configuration from stdin")
+                .with_details(error.to_string()),
+        })?;
+    }
+    Request::parse(role, environment, &bytes)
+}
+
+fn about(role: Role, name: &str, stderr: &mut dyn Write) {
+    let what = match role {
+        Role::Network => "pod network plugin",
+        Role::Loopback => "loopback plugin",
+    };
+    let (release, versions) = (env!("CARGO_PKG_VERSION"), version::listed());
+    let text = format!("{name}: humanz {release}, CNI {what}; CNI versions {versions}\n");
+    stderr.write_all(text.as_bytes()).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    /// A stream that cannot be read or written.
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("unplugged"))
+        }
+    }
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::Error::other("unplugged"))
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Exit code, stdout and stderr of a call with these variables.
+    fn call(
+        variables: &[(&str, &str)],
+        mut stdin: &mut dyn Read,
+        verb: impl FnOnce(&Request, &mut Call<'_>) -> Result<(), CniError>,
+    ) -> (i32, String, String) {
+        let env = |name: &str| {
+            let found = variables.iter().find(|(given, _)| *given == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let streams = Streams { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
+        let code = run(Role::Network, "humanz", &env, streams, verb);
+        (code, String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    }
+
+    const ADD: [(&str, &str); 5] = [
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", "c1"),
+        ("CNI_NETNS", "/run/netns/x"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_PATH", "/opt/cni/bin"),
+    ];
+    const CONF: &str = r#"{"cniVersion":"0.4.0","name":"n","subnet":"10.1.2.0/24","logFile":"/nonexistent/log","dataDir":"/nonexistent"}"#;
+
+    fn error(stdout: &str) -> (u64, String) {
+        let object: Value = serde_json::from_str(stdout).unwrap();
+        (object["code"].as_u64().unwrap(), object["cniVersion"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_human_gets_one_line_on_stderr_and_success() {
+        let (code, stdout, stderr) = call(&[], &mut Broken, |_, _| panic!("no verb"));
+        assert_eq!((code, stdout.as_str(), stderr.lines().count()), (0, "", 1));
+        assert!(stderr.contains("0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"), "{stderr}");
+    }
+
+    #[test]
+    fn version_touches_no_stdin() {
+        let variables = [("CNI_COMMAND", "VERSION"), ("CNI_IFNAME", "a/b")];
+        let (code, stdout, stderr) = call(&variables, &mut Broken, |_, _| panic!("no verb"));
+        let object: Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!((code, stderr.as_str()), (0, ""));
+        assert_eq!(object["supportedVersions"].as_array().unwrap().len(), 7);
+    }
+
+    #[test]
+    fn a_stdin_that_cannot_be_read_is_code_5() {
+        let (code, stdout, _) = call(&ADD, &mut Broken, |_, _| Ok(()));
+        assert_eq!((code, error(&stdout).0), (1, 5));
+    }
+
+    #[test]
+    fn an_error_of_a_verb_goes_out_in_the_configurations_version() {
+        let refuse = |_: &Request, _: &mut Call<'_>| Err(CniError::new(1234, "potato"));
+        let (code, stdout, stderr) = call(&ADD, &mut CONF.as_bytes(), refuse);
+        assert_eq!((code, error(&stdout)), (1, (1234, "0.4.0".to_owned())));
+        assert_eq!(stderr, "");
+    }
+
+    #[test]
+    fn a_result_that_cannot_be_written_is_a_failure() {
+        let env = |name: &str| {
+            let found = ADD.iter().find(|(given, _)| *given == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let (mut conf, mut stderr) = (CONF.as_bytes(), Vec::new());
+        let streams = Streams { stdin: &mut conf, stdout: &mut Broken, stderr: &mut stderr };
+        let mut kept = false;
+        let code = run(Role::Network, "humanz", &env, streams, |_, call| {
+            call.print(&Value::Null)?;
+            kept = true;
+            Ok(())
+        });
+        assert_eq!((code, kept), (1, false));
+    }
+}

@@ -1,0 +1,86 @@
+//! Pure. Settings with a few values to choose from: one list each, which is read, told and offered.
+
+use crate::cni::version::Version;
+use crate::settings::Backend;
+
+/// The values of a setting with the names that are written for them.
+#[derive(Clone, Copy, Debug)]
+pub struct Choices<T: 'static, const N: usize>([(&'static str, T); N]);
+
+/// Who gives this host its subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Giver {
+    /// A lease in etcd.
+    Etcd,
+    /// Kubernetes, with the podCIDRs of the nodes.
+    Kubernetes,
+    /// The operator.
+    Operator,
+}
+
+/// `SUBNET_SOURCE`.
+pub const SOURCES: Choices<Giver, 3> = Choices([
+    ("etcd", Giver::Etcd),
+    ("kubernetes", Giver::Kubernetes),
+    ("static", Giver::Operator),
+]);
+
+/// `BACKEND`.
+pub const BACKENDS: Choices<Backend, 3> =
+    Choices([("direct", Backend::Direct), ("vxlan", Backend::Vxlan), ("auto", Backend::Auto)]);
+
+/// `CNI_VERSION`: those that a configuration may name.
+pub const CNI_VERSIONS: Choices<Version, 4> = Choices([
+    (Version::V031.as_str(), Version::V031),
+    (Version::V040.as_str(), Version::V040),
+    (Version::V100.as_str(), Version::V100),
+    (Version::V110.as_str(), Version::V110),
+]);
+
+impl<T: Copy, const N: usize> Choices<T, N> {
+    /// The names, in the order in which they are told.
+    pub const fn names(&self) -> [&'static str; N] {
+        let mut names = [""; N];
+        let mut place = 0;
+        while place < N {
+            names[place] = self.0[place].0;
+            place += 1;
+        }
+        names
+    }
+
+    /// The value that is called `text`.
+    ///
+    /// # Errors
+    /// There is none; what there is.
+    pub fn read(&self, text: &str) -> Result<T, String> {
+        let named = self.0.iter().find(|(name, _)| *name == text);
+        named.map(|(_, value)| *value).ok_or_else(|| format!("must be {}", listed(&self.names())))
+    }
+}
+
+/// `a, b or c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_and_another_is_told_all_there_are() {
+        assert_eq!(BACKENDS.read("vxlan"), Ok(Backend::Vxlan));
+        assert_eq!(CNI_VERSIONS.read("0.4.0"), Ok(Version::V040));
+        for bad in ["", "VXLAN", "direct "] {
+            assert_eq!(BACKENDS.read(bad).unwrap_err(), "must be direct, vxlan or auto");
+        }
+        for bad in ["0.3.0", "1.0"] {
+            let wrong = CNI_VERSIONS.read(bad).unwrap_err();
+            assert_eq!(wrong, "must be 0.3.1, 0.4.0, 1.0.0 or 1.1.0");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Pure. The settings of the agent.
+
+pub mod choices;
+pub mod env_file;
+pub mod exit;
+pub mod flags;
+pub mod loader;
+pub mod values;
+
+mod read;
+mod source;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+
+use crate::cni::version::Version;
+use crate::etcd::EtcdSettings;
+use crate::kube::KubeSettings;
+use crate::lease::records::{self, NodeName, Roots, Vxlan};
+use crate::net::subnet::Pool;
+use crate::net::{IfName, PerFamily};
+
+pub use read::read;
+
+/// Everything the agent was told, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where this host's subnet comes from.
+    pub source: Source,
+    /// The cluster's pods: one pool for each family in use, at least one.
+    pub pools: PerFamily<Pool>,
+    /// Name of this host in etcd, if given.
+    pub node_name: Option<NodeName>,
+    /// Addresses of this host for the others, where given.
+    pub node_addresses: PerFamily<IpAddr>,
+    /// The bridge.
+    pub bridge: IfName,
+    /// MTU in bytes; `None`: that of the way to the other hosts.
+    pub mtu_bytes: Option<u32>,
+    /// How pods of other hosts are reached.
+    pub backend: Backend,
+    /// What this network's tunnels are told by.
+    pub vxlan: Vxlan,
+    /// Masquerade what leaves the pool.
+    pub masquerade: bool,
+    /// Destinations that are not masqueraded although outside the pool.
+    pub non_masquerade: Vec<IpNetwork>,
+    /// Let forwarded pod traffic through foreign rules.
+    pub manage_forward: bool,
+    /// Packets of established connections take the kernel's shortcut.
+    pub flowtable: bool,
+    /// Turn on forwarding.
+    pub manage_sysctl: bool,
+    /// The configuration for the runtimes.
+    pub cni: CniSettings,
+    /// Where the agent tells how it is; `None`: nowhere.
+    pub socket: Option<PathBuf>,
+    /// Where it gives its metrics to any process of the host.
+    pub metrics: Option<SocketAddr>,
+    /// Directory of the last known good state.
+    pub state_dir: PathBuf,
+    /// Time between full passes.
+    pub resync: Duration,
+    /// Time between two echo requests to each other host; `None`: none are sent.
+    pub probe: Option<Duration>,
+    /// Remove everything when stopped.
+    pub cleanup_on_stop: bool,
+}
+
+impl Settings {
+    /// Where the cluster's pods have their addresses.
+    pub fn pool_networks(&self) -> PerFamily<IpNetwork> {
+        let network = |pool: &Pool| pool.network();
+        PerFamily {
+            v4: self.pools.v4.as_ref().map(network),
+            v6: self.pools.v6.as_ref().map(network),
+        }
+    }
+
+    /// The file of the last known good state.
+    pub fn state_file(&self) -> PathBuf {
+        self.state_dir.join("state.json")
+    }
+
+    /// There can be other hosts.
+    pub fn has_others(&self) -> bool {
+        !matches!(self.source, Source::Static(_))
+    }
+}
+
+/// How this host reaches the pods of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Through a route via the host, which must be on the same segment.
+    Direct,
+    /// Through a tunnel.
+    Vxlan,
+    /// Through a route to hosts on the same segment, through a tunnel to the others.
+    Auto,
+}
+
+impl From<Backend> for records::Backend {
+    fn from(backend: Backend) -> records::Backend {
+        match backend {
+            Backend::Direct => records::Backend::Direct,
+            Backend::Vxlan => records::Backend::Vxlan,
+            Backend::Auto => records::Backend::Auto,
+        }
+    }
+}
+
+/// Where this host's subnet comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Leased from etcd.
+    Etcd {
+        /// How to reach it.
+        server: EtcdSettings,
+        /// Where the keys are.
+        roots: Roots,
+    },
+    /// Given by Kubernetes: the podCIDRs of the nodes.
+    Kubernetes(KubeSettings),
+    /// Given by the operator; there is no etcd and there are no other hosts.
+    Static(PerFamily<IpNetwork>),
+}
+
+/// What runtimes are told, and where.
+#[derive(Clone, Debug)]
+pub struct CniSettings {
+    /// `cniVersion`.
+    pub version: Version,
+    /// Name of the network.
+    pub name: String,
+    /// Name of the plugin: the last part of `plugin`.
+    pub plugin_type: String,
+    /// The file to write.
+    pub config: PathBuf,
+    /// The plugin to install.
+    pub plugin: PathBuf,
+    /// The plugin's log; `None` for no log.
+    pub log_file: Option<PathBuf>,
+    /// The store of pod addresses.
+    pub ipam_dir: PathBuf,
+}
+
+/// The settings that must fit a host, as far as they could be read.
+#[derive(Clone, Debug, Default)]
+pub struct OfHost {
+    /// Where the subnet comes from. After a fault it may lack members of etcd.
+    pub source: Option<Source>,
+    /// What pods of all hosts get their addresses from.
+    pub pools: PerFamily<Pool>,
+    /// The bridge.
+    pub bridge: Option<IfName>,
+}
+
+/// A setting that is wrong: variable, value, what is wrong and what is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The variable.
+    pub variable: &'static str,
+    /// What it was set to; empty if it was not.
+    pub value: String,
+    /// What is wrong, and what would be right.
+    pub wrong: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.value.is_empty() {
+            write!(f, "{} is not set: {}", self.variable, self.wrong)
+        } else {
+            let value = values::without_secrets(&self.value);
+            write!(f, "{}={value}: {}", self.variable, self.wrong)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

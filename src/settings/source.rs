@@ -1,0 +1,125 @@
+//! Pure. Where the subnet comes from: etcd, Kubernetes or the operator.
+
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+
+use crate::etcd::EtcdSettings;
+use crate::kube::{KubeSettings, Server};
+use crate::lease::records::Roots;
+use crate::net::subnet::{self, Pool};
+use crate::net::{Family, PerFamily};
+use crate::settings::Source;
+use crate::settings::choices::{Giver, SOURCES};
+use crate::settings::read::Reader;
+use crate::settings::values;
+
+impl Reader<'_> {
+    pub(super) fn source(&mut self, pools: &PerFamily<Pool>) -> Option<Source> {
+        match self.value("SUBNET_SOURCE", |text| SOURCES.read(text))? {
+            Giver::Etcd => self.etcd(),
+            Giver::Kubernetes => self.kubernetes().map(Source::Kubernetes),
+            Giver::Operator => self.fixed(pools).map(Source::Static),
+        }
+    }
+
+    fn kubernetes(&mut self) -> Option<KubeSettings> {
+        let kubeconfig = self.optional("KUBECONFIG", values::absolute);
+        let api = self.optional("KUBE_API", Server::parse);
+        Some(KubeSettings { kubeconfig: kubeconfig?, api: api? })
+    }
+
+    fn etcd(&mut self) -> Option<Source> {
+        if self.text("ETCD_HOST").is_empty() {
+            self.fault("ETCD_HOST", "name the etcd members (host, host:port or URL), or serve this host alone with --standalone");
+        }
+        let endpoints = self.value("ETCD_HOST", values::endpoints);
+        let cacert = self.optional("ETCD_CACERT", values::absolute);
+        let cert = self.optional("ETCD_CERT", values::absolute);
+        let key = self.optional("ETCD_KEY", values::absolute);
+        let is_set = |variable: &&&str| !self.text(variable).is_empty();
+        if let Some(file) = ["ETCD_CACERT", "ETCD_CERT", "ETCD_KEY"].iter().find(is_set) {
+            self.refuse_plain(endpoints.as_deref().unwrap_or_default(), file);
+        }
+        self.needs("ETCD_CERT", "ETCD_KEY", "its key");
+        self.needs("ETCD_KEY", "ETCD_CERT", "its certificate");
+        let user = self.optional("ETCD_USER", |text| Ok(text.to_owned()));
+        let password_file = self.optional("ETCD_PASSWORD_FILE", values::absolute);
+        self.needs("ETCD_USER", "ETCD_PASSWORD_FILE", "the file with its password");
+        self.needs("ETCD_PASSWORD_FILE", "ETCD_USER", "the name of the user");
+        let bounds = Duration::from_secs(1)..=Duration::from_secs(60);
+        let timeout = self.value("ETCD_TIMEOUT", |text| values::duration(text, bounds));
+        let roots = self.roots();
+        let server = EtcdSettings {
+            // After a fault nobody connects, but the files can be looked at.
+            endpoints: endpoints.unwrap_or_default(),
+            ca: cacert?,
+            cert: cert?,
+            key: key?,
+            user: user?,
+            password_file: password_file?,
+            timeout: timeout?,
+        };
+        Some(Source::Etcd { server, roots: roots? })
+    }
+
+    /// Who names a file for TLS, `file`, wants no connection without it.
+    fn refuse_plain(&mut self, endpoints: &[String], file: &str) {
+        if let Some(plain) = endpoints.iter().find(|endpoint| !endpoint.starts_with("https://")) {
+            let host = plain.trim_start_matches("http://");
+            let wrong = format!(
+                "{file} is set, but the connection to {plain} would not be encrypted: write \
+                 https://{host}"
+            );
+            self.fault("ETCD_HOST", wrong);
+        }
+    }
+
+    /// `variable` is worth nothing without `other`, which is `what`.
+    fn needs(&mut self, variable: &str, other: &'static str, what: &str) {
+        if !self.text(variable).is_empty() && self.text(other).is_empty() {
+            self.fault(other, format!("{variable} is set, so {what} is needed too"));
+        }
+    }
+
+    fn roots(&mut self) -> Option<Roots> {
+        let hosts = self.value("ETCD_PREFIX", values::key);
+        let counter = self.value("ETCD_COUNTER_KEY", values::key);
+        let humanz = self.value("HUMANZ_PREFIX", values::key);
+        let (hosts, counter, humanz) = (hosts?, counter?, humanz?);
+        let below = |key: &str, prefix: &str| key.starts_with(prefix);
+        if below(&humanz, &hosts) || below(&hosts, &humanz) {
+            self.fault(
+                "HUMANZ_PREFIX",
+                format!("{humanz} and ETCD_PREFIX {hosts} must not begin with each other"),
+            );
+        }
+        for prefix in [&hosts, &humanz] {
+            if below(&counter, prefix) {
+                self.fault("ETCD_COUNTER_KEY", format!("must not begin with the prefix {prefix}"));
+            }
+        }
+        Some(Roots { hosts, counter, humanz })
+    }
+
+    fn fixed(&mut self, pools: &PerFamily<Pool>) -> Option<PerFamily<IpNetwork>> {
+        let mut subnets = self.value("SUBNET", values::subnet_per_family)?;
+        for family in Family::BOTH {
+            match (subnets.get(family), pools.get(family)) {
+                (None, Some(pool)) => subnets.set(family, Some(pool.subnet(1))),
+                (Some(subnet), Some(pool)) if !subnet::contains(pool.network(), *subnet) => {
+                    let pool = pool.network();
+                    self.fault("SUBNET", format!("{subnet} lies outside the pool {pool}"));
+                }
+                (Some(subnet), None) => {
+                    self.fault(
+                        "SUBNET",
+                        format!("{subnet} is {family}, but there is no {family} pool"),
+                    );
+                }
+                _ => {}
+            }
+        }
+        Some(subnets)
+    }
+}

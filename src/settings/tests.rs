@@ -1,0 +1,139 @@
+//! Every setting and every fault.
+
+use crate::settings::*;
+
+fn with(environment: &[(&str, &str)]) -> Result<Settings, Vec<Fault>> {
+    let lookup = |name: &str| {
+        let found = environment.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    read(&lookup, &|_| Vec::new())
+}
+
+/// The faults of `environment` (and an etcd), as text.
+fn faults(environment: &[(&str, &str)]) -> Vec<String> {
+    let mut environment = environment.to_vec();
+    environment.push(("ETCD_HOST", "https://etcd"));
+    with(&environment).err().unwrap_or_default().iter().map(Fault::to_string).collect()
+}
+
+#[test]
+fn an_etcd_is_all_that_must_be_said() {
+    let settings = with(&[("ETCD_HOST", "etcd")]).unwrap();
+    assert_eq!(settings.pools.v4.unwrap().network().to_string(), "10.244.0.0/16");
+    assert_eq!(settings.pools.v6, None);
+    assert_eq!(settings.cni.plugin, PathBuf::from("/opt/cni/bin/humanz"));
+    assert!(settings.masquerade && settings.manage_forward && !settings.cleanup_on_stop);
+}
+
+#[test]
+fn a_missing_etcd_is_an_error_that_names_the_way_out() {
+    let faults = with(&[]).unwrap_err();
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].to_string().contains("ETCD_HOST is not set"), "{}", faults[0]);
+    assert!(faults[0].wrong.contains("--standalone"));
+}
+
+#[test]
+fn every_fault_is_told_at_once_in_the_order_of_the_documentation() {
+    let faults = faults(&[
+        ("CNI_VERSION", "0.2.0"),
+        ("IP_SUBNET", "10.1.2.3/16"),
+        ("BRIDGE_NAME", "a/b"),
+        ("MTU", "12"),
+        ("IP_MASQ", "maybe"),
+    ]);
+    let variables: Vec<&str> =
+        faults.iter().map(|fault| fault.split_once('=').unwrap().0).collect();
+    assert_eq!(variables, ["IP_SUBNET", "BRIDGE_NAME", "MTU", "IP_MASQ", "CNI_VERSION"]);
+    assert_eq!(
+        faults[0],
+        "IP_SUBNET=10.1.2.3/16: 10.1.2.3/16 has host bits set; the subnet is 10.1.0.0/16"
+    );
+}
+
+#[test]
+fn a_fault_of_etcd_hides_no_other() {
+    let wrong = [
+        ("ETCD_CACERT", "ca.pem"),
+        ("ETCD_CERT", "c.pem"),
+        ("ETCD_KEY", "k.pem"),
+        ("ETCD_USER", "u"),
+        ("ETCD_TIMEOUT", "1h"),
+        ("ETCD_PREFIX", "a"),
+        ("ETCD_COUNTER_KEY", "b"),
+        ("HUMANZ_PREFIX", "c"),
+    ];
+    let told = faults(&wrong);
+    for (variable, _) in wrong.iter().filter(|(variable, _)| *variable != "ETCD_USER") {
+        let of_it = |fault: &&String| fault.starts_with(&format!("{variable}="));
+        assert_eq!(told.iter().filter(of_it).count(), 1, "{variable}: {told:?}");
+    }
+    assert_eq!(told.len(), wrong.len(), "{told:?}");
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_faults() {
+    for (environment, about) in [
+        (&[("NODE_IP", "10.244.3.7")][..], "NODE_IP"),
+        (&[("IP_SUBNET", "none")], "IP_SUBNET"),
+        (&[("IP_SUBNET_MARGIN", "15")], "IP_SUBNET_MARGIN"),
+        (&[("IPV6_SUBNET", "10.0.0.0/8")], "IPV6_SUBNET"),
+        (&[("ETCD_PREFIX", "/a"), ("HUMANZ_PREFIX", "/ab")], "HUMANZ_PREFIX"),
+        (&[("ETCD_COUNTER_KEY", "/humanz/hosts/counter")], "ETCD_COUNTER_KEY"),
+        (&[("ETCD_CERT", "/c")], "ETCD_KEY"),
+        (&[("ETCD_KEY", "/k")], "ETCD_CERT"),
+        (&[("ETCD_USER", "u")], "ETCD_PASSWORD_FILE"),
+        (&[("ETCD_PASSWORD_FILE", "/p")], "ETCD_USER"),
+        (
+            &[("CNI_TYPE", "cni"), ("CNI_PLUGIN_LOCATION", "/opt/cni/bin/humanz")],
+            "CNI_PLUGIN_LOCATION",
+        ),
+        (&[("CNI_TYPE", "loopback"), ("CNI_PLUGIN_LOCATION", "/opt/cni/bin/humanz")], "CNI_TYPE"),
+        (&[("CNI_CONFIG_LOCATION", "/etc/cni/net.d/humanz")], "CNI_CONFIG_LOCATION"),
+        (&[("SUBNET_SOURCE", "magic")], "SUBNET_SOURCE"),
+        (&[("BACKEND", "carrier-pigeon")], "BACKEND"),
+        (&[("VXLAN_VNI", "16777216")], "VXLAN_VNI"),
+        (&[("VXLAN_VNI", "0")], "VXLAN_VNI"),
+        (&[("VXLAN_PORT", "65536")], "VXLAN_PORT"),
+        (&[("VXLAN_PORT", "0")], "VXLAN_PORT"),
+    ] {
+        let faults = faults(environment);
+        assert!(faults.len() == 1 && faults[0].starts_with(about), "{environment:?}: {faults:?}");
+    }
+}
+
+#[test]
+fn files_for_tls_want_every_member_by_https() {
+    let fault = |hosts: &str, files: &[(&str, &str)]| {
+        let told = with(&[&[("ETCD_HOST", hosts)], files].concat());
+        told.err().map(|faults| {
+            assert_eq!(faults.len(), 1, "{faults:?}");
+            faults[0].to_string()
+        })
+    };
+    let (ca, pair) = (&[("ETCD_CACERT", "/ca")], &[("ETCD_CERT", "/c"), ("ETCD_KEY", "/k")]);
+    assert_eq!(fault("https://a,https://[2001:db8::1]:1", ca), None);
+    assert_eq!(fault("https://a", pair), None);
+    assert_eq!(fault("a", &[]), None);
+    let bare = fault("https://a,192.0.2.1", ca).unwrap();
+    assert!(bare.starts_with("ETCD_HOST=https://a,192.0.2.1: ETCD_CACERT is set"), "{bare}");
+    assert!(bare.ends_with("write https://192.0.2.1:2379"), "{bare}");
+    let plain = fault("http://[2001:db8::1]:7", pair).unwrap();
+    assert!(plain.contains("ETCD_CERT") && plain.ends_with("https://[2001:db8::1]:7"), "{plain}");
+}
+
+#[test]
+fn one_host_needs_no_etcd() {
+    let settings = with(&[("SUBNET_SOURCE", "static")]).unwrap();
+    let Source::Static(subnets) = settings.source else { panic!("not static") };
+    assert_eq!(subnets.v4.unwrap().to_string(), "10.244.1.0/24");
+    let outside = with(&[("SUBNET_SOURCE", "static"), ("SUBNET", "192.0.2.0/24")]).unwrap_err();
+    assert!(outside[0].wrong.contains("outside the pool 10.244.0.0/16"));
+}
+
+#[test]
+fn ipv6_alone_is_a_network() {
+    let settings = with(&[("ETCD_HOST", "e"), ("IP_SUBNET", "none"), ("IPV6_SUBNET", "fd00::/48")]);
+    assert!(settings.unwrap().pools.v4.is_none());
+}
