@@ -11,7 +11,7 @@ use crate::checks::forward::{self, Traffic};
 use crate::inspect::host::Facts;
 use crate::net::{Family, IfName, subnet};
 use crate::nft::base_chains::Edit;
-use crate::nft::{Ruleset, SeenTable, SetKind};
+use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::firewall::{
     AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
@@ -26,7 +26,7 @@ pub fn keep(
     pass: &Pass<'_>,
     facts: &Facts,
     ways: &Ways,
-    table: &mut SeenTable,
+    table: &mut CachedTable,
     report: &mut Report,
 ) -> BTreeSet<String> {
     let complete = pass.in_sync && ways.unresolved().is_empty();
@@ -98,11 +98,11 @@ fn keep_table(
     pass: &Pass<'_>,
     wanted: Option<Ruleset>,
     complete: bool,
-    known: &mut SeenTable,
+    known: &mut CachedTable,
     report: &mut Report,
 ) {
     let nft = &pass.world.nft;
-    let found = match known.look(nft, AGENT_TABLE) {
+    let found = match known.observe(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
             return report.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
@@ -118,7 +118,7 @@ fn keep_table(
     report.apply_together(&changes, || match (repair(&changes), &wanted) {
         (Repair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
-            known.take_in(nft, &elements);
+            known.note_changes(nft, &elements);
             Ok(())
         }
         (Repair::Replace, Some(wanted)) => nft.replace(wanted),
@@ -131,7 +131,7 @@ fn keep_table(
 /// else would change.
 fn keeps_hosts(change: &mut Change) -> bool {
     let Difference::Elements(elements) = &mut change.difference else { return true };
-    if elements.set.kind != SetKind::Addresses {
+    if elements.shape.intervals {
         return true;
     }
     elements.removed.clear();

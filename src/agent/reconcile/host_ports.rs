@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::{Pass, World};
+use crate::inspect::host_ports;
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
-use crate::nft::{Nft, PortChange};
+use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
-use crate::plan::host_ports::{Change, Claim, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{Change, Claim, TABLE, changes, element_changes, is_intact, ruleset};
 use crate::plan::{Describe, Line, Object};
 use crate::settings::Settings;
 
@@ -41,7 +42,7 @@ pub fn keep(pass: &Pass<'_>, report: &mut Report) {
 /// Removes the elements of our store, and the table if nobody else has any.
 pub fn remove(world: &World, settings: &Settings, report: &mut Report) {
     let Some(claims) = claims(settings, report) else { return };
-    let found = match world.nft.ports(TABLE) {
+    let found = match host_ports::all(&world.nft) {
         Ok(found) => found,
         Err(error) => return report.failed(format!("look at host ports: {error}")),
     };
@@ -49,7 +50,7 @@ pub fn remove(world: &World, settings: &Settings, report: &mut Report) {
     if changes.len() == found.len() {
         return report.apply(&Table, || world.nft.delete(TABLE));
     }
-    report.apply_together(&changes, || world.nft.change_ports(TABLE, &steps(&changes)));
+    report.apply_together(&changes, || world.nft.change_elements(TABLE, &steps(&changes)));
 }
 
 /// The claims of this host's networks, if there ever were any.
@@ -73,7 +74,7 @@ fn look(nft: &Nft, claims: &PortClaims, held: &[Claim]) -> Result<Vec<Change>, N
         return Ok(Vec::new());
     }
     let table = (!is_intact(fingerprints.as_ref())).then_some(Change::Table);
-    let (found, bridges) = (nft.ports(TABLE)?, nft.port_bridges(TABLE)?);
+    let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
     let elements = changes(held, claims.fingerprint(), &found, &bridges);
     Ok(table.into_iter().chain(elements).collect())
 }
@@ -85,17 +86,17 @@ fn mend(nft: &Nft, claims: &PortClaims, report: &mut Report) -> anyhow::Result<(
     let held = locked.held()?;
     let mut changes = look(nft, claims, &held)?;
     if changes.first() == Some(&Change::Table) {
-        report.apply(&Change::Table, || nft.ensure_ports(&ruleset()));
+        report.apply(&Change::Table, || nft.ensure(&ruleset()));
         changes = look(nft, claims, &held)?;
     }
     if !changes.is_empty() {
-        report.apply_together(&changes, || nft.change_ports(TABLE, &steps(&changes)));
+        report.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));
     }
     Ok(())
 }
 
-fn steps(changes: &[Change]) -> Vec<PortChange> {
-    changes.iter().flat_map(Change::steps).collect()
+fn steps(changes: &[Change]) -> Vec<ElementChange> {
+    element_changes(&changes.iter().flat_map(Change::steps).collect::<Vec<_>>())
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
