@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::run;
-use crate::agent::reconcile::{Pass, World};
-use crate::agent::reconcile_cache::Known as Memory;
+use crate::agent::reconcile::{Kernel, Reconcile};
+use crate::agent::reconcile_cache::ReconcileCache as Memory;
 use crate::agent::shared_state::Board;
 use crate::agent::snapshot::{Etcd, Known, Wrong};
-use crate::agent::trigger::Look;
+use crate::agent::trigger::Scope;
 use crate::agent::{names, start};
 use crate::api::status;
 use crate::command::cluster::{self, Cluster};
@@ -27,7 +27,7 @@ pub struct Here {
     /// The settings, with the pools that the network has.
     pub settings: Settings,
     /// The kernel.
-    pub world: World,
+    pub kernel: Kernel,
     /// This host's subnets, as far as they are known.
     pub subnets: PerFamily<ipnetwork::IpNetwork>,
     /// The other hosts, if they are known.
@@ -46,10 +46,10 @@ impl Here {
     /// # Errors
     /// The kernel cannot be spoken to, or this host has no name.
     pub fn look(settings: &Settings) -> Result<Here, Exit> {
-        let world = start::world(settings)?;
+        let kernel = start::open_kernel(settings)?;
         let mut here = Here {
             settings: settings.clone(),
-            world,
+            kernel,
             subnets: PerFamily::default(),
             peers: None,
             resolved: Resolved::new(),
@@ -76,17 +76,17 @@ impl Here {
     }
 
     /// What a pass works from.
-    pub fn pass(&self) -> Pass<'_> {
-        Pass {
+    pub fn pass(&self) -> Reconcile<'_> {
+        Reconcile {
             settings: &self.settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets: &self.subnets,
             peers: self.peers.as_ref(),
             in_sync: self.cluster.as_ref().is_some_and(|cluster| cluster.stale.is_none()),
             resolved: &self.resolved,
-            before: None,
+            previous: None,
             was_ready: false,
-            look: Look::ALL,
+            scope: Scope::ALL,
         }
     }
 
@@ -128,7 +128,7 @@ impl Here {
             wrong,
         };
         let name = start::node_name(&self.settings).map(|name| name.to_string());
-        let board = Board::new(name.unwrap_or_default(), self.world.machine_id.clone());
+        let board = Board::new(name.unwrap_or_default(), self.kernel.machine_id.clone());
         board.tell(known);
         let mut value = status::status(&board);
         // These are an agent's, and there is none.

@@ -88,13 +88,13 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
 
 fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let pass = here.pass();
-    let facts = host::observe(&here.world.rtnl, &here.settings, None)?;
+    let facts = host::observe(&here.kernel.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
-    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::here(&pass, &facts));
-    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
+    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::local_host(&pass, &facts));
+    let tunnels = reconcile::tunnel::reconcile(&pass, &facts, &ways, &mut Report::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
-    let found = reconcile::routes::found(&here.world.rtnl).context("list routes")?;
+    let found = reconcile::routes::found(&here.kernel.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =
         owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));
@@ -144,7 +144,7 @@ fn unreachable(destination: IpNetwork, ways: &Ways) -> String {
 
 /// The names of the interfaces.
 fn devices(here: &Here) -> Result<BTreeMap<u32, String>, Exit> {
-    let links = here.world.rtnl.links(None).context("list interfaces")?;
+    let links = here.kernel.rtnl.links(None).context("list interfaces")?;
     Ok(links.into_iter().map(|link| (link.index, link.name.to_string())).collect())
 }
 

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use nix::errno::Errno;
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::net::IfName;
 use crate::netlink::link::{self, Which};
 use crate::netlink::neighbour;
@@ -14,13 +14,13 @@ use crate::plan::bridge_ports::{Plug, changes, crowded};
 use crate::plan::pod::Plugged;
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
-    let rtnl = &pass.world.rtnl;
-    let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
+pub fn reconcile(run: &Reconcile<'_>, report: &mut Report) -> Option<String> {
+    let rtnl = &run.kernel.rtnl;
+    let (network, bridge) = (&run.settings.cni.name, &run.settings.bridge);
     let found = match rtnl.links(None) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look for pods without a bridge: {error}"));
+            report.failed(format!("scope for pods without a bridge: {error}"));
             return None;
         }
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::agent::change_log::Report;
 use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::inspect::host::Facts;
 use crate::os::files;
 use crate::plan::{Describe, Line, Object};
@@ -32,14 +32,14 @@ impl Describe for Remove<'_> {
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
 /// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
 /// of where that was.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
-    let state_dir = &pass.settings.state_dir;
-    let path = &pass.settings.cni.config;
+pub fn reconcile(run: &Reconcile<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
+    let state_dir = &run.settings.state_dir;
+    let path = &run.settings.cni.config;
     if report.is_dry() && files::is_denied(path) {
         report.failed(Exit::denied("read", path).why);
         return BTreeSet::new();
     }
-    let text = cni_conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
+    let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
     let mut wrong = BTreeSet::new();
     let mut known = conf_record::all(state_dir).unwrap_or_else(|error| {
         wrong.insert(error.to_string());

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World, flowtable, host_ports, input, tunnel};
+use crate::agent::reconcile::{Kernel, Reconcile, flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::host::Facts;
 use crate::net::{Family, IfName, subnet};
@@ -22,46 +22,46 @@ use crate::plan::{Describe, Line, Object};
 use crate::settings::Settings;
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
-pub fn keep(
-    pass: &Pass<'_>,
+pub fn reconcile(
+    run: &Reconcile<'_>,
     facts: &Facts,
     ways: &Ways,
     table: &mut SeenTable,
     report: &mut Report,
 ) -> BTreeSet<String> {
-    let complete = pass.in_sync && ways.unresolved().is_empty();
-    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, report);
+    let complete = run.in_sync && ways.unresolved().is_empty();
+    keep_table(run, ruleset(&spec(run, facts, ways)), complete, table, report);
     let mut obstacles: BTreeSet<String> =
-        flowtable::keep(pass, facts, report).into_iter().collect();
-    let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
-    let found = match pass.world.forward.observe(&families) {
+        flowtable::reconcile(run, facts, report).into_iter().collect();
+    let families: Vec<Family> = run.subnets.entries().map(|(family, _)| family).collect();
+    let found = match run.kernel.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at forward chains: {error}"));
+            report.failed(format!("scope at forward chains: {error}"));
             return obstacles;
         }
     };
     let traffic = Traffic {
-        bridge: pass.settings.bridge.clone(),
+        bridge: run.settings.bridge.clone(),
         uplink: facts.uplinks.first().cloned(),
         pods_come_by: pods_come_by(facts, ways),
-        subnets: *pass.subnets,
-        pools: pass.settings.pool_networks(),
+        subnets: *run.subnets,
+        pools: run.settings.pool_networks(),
         bridged: bridged(),
     };
-    let plan = forward::plan(&traffic, others(pass), &found);
+    let plan = forward::plan(&traffic, others(run), &found);
     obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
-    match pass.settings.manage_forward {
-        true => apply_edits(pass.world, &plan.edits, report),
+    match run.settings.manage_forward {
+        true => apply_edits(run.kernel, &plan.edits, report),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
-    obstacles.extend(input::look(pass, facts, ways, report));
+    obstacles.extend(input::look(run, facts, ways, report));
     obstacles
 }
 
 /// The pod subnets of the other hosts, with the names of those: host by host.
-fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
-    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
+    let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     hosts.flat_map(|(name, peer)| peer.subnets.iter().map(move |subnet| (name.as_str(), *subnet)))
 }
 
@@ -77,35 +77,35 @@ fn pods_come_by(facts: &Facts, ways: &Ways) -> Vec<IfName> {
 }
 
 /// Removes our tables, and our rules in the chains of others.
-pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
-    report.apply(&Table, || world.nft.delete(AGENT_TABLE));
-    flowtable::remove(world, report);
-    host_ports::remove(world, settings, report);
-    leave_foreign(world, settings, report);
+pub fn remove_all(kernel: &Kernel, settings: &Settings, report: &mut Report) {
+    report.apply(&Table, || kernel.nft.delete(AGENT_TABLE));
+    flowtable::remove(kernel, report);
+    host_ports::remove(kernel, settings, report);
+    leave_foreign(kernel, settings, report);
 }
 
 /// Removes our rules in the chains of others.
-pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
-    match world.forward.observe(&Family::BOTH) {
+pub fn leave_foreign(kernel: &Kernel, settings: &Settings, report: &mut Report) {
+    match kernel.forward.observe(&Family::BOTH) {
         Ok(found) => {
-            apply_edits(world, &forward::removals(&settings.bridge, &found), report);
+            apply_edits(kernel, &forward::removals(&settings.bridge, &found), report);
         }
-        Err(error) => report.failed(format!("look at forward chains: {error}")),
+        Err(error) => report.failed(format!("scope at forward chains: {error}")),
     }
 }
 
 fn keep_table(
-    pass: &Pass<'_>,
+    run: &Reconcile<'_>,
     wanted: Option<Ruleset>,
     complete: bool,
     known: &mut SeenTable,
     report: &mut Report,
 ) {
-    let nft = &pass.world.nft;
+    let nft = &run.kernel.nft;
     let found = match known.look(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            return report.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
+            return report.failed(format!("scope at nftables table {AGENT_TABLE}: {error}"));
         }
     };
     let mut changes = changes(wanted.as_ref(), found);
@@ -138,10 +138,10 @@ fn keeps_hosts(change: &mut Change) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
-    let settings = pass.settings;
-    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
-    let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
+fn spec(run: &Reconcile<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
+    let settings = run.settings;
+    let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+    let published = hosts.flat_map(|(name, peer)| match run.resolved.get(name) {
         Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
         _ => peer.addresses.iter().copied().collect(),
     });
@@ -149,12 +149,12 @@ fn spec(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),
-        pod_subnets: pass.subnets.iter().copied().collect(),
+        pod_subnets: run.subnets.iter().copied().collect(),
         pools: settings.pools.iter().map(|pool| pool.network()).collect(),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
         node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
-        tunnel_vni: tunnel::own_end(pass).map(|end| end.vni),
+        tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
         accept_forward: settings.manage_forward,
     }
 }
@@ -169,9 +169,9 @@ fn bridged() -> Vec<Family> {
     Family::BOTH.into_iter().filter(on).collect()
 }
 
-fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {
+fn apply_edits(kernel: &Kernel, edits: &[Edit], report: &mut Report) {
     for edit in edits {
-        report.apply(edit, || world.forward.apply(edit));
+        report.apply(edit, || kernel.forward.apply(edit));
     }
 }
 

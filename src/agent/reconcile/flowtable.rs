@@ -1,7 +1,7 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World};
+use crate::agent::reconcile::{Kernel, Reconcile};
 use crate::inspect::host::Facts;
 use crate::net::{Family, IfName};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
@@ -10,16 +10,16 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line, Object};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
-    let (nft, settings) = (&pass.world.nft, pass.settings);
+pub fn reconcile(run: &Reconcile<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
+    let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
-        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.world)).collect();
+        let devices = facts.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
         ruleset(&settings.bridge, &devices)
     });
     let found = match nft.observe(FLOWS_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
+            report.failed(format!("scope at nftables table {FLOWS_TABLE}: {error}"));
             return None;
         }
     };
@@ -43,14 +43,14 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<Strin
 }
 
 /// The tunnels' devices that are there.
-fn tunnels(world: &World) -> impl Iterator<Item = IfName> {
-    let there = |name: &IfName| world.rtnl.link(name).is_ok_and(|link| link.is_some());
+fn tunnels(kernel: &Kernel) -> impl Iterator<Item = IfName> {
+    let there = |name: &IfName| kernel.rtnl.link(name).is_ok_and(|link| link.is_some());
     Family::BOTH.map(device_name).into_iter().filter(there)
 }
 
 /// Removes the table, if it is there.
-pub fn remove(world: &World, report: &mut Report) {
-    let nft = &world.nft;
+pub fn remove(kernel: &Kernel, report: &mut Report) {
+    let nft = &kernel.nft;
     if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
         report.apply(&Table, || nft.delete(FLOWS_TABLE));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World};
+use crate::agent::reconcile::{Kernel, Reconcile};
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
@@ -18,14 +18,14 @@ use crate::settings::Settings;
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Puts right what differs. Looks without the lock first: plugins would wait for it.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) {
-    let Some(claims) = claims(pass.settings, report) else { return };
-    let nft = &pass.world.nft;
+pub fn reconcile(run: &Reconcile<'_>, report: &mut Report) {
+    let Some(claims) = claims(run.settings, report) else { return };
+    let nft = &run.kernel.nft;
     let looked = claims.read().held().map_err(anyhow::Error::from);
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
         Ok(looked) => looked,
-        Err(error) => return report.failed(format!("look at host ports: {error:#}")),
+        Err(error) => return report.failed(format!("scope at host ports: {error:#}")),
     };
     if report.is_dry() {
         return report.apply_together(&changes, || Ok::<(), NetlinkError>(()));
@@ -35,21 +35,21 @@ pub fn keep(pass: &Pass<'_>, report: &mut Report) {
     {
         report.failed(format!("put host ports right: {error:#}"));
     }
-    keep_loopback(pass, &held, report);
+    keep_loopback(run, &held, report);
 }
 
 /// Removes the elements of our store, and the table if nobody else has any.
-pub fn remove(world: &World, settings: &Settings, report: &mut Report) {
+pub fn remove(kernel: &Kernel, settings: &Settings, report: &mut Report) {
     let Some(claims) = claims(settings, report) else { return };
-    let found = match world.nft.ports(TABLE) {
+    let found = match kernel.nft.ports(TABLE) {
         Ok(found) => found,
-        Err(error) => return report.failed(format!("look at host ports: {error}")),
+        Err(error) => return report.failed(format!("scope at host ports: {error}")),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
-        return report.apply(&Table, || world.nft.delete(TABLE));
+        return report.apply(&Table, || kernel.nft.delete(TABLE));
     }
-    report.apply_together(&changes, || world.nft.change_ports(TABLE, &steps(&changes)));
+    report.apply_together(&changes, || kernel.nft.change_ports(TABLE, &steps(&changes)));
 }
 
 /// The claims of this host's networks, if there ever were any.
@@ -60,7 +60,7 @@ fn claims(settings: &Settings, report: &mut Report) -> Option<PortClaims> {
             claims.exist().then_some(claims)
         }
         Err(error) => {
-            report.failed(format!("look at host ports: {error}"));
+            report.failed(format!("scope at host ports: {error}"));
             None
         }
     }
@@ -99,8 +99,8 @@ fn steps(changes: &[Change]) -> Vec<PortChange> {
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
-fn keep_loopback(pass: &Pass<'_>, held: &[Claim], report: &mut Report) {
-    if !pass.settings.manage_sysctl {
+fn keep_loopback(run: &Reconcile<'_>, held: &[Claim], report: &mut Report) {
+    if !run.settings.manage_sysctl {
         return;
     }
     let v4 = held.iter().filter(|claim| claim.forward.from.family() == Family::V4);

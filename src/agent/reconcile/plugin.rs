@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::os::files;
 use crate::plan::{Describe, Line, Object};
 use crate::settings::Settings;
@@ -41,9 +41,9 @@ pub fn files(settings: &Settings) -> [PathBuf; 3] {
 
 /// Installs what is missing or different; true if all is there. `loopback` is taken only if the
 /// name is free.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) -> bool {
+pub fn reconcile(run: &Reconcile<'_>, report: &mut Report) -> bool {
     let before = report.failures().len();
-    let [copy, plugin, loopback] = files(pass.settings);
+    let [copy, plugin, loopback] = files(run.settings);
     let own = Path::new("/proc/self/exe");
     match files::is_copy(own, &copy) {
         Ok(true) => {}

@@ -5,7 +5,7 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, sysctls};
+use crate::agent::reconcile::{Reconcile, sysctls};
 use crate::net::{Family, IfName};
 use crate::netlink::address;
 use crate::netlink::link::{self, Link, Which};
@@ -15,13 +15,13 @@ use crate::netlink::{Message, NetlinkError};
 use crate::plan::tunnel::{ALIAS, Device, DeviceChange, changes};
 
 /// Index of the device once it is as it should be, or at least can be used.
-pub(super) fn keep(
-    pass: &Pass<'_>,
+pub(super) fn reconcile(
+    run: &Reconcile<'_>,
     device: &Device,
     mut found: Vec<Link>,
     report: &mut Report,
 ) -> Option<u32> {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &run.kernel.rtnl;
     if !found.iter().any(|link| link.name == device.name) {
         let known: Vec<u32> = found.iter().map(|link| link.index).collect();
         let others = rtnl.vxlans().unwrap_or_default().into_iter();
@@ -37,12 +37,12 @@ pub(super) fn keep(
     }
     match rtnl.link(&device.name) {
         Ok(Some(link)) if link.up && link.vxlan.is_some() => {
-            sysctls::keep_tunnel(pass, &device.name, report);
+            sysctls::keep_tunnel(run, &device.name, report);
             Some(link.index)
         }
         Ok(_) => report.is_dry().then_some(0),
         Err(error) => {
-            report.failed(format!("look at tunnel {}: {error}", device.name));
+            report.failed(format!("scope at tunnel {}: {error}", device.name));
             None
         }
     }
