@@ -33,7 +33,7 @@ impl Durations {
 
 /// Everything that is counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct Counters {
     /// Passes over everything.
     pub whole: Durations,
     /// Passes over a part, after an event.
@@ -48,7 +48,7 @@ pub struct Tally {
     pub lag: Durations,
 }
 
-impl Tally {
+impl Counters {
     /// One more pass.
     pub fn pass(&mut self, whole: bool, took: Duration, failed: bool) {
         if whole { &mut self.whole } else { &mut self.part }.add(took);
@@ -150,14 +150,14 @@ mod tests {
     fn repairs_are_changes_too() {
         let route = || Object::Route("10.1.2.0/24".parse().unwrap());
         let bridge = || "humanz0".parse().unwrap();
-        let mut tally = Tally::default();
-        tally.changes(&[Line::added(route()), Line::removed(route())], false);
+        let mut counters = Counters::default();
+        counters.changes(&[Line::added(route()), Line::removed(route())], false);
         let table = Object::TableBridge(bridge(), host_ports::TABLE);
         let for_ports = [Line::added(table), Line::changed(Object::Loopback(bridge()))];
-        tally.changes(&[Line::added(route())], true);
-        tally.changes(&for_ports, true);
-        assert_eq!(tally.changes[&("route", "added")], 2);
-        assert_eq!(tally.changes[&("sysctl", "changed")], 1);
-        assert_eq!(tally.repairs, BTreeMap::from([("route", 1)]));
+        counters.changes(&[Line::added(route())], true);
+        counters.changes(&for_ports, true);
+        assert_eq!(counters.changes[&("route", "added")], 2);
+        assert_eq!(counters.changes[&("sysctl", "changed")], 1);
+        assert_eq!(counters.repairs, BTreeMap::from([("route", 1)]));
     }
 }

@@ -15,7 +15,7 @@ use crate::settings::Settings;
 
 /// What the loop knew.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct AgentSnapshot {
     /// What the operator wants.
     pub settings: Settings,
     /// This host's pod subnets.
@@ -35,7 +35,7 @@ pub struct Known {
     /// What this host is.
     pub facts: Option<Facts>,
     /// What was said about the connection with etcd.
-    pub etcd: Etcd,
+    pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.
     pub contact: Option<Arc<Contact>>,
     /// What is wrong, by kind.
@@ -44,7 +44,7 @@ pub struct Known {
 
 /// What was said about the connection with etcd.
 #[derive(Clone, Debug, Default)]
-pub struct Etcd {
+pub struct StoreStatus {
     /// The member that answers.
     pub endpoint: Option<String>,
     /// Why none does.

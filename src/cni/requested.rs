@@ -21,7 +21,7 @@ pub struct Wishes {
 impl Wishes {
     /// These wishes; where they say nothing, those of `weaker`. Addresses are never mixed.
     ///
-    /// Source: CNI conventions: a capability beats `args`, which beats `CNI_ARGS`.
+    /// Source: CNI conventions: a capability heartbeats `args`, which heartbeats `CNI_ARGS`.
     pub fn or(self, weaker: Wishes) -> Wishes {
         let ips = if self.ips.is_empty() { weaker.ips } else { self.ips };
         Wishes { ips, mac: self.mac.or(weaker.mac) }

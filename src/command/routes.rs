@@ -7,7 +7,7 @@ use argh::{ArgsInfo, FromArgs};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, run};
 use crate::command::call::{Call, Outcome};
 use crate::command::look::Here;
@@ -91,7 +91,7 @@ fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let facts = host::observe(&here.world.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
     let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::here(&pass, &facts));
-    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
+    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Applier::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
     let found = reconcile::routes::found(&here.world.rtnl).context("list routes")?;

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, sysctls};
 use crate::inspect::host::Facts;
 use crate::net::{IfName, Mac};
@@ -28,10 +28,10 @@ pub enum Kept {
 }
 
 /// Makes or repairs the bridge.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Kept {
+pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Kept {
     let wanted = wanted(pass, facts);
     let rtnl = &pass.world.rtnl;
-    let before = report.failures().len();
+    let before = applier.failures().len();
     let mut kept = Kept::Whole;
     match found(rtnl, &wanted.name).map(|found| changes(&wanted, found.as_ref())) {
         Ok(Ok(changes)) => {
@@ -39,13 +39,13 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Kept {
                 if matches!(change, Change::Create(_)) {
                     kept = Kept::New;
                 }
-                report.apply(&change, || apply(rtnl, &change));
+                applier.apply(&change, || apply(rtnl, &change));
             }
         }
-        Ok(Err(foreign)) => report.failed(foreign),
-        Err(error) => report.failed(format!("{error:#}")),
+        Ok(Err(foreign)) => applier.failed(foreign),
+        Err(error) => applier.failed(format!("{error:#}")),
     }
-    if report.failures().len() == before { kept } else { Kept::Broken }
+    if applier.failures().len() == before { kept } else { Kept::Broken }
 }
 
 /// Deletes the bridge if humanz made it, and with it every pod's network on this host.

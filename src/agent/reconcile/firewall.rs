@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, World, flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::host::Facts;
@@ -27,17 +27,17 @@ pub fn keep(
     facts: &Facts,
     ways: &Ways,
     table: &mut SeenTable,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
     let complete = pass.in_sync && ways.unresolved().is_empty();
-    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, report);
+    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, applier);
     let mut obstacles: BTreeSet<String> =
-        flowtable::keep(pass, facts, report).into_iter().collect();
+        flowtable::keep(pass, facts, applier).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.world.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at forward chains: {error}"));
+            applier.failed(format!("look at forward chains: {error}"));
             return obstacles;
         }
     };
@@ -52,10 +52,10 @@ pub fn keep(
     let plan = forward::plan(&traffic, others(pass), &found);
     obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
     match pass.settings.manage_forward {
-        true => apply_edits(pass.world, &plan.edits, report),
+        true => apply_edits(pass.world, &plan.edits, applier),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
-    obstacles.extend(input::look(pass, facts, ways, report));
+    obstacles.extend(input::look(pass, facts, ways, applier));
     obstacles
 }
 
@@ -77,20 +77,20 @@ fn pods_come_by(facts: &Facts, ways: &Ways) -> Vec<IfName> {
 }
 
 /// Removes our tables, and our rules in the chains of others.
-pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
-    report.apply(&Table, || world.nft.delete(AGENT_TABLE));
-    flowtable::remove(world, report);
-    host_ports::remove(world, settings, report);
-    leave_foreign(world, settings, report);
+pub fn remove_all(world: &World, settings: &Settings, applier: &mut Applier) {
+    applier.apply(&Table, || world.nft.delete(AGENT_TABLE));
+    flowtable::remove(world, applier);
+    host_ports::remove(world, settings, applier);
+    leave_foreign(world, settings, applier);
 }
 
 /// Removes our rules in the chains of others.
-pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
+pub fn leave_foreign(world: &World, settings: &Settings, applier: &mut Applier) {
     match world.forward.observe(&Family::BOTH) {
         Ok(found) => {
-            apply_edits(world, &forward::removals(&settings.bridge, &found), report);
+            apply_edits(world, &forward::removals(&settings.bridge, &found), applier);
         }
-        Err(error) => report.failed(format!("look at forward chains: {error}")),
+        Err(error) => applier.failed(format!("look at forward chains: {error}")),
     }
 }
 
@@ -99,13 +99,13 @@ fn keep_table(
     wanted: Option<Ruleset>,
     complete: bool,
     known: &mut SeenTable,
-    report: &mut Report,
+    applier: &mut Applier,
 ) {
     let nft = &pass.world.nft;
     let found = match known.look(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            return report.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
+            return applier.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
         }
     };
     let mut changes = changes(wanted.as_ref(), found);
@@ -115,7 +115,7 @@ fn keep_table(
     if changes.is_empty() {
         return;
     }
-    report.apply_together(&changes, || match (repair(&changes), &wanted) {
+    applier.apply_together(&changes, || match (repair(&changes), &wanted) {
         (Repair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
             known.take_in(nft, &elements);
@@ -169,9 +169,9 @@ fn bridged() -> Vec<Family> {
     Family::BOTH.into_iter().filter(on).collect()
 }
 
-fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {
+fn apply_edits(world: &World, edits: &[Edit], applier: &mut Applier) {
     for edit in edits {
-        report.apply(edit, || world.forward.apply(edit));
+        applier.apply(edit, || world.forward.apply(edit));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, World};
 use crate::inspect::host::Facts;
 use crate::net::{Family, IfName, Object};
@@ -10,7 +10,7 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
+pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Option<String> {
     let (nft, settings) = (&pass.world.nft, pass.settings);
     let wanted = settings.flowtable.then(|| {
         let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.world)).collect();
@@ -19,7 +19,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<Strin
     let found = match nft.observe(FLOWS_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
+            applier.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
             return None;
         }
     };
@@ -27,11 +27,11 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<Strin
     match (repair(&changes), &wanted) {
         (Repair::Nothing, _) => None,
         (_, None) => {
-            report.apply_together(&changes, || nft.delete(FLOWS_TABLE));
+            applier.apply_together(&changes, || nft.delete(FLOWS_TABLE));
             None
         }
         (_, Some(wanted)) => {
-            let made = report.attempt(&changes, || nft.replace(wanted));
+            let made = applier.attempt(&changes, || nft.replace(wanted));
             made.err().map(|error| {
                 format!(
                     "FLOWTABLE is true, and pods' packets take the ordinary way: {error}; what the \
@@ -49,10 +49,10 @@ fn tunnels(world: &World) -> impl Iterator<Item = IfName> {
 }
 
 /// Removes the table, if it is there.
-pub fn remove(world: &World, report: &mut Report) {
+pub fn remove(world: &World, applier: &mut Applier) {
     let nft = &world.nft;
     if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
-        report.apply(&Table, || nft.delete(FLOWS_TABLE));
+        applier.apply(&Table, || nft.delete(FLOWS_TABLE));
     }
 }
 

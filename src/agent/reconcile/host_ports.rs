@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, World};
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName, Object};
@@ -18,49 +18,49 @@ use crate::settings::Settings;
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Puts right what differs. Looks without the lock first: plugins would wait for it.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) {
-    let Some(claims) = claims(pass.settings, report) else { return };
+pub fn keep(pass: &Pass<'_>, applier: &mut Applier) {
+    let Some(claims) = claims(pass.settings, applier) else { return };
     let nft = &pass.world.nft;
     let looked = claims.read().held().map_err(anyhow::Error::from);
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
         Ok(looked) => looked,
-        Err(error) => return report.failed(format!("look at host ports: {error:#}")),
+        Err(error) => return applier.failed(format!("look at host ports: {error:#}")),
     };
-    if report.is_dry() {
-        return report.apply_together(&changes, || Ok::<(), NetlinkError>(()));
+    if applier.is_dry() {
+        return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
     }
     if !changes.is_empty()
-        && let Err(error) = mend(nft, &claims, report)
+        && let Err(error) = mend(nft, &claims, applier)
     {
-        report.failed(format!("put host ports right: {error:#}"));
+        applier.failed(format!("put host ports right: {error:#}"));
     }
-    keep_loopback(pass, &held, report);
+    keep_loopback(pass, &held, applier);
 }
 
 /// Removes the elements of our store, and the table if nobody else has any.
-pub fn remove(world: &World, settings: &Settings, report: &mut Report) {
-    let Some(claims) = claims(settings, report) else { return };
+pub fn remove(world: &World, settings: &Settings, applier: &mut Applier) {
+    let Some(claims) = claims(settings, applier) else { return };
     let found = match world.nft.ports(TABLE) {
         Ok(found) => found,
-        Err(error) => return report.failed(format!("look at host ports: {error}")),
+        Err(error) => return applier.failed(format!("look at host ports: {error}")),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
-        return report.apply(&Table, || world.nft.delete(TABLE));
+        return applier.apply(&Table, || world.nft.delete(TABLE));
     }
-    report.apply_together(&changes, || world.nft.change_ports(TABLE, &steps(&changes)));
+    applier.apply_together(&changes, || world.nft.change_ports(TABLE, &steps(&changes)));
 }
 
 /// The claims of this host's networks, if there ever were any.
-fn claims(settings: &Settings, report: &mut Report) -> Option<PortClaims> {
+fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
     match identity::boot_id() {
         Ok(boot_id) => {
             let claims = PortClaims::open(&settings.cni.ipam_dir, &boot_id);
             claims.exist().then_some(claims)
         }
         Err(error) => {
-            report.failed(format!("look at host ports: {error}"));
+            applier.failed(format!("look at host ports: {error}"));
             None
         }
     }
@@ -79,17 +79,17 @@ fn look(nft: &Nft, claims: &PortClaims, held: &[Claim]) -> Result<Vec<Change>, N
 }
 
 /// Looks again with the lock, and makes the changes that are needed then.
-fn mend(nft: &Nft, claims: &PortClaims, report: &mut Report) -> anyhow::Result<()> {
+fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
     let held = locked.held()?;
     let mut changes = look(nft, claims, &held)?;
     if changes.first() == Some(&Change::Table) {
-        report.apply(&Change::Table, || nft.ensure_ports(&ruleset()));
+        applier.apply(&Change::Table, || nft.ensure_ports(&ruleset()));
         changes = look(nft, claims, &held)?;
     }
     if !changes.is_empty() {
-        report.apply_together(&changes, || nft.change_ports(TABLE, &steps(&changes)));
+        applier.apply_together(&changes, || nft.change_ports(TABLE, &steps(&changes)));
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ fn steps(changes: &[Change]) -> Vec<PortChange> {
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
-fn keep_loopback(pass: &Pass<'_>, held: &[Claim], report: &mut Report) {
+fn keep_loopback(pass: &Pass<'_>, held: &[Claim], applier: &mut Applier) {
     if !pass.settings.manage_sysctl {
         return;
     }
@@ -109,10 +109,10 @@ fn keep_loopback(pass: &Pass<'_>, held: &[Claim], report: &mut Report) {
         let key = format!("net/ipv4/conf/{bridge}/route_localnet");
         match sysctl::read(&key) {
             Ok(value) if value == "1" => {}
-            Ok(_) => report.apply(&Loopback(bridge), || sysctl::write(&key, "1")),
+            Ok(_) => applier.apply(&Loopback(bridge), || sysctl::write(&key, "1")),
             // There is no such bridge: another network's, or ours in a moment.
             Err(error) if error.is_missing() => {}
-            Err(error) => report.failed(error),
+            Err(error) => applier.failed(error),
         }
     }
 }

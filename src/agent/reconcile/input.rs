@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::checks::forward::input::{Tunnel, obstacles};
 use crate::inspect::host::Facts;
@@ -12,7 +12,12 @@ use crate::plan::peer_routes::Ways;
 
 /// What keeps tunnels out, if there are any. Nothing is changed: which ports of this host are open is
 /// its owner's to say.
-pub fn look(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
+pub fn look(
+    pass: &Pass<'_>,
+    facts: &Facts,
+    ways: &Ways,
+    applier: &mut Applier,
+) -> BTreeSet<String> {
     let tunnels = tunnels(pass, facts, ways);
     let families: Vec<Family> =
         tunnels.iter().map(|tunnel| Family::of(tunnel.destination)).collect();
@@ -25,7 +30,7 @@ pub fn look(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
             lines.map(|obstacle| obstacle.to_string()).collect()
         }
         Err(error) => {
-            report.failed(format!("look at input chains: {error}"));
+            applier.failed(format!("look at input chains: {error}"));
             BTreeSet::new()
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::agent::reconcile::tunnel::Tunnels;
 use crate::net::PerFamily;
@@ -22,12 +22,12 @@ pub fn keep(
     wanted: &Routes,
     unresolved: &BTreeSet<IpNetwork>,
     tunnels: &Tunnels,
-    report: &mut Report,
+    applier: &mut Applier,
 ) {
     let rtnl = &pass.world.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
-        Err(error) => return report.failed(format!("list routes: {error}")),
+        Err(error) => return applier.failed(format!("list routes: {error}")),
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
@@ -38,14 +38,14 @@ pub fn keep(
         }
         Change::Add(..) | Change::Replace(..) => true,
     });
-    apply(rtnl, &changes, &pass.settings.pools, report);
+    apply(rtnl, &changes, &pass.settings.pools, applier);
 }
 
 /// Removes every route that bears our mark.
-pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
+pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl) {
-        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), report),
-        Err(error) => report.failed(format!("list routes: {error}")),
+        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), applier),
+        Err(error) => applier.failed(format!("list routes: {error}")),
     }
 }
 
@@ -64,9 +64,9 @@ pub fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
 }
 
-fn apply(rtnl: &Rtnl, changes: &[Change], pools: &PerFamily<Pool>, report: &mut Report) {
+fn apply(rtnl: &Rtnl, changes: &[Change], pools: &PerFamily<Pool>, applier: &mut Applier) {
     let messages = || changes.iter().map(|change| message(change, pools)).collect::<Vec<_>>();
-    report.apply_each(changes, || rtnl.apply_each(&messages()));
+    applier.apply_each(changes, || rtnl.apply_each(&messages()));
 }
 
 fn message(change: &Change, pools: &PerFamily<Pool>) -> Message {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::Kept;
 use crate::agent::reconcile::{self, Pass};
 use crate::agent::reconcile_cache::Known;
@@ -33,13 +33,13 @@ pub struct Seen {
 }
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
-pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Seen> {
+pub fn run(pass: &Pass<'_>, known: &mut Known, applier: &mut Applier) -> Option<Seen> {
     let Known { ways, table } = known;
     let before = pass.before.map(|before| before.own);
     let mut facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
-            report.failed(format!("{error:#}"));
+            applier.failed(format!("{error:#}"));
             return None;
         }
     };
@@ -49,27 +49,27 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
     let look = further(pass, &facts);
     let mut bridge = Kept::Whole;
     if look.links {
-        reconcile::sysctls::keep(pass, &facts, report);
-        bridge = reconcile::bridge::keep(pass, &facts, report);
+        reconcile::sysctls::keep(pass, &facts, applier);
+        bridge = reconcile::bridge::keep(pass, &facts, applier);
     }
     // Looking at every link is too much for every event of one.
     let at_ports = bridge == Kept::New || look == Look::ALL;
-    let crowded = at_ports.then(|| reconcile::bridge_ports::keep(pass, report)).flatten();
+    let crowded = at_ports.then(|| reconcile::bridge_ports::keep(pass, applier)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = look == Look::ALL;
     let mut firewall =
-        |report: &mut Report| reconcile::firewall::keep(pass, &facts, ways, table, report);
-    let first = start.then(|| firewall(report));
-    let unreachable = look.routes.then(|| routes(pass, &facts, ways, report));
-    let obstacles = first.or_else(|| look.firewall.then(|| firewall(report)));
+        |applier: &mut Applier| reconcile::firewall::keep(pass, &facts, ways, table, applier);
+    let first = start.then(|| firewall(applier));
+    let unreachable = look.routes.then(|| routes(pass, &facts, ways, applier));
+    let obstacles = first.or_else(|| look.firewall.then(|| firewall(applier)));
     if look.firewall || bridge == Kept::New {
-        reconcile::host_ports::keep(pass, report);
+        reconcile::host_ports::keep(pass, applier);
     }
-    let before = report.changes().len();
-    let record = if look.files { files(pass, &facts, bridge, report) } else { BTreeSet::new() };
-    let mended = report.changes()[before..].iter().map(|line| line.object.clone()).collect();
+    let before = applier.changes().len();
+    let record = if look.files { files(pass, &facts, bridge, applier) } else { BTreeSet::new() };
+    let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
-        let found = reconcile::host_checks::look(pass, report);
+        let found = reconcile::host_checks::look(pass, applier);
         found.into_iter().chain(crowded).collect()
     });
     Some(Seen { facts, unreachable, obstacles, surroundings, record, mended })
@@ -77,10 +77,10 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
 
 /// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
 /// were given stays as it was. Gives what is wrong with the record of it.
-fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, report: &mut Report) -> BTreeSet<String> {
-    let is_given = reconcile::plugin::keep(pass, report) || pass.was_ready;
+fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, applier: &mut Applier) -> BTreeSet<String> {
+    let is_given = reconcile::plugin::keep(pass, applier) || pass.was_ready;
     match is_given && bridge != Kept::Broken {
-        true => reconcile::conf::keep(pass, facts, report),
+        true => reconcile::conf::keep(pass, facts, applier),
         false => BTreeSet::new(),
     }
 }
@@ -113,19 +113,19 @@ pub fn here(pass: &Pass<'_>, facts: &Facts) -> Here {
 
 /// Makes the routes: what a tunnel must know comes before the routes through it, and what it need
 /// not know any more goes after them.
-fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
+fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, applier: &mut Applier) -> BTreeSet<String> {
     let Some(peers) = pass.peers else { return BTreeSet::new() };
     let unreachable = ways.unreachable.iter().map(ToString::to_string);
     let faults = peers.faults.iter().map(ToString::to_string);
     let told =
         unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
-    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, report) else { return told };
-    tunnels.prepare(pass, ways, report);
+    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, applier) else { return told };
+    tunnels.prepare(pass, ways, applier);
     let mut wanted = Cow::Borrowed(&ways.direct);
     if !ways.remotes.is_empty() {
         wanted.to_mut().extend(tunnels.routes(pass, ways));
     }
-    reconcile::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, report);
-    tunnels.tidy(pass, ways, report);
+    reconcile::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, applier);
+    tunnels.tidy(pass, ways, applier);
     told
 }

@@ -4,7 +4,7 @@ mod device;
 
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::agent::trigger::Look;
 use crate::inspect::host::Facts;
@@ -59,18 +59,18 @@ pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> u32 {
 
 /// Makes or repairs the devices, and removes those that are not to be. One that has been needed stays:
 /// a host that has just come nearer may still be sending. `None` if they could not be looked at.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> Option<Tunnels> {
+pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, applier: &mut Applier) -> Option<Tunnels> {
     let rtnl = &pass.world.rtnl;
     let found = match found(rtnl, pass.look == Look::ALL) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at the tunnels: {error}"));
+            applier.failed(format!("look at the tunnels: {error}"));
             return None;
         }
     };
     let mut tunnels = Tunnels::default();
     let Some(end) = own_end(pass) else {
-        device::apply_all(rtnl, &removals(&found), report);
+        device::apply_all(rtnl, &removals(&found), applier);
         return Some(tunnels);
     };
     for (underlay, local) in facts.own.addresses.entries() {
@@ -85,7 +85,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
         let addresses = pass.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
         let device = Device { name, mac, vni, port, local: *local, mtu_bytes, addresses };
         let usable = facts.underlay.get(underlay).is_some();
-        let index = device::keep(pass, &device, found.clone(), report);
+        let index = device::keep(pass, &device, found.clone(), applier);
         tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
     }
     Some(tunnels)
@@ -109,18 +109,18 @@ impl Tunnels {
     }
 
     /// Tells the devices where to send, before routes need it.
-    pub fn prepare(&self, pass: &Pass<'_>, ways: &Ways, report: &mut Report) {
-        self.change_entries(pass, ways, missing, report);
+    pub fn prepare(&self, pass: &Pass<'_>, ways: &Ways, applier: &mut Applier) {
+        self.change_entries(pass, ways, missing, applier);
     }
 
     /// Takes from the devices what no route needs any more.
-    pub fn tidy(&self, pass: &Pass<'_>, ways: &Ways, report: &mut Report) {
+    pub fn tidy(&self, pass: &Pass<'_>, ways: &Ways, applier: &mut Applier) {
         if pass.in_sync {
             let usable = |device: &Kept| device.usable;
             let devices = self.devices;
             let devices =
                 PerFamily { v4: devices.v4.filter(usable), v6: devices.v6.filter(usable) };
-            Tunnels { devices }.change_entries(pass, ways, surplus, report);
+            Tunnels { devices }.change_entries(pass, ways, surplus, applier);
         }
     }
 
@@ -129,7 +129,7 @@ impl Tunnels {
         pass: &Pass<'_>,
         ways: &Ways,
         plan: impl Fn(&Entries, &Found, u16) -> Vec<EntryChange>,
-        report: &mut Report,
+        applier: &mut Applier,
     ) {
         let rtnl = &pass.world.rtnl;
         for (underlay, device) in self.devices.entries() {
@@ -141,11 +141,11 @@ impl Tunnels {
                     let changes = plan(&wanted, &found, pass.settings.vxlan.port);
                     let message = |change: &EntryChange| entry_message(device.index, change);
                     let messages = || changes.iter().map(message).collect::<Vec<Message>>();
-                    report.apply_each(&changes, || rtnl.apply_each(&messages()));
+                    applier.apply_each(&changes, || rtnl.apply_each(&messages()));
                 }
                 Err(error) => {
                     let name = device_name(underlay);
-                    report.failed(format!("look at what tunnel {name} knows: {error}"));
+                    applier.failed(format!("look at what tunnel {name} knows: {error}"));
                 }
             }
         }
@@ -153,10 +153,10 @@ impl Tunnels {
 }
 
 /// Removes the devices of tunnels that bear our mark.
-pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
+pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl, true) {
-        Ok(found) => device::apply_all(rtnl, &removals(&found), report),
-        Err(error) => report.failed(format!("look at the tunnels: {error}")),
+        Ok(found) => device::apply_all(rtnl, &removals(&found), applier),
+        Err(error) => applier.failed(format!("look at the tunnels: {error}")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Gives this host's subnet back.
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::World;
 use crate::agent::start;
 use crate::etcd;
@@ -17,7 +17,12 @@ const TRIES: u32 = 5;
 ///
 /// # Errors
 /// There is no etcd, it cannot be reached, or the keys are another machine's.
-pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -> Result<(), Exit> {
+pub fn run(
+    settings: &Settings,
+    world: &World,
+    dry: bool,
+    applier: &mut Applier,
+) -> Result<(), Exit> {
     let Source::Etcd { server, roots } = &settings.source else {
         let why = "--release: this host's subnet is not leased (SUBNET_SOURCE is not etcd)";
         return Err(Exit::new(exit::SETTINGS, why));
@@ -31,7 +36,7 @@ pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -
         let commit = || etcd::commit(server, roots, "release the subnet", &transaction);
         if dry || keys.is_empty() || commit().map_err(unreachable)? {
             let lines: Vec<Key> = keys.iter().map(|key| Key(roots.key(key))).collect();
-            report.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
+            applier.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
             return Ok(());
         }
     }

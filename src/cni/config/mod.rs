@@ -73,7 +73,7 @@ pub struct NetConf {
     /// `ingressRate` … `egressBurst`; if the configuration has none of them, what the runtime passed
     /// as `bandwidth`.
     pub bandwidth: Bandwidth,
-    /// How interface and namespace shall be set; `args.cni` beats the configuration.
+    /// How interface and namespace shall be set; `args.cni` heartbeats the configuration.
     pub tuning: Tuning,
     /// `mac`: the MAC of pods that ask for no other.
     pub mac: Option<Mac>,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, Pass};
 use crate::agent::start;
 use crate::agent::trigger::Look;
@@ -98,7 +98,7 @@ fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
         return Ok(());
     }
     let world = start::world(settings)?;
-    let mut report = Report::new(false);
+    let mut applier = Applier::new(false);
     let pass = Pass {
         settings,
         world: &world,
@@ -110,8 +110,8 @@ fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
         was_ready: false,
         look: Look::FIREWALL,
     };
-    reconcile::host_ports::keep(&pass, &mut report);
-    match report.failures() {
+    reconcile::host_ports::keep(&pass, &mut applier);
+    match applier.failures() {
         [] => Ok(()),
         failures => Err(Exit::new(crate::settings::exit::FAILURE, failures.join("\n"))),
     }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, sysctls};
 use crate::net::{Family, IfName};
 use crate::netlink::address;
@@ -19,7 +19,7 @@ pub(super) fn keep(
     pass: &Pass<'_>,
     device: &Device,
     mut found: Vec<Link>,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> Option<u32> {
     let rtnl = &pass.world.rtnl;
     if !found.iter().any(|link| link.name == device.name) {
@@ -29,20 +29,20 @@ pub(super) fn keep(
     }
     let addresses = addresses(rtnl, device, &found).unwrap_or_default();
     match changes(device, &found, &addresses) {
-        Ok(changes) => apply_all(rtnl, &changes, report),
+        Ok(changes) => apply_all(rtnl, &changes, applier),
         Err(foreign) => {
-            report.failed(foreign);
+            applier.failed(foreign);
             return None;
         }
     }
     match rtnl.link(&device.name) {
         Ok(Some(link)) if link.up && link.vxlan.is_some() => {
-            sysctls::keep_tunnel(pass, &device.name, report);
+            sysctls::keep_tunnel(pass, &device.name, applier);
             Some(link.index)
         }
-        Ok(_) => report.is_dry().then_some(0),
+        Ok(_) => applier.is_dry().then_some(0),
         Err(error) => {
-            report.failed(format!("look at tunnel {}: {error}", device.name));
+            applier.failed(format!("look at tunnel {}: {error}", device.name));
             None
         }
     }
@@ -60,11 +60,11 @@ fn addresses(rtnl: &Rtnl, device: &Device, found: &[Link]) -> Option<Vec<IpNetwo
 }
 
 /// One after the other; those after a failed one are not tried.
-pub(super) fn apply_all(rtnl: &Rtnl, changes: &[DeviceChange], report: &mut Report) {
-    let before = report.failures().len();
+pub(super) fn apply_all(rtnl: &Rtnl, changes: &[DeviceChange], applier: &mut Applier) {
+    let before = applier.failures().len();
     for change in changes {
-        report.apply(change, || apply(rtnl, change));
-        if report.failures().len() > before {
+        applier.apply(change, || apply(rtnl, change));
+        if applier.failures().len() > before {
             return;
         }
     }
