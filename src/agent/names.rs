@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::lease::records::NodeName;
 use crate::lease::{Peers, Resolved, Saved};
 use crate::net::{Family, PerFamily};
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::Settings;
 
 /// First wait after a failure; doubled up to [`REFRESH`].
@@ -42,7 +42,7 @@ impl Names {
     /// Starts the thread, which knows `table` from before; `publish` gets every change of the whole
     /// table.
     pub fn spawn(
-        beat: Arc<Beat>,
+        beat: Arc<Heartbeat>,
         table: Resolved,
         publish: impl Fn(Resolved) + Send + 'static,
     ) -> io::Result<Names> {
@@ -77,7 +77,7 @@ impl Resolver {
         &mut self,
         requests: &Receiver<BTreeSet<NodeName>>,
         publish: &impl Fn(Resolved),
-        beat: &Beat,
+        beat: &Heartbeat,
     ) {
         loop {
             beat.beat();
@@ -103,7 +103,7 @@ impl Resolver {
     }
 
     /// Resolves what is due. A name that stops resolving keeps its last address.
-    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Beat) {
+    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Heartbeat) {
         let now = Instant::now();
         let mut asked = Vec::new();
         for due in self.due.iter_mut().filter(|due| due.at <= now) {

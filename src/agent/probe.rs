@@ -17,8 +17,8 @@ use crate::lease::records::Row;
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo;
-use crate::os::echoes::{Echoes, Outcome};
-use crate::os::heartbeat::Beat;
+use crate::os::echoes::{EchoOutcome, Echoes};
+use crate::os::heartbeat::Heartbeat;
 
 /// How long an answer is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ impl Prober {
     }
 
     /// Goes on until probing is not possible at all; gives why.
-    fn serve(&mut self, beat: &Beat) -> io::Error {
+    fn serve(&mut self, beat: &Heartbeat) -> io::Error {
         loop {
             beat.beat();
             if let Err(error) = self.turn() {
@@ -132,7 +132,7 @@ impl Prober {
         }
         let due = self.schedule.next().map(|next| self.start + next);
         let until = due.map_or(self.look_at, |due| due.min(self.look_at));
-        for Outcome { to, bytes, time } in self.echoes.wait(until, PATIENCE)? {
+        for EchoOutcome { to, bytes, time } in self.echoes.wait(until, PATIENCE)? {
             self.note(to, bytes, time);
         }
         Ok(())

@@ -27,7 +27,7 @@ use crate::inspect::host::Own;
 use crate::lease::Attributes;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{Origin, Texts};
 use crate::settings::{Backend, Settings};
@@ -65,7 +65,7 @@ pub struct Agent {
     /// Who tells them.
     pub server: Option<Server>,
     /// The loop turns.
-    pub beat: Arc<Beat>,
+    pub beat: Arc<Heartbeat>,
     /// What is heard of the files that the agent keeps.
     pub files: Files,
     /// What the agent knows and has to do.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::agent::probe::Probes;
 use crate::etcd::Rows;
-use crate::os::heartbeat::Beat;
+use crate::os::heartbeat::Heartbeat;
 
 use crate::agent::counters::Tally;
 use crate::agent::journal::Journal;
@@ -31,7 +31,7 @@ pub struct Board {
     /// What the hosts tell each other of that.
     pub rows: Arc<Rows>,
     known: Mutex<Option<Arc<Known>>>,
-    beats: Mutex<Vec<Arc<Beat>>>,
+    beats: Mutex<Vec<Arc<Heartbeat>>>,
 }
 
 impl Board {
@@ -51,14 +51,14 @@ impl Board {
     }
 
     /// A loop begins: it must beat within each `limit` from now on.
-    pub fn expect(&self, name: &'static str, limit: Duration) -> Arc<Beat> {
-        let beat = Arc::new(Beat::new(name, limit));
+    pub fn expect(&self, name: &'static str, limit: Duration) -> Arc<Heartbeat> {
+        let beat = Arc::new(Heartbeat::new(name, limit));
         lock(&self.beats).push(Arc::clone(&beat));
         beat
     }
 
     /// The loops that should turn.
-    pub fn beats(&self) -> Vec<Arc<Beat>> {
+    pub fn beats(&self) -> Vec<Arc<Heartbeat>> {
         lock(&self.beats).clone()
     }
 

@@ -31,8 +31,8 @@ use crate::lease::{Attributes, Identity, Network, Roots};
 use crate::net::IfName;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
-use crate::os::file_watch::{FileWatch, Heard};
-use crate::os::heartbeat::{self, Beat};
+use crate::os::file_watch::{FileEvents, FileWatch};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::os::{files, identity};
 use crate::settings::exit::Exit;
 use crate::settings::loader::{Origin, Told};
@@ -187,10 +187,10 @@ const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the 
                      are noticed at the next full check (RESYNC_INTERVAL)";
 
 /// Hands on what is heard, until that is no longer possible.
-fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Beat) -> std::io::Result<()> {
+fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Heartbeat) -> std::io::Result<()> {
     loop {
         beat.beat();
-        let Heard { iptables, files } = watch.wait(heartbeat::EVERY)?;
+        let FileEvents { iptables, files } = watch.wait(heartbeat::EVERY)?;
         if iptables {
             send(wakes, Wake::Kernel(Look::FIREWALL));
         }
@@ -208,7 +208,7 @@ fn hear_for_ever(
     protocol: Protocol,
     mut ears: Ears,
     wakes: &Sender<Wake>,
-    beat: &Beat,
+    beat: &Heartbeat,
 ) {
     loop {
         beat.beat();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::agent::probe::Probes;
 use crate::checks::probe::Seen;
 use crate::lease::records::NodeName;
-use crate::os::heartbeat::Beat;
+use crate::os::heartbeat::Heartbeat;
 use crate::settings::Source;
 
 use crate::agent::pool_use::{Use, scarce};
@@ -59,7 +59,7 @@ fn hanging(board: &Board) -> Vec<String> {
     let beats = board.beats();
     let since = beats.iter().filter_map(|beat| Some((beat, beat.since()?)));
     let hanging = since.filter(|(beat, since)| *since > beat.limit);
-    let line = |(beat, since): (&Arc<Beat>, Duration)| {
+    let line = |(beat, since): (&Arc<Heartbeat>, Duration)| {
         format!(
             "the loop {} has not moved for {} s; systemctl restart humanz-agent (pods do not notice), \
              and report a bug",
