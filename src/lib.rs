@@ -2,20 +2,29 @@
 //!
 //! # Map
 //!
-//! Imports point down this list only; `plugin` and what is above it never import each other.
+//! `main.rs` turns the name that the program was called by into a role, and a role's exit code into
+//! its own. Imports point down this list only, `agent` and `plugin` never import each other, and no
+//! files import each other in a circle (`tests/map.rs` holds all of this):
 //!
-//! | place | what lives there |
+//! | folder | what it holds |
 //! |---|---|
-//! | `main.rs` | name the program was called by → role → exit code |
-//! | [`command`] | the command line: the agent's start, and subcommands that show and change things |
-//! | [`agent`] | the host agent: settings and their reload, the loop, installation, what it tells on its host |
-//! | [`plugin`] | the CNI verbs; the only writer of stdout |
-//! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
-//! | [`ipam`] | which pod owns which address and which port of the host: pool (pure), file store |
+//! | [`command`] | the command line: the agent's start, and subcommands that print |
+//! | [`plugin`] | the CNI verbs; the only writer of the CNI reply |
+//! | [`api`] | status, metrics and the page, by HTTP on the agent's socket |
+//! | [`agent`] | the host agent: triggers, the reconcile, installation, uninstallation |
+//! | [`inspect`] | one look at kernel, disk and cluster, read only |
+//! | [`settings`] | variables, file, flags, defaults, exit codes |
+//! | [`checks`] | what is wrong and where packets are lost, pure |
 //! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, bandwidth, pod |
-//! | [`linux`] | observe and apply: netlink, nftables, namespaces, sysctls, files |
+//! | [`kube`] | client of the Kubernetes API: nodes as snapshots |
+//! | [`etcd`] | client of etcd: members, session, TLS |
+//! | [`lease`] | which host owns which subnet, pure: records, claim, session, restore, growth |
+//! | [`ipam`] | which pod owns which address and which host port: pool, file store |
+//! | [`nft`] | nf_tables: codec, our tables, base chains of others |
+//! | [`netlink`] | rtnetlink and connection tracking: socket, codec, objects |
+//! | [`os`] | files, inotify, network namespaces, sysctls, processes |
 //! | [`cni`] | the CNI protocol as values, pure |
-//! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port, moment |
+//! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port, time |
 //!
 //! # Data flow
 //!

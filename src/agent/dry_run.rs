@@ -13,13 +13,13 @@ use crate::agent::serve::{attributes, refused};
 use crate::agent::start;
 use crate::agent::trigger::Look;
 use crate::etcd::{self, EtcdSettings};
-use crate::inspect::host;
+use crate::inspect::{host, state_file};
 use crate::kube::{self, KubeSettings};
 use crate::lease::claim::Claimant;
 use crate::lease::dry_run_claim::{Foreseen, foresee};
 use crate::lease::growth;
 use crate::lease::records::Key;
-use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers};
+use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
 use crate::net::PerFamily;
 use crate::os::files;
 use crate::plan::{Line, Object};
@@ -129,7 +129,7 @@ fn claim(
     let facts = host::observe(&world.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
     let identity = start::this_host(&name, world)?;
-    let saved = Saved::peek(&settings.state_file()).ok().flatten();
+    let saved = state_file::read(&settings.state_file()).ok().flatten();
     let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
         identity,

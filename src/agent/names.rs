@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::inspect::state_file;
 use crate::lease::records::NodeName;
-use crate::lease::{Peers, Resolved, Saved};
+use crate::lease::{Peers, Resolved};
 use crate::net::{Family, PerFamily};
 use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::Settings;
@@ -142,7 +143,7 @@ impl Resolver {
 /// Addresses of the hosts among `peers` that publish none: what the agent knew when
 /// it last saved its state, else what their names resolve to before [`PATIENCE`] ends.
 pub fn resolve_all(peers: &Peers, settings: &Settings) -> Resolved {
-    let saved = Saved::peek(&settings.state_file())
+    let saved = state_file::read(&settings.state_file())
         .ok()
         .flatten()
         .map(|saved| saved.resolved)

@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::start;
 use crate::etcd::{self, Contact};
+use crate::inspect::state_file;
 use crate::kube;
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
@@ -184,7 +185,7 @@ impl Source {
         let Source::Leased(leased) = self else { return };
         if let Some(unsaved) = leased.unsaved.take() {
             let begun = Instant::now();
-            if let Err(error) = unsaved.save(&leased.path) {
+            if let Err(error) = state_file::write(&leased.path, &unsaved) {
                 log::error!("{error}: after a reboot without etcd this host would have no subnet");
             }
             leased.save_at = Instant::now() + begun.elapsed() * SAVE_SHARE;

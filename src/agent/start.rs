@@ -24,6 +24,7 @@ use crate::api::Listen;
 use crate::api::server::Server;
 use crate::etcd::{self, Contact, Start};
 use crate::inspect::host::{self, Own};
+use crate::inspect::state_file;
 use crate::kube;
 use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
@@ -307,7 +308,7 @@ pub fn network(settings: &Settings, roots: &Roots) -> Network {
 
 /// What was saved by this very host; anything else is reported and not used.
 fn last_known_good(path: &Path, identity: &Identity) -> Option<Saved> {
-    match Saved::load(path) {
+    match state_file::take(path) {
         Ok(Some(saved)) if saved.is_of(identity) => Some(saved),
         Ok(Some(saved)) => {
             log::warn!(

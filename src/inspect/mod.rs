@@ -1,3 +1,4 @@
 //! One look at this host, read only: kernel, disk, cluster.
 
 pub mod host;
+pub mod state_file;
