@@ -2,8 +2,8 @@
 //!
 //! # Map
 //!
-//! Imports point down this list only (kept by `tests/map.rs`); [`agent`] and [`plugin`] never import
-//! each other.
+//! Imports point down this list only, [`agent`] and [`plugin`] never import each other, and no files
+//! import each other in a circle (`tests/map.rs` verifies all of this).
 //!
 //! | room | responsibility | touches |
 //! |---|---|---|
