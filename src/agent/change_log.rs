@@ -187,7 +187,7 @@ fn tell<'a>(level: log::Level, prefix: &str, mut texts: impl Iterator<Item = &'a
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Object;
+    use crate::net::Object;
 
     struct Key(u32);
 

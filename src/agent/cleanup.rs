@@ -5,8 +5,9 @@ use std::path::Path;
 use crate::agent::change_log::Report;
 use crate::agent::reconcile;
 use crate::agent::reconcile::World;
+use crate::net::Object;
 use crate::os::files;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 struct Configuration<'a>(&'a Path);

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::net::Object;
 use crate::plan::line::Sign;
-use crate::plan::{Line, Object, host_ports};
+use crate::plan::{Line, host_ports};
 
 /// Upper bounds of the classes of durations, in seconds: a pass over nothing takes a millisecond, one
 /// that makes 10,000 routes a second.
@@ -91,7 +92,7 @@ fn kind(object: &Object) -> &'static str {
         Object::Configuration(_) => "configuration",
         Object::HostPort(_) | Object::TableBridge(..) => "hostport",
         Object::Table(name) if name == host_ports::TABLE => "hostport",
-        Object::Table(_) | Object::Rule(..) => "firewall",
+        Object::Table(_) | Object::Rule { .. } | Object::Chain(_) => "firewall",
         Object::Plugin(_) | Object::PluginLink(_) => "plugin",
         Object::Route(_) => "route",
         Object::Sysctl(_) | Object::Loopback(_) => "sysctl",
@@ -103,7 +104,11 @@ fn kind(object: &Object) -> &'static str {
         | Object::File(..)
         | Object::Key(_)
         | Object::Keys(_)
-        | Object::Lease(_) => "other",
+        | Object::Lease(_)
+        | Object::Host(_)
+        | Object::Subnet(_)
+        | Object::Setting(_)
+        | Object::Named(_) => "other",
     }
 }
 

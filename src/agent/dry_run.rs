@@ -20,9 +20,9 @@ use crate::lease::dry_run_claim::{Foreseen, foresee};
 use crate::lease::growth;
 use crate::lease::records::Key;
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
-use crate::net::PerFamily;
+use crate::net::{Object, PerFamily};
 use crate::os::files;
-use crate::plan::{Line, Object};
+use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 

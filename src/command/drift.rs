@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use crate::lease::Peers;
 use crate::lease::peers::Peer;
+use crate::net::Object;
 use crate::plan::firewall::AGENT_TABLE;
 use crate::plan::peer_routes::Ways;
 use crate::plan::tunnel::{self, Remote};
-use crate::plan::{Line, Object, Sign};
+use crate::plan::{Line, Sign};
 
 /// What waits for an agent, by what it is about. What is only to be removed harms nobody.
 pub struct Waiting<'a>(BTreeMap<&'a Object, &'a Line>);

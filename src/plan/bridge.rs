@@ -2,9 +2,9 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::net::subnet;
 use crate::net::{IfName, Mac};
-use crate::plan::{Describe, Line, Object};
+use crate::net::{Object, subnet};
+use crate::plan::{Describe, Line};
 
 /// The bridge as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
 
-use crate::net::IfName;
+use crate::net::{IfName, Object};
 use crate::netlink::link::Link;
 use crate::plan::pod::{Plugged, is_of_network};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// A link that lost its bridge, because somebody deleted that or unplugged the link.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::net::{HostPort, IfName, PortForward};
+use crate::net::{HostPort, IfName, Object, PortForward};
 use crate::nft::{
     BRIDGES, Base, Chain, Fingerprints, FoundPort, Hook, Match, Policy, PortChange, PortElement,
     PortMap, PortMark, Rule, Ruleset, Verdict,
 };
 use crate::plan::pod::Identity;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// The table's name. No network's table can have it: theirs is `humanz_<network>`.
 pub const TABLE: &str = "humanz-hostports";

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::subnet::{self, Pool};
-use crate::net::{Family, PerFamily};
-use crate::plan::{Describe, Line, Object};
+use crate::net::{Family, Object, PerFamily};
+use crate::plan::{Describe, Line};
 
 /// Where packets for a pod subnet go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,8 +8,9 @@ use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
 use crate::agent::reconcile::Pass;
 use crate::inspect::host::Facts;
+use crate::net::Object;
 use crate::os::files;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 use crate::settings::exit::Exit;
 
 struct Write<'a>(&'a Path);

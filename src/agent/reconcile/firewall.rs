@@ -9,7 +9,7 @@ use crate::agent::change_log::Report;
 use crate::agent::reconcile::{Pass, World, flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::host::Facts;
-use crate::net::{Family, IfName, subnet};
+use crate::net::{Family, IfName, Object, subnet};
 use crate::nft::base_chains::Edit;
 use crate::nft::{Ruleset, SeenTable, SetKind};
 use crate::os::sysctl;
@@ -18,7 +18,7 @@ use crate::plan::firewall::{
 };
 use crate::plan::peer_routes::Ways;
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.

@@ -3,11 +3,11 @@
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::{Pass, World};
 use crate::inspect::host::Facts;
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{Repair, changes, repair};
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
 pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::{Pass, World};
 use crate::ipam::PortClaims;
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
 use crate::nft::{Nft, PortChange};
 use crate::os::{identity, sysctl};
 use crate::plan::host_ports::{Change, Claim, TABLE, changes, is_intact, ruleset};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// How long plugins are waited for, which hold the claims for a millisecond.

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::Pass;
+use crate::net::Object;
 use crate::os::files;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// The copy's name in the plugin directory.

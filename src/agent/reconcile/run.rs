@@ -12,7 +12,7 @@ use crate::agent::reconcile::{self, Pass};
 use crate::agent::reconcile_cache::Known;
 use crate::agent::trigger::Look;
 use crate::inspect::host::{self, Facts};
-use crate::plan::Object;
+use crate::net::Object;
 use crate::plan::peer_routes::{Here, Ways};
 
 /// What a pass saw that others want to know.

@@ -6,9 +6,9 @@ use crate::agent::change_log::Report;
 use crate::agent::reconcile::Pass;
 use crate::agent::sysctl_record;
 use crate::inspect::host::Facts;
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object};
 use crate::os::sysctl;
-use crate::plan::{Describe, Line, Object, bridge_ports};
+use crate::plan::{Describe, Line, bridge_ports};
 
 /// A sysctl that must change.
 struct Change {

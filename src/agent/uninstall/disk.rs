@@ -13,8 +13,9 @@ use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
 use crate::ipam::{Store, calls};
+use crate::net::Object;
 use crate::os::{files, mount};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts

@@ -7,10 +7,11 @@ use nix::errno::Errno;
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::World;
 use crate::agent::sysctl_record::{self, Changed};
+use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, Which};
 use crate::os::sysctl;
-use crate::plan::{Describe, Line, Object, ownership};
+use crate::plan::{Describe, Line, ownership};
 
 /// Who is plugged in.
 ///

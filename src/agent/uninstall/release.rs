@@ -5,7 +5,8 @@ use crate::agent::reconcile::World;
 use crate::agent::start;
 use crate::etcd;
 use crate::lease::claim::leave;
-use crate::plan::{Describe, Line, Object};
+use crate::net::Object;
+use crate::plan::{Describe, Line};
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use crate::plan::tunnel::ALIAS;
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, IfName, Mac};
+use crate::net::{Family, IfName, Mac, Object};
 use crate::netlink::link::Link;
 use crate::netlink::vxlan::Vxlan;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// The device as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::net::Mac;
+use crate::net::{Mac, Object};
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
 use crate::plan::tunnel::{Remote, via};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// What a tunnel's device must know to send to other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

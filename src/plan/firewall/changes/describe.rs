@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::net::AddressRange;
+use crate::net::{AddressRange, Object};
 use crate::nft::ElementChange;
 use crate::plan::firewall::changes::{Change, Difference};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// How many elements of a set a line names before it only counts them.
 const ELEMENTS_SHOWN: usize = 8;
