@@ -17,7 +17,7 @@ use crate::lease::records::Row;
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo;
-use crate::os::echoes::{Echoes, Outcome};
+use crate::os::echoes::{EchoOutcome, Echoes};
 use crate::os::heartbeat::Heartbeat;
 
 /// How long an answer is waited for.
@@ -132,7 +132,7 @@ impl Prober {
         }
         let due = self.schedule.next().map(|next| self.start + next);
         let until = due.map_or(self.look_at, |due| due.min(self.look_at));
-        for Outcome { to, bytes, time } in self.echoes.wait(until, PATIENCE)? {
+        for EchoOutcome { to, bytes, time } in self.echoes.wait(until, PATIENCE)? {
             self.note(to, bytes, time);
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::etcd::Contact;
 use crate::inspect::host::Facts;
 use crate::lease::Peers;
 use crate::net::PerFamily;
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::settings::Settings;
 
 /// What the loop knew.
@@ -31,7 +31,7 @@ pub struct AgentSnapshot {
     /// The other hosts.
     pub peers: Option<Arc<Peers>>,
     /// How their pods are reached, as the loop found it for its routes.
-    pub ways: Option<Arc<Ways>>,
+    pub ways: Option<Arc<PeerRoutes>>,
     /// What this host is.
     pub facts: Option<Facts>,
     /// What was said about the connection with etcd.

@@ -32,7 +32,7 @@ use crate::lease::{Attributes, Identity, Network, Roots};
 use crate::net::IfName;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
-use crate::os::file_watch::{FileWatch, Heard};
+use crate::os::file_watch::{FileEvents, FileWatch};
 use crate::os::heartbeat::{self, Heartbeat};
 use crate::os::{files, identity};
 use crate::settings::exit::Exit;
@@ -191,7 +191,7 @@ const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the 
 fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Heartbeat) -> std::io::Result<()> {
     loop {
         beat.beat();
-        let Heard { iptables, files } = watch.wait(heartbeat::EVERY)?;
+        let FileEvents { iptables, files } = watch.wait(heartbeat::EVERY)?;
         if iptables {
             send(wakes, Wake::Kernel(Look::FIREWALL));
         }

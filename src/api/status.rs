@@ -14,7 +14,7 @@ use crate::lease::records::NodeName;
 use crate::net::PerFamily;
 use crate::net::subnet::gateway;
 use crate::net::time::timestamp;
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::settings::{Backend, Source};
 
 use crate::agent::journal::Entry;
@@ -194,7 +194,7 @@ fn probe<'a>(seen: impl Iterator<Item = &'a Seen>) -> Option<Value> {
 }
 
 /// For each subnet: `direct via 192.0.2.12`, `tunnel to 203.0.113.13`, or `null`.
-fn via(peer: &Peer, ways: &Ways, tunnels: &BTreeMap<IpNetwork, IpAddr>) -> Value {
+fn via(peer: &Peer, ways: &PeerRoutes, tunnels: &BTreeMap<IpNetwork, IpAddr>) -> Value {
     let way = |subnet: &IpNetwork| match (ways.direct.get(subnet), tunnels.get(subnet)) {
         (Some(hop), _) => Some(format!("direct via {}", hop.via)),
         (None, Some(address)) => Some(format!("tunnel to {address}")),

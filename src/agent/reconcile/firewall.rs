@@ -14,9 +14,9 @@ use crate::nft::base_chains::Edit;
 use crate::nft::{Ruleset, SeenTable, SetKind};
 use crate::os::sysctl;
 use crate::plan::firewall::{
-    AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
+    AGENT_TABLE, FirewallSpec, TableChange, TableDifference, TableRepair, changes, repair, ruleset,
 };
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
@@ -25,7 +25,7 @@ use crate::settings::Settings;
 pub fn keep(
     pass: &Pass<'_>,
     facts: &Facts,
-    ways: &Ways,
+    ways: &PeerRoutes,
     table: &mut SeenTable,
     applier: &mut Applier,
 ) -> BTreeSet<String> {
@@ -66,7 +66,7 @@ fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + C
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &Facts, ways: &Ways) -> Vec<IfName> {
+fn pods_come_by(facts: &Facts, ways: &PeerRoutes) -> Vec<IfName> {
     let used = |underlay: &Family| {
         ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
@@ -116,21 +116,21 @@ fn keep_table(
         return;
     }
     applier.apply_together(&changes, || match (repair(&changes), &wanted) {
-        (Repair::Elements(elements), _) => {
+        (TableRepair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
             known.take_in(nft, &elements);
             Ok(())
         }
-        (Repair::Replace, Some(wanted)) => nft.replace(wanted),
-        (Repair::Delete, _) => nft.delete(AGENT_TABLE),
-        (Repair::Nothing, _) | (Repair::Replace, None) => Ok(()),
+        (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
+        (TableRepair::Delete, _) => nft.delete(AGENT_TABLE),
+        (TableRepair::Nothing, _) | (TableRepair::Replace, None) => Ok(()),
     });
 }
 
 /// Leaves the addresses of hosts in the table that are perhaps only not known yet; false if nothing
 /// else would change.
-fn keeps_hosts(change: &mut Change) -> bool {
-    let Difference::Elements(elements) = &mut change.difference else { return true };
+fn keeps_hosts(change: &mut TableChange) -> bool {
+    let TableDifference::Elements(elements) = &mut change.difference else { return true };
     if elements.set.kind != SetKind::Addresses {
         return true;
     }
@@ -138,7 +138,7 @@ fn keeps_hosts(change: &mut Change) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
+fn spec(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> FirewallSpec {
     let settings = pass.settings;
     let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {

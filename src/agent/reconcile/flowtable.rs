@@ -5,7 +5,7 @@ use crate::agent::reconcile::{Pass, World};
 use crate::inspect::host::Facts;
 use crate::net::{Family, IfName, Object};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
-use crate::plan::firewall::{Repair, changes, repair};
+use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
@@ -25,7 +25,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Option<Str
     };
     let changes = changes(wanted.as_ref(), found.as_ref());
     match (repair(&changes), &wanted) {
-        (Repair::Nothing, _) => None,
+        (TableRepair::Nothing, _) => None,
         (_, None) => {
             applier.apply_together(&changes, || nft.delete(FLOWS_TABLE));
             None

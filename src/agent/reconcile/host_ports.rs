@@ -10,7 +10,7 @@ use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
 use crate::nft::{Nft, PortChange};
 use crate::os::{identity, sysctl};
-use crate::plan::host_ports::{Change, Claim, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{Claim, HostPortChange, TABLE, changes, is_intact, ruleset};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
@@ -67,12 +67,16 @@ fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
 }
 
 /// What differs from what is `held`.
-fn look(nft: &Nft, claims: &PortClaims, held: &[Claim]) -> Result<Vec<Change>, NetlinkError> {
+fn look(
+    nft: &Nft,
+    claims: &PortClaims,
+    held: &[Claim],
+) -> Result<Vec<HostPortChange>, NetlinkError> {
     let fingerprints = nft.fingerprints(TABLE)?;
     if held.is_empty() && fingerprints.is_none() {
         return Ok(Vec::new());
     }
-    let table = (!is_intact(fingerprints.as_ref())).then_some(Change::Table);
+    let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
     let (found, bridges) = (nft.ports(TABLE)?, nft.port_bridges(TABLE)?);
     let elements = changes(held, claims.fingerprint(), &found, &bridges);
     Ok(table.into_iter().chain(elements).collect())
@@ -84,8 +88,8 @@ fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result
     locked.sweep()?;
     let held = locked.held()?;
     let mut changes = look(nft, claims, &held)?;
-    if changes.first() == Some(&Change::Table) {
-        applier.apply(&Change::Table, || nft.ensure_ports(&ruleset()));
+    if changes.first() == Some(&HostPortChange::Table) {
+        applier.apply(&HostPortChange::Table, || nft.ensure_ports(&ruleset()));
         changes = look(nft, claims, &held)?;
     }
     if !changes.is_empty() {
@@ -94,8 +98,8 @@ fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result
     Ok(())
 }
 
-fn steps(changes: &[Change]) -> Vec<PortChange> {
-    changes.iter().flat_map(Change::steps).collect()
+fn steps(changes: &[HostPortChange]) -> Vec<PortChange> {
+    changes.iter().flat_map(HostPortChange::steps).collect()
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.

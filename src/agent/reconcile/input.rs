@@ -8,14 +8,14 @@ use crate::agent::reconcile::Pass;
 use crate::checks::forward::input::{Tunnel, obstacles};
 use crate::inspect::host::Facts;
 use crate::net::Family;
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 
 /// What keeps tunnels out, if there are any. Nothing is changed: which ports of this host are open is
 /// its owner's to say.
 pub fn look(
     pass: &Pass<'_>,
     facts: &Facts,
-    ways: &Ways,
+    ways: &PeerRoutes,
     applier: &mut Applier,
 ) -> BTreeSet<String> {
     let tunnels = tunnels(pass, facts, ways);
@@ -37,7 +37,7 @@ pub fn look(
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> Vec<Tunnel> {
+fn tunnels(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> Vec<Tunnel> {
     let uplink = facts.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = ways.remotes.iter().map(|remote| remote.address);

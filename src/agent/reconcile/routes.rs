@@ -13,7 +13,7 @@ use crate::net::subnet::Pool;
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes, scope};
+use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, scope};
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
 /// not before the hosts are completely known, and never to `unresolved`.
@@ -31,12 +31,12 @@ pub fn keep(
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
-        Change::Remove(route) => {
+        RouteChange::Remove(route) => {
             let kept = unresolved.contains(&route.destination)
                 || route.next_hop.is_some_and(|hop| tunnels.keeps(&hop));
             pass.in_sync && !kept
         }
-        Change::Add(..) | Change::Replace(..) => true,
+        RouteChange::Add(..) | RouteChange::Replace(..) => true,
     });
     apply(rtnl, &changes, &pass.settings.pools, applier);
 }
@@ -64,20 +64,20 @@ pub fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
 }
 
-fn apply(rtnl: &Rtnl, changes: &[Change], pools: &PerFamily<Pool>, applier: &mut Applier) {
+fn apply(rtnl: &Rtnl, changes: &[RouteChange], pools: &PerFamily<Pool>, applier: &mut Applier) {
     let messages = || changes.iter().map(|change| message(change, pools)).collect::<Vec<_>>();
     applier.apply_each(changes, || rtnl.apply_each(&messages()));
 }
 
-fn message(change: &Change, pools: &PerFamily<Pool>) -> Message {
+fn message(change: &RouteChange, pools: &PerFamily<Pool>) -> Message {
     let route = |to: IpNetwork, NextHop { via, device, source, mtu, onlink }| {
         let scope = scope(to, pools);
         Route { scope, source, mtu, onlink, ..Route::via(to, via, device) }
     };
     match change {
-        Change::Add(to, hop) => route::add(&route(*to, *hop)),
-        Change::Replace(to, hop) => route::replace(&route(*to, *hop)),
-        Change::Remove(found) => {
+        RouteChange::Add(to, hop) => route::add(&route(*to, *hop)),
+        RouteChange::Replace(to, hop) => route::replace(&route(*to, *hop)),
+        RouteChange::Remove(found) => {
             let hop = found.next_hop;
             route::delete(&Route {
                 gateway: hop.map(|hop| hop.via),

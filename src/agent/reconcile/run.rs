@@ -13,7 +13,7 @@ use crate::agent::reconcile_cache::Known;
 use crate::agent::trigger::Look;
 use crate::inspect::host::{self, Facts};
 use crate::net::Object;
-use crate::plan::peer_routes::{Here, Ways};
+use crate::plan::peer_routes::{LocalHost, PeerRoutes};
 
 /// What a pass saw that others want to know.
 #[derive(Debug)]
@@ -101,8 +101,8 @@ fn further(pass: &Pass<'_>, now: &Facts) -> Look {
 }
 
 /// What decides here how other hosts are reached.
-pub fn here(pass: &Pass<'_>, facts: &Facts) -> Here {
-    Here {
+pub fn here(pass: &Pass<'_>, facts: &Facts) -> LocalHost {
+    LocalHost {
         backend: pass.settings.backend,
         connected: facts.connected.clone(),
         own: facts.own.addresses,
@@ -113,7 +113,12 @@ pub fn here(pass: &Pass<'_>, facts: &Facts) -> Here {
 
 /// Makes the routes: what a tunnel must know comes before the routes through it, and what it need
 /// not know any more goes after them.
-fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, applier: &mut Applier) -> BTreeSet<String> {
+fn routes(
+    pass: &Pass<'_>,
+    facts: &Facts,
+    ways: &PeerRoutes,
+    applier: &mut Applier,
+) -> BTreeSet<String> {
     let Some(peers) = pass.peers else { return BTreeSet::new() };
     let unreachable = ways.unreachable.iter().map(ToString::to_string);
     let faults = peers.faults.iter().map(ToString::to_string);

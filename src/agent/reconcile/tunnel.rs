@@ -15,11 +15,11 @@ use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
 use crate::netlink::{fdb, neighbour};
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::{
-    Device, Entries, EntryChange, Found, Remote, device_name, inner_mtu, missing, next_hop,
-    removals, surplus,
+    Entries, EntryChange, FoundEntries, TunnelDevice, TunnelPeer, device_name, inner_mtu, missing,
+    next_hop, removals, surplus,
 };
 use crate::settings::Backend;
 
@@ -49,7 +49,7 @@ pub fn own_end(pass: &Pass<'_>) -> Option<Tunnel> {
 
 /// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
 /// pods are behind one.
-pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> u32 {
+pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> u32 {
     let outer = facts.own.mtu_bytes;
     let through = |underlay: &Family| is_used(pass, facts, ways, *underlay);
     let inner = |underlay| inner_mtu(outer, underlay, pass.subnets);
@@ -59,7 +59,12 @@ pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> u32 {
 
 /// Makes or repairs the devices, and removes those that are not to be. One that has been needed stays:
 /// a host that has just come nearer may still be sending. `None` if they could not be looked at.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, applier: &mut Applier) -> Option<Tunnels> {
+pub fn keep(
+    pass: &Pass<'_>,
+    facts: &Facts,
+    ways: &PeerRoutes,
+    applier: &mut Applier,
+) -> Option<Tunnels> {
     let rtnl = &pass.world.rtnl;
     let found = match found(rtnl, pass.look == Look::ALL) {
         Ok(found) => found,
@@ -83,7 +88,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, applier: &mut Applier) 
         let mtu_bytes = pass.settings.mtu_bytes.unwrap_or(inner).min(inner);
         let Tunnel { mac, vni, port } = end;
         let addresses = pass.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
-        let device = Device { name, mac, vni, port, local: *local, mtu_bytes, addresses };
+        let device = TunnelDevice { name, mac, vni, port, local: *local, mtu_bytes, addresses };
         let usable = facts.underlay.get(underlay).is_some();
         let index = device::keep(pass, &device, found.clone(), applier);
         tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
@@ -93,8 +98,8 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, applier: &mut Applier) 
 
 impl Tunnels {
     /// The routes through the tunnels.
-    pub fn routes(&self, pass: &Pass<'_>, ways: &Ways) -> Routes {
-        let route = |remote: &Remote| {
+    pub fn routes(&self, pass: &Pass<'_>, ways: &PeerRoutes) -> Routes {
+        let route = |remote: &TunnelPeer| {
             let device = self.devices.get(Family::of(remote.address))?;
             let device = (device.index, device.mtu_bytes);
             Some((remote.subnet, next_hop(remote, device, pass.subnets, pass.subnets)))
@@ -109,12 +114,12 @@ impl Tunnels {
     }
 
     /// Tells the devices where to send, before routes need it.
-    pub fn prepare(&self, pass: &Pass<'_>, ways: &Ways, applier: &mut Applier) {
+    pub fn prepare(&self, pass: &Pass<'_>, ways: &PeerRoutes, applier: &mut Applier) {
         self.change_entries(pass, ways, missing, applier);
     }
 
     /// Takes from the devices what no route needs any more.
-    pub fn tidy(&self, pass: &Pass<'_>, ways: &Ways, applier: &mut Applier) {
+    pub fn tidy(&self, pass: &Pass<'_>, ways: &PeerRoutes, applier: &mut Applier) {
         if pass.in_sync {
             let usable = |device: &Kept| device.usable;
             let devices = self.devices;
@@ -127,8 +132,8 @@ impl Tunnels {
     fn change_entries(
         &self,
         pass: &Pass<'_>,
-        ways: &Ways,
-        plan: impl Fn(&Entries, &Found, u16) -> Vec<EntryChange>,
+        ways: &PeerRoutes,
+        plan: impl Fn(&Entries, &FoundEntries, u16) -> Vec<EntryChange>,
         applier: &mut Applier,
     ) {
         let rtnl = &pass.world.rtnl;
@@ -161,12 +166,12 @@ pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
 }
 
 /// Outer packets of that family are, or shall be, sent.
-fn is_used(pass: &Pass<'_>, facts: &Facts, ways: &Ways, underlay: Family) -> bool {
+fn is_used(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes, underlay: Family) -> bool {
     let always = pass.settings.backend == Backend::Vxlan && own_end(pass).is_some();
     let own = &facts.own.addresses;
     let has_pods = pass.subnets.get(underlay).is_some();
     let alone = own.get(underlay).is_some() && own.iter().count() == 1;
-    let sends = |remote: &Remote| Family::of(remote.address) == underlay;
+    let sends = |remote: &TunnelPeer| Family::of(remote.address) == underlay;
     always && own.get(underlay).is_some() && (has_pods || alone) || ways.remotes.iter().any(sends)
 }
 
@@ -185,12 +190,12 @@ fn found(rtnl: &Rtnl, all: bool) -> Result<Vec<Link>, NetlinkError> {
     Ok(found)
 }
 
-fn entries(rtnl: &Rtnl, device: u32) -> Result<Found, NetlinkError> {
+fn entries(rtnl: &Rtnl, device: u32) -> Result<FoundEntries, NetlinkError> {
     if device == 0 {
-        return Ok(Found::default());
+        return Ok(FoundEntries::default());
     }
     let destinations = rtnl.destinations(device)?;
-    Ok(Found { destinations, neighbours: rtnl.permanent_neighbours(device)? })
+    Ok(FoundEntries { destinations, neighbours: rtnl.permanent_neighbours(device)? })
 }
 
 fn entry_message(device: u32, change: &EntryChange) -> Message {

@@ -17,7 +17,7 @@ use crate::agent::start;
 use crate::agent::trigger::Look;
 use crate::command::call::{Call, Outcome};
 use crate::command::pods::{Life, Network, object};
-use crate::ipam::Entry;
+use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
 use crate::settings::Settings;
@@ -87,13 +87,13 @@ fn objects(network: &Network, links: &BTreeSet<IfName>) -> Vec<Value> {
 }
 
 /// Who has an address, for people.
-fn owner(entry: &Entry) -> String {
+fn owner(entry: &StoreEntry) -> String {
     entry.pod.clone().unwrap_or_else(|| entry.owner_text())
 }
 
 /// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
 /// of them is done as the agent does it.
-fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
+fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
