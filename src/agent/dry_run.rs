@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::names;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile::{Kernel, Reconcile};
@@ -20,9 +20,9 @@ use crate::lease::dry_run_claim::{Foreseen, foresee};
 use crate::lease::growth;
 use crate::lease::records::Key;
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
-use crate::net::PerFamily;
+use crate::net::{Object, PerFamily};
 use crate::os::files;
-use crate::plan::{Line, Object};
+use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -65,7 +65,7 @@ pub fn look(
     subnets: &PerFamily<IpNetwork>,
     peers: Option<&Arc<Peers>>,
 ) -> Looked {
-    let mut report = Report::new(true);
+    let mut applier = Applier::new(true);
     let resolved = peers.map(|peers| names::resolve_all(peers, settings)).unwrap_or_default();
     let run = Reconcile {
         settings,
@@ -78,13 +78,13 @@ pub fn look(
         was_ready: false,
         scope: Scope::ALL,
     };
-    let seen = run::run(&run, &mut ReconcileCache::default(), &mut report);
+    let seen = run::run(&run, &mut ReconcileCache::default(), &mut applier);
     let told = seen.into_iter().flat_map(|seen| {
         let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.conf_problems)];
         told.into_iter().flatten().flatten().collect::<Vec<String>>()
     });
-    let trouble = report.failures().iter().cloned().chain(told).collect();
-    Looked { lines: report.lines().to_vec(), trouble }
+    let trouble = applier.failures().iter().cloned().chain(told).collect();
+    Looked { lines: applier.lines().to_vec(), trouble }
 }
 
 /// How the pools of the network would grow to those of `ours`.

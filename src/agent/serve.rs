@@ -19,7 +19,7 @@ use crate::agent::cleanup;
 use crate::agent::names::{self, Names};
 use crate::agent::notify;
 use crate::agent::reconcile::Kernel;
-use crate::agent::shared_state::Board;
+use crate::agent::shared_state::SharedState;
 use crate::agent::source::Registry;
 use crate::agent::trigger::{Scope, Trigger, TriggerReason};
 use crate::api::server::Server;
@@ -27,7 +27,7 @@ use crate::inspect::host::Own;
 use crate::lease::Attributes;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{SettingsLoader, Texts};
 use crate::settings::{Backend, Settings};
@@ -61,11 +61,11 @@ pub struct Agent {
     /// The kernel.
     pub kernel: Kernel,
     /// What is told to those who ask on this host.
-    pub board: Arc<Board>,
+    pub shared: Arc<SharedState>,
     /// Who tells them.
     pub server: Option<Server>,
     /// The loop turns.
-    pub beat: Arc<Beat>,
+    pub beat: Arc<Heartbeat>,
     /// What is heard of the files that the agent keeps.
     pub files: Files,
     /// What the agent knows and has to do.

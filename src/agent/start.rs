@@ -16,7 +16,7 @@ use crate::agent::names::{self, Names};
 use crate::agent::probe;
 use crate::agent::reconcile::Kernel;
 use crate::agent::serve::{Agent, Files, SETTLE, State, attributes};
-use crate::agent::shared_state::{self, Board};
+use crate::agent::shared_state::{self, SharedState};
 use crate::agent::signals;
 use crate::agent::source::{Connection, Leased, Registry};
 use crate::agent::trigger::{Scope, Trigger};
@@ -32,8 +32,8 @@ use crate::lease::{Attributes, Identity, Network, Roots};
 use crate::net::IfName;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
-use crate::os::file_watch::{FileWatch, Heard};
-use crate::os::heartbeat::{self, Beat};
+use crate::os::file_watch::{FileEvents, FileWatch};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::os::{files, identity};
 use crate::settings::exit::Exit;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
@@ -53,21 +53,21 @@ pub fn serve(origin: SettingsLoader, told: LoadedSettings, once: bool) -> Result
     make_state_dir(&settings.state_dir, &kernel.machine_id)?;
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
-    let board = Arc::new(Board::new(name.to_string(), kernel.machine_id.clone()));
-    watch_kernel(&settings.bridge, &triggers, &board)?;
-    let files = Files::new(watch_files(triggers.clone(), &board)?);
+    let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
+    watch_kernel(&settings.bridge, &triggers, &shared)?;
+    let files = Files::new(watch_files(triggers.clone(), &shared)?);
     let told = triggers.clone();
-    let source = source(&settings, &name, &kernel, triggers, &board)?;
-    let beat = board.expect("names", names::LIMIT);
+    let source = source(&settings, &name, &kernel, triggers, &shared)?;
+    let beat = shared.expect("names", names::LIMIT);
     let names =
         Names::spawn(beat, source.resolved(), move |names| send(&told, Trigger::Names(names)))
             .context("start a thread")?;
     let state = State::new(source.fixed(), source.resolved());
-    if !once && let Err(error) = probe::spawn(&board) {
+    if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }
-    let server = if once { None } else { local_server(&board, &settings) };
-    let beat = board.expect("reconcile", shared_state::LIMIT);
+    let server = if once { None } else { local_server(&shared, &settings) };
+    let beat = shared.expect("reconcile", shared_state::LIMIT);
     let agent = Agent {
         loader: origin,
         texts,
@@ -77,7 +77,7 @@ pub fn serve(origin: SettingsLoader, told: LoadedSettings, once: bool) -> Result
         source,
         names,
         kernel: kernel,
-        board,
+        shared,
         server,
         beat,
         files,
@@ -87,8 +87,8 @@ pub fn serve(origin: SettingsLoader, told: LoadedSettings, once: bool) -> Result
 }
 
 /// Without it the agent serves pods as well.
-fn local_server(board: &Arc<Board>, settings: &Settings) -> Option<Server> {
-    let started = Server::start(Arc::clone(board), Listen::of(settings));
+fn local_server(shared: &Arc<SharedState>, settings: &Settings) -> Option<Server> {
+    let started = Server::start(Arc::clone(shared), Listen::of(settings));
     started.inspect_err(|error| log::warn!("start the local server: {error}")).ok()
 }
 
@@ -149,11 +149,15 @@ fn own_machine_id(state_dir: &Path) -> PathBuf {
 }
 
 /// Starts the threads that hear the kernel.
-fn watch_kernel(bridge: &IfName, triggers: &Sender<Trigger>, board: &Board) -> Result<(), Exit> {
+fn watch_kernel(
+    bridge: &IfName,
+    triggers: &Sender<Trigger>,
+    shared: &SharedState,
+) -> Result<(), Exit> {
     for (protocol, name) in [(Protocol::Route, "rtnetlink"), (Protocol::Netfilter, "nftables")] {
         let events = Events::open(protocol).context("watch the kernel")?;
         let (filter, triggers) = (EventFilter::new(bridge), triggers.clone());
-        let beat = board.expect(name, shared_state::LIMIT);
+        let beat = shared.expect(name, shared_state::LIMIT);
         let thread = thread::Builder::new().name(name.into());
         thread
             .spawn(move || forward_kernel_events(events, protocol, filter, &triggers, &beat))
@@ -164,7 +168,10 @@ fn watch_kernel(bridge: &IfName, triggers: &Sender<Trigger>, board: &Board) -> R
 
 /// Starts the thread that hears iptables-legacy, and who touches the files that the agent keeps.
 /// Without it both are found at the next full look.
-fn watch_files(triggers: Sender<Trigger>, board: &Board) -> Result<Option<Arc<FileWatch>>, Exit> {
+fn watch_files(
+    triggers: Sender<Trigger>,
+    shared: &SharedState,
+) -> Result<Option<Arc<FileWatch>>, Exit> {
     let watch = match FileWatch::open() {
         Ok(watch) => Arc::new(watch),
         Err(error) => {
@@ -172,7 +179,7 @@ fn watch_files(triggers: Sender<Trigger>, board: &Board) -> Result<Option<Arc<Fi
             return Ok(None);
         }
     };
-    let beat = board.expect("files", shared_state::LIMIT);
+    let beat = shared.expect("files", shared_state::LIMIT);
     let shared = Arc::clone(&watch);
     let hear = move || {
         if let Err(error) = forward_file_events(&shared, &triggers, &beat) {
@@ -192,11 +199,11 @@ const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the 
 fn forward_file_events(
     watch: &FileWatch,
     triggers: &Sender<Trigger>,
-    beat: &Beat,
+    beat: &Heartbeat,
 ) -> std::io::Result<()> {
     loop {
         beat.beat();
-        let Heard { iptables, files } = watch.wait(heartbeat::EVERY)?;
+        let FileEvents { iptables, files } = watch.wait(heartbeat::EVERY)?;
         if iptables {
             send(triggers, Trigger::Kernel(Scope::FIREWALL));
         }
@@ -214,7 +221,7 @@ fn forward_kernel_events(
     protocol: Protocol,
     mut filter: EventFilter,
     triggers: &Sender<Trigger>,
-    beat: &Beat,
+    beat: &Heartbeat,
 ) {
     loop {
         beat.beat();
@@ -242,7 +249,7 @@ fn source(
     name: &NodeName,
     kernel: &Kernel,
     triggers: Sender<Trigger>,
-    board: &Board,
+    shared: &SharedState,
 ) -> Result<Registry, Exit> {
     if let Wanted::Static(subnets) = &settings.source {
         return Ok(Registry::Fixed(*subnets));
@@ -259,17 +266,17 @@ fn source(
             let (identity, known) = (identity.clone(), known.clone());
             let start = Start { etcd, network, identity, attributes, known };
             let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
-            let beat = board.expect("etcd", shared_state::LIMIT + server.timeout * tries);
+            let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
             let registry =
-                etcd::spawn(start, Arc::clone(&contact), Arc::clone(&board.rows), publish);
+                etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.rows), publish);
             (registry.map(Connection::Etcd), contact)
         }
         Wanted::Kubernetes(api) => {
             let setup = kube::Setup { api: api.clone(), pools: settings.pools };
             let (identity, has_served) = (identity.clone(), known.is_some());
             let start = kube::Start { setup, identity, attributes, has_served };
-            let contact = Contact::new(board.expect("kubernetes", shared_state::LIMIT));
+            let contact = Contact::new(shared.expect("kubernetes", shared_state::LIMIT));
             let contact = Arc::new(contact);
             let registry = kube::spawn(start, Arc::clone(&contact), publish);
             (registry.map(Connection::Kubernetes), contact)

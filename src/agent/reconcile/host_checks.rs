@@ -5,7 +5,7 @@ use std::fs;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::checks::host_checks::{SYSCTLS, Surroundings, Wanted, obstacles};
 use crate::net::IfName;
@@ -17,11 +17,11 @@ use crate::os::sysctl;
 const FOREIGN: [u8; 2] = [3, 4];
 
 /// What is in the way of pods.
-pub fn look(run: &Reconcile<'_>, report: &mut Report) -> BTreeSet<String> {
+pub fn look(run: &Reconcile<'_>, applier: &mut Applier) -> BTreeSet<String> {
     match found(run) {
         Ok(found) => obstacles(&wanted(run), &found),
         Err(error) => {
-            report.failed(format!("scope at what else is on this host: {error}"));
+            applier.failed(format!("inspect this host: {error}"));
             BTreeSet::new()
         }
     }

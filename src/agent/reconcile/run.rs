@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
 use crate::inspect::host::{self, Facts};
-use crate::plan::Object;
-use crate::plan::peer_routes::{Here, Ways};
+use crate::net::Object;
+use crate::plan::peer_routes::{LocalHost, PeerRoutes};
 
 /// What a reconcile saw that others want to know.
 #[derive(Debug)]
@@ -36,14 +36,14 @@ pub struct ReconcileOutcome {
 pub fn run(
     run: &Reconcile<'_>,
     known: &mut ReconcileCache,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> Option<ReconcileOutcome> {
     let ReconcileCache { ways, table } = known;
     let before = run.previous.map(|before| before.own);
     let mut facts = match host::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
-            report.failed(format!("{error:#}"));
+            applier.failed(format!("{error:#}"));
             return None;
         }
     };
@@ -53,27 +53,27 @@ pub fn run(
     let scope = widened_scope(run, &facts);
     let mut bridge = BridgeOutcome::Whole;
     if scope.links {
-        reconcile::sysctls::reconcile(run, &facts, report);
-        bridge = reconcile::bridge::reconcile(run, &facts, report);
+        reconcile::sysctls::reconcile(run, &facts, applier);
+        bridge = reconcile::bridge::reconcile(run, &facts, applier);
     }
     // Looking at every link is too much for every event of one.
     let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
-    let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, report)).flatten();
+    let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = scope == Scope::ALL;
     let mut firewall =
-        |report: &mut Report| reconcile::firewall::reconcile(run, &facts, ways, table, report);
-    let first = start.then(|| firewall(report));
-    let unreachable = scope.routes.then(|| routes(run, &facts, ways, report));
-    let obstacles = first.or_else(|| scope.firewall.then(|| firewall(report)));
+        |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
+    let first = start.then(|| firewall(applier));
+    let unreachable = scope.routes.then(|| routes(run, &facts, ways, applier));
+    let obstacles = first.or_else(|| scope.firewall.then(|| firewall(applier)));
     if scope.firewall || bridge == BridgeOutcome::New {
-        reconcile::host_ports::reconcile(run, report);
+        reconcile::host_ports::reconcile(run, applier);
     }
-    let before = report.changes().len();
-    let record = if scope.files { files(run, &facts, bridge, report) } else { BTreeSet::new() };
-    let mended = report.changes()[before..].iter().map(|line| line.object.clone()).collect();
+    let before = applier.changes().len();
+    let record = if scope.files { files(run, &facts, bridge, applier) } else { BTreeSet::new() };
+    let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
-        let found = reconcile::host_checks::look(run, report);
+        let found = reconcile::host_checks::look(run, applier);
         found.into_iter().chain(crowded).collect()
     });
     Some(ReconcileOutcome {
@@ -92,11 +92,11 @@ fn files(
     run: &Reconcile<'_>,
     facts: &Facts,
     bridge: BridgeOutcome,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
-    let is_given = reconcile::plugin::reconcile(run, report) || run.was_ready;
+    let is_given = reconcile::plugin::reconcile(run, applier) || run.was_ready;
     match is_given && bridge != BridgeOutcome::Broken {
-        true => reconcile::conf::reconcile(run, facts, report),
+        true => reconcile::conf::reconcile(run, facts, applier),
         false => BTreeSet::new(),
     }
 }
@@ -117,8 +117,8 @@ fn widened_scope(run: &Reconcile<'_>, now: &Facts) -> Scope {
 }
 
 /// What decides here how other hosts are reached.
-pub fn local_host(run: &Reconcile<'_>, facts: &Facts) -> Here {
-    Here {
+pub fn local_host(run: &Reconcile<'_>, facts: &Facts) -> LocalHost {
+    LocalHost {
         backend: run.settings.backend,
         connected: facts.connected.clone(),
         own: facts.own.addresses,
@@ -132,21 +132,23 @@ pub fn local_host(run: &Reconcile<'_>, facts: &Facts) -> Here {
 fn routes(
     run: &Reconcile<'_>,
     facts: &Facts,
-    ways: &Ways,
-    report: &mut Report,
+    ways: &PeerRoutes,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
     let Some(peers) = run.peers else { return BTreeSet::new() };
     let unreachable = ways.unreachable.iter().map(ToString::to_string);
     let faults = peers.faults.iter().map(ToString::to_string);
     let told =
         unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
-    let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, report) else { return told };
-    tunnels.prepare(run, ways, report);
+    let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
+        return told;
+    };
+    tunnels.prepare(run, ways, applier);
     let mut wanted = Cow::Borrowed(&ways.direct);
     if !ways.remotes.is_empty() {
         wanted.to_mut().extend(tunnels.routes(run, ways));
     }
-    reconcile::routes::reconcile(run, &wanted, &ways.unresolved(), &tunnels, report);
-    tunnels.tidy(run, ways, report);
+    reconcile::routes::reconcile(run, &wanted, &ways.unresolved(), &tunnels, applier);
+    tunnels.tidy(run, ways, applier);
     told
 }

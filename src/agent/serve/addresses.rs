@@ -31,8 +31,7 @@ impl Agent {
     /// none would go. At a start it may still come.
     pub(super) fn own_addresses_are_here(&self, settings: &Settings) -> Result<(), String> {
         let here = self.kernel.rtnl.addresses(None);
-        let here =
-            here.map_err(|error| format!("NODE_IP: scope at this host's addresses: {error}"))?;
+        let here = here.map_err(|error| format!("NODE_IP: read this host's addresses: {error}"))?;
         let is_here = |told: &IpAddr| here.iter().any(|found| found.address.ip() == *told);
         let Some(missing) = settings.node_addresses.iter().find(|told| !is_here(told)) else {
             return Ok(());

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::counters::follows_pods;
-use crate::agent::snapshot::{Known, Wrong};
+use crate::agent::snapshot::{AgentSnapshot, Wrong};
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::plan::Line;
 
@@ -15,33 +15,33 @@ impl Agent {
     /// kernel or a file; says whether it was.
     pub(super) fn record_changes(
         &self,
-        report: &Report,
+        applier: &Applier,
         why: &TriggerReason,
         same_host: bool,
     ) -> bool {
         let repair = self.state.ready && same_host && why.is_external();
-        self.board.tally().changes(report.changes(), repair);
+        self.shared.counters().changes(applier.changes(), repair);
         let told = |line: &Line| (line.past(), repair && !follows_pods(&line.object));
-        self.board.journal.note(report.changes().iter().map(told), &why.to_string());
+        self.shared.journal.note(applier.changes().iter().map(told), &why.to_string());
         repair
     }
 
     /// Counts a reconcile. Once it has looked at routes, the kernel agrees with what was `heard`.
     pub(super) fn count_reconcile(&mut self, scope: Scope, begun: Instant, failed: bool) {
-        let mut tally = self.board.tally();
-        tally.pass(scope == Scope::ALL, begun.elapsed(), failed);
+        let mut counters = self.shared.counters();
+        counters.pass(scope == Scope::ALL, begun.elapsed(), failed);
         if scope.routes
             && !failed
             && let Some(heard) = self.state.change_heard_at.take()
         {
-            tally.lag.add(heard.elapsed());
+            counters.lag.add(heard.elapsed());
         }
     }
 
     /// Tells everything that is known now.
     pub(super) fn publish(&self) {
         let state = &self.state;
-        self.board.tell(Known {
+        self.shared.publish(AgentSnapshot {
             settings: self.settings.clone(),
             subnets: state.subnets,
             since: state.since,

@@ -11,13 +11,13 @@ use std::time::Duration;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::start;
 use crate::agent::trigger::Scope;
 use crate::command::call::{Call, Outcome};
 use crate::command::pods::{Life, Network, object};
-use crate::ipam::Entry;
+use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
 use crate::settings::Settings;
@@ -87,18 +87,18 @@ fn objects(network: &Network, links: &BTreeSet<IfName>) -> Vec<Value> {
 }
 
 /// Who has an address, for people.
-fn owner(entry: &Entry) -> String {
+fn owner(entry: &StoreEntry) -> String {
     entry.pod.clone().unwrap_or_else(|| entry.owner_text())
 }
 
 /// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
 /// of them is done as the agent does it.
-fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
+fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
     let kernel = start::open_kernel(settings)?;
-    let mut report = Report::new(false);
+    let mut applier = Applier::new(false);
     let pass = Reconcile {
         settings,
         kernel: &kernel,
@@ -110,8 +110,8 @@ fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
         was_ready: false,
         scope: Scope::FIREWALL,
     };
-    reconcile::host_ports::reconcile(&pass, &mut report);
-    match report.failures() {
+    reconcile::host_ports::reconcile(&pass, &mut applier);
+    match applier.failures() {
         [] => Ok(()),
         failures => Err(Exit::new(crate::settings::exit::FAILURE, failures.join("\n"))),
     }
