@@ -20,9 +20,15 @@ build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
 	packaging/build
 
-demo: build ## three hosts, etcd and pods in namespaces of this machine (as root)
-	@packaging/deps test
-	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --example demo
+demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
+	@echo "demo: 1 of 4: packages that are missing"
+	@packaging/deps demo
+	@echo "demo: 2 of 4: the executable (the first time: two to three minutes)"
+	packaging/build
+	@echo "demo: 3 of 4: the demo"
+	$(CARGO) build --locked --package humanz-demo
+	@echo "demo: 4 of 4: three hosts"
+	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --package humanz-demo
 
 # Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
 # SCHEDULES: of the simulator of leases, which alone needs a minute for them.
@@ -53,9 +59,9 @@ bench: build ## humanz, the reference plugins and the kernel's own price, in one
 
 lint: ## format, clippy, licences
 	@packaging/deps test
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) fetch --quiet --locked # for the licences of all platforms
-	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --offline check licenses bans sources; fi
 	$(CARGO) test --locked --quiet --test licences

@@ -8,11 +8,9 @@
     reason = "it tells a story, and ends at the first surprise"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod page;
 mod scenes;
+mod support;
 mod tidy;
 
 use std::process::ExitCode;
