@@ -14,7 +14,7 @@ SOAK ?= 3600
 TIME ?= 600
 TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 
-.PHONY: build demo test fuzz soak bench lint install packages image clean help deps
+.PHONY: build demo test fuzz soak bench lint count install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
@@ -66,6 +66,9 @@ lint: ## format, clippy, licences
 		$(CARGO) deny --offline check licenses bans sources; fi
 	$(CARGO) test --locked --quiet --test licences
 
+count: ## lines of code, files and names of types in src
+	@tests/count
+
 install: ## into DESTDIR and PREFIX; run `make build` first
 	@test -x dist/humanz-agent || { echo "dist/humanz-agent is missing: run make build" >&2; exit 1; }
 	install -D -m 0755 dist/humanz-agent $(DESTDIR)$(PREFIX)/sbin/humanz-agent
@@ -77,7 +80,7 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 		dist/humanz-agent completion $${shell%%:*} > $$file && chmod 0644 $$file || exit 1; done
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/operations.md packaging/migration.md
-	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
+	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml
 	install -D -m 0644 packaging/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/humanz/dashboard.json

@@ -65,7 +65,7 @@ fn every_test_that_the_guides_name_is_there() {
 fn everything_is_installed_below_the_folder_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let source = tempfile::tempdir().unwrap();
-    for name in ["Makefile", "packaging"] {
+    for name in ["LICENSE", "Makefile", "packaging"] {
         let copied =
             Command::new("cp").arg("-a").arg(root().join(name)).arg(source.path()).status();
         assert!(copied.unwrap().success());
