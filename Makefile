@@ -79,7 +79,9 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 		file=$(DESTDIR)$(PREFIX)/share/$${shell#*:}; install -d $${file%/*} && \
 		dist/humanz-agent completion $${shell%%:*} > $$file && chmod 0644 $$file || exit 1; done
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/operations.md packaging/migration.md
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
+		packaging/coexistence.md packaging/migration.md packaging/operations.md
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg
 	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml

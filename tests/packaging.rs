@@ -94,8 +94,12 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/copyright",
         "/usr/share/humanz/alerts.yml",
         "/usr/share/humanz/dashboard.json",
-        "/usr/share/doc/humanz/operations.md",
+        "/usr/share/doc/humanz/architecture.md",
+        "/usr/share/doc/humanz/coexistence.md",
+        "/usr/share/doc/humanz/doc/overview.svg",
         "/usr/share/doc/humanz/migration.md",
+        "/usr/share/doc/humanz/operations.md",
+        "/usr/share/licenses/humanz/LICENSE",
     ] {
         assert!(installed(path).is_file(), "{path}");
     }
