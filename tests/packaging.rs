@@ -90,7 +90,7 @@ fn every_link_in_the_documents_leads_to_a_file() {
 fn every_path_in_the_documents_is_there() {
     for document in DOCUMENTS {
         let text = read(document);
-        let words = text.split(|c: char| c.is_whitespace() || "`(),;".contains(c));
+        let words = text.split(|c: char| c.is_whitespace() || "`(),;#".contains(c));
         for word in
             words.filter(|word| word.starts_with("packaging/") || word.starts_with("tests/"))
         {
