@@ -188,10 +188,10 @@ fn everything_is_installed_below_the_folder_asked_for() {
     assert_eq!(std::fs::read_to_string(&settings).unwrap(), "ETCD_HOST=mine\n", "kept");
 }
 
-/// With what the files say that tell systemd-networkd, udev and NetworkManager to leave our links
-/// alone. Tried with systemd 252 and NetworkManager 1.42.
+/// The drop-in files make systemd-networkd, udev and NetworkManager ignore our links, and no others.
+/// Tried with systemd 252 and NetworkManager 1.42.
 #[test]
-fn network_managers_are_told_the_names_of_our_links() {
+fn network_managers_ignore_our_links_only() {
     let pod = Identity { network: "humanz", container_id: "c1", ifname: "eth0" }.host_ifname();
     let names = ["humanz0", "humanz-vx4", "humanz-vx6", pod.as_str()];
     for (file, key) in [
