@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::inspect::state_file;
 use crate::lease::records::NodeName;
-use crate::lease::{Peers, Resolved, Saved};
+use crate::lease::{Peers, Resolved};
 use crate::net::{Family, PerFamily};
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::Settings;
 
 /// First wait after a failure; doubled up to [`REFRESH`].
@@ -42,7 +43,7 @@ impl Names {
     /// Starts the thread, which knows `table` from before; `publish` gets every change of the whole
     /// table.
     pub fn spawn(
-        beat: Arc<Beat>,
+        beat: Arc<Heartbeat>,
         table: Resolved,
         publish: impl Fn(Resolved) + Send + 'static,
     ) -> io::Result<Names> {
@@ -77,7 +78,7 @@ impl Resolver {
         &mut self,
         requests: &Receiver<BTreeSet<NodeName>>,
         publish: &impl Fn(Resolved),
-        beat: &Beat,
+        beat: &Heartbeat,
     ) {
         loop {
             beat.beat();
@@ -103,7 +104,7 @@ impl Resolver {
     }
 
     /// Resolves what is due. A name that stops resolving keeps its last address.
-    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Beat) {
+    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Heartbeat) {
         let now = Instant::now();
         let mut asked = Vec::new();
         for due in self.due.iter_mut().filter(|due| due.at <= now) {
@@ -142,7 +143,7 @@ impl Resolver {
 /// Addresses of the hosts among `peers` that publish none: what the agent knew when
 /// it last saved its state, else what their names resolve to before [`PATIENCE`] ends.
 pub fn resolve_all(peers: &Peers, settings: &Settings) -> Resolved {
-    let saved = Saved::peek(&settings.state_file())
+    let saved = state_file::read(&settings.state_file())
         .ok()
         .flatten()
         .map(|saved| saved.resolved)

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use crate::agent::start;
 use crate::command::table::span;
 use crate::etcd::{self, EtcdSettings};
+use crate::inspect::state_file;
 use crate::kube;
 use crate::lease::records::{NodeName, Roots};
-use crate::lease::saved::Saved;
 use crate::lease::{Lease, Peers, Snapshot, growth, peers};
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
@@ -105,9 +105,8 @@ fn store(settings: &Settings) -> &'static str {
 pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
     let own = start::node_name(settings)?;
     let found = match &settings.source {
-        Source::Kubernetes(api) => {
-            kube::read(api, &own, start::reach(settings)).map(|nodes| nodes.snapshot().clone())
-        }
+        Source::Kubernetes(api) => kube::read(api, &own, start::configured_attributes(settings))
+            .map(|nodes| nodes.snapshot().clone()),
         _ => etcd(settings).map(|(server, roots)| etcd::read(server, roots))?,
     };
     let why = match found {
@@ -129,7 +128,7 @@ pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
 pub fn known(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, Exit> {
     let path = settings.state_file();
     let nothing = |reason: String| Exit::new(exit::UNAVAILABLE, format!("{why}; and {reason}"));
-    let saved = Saved::peek(&path).map_err(nothing)?;
+    let saved = state_file::read(&path).map_err(|error| nothing(error.to_string()))?;
     let saved = saved.ok_or_else(|| {
         nothing(format!("there is no last known good state in {}", path.display()))
     })?;

@@ -2,3 +2,4 @@
 
 pub mod host;
 pub mod host_ports;
+pub mod state_file;

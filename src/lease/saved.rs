@@ -1,11 +1,8 @@
-//! The last known good: what this host knew, kept on its disk.
+//! Pure. The last known good state of this host, and its text in the state file.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
@@ -15,7 +12,6 @@ use crate::lease::identity::{Identity, Lease};
 use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::{PerFamily, hash};
-use crate::os::files::{self, FileError};
 
 /// What this host knew.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,29 +30,6 @@ pub struct Saved {
 
 /// Addresses that the names of hosts resolve to.
 pub type Resolved = BTreeMap<NodeName, PerFamily<IpAddr>>;
-
-/// Why a saved state cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SavedError {
-    /// The file cannot be read.
-    #[error("read {path}: {error}", path = path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-    /// The content is none of ours, or damaged; it was moved out of the way.
-    #[error("{path} is ignored: {reason}; it was moved to {moved}", path = path.display(), moved = moved.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-        /// Where it is now.
-        moved: PathBuf,
-    },
-}
 
 /// Version of the file.
 const SCHEMA: u32 = 1;
@@ -101,57 +74,6 @@ impl Saved {
     /// from.
     pub fn is_of(&self, identity: &Identity) -> bool {
         self.host == identity.name && self.machine_id == identity.machine_id
-    }
-
-    /// Writes it to `path`, whole or not at all, readable by its owner only.
-    ///
-    /// # Errors
-    /// [`FileError`].
-    pub fn save(&self, path: &Path) -> Result<(), FileError> {
-        files::replace(path, self.to_text().as_bytes(), 0o600)
-    }
-
-    /// What was saved at `path`; `None` if nothing was.
-    ///
-    /// # Errors
-    /// [`SavedError`]. A damaged file is moved to `path` with `.damaged` appended, so that the next
-    /// save does not destroy it.
-    pub fn load(path: &Path) -> Result<Option<Saved>, SavedError> {
-        let text = match fs::read(path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                return Err(SavedError::Unreadable { path: path.to_owned(), error });
-            }
-        };
-        Saved::from_text(&text).map(Some).map_err(|reason| {
-            let mut moved = path.to_owned().into_os_string();
-            moved.push(".damaged");
-            let moved = PathBuf::from(moved);
-            let reason = match fs::rename(path, &moved) {
-                Ok(()) => reason,
-                Err(error) => format!("{reason} (and it could not be moved: {error})"),
-            };
-            SavedError::Damaged { path: path.to_owned(), reason, moved }
-        })
-    }
-
-    /// As [`Saved::load`], and a damaged file stays where it is.
-    ///
-    /// # Errors
-    /// Why the file cannot be used.
-    pub fn peek(path: &Path) -> Result<Option<Saved>, String> {
-        let read = |error: io::Error| format!("read {}: {error}", path.display());
-        match fs::read(path) {
-            Ok(bytes) => Saved::from_text(&String::from_utf8_lossy(&bytes))
-                .map(Some)
-                .map_err(|reason| format!("{}: {reason}", path.display())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Err(format!("only root may read {}: try sudo", path.display()))
-            }
-            Err(error) => Err(read(error)),
-        }
     }
 
     /// The content of the file.
@@ -232,15 +154,13 @@ fn stored<K, V>((key, value, created, modified): Entry<K, V>) -> (K, Stored<V>) 
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
+pub mod tests {
     use super::*;
     use crate::lease::records::Roots;
     use crate::lease::snapshot::Raw;
     use crate::net::subnet;
 
-    fn saved() -> Saved {
+    pub fn saved() -> Saved {
         let roots =
             Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() };
         let mut snapshot = Snapshot::default();
@@ -270,19 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_as_it_was_saved() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("state.json");
-        assert_eq!(Saved::load(&path).unwrap(), None);
-        saved().save(&path).unwrap();
-        assert_eq!(Saved::load(&path).unwrap(), Some(saved()));
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing lies beside it");
-        serde_json::from_slice::<serde_json::Value>(&fs::read(&path).unwrap()).unwrap();
+    fn the_text_is_read_back() {
+        assert_eq!(Saved::from_text(&saved().to_text()), Ok(saved()));
     }
 
     #[test]
-    fn a_damaged_file_is_told_and_moved_out_of_the_way() {
+    fn damaged_text_is_refused() {
         let whole = saved().to_text();
         let flipped = whole.replace("10.0.1.0/24", "10.0.9.0/24");
         let newer = whole.replace(r#"{"schema":1"#, r#"{"schema":2"#);
@@ -295,27 +208,8 @@ mod tests {
             (&newer, "schema 2"),
             (r#"{"schema":1,"checksum":"","state":}"#, "checksum"),
         ] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("state.json");
-            fs::write(&path, text).unwrap();
-            let error = Saved::load(&path).unwrap_err().to_string();
+            let error = Saved::from_text(text).unwrap_err();
             assert!(error.contains(reason), "{error}");
-            assert!(!path.exists());
-            assert_eq!(
-                fs::read(folder.path().join("state.json.damaged")).unwrap(),
-                text.as_bytes()
-            );
         }
-    }
-
-    #[test]
-    fn what_cannot_be_read_or_written_is_told_with_the_path() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = Saved::load(folder.path()).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("read {}: Is a directory", folder.path().display())));
-        let path = folder.path().join("state.json");
-        fs::create_dir(&path).unwrap();
-        let error = saved().save(&path).unwrap_err().to_string();
-        assert!(error.contains(&path.display().to_string()), "{error}");
     }
 }

@@ -15,7 +15,7 @@ use crate::nft::{
     Verdict,
 };
 
-pub use changes::{Change, Difference, Repair, changes, repair};
+pub use changes::{TableChange, TableDifference, TableRepair, changes, repair};
 
 /// The agent's table.
 pub const AGENT_TABLE: &str = "humanz";

@@ -13,7 +13,7 @@ use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::inspect::host_ports as inspect;
-use crate::ipam::{Entry, LockedClaims, PortClaims, Store};
+use crate::ipam::{LockedClaims, PortClaims, Store, StoreEntry};
 use crate::net::{Family, HostPort, IfName, port};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
@@ -21,8 +21,8 @@ use crate::nft::Nft;
 use crate::os::sysctl;
 use crate::plan::Describe;
 use crate::plan::host_ports::{
-    self, Change, Claim, PortChange, PortElement, TABLE, changes, element_changes, is_intact,
-    ruleset,
+    self, Claim, HostPortChange, PortChange, PortElement, TABLE, changes, element_changes,
+    is_intact, ruleset,
 };
 use crate::plugin::{claim, conntrack, del, failure};
 
@@ -36,12 +36,12 @@ const TRIES: usize = 3;
 #[must_use = "ports are closed when this is dropped"]
 pub struct Ports<'s> {
     store: &'s Store,
-    entry: Option<Entry>,
+    entry: Option<StoreEntry>,
 }
 
 impl<'s> Ports<'s> {
     /// Those that `entry` has claimed, opened or not: whoever restores the table opens them too.
-    pub fn of(store: &'s Store, entry: &Entry) -> Ports<'s> {
+    pub fn of(store: &'s Store, entry: &StoreEntry) -> Ports<'s> {
         Ports { store, entry: Some(entry.clone()) }
     }
 
@@ -65,7 +65,12 @@ impl Drop for Ports<'_> {
 ///
 /// # Errors
 /// Code 104: another network's store, or a person, has a port. Code 999: the kernel refused.
-pub fn open(store: &Store, rtnl: &Rtnl, conf: &NetConf, entry: &Entry) -> Result<(), CniError> {
+pub fn open(
+    store: &Store,
+    rtnl: &Rtnl,
+    conf: &NetConf,
+    entry: &StoreEntry,
+) -> Result<(), CniError> {
     if entry.ports.is_none() {
         let restores = conf.create_bridge && store.ports().exist();
         return if restores { restore_lost(store.ports()) } else { Ok(()) };
@@ -88,7 +93,7 @@ pub fn open(store: &Store, rtnl: &Rtnl, conf: &NetConf, entry: &Entry) -> Result
 ///
 /// # Errors
 /// Codes 11 and 5: the store; code 999: the kernel refused.
-pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
+pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
     if entries.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
@@ -112,7 +117,7 @@ pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
 }
 
 /// The ports of the host that `entry` asked for, open or not.
-pub fn asked(entry: &Entry) -> Vec<HostPort> {
+pub fn asked(entry: &StoreEntry) -> Vec<HostPort> {
     entry.forwards().into_iter().map(|forward| forward.from).collect()
 }
 
@@ -243,7 +248,7 @@ impl Table {
             match inspect::one(&self.nft, port).map_err(failed)? {
                 None => steps.push(PortChange::Add(element.clone())),
                 Some(found) if self.is_leftover(rtnl, &found)? => {
-                    steps.extend(Change::Replace(element.clone()).steps());
+                    steps.extend(HostPortChange::Replace(element.clone()).steps());
                 }
                 Some(found) => {
                     let owner = found.comment.unwrap_or_else(|| "somebody else".to_owned());
@@ -271,7 +276,7 @@ impl Table {
         let found = inspect::all(&self.nft).map_err(failed)?;
         let bridges = inspect::bridge_set(&self.nft).map_err(failed)?;
         let changes = changes(&claims, self.store, &found, &bridges);
-        let steps: Vec<PortChange> = changes.iter().flat_map(Change::steps).collect();
+        let steps: Vec<PortChange> = changes.iter().flat_map(HostPortChange::steps).collect();
         self.change(&steps).map_err(failed)?;
         for change in &changes {
             log::info!("{}", change.line().past());

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Txn, TxnOp};
 use humanz::etcd::{self, Update};
+use humanz::inspect::state_file;
 use humanz::lease::{Saved, Snapshot, peers};
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
@@ -109,10 +110,10 @@ fn twelve_thousand_hosts_are_read_followed_saved_and_put_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         let begin = Instant::now();
-        saved.save(&path).unwrap();
+        state_file::write(&path, &saved).unwrap();
         let (took, bytes) = (begin.elapsed(), std::fs::metadata(&path).unwrap().len());
         let begin = Instant::now();
-        assert_eq!(Saved::load(&path).unwrap().unwrap().snapshot.hosts.len(), 12_001);
+        assert_eq!(state_file::read(&path).unwrap().unwrap().snapshot.hosts.len(), 12_001);
         println!("saved {bytes} bytes in {took:?}, loaded in {:?}", begin.elapsed());
         drop((saved, snapshot));
 
