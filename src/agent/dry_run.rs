@@ -15,11 +15,10 @@ use crate::agent::trigger::Look;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::{host, state_file};
 use crate::kube::{self, KubeSettings};
-use crate::lease::claim::Claimant;
-use crate::lease::dry_run_claim::{Foreseen, foresee};
 use crate::lease::growth;
 use crate::lease::records::Key;
-use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
+use crate::lease::session::{ClaimPreview, dry_run_claim};
+use crate::lease::{Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
 use crate::net::PerFamily;
 use crate::os::files;
 use crate::plan::{Line, Object};
@@ -138,19 +137,19 @@ fn claim(
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         ticket: None,
-        shown: false,
+        alive: false,
     };
     let grows = growth(&found, &claimant.network).map_err(|error| refused(&error))?;
-    let foreseen = foresee(&found, &claimant).map_err(|error| refused(&error))?;
-    let lease = foreseen.lease().clone();
+    let preview = dry_run_claim(&found, claimant).map_err(|error| refused(&error))?;
+    let lease = preview.lease().clone();
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
     let subnets = subnets.join(", ");
-    let line = match foreseen {
-        Foreseen::Held(_) => None,
-        Foreseen::Repaired(_) => {
+    let line = match preview {
+        ClaimPreview::Held(_) => None,
+        ClaimPreview::Repaired(_) => {
             Some(Line::changed(Object::Keys(name.clone())).with(format!(" ({subnets})")))
         }
-        Foreseen::Chosen(_) => {
+        ClaimPreview::Chosen(_) => {
             Some(Line::added(Object::Lease(name.clone())).with(format!(", such as {subnets}")))
         }
     };

@@ -251,8 +251,8 @@ fn source(
     let (registry, contact) = match &settings.source {
         Wanted::Etcd { server, roots } => {
             let (etcd, network) = (server.clone(), network(settings, roots));
-            let (identity, known) = (identity.clone(), known.clone());
-            let start = Start { etcd, network, identity, attributes, known };
+            let (identity, saved) = (identity.clone(), known.clone());
+            let start = Start { etcd, network, identity, attributes, saved };
             let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
             let beat = board.expect("etcd", shared_state::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
