@@ -2,44 +2,56 @@
 //!
 //! # Map
 //!
-//! Imports point down this list only; `plugin` and what is above it never import each other.
+//! Imports point down this list only, [`agent`] and [`plugin`] never import each other, and no files
+//! import each other in a circle (`tests/map.rs` verifies all of this).
 //!
-//! | place | what lives there |
-//! |---|---|
-//! | `main.rs` | name the program was called by → role → exit code |
-//! | [`command`] | the command line: the agent's start, and subcommands that show and change things |
-//! | [`agent`] | the host agent: settings and their reload, the loop, installation, what it tells on its host |
-//! | [`plugin`] | the CNI verbs; the only writer of stdout |
-//! | [`lease`] | who owns which subnet: records and choice (pure), the etcd registry, last known good |
-//! | [`ipam`] | which pod owns which address and which port of the host: pool (pure), file store |
-//! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, bandwidth, pod |
-//! | [`linux`] | observe and apply: netlink, nftables, namespaces, sysctls, files |
-//! | [`cni`] | the CNI protocol as values, pure |
-//! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port, moment |
+//! | room | responsibility | touches |
+//! |---|---|---|
+//! | `main.rs` | name the program was called by → role → exit code | nothing |
+//! | [`command`] | subcommands that print | stdout |
+//! | [`plugin`] | the CNI verbs | kernel, IPAM store, stdout |
+//! | [`api`] | `Status`, metrics, HTTP on the agent's socket, the page's data | its sockets |
+//! | [`agent`] | threads, triggers, reconcile, install, uninstall | everything |
+//! | [`inspect`] | one look at kernel, disk and cluster | everything, read only |
+//! | [`settings`] | variables, file, flags, defaults, exit codes | environment, one file |
+//! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
+//! | [`plan`] | (wanted, found) → changes: bridge, routes, tunnels, firewall, host ports, pod | nothing |
+//! | [`kube`] | client of the Kubernetes API; nodes as snapshots | the API |
+//! | [`etcd`] | client, members, session, TLS | etcd |
+//! | [`lease`] | records, claim, session state machine, restore, growth | nothing |
+//! | [`ipam`] | address pool, file store, host-port claims | files below `dataDir` |
+//! | [`nft`] | nf_tables codec, our tables, base chains of others | its socket |
+//! | [`netlink`] | rtnetlink, conntrack: socket, codec, links, addresses, routes, events | sockets |
+//! | [`os`] | files, inotify, namespaces, sysctls, ICMP echo, process | files, /proc |
+//! | [`cni`] | the CNI protocol as values | nothing |
+//! | [`net`] | the field's words: subnet, MAC, interface and node name, time, problem | nothing |
 //!
 //! # Data flow
 //!
 //! ```text
-//! etcd ──snapshot──▶ lease ──peers──▶ plan(wanted, found) ──changes──▶ linux ──▶ kernel
-//!                                          ▲                             │
-//!                                          └────────── observed ─────────┘
+//! etcd ──snapshot──▶ lease ──peers──▶ plan(wanted, found) ──changes──▶ netlink, nft ──▶ kernel
+//!                                          ▲                              │
+//!                                          └────────── observed ──────────┘
 //!
-//! stdin, environment ──▶ cni::Request ──▶ plugin ──▶ ipam (claim) ──▶ linux ──▶ kernel ──▶ stdout
+//! stdin, environment ──▶ cni::Request ──▶ plugin ──▶ ipam (claim) ──▶ netlink ──▶ kernel ──▶ stdout
+//!
+//! inspect ──found──▶ checks ──problems──▶ agent ──status──▶ api, command
 //! ```
 //!
 //! # Invariants
 //!
-//! 1. ADD and DEL never need the agent or etcd; losing etcd, the agent or a peer's liveness
-//!    changes nothing in the kernel.
+//! 1. ADD and DEL never need the agent or etcd. If etcd, the agent or a peer is down, kernel state
+//!    stays as it is.
 //! 2. No address, subnet or host port has two owners: every claim is an exclusive create (`link(2)`
 //!    for an address, the same under a lock for a port, one etcd transaction for a subnet).
-//! 3. Whole states are compared, never events applied; every plan is harmless when run twice.
+//! 3. Whole states are compared, events are never applied; every plan can run twice without harm.
 //! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft tables
-//!    `humanz…`); nothing without the mark is removed, but for a VXLAN device that somebody
-//!    made anew, without a mark, under the name of a tunnel's. A CNI configuration has no room for
-//!    one: where settings have moved it, the former is removed while its hash is the recorded one.
+//!    `humanz…`). Nothing without the mark is removed, except a VXLAN device that somebody recreated
+//!    without a mark under the name of a tunnel's.
 //! 5. Nothing is removed before the first complete snapshot of etcd.
-//! 6. A file whose first line says `//! Pure.` touches no clock, file, socket or environment.
+//! 6. A file whose first line says `//! Pure.` touches no clock, environment, file, socket or log.
+//! 7. What is found is a value and what is wrong is a `Problem`; text is made where it is shown, and
+//!    no text of ours is parsed.
 
 pub mod agent;
 pub mod api;

@@ -15,7 +15,7 @@ use crate::inspect::state_file;
 use crate::lease::records::NodeName;
 use crate::lease::{Peers, Resolved};
 use crate::net::{Family, PerFamily};
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::Settings;
 
 /// First wait after a failure; doubled up to [`REFRESH`].
@@ -43,7 +43,7 @@ impl Names {
     /// Starts the thread, which knows `table` from before; `publish` gets every change of the whole
     /// table.
     pub fn spawn(
-        beat: Arc<Beat>,
+        beat: Arc<Heartbeat>,
         table: Resolved,
         publish: impl Fn(Resolved) + Send + 'static,
     ) -> io::Result<Names> {
@@ -78,7 +78,7 @@ impl Resolver {
         &mut self,
         requests: &Receiver<BTreeSet<NodeName>>,
         publish: &impl Fn(Resolved),
-        beat: &Beat,
+        beat: &Heartbeat,
     ) {
         loop {
             beat.beat();
@@ -104,7 +104,7 @@ impl Resolver {
     }
 
     /// Resolves what is due. A name that stops resolving keeps its last address.
-    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Beat) {
+    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Heartbeat) {
         let now = Instant::now();
         let mut asked = Vec::new();
         for due in self.due.iter_mut().filter(|due| due.at <= now) {

@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::start;
 use crate::command::pods::Network;
 use crate::command::{cluster, pods};
-use crate::ipam::Entry;
+use crate::ipam::StoreEntry;
 use crate::lease::{NodeName, Peer, Peers};
 use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
@@ -24,7 +24,7 @@ pub struct Attachment {
     /// The network whose store it is in.
     pub network: String,
     /// Whose it is.
-    pub entry: Entry,
+    pub entry: StoreEntry,
 }
 
 /// The host, looked at once.

@@ -105,9 +105,8 @@ fn store(settings: &Settings) -> &'static str {
 pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
     let own = start::node_name(settings)?;
     let found = match &settings.source {
-        Source::Kubernetes(api) => {
-            kube::read(api, &own, start::reach(settings)).map(|nodes| nodes.snapshot().clone())
-        }
+        Source::Kubernetes(api) => kube::read(api, &own, start::configured_attributes(settings))
+            .map(|nodes| nodes.snapshot().clone()),
         _ => etcd(settings).map(|(server, roots)| etcd::read(server, roots))?,
     };
     let why = match found {

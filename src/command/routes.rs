@@ -7,13 +7,13 @@ use argh::{ArgsInfo, FromArgs};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, run};
 use crate::command::call::{Call, Outcome};
 use crate::command::look::Here;
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::host;
-use crate::plan::peer_routes::{self, Ways};
+use crate::plan::peer_routes::{self, PeerRoutes};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
 use crate::settings::exit::Exit;
 
@@ -88,13 +88,13 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
 
 fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let pass = here.pass();
-    let facts = host::observe(&here.world.rtnl, &here.settings, None)?;
+    let facts = host::observe(&here.kernel.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
-    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::here(&pass, &facts));
-    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
+    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::local_host(&pass, &facts));
+    let tunnels = reconcile::tunnel::reconcile(&pass, &facts, &ways, &mut Applier::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
-    let found = reconcile::routes::found(&here.world.rtnl).context("list routes")?;
+    let found = reconcile::routes::found(&here.kernel.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =
         owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));
@@ -106,7 +106,7 @@ fn compare(
     owners: &BTreeMap<IpNetwork, String>,
     wanted: &Routes,
     found: &[FoundRoute],
-    ways: &Ways,
+    ways: &PeerRoutes,
 ) -> Vec<Row> {
     let kernel: BTreeMap<IpNetwork, Option<NextHop>> =
         found.iter().map(|route| (route.destination, route.next_hop)).collect();
@@ -130,21 +130,21 @@ fn compare(
     all.into_iter().map(row).collect()
 }
 
-fn reason(destination: IpNetwork, ways: &Ways) -> String {
+fn reason(destination: IpNetwork, ways: &PeerRoutes) -> String {
     match ways.remotes.iter().find(|remote| remote.subnet == destination) {
         Some(remote) => format!("tunnel to {}", remote.address),
         None => "same segment".to_owned(),
     }
 }
 
-fn unreachable(destination: IpNetwork, ways: &Ways) -> String {
+fn unreachable(destination: IpNetwork, ways: &PeerRoutes) -> String {
     let known = ways.unreachable.iter().find(|known| known.subnet == destination);
     known.map_or_else(|| "its tunnel's device is not there".to_owned(), ToString::to_string)
 }
 
 /// The names of the interfaces.
 fn devices(here: &Here) -> Result<BTreeMap<u32, String>, Exit> {
-    let links = here.world.rtnl.links(None).context("list interfaces")?;
+    let links = here.kernel.rtnl.links(None).context("list interfaces")?;
     Ok(links.into_iter().map(|link| (link.index, link.name.to_string())).collect())
 }
 

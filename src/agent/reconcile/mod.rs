@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::trigger::Look;
+use crate::agent::trigger::Scope;
 use crate::inspect::host::Facts;
 use crate::lease::Resolved;
 use crate::lease::peers::Peers;
@@ -31,7 +31,7 @@ use crate::nft::base_chains::Forward;
 use crate::settings::Settings;
 
 /// The kernel of this host.
-pub struct World {
+pub struct Kernel {
     /// Links, addresses, routes.
     pub rtnl: Rtnl,
     /// Our own table.
@@ -42,22 +42,22 @@ pub struct World {
     pub machine_id: String,
 }
 
-impl World {
+impl Kernel {
     /// The network namespace of the calling thread.
     ///
     /// # Errors
     /// [`NetlinkError::Io`].
-    pub fn open(machine_id: String) -> Result<World, NetlinkError> {
-        Ok(World { rtnl: Rtnl::open()?, nft: Nft::open()?, forward: Forward::open()?, machine_id })
+    pub fn open(machine_id: String) -> Result<Kernel, NetlinkError> {
+        Ok(Kernel { rtnl: Rtnl::open()?, nft: Nft::open()?, forward: Forward::open()?, machine_id })
     }
 }
 
-/// What a pass works from.
-pub struct Pass<'a> {
+/// What a reconcile works from.
+pub struct Reconcile<'a> {
     /// What the operator wants.
     pub settings: &'a Settings,
     /// The kernel.
-    pub world: &'a World,
+    pub kernel: &'a Kernel,
     /// This host's pod subnets.
     pub subnets: &'a PerFamily<IpNetwork>,
     /// The other hosts, once they are known.
@@ -67,9 +67,9 @@ pub struct Pass<'a> {
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
     /// What this host was when it was looked at last.
-    pub before: Option<&'a Facts>,
+    pub previous: Option<&'a Facts>,
     /// All was as it should be once: runtimes were given the CNI configuration.
     pub was_ready: bool,
     /// What to look at.
-    pub look: Look,
+    pub scope: Scope,
 }

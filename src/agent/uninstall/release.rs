@@ -1,11 +1,12 @@
 //! Gives this host's subnet back.
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::World;
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Kernel;
 use crate::agent::start;
 use crate::etcd;
 use crate::lease::claim::leave;
-use crate::plan::{Describe, Line, Object};
+use crate::net::Object;
+use crate::plan::{Describe, Line};
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -16,13 +17,18 @@ const TRIES: u32 = 5;
 ///
 /// # Errors
 /// There is no etcd, it cannot be reached, or the keys are another machine's.
-pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -> Result<(), Exit> {
+pub fn run(
+    settings: &Settings,
+    kernel: &Kernel,
+    dry: bool,
+    applier: &mut Applier,
+) -> Result<(), Exit> {
     let Source::Etcd { server, roots } = &settings.source else {
         let why = "--release: this host's subnet is not leased (SUBNET_SOURCE is not etcd)";
         return Err(Exit::new(exit::SETTINGS, why));
     };
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
-    let own = start::this_host(&start::node_name(settings)?, world)?;
+    let own = start::host_identity(&start::node_name(settings)?, kernel)?;
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;
@@ -30,7 +36,7 @@ pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -
         let commit = || etcd::commit(server, roots, "release the subnet", &transaction);
         if dry || keys.is_empty() || commit().map_err(unreachable)? {
             let lines: Vec<Key> = keys.iter().map(|key| Key(roots.key(key))).collect();
-            report.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
+            applier.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
             return Ok(());
         }
     }

@@ -18,9 +18,9 @@ const SHOWN: usize = 5;
 pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(privileges());
-    findings.extend(patient.told.remarks.iter().map(|remark| {
+    findings.extend(patient.told.warnings.iter().map(|warning| {
         let cure = "mend the file, or nobody knows what holds";
-        Finding::new(Severity::Warning, "settings", "settings file", remark, cure)
+        Finding::new(Severity::Warning, "settings", "settings file", warning, cure)
     }));
     findings.extend(running(patient));
     findings.extend(own_faults(patient));
@@ -100,8 +100,8 @@ fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
 /// What a pass of the agent would find, without making it.
 fn pass(patient: &Patient<'_>) -> Vec<Finding> {
     let (settings, around) = (&patient.told.settings, patient.around);
-    let world = match start::world(settings) {
-        Ok(world) => world,
+    let kernel = match start::open_kernel(settings) {
+        Ok(kernel) => kernel,
         Err(exit) => {
             let cure = "modprobe nf_tables; is the kernel built without it?";
             return vec![Finding::new(Severity::Wrong, "kernel", "netlink", exit.why, cure)];
@@ -115,7 +115,7 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
         Some(peers(snapshot, &name, &around.subnets, &settings.pools))
     });
     let others = Arc::new(fresh.unwrap_or_else(|| around.peers.clone()));
-    let looked = dry_run::look(settings, &world, &around.subnets, Some(&others));
+    let looked = dry_run::look(settings, &kernel, &around.subnets, Some(&others));
     let mut findings: Vec<Finding> =
         looked.trouble.iter().map(|line| Finding::told("surroundings", line)).collect();
     if !looked.lines.is_empty() {
