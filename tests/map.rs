@@ -28,7 +28,6 @@ const CIRCLES: &[&str] = &[
     "command::ipam command::ipam::clear command::ipam::free command::ipam::import command::ipam::list",
     "command::nodes command::nodes::list command::nodes::remove command::nodes::reserve command::nodes::show",
     "command::ui command::ui::serve",
-    "etcd etcd::files etcd::liveness etcd::session",
     "etcd::client etcd::rows etcd::watch",
     "ipam::import ipam::store",
     "kube kube::session",
