@@ -16,21 +16,19 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::agent::cleanup;
-use crate::agent::names::{self, Names};
+use crate::agent::names::Names;
 use crate::agent::notify;
-use crate::agent::reconcile::World;
 use crate::agent::shared_state::Board;
 use crate::agent::source::Source;
 use crate::agent::trigger::{Look, Wake, Why};
 use crate::api::server::Server;
-use crate::inspect::host::Own;
-use crate::lease::Attributes;
+use crate::inspect::Kernel;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
 use crate::os::heartbeat::{self, Beat};
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{Origin, Texts};
-use crate::settings::{Backend, Settings};
 
 pub use files::Files;
 pub use reconcile::SETTLE;
@@ -59,7 +57,7 @@ pub struct Agent {
     /// Resolves names of hosts.
     pub names: Names,
     /// The kernel.
-    pub world: World,
+    pub kernel: Kernel,
     /// What is told to those who ask on this host.
     pub board: Arc<Board>,
     /// Who tells them.
@@ -100,7 +98,8 @@ impl Agent {
         self.state.once = true;
         while !self.state.stop {
             let waited = begun.elapsed();
-            if self.state.ready && (self.knows_names() || waited > names::PATIENCE) {
+            if self.state.ready && (self.knows_names() || waited > crate::inspect::names::PATIENCE)
+            {
                 break;
             }
             if !self.state.ready && waited > ONCE {
@@ -190,19 +189,12 @@ impl Agent {
         }
         self.source.save();
         if self.settings.cleanup_on_stop {
-            for failure in cleanup::clean_up(&self.settings, &self.world).failures() {
+            for failure in cleanup::clean_up(&self.settings, &self.kernel).failures() {
                 log::error!("{failure}");
             }
         }
         self.source.stop();
     }
-}
-
-/// How the other hosts reach this one.
-pub fn attributes(settings: &Settings, own: Own) -> Attributes {
-    let tunnel = (settings.backend != Backend::Direct).then_some(settings.vxlan);
-    let backend = settings.backend.into();
-    Attributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
 }
 
 /// This host cannot have a subnet: the exit code tells whether waiting helps.

@@ -1,8 +1,8 @@
 //! The start: who this host is, the threads that wake the loop, the loop.
 
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -14,8 +14,7 @@ use crate::agent::event_filter::Ears;
 use crate::agent::lock;
 use crate::agent::names::{self, Names};
 use crate::agent::probe;
-use crate::agent::reconcile::World;
-use crate::agent::serve::{Agent, Files, SETTLE, State, attributes};
+use crate::agent::serve::{Agent, Files, SETTLE, State};
 use crate::agent::shared_state::{self, Board};
 use crate::agent::signals;
 use crate::agent::source::{Leased, Registry, Source};
@@ -23,12 +22,14 @@ use crate::agent::trigger::{Look, Wake};
 use crate::api::Listen;
 use crate::api::server::Server;
 use crate::etcd::{self, Contact, Start};
-use crate::inspect::host::{self, Own};
+use crate::inspect::Kernel;
+use crate::inspect::host_state::{self, attributes};
+use crate::inspect::identity::{node_name, of_host, own_machine_id};
 use crate::inspect::state_file;
 use crate::kube;
 use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
-use crate::lease::{Attributes, Identity, Network, Roots};
+use crate::lease::{Identity, Network, Roots};
 use crate::net::IfName;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
@@ -49,15 +50,15 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
     let signalled = wakes.clone();
     signals::watch(move |signal| send(&signalled, Wake::Signal(signal)))
         .context("watch for signals")?;
-    let world = world(&settings)?;
-    make_state_dir(&settings.state_dir, &world.machine_id)?;
+    let kernel = Kernel::open(&settings)?;
+    make_state_dir(&settings.state_dir, &kernel.machine_id)?;
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
-    let board = Arc::new(Board::new(name.to_string(), world.machine_id.clone()));
+    let board = Arc::new(Board::new(name.to_string(), kernel.machine_id.clone()));
     watch_kernel(&settings.bridge, &wakes, &board)?;
     let files = Files::new(watch_files(wakes.clone(), &board)?);
     let told = wakes.clone();
-    let source = source(&settings, &name, &world, wakes, &board)?;
+    let source = source(&settings, &name, &kernel, wakes, &board)?;
     let beat = board.expect("names", names::LIMIT);
     let names = Names::spawn(beat, source.resolved(), move |names| send(&told, Wake::Names(names)))
         .context("start a thread")?;
@@ -75,7 +76,7 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
         inbox,
         source,
         names,
-        world,
+        kernel,
         board,
         server,
         beat,
@@ -96,41 +97,6 @@ fn send(wakes: &Sender<Wake>, wake: Wake) {
     let _ended = wakes.send(wake);
 }
 
-/// Opens the kernel of this host.
-pub fn world(settings: &Settings) -> Result<World, Exit> {
-    let machine_id = machine_id(&settings.state_dir)?;
-    Ok(World::open(machine_id).context(
-        "speak to the kernel's rtnetlink and nftables (without nftables pods are neither masqueraded \
-         nor let through firewalls; try: modprobe nf_tables)",
-    )?)
-}
-
-/// The name of this host in etcd, or of its node in Kubernetes.
-pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
-    if let Some(name) = &settings.node_name {
-        return Ok(name.clone());
-    }
-    let mut name = identity::host_name().context("NODE_NAME is not set")?;
-    if matches!(settings.source, Wanted::Kubernetes(_)) {
-        // As the kubelet does.
-        name.make_ascii_lowercase();
-    }
-    let parsed = name.parse();
-    Ok(parsed
-        .with_context(|| format!("the host name {name:?} is no name for etcd: set NODE_NAME"))?)
-}
-
-/// /etc/machine-id; on a host without one, an identifier of our own, fresh if there is none yet.
-fn machine_id(state_dir: &Path) -> anyhow::Result<String> {
-    if let Some(id) = identity::machine_id() {
-        return Ok(id);
-    }
-    match fs::read_to_string(own_machine_id(state_dir)) {
-        Ok(id) => Ok(id.trim().to_owned()),
-        Err(_) => Ok(identity::random_id()?.replace('-', "")),
-    }
-}
-
 /// Makes the state directory, and keeps the identifier of a machine that has none but ours.
 fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -141,10 +107,6 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
             .map_err(anyhow::Error::from)?;
     }
     Ok(())
-}
-
-fn own_machine_id(state_dir: &Path) -> PathBuf {
-    state_dir.join("machine-id")
 }
 
 /// Starts the threads that hear the kernel.
@@ -235,17 +197,17 @@ const WATCH_AGAIN: Duration = Duration::from_secs(1);
 fn source(
     settings: &Settings,
     name: &NodeName,
-    world: &World,
+    kernel: &Kernel,
     wakes: Sender<Wake>,
     board: &Board,
 ) -> Result<Source, Exit> {
     if let Wanted::Static(subnets) = &settings.source {
         return Ok(Source::Fixed(*subnets));
     }
-    let identity = this_host(name, world)?;
+    let identity = of_host(name, &kernel.machine_id)?;
     let path = settings.state_file();
     let known = last_known_good(&path, &identity);
-    let facts = host::observe(&world.rtnl, settings, None)?;
+    let facts = host_state::observe(&kernel.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
     let publish = move |update| send(&wakes, Wake::Registry(update));
     let (registry, contact) = match &settings.source {
@@ -284,21 +246,6 @@ fn source(
         unsaved: None,
         save_at: started,
     })))
-}
-
-/// How hosts are reached, as far as the settings say.
-pub fn reach(settings: &Settings) -> Attributes {
-    attributes(settings, Own::default())
-}
-
-/// Who this host is.
-pub fn this_host(name: &NodeName, world: &World) -> Result<Identity, Exit> {
-    Ok(Identity {
-        name: name.clone(),
-        machine_id: world.machine_id.clone(),
-        boot_id: identity::boot_id().context("identify this boot")?,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    })
 }
 
 /// The network that the settings describe.

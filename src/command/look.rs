@@ -6,16 +6,17 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::agent::change_log::Report;
+use crate::agent::reconcile::Pass;
 use crate::agent::reconcile::run;
-use crate::agent::reconcile::{Pass, World};
 use crate::agent::reconcile_cache::Known as Memory;
 use crate::agent::shared_state::Board;
 use crate::agent::snapshot::{Etcd, Known, Wrong};
 use crate::agent::trigger::Look;
-use crate::agent::{names, start};
 use crate::api::status;
-use crate::command::cluster::{self, Cluster};
 use crate::command::drift::Waiting;
+use crate::inspect::Kernel;
+use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::identity;
 use crate::lease::Peers;
 use crate::lease::Resolved;
 use crate::net::PerFamily;
@@ -27,7 +28,7 @@ pub struct Here {
     /// The settings, with the pools that the network has.
     pub settings: Settings,
     /// The kernel.
-    pub world: World,
+    pub kernel: Kernel,
     /// This host's subnets, as far as they are known.
     pub subnets: PerFamily<ipnetwork::IpNetwork>,
     /// The other hosts, if they are known.
@@ -46,10 +47,10 @@ impl Here {
     /// # Errors
     /// The kernel cannot be spoken to, or this host has no name.
     pub fn look(settings: &Settings) -> Result<Here, Exit> {
-        let world = start::world(settings)?;
+        let kernel = Kernel::open(settings)?;
         let mut here = Here {
             settings: settings.clone(),
-            world,
+            kernel,
             subnets: PerFamily::default(),
             peers: None,
             resolved: Resolved::new(),
@@ -70,7 +71,7 @@ impl Here {
     fn join(&mut self, cluster: Cluster) {
         let others = cluster.others(&mut self.settings.pools);
         self.subnets = cluster.lease.subnets;
-        self.resolved = names::resolve_all(&others, &self.settings);
+        self.resolved = crate::inspect::names::resolve_all(&others, &self.settings);
         self.peers = Some(Arc::new(others));
         self.cluster = Some(cluster);
     }
@@ -79,7 +80,7 @@ impl Here {
     pub fn pass(&self) -> Pass<'_> {
         Pass {
             settings: &self.settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets: &self.subnets,
             peers: self.peers.as_ref(),
             in_sync: self.cluster.as_ref().is_some_and(|cluster| cluster.stale.is_none()),
@@ -127,8 +128,8 @@ impl Here {
             contact: None,
             wrong,
         };
-        let name = start::node_name(&self.settings).map(|name| name.to_string());
-        let board = Board::new(name.unwrap_or_default(), self.world.machine_id.clone());
+        let name = identity::node_name(&self.settings).map(|name| name.to_string());
+        let board = Board::new(name.unwrap_or_default(), self.kernel.machine_id.clone());
         board.tell(known);
         let mut value = status::status(&board);
         // These are an agent's, and there is none.

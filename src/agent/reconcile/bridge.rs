@@ -5,7 +5,7 @@ use nix::errno::Errno;
 
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::{Pass, sysctls};
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::{IfName, Mac};
 use crate::netlink::address;
 use crate::netlink::link::Link;
@@ -28,9 +28,9 @@ pub enum Kept {
 }
 
 /// Makes or repairs the bridge.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Kept {
+pub fn keep(pass: &Pass<'_>, facts: &HostState, report: &mut Report) -> Kept {
     let wanted = wanted(pass, facts);
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &pass.kernel.rtnl;
     let before = report.failures().len();
     let mut kept = Kept::Whole;
     match found(rtnl, &wanted.name).map(|found| changes(&wanted, found.as_ref())) {
@@ -58,10 +58,10 @@ pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
     Ok(rtnl.apply(&[delete])?)
 }
 
-fn wanted(pass: &Pass<'_>, facts: &Facts) -> Bridge {
+fn wanted(pass: &Pass<'_>, facts: &HostState) -> Bridge {
     let name = pass.settings.bridge.clone();
     Bridge {
-        mac: mac(&pass.world.machine_id, &name),
+        mac: mac(&pass.kernel.machine_id, &name),
         mtu: facts.own.pod_mtu_bytes,
         addresses: pass.subnets.iter().map(|subnet| gateway(*subnet)).collect(),
         pools: pass.settings.pools.iter().map(|pool| pool.network()).collect(),

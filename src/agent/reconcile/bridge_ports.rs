@@ -15,7 +15,7 @@ use crate::plan::pod::Plugged;
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
 pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &pass.kernel.rtnl;
     let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
     let found = match rtnl.links(None) {
         Ok(found) => found,

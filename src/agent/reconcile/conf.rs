@@ -7,7 +7,7 @@ use crate::agent::change_log::Report;
 use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
 use crate::agent::reconcile::Pass;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::os::files;
 use crate::plan::{Describe, Line, Object};
 use crate::settings::exit::Exit;
@@ -32,7 +32,7 @@ impl Describe for Remove<'_> {
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
 /// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
 /// of where that was.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
+pub fn keep(pass: &Pass<'_>, facts: &HostState, report: &mut Report) -> BTreeSet<String> {
     let state_dir = &pass.settings.state_dir;
     let path = &pass.settings.cni.config;
     if report.is_dry() && files::is_denied(path) {

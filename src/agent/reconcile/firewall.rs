@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World, flowtable, host_ports, input, tunnel};
+use crate::agent::reconcile::{Pass, flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
-use crate::inspect::host::Facts;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, subnet};
 use crate::nft::base_chains::Edit;
 use crate::nft::{Ruleset, SeenTable, SetKind};
@@ -24,7 +25,7 @@ use crate::settings::Settings;
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn keep(
     pass: &Pass<'_>,
-    facts: &Facts,
+    facts: &HostState,
     ways: &Ways,
     table: &mut SeenTable,
     report: &mut Report,
@@ -34,7 +35,7 @@ pub fn keep(
     let mut obstacles: BTreeSet<String> =
         flowtable::keep(pass, facts, report).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
-    let found = match pass.world.forward.observe(&families) {
+    let found = match pass.kernel.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
             report.failed(format!("look at forward chains: {error}"));
@@ -52,7 +53,7 @@ pub fn keep(
     let plan = forward::plan(&traffic, others(pass), &found);
     obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
     match pass.settings.manage_forward {
-        true => apply_edits(pass.world, &plan.edits, report),
+        true => apply_edits(pass.kernel, &plan.edits, report),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
     obstacles.extend(input::look(pass, facts, ways, report));
@@ -66,7 +67,7 @@ fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + C
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &Facts, ways: &Ways) -> Vec<IfName> {
+fn pods_come_by(facts: &HostState, ways: &Ways) -> Vec<IfName> {
     let used = |underlay: &Family| {
         ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
@@ -77,18 +78,18 @@ fn pods_come_by(facts: &Facts, ways: &Ways) -> Vec<IfName> {
 }
 
 /// Removes our tables, and our rules in the chains of others.
-pub fn remove_all(world: &World, settings: &Settings, report: &mut Report) {
-    report.apply(&Table, || world.nft.delete(AGENT_TABLE));
-    flowtable::remove(world, report);
-    host_ports::remove(world, settings, report);
-    leave_foreign(world, settings, report);
+pub fn remove_all(kernel: &Kernel, settings: &Settings, report: &mut Report) {
+    report.apply(&Table, || kernel.nft.delete(AGENT_TABLE));
+    flowtable::remove(kernel, report);
+    host_ports::remove(kernel, settings, report);
+    leave_foreign(kernel, settings, report);
 }
 
 /// Removes our rules in the chains of others.
-pub fn leave_foreign(world: &World, settings: &Settings, report: &mut Report) {
-    match world.forward.observe(&Family::BOTH) {
+pub fn leave_foreign(kernel: &Kernel, settings: &Settings, report: &mut Report) {
+    match kernel.forward.observe(&Family::BOTH) {
         Ok(found) => {
-            apply_edits(world, &forward::removals(&settings.bridge, &found), report);
+            apply_edits(kernel, &forward::removals(&settings.bridge, &found), report);
         }
         Err(error) => report.failed(format!("look at forward chains: {error}")),
     }
@@ -101,7 +102,7 @@ fn keep_table(
     known: &mut SeenTable,
     report: &mut Report,
 ) {
-    let nft = &pass.world.nft;
+    let nft = &pass.kernel.nft;
     let found = match known.look(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
@@ -138,7 +139,7 @@ fn keeps_hosts(change: &mut Change) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> FirewallSpec {
+fn spec(pass: &Pass<'_>, facts: &HostState, ways: &Ways) -> FirewallSpec {
     let settings = pass.settings;
     let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
@@ -169,9 +170,9 @@ fn bridged() -> Vec<Family> {
     Family::BOTH.into_iter().filter(on).collect()
 }
 
-fn apply_edits(world: &World, edits: &[Edit], report: &mut Report) {
+fn apply_edits(kernel: &Kernel, edits: &[Edit], report: &mut Report) {
     for edit in edits {
-        report.apply(edit, || world.forward.apply(edit));
+        report.apply(edit, || kernel.forward.apply(edit));
     }
 }
 

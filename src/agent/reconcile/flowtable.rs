@@ -1,8 +1,9 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World};
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Pass;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{Repair, changes, repair};
@@ -10,10 +11,10 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line, Object};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
-    let (nft, settings) = (&pass.world.nft, pass.settings);
+pub fn keep(pass: &Pass<'_>, facts: &HostState, report: &mut Report) -> Option<String> {
+    let (nft, settings) = (&pass.kernel.nft, pass.settings);
     let wanted = settings.flowtable.then(|| {
-        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.world)).collect();
+        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.kernel)).collect();
         ruleset(&settings.bridge, &devices)
     });
     let found = match nft.observe(FLOWS_TABLE) {
@@ -43,14 +44,14 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<Strin
 }
 
 /// The tunnels' devices that are there.
-fn tunnels(world: &World) -> impl Iterator<Item = IfName> {
-    let there = |name: &IfName| world.rtnl.link(name).is_ok_and(|link| link.is_some());
+fn tunnels(kernel: &Kernel) -> impl Iterator<Item = IfName> {
+    let there = |name: &IfName| kernel.rtnl.link(name).is_ok_and(|link| link.is_some());
     Family::BOTH.map(device_name).into_iter().filter(there)
 }
 
 /// Removes the table, if it is there.
-pub fn remove(world: &World, report: &mut Report) {
-    let nft = &world.nft;
+pub fn remove(kernel: &Kernel, report: &mut Report) {
+    let nft = &kernel.nft;
     if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
         report.apply(&Table, || nft.delete(FLOWS_TABLE));
     }

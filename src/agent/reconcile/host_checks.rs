@@ -38,7 +38,7 @@ fn wanted(pass: &Pass<'_>) -> Wanted {
 }
 
 fn found(pass: &Pass<'_>) -> Result<Surroundings, NetlinkError> {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &pass.kernel.rtnl;
     let bridge = rtnl.link(&pass.settings.bridge)?.map(|link| link.index);
     let foreign = |route: &Route| bridge.is_none() || route.device != bridge;
     let mut routes = Vec::new();
@@ -50,7 +50,7 @@ fn found(pass: &Pass<'_>) -> Result<Surroundings, NetlinkError> {
         configurations: beside(pass),
         addresses: addresses(pass, bridge)?,
         routes,
-        kube_proxy: pass.world.forward.sees_kube_proxy()?,
+        kube_proxy: pass.kernel.forward.sees_kube_proxy()?,
         sysctls: SYSCTLS.map(|key| sysctl::read(key).ok()),
     })
 }
@@ -70,12 +70,12 @@ fn addresses(
 ) -> Result<Vec<(IfName, IpNetwork)>, NetlinkError> {
     let pools = pass.settings.pool_networks();
     let mut addresses = Vec::new();
-    for found in pass.world.rtnl.addresses(None)? {
+    for found in pass.kernel.rtnl.addresses(None)? {
         let inside = pools.iter().any(|pool| pool.contains(found.address.ip()));
         if !inside || Some(found.index) == bridge {
             continue;
         }
-        let link = pass.world.rtnl.link_by_index(found.index)?;
+        let link = pass.kernel.rtnl.link_by_index(found.index)?;
         let ours = |alias: &String| alias.starts_with("humanz");
         let foreign = link.filter(|link| !link.alias.as_ref().is_some_and(ours));
         addresses.extend(foreign.map(|link| (link.name, found.address)));

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World};
+use crate::agent::reconcile::Pass;
+use crate::inspect::Kernel;
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
@@ -20,7 +21,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Puts right what differs. Looks without the lock first: plugins would wait for it.
 pub fn keep(pass: &Pass<'_>, report: &mut Report) {
     let Some(claims) = claims(pass.settings, report) else { return };
-    let nft = &pass.world.nft;
+    let nft = &pass.kernel.nft;
     let looked = claims.read().held().map_err(anyhow::Error::from);
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
@@ -39,17 +40,17 @@ pub fn keep(pass: &Pass<'_>, report: &mut Report) {
 }
 
 /// Removes the elements of our store, and the table if nobody else has any.
-pub fn remove(world: &World, settings: &Settings, report: &mut Report) {
+pub fn remove(kernel: &Kernel, settings: &Settings, report: &mut Report) {
     let Some(claims) = claims(settings, report) else { return };
-    let found = match world.nft.ports(TABLE) {
+    let found = match kernel.nft.ports(TABLE) {
         Ok(found) => found,
         Err(error) => return report.failed(format!("look at host ports: {error}")),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
-        return report.apply(&Table, || world.nft.delete(TABLE));
+        return report.apply(&Table, || kernel.nft.delete(TABLE));
     }
-    report.apply_together(&changes, || world.nft.change_ports(TABLE, &steps(&changes)));
+    report.apply_together(&changes, || kernel.nft.change_ports(TABLE, &steps(&changes)));
 }
 
 /// The claims of this host's networks, if there ever were any.

@@ -6,20 +6,25 @@ use std::net::IpAddr;
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::Pass;
 use crate::checks::forward::input::{Tunnel, obstacles};
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::Family;
 use crate::plan::peer_routes::Ways;
 
 /// What keeps tunnels out, if there are any. Nothing is changed: which ports of this host are open is
 /// its owner's to say.
-pub fn look(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
+pub fn look(
+    pass: &Pass<'_>,
+    facts: &HostState,
+    ways: &Ways,
+    report: &mut Report,
+) -> BTreeSet<String> {
     let tunnels = tunnels(pass, facts, ways);
     let families: Vec<Family> =
         tunnels.iter().map(|tunnel| Family::of(tunnel.destination)).collect();
     if families.is_empty() {
         return BTreeSet::new();
     }
-    match pass.world.forward.observe_input(&families) {
+    match pass.kernel.forward.observe_input(&families) {
         Ok(found) => {
             let lines = tunnels.iter().flat_map(|tunnel| obstacles(tunnel, &found));
             lines.map(|obstacle| obstacle.to_string()).collect()
@@ -32,7 +37,7 @@ pub fn look(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) ->
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> Vec<Tunnel> {
+fn tunnels(pass: &Pass<'_>, facts: &HostState, ways: &Ways) -> Vec<Tunnel> {
     let uplink = facts.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = ways.remotes.iter().map(|remote| remote.address);

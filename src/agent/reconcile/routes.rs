@@ -24,7 +24,7 @@ pub fn keep(
     tunnels: &Tunnels,
     report: &mut Report,
 ) {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &pass.kernel.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
         Err(error) => return report.failed(format!("list routes: {error}")),

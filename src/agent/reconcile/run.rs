@@ -11,7 +11,7 @@ use crate::agent::reconcile::bridge::Kept;
 use crate::agent::reconcile::{self, Pass};
 use crate::agent::reconcile_cache::Known;
 use crate::agent::trigger::Look;
-use crate::inspect::host::{self, Facts};
+use crate::inspect::host_state::{self, HostState};
 use crate::plan::Object;
 use crate::plan::peer_routes::{Here, Ways};
 
@@ -19,7 +19,7 @@ use crate::plan::peer_routes::{Here, Ways};
 #[derive(Debug)]
 pub struct Seen {
     /// What this host is like.
-    pub facts: Facts,
+    pub facts: HostState,
     /// What is wrong and not ours to mend, if it was looked at: hosts without a way to them …
     pub unreachable: Option<BTreeSet<String>>,
     /// … and other people's firewall.
@@ -36,7 +36,7 @@ pub struct Seen {
 pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Seen> {
     let Known { ways, table } = known;
     let before = pass.before.map(|before| before.own);
-    let mut facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
+    let mut facts = match host_state::observe(&pass.kernel.rtnl, pass.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
             report.failed(format!("{error:#}"));
@@ -77,7 +77,12 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
 
 /// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
 /// were given stays as it was. Gives what is wrong with the record of it.
-fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, report: &mut Report) -> BTreeSet<String> {
+fn files(
+    pass: &Pass<'_>,
+    facts: &HostState,
+    bridge: Kept,
+    report: &mut Report,
+) -> BTreeSet<String> {
     let is_given = reconcile::plugin::keep(pass, report) || pass.was_ready;
     match is_given && bridge != Kept::Broken {
         true => reconcile::conf::keep(pass, facts, report),
@@ -86,7 +91,7 @@ fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, report: &mut Report) -> B
 }
 
 /// What to look at besides, because this host is no longer what it was.
-fn further(pass: &Pass<'_>, now: &Facts) -> Look {
+fn further(pass: &Pass<'_>, now: &HostState) -> Look {
     let mut look = pass.look;
     if let Some(before) = pass.before {
         // A link that went took itself out of the flow table.
@@ -101,7 +106,7 @@ fn further(pass: &Pass<'_>, now: &Facts) -> Look {
 }
 
 /// What decides here how other hosts are reached.
-pub fn here(pass: &Pass<'_>, facts: &Facts) -> Here {
+pub fn here(pass: &Pass<'_>, facts: &HostState) -> Here {
     Here {
         backend: pass.settings.backend,
         connected: facts.connected.clone(),
@@ -113,7 +118,12 @@ pub fn here(pass: &Pass<'_>, facts: &Facts) -> Here {
 
 /// Makes the routes: what a tunnel must know comes before the routes through it, and what it need
 /// not know any more goes after them.
-fn routes(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> BTreeSet<String> {
+fn routes(
+    pass: &Pass<'_>,
+    facts: &HostState,
+    ways: &Ways,
+    report: &mut Report,
+) -> BTreeSet<String> {
     let Some(peers) = pass.peers else { return BTreeSet::new() };
     let unreachable = ways.unreachable.iter().map(ToString::to_string);
     let faults = peers.faults.iter().map(ToString::to_string);

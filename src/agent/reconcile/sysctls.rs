@@ -5,7 +5,7 @@ use ipnetwork::{IpNetwork, NetworkSize};
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::Pass;
 use crate::agent::sysctl_record;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName};
 use crate::os::sysctl;
 use crate::plan::{Describe, Line, Object, bridge_ports};
@@ -24,7 +24,7 @@ impl Describe for Change {
 }
 
 /// Writes only what differs, so that a read-only /proc/sys that is right already does no harm.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) {
+pub fn keep(pass: &Pass<'_>, facts: &HostState, report: &mut Report) {
     if !pass.settings.manage_sysctl {
         return;
     }
@@ -137,7 +137,7 @@ fn pods(subnet: IpNetwork) -> usize {
 /// A host that forwards IPv6 ignores router advertisements, and with them its own default route,
 /// unless `accept_ra` is 2 (kernel: Documentation/networking/ip-sysctl.rst). What turns forwarding
 /// on does so for every interface; somebody may have taken one out again.
-fn wanted(pass: &Pass<'_>, facts: &Facts) -> Vec<(String, &'static str)> {
+fn wanted(pass: &Pass<'_>, facts: &HostState) -> Vec<(String, &'static str)> {
     let mut wanted = Vec::new();
     if pass.subnets.v4.is_some() {
         wanted.push(("net/ipv4/ip_forward".to_owned(), "1"));

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::Pass;
 use crate::agent::trigger::Look;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::lease::records::Tunnel;
 use crate::net::subnet::{gateway, host};
 use crate::net::{Family, PerFamily};
@@ -49,7 +49,7 @@ pub fn own_end(pass: &Pass<'_>) -> Option<Tunnel> {
 
 /// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
 /// pods are behind one.
-pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> u32 {
+pub fn pod_mtu(pass: &Pass<'_>, facts: &HostState, ways: &Ways) -> u32 {
     let outer = facts.own.mtu_bytes;
     let through = |underlay: &Family| is_used(pass, facts, ways, *underlay);
     let inner = |underlay| inner_mtu(outer, underlay, pass.subnets);
@@ -59,8 +59,13 @@ pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &Ways) -> u32 {
 
 /// Makes or repairs the devices, and removes those that are not to be. One that has been needed stays:
 /// a host that has just come nearer may still be sending. `None` if they could not be looked at.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, ways: &Ways, report: &mut Report) -> Option<Tunnels> {
-    let rtnl = &pass.world.rtnl;
+pub fn keep(
+    pass: &Pass<'_>,
+    facts: &HostState,
+    ways: &Ways,
+    report: &mut Report,
+) -> Option<Tunnels> {
+    let rtnl = &pass.kernel.rtnl;
     let found = match found(rtnl, pass.look == Look::ALL) {
         Ok(found) => found,
         Err(error) => {
@@ -131,7 +136,7 @@ impl Tunnels {
         plan: impl Fn(&Entries, &Found, u16) -> Vec<EntryChange>,
         report: &mut Report,
     ) {
-        let rtnl = &pass.world.rtnl;
+        let rtnl = &pass.kernel.rtnl;
         for (underlay, device) in self.devices.entries() {
             let remotes = ways.remotes.iter();
             let wanted =
@@ -161,7 +166,7 @@ pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
 }
 
 /// Outer packets of that family are, or shall be, sent.
-fn is_used(pass: &Pass<'_>, facts: &Facts, ways: &Ways, underlay: Family) -> bool {
+fn is_used(pass: &Pass<'_>, facts: &HostState, ways: &Ways, underlay: Family) -> bool {
     let always = pass.settings.backend == Backend::Vxlan && own_end(pass).is_some();
     let own = &facts.own.addresses;
     let has_pods = pass.subnets.get(underlay).is_some();

@@ -30,7 +30,7 @@ impl Agent {
     /// Refuses a NODE_IP that this host does not have: packets to the others would come from it, and
     /// none would go. At a start it may still come.
     pub(super) fn own_addresses_are_here(&self, settings: &Settings) -> Result<(), String> {
-        let here = self.world.rtnl.addresses(None);
+        let here = self.kernel.rtnl.addresses(None);
         let here =
             here.map_err(|error| format!("NODE_IP: look at this host's addresses: {error}"))?;
         let is_here = |told: &IpAddr| here.iter().any(|found| found.address.ip() == *told);
@@ -50,7 +50,7 @@ impl Agent {
     ) -> PerFamily<IpAddr> {
         let node = found.nodes.get(&self.name);
         let told = node.map(|node| node.value.addresses).unwrap_or_default();
-        present(&self.world.rtnl, settings, &told)
+        present(&self.kernel.rtnl, settings, &told)
     }
 }
 

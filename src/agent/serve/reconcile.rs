@@ -8,8 +8,9 @@ use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::Pass;
 use crate::agent::reconcile::run::{self, Seen};
-use crate::agent::serve::{Agent, RETRY, attributes};
+use crate::agent::serve::{Agent, RETRY};
 use crate::agent::trigger::{Look, Why};
+use crate::inspect::host_state::attributes;
 
 /// Quiet time after a pass: a storm of events costs one pass each 20 ms, a single one waits for
 /// nothing.
@@ -38,7 +39,7 @@ impl Agent {
         }
         let pass = Pass {
             settings: &self.settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets: &subnets,
             peers: Some(&peers),
             in_sync: self.state.in_sync,

@@ -8,6 +8,7 @@ use crate::agent::reload::{self, Plan, Side};
 use crate::agent::trigger::Look;
 use crate::agent::{cleanup, dry_run, logger, notify, start};
 use crate::api::Listen;
+use crate::inspect::identity;
 use crate::lease::growth;
 use crate::settings::loader::{self, Against, Told};
 use crate::settings::{Settings, Source};
@@ -34,7 +35,7 @@ impl Agent {
 
     fn take_over(&mut self, told: Told) -> Result<(), Vec<String>> {
         told.remarks.iter().for_each(|remark| log::warn!("reload: {remark}"));
-        let name = start::node_name(&told.settings).map_err(|error| vec![error.why])?;
+        let name = identity::node_name(&told.settings).map_err(|error| vec![error.why])?;
         let found = self.state.snapshot.as_deref();
         let running = Side { texts: &self.texts, settings: &self.settings, name: &self.name };
         let wanted = Side { texts: &told.texts, settings: &told.settings, name: &name };
@@ -76,7 +77,7 @@ impl Agent {
         };
         let pass = Pass {
             settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets,
             peers: Some(peers),
             in_sync: self.state.in_sync,
@@ -94,7 +95,7 @@ impl Agent {
             }
         }
         run::run(&pass, &mut Known::default(), &mut report);
-        cleanup::retire(&self.settings, settings, &self.world, &mut report);
+        cleanup::retire(&self.settings, settings, &self.kernel, &mut report);
         report.lines().iter().for_each(|line| log::info!("reload: {line}"));
         report.failures().iter().for_each(|failure| log::warn!("reload: ! {failure}"));
     }
@@ -104,7 +105,7 @@ impl Agent {
     pub(super) fn conclude_reload(&mut self, whole: bool) {
         if whole && let Some(before) = self.state.superseded.take() {
             let mut report = Report::new(false);
-            cleanup::retire(&before, &self.settings, &self.world, &mut report);
+            cleanup::retire(&before, &self.settings, &self.kernel, &mut report);
             report.failures().iter().for_each(|failure| log::error!("{failure}"));
         }
         if std::mem::take(&mut self.state.reloading) {

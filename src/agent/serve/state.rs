@@ -10,7 +10,7 @@ use crate::agent::reconcile_cache::Known;
 use crate::agent::serve::RETRY;
 use crate::agent::snapshot::Etcd;
 use crate::agent::trigger::{Look, Why};
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
@@ -35,7 +35,7 @@ pub struct State {
     pub(super) resolved: Resolved,
     pub(super) known: Known,
     /// What this host was when it was looked at last.
-    pub(super) facts: Option<Facts>,
+    pub(super) facts: Option<HostState>,
     pub(super) look: Look,
     pub(super) why: Why,
     /// When to look, if there is something to look at.

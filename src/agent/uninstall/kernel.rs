@@ -5,8 +5,8 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::World;
 use crate::agent::sysctl_record::{self, Changed};
+use crate::inspect::Kernel;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, Which};
 use crate::os::sysctl;
@@ -16,17 +16,17 @@ use crate::plan::{Describe, Line, Object, ownership};
 ///
 /// # Errors
 /// The kernel's.
-pub fn attached(world: &World) -> anyhow::Result<Vec<String>> {
-    let links = world.rtnl.links(None)?;
+pub fn attached(kernel: &Kernel) -> anyhow::Result<Vec<String>> {
+    let links = kernel.rtnl.links(None)?;
     Ok(ownership::attached(&links).into_iter().map(str::to_owned).collect())
 }
 
 /// Removes pods' ends, bridges and tunnels.
-pub fn links(world: &World, report: &mut Report) {
-    match world.rtnl.links(None) {
+pub fn links(kernel: &Kernel, report: &mut Report) {
+    match kernel.rtnl.links(None) {
         Ok(found) => {
             for link in ownership::links(&found) {
-                report.apply(&Device(link), || remove(world, link));
+                report.apply(&Device(link), || remove(kernel, link));
             }
         }
         Err(error) => report.failed(format!("look at links: {error}")),
@@ -34,17 +34,17 @@ pub fn links(world: &World, report: &mut Report) {
 }
 
 /// The other end of a veth takes both away.
-fn remove(world: &World, link: &Link) -> Result<(), NetlinkError> {
+fn remove(kernel: &Kernel, link: &Link) -> Result<(), NetlinkError> {
     let delete = link::delete(Which::Index(link.index)).tolerating(Errno::ENODEV);
-    world.rtnl.apply(&[delete])
+    kernel.rtnl.apply(&[delete])
 }
 
 /// Removes the tables of agent, networks and host ports.
-pub fn tables(world: &World, report: &mut Report) {
-    match world.nft.tables() {
+pub fn tables(kernel: &Kernel, report: &mut Report) {
+    match kernel.nft.tables() {
         Ok(found) => {
             for name in found.into_iter().filter(|name| ownership::is_table(name)) {
-                report.apply(&Table(&name), || world.nft.delete(&name));
+                report.apply(&Table(&name), || kernel.nft.delete(&name));
             }
         }
         Err(error) => report.failed(format!("look at nftables: {error}")),

@@ -1,9 +1,9 @@
 //! Gives this host's subnet back.
 
 use crate::agent::change_log::Report;
-use crate::agent::reconcile::World;
-use crate::agent::start;
 use crate::etcd;
+use crate::inspect::Kernel;
+use crate::inspect::identity;
 use crate::lease::claim::leave;
 use crate::plan::{Describe, Line, Object};
 use crate::settings::exit::{self, Exit};
@@ -16,13 +16,18 @@ const TRIES: u32 = 5;
 ///
 /// # Errors
 /// There is no etcd, it cannot be reached, or the keys are another machine's.
-pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -> Result<(), Exit> {
+pub fn run(
+    settings: &Settings,
+    kernel: &Kernel,
+    dry: bool,
+    report: &mut Report,
+) -> Result<(), Exit> {
     let Source::Etcd { server, roots } = &settings.source else {
         let why = "--release: this host's subnet is not leased (SUBNET_SOURCE is not etcd)";
         return Err(Exit::new(exit::SETTINGS, why));
     };
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
-    let own = start::this_host(&start::node_name(settings)?, world)?;
+    let own = identity::of_host(&identity::node_name(settings)?, &kernel.machine_id)?;
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;

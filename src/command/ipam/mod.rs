@@ -13,10 +13,11 @@ use serde_json::Value;
 
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::{self, Pass};
-use crate::agent::start;
 use crate::agent::trigger::Look;
 use crate::command::call::{Call, Outcome};
-use crate::command::pods::{Life, Network, object};
+use crate::command::json::object;
+use crate::inspect::Kernel;
+use crate::inspect::pods::{Life, Network};
 use crate::ipam::Entry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
@@ -97,11 +98,11 @@ fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
-    let world = start::world(settings)?;
+    let kernel = Kernel::open(settings)?;
     let mut report = Report::new(false);
     let pass = Pass {
         settings,
-        world: &world,
+        kernel: &kernel,
         subnets: &PerFamily::default(),
         peers: None,
         in_sync: false,

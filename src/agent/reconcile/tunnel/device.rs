@@ -21,7 +21,7 @@ pub(super) fn keep(
     mut found: Vec<Link>,
     report: &mut Report,
 ) -> Option<u32> {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &pass.kernel.rtnl;
     if !found.iter().any(|link| link.name == device.name) {
         let known: Vec<u32> = found.iter().map(|link| link.index).collect();
         let others = rtnl.vxlans().unwrap_or_default().into_iter();
