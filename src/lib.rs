@@ -2,53 +2,56 @@
 //!
 //! # Map
 //!
-//! `main.rs` turns the name that the program was called by into a role, and a role's exit code into
-//! its own. Imports point down this list only, `agent` and `plugin` never import each other, and no
-//! files import each other in a circle (`tests/map.rs` holds all of this):
+//! Imports point down this list only, [`agent`] and [`plugin`] never import each other, and no files
+//! import each other in a circle (`tests/map.rs` verifies all of this).
 //!
-//! | folder | what it holds |
-//! |---|---|
-//! | [`command`] | the command line: the agent's start, and subcommands that print |
-//! | [`plugin`] | the CNI verbs; the only writer of the CNI reply |
-//! | [`api`] | status, metrics and the page, by HTTP on the agent's socket |
-//! | [`agent`] | the host agent: triggers, the reconcile, installation, uninstallation |
-//! | [`inspect`] | one look at kernel, disk and cluster, read only |
-//! | [`settings`] | variables, file, flags, defaults, exit codes |
-//! | [`checks`] | what is wrong and where packets are lost, pure |
-//! | [`plan`] | (wanted, found) → changes, pure: bridge, routes, tunnels, firewall, bandwidth, pod |
-//! | [`kube`] | client of the Kubernetes API: nodes as snapshots |
-//! | [`etcd`] | client of etcd: members, session, TLS |
-//! | [`lease`] | which host owns which subnet, pure: records, claim, session, restore, growth |
-//! | [`ipam`] | which pod owns which address and which host port: pool, file store |
-//! | [`nft`] | nf_tables: codec, our tables, base chains of others |
-//! | [`netlink`] | rtnetlink and connection tracking: socket, codec, objects |
-//! | [`os`] | files, inotify, network namespaces, sysctls, processes |
-//! | [`cni`] | the CNI protocol as values, pure |
-//! | [`net`] | the field's words, pure: subnet, MAC, interface name, host port, time |
+//! | room | responsibility | touches |
+//! |---|---|---|
+//! | `main.rs` | name the program was called by → role → exit code | nothing |
+//! | [`command`] | subcommands that print | stdout |
+//! | [`plugin`] | the CNI verbs | kernel, IPAM store, stdout |
+//! | [`api`] | `Status`, metrics, HTTP on the agent's socket, the page's data | its sockets |
+//! | [`agent`] | threads, triggers, reconcile, install, uninstall | everything |
+//! | [`inspect`] | one look at kernel, disk and cluster | everything, read only |
+//! | [`settings`] | variables, file, flags, defaults, exit codes | environment, one file |
+//! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
+//! | [`plan`] | (wanted, found) → changes: bridge, routes, tunnels, firewall, host ports, pod | nothing |
+//! | [`kube`] | client of the Kubernetes API; nodes as snapshots | the API |
+//! | [`etcd`] | client, members, session, TLS | etcd |
+//! | [`lease`] | records, claim, session state machine, restore, growth | nothing |
+//! | [`ipam`] | address pool, file store, host-port claims | files below `dataDir` |
+//! | [`nft`] | nf_tables codec, our tables, base chains of others | its socket |
+//! | [`netlink`] | rtnetlink, conntrack: socket, codec, links, addresses, routes, events | sockets |
+//! | [`os`] | files, inotify, namespaces, sysctls, ICMP echo, process | files, /proc |
+//! | [`cni`] | the CNI protocol as values | nothing |
+//! | [`net`] | the field's words: subnet, MAC, interface and node name, time, problem | nothing |
 //!
 //! # Data flow
 //!
 //! ```text
-//! etcd ──snapshot──▶ lease ──peers──▶ plan(wanted, found) ──changes──▶ linux ──▶ kernel
-//!                                          ▲                             │
-//!                                          └────────── observed ─────────┘
+//! etcd ──snapshot──▶ lease ──peers──▶ plan(wanted, found) ──changes──▶ netlink, nft ──▶ kernel
+//!                                          ▲                              │
+//!                                          └────────── observed ──────────┘
 //!
-//! stdin, environment ──▶ cni::Request ──▶ plugin ──▶ ipam (claim) ──▶ linux ──▶ kernel ──▶ stdout
+//! stdin, environment ──▶ cni::Request ──▶ plugin ──▶ ipam (claim) ──▶ netlink ──▶ kernel ──▶ stdout
+//!
+//! inspect ──found──▶ checks ──problems──▶ agent ──status──▶ api, command
 //! ```
 //!
 //! # Invariants
 //!
-//! 1. ADD and DEL never need the agent or etcd; losing etcd, the agent or a peer's liveness
-//!    changes nothing in the kernel.
+//! 1. ADD and DEL never need the agent or etcd. If etcd, the agent or a peer is down, kernel state
+//!    stays as it is.
 //! 2. No address, subnet or host port has two owners: every claim is an exclusive create (`link(2)`
 //!    for an address, the same under a lock for a port, one etcd transaction for a subnet).
-//! 3. Whole states are compared, never events applied; every plan is harmless when run twice.
+//! 3. Whole states are compared, events are never applied; every plan can run twice without harm.
 //! 4. What humanz made bears its mark (route protocol 104, link alias `humanz…`, nft tables
-//!    `humanz…`); nothing without the mark is removed, but for a VXLAN device that somebody
-//!    made anew, without a mark, under the name of a tunnel's. A CNI configuration has no room for
-//!    one: where settings have moved it, the former is removed while its hash is the recorded one.
+//!    `humanz…`). Nothing without the mark is removed, except a VXLAN device that somebody recreated
+//!    without a mark under the name of a tunnel's.
 //! 5. Nothing is removed before the first complete snapshot of etcd.
-//! 6. A file whose first line says `//! Pure.` touches no clock, file, socket or environment.
+//! 6. A file whose first line says `//! Pure.` touches no clock, environment, file, socket or log.
+//! 7. What is found is a value and what is wrong is a `Problem`; text is made where it is shown, and
+//!    no text of ours is parsed.
 
 pub mod agent;
 pub mod api;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use humanz::plan::pod::Identity;
+use humanz::plan::pod::LinkIdentity;
 use humanz::settings::flags::VARIABLES;
 
 #[test]
@@ -129,7 +129,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
 /// alone. Tried with systemd 252 and NetworkManager 1.42.
 #[test]
 fn network_managers_are_told_the_names_of_our_links() {
-    let pod = Identity { network: "humanz", container_id: "c1", ifname: "eth0" }.host_ifname();
+    let pod = LinkIdentity { network: "humanz", container_id: "c1", ifname: "eth0" }.host_ifname();
     let names = ["humanz0", "humanz-vx4", "humanz-vx6", pod.as_str()];
     for (file, key) in [
         ("humanz.network", "Name="),

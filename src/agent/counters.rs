@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::net::Object;
 use crate::plan::line::Sign;
-use crate::plan::{Line, Object, host_ports};
+use crate::plan::{Line, host_ports};
 
 /// Upper bounds of the classes of durations, in seconds: a pass over nothing takes a millisecond, one
 /// that makes 10,000 routes a second.
@@ -32,7 +33,7 @@ impl Durations {
 
 /// Everything that is counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct Counters {
     /// Passes over everything.
     pub whole: Durations,
     /// Passes over a part, after an event.
@@ -47,7 +48,7 @@ pub struct Tally {
     pub lag: Durations,
 }
 
-impl Tally {
+impl Counters {
     /// One more pass.
     pub fn pass(&mut self, whole: bool, took: Duration, failed: bool) {
         if whole { &mut self.whole } else { &mut self.part }.add(took);
@@ -91,7 +92,7 @@ fn kind(object: &Object) -> &'static str {
         Object::Configuration(_) => "configuration",
         Object::HostPort(_) | Object::TableBridge(..) => "hostport",
         Object::Table(name) if name == host_ports::TABLE => "hostport",
-        Object::Table(_) | Object::Rule(..) => "firewall",
+        Object::Table(_) | Object::Rule { .. } | Object::Chain(_) => "firewall",
         Object::Plugin(_) | Object::PluginLink(_) => "plugin",
         Object::Route(_) => "route",
         Object::Sysctl(_) | Object::Loopback(_) => "sysctl",
@@ -103,7 +104,11 @@ fn kind(object: &Object) -> &'static str {
         | Object::File(..)
         | Object::Key(_)
         | Object::Keys(_)
-        | Object::Lease(_) => "other",
+        | Object::Lease(_)
+        | Object::Host(_)
+        | Object::Subnet(_)
+        | Object::Setting(_)
+        | Object::Named(_) => "other",
     }
 }
 
@@ -145,14 +150,14 @@ mod tests {
     fn repairs_are_changes_too() {
         let route = || Object::Route("10.1.2.0/24".parse().unwrap());
         let bridge = || "humanz0".parse().unwrap();
-        let mut tally = Tally::default();
-        tally.changes(&[Line::added(route()), Line::removed(route())], false);
+        let mut counters = Counters::default();
+        counters.changes(&[Line::added(route()), Line::removed(route())], false);
         let table = Object::TableBridge(bridge(), host_ports::TABLE);
         let for_ports = [Line::added(table), Line::changed(Object::Loopback(bridge()))];
-        tally.changes(&[Line::added(route())], true);
-        tally.changes(&for_ports, true);
-        assert_eq!(tally.changes[&("route", "added")], 2);
-        assert_eq!(tally.changes[&("sysctl", "changed")], 1);
-        assert_eq!(tally.repairs, BTreeMap::from([("route", 1)]));
+        counters.changes(&[Line::added(route())], true);
+        counters.changes(&for_ports, true);
+        assert_eq!(counters.changes[&("route", "added")], 2);
+        assert_eq!(counters.changes[&("sysctl", "changed")], 1);
+        assert_eq!(counters.repairs, BTreeMap::from([("route", 1)]));
     }
 }

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::Pass;
-use crate::agent::reconcile::run;
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::{Pass, run};
 use crate::agent::reconcile_cache::Known;
 use crate::agent::serve::refused;
 use crate::agent::start;
@@ -17,12 +16,11 @@ use crate::inspect::{Kernel, identity, names, state_file};
 use crate::kube::{self, KubeSettings};
 use crate::lease::claim::Claimant;
 use crate::lease::dry_run_claim::{Foreseen, foresee};
-use crate::lease::growth;
 use crate::lease::records::Key;
-use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
-use crate::net::PerFamily;
+use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers};
+use crate::net::{Object, PerFamily};
 use crate::os::files;
-use crate::plan::{Line, Object};
+use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -65,7 +63,7 @@ pub fn look(
     subnets: &PerFamily<IpNetwork>,
     peers: Option<&Arc<Peers>>,
 ) -> Looked {
-    let mut report = Report::new(true);
+    let mut applier = Applier::new(true);
     let resolved = peers.map(|peers| names::resolve_all(peers, settings)).unwrap_or_default();
     let pass = Pass {
         settings,
@@ -78,13 +76,13 @@ pub fn look(
         was_ready: false,
         look: Look::ALL,
     };
-    let seen = run::run(&pass, &mut Known::default(), &mut report);
+    let seen = run::run(&pass, &mut Known::default(), &mut applier);
     let told = seen.into_iter().flat_map(|seen| {
         let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.record)];
         told.into_iter().flatten().flatten().collect::<Vec<String>>()
     });
-    let trouble = report.failures().iter().cloned().chain(told).collect();
-    Looked { lines: report.lines().to_vec(), trouble }
+    let trouble = applier.failures().iter().cloned().chain(told).collect();
+    Looked { lines: applier.lines().to_vec(), trouble }
 }
 
 /// How the pools of the network would grow to those of `ours`.

@@ -11,7 +11,7 @@ pub mod readiness;
 pub mod shared_state;
 pub mod snapshot;
 
-pub(crate) mod change_log;
+pub(crate) mod applier;
 mod cleanup;
 pub mod cni_conf;
 mod conf_record;

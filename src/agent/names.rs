@@ -15,7 +15,8 @@ use crate::inspect::names::ask;
 use crate::lease::Resolved;
 use crate::lease::records::NodeName;
 use crate::net::PerFamily;
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat;
+use crate::os::heartbeat::Heartbeat;
 
 /// First wait after a failure; doubled up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(1);
@@ -36,7 +37,7 @@ impl Names {
     /// Starts the thread, which knows `table` from before; `publish` gets every change of the whole
     /// table.
     pub fn spawn(
-        beat: Arc<Beat>,
+        beat: Arc<Heartbeat>,
         table: Resolved,
         publish: impl Fn(Resolved) + Send + 'static,
     ) -> io::Result<Names> {
@@ -71,7 +72,7 @@ impl Resolver {
         &mut self,
         requests: &Receiver<BTreeSet<NodeName>>,
         publish: &impl Fn(Resolved),
-        beat: &Beat,
+        beat: &Heartbeat,
     ) {
         loop {
             beat.beat();
@@ -97,7 +98,7 @@ impl Resolver {
     }
 
     /// Resolves what is due. A name that stops resolving keeps its last address.
-    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Beat) {
+    fn resolve_due(&mut self, publish: &impl Fn(Resolved), beat: &Heartbeat) {
         let now = Instant::now();
         let mut asked = Vec::new();
         for due in self.due.iter_mut().filter(|due| due.at <= now) {

@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::agent::cleanup;
 use crate::agent::names::Names;
-use crate::agent::notify;
-use crate::agent::shared_state::Board;
+use crate::agent::shared_state::SharedState;
 use crate::agent::source::Source;
 use crate::agent::trigger::{Look, Wake, Why};
+use crate::agent::{cleanup, notify};
 use crate::api::server::Server;
 use crate::inspect::Kernel;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat;
+use crate::os::heartbeat::Heartbeat;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{Origin, Texts};
@@ -59,11 +59,11 @@ pub struct Agent {
     /// The kernel.
     pub kernel: Kernel,
     /// What is told to those who ask on this host.
-    pub board: Arc<Board>,
+    pub shared: Arc<SharedState>,
     /// Who tells them.
     pub server: Option<Server>,
     /// The loop turns.
-    pub beat: Arc<Beat>,
+    pub beat: Arc<Heartbeat>,
     /// What is heard of the files that the agent keeps.
     pub files: Files,
     /// What the agent knows and has to do.

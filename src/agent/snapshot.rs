@@ -10,12 +10,12 @@ use crate::etcd::Contact;
 use crate::inspect::host_state::HostState;
 use crate::lease::Peers;
 use crate::net::PerFamily;
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::settings::Settings;
 
 /// What the loop knew.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct AgentSnapshot {
     /// What the operator wants.
     pub settings: Settings,
     /// This host's pod subnets.
@@ -31,11 +31,11 @@ pub struct Known {
     /// The other hosts.
     pub peers: Option<Arc<Peers>>,
     /// How their pods are reached, as the loop found it for its routes.
-    pub ways: Option<Arc<Ways>>,
+    pub ways: Option<Arc<PeerRoutes>>,
     /// What this host is.
     pub facts: Option<HostState>,
     /// What was said about the connection with etcd.
-    pub etcd: Etcd,
+    pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.
     pub contact: Option<Arc<Contact>>,
     /// What is wrong, by kind.
@@ -44,7 +44,7 @@ pub struct Known {
 
 /// What was said about the connection with etcd.
 #[derive(Clone, Debug, Default)]
-pub struct Etcd {
+pub struct StoreStatus {
     /// The member that answers.
     pub endpoint: Option<String>,
     /// Why none does.

@@ -11,21 +11,19 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::agent::event_filter::Ears;
-use crate::agent::lock;
 use crate::agent::names::{self, Names};
-use crate::agent::probe;
 use crate::agent::serve::{Agent, Files, SETTLE, State};
-use crate::agent::shared_state::{self, Board};
-use crate::agent::signals;
+use crate::agent::shared_state;
+use crate::agent::shared_state::SharedState;
 use crate::agent::source::{Leased, Registry, Source};
 use crate::agent::trigger::{Look, Wake};
+use crate::agent::{lock, probe, signals};
 use crate::api::Listen;
 use crate::api::server::Server;
 use crate::etcd::{self, Contact, Start};
-use crate::inspect::Kernel;
 use crate::inspect::host_state::{self, attributes};
 use crate::inspect::identity::{node_name, of_host, own_machine_id};
-use crate::inspect::state_file;
+use crate::inspect::{Kernel, state_file};
 use crate::kube;
 use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
@@ -33,8 +31,8 @@ use crate::lease::{Identity, Network, Roots};
 use crate::net::IfName;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
-use crate::os::file_watch::{FileWatch, Heard};
-use crate::os::heartbeat::{self, Beat};
+use crate::os::file_watch::{FileEvents, FileWatch};
+use crate::os::heartbeat::{self, Heartbeat};
 use crate::os::{files, identity};
 use crate::settings::exit::Exit;
 use crate::settings::loader::{Origin, Told};
@@ -54,20 +52,20 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
     make_state_dir(&settings.state_dir, &kernel.machine_id)?;
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
-    let board = Arc::new(Board::new(name.to_string(), kernel.machine_id.clone()));
-    watch_kernel(&settings.bridge, &wakes, &board)?;
-    let files = Files::new(watch_files(wakes.clone(), &board)?);
+    let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
+    watch_kernel(&settings.bridge, &wakes, &shared)?;
+    let files = Files::new(watch_files(wakes.clone(), &shared)?);
     let told = wakes.clone();
-    let source = source(&settings, &name, &kernel, wakes, &board)?;
-    let beat = board.expect("names", names::LIMIT);
+    let source = source(&settings, &name, &kernel, wakes, &shared)?;
+    let beat = shared.expect("names", names::LIMIT);
     let names = Names::spawn(beat, source.resolved(), move |names| send(&told, Wake::Names(names)))
         .context("start a thread")?;
     let state = State::new(source.fixed(), source.resolved());
-    if !once && let Err(error) = probe::spawn(&board) {
+    if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }
-    let server = if once { None } else { local_server(&board, &settings) };
-    let beat = board.expect("reconcile", shared_state::LIMIT);
+    let server = if once { None } else { local_server(&shared, &settings) };
+    let beat = shared.expect("reconcile", shared_state::LIMIT);
     let agent = Agent {
         origin,
         texts,
@@ -77,7 +75,7 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
         source,
         names,
         kernel,
-        board,
+        shared,
         server,
         beat,
         files,
@@ -87,8 +85,8 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
 }
 
 /// Without it the agent serves pods as well.
-fn local_server(board: &Arc<Board>, settings: &Settings) -> Option<Server> {
-    let started = Server::start(Arc::clone(board), Listen::of(settings));
+fn local_server(shared: &Arc<SharedState>, settings: &Settings) -> Option<Server> {
+    let started = Server::start(Arc::clone(shared), Listen::of(settings));
     started.inspect_err(|error| log::warn!("start the local server: {error}")).ok()
 }
 
@@ -110,11 +108,11 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
 }
 
 /// Starts the threads that hear the kernel.
-fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, board: &Board) -> Result<(), Exit> {
+fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, shared: &SharedState) -> Result<(), Exit> {
     for (protocol, name) in [(Protocol::Route, "rtnetlink"), (Protocol::Netfilter, "nftables")] {
         let events = Events::open(protocol).context("watch the kernel")?;
         let (ears, wakes) = (Ears::new(bridge), wakes.clone());
-        let beat = board.expect(name, shared_state::LIMIT);
+        let beat = shared.expect(name, shared_state::LIMIT);
         let thread = thread::Builder::new().name(name.into());
         thread
             .spawn(move || hear_for_ever(events, protocol, ears, &wakes, &beat))
@@ -125,7 +123,7 @@ fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, board: &Board) -> Result<
 
 /// Starts the thread that hears iptables-legacy, and who touches the files that the agent keeps.
 /// Without it both are found at the next full look.
-fn watch_files(wakes: Sender<Wake>, board: &Board) -> Result<Option<Arc<FileWatch>>, Exit> {
+fn watch_files(wakes: Sender<Wake>, shared: &SharedState) -> Result<Option<Arc<FileWatch>>, Exit> {
     let watch = match FileWatch::open() {
         Ok(watch) => Arc::new(watch),
         Err(error) => {
@@ -133,7 +131,7 @@ fn watch_files(wakes: Sender<Wake>, board: &Board) -> Result<Option<Arc<FileWatc
             return Ok(None);
         }
     };
-    let beat = board.expect("files", shared_state::LIMIT);
+    let beat = shared.expect("files", shared_state::LIMIT);
     let shared = Arc::clone(&watch);
     let hear = move || {
         if let Err(error) = hear_files(&shared, &wakes, &beat) {
@@ -150,10 +148,10 @@ const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the 
                      are noticed at the next full check (RESYNC_INTERVAL)";
 
 /// Hands on what is heard, until that is no longer possible.
-fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Beat) -> std::io::Result<()> {
+fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Heartbeat) -> std::io::Result<()> {
     loop {
         beat.beat();
-        let Heard { iptables, files } = watch.wait(heartbeat::EVERY)?;
+        let FileEvents { iptables, files } = watch.wait(heartbeat::EVERY)?;
         if iptables {
             send(wakes, Wake::Kernel(Look::FIREWALL));
         }
@@ -171,7 +169,7 @@ fn hear_for_ever(
     protocol: Protocol,
     mut ears: Ears,
     wakes: &Sender<Wake>,
-    beat: &Beat,
+    beat: &Heartbeat,
 ) {
     loop {
         beat.beat();
@@ -199,7 +197,7 @@ fn source(
     name: &NodeName,
     kernel: &Kernel,
     wakes: Sender<Wake>,
-    board: &Board,
+    shared: &SharedState,
 ) -> Result<Source, Exit> {
     if let Wanted::Static(subnets) = &settings.source {
         return Ok(Source::Fixed(*subnets));
@@ -216,17 +214,17 @@ fn source(
             let (identity, known) = (identity.clone(), known.clone());
             let start = Start { etcd, network, identity, attributes, known };
             let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
-            let beat = board.expect("etcd", shared_state::LIMIT + server.timeout * tries);
+            let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
             let registry =
-                etcd::spawn(start, Arc::clone(&contact), Arc::clone(&board.rows), publish);
+                etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.rows), publish);
             (registry.map(Registry::Etcd), contact)
         }
         Wanted::Kubernetes(api) => {
             let setup = kube::Setup { api: api.clone(), pools: settings.pools };
             let (identity, has_served) = (identity.clone(), known.is_some());
             let start = kube::Start { setup, identity, attributes, has_served };
-            let contact = Contact::new(board.expect("kubernetes", shared_state::LIMIT));
+            let contact = Contact::new(shared.expect("kubernetes", shared_state::LIMIT));
             let contact = Arc::new(contact);
             let registry = kube::spawn(start, Arc::clone(&contact), publish);
             (registry.map(Registry::Kubernetes), contact)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::net::Family;
-use crate::os::disk_space::Space;
+use crate::os::disk_space::FreeSpace;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ const LEAST_FILES: u64 = 16;
 const LITTLE_BYTES: u64 = 32 << 20;
 
 /// Whether there is room for what humanz writes at `path`.
-pub fn space(path: &Path, what: &str, found: &Space) -> Option<Finding> {
+pub fn space(path: &Path, what: &str, found: &FreeSpace) -> Option<Finding> {
     let how = format!("statvfs {}", path.display());
     let place = path.display();
     if found.read_only {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_disk_is_full_when_no_state_fits_on_it() {
         let check = |free_bytes, free_files, read_only, wanted: Option<(&str, Severity)>| {
-            let found = Space { free_bytes, free_files, read_only };
+            let found = FreeSpace { free_bytes, free_files, read_only };
             let found = space(Path::new("/x"), "state", &found);
             assert_eq!(found.as_ref().map(|found| (found.name, found.severity)), wanted);
         };

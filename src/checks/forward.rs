@@ -15,11 +15,11 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::forward::evaluate::{Fate, Packet, fate};
 use crate::checks::forward::per_subnet::Stopped;
-use crate::net::{Family, IfName, PerFamily, subnet};
+use crate::net::{Family, IfName, Object, PerFamily, subnet};
 use crate::nft::base_chains::{
     Action, Direction, Edit, ForwardChain, ForwardError, ForwardRule, FoundForward, MARK, Place,
 };
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 pub use blocking_rule::{Hosts, Obstacle, Reason};
 
 /// Of so many chains with rules about some pods is told what they do, of each base chain and direction …
@@ -279,7 +279,11 @@ fn whole(error: &ForwardError) -> String {
 
 impl Describe for Edit {
     fn line(&self) -> Line {
-        let rule = Object::Rule(self.place.clone(), self.direction, self.bridge.clone());
+        let rule = Object::Rule {
+            chain: self.place.to_string(),
+            option: self.direction.option(),
+            bridge: self.bridge.clone(),
+        };
         match self.action {
             Action::Insert => Line::added(rule),
             Action::Remove(_) => Line::removed(rule),

@@ -4,14 +4,14 @@ use ipnetwork::IpNetwork;
 
 use crate::cni::error::CniError;
 use crate::cni::json::address_or_cidr;
-use crate::cni::requested::Wishes;
+use crate::cni::requested::RequestedAddresses;
 use crate::net::Mac;
 
 /// What `CNI_ARGS` says: `K=V;K=V`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
     /// `IP` (addresses separated by commas, with or without prefix lengths) and `MAC`.
-    pub wishes: Wishes,
+    pub requested: RequestedAddresses,
     /// `K8S_POD_NAMESPACE`.
     pub pod_namespace: Option<String>,
     /// `K8S_POD_NAME`.
@@ -42,8 +42,8 @@ impl CniArgs {
             };
             match key {
                 "IgnoreUnknown" => ignore_unknown = truth(key, value)?,
-                "IP" => args.wishes.ips = addresses(key, value)?,
-                "MAC" => args.wishes.mac = mac(key, value)?,
+                "IP" => args.requested.ips = addresses(key, value)?,
+                "MAC" => args.requested.mac = mac(key, value)?,
                 "K8S_POD_NAMESPACE" => args.pod_namespace = printable(key, value)?,
                 "K8S_POD_NAME" => args.pod_name = printable(key, value)?,
                 "K8S_POD_UID" => args.pod_uid = printable(key, value)?,
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn keys_are_case_sensitive() {
         refuses("ip=10.1.2.3", "unknown keys");
-        assert_eq!(args("ip=10.1.2.3;IgnoreUnknown=1").wishes.ips, vec![]);
+        assert_eq!(args("ip=10.1.2.3;IgnoreUnknown=1").requested.ips, vec![]);
     }
 
     #[test]
@@ -164,12 +164,12 @@ mod tests {
     #[test]
     fn addresses_come_with_and_without_a_prefix() {
         let found = |text: &str| {
-            let ips = args(text).wishes.ips;
+            let ips = args(text).requested.ips;
             ips.iter().map(IpNetwork::to_string).collect::<Vec<_>>()
         };
         assert_eq!(found("IP=10.1.2.11,fd00::b"), ["10.1.2.11/32", "fd00::b/128"]);
         assert_eq!(found("IP=10.1.2.11/24, fd00::b/64"), ["10.1.2.11/24", "fd00::b/64"]);
-        assert_eq!(args("IP=").wishes.ips, vec![]);
+        assert_eq!(args("IP=").requested.ips, vec![]);
         refuses("IP=10.1.2.300", "IP must be");
         refuses("IP=10.1.2.3/33", "IP must be");
         refuses("IP=10.1.2.3,", "IP must be");
@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn a_mac_is_a_mac() {
         assert_eq!(
-            args("MAC=c2:b0:57:49:47:f1").wishes.mac.unwrap().to_string(),
+            args("MAC=c2:b0:57:49:47:f1").requested.mac.unwrap().to_string(),
             "c2:b0:57:49:47:f1"
         );
-        assert_eq!(args("MAC=").wishes.mac, None);
+        assert_eq!(args("MAC=").requested.mac, None);
         refuses("MAC=potato", "MAC");
     }
 

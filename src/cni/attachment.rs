@@ -66,11 +66,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cni::json::Faults;
+    use crate::cni::json::FieldErrors;
 
     /// The attachments in `document`, and how many faults there were.
     fn read(document: Value) -> (Option<Vec<String>>, usize) {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let valid = read_valid(&Field::root(&document, &faults));
         (
             valid.map(|valid| valid.iter().map(Attachment::to_string).collect()),

@@ -84,12 +84,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cni::json::{Fault, Faults};
+    use crate::cni::json::{FieldError, FieldErrors};
 
     fn read(document: Value) -> (Bandwidth, Vec<String>) {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let bandwidth = Bandwidth::read(&Field::root(&document, &faults));
-        (bandwidth, faults.into_vec().iter().map(Fault::to_string).collect())
+        (bandwidth, faults.into_vec().iter().map(FieldError::to_string).collect())
     }
 
     fn ingress(document: Value) -> Option<Limit> {

@@ -65,11 +65,11 @@ impl Dns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cni::json::Faults;
+    use crate::cni::json::FieldErrors;
 
     #[test]
     fn settings_come_back_as_they_went_in() {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         for document in [
             json!({}),
             json!({ "nameservers": ["10.96.0.10", "fd00::a"], "domain": "cluster.local",
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn runtimes_use_other_words() {
         let document = json!({ "servers": ["10.96.0.10"], "searches": ["a"], "options": ["b"] });
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let dns = Dns::read_capability(&Field::root(&document, &faults));
         let expected = json!({ "nameservers": ["10.96.0.10"], "search": ["a"], "options": ["b"] });
         assert_eq!(dns.to_json(), expected);

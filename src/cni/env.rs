@@ -86,7 +86,7 @@ pub struct Netns {
 
 /// A command with all it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum Operation {
     /// ADD.
     Add(Attachment, Netns),
     /// DEL; the namespace may be gone.
@@ -105,7 +105,7 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     /// What to do.
-    pub call: Call,
+    pub call: Operation,
     /// `CNI_ARGS`, or empty.
     pub args: String,
     /// The trace that the runtime works under (W3C `traceparent`), for the log.
@@ -134,14 +134,15 @@ impl Environment {
         })?;
         variables.require(command.required())?;
         let call = match command {
-            Command::Add => Call::Add(variables.attachment()?, variables.netns()?),
-            Command::Check => Call::Check(variables.attachment()?, variables.netns()?),
-            Command::Del => Call::Del(variables.attachment()?, variables.netns_if_any()?),
-            Command::Gc => Call::Gc,
-            Command::Status => Call::Status,
-            Command::Version => Call::Version,
+            Command::Add => Operation::Add(variables.attachment()?, variables.netns()?),
+            Command::Check => Operation::Check(variables.attachment()?, variables.netns()?),
+            Command::Del => Operation::Del(variables.attachment()?, variables.netns_if_any()?),
+            Command::Gc => Operation::Gc,
+            Command::Status => Operation::Status,
+            Command::Version => Operation::Version,
         };
-        let attaches = matches!(call, Call::Add(..) | Call::Del(..) | Call::Check(..));
+        let attaches =
+            matches!(call, Operation::Add(..) | Operation::Del(..) | Operation::Check(..));
         let args = if attaches { variables.optional(ARGS)? } else { None };
         // Nobody's call fails for want of a trace.
         let trace = variables.optional(TRACE).unwrap_or_default();
@@ -151,12 +152,12 @@ impl Environment {
     /// The command of the call.
     pub fn command(&self) -> Command {
         match self.call {
-            Call::Add(..) => Command::Add,
-            Call::Del(..) => Command::Del,
-            Call::Check(..) => Command::Check,
-            Call::Gc => Command::Gc,
-            Call::Status => Command::Status,
-            Call::Version => Command::Version,
+            Operation::Add(..) => Command::Add,
+            Operation::Del(..) => Command::Del,
+            Operation::Check(..) => Command::Check,
+            Operation::Gc => Command::Gc,
+            Operation::Status => Command::Status,
+            Operation::Version => Command::Version,
         }
     }
 }
@@ -269,7 +270,7 @@ mod tests {
     fn add_gets_exactly_what_was_given() {
         let netns = Netns { path: "/run/netns/some".into(), may_be_own: false };
         let expected = Environment {
-            call: Call::Add(attachment(), netns),
+            call: Operation::Add(attachment(), netns),
             args: "K=V".into(),
             trace: Some("00-1-2-01".into()),
         };
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn del_does_without_a_namespace() {
-        let expected = Call::Del(attachment(), None);
+        let expected = Operation::Del(attachment(), None);
         for parsed in [parse("DEL", &[NETNS, ARGS], &[]), parse("DEL", &[], &[(NETNS, "")])] {
             assert_eq!(parsed.unwrap().unwrap().call, expected);
         }
@@ -328,7 +329,7 @@ mod tests {
     fn gc_and_status_need_the_path_alone_and_ignore_the_rest() {
         let rest = [CONTAINER_ID, NETNS, IFNAME, ARGS];
         let garbage = [(CONTAINER_ID, "../.."), (IFNAME, "a/b"), (NETNS, "%"), (ARGS, ";;")];
-        for (command, call) in [("GC", Call::Gc), ("STATUS", Call::Status)] {
+        for (command, call) in [("GC", Operation::Gc), ("STATUS", Operation::Status)] {
             assert_eq!(parse(command, &rest, &[]).unwrap().unwrap().call, call);
             let ignored = parse(command, &[], &garbage).unwrap().unwrap();
             assert_eq!((ignored.call, ignored.args), (call, String::new()));
@@ -339,7 +340,7 @@ mod tests {
     #[test]
     fn version_needs_nothing() {
         let found = Environment::parse(|name| (name == COMMAND).then(|| "VERSION".into()));
-        assert_eq!(found.unwrap().unwrap().call, Call::Version);
+        assert_eq!(found.unwrap().unwrap().call, Operation::Version);
     }
 
     #[test]
@@ -360,7 +361,7 @@ mod tests {
     fn the_override_is_1_or_true_in_any_case() {
         let may = |value| match parse("ADD", &[], &[(NETNS_OVERRIDE, value)]).unwrap().unwrap().call
         {
-            Call::Add(_, netns) => netns.may_be_own,
+            Operation::Add(_, netns) => netns.may_be_own,
             other => panic!("{other:?}"),
         };
         assert!(["1", "true", "TRUE", "True"].into_iter().all(may));

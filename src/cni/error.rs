@@ -156,7 +156,7 @@ impl CniError {
 /// A request that was refused before it was served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
-pub struct Refused {
+pub struct RefusedRequest {
     /// The version to answer in: the configuration's, or the newest if that could not be read.
     pub version: Version,
     /// Why.

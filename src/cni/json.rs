@@ -14,7 +14,7 @@ use crate::net::{Family, subnet};
 
 /// A value that cannot be used, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct FieldError {
     /// The keys and places on the way to the value: `ipam.ranges[0][1].subnet`.
     pub path: String,
     /// What is wrong and what would be right.
@@ -23,7 +23,7 @@ pub struct Fault {
     pub unsupported: bool,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.text)
     }
@@ -31,8 +31,8 @@ impl fmt::Display for Fault {
 
 /// The error that names all of `faults` (at least one): code 2 if all are fields that humanz does
 /// not have, else 7.
-pub(super) fn error(faults: &[Fault]) -> CniError {
-    let texts: Vec<String> = faults.iter().map(Fault::to_string).collect();
+pub(super) fn error(faults: &[FieldError]) -> CniError {
+    let texts: Vec<String> = faults.iter().map(FieldError::to_string).collect();
     let all = texts.join("; ");
     if faults.iter().all(|fault| fault.unsupported) {
         CniError::new(code::UNSUPPORTED_FIELD, format!("unsupported field {all}"))
@@ -43,16 +43,16 @@ pub(super) fn error(faults: &[Fault]) -> CniError {
 
 /// The faults met so far.
 #[derive(Debug, Default)]
-pub(super) struct Faults(RefCell<Vec<Fault>>);
+pub(super) struct FieldErrors(RefCell<Vec<FieldError>>);
 
-impl Faults {
+impl FieldErrors {
     /// All of them, in the order they were met.
-    pub fn into_vec(self) -> Vec<Fault> {
+    pub fn into_vec(self) -> Vec<FieldError> {
         self.0.into_inner()
     }
 
     fn push(&self, path: String, text: String, unsupported: bool) {
-        self.0.borrow_mut().push(Fault { path, text, unsupported });
+        self.0.borrow_mut().push(FieldError { path, text, unsupported });
     }
 }
 
@@ -61,17 +61,17 @@ impl Faults {
 pub(super) struct Field<'a> {
     value: &'a Value,
     path: String,
-    faults: &'a Faults,
+    faults: &'a FieldErrors,
 }
 
 impl<'a> Field<'a> {
     /// A whole document.
-    pub fn root(value: &'a Value, faults: &'a Faults) -> Field<'a> {
+    pub fn root(value: &'a Value, faults: &'a FieldErrors) -> Field<'a> {
         Field { value, path: String::new(), faults }
     }
 
     /// The same value, kept in another list of faults.
-    pub fn reporting_to<'b>(&self, faults: &'b Faults) -> Field<'b>
+    pub fn reporting_to<'b>(&self, faults: &'b FieldErrors) -> Field<'b>
     where
         'a: 'b,
     {
@@ -218,7 +218,7 @@ impl<'a> Field<'a> {
     }
 
     /// Keeps faults that were met in this value.
-    pub fn report<T>(&self, faults: Vec<Fault>) -> Option<T> {
+    pub fn report<T>(&self, faults: Vec<FieldError>) -> Option<T> {
         self.faults.0.borrow_mut().extend(faults);
         None
     }
@@ -274,15 +274,15 @@ mod tests {
 
     /// The faults that `read` leaves in `document`.
     fn faults<T>(document: &Value, read: impl Fn(&Field) -> T) -> Vec<String> {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         read(&Field::root(document, &faults));
-        faults.into_vec().iter().map(Fault::to_string).collect()
+        faults.into_vec().iter().map(FieldError::to_string).collect()
     }
 
     #[test]
     fn keys_match_in_any_case_and_the_exact_one_wins() {
         let document = json!({ "CNIVersion": "old", "cniVersion": "new", "bandWidth": "x" });
-        let none = Faults::default();
+        let none = FieldErrors::default();
         let root = Field::root(&document, &none);
         assert_eq!(root.get("cniVersion").unwrap().text(), Some("new"));
         assert_eq!(root.get("bandwidth").unwrap().text(), Some("x"));
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn null_is_nothing() {
         let document = json!({ "mtu": null, "MTU": 9000, "dns": null });
-        let none = Faults::default();
+        let none = FieldErrors::default();
         let root = Field::root(&document, &none);
         assert_eq!(root.get("mtu").unwrap().number(0..=9999), Some(9000));
         assert!(root.get("dns").is_none() && root.has("dns"));
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_error_is_2_only_if_everything_is_unsupported() {
-        let fault = |unsupported| Fault { path: "p".into(), text: "t".into(), unsupported };
+        let fault = |unsupported| FieldError { path: "p".into(), text: "t".into(), unsupported };
         assert_eq!(error(&[fault(true), fault(true)]).code, 2);
         assert_eq!(error(&[fault(true), fault(false)]).code, 7);
         assert_eq!(error(&[fault(false)]).msg, "invalid network configuration: p: t");

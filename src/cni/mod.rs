@@ -30,7 +30,7 @@ pub use attachment::Attachment;
 pub use bandwidth::{Bandwidth, Limit};
 pub use config::{NetConf, RangeConf};
 pub use error::CniError;
-pub use json::Fault;
+pub use json::FieldError;
 pub use name::Name;
 pub use request::Request;
 pub use result::CniResult;

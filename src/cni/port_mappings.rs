@@ -69,14 +69,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cni::json::{Fault, Faults};
+    use crate::cni::json::{FieldError, FieldErrors};
 
     fn parse(value: &Value) -> (Vec<PortMapping>, Vec<String>) {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let document = json!({ "portMappings": value });
         let root = Field::root(&document, &faults);
         let mappings = read(&root.get("portMappings").unwrap());
-        (mappings, faults.into_vec().iter().map(Fault::to_string).collect())
+        (mappings, faults.into_vec().iter().map(FieldError::to_string).collect())
     }
 
     fn check(value: Value, wanted: &[&str]) {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::cni::args::CniArgs;
 use crate::cni::attachment::Attachment;
 use crate::cni::dns::Dns;
-use crate::cni::env::{Call, Environment, Netns};
+use crate::cni::env::{Environment, Netns, Operation};
 use crate::cni::error::code;
 use crate::cni::name::Name;
 use crate::cni::request::{Request, Role};
@@ -36,7 +36,7 @@ proptest! {
     fn a_cut_configuration_is_refused(keys in configuration(), cut in any::<prop::sample::Index>()) {
         let text = keys.to_string();
         let cut = cut.index(text.len());
-        prop_assert!(!serve(Call::Status, &text.as_bytes()[..cut]));
+        prop_assert!(!serve(Operation::Status, &text.as_bytes()[..cut]));
     }
 
     #[test]
@@ -115,7 +115,7 @@ proptest! {
 }
 
 /// Whether `stdin` makes a request.
-fn serve(call: Call, stdin: &[u8]) -> bool {
+fn serve(call: Operation, stdin: &[u8]) -> bool {
     let environment = Environment { call, args: String::new(), trace: None };
     let request = Request::parse(Role::Network, environment, stdin);
     if let Err(refused) = &request {
@@ -128,16 +128,16 @@ fn command() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION", "NOPE"])
 }
 
-fn call() -> impl Strategy<Value = Call> {
+fn call() -> impl Strategy<Value = Operation> {
     let attachment =
         Attachment { container_id: "c1".parse().unwrap(), ifname: "eth0".parse().unwrap() };
     let netns = Netns { path: "/run/netns/c1".to_owned(), may_be_own: false };
     prop::sample::select(vec![
-        Call::Add(attachment.clone(), netns.clone()),
-        Call::Del(attachment.clone(), None),
-        Call::Check(attachment, netns),
-        Call::Gc,
-        Call::Status,
+        Operation::Add(attachment.clone(), netns.clone()),
+        Operation::Del(attachment.clone(), None),
+        Operation::Check(attachment, netns),
+        Operation::Gc,
+        Operation::Status,
     ])
 }
 

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use crate::cni::args::CniArgs;
 use crate::cni::attachment::Attachment;
 use crate::cni::config::NetConf;
-use crate::cni::env::{Call, Environment, Netns};
-use crate::cni::error::{CniError, Refused};
-use crate::cni::json::{self, Fault};
-use crate::cni::requested::Wishes;
+use crate::cni::env::{Environment, Netns, Operation};
+use crate::cni::error::{CniError, RefusedRequest};
+use crate::cni::json::{self, FieldError};
+use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
 use crate::cni::version::Version;
 
@@ -51,7 +51,7 @@ pub struct Add {
     /// `CNI_ARGS`.
     pub args: CniArgs,
     /// What the container asks for, whoever said it.
-    pub wishes: Wishes,
+    pub requested: RequestedAddresses,
 }
 
 /// DEL: detach a container. It is served with whatever could be read, so that a configuration
@@ -98,13 +98,17 @@ impl Request {
     /// Puts `environment` and the bytes from stdin together. VERSION looks at no byte.
     ///
     /// # Errors
-    /// [`Refused`]: those of [`NetConf::parse`]; code 7 with every fault of the configuration, no
+    /// [`RefusedRequest`]: those of [`NetConf::parse`]; code 7 with every fault of the configuration, no
     /// range to take addresses from and none wished for, or what only the first plugin of a chain
     /// does behind another one (ADD), no `prevResult` (CHECK), or no list of valid
     /// attachments (GC); code 2 if all that is wrong is something humanz does not have; code 4
     /// for `CNI_ARGS`. DEL is refused for version and name alone.
-    pub fn parse(role: Role, environment: Environment, stdin: &[u8]) -> Result<Request, Refused> {
-        if environment.call == Call::Version {
+    pub fn parse(
+        role: Role,
+        environment: Environment,
+        stdin: &[u8],
+    ) -> Result<Request, RefusedRequest> {
+        if environment.call == Operation::Version {
             return Ok(Request::Version);
         }
         let (conf, faults) = NetConf::parse(stdin, environment.command())?;
@@ -112,18 +116,18 @@ impl Request {
         let args = CniArgs::parse(&environment.args);
         let sound = |args| if faults.is_empty() { args } else { Err(json::error(&faults)) };
         let request = match environment.call {
-            Call::Add(attachment, netns) => {
+            Operation::Add(attachment, netns) => {
                 sound(args).and_then(|args| add(role, attachment, netns, conf, args))
             }
-            Call::Del(attachment, netns) => Ok(del(attachment, netns, conf, &faults, args)),
-            Call::Check(attachment, netns) => {
+            Operation::Del(attachment, netns) => Ok(del(attachment, netns, conf, &faults, args)),
+            Operation::Check(attachment, netns) => {
                 sound(args).and_then(|args| check(attachment, netns, conf, args))
             }
-            Call::Gc => sound(args).and_then(|_| gc(conf)),
-            Call::Status => sound(args).map(|_| Request::Status(Box::new(conf))),
-            Call::Version => Ok(Request::Version),
+            Operation::Gc => sound(args).and_then(|_| gc(conf)),
+            Operation::Status => sound(args).map(|_| Request::Status(Box::new(conf))),
+            Operation::Version => Ok(Request::Version),
         };
-        request.map_err(|error| Refused { version, error })
+        request.map_err(|error| RefusedRequest { version, error })
     }
 
     /// The version to answer in.
@@ -146,17 +150,17 @@ fn add(
     conf: NetConf,
     args: CniArgs,
 ) -> Result<Request, CniError> {
-    let wishes = wishes(&conf, &args);
+    let requested = requested(&conf, &args);
     let is_chained = role == Role::Network && conf.prev_result.is_some();
     if is_chained {
         refuse_what_the_first_plugin_does(&conf)?;
-    } else if role == Role::Network && conf.ranges.is_empty() && wishes.ips.is_empty() {
+    } else if role == Role::Network && conf.ranges.is_empty() && requested.ips.is_empty() {
         return Err(CniError::config(
             "the configuration has no address to give, and none was asked for: set subnet (as in \
              \"10.244.1.0/24\") or ranges",
         ));
     }
-    Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, wishes })))
+    Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, requested })))
 }
 
 /// Behind another plugin, who has made the interface, nothing of what makes one is looked at: left
@@ -198,10 +202,10 @@ fn del(
     attachment: Attachment,
     netns: Option<Netns>,
     conf: NetConf,
-    faults: &[Fault],
+    faults: &[FieldError],
     args: Result<CniArgs, CniError>,
 ) -> Request {
-    let mut ignored: Vec<String> = faults.iter().map(Fault::to_string).collect();
+    let mut ignored: Vec<String> = faults.iter().map(FieldError::to_string).collect();
     let args = args.unwrap_or_else(|error| {
         ignored.push(error.msg);
         CniArgs::default()
@@ -211,11 +215,11 @@ fn del(
 
 /// The container's wishes: `runtimeConfig` before `args.cni` before `CNI_ARGS` before the pod's
 /// annotations before `mac`.
-fn wishes(conf: &NetConf, args: &CniArgs) -> Wishes {
-    let network = Wishes { ips: Vec::new(), mac: conf.mac };
-    let runtime = conf.runtime.wishes.clone();
+fn requested(conf: &NetConf, args: &CniArgs) -> RequestedAddresses {
+    let network = RequestedAddresses { ips: Vec::new(), mac: conf.mac };
+    let runtime = conf.runtime.requested.clone();
     let annotated = conf.runtime.annotated.clone();
-    runtime.or(conf.args.clone()).or(args.wishes.clone()).or(annotated).or(network)
+    runtime.or(conf.args.clone()).or(args.requested.clone()).or(annotated).or(network)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ const IP_ANNOTATION: &str = "humanz.io/ip";
 
 /// Addresses and MAC that a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct RequestedAddresses {
     /// Addresses; all of them must be granted. Empty: any. The prefix length (that of one address if
     /// none was written) counts only where no range tells one.
     pub ips: Vec<IpNetwork>,
@@ -18,66 +18,66 @@ pub struct Wishes {
     pub mac: Option<Mac>,
 }
 
-impl Wishes {
+impl RequestedAddresses {
     /// These wishes; where they say nothing, those of `weaker`. Addresses are never mixed.
     ///
     /// Source: CNI conventions: a capability beats `args`, which beats `CNI_ARGS`.
-    pub fn or(self, weaker: Wishes) -> Wishes {
+    pub fn or(self, weaker: RequestedAddresses) -> RequestedAddresses {
         let ips = if self.ips.is_empty() { weaker.ips } else { self.ips };
-        Wishes { ips, mac: self.mac.or(weaker.mac) }
+        RequestedAddresses { ips, mac: self.mac.or(weaker.mac) }
     }
 
     /// What a pod's annotations ask for: `humanz.io/ip`, addresses separated by commas.
-    pub(super) fn annotated(annotations: &Field) -> Wishes {
+    pub(super) fn annotated(annotations: &Field) -> RequestedAddresses {
         let asked = annotations.get(IP_ANNOTATION).and_then(|asked| {
             let right = "addresses separated by commas, as in 10.244.1.7,fd00::7";
             let addresses = asked.filled()?.split(',').map(str::trim).map(address_or_cidr);
             addresses.collect::<Option<Vec<_>>>().or_else(|| asked.refuse(right))
         });
-        Wishes { ips: asked.unwrap_or_default(), mac: None }
+        RequestedAddresses { ips: asked.unwrap_or_default(), mac: None }
     }
 
     /// The keys `ips` (with or without prefix lengths) and `mac` of an object.
-    pub(super) fn read(field: &Field) -> Wishes {
+    pub(super) fn read(field: &Field) -> RequestedAddresses {
         let list = field.get("ips");
         let ips = list.and_then(|list| list.list("addresses", |ip| ip.address_or_cidr()));
         let mac = field.get("mac").and_then(|mac| mac.parsed());
-        Wishes { ips: ips.unwrap_or_default(), mac }
+        RequestedAddresses { ips: ips.unwrap_or_default(), mac }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cni::json::Faults;
+    use crate::cni::json::FieldErrors;
 
-    fn wishes(ips: &[&str], mac: &str) -> Wishes {
+    fn requested(ips: &[&str], mac: &str) -> RequestedAddresses {
         let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
-        Wishes { ips, mac: mac.parse().ok() }
+        RequestedAddresses { ips, mac: mac.parse().ok() }
     }
 
     #[test]
     fn an_annotation_asks_for_addresses() {
         let read = |text: &str| {
             let document = serde_json::json!({ "humanz.io/ip": text, "other": 7 });
-            let faults = Faults::default();
-            let wishes = Wishes::annotated(&Field::root(&document, &faults));
-            (wishes, faults.into_vec().len())
+            let faults = FieldErrors::default();
+            let requested = RequestedAddresses::annotated(&Field::root(&document, &faults));
+            (requested, faults.into_vec().len())
         };
-        let asked = wishes(&["10.1.2.3/32", "fd00::3/128"], "");
+        let asked = requested(&["10.1.2.3/32", "fd00::3/128"], "");
         assert_eq!(read("10.1.2.3, fd00::3"), (asked, 0));
-        assert_eq!(read(""), (Wishes::default(), 0));
+        assert_eq!(read(""), (RequestedAddresses::default(), 0));
         for bad in ["10.1.2.300", "10.1.2.3,", "10.1.2.3;reboot", "default"] {
-            assert_eq!(read(bad), (Wishes::default(), 1), "{bad:?}");
+            assert_eq!(read(bad), (RequestedAddresses::default(), 1), "{bad:?}");
         }
     }
 
     #[test]
     fn the_stronger_voice_is_heard_key_by_key() {
-        let strong = wishes(&["10.1.2.3"], "");
-        let weak = wishes(&["10.1.2.4", "fd00::4"], "0a:00:00:00:00:04");
-        assert_eq!(strong.clone().or(weak.clone()), wishes(&["10.1.2.3"], "0a:00:00:00:00:04"));
+        let strong = requested(&["10.1.2.3"], "");
+        let weak = requested(&["10.1.2.4", "fd00::4"], "0a:00:00:00:00:04");
+        assert_eq!(strong.clone().or(weak.clone()), requested(&["10.1.2.3"], "0a:00:00:00:00:04"));
         assert_eq!(weak.clone().or(strong), weak);
-        assert_eq!(Wishes::default().or(weak.clone()), weak);
+        assert_eq!(RequestedAddresses::default().or(weak.clone()), weak);
     }
 }

@@ -98,12 +98,12 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cni::json::{Fault, Faults};
+    use crate::cni::json::{FieldError, FieldErrors};
 
     fn read(document: Value) -> (Option<Route>, Vec<String>) {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let route = Route::read_configured(&Field::root(&document, &faults));
-        (route, faults.into_vec().iter().map(Fault::to_string).collect())
+        (route, faults.into_vec().iter().map(FieldError::to_string).collect())
     }
 
     #[test]

@@ -70,12 +70,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cni::json::{Fault, Faults};
+    use crate::cni::json::{FieldError, FieldErrors};
 
     fn read(document: Value) -> (Tuning, Vec<String>) {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let tuning = Tuning::read(&Field::root(&document, &faults), None);
-        (tuning, faults.into_vec().iter().map(Fault::to_string).collect())
+        (tuning, faults.into_vec().iter().map(FieldError::to_string).collect())
     }
 
     fn pairs(tuning: &Tuning) -> Vec<String> {

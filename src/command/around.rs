@@ -5,10 +5,9 @@ use std::net::IpAddr;
 use anyhow::Context;
 use ipnetwork::IpNetwork;
 
-use crate::inspect::identity;
-use crate::inspect::pods::Network;
-use crate::inspect::{cluster, pods};
-use crate::ipam::Entry;
+use crate::inspect::pods::{self, Network};
+use crate::inspect::{cluster, identity};
+use crate::ipam::StoreEntry;
 use crate::lease::{NodeName, Peer, Peers};
 use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
@@ -24,7 +23,7 @@ pub struct Attachment {
     /// The network whose store it is in.
     pub network: String,
     /// Whose it is.
-    pub entry: Entry,
+    pub entry: StoreEntry,
 }
 
 /// The host, looked at once.

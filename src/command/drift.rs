@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use crate::lease::Peers;
 use crate::lease::peers::Peer;
+use crate::net::Object;
 use crate::plan::firewall::AGENT_TABLE;
-use crate::plan::peer_routes::Ways;
-use crate::plan::tunnel::{self, Remote};
-use crate::plan::{Line, Object, Sign};
+use crate::plan::peer_routes::PeerRoutes;
+use crate::plan::tunnel::{self, TunnelPeer};
+use crate::plan::{Line, Sign};
 
 /// What waits for an agent, by what it is about. What is only to be removed harms nobody.
 pub struct Waiting<'a>(BTreeMap<&'a Object, &'a Line>);
@@ -24,8 +25,8 @@ impl<'a> Waiting<'a> {
 
     /// Hosts whose route or tunnel waits are not reached: their `peers` are corrected in the state
     /// `value`. `ways`: how they would be reached.
-    pub fn correct_peers(&self, value: &mut Value, peers: &Peers, ways: &Ways) {
-        let remotes: BTreeMap<IpNetwork, &Remote> =
+    pub fn correct_peers(&self, value: &mut Value, peers: &Peers, ways: &PeerRoutes) {
+        let remotes: BTreeMap<IpNetwork, &TunnelPeer> =
             ways.remotes.iter().map(|remote| (remote.subnet, remote)).collect();
         let missing = |peer| needed(peer, &remotes).iter().find_map(|object| self.0.get(object));
         let missing =
@@ -52,7 +53,7 @@ impl<'a> Waiting<'a> {
 }
 
 /// What must be there for a host to be reached. `remotes`: what is behind tunnels.
-fn needed(peer: &Peer, remotes: &BTreeMap<IpNetwork, &Remote>) -> Vec<Object> {
+fn needed(peer: &Peer, remotes: &BTreeMap<IpNetwork, &TunnelPeer>) -> Vec<Object> {
     let tunnels = || peer.subnets.iter().filter_map(|subnet| remotes.get(subnet));
     let neighbours = tunnels().map(|remote| Object::Neighbour(tunnel::via(remote)));
     let routes = peer.subnets.iter().map(|subnet| Object::Route(*subnet));
@@ -83,8 +84,8 @@ mod tests {
         }
     }
 
-    fn remote(subnet: &str) -> Remote {
-        Remote {
+    fn remote(subnet: &str) -> TunnelPeer {
+        TunnelPeer {
             subnet: subnet.parse().unwrap(),
             address: "203.0.113.1".parse().unwrap(),
             mac: "0a:58:0a:f4:14:00".parse().unwrap(),
@@ -100,7 +101,7 @@ mod tests {
         let far = ("far".parse().unwrap(), peer("10.244.20.0/24", Some("fd00:0:0:14::/64")));
         let peers = Peers { by_name: [near, far].into(), faults: Vec::new() };
         let remotes = vec![remote("10.244.20.0/24"), remote("fd00:0:0:14::/64")];
-        let ways = Ways { remotes, ..Ways::default() };
+        let ways = PeerRoutes { remotes, ..PeerRoutes::default() };
         let told = |name: &str| json!({ "name": name, "reachable": true });
         let mut value = json!({
             "peers": [told("near"), told("far")],

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::command::table::span;
 use crate::inspect::cluster::{Cluster, Stale};
 use crate::inspect::pods::{Life, Network, room};
-use crate::ipam::Entry;
+use crate::ipam::StoreEntry;
 use crate::net::subnet;
 
 /// One attachment for `--json`.
-pub fn object(entry: &Entry, network: &str, life: Life) -> Value {
+pub fn object(entry: &StoreEntry, network: &str, life: Life) -> Value {
     let forwards = entry.forwards();
     let ports = forwards.iter().map(|forward| {
         let text = format!("{}:{}", forward.from.address, forward.from.port);

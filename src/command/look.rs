@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::Known as Memory;
-use crate::agent::shared_state::Board;
-use crate::agent::snapshot::{Etcd, Known, Wrong};
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::{AgentSnapshot, StoreStatus, Wrong};
 use crate::agent::trigger::Look;
 use crate::api::status;
 use crate::command::drift::Waiting;
@@ -94,10 +94,10 @@ impl Here {
     /// The state as the agent would tell it, and what it would change.
     pub fn status(&self) -> (Value, Vec<String>) {
         let pass = self.pass();
-        let mut report = Report::new(true);
+        let mut applier = Applier::new(true);
         let has_subnet = !self.subnets.is_empty();
         let mut memory = Memory::default();
-        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut report));
+        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut applier));
         let seen = seen.flatten();
         let found = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
         let faults = found.iter().flat_map(|found| found.faults.values().map(ToString::to_string));
@@ -107,14 +107,14 @@ impl Here {
             None => Default::default(),
         };
         let wrong = Wrong {
-            failures: Arc::new(report.failures().iter().cloned().collect()),
+            failures: Arc::new(applier.failures().iter().cloned().collect()),
             unreachable: set(unreachable),
             obstacles: set(obstacles),
             surroundings: set(surroundings),
             records: Arc::new(faults.collect()),
             ..Wrong::default()
         };
-        let known = Known {
+        let known = AgentSnapshot {
             settings: self.settings.clone(),
             subnets: has_subnet.then_some(self.subnets),
             since: None,
@@ -129,9 +129,9 @@ impl Here {
             wrong,
         };
         let name = identity::node_name(&self.settings).map(|name| name.to_string());
-        let board = Board::new(name.unwrap_or_default(), self.kernel.machine_id.clone());
-        board.tell(known);
-        let mut value = status::status(&board);
+        let shared = SharedState::new(name.unwrap_or_default(), self.kernel.machine_id.clone());
+        shared.publish(known);
+        let mut value = status::status(&shared);
         // These are an agent's, and there is none.
         value["ready"] = Value::Null;
         value["node"]["pid"] = Value::Null;
@@ -142,15 +142,15 @@ impl Here {
             // Nobody looked.
             value["firewall"] = Value::Null;
         }
-        let waiting = Waiting::among(report.lines());
+        let waiting = Waiting::among(applier.lines());
         if let (Some(peers), Some(ways)) = (&self.peers, memory.ways.last()) {
             waiting.correct_peers(&mut value, peers, &ways);
         }
         waiting.correct_firewall(&mut value);
-        (value, report.lines().iter().map(ToString::to_string).collect())
+        (value, applier.lines().iter().map(ToString::to_string).collect())
     }
 
-    fn etcd(&self) -> Etcd {
+    fn etcd(&self) -> StoreStatus {
         let stale = self.cluster.as_ref().and_then(|cluster| cluster.stale.as_ref());
         let down = stale.map(|stale| stale.why.clone()).or_else(|| self.unknown.clone());
         let endpoint = match &self.settings.source {
@@ -159,7 +159,7 @@ impl Here {
             Source::Static(_) => None,
         };
         let endpoint = endpoint.filter(|_| down.is_none());
-        Etcd { endpoint, down, ..Etcd::default() }
+        StoreStatus { endpoint, down, ..StoreStatus::default() }
     }
 }
 

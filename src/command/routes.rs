@@ -7,14 +7,14 @@ use argh::{ArgsInfo, FromArgs};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, run};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::look::Here;
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::host_state;
-use crate::plan::peer_routes::{self, Ways};
+use crate::plan::peer_routes::{self, PeerRoutes};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
 use crate::settings::exit::Exit;
 
@@ -92,7 +92,7 @@ fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let facts = host_state::observe(&here.kernel.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
     let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::here(&pass, &facts));
-    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Report::new(true));
+    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Applier::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
     let found = reconcile::routes::found(&here.kernel.rtnl).context("list routes")?;
@@ -107,7 +107,7 @@ fn compare(
     owners: &BTreeMap<IpNetwork, String>,
     wanted: &Routes,
     found: &[FoundRoute],
-    ways: &Ways,
+    ways: &PeerRoutes,
 ) -> Vec<Row> {
     let kernel: BTreeMap<IpNetwork, Option<NextHop>> =
         found.iter().map(|route| (route.destination, route.next_hop)).collect();
@@ -131,14 +131,14 @@ fn compare(
     all.into_iter().map(row).collect()
 }
 
-fn reason(destination: IpNetwork, ways: &Ways) -> String {
+fn reason(destination: IpNetwork, ways: &PeerRoutes) -> String {
     match ways.remotes.iter().find(|remote| remote.subnet == destination) {
         Some(remote) => format!("tunnel to {}", remote.address),
         None => "same segment".to_owned(),
     }
 }
 
-fn unreachable(destination: IpNetwork, ways: &Ways) -> String {
+fn unreachable(destination: IpNetwork, ways: &PeerRoutes) -> String {
     let known = ways.unreachable.iter().find(|known| known.subnet == destination);
     known.map_or_else(|| "its tunnel's device is not there".to_owned(), ToString::to_string)
 }

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use crate::etcd::error::EtcdError;
-use crate::os::heartbeat::Beat;
+use crate::os::heartbeat::Heartbeat;
 
 /// How the connection goes.
 #[derive(Debug)]
 pub struct Contact {
     /// The registry turns.
-    pub beat: Arc<Beat>,
+    pub beat: Arc<Heartbeat>,
     /// Milliseconds from 1970 to the last word of etcd; 0: none yet.
     heard: AtomicU64,
     errors: [AtomicU64; ERRORS.len()],
@@ -25,7 +25,7 @@ const ERRORS: [&str; 6] =
 
 impl Contact {
     /// Nothing was heard yet. The registry turns with `beat`.
-    pub fn new(beat: Arc<Beat>) -> Contact {
+    pub fn new(beat: Arc<Heartbeat>) -> Contact {
         let (heard, changed) = Default::default();
         Contact { beat, heard, errors: Default::default(), changed }
     }

@@ -10,11 +10,11 @@ use ipnetwork::IpNetwork;
 
 use crate::cni::config::RangeConf;
 use crate::ipam::import::Sources;
-use crate::ipam::{Entry, Looked, RangeSet, Store, StoreError};
+use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
 use crate::net::IfName;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::identity;
-use crate::plan::pod::Identity;
+use crate::plan::pod::LinkIdentity;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
@@ -25,7 +25,7 @@ pub struct Network {
     /// Its store.
     pub store: Store,
     /// What is in it.
-    pub looked: Looked,
+    pub looked: StoreContents,
 }
 
 /// Whether an attachment is there.
@@ -44,9 +44,9 @@ pub enum Life {
 
 impl Life {
     /// Whether the attachment of `entry` is there. `links`: the interfaces of this host.
-    pub fn of(entry: &Entry, network: &str, links: &BTreeSet<IfName>) -> Life {
+    pub fn of(entry: &StoreEntry, network: &str, links: &BTreeSet<IfName>) -> Life {
         let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-        let host_end = Identity { network, container_id, ifname }.host_ifname();
+        let host_end = LinkIdentity { network, container_id, ifname }.host_ifname();
         match &entry.netns {
             _ if entry.is_unowned() => Life::Unknown,
             _ if links.contains(&host_end) => Life::Attached,
@@ -118,7 +118,7 @@ pub fn refused(error: StoreError) -> Exit {
 }
 
 /// Every attachment, with its network.
-pub fn entries(networks: &[Network]) -> impl Iterator<Item = (&Network, &Entry)> {
+pub fn entries(networks: &[Network]) -> impl Iterator<Item = (&Network, &StoreEntry)> {
     networks.iter().flat_map(|network| network.looked.entries.iter().map(move |e| (network, e)))
 }
 
@@ -157,7 +157,7 @@ pub fn links() -> Result<BTreeSet<IfName>, Exit> {
 }
 
 /// How many addresses of `subnet` pods can have, and how many of these are free.
-pub fn room(subnet: IpNetwork, taken: &Looked) -> Option<(u128, u128)> {
+pub fn room(subnet: IpNetwork, taken: &StoreContents) -> Option<(u128, u128)> {
     let conf = RangeConf { subnet, range_start: None, range_end: None, gateway: None };
     let set = RangeSet::new(vec![crate::ipam::Range::new(&conf).ok()?]).ok()?;
     let used = taken.taken.iter().filter(|address| subnet.contains(**address)).count();

@@ -20,7 +20,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::Flock;
 
-use crate::ipam::entry::Entry;
+use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{Layout, exists, failed, found, names, read, remove};
 use crate::ipam::lock;
@@ -42,13 +42,13 @@ pub struct PortClaims {
 #[derive(Debug)]
 pub struct LockedClaims<'c> {
     claims: &'c PortClaims,
-    reading: Reading<'c>,
+    reading: ClaimsView<'c>,
     _lock: Flock<File>,
 }
 
 /// A look at the claims, which may change meanwhile unless they are locked.
 #[derive(Debug)]
-pub struct Reading<'c> {
+pub struct ClaimsView<'c> {
     claims: &'c PortClaims,
     /// What was read of each file, by its inode: one file has a name for each of its ports.
     read: RefCell<HashMap<u64, Option<Rc<Holder>>>>,
@@ -57,7 +57,7 @@ pub struct Reading<'c> {
 /// Who has ports.
 #[derive(Debug)]
 struct Holder {
-    entry: Entry,
+    entry: StoreEntry,
     forwards: BTreeMap<HostPort, PortForward>,
     /// Its reservation exists.
     is_reserved: bool,
@@ -103,8 +103,8 @@ impl PortClaims {
     }
 
     /// A look without the lock: what it finds wrong may be somebody's work of this moment.
-    pub fn read(&self) -> Reading<'_> {
-        Reading { claims: self, read: RefCell::default() }
+    pub fn read(&self) -> ClaimsView<'_> {
+        ClaimsView { claims: self, read: RefCell::default() }
     }
 
     fn folder(&self) -> PathBuf {
@@ -124,7 +124,7 @@ impl PortClaims {
     }
 
     /// The reservation that `entry` was linked from is still there.
-    fn is_reserved(&self, entry: &Entry) -> Result<bool, StoreError> {
+    fn is_reserved(&self, entry: &StoreEntry) -> Result<bool, StoreError> {
         let Some(ports) = entry.ports.as_ref().filter(|_| entry.boot_id == self.boot_id) else {
             return Ok(false);
         };
@@ -148,7 +148,11 @@ impl LockedClaims<'_> {
     ///
     /// # Errors
     /// [`StoreError::PortTaken`], [`StoreError::Io`].
-    pub fn claim(&self, entry: &Entry, is_gone: impl Fn(&Entry) -> bool) -> Result<(), StoreError> {
+    pub fn claim(
+        &self,
+        entry: &StoreEntry,
+        is_gone: impl Fn(&StoreEntry) -> bool,
+    ) -> Result<(), StoreError> {
         let Some(ports) = &entry.ports else { return Ok(()) };
         let layout = self.claims.layout(&ports.network);
         let file = layout.owner(&entry.container_id, &entry.ifname);
@@ -168,7 +172,7 @@ impl LockedClaims<'_> {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn release(&self, entry: &Entry) -> Result<(), StoreError> {
+    pub fn release(&self, entry: &StoreEntry) -> Result<(), StoreError> {
         for claim in self.own(entry)? {
             self.remove(&claim.forward.from)?;
         }
@@ -180,7 +184,7 @@ impl LockedClaims<'_> {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn own(&self, entry: &Entry) -> Result<Vec<Claim>, StoreError> {
+    pub fn own(&self, entry: &StoreEntry) -> Result<Vec<Claim>, StoreError> {
         let mut own = Vec::new();
         for forward in entry.forwards() {
             let holder = self.reading.holder(&forward.from)?;
@@ -191,7 +195,7 @@ impl LockedClaims<'_> {
         Ok(own)
     }
 
-    /// [`Reading::held`].
+    /// [`ClaimsView::held`].
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -219,8 +223,8 @@ impl LockedClaims<'_> {
     fn make_way(
         &self,
         port: &HostPort,
-        entry: &Entry,
-        is_gone: impl Fn(&Entry) -> bool,
+        entry: &StoreEntry,
+        is_gone: impl Fn(&StoreEntry) -> bool,
     ) -> Result<bool, StoreError> {
         let mut free = true;
         let folder = self.claims.port_folder(port);
@@ -272,12 +276,12 @@ impl LockedClaims<'_> {
     }
 }
 
-impl Reading<'_> {
+impl ClaimsView<'_> {
     /// The forwards of `entry` but those whose ports another interface of its container has.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn expected(&self, entry: &Entry) -> Result<Vec<PortForward>, StoreError> {
+    pub fn expected(&self, entry: &StoreEntry) -> Result<Vec<PortForward>, StoreError> {
         let mut expected = Vec::new();
         for forward in entry.forwards() {
             let elsewhere = self.living(&forward.from)?.is_some_and(|holder| {
@@ -346,7 +350,7 @@ impl Reading<'_> {
     }
 }
 
-fn claim(entry: &Entry, forward: PortForward) -> Option<Claim> {
+fn claim(entry: &StoreEntry, forward: PortForward) -> Option<Claim> {
     let ports = entry.ports.as_ref()?;
     Some(Claim {
         forward,
@@ -369,6 +373,6 @@ fn make(folder: &Path) -> Result<(), StoreError> {
 }
 
 /// The entry in the file at `path`; what cannot be understood counts as none.
-fn entry_at(path: &Path) -> Result<Option<Entry>, StoreError> {
-    Ok(read(path)?.and_then(|bytes| Entry::parse(&bytes).ok()))
+fn entry_at(path: &Path) -> Result<Option<StoreEntry>, StoreError> {
+    Ok(read(path)?.and_then(|bytes| StoreEntry::parse(&bytes).ok()))
 }

@@ -21,12 +21,12 @@ pub struct Owner {
     /// Seconds since 1970.
     pub time_secs: u64,
     /// The ports of the host that it asks for, if any.
-    pub ports: Option<Ports>,
+    pub ports: Option<RequestedPorts>,
 }
 
 /// Ports of the host that lead to an attachment, and what whoever restores them must know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ports {
+pub struct RequestedPorts {
     /// The network whose store has the entry.
     pub network: String,
     /// The bridge that the pod is plugged into.
@@ -38,8 +38,8 @@ pub struct Ports {
 /// One attachment and its addresses, as it is written: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
-    /// [`Entry::SCHEMA`].
+pub struct StoreEntry {
+    /// [`StoreEntry::SCHEMA`].
     pub schema: u32,
     /// The container; empty in an entry imported from a store that kept no owners.
     #[serde(rename = "containerID")]
@@ -62,17 +62,17 @@ pub struct Entry {
     /// Ports of the host that lead to it. What a later release writes here must not cost the pod
     /// its addresses: it counts as nothing.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tolerant")]
-    pub ports: Option<Ports>,
+    pub ports: Option<RequestedPorts>,
 }
 
-impl Entry {
+impl StoreEntry {
     /// The layout of this release.
     pub const SCHEMA: u32 = 1;
 
     /// The entry of `owner` with `addresses`.
-    pub fn new(owner: &Owner, addresses: Vec<IpAddr>, boot_id: &str) -> Entry {
-        Entry {
-            schema: Entry::SCHEMA,
+    pub fn new(owner: &Owner, addresses: Vec<IpAddr>, boot_id: &str) -> StoreEntry {
+        StoreEntry {
+            schema: StoreEntry::SCHEMA,
             container_id: owner.container_id.clone(),
             ifname: owner.ifname.clone(),
             addresses,
@@ -88,10 +88,10 @@ impl Entry {
     ///
     /// # Errors
     /// What is wrong with them, as text.
-    pub fn parse(bytes: &[u8]) -> Result<Entry, String> {
-        let entry: Entry = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if entry.schema != Entry::SCHEMA {
-            return Err(format!("schema {} is not {}", entry.schema, Entry::SCHEMA));
+    pub fn parse(bytes: &[u8]) -> Result<StoreEntry, String> {
+        let entry: StoreEntry = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if entry.schema != StoreEntry::SCHEMA {
+            return Err(format!("schema {} is not {}", entry.schema, StoreEntry::SCHEMA));
         }
         // A file is called by them.
         if [&entry.container_id, &entry.ifname].iter().any(|name| name.contains('\0')) {
@@ -113,7 +113,7 @@ impl Entry {
     }
 
     /// Both were written by the same ADD.
-    pub fn is_same(&self, other: &Entry) -> bool {
+    pub fn is_same(&self, other: &StoreEntry) -> bool {
         self.is_of(&other.container_id, &other.ifname)
             && (self.time_secs, &self.addresses) == (other.time_secs, &other.addresses)
     }
@@ -147,7 +147,7 @@ impl Entry {
     }
 }
 
-fn tolerant<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Ports>, D::Error> {
+fn tolerant<'de, D: Deserializer<'de>>(value: D) -> Result<Option<RequestedPorts>, D::Error> {
     let value = Option::<Value>::deserialize(value)?;
     Ok(value.and_then(|value| serde_json::from_value(value).ok()))
 }
@@ -171,7 +171,7 @@ pub fn file_name(container_id: &str, ifname: &str) -> String {
 mod tests {
     use super::*;
 
-    fn entry() -> Entry {
+    fn entry() -> StoreEntry {
         let owner = Owner {
             container_id: "c1".to_owned(),
             ifname: "eth0".to_owned(),
@@ -181,7 +181,7 @@ mod tests {
             ports: None,
         };
         let addresses = vec!["10.1.2.2".parse().unwrap(), "fd00::2".parse().unwrap()];
-        Entry::new(&owner, addresses, "b")
+        StoreEntry::new(&owner, addresses, "b")
     }
 
     #[test]
@@ -189,16 +189,16 @@ mod tests {
         let text = String::from_utf8(entry().to_bytes()).unwrap();
         let wanted = r#"{"schema":1,"containerID":"c1","ifname":"eth0","addresses":["10.1.2.2","fd00::2"],"pod":"default/web","netns":"/run/netns/a","bootId":"b","time":7}"#;
         assert_eq!(text, format!("{wanted}\n"));
-        assert_eq!(Entry::parse(text.as_bytes()), Ok(entry()));
+        assert_eq!(StoreEntry::parse(text.as_bytes()), Ok(entry()));
     }
 
     #[test]
     fn ports_are_one_more_key_that_older_releases_pass_over() {
         let mapping = r#"{"hostPort":8080,"containerPort":80,"protocol":"udp"}"#;
         let ports = format!(r#"{{"network":"net","bridge":"hz0","mappings":[{mapping}]}}"#);
-        let ports: Ports = serde_json::from_str(&ports).unwrap();
-        let entry = Entry { ports: Some(ports), ..entry() };
-        assert_eq!(Entry::parse(&entry.to_bytes()), Ok(entry.clone()));
+        let ports: RequestedPorts = serde_json::from_str(&ports).unwrap();
+        let entry = StoreEntry { ports: Some(ports), ..entry() };
+        assert_eq!(StoreEntry::parse(&entry.to_bytes()), Ok(entry.clone()));
         assert_eq!(entry.forwards().len(), 2);
         assert!(entry.owner_text().ends_with(", network net"), "{}", entry.owner_text());
     }
@@ -207,7 +207,7 @@ mod tests {
     fn ports_of_a_later_release_cost_nobody_the_addresses() {
         let text = String::from_utf8(entry().to_bytes()).unwrap();
         let later = text.replace("}", r#","ports":{"network":"net","mappings":"all"}}"#);
-        assert_eq!(Entry::parse(later.as_bytes()), Ok(entry()));
+        assert_eq!(StoreEntry::parse(later.as_bytes()), Ok(entry()));
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         let later = String::from_utf8(entry().to_bytes()).unwrap().replace(":1,", ":2,");
         let zero = String::from_utf8(entry().to_bytes()).unwrap().replace("eth0", "e\\u0000");
         for bytes in ["", "{}", "c1\r\neth0", "{\"schema\":1", later.as_str(), zero.as_str()] {
-            assert!(Entry::parse(bytes.as_bytes()).is_err(), "{bytes:?} was taken");
+            assert!(StoreEntry::parse(bytes.as_bytes()).is_err(), "{bytes:?} was taken");
         }
     }
 

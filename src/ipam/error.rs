@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::ipam::entry::Entry;
+use crate::ipam::entry::StoreEntry;
 use crate::net::HostPort;
 
 /// Why the store did not do what was asked; nothing of it was left behind.
@@ -20,7 +20,7 @@ pub enum StoreError {
     },
     /// The attachment has addresses already.
     #[error("{} has been allocated to {}, duplicate allocation is not allowed", list(&.0.addresses), .0.owner_text())]
-    Duplicate(Box<Entry>),
+    Duplicate(Box<StoreEntry>),
     /// A requested address belongs to somebody.
     #[error("requested IP address {address} is taken by {owner}")]
     Taken {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
-use crate::ipam::entry::{Entry, Owner};
+use crate::ipam::entry::{Owner, StoreEntry};
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read};
 use crate::ipam::store::LockedStore;
@@ -203,7 +203,8 @@ fn adopt(
     let layout = &store.store.layout;
     let mut fresh = Vec::new();
     for address in addresses {
-        let found = read(&layout.address(*address))?.and_then(|bytes| Entry::parse(&bytes).ok());
+        let found =
+            read(&layout.address(*address))?.and_then(|bytes| StoreEntry::parse(&bytes).ok());
         match found {
             Some(entry) if !entry.is_of(&owner.container_id, &owner.ifname) => {
                 let other = entry.owner_text();
@@ -218,7 +219,7 @@ fn adopt(
         let before = before.map_or(Vec::new(), |entry| entry.addresses);
         all.extend(before.into_iter().filter(|address| !fresh.contains(address)));
     }
-    let entry = Entry::new(owner, all, &store.store.boot_id);
+    let entry = StoreEntry::new(owner, all, &store.store.boot_id);
     if !entry.is_unowned() {
         let path = layout.owner(&owner.container_id, &owner.ifname);
         layout.replace(&path, &entry.to_bytes())?;

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::ipam::entry::Entry;
+use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read};
 use crate::ipam::store::Store;
 
 /// What is in a store.
 #[derive(Clone, Debug, Default)]
-pub struct Looked {
+pub struct StoreContents {
     /// The entries of this boot, in the order of their first addresses.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StoreEntry>,
     /// Addresses that are not handed out: those that have a file.
     pub taken: BTreeSet<IpAddr>,
     /// Files that are no entries, and why.
@@ -24,8 +24,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`] if a folder cannot be read.
-    pub fn look(&self) -> Result<Looked, StoreError> {
-        let mut looked = Looked::default();
+    pub fn look(&self) -> Result<StoreContents, StoreError> {
+        let mut looked = StoreContents::default();
         let owners = names(&self.layout.owners())?;
         let owners = owners.iter().map(|name| self.layout.owners().join(name));
         looked.taken = self.layout.addresses()?.into_iter().collect();
@@ -33,7 +33,7 @@ impl Store {
         for path in owners.chain(files).collect::<Vec<_>>() {
             // A file that went meanwhile is nobody's.
             let Some(bytes) = read(&path)? else { continue };
-            match Entry::parse(&bytes) {
+            match StoreEntry::parse(&bytes) {
                 Ok(entry) if entry.boot_id != self.boot_id => {}
                 Ok(entry) if looked.entries.iter().any(|known| same(known, &entry)) => {}
                 Ok(entry) => looked.entries.push(entry),
@@ -46,6 +46,6 @@ impl Store {
 }
 
 /// Both tell of the same attachment, or of the same address of nobody.
-fn same(a: &Entry, b: &Entry) -> bool {
+fn same(a: &StoreEntry, b: &StoreEntry) -> bool {
     a.is_of(&b.container_id, &b.ifname) && (!a.is_unowned() || a.addresses == b.addresses)
 }

@@ -29,12 +29,12 @@ mod range;
 mod reserve;
 pub mod store;
 
-pub use claims::{LockedClaims, PortClaims, Reading};
-pub use entry::{Entry, Owner, Ports};
+pub use claims::{ClaimsView, LockedClaims, PortClaims};
+pub use entry::{Owner, RequestedPorts, StoreEntry};
 pub use error::StoreError;
-pub use look::Looked;
+pub use look::StoreContents;
 
 pub use pool::RangeSet;
-pub use range::{PoolError, Range};
+pub use range::{Range, RangeError};
 pub use reserve::Reservation;
 pub use store::{LockedStore, Store};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::cni::config::RangeConf;
-use crate::ipam::range::{PoolError, Range};
+use crate::ipam::range::{Range, RangeError};
 use crate::net::Family;
 use crate::net::subnet::{family, number, offset};
 
@@ -17,9 +17,9 @@ pub struct RangeSet {
 /// The range sets that `conf` describes; a pod gets one address out of each.
 ///
 /// # Errors
-/// [`PoolError`] if a range cannot be used, a set is empty or mixes families, or two ranges of the
+/// [`RangeError`] if a range cannot be used, a set is empty or mixes families, or two ranges of the
 /// network share an address.
-pub fn range_sets(conf: &[Vec<RangeConf>]) -> Result<Vec<RangeSet>, PoolError> {
+pub fn range_sets(conf: &[Vec<RangeConf>]) -> Result<Vec<RangeSet>, RangeError> {
     let mut sets: Vec<RangeSet> = Vec::with_capacity(conf.len());
     for ranges in conf {
         let ranges: Result<_, _> = ranges.iter().map(Range::new).collect();
@@ -29,7 +29,7 @@ pub fn range_sets(conf: &[Vec<RangeConf>]) -> Result<Vec<RangeSet>, PoolError> {
             set.ranges.iter().find(|range| range.overlaps(other)).map(|range| (other, range))
         });
         if let Some((other, range)) = shared {
-            return Err(PoolError::overlap(other, range));
+            return Err(RangeError::overlap(other, range));
         }
         sets.push(set);
     }
@@ -40,15 +40,15 @@ impl RangeSet {
     /// A set of `ranges`.
     ///
     /// # Errors
-    /// [`PoolError`] if there is none, the families differ, or two overlap.
-    pub fn new(ranges: Vec<Range>) -> Result<RangeSet, PoolError> {
-        let first = *ranges.first().ok_or(PoolError::EmptySet)?;
+    /// [`RangeError`] if there is none, the families differ, or two overlap.
+    pub fn new(ranges: Vec<Range>) -> Result<RangeSet, RangeError> {
+        let first = *ranges.first().ok_or(RangeError::EmptySet)?;
         for (position, range) in ranges.iter().enumerate() {
             if family(range.subnet()) != family(first.subnet()) {
-                return Err(PoolError::MixedFamilies(first.to_string(), range.to_string()));
+                return Err(RangeError::MixedFamilies(first.to_string(), range.to_string()));
             }
             if let Some(other) = ranges[..position].iter().find(|other| other.overlaps(range)) {
-                return Err(PoolError::overlap(other, range));
+                return Err(RangeError::overlap(other, range));
             }
         }
         Ok(RangeSet { ranges })
@@ -205,7 +205,7 @@ mod tests {
         for [a, b] in [[whole, whole], [whole, part], [part, whole], [part, edge]] {
             for sets in [vec![vec![a, b]], vec![vec![a], vec![b]]] {
                 let error = range_sets(&sets).unwrap_err();
-                assert!(matches!(error, PoolError::Overlap(..)), "{error}");
+                assert!(matches!(error, RangeError::Overlap(..)), "{error}");
             }
         }
     }
@@ -223,8 +223,8 @@ mod tests {
     #[test]
     fn families_do_not_mix_and_a_set_is_not_empty() {
         let mixed = vec![range("10.1.2.0/24"), range("fd00::/64")];
-        assert!(matches!(RangeSet::new(mixed), Err(PoolError::MixedFamilies(..))));
-        assert_eq!(RangeSet::new(Vec::new()), Err(PoolError::EmptySet));
+        assert!(matches!(RangeSet::new(mixed), Err(RangeError::MixedFamilies(..))));
+        assert_eq!(RangeSet::new(Vec::new()), Err(RangeError::EmptySet));
     }
 
     #[test]

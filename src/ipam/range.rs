@@ -21,7 +21,7 @@ pub struct Range {
 
 /// Why ranges cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PoolError {
+pub enum RangeError {
     /// Bits are set behind the prefix: the subnet as written, and the one that was probably meant.
     #[error("subnet {0} has host bits set; the subnet is {1}")]
     HostBits(IpNetwork, IpNetwork),
@@ -58,9 +58,9 @@ pub enum PoolError {
     Overlap(String, String),
 }
 
-impl PoolError {
-    pub(super) fn overlap(one: &Range, other: &Range) -> PoolError {
-        PoolError::Overlap(one.to_string(), other.to_string())
+impl RangeError {
+    pub(super) fn overlap(one: &Range, other: &Range) -> RangeError {
+        RangeError::Overlap(one.to_string(), other.to_string())
     }
 }
 
@@ -70,28 +70,28 @@ impl Range {
     /// to the first host address.
     ///
     /// # Errors
-    /// [`PoolError`] if the subnet has host bits, is longer than /30 (IPv6: /126) or
+    /// [`RangeError`] if the subnet has host bits, is longer than /30 (IPv6: /126) or
     /// [unfit](subnet::unfit) for pods, an address lies outside it or is its network or broadcast
     /// address, or no address is left to hand out.
     ///
     /// Source: the defaults of CNI's host-local.
-    pub fn new(conf: &RangeConf) -> Result<Range, PoolError> {
+    pub fn new(conf: &RangeConf) -> Result<Range, RangeError> {
         let subnet = conf.subnet;
         if masked(subnet) != subnet {
-            return Err(PoolError::HostBits(subnet, masked(subnet)));
+            return Err(RangeError::HostBits(subnet, masked(subnet)));
         }
         let longest = family(subnet).bits() - 2;
         if subnet.prefix() > longest {
-            return Err(PoolError::TooSmall(subnet, longest));
+            return Err(RangeError::TooSmall(subnet, longest));
         }
         if let Some(why) = subnet::unfit(subnet) {
-            return Err(PoolError::Unfit(why));
+            return Err(RangeError::Unfit(why));
         }
         let inside = |what, address: IpAddr| {
             if address >= subnet::gateway(subnet) && address <= last_host(subnet) {
                 Ok(address)
             } else {
-                Err(PoolError::Outside { what, address, subnet })
+                Err(RangeError::Outside { what, address, subnet })
             }
         };
         let start = inside("rangeStart", conf.range_start.unwrap_or(subnet::gateway(subnet)))?;
@@ -99,10 +99,10 @@ impl Range {
         let gateway = inside("gateway", conf.gateway.unwrap_or(subnet::gateway(subnet)))?;
         let range = Range { subnet, start, end, gateway };
         if start > end {
-            return Err(PoolError::Backwards(start, end));
+            return Err(RangeError::Backwards(start, end));
         }
         if start == end && start == gateway {
-            return Err(PoolError::OnlyGateway(range.to_string()));
+            return Err(RangeError::OnlyGateway(range.to_string()));
         }
         Ok(range)
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::ipam::entry::{Entry, Owner};
+use crate::ipam::entry::{Owner, StoreEntry};
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{failed, remove};
 use crate::ipam::pool::RangeSet;
@@ -20,7 +20,7 @@ const UNDO_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Reservation<'s> {
     store: &'s Store,
-    entry: Entry,
+    entry: StoreEntry,
     kept: bool,
 }
 
@@ -31,7 +31,7 @@ impl Reservation<'_> {
     }
 
     /// What is written in the store.
-    pub fn entry(&self) -> &Entry {
+    pub fn entry(&self) -> &StoreEntry {
         &self.entry
     }
 
@@ -43,7 +43,7 @@ impl Reservation<'_> {
     pub fn claim_ports(
         &self,
         wait: Duration,
-        is_gone: impl Fn(&Entry) -> bool,
+        is_gone: impl Fn(&StoreEntry) -> bool,
     ) -> Result<(), StoreError> {
         match self.entry.ports {
             Some(_) => self.store.ports().lock(wait)?.claim(&self.entry, is_gone),
@@ -97,7 +97,7 @@ impl<'s> LockedStore<'s> {
             });
         }
         let store = self.store;
-        let entry = Entry::new(owner, addresses, &store.boot_id);
+        let entry = StoreEntry::new(owner, addresses, &store.boot_id);
         self.claim(&entry)?;
         let reservation = Reservation { store, entry, kept: false };
         match self.advance(&wishes, &reservation.entry.addresses) {
@@ -115,7 +115,7 @@ impl<'s> LockedStore<'s> {
     ///
     /// # Errors
     /// [`StoreError::Taken`], [`StoreError::Duplicate`], [`StoreError::Io`].
-    pub(super) fn claim(&self, entry: &Entry) -> Result<(), StoreError> {
+    pub(super) fn claim(&self, entry: &StoreEntry) -> Result<(), StoreError> {
         let new = self.store.layout.write_new(&entry.to_bytes())?;
         let claimed = self.link_all(&new, entry);
         // What is left of it is in nobody's way: the next claim removes it.
@@ -125,7 +125,7 @@ impl<'s> LockedStore<'s> {
         claimed
     }
 
-    fn link_all(&self, new: &Path, entry: &Entry) -> Result<(), StoreError> {
+    fn link_all(&self, new: &Path, entry: &StoreEntry) -> Result<(), StoreError> {
         let layout = &self.store.layout;
         let owner = layout.owner(&entry.container_id, &entry.ifname);
         if !entry.is_unowned() && !self.link_owner(new, &owner)? {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::fcntl::Flock;
 
 use crate::ipam::claims::PortClaims;
-use crate::ipam::entry::Entry;
+use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::import::{self, Sources};
 use crate::ipam::layout::{Layout, exists, failed, found, names, read, read_line, remove};
@@ -110,7 +110,11 @@ impl LockedStore<'_> {
     /// # Errors
     /// [`StoreError::Io`]. An entry that cannot be understood is put into quarantine and counts as
     /// none.
-    pub fn entry(&self, container_id: &str, ifname: &str) -> Result<Option<Entry>, StoreError> {
+    pub fn entry(
+        &self,
+        container_id: &str,
+        ifname: &str,
+    ) -> Result<Option<StoreEntry>, StoreError> {
         self.entry_at(&self.store.layout.owner(container_id, ifname))
     }
 
@@ -135,7 +139,7 @@ impl LockedStore<'_> {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+    pub fn entries(&self) -> Result<Vec<StoreEntry>, StoreError> {
         let layout = &self.store.layout;
         let mut names = names(&layout.owners())?;
         names.sort();
@@ -143,7 +147,7 @@ impl LockedStore<'_> {
         for name in names {
             entries.extend(self.entry_at(&layout.owners().join(name))?);
         }
-        let mut strays: Vec<Entry> = Vec::new();
+        let mut strays: Vec<StoreEntry> = Vec::new();
         for address in layout.addresses()? {
             let Some(entry) = self.entry_at(&layout.address(address))? else { continue };
             let known = strays.iter().any(|stray| stray.is_of(&entry.container_id, &entry.ifname));
@@ -189,7 +193,10 @@ impl LockedStore<'_> {
     ///
     /// # Errors
     /// [`StoreError::Io`] of the last one that could not be released; the others were.
-    pub fn retain(&self, valid: impl Fn(&str, &str) -> bool) -> Result<Vec<Entry>, StoreError> {
+    pub fn retain(
+        &self,
+        valid: impl Fn(&str, &str) -> bool,
+    ) -> Result<Vec<StoreEntry>, StoreError> {
         let mut released = Vec::new();
         let mut outcome = Ok(());
         for entry in self.entries()? {
@@ -203,9 +210,9 @@ impl LockedStore<'_> {
     }
 
     /// The entry in the file at `path`, which may be an owner's or an address's.
-    pub(super) fn entry_at(&self, path: &Path) -> Result<Option<Entry>, StoreError> {
+    pub(super) fn entry_at(&self, path: &Path) -> Result<Option<StoreEntry>, StoreError> {
         let Some(bytes) = read(path)? else { return Ok(None) };
-        match Entry::parse(&bytes) {
+        match StoreEntry::parse(&bytes) {
             Ok(entry) if self.is_at_its_place(&entry, path) => return Ok(Some(entry)),
             // Its other names may be at theirs.
             Ok(entry) => {
@@ -224,14 +231,14 @@ impl LockedStore<'_> {
 
     /// `entry` is in the file of its owner or of one of its addresses. Elsewhere it would stay for
     /// ever, because it is removed from these.
-    fn is_at_its_place(&self, entry: &Entry, path: &Path) -> bool {
+    fn is_at_its_place(&self, entry: &StoreEntry, path: &Path) -> bool {
         let layout = &self.store.layout;
         path == layout.owner(&entry.container_id, &entry.ifname)
             || entry.addresses.iter().any(|address| path == layout.address(*address))
     }
 
     /// Removes the addresses and ports of `entry` that are still its own, then its owner file.
-    pub(super) fn remove_entry(&self, entry: &Entry) -> Result<Vec<IpAddr>, StoreError> {
+    pub(super) fn remove_entry(&self, entry: &StoreEntry) -> Result<Vec<IpAddr>, StoreError> {
         let layout = &self.store.layout;
         let mut freed = Vec::new();
         for address in &entry.addresses {
@@ -249,17 +256,17 @@ impl LockedStore<'_> {
     }
 
     /// The file of `address` is that of the owner of `entry`.
-    fn holds(&self, entry: &Entry, address: IpAddr) -> Result<bool, StoreError> {
+    fn holds(&self, entry: &StoreEntry, address: IpAddr) -> Result<bool, StoreError> {
         let found = self.entry_at(&self.store.layout.address(address))?;
         Ok(found.is_some_and(|found| found.is_of(&entry.container_id, &entry.ifname)))
     }
 
-    fn has_owner_file(&self, entry: &Entry) -> Result<bool, StoreError> {
+    fn has_owner_file(&self, entry: &StoreEntry) -> Result<bool, StoreError> {
         exists(&self.store.layout.owner(&entry.container_id, &entry.ifname))
     }
 
     /// Makes the owner's file of a stray entry again, so that a release finds it.
-    fn restore_owner_file(&self, entry: &Entry) -> Result<(), StoreError> {
+    fn restore_owner_file(&self, entry: &StoreEntry) -> Result<(), StoreError> {
         if self.has_owner_file(entry)? {
             return Ok(());
         }
@@ -297,7 +304,7 @@ impl LockedStore<'_> {
         let mut stale = 0;
         for path in addresses.chain(owners) {
             // What is no entry of ours may be host-local's: the import looks at it.
-            let entry = read(&path)?.and_then(|bytes| Entry::parse(&bytes).ok());
+            let entry = read(&path)?.and_then(|bytes| StoreEntry::parse(&bytes).ok());
             if entry.is_some_and(|entry| entry.boot_id != self.store.boot_id) && remove(&path)? {
                 stale += 1;
             }

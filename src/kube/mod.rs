@@ -32,7 +32,7 @@ use crate::lease::records::NodeName;
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
 use crate::os::event_loop::{self, EventLoop};
-use crate::os::heartbeat::{self, Beat};
+use crate::os::heartbeat::{self, Heartbeat};
 
 /// What the operator may change while the connection is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub fn spawn(
 }
 
 /// Beats for as long as the event loop turns; every call in it has an end.
-async fn turn(beat: &Beat) {
+async fn turn(beat: &Heartbeat) {
     loop {
         beat.beat();
         tokio::time::sleep(heartbeat::EVERY).await;

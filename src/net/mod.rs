@@ -1,13 +1,14 @@
 //! Pure. The field's words: address family, subnet, range, MAC address, interface
-//! name, host port, moment.
-
-pub mod node_name;
+//! name, host port, moment, object, problem.
 
 pub mod family;
 pub mod hash;
 pub mod ifname;
 pub mod mac;
+pub mod node_name;
+pub mod object;
 pub mod port;
+pub mod problem;
 pub mod range;
 pub mod subnet;
 pub mod time;
@@ -15,5 +16,7 @@ pub mod time;
 pub use family::{Family, PerFamily};
 pub use ifname::IfName;
 pub use mac::Mac;
+pub use object::Object;
 pub use port::{HostPort, PortForward, PortMapping, Protocol};
+pub use problem::{Problem, ProblemKind, Severity};
 pub use range::AddressRange;

@@ -18,7 +18,7 @@ pub struct NodeName(Arc<str>);
 /// A text that is no host name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a host name (1 to 253 letters, digits, '-', '.', '_')")]
-pub struct NameError(String);
+pub struct NodeNameError(String);
 
 impl NodeName {
     /// The longest name, in bytes.
@@ -31,23 +31,23 @@ impl NodeName {
 }
 
 impl FromStr for NodeName {
-    type Err = NameError;
+    type Err = NodeNameError;
 
-    fn from_str(text: &str) -> Result<NodeName, NameError> {
+    fn from_str(text: &str) -> Result<NodeName, NodeNameError> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         let starts_well = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         if starts_well && text.len() <= NodeName::MAX_BYTES && text.bytes().all(allowed) {
             Ok(NodeName(text.into()))
         } else {
-            Err(NameError(text.chars().take(64).collect()))
+            Err(NodeNameError(text.chars().take(64).collect()))
         }
     }
 }
 
 impl TryFrom<String> for NodeName {
-    type Error = NameError;
+    type Error = NodeNameError;
 
-    fn try_from(text: String) -> Result<NodeName, NameError> {
+    fn try_from(text: String) -> Result<NodeName, NodeNameError> {
         text.parse()
     }
 }

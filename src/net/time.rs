@@ -12,6 +12,31 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{}Z", seconds(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()))
 }
 
+/// The inverse of [`rfc3339`]; parts of a second are dropped.
+pub fn read_rfc3339(text: &str) -> Option<SystemTime> {
+    let (date, of_day) = text.strip_suffix('Z')?.split_once('T')?;
+    let numbers = |text: &str, between: char| -> Option<[u64; 3]> {
+        let parts: Result<Vec<u64>, _> = text.split(between).map(str::parse).collect();
+        parts.ok()?.try_into().ok()
+    };
+    let [year @ 1970..=9999, month @ 1..=12, day @ 1..=31] = numbers(date, '-')? else {
+        return None;
+    };
+    let of_day = of_day.split_once('.').map_or(of_day, |(seconds, _)| seconds);
+    let [hour @ 0..=23, minute @ 0..=59, second @ 0..=60] = numbers(of_day, ':')? else {
+        return None;
+    };
+    let days = days_to(year, month, day)?;
+    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+    Some(UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// `2026-11-21 21:15 UTC`.
+pub fn minute(since_1970: u64) -> String {
+    let text = seconds(since_1970);
+    format!("{} {} UTC", &text[..text.len() - 9], &text[text.len() - 8..text.len() - 3])
+}
+
 fn seconds(since_1970: u64) -> String {
     let (year, month, day) = civil(since_1970 / 86_400);
     let of_day = since_1970 % 86_400;
@@ -36,9 +61,25 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + next, month, day)
 }
 
+/// Days from 1970-01-01 to a date of the Gregorian calendar; none before. The inverse of [`civil`].
+pub fn days_to(year: u64, month: u64, day: u64) -> Option<u64> {
+    let year = if month <= 2 { year.checked_sub(1)? } else { year };
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + of_year;
+    days.checked_sub(719_468)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn odd_texts_are_no_times() {
+        for text in ["", "2026-11-20", "2026-13-20T18:46:00Z", "2026-11-20T18:46Z", "x-1-1T0:0:0Z"]
+        {
+            assert_eq!(read_rfc3339(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn times_are_written_as_rfc_3339() {
@@ -54,6 +95,11 @@ mod tests {
             let moment = Duration::from_millis(seconds * 1000 + 7);
             assert_eq!(timestamp(moment), format!("{text}.007Z"));
             assert_eq!(rfc3339(UNIX_EPOCH + moment), format!("{text}Z"));
+            let whole = UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(read_rfc3339(&format!("{text}.007Z")), Some(whole));
+            assert_eq!(read_rfc3339(&format!("{text}Z")), Some(whole));
+            let minute = format!("{} {} UTC", &text[..10], &text[11..16]);
+            assert_eq!(super::minute(seconds), minute);
         }
         assert_eq!(rfc3339(UNIX_EPOCH - Duration::from_secs(9)), "1970-01-01T00:00:00Z");
     }

@@ -7,7 +7,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 /// What a file system has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct FreeSpace {
     /// Bytes that root may still write.
     pub free_bytes: u64,
     /// Files that may still be made; `None` where they are not counted.
@@ -20,10 +20,10 @@ pub struct Space {
 ///
 /// # Errors
 /// It cannot be looked at.
-pub fn at(path: &Path) -> io::Result<Space> {
+pub fn at(path: &Path) -> io::Result<FreeSpace> {
     let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let found = statvfs(there)?;
-    Ok(Space {
+    Ok(FreeSpace {
         free_bytes: found.blocks_free().saturating_mul(found.fragment_size()),
         free_files: (found.files() > 0).then(|| found.files_free()),
         read_only: found.flags().contains(FsFlags::ST_RDONLY),

@@ -25,7 +25,7 @@ struct Waiting {
 
 /// What became of an echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct EchoOutcome {
     /// Whom it was sent to.
     pub to: IpAddr,
     /// How large it was.
@@ -66,7 +66,7 @@ impl Echoes {
     ///
     /// # Errors
     /// poll(2).
-    pub fn wait(&mut self, until: Instant, patience: Duration) -> io::Result<Vec<Outcome>> {
+    pub fn wait(&mut self, until: Instant, patience: Duration) -> io::Result<Vec<EchoOutcome>> {
         let first = self.waiting.iter().map(|waiting| waiting.sent + patience).min();
         let until = first.map_or(until, |first| first.min(until));
         // Rounded up: a poll of no time would spin.
@@ -89,7 +89,7 @@ impl Echoes {
             let late = now >= waiting.sent + patience;
             if answered || late {
                 let time = answered.then(|| now - waiting.sent);
-                outcomes.push(Outcome { to: waiting.to, bytes: waiting.bytes, time });
+                outcomes.push(EchoOutcome { to: waiting.to, bytes: waiting.bytes, time });
             }
             !answered && !late
         });

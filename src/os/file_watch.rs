@@ -27,7 +27,7 @@ type Names = BTreeMap<OsString, BTreeSet<PathBuf>>;
 
 /// What was heard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct FileEvents {
     /// A run of iptables-legacy has ended.
     pub iptables: bool,
     /// The followed files that were touched, themselves or a folder on the way to them.
@@ -80,8 +80,8 @@ impl FileWatch {
     ///
     /// # Errors
     /// The watch is of no more use.
-    pub fn wait(&self, patience: Duration) -> io::Result<Heard> {
-        let mut heard = Heard::default();
+    pub fn wait(&self, patience: Duration) -> io::Result<FileEvents> {
+        let mut heard = FileEvents::default();
         if !is_readable(&self.inotify, patience)? {
             return Ok(heard);
         }

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A loop that has nothing to do beats so often.
+/// An idle loop beats this often.
 pub const EVERY: Duration = Duration::from_secs(10);
 
 /// The sign of life of one loop. Beating costs a few nanoseconds and wakes nobody.
 #[derive(Debug)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The loop.
     pub name: &'static str,
     /// It hangs, or is gone, if it has not beaten for so long.
@@ -21,10 +21,10 @@ pub struct Beat {
 /// No time since a birth.
 const RETIRED: u64 = u64::MAX;
 
-impl Beat {
+impl Heartbeat {
     /// A first beat.
-    pub fn new(name: &'static str, limit: Duration) -> Beat {
-        Beat { name, limit, born: Instant::now(), last: AtomicU64::new(0) }
+    pub fn new(name: &'static str, limit: Duration) -> Heartbeat {
+        Heartbeat { name, limit, born: Instant::now(), last: AtomicU64::new(0) }
     }
 
     /// The loop turns.
@@ -37,7 +37,7 @@ impl Beat {
         self.last.store(RETIRED, Ordering::Relaxed);
     }
 
-    /// Time since the last beat; `None` after [`Beat::retire`].
+    /// Time since the last beat; `None` after [`Heartbeat::retire`].
     pub fn since(&self) -> Option<Duration> {
         let last = self.last.load(Ordering::Relaxed);
         let last = (last != RETIRED).then(|| Duration::from_millis(last))?;
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_hangs_ages_and_one_that_ended_does_not() {
-        let beat = Beat::new("loop", Duration::from_secs(1));
+        let beat = Heartbeat::new("loop", Duration::from_secs(1));
         std::thread::sleep(Duration::from_millis(30));
         assert!(beat.since().unwrap() >= Duration::from_millis(20));
         beat.beat();

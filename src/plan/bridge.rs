@@ -2,9 +2,9 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::net::subnet;
 use crate::net::{IfName, Mac};
-use crate::plan::{Describe, Line, Object};
+use crate::net::{Object, subnet};
+use crate::plan::{Describe, Line};
 
 /// The bridge as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Bridge {
 
 /// The device of that name as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundBridge {
     /// Kind of link; only `bridge` will do.
     pub kind: Option<String>,
     /// Its MAC.
@@ -44,14 +44,14 @@ pub struct Found {
 #[error(
     "interface {name} exists and is {kind}, not a bridge: remove it or set BRIDGE_NAME to another name"
 )]
-pub struct ForeignDevice {
+pub struct ForeignBridge {
     name: IfName,
     kind: String,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum BridgeChange {
     /// Make it, with MAC and MTU, without spanning tree, and set it up.
     Create(Bridge),
     /// Give it its MAC.
@@ -73,39 +73,45 @@ pub enum Change {
 /// Addresses outside the cluster's pools were put there by somebody else and stay.
 ///
 /// # Errors
-/// [`ForeignDevice`] if the name belongs to something that is no bridge.
-pub fn changes(wanted: &Bridge, found: Option<&Found>) -> Result<Vec<Change>, ForeignDevice> {
+/// [`ForeignBridge`] if the name belongs to something that is no bridge.
+pub fn changes(
+    wanted: &Bridge,
+    found: Option<&FoundBridge>,
+) -> Result<Vec<BridgeChange>, ForeignBridge> {
     let name = || wanted.name.clone();
     let Some(found) = found else {
-        let addresses = wanted.addresses.iter().map(|address| Change::AddAddress(name(), *address));
-        return Ok(std::iter::once(Change::Create(wanted.clone())).chain(addresses).collect());
+        let addresses =
+            wanted.addresses.iter().map(|address| BridgeChange::AddAddress(name(), *address));
+        return Ok(std::iter::once(BridgeChange::Create(wanted.clone()))
+            .chain(addresses)
+            .collect());
     };
     if found.kind.as_deref() != Some("bridge") {
         let kind =
             found.kind.as_deref().map_or("a physical device".into(), |kind| format!("a {kind}"));
-        return Err(ForeignDevice { name: name(), kind });
+        return Err(ForeignBridge { name: name(), kind });
     }
     let mut changes = Vec::new();
     if found.mac != Some(wanted.mac) {
-        changes.push(Change::SetMac(name(), wanted.mac));
+        changes.push(BridgeChange::SetMac(name(), wanted.mac));
     }
     if found.mtu != wanted.mtu {
-        changes.push(Change::SetMtu(name(), wanted.mtu));
+        changes.push(BridgeChange::SetMtu(name(), wanted.mtu));
     }
     if found.delays_ports {
-        changes.push(Change::StopDelays(name()));
+        changes.push(BridgeChange::StopDelays(name()));
     }
     if !found.up {
-        changes.push(Change::SetUp(name()));
+        changes.push(BridgeChange::SetUp(name()));
     }
     let stale = |address: &&IpNetwork| {
         let of_a_pool = |pool: &IpNetwork| pool.contains(address.ip());
         !wanted.addresses.contains(address) && wanted.pools.iter().any(of_a_pool)
     };
-    let remove = |address: &IpNetwork| Change::RemoveAddress(name(), *address);
+    let remove = |address: &IpNetwork| BridgeChange::RemoveAddress(name(), *address);
     changes.extend(found.addresses.iter().filter(stale).map(remove));
     let missing = |address: &&IpNetwork| !found.addresses.contains(address);
-    let add = |address: &IpNetwork| Change::AddAddress(name(), *address);
+    let add = |address: &IpNetwork| BridgeChange::AddAddress(name(), *address);
     changes.extend(wanted.addresses.iter().filter(missing).map(add));
     Ok(changes)
 }
@@ -115,21 +121,21 @@ pub fn gateway(pod_subnet: IpNetwork) -> IpNetwork {
     subnet::with_prefix(subnet::gateway(pod_subnet), pod_subnet.prefix())
 }
 
-impl Describe for Change {
+impl Describe for BridgeChange {
     fn line(&self) -> Line {
         let bridge = |name: &IfName| Object::Bridge(name.clone());
         let changed = |name, what: String| Line::changed(bridge(name)).with(format!(": {what}"));
         match self {
-            Change::Create(made) => Line::added(bridge(&made.name))
+            BridgeChange::Create(made) => Line::added(bridge(&made.name))
                 .with(format!(" (mac {}, mtu {})", made.mac, made.mtu)),
-            Change::SetMac(name, mac) => changed(name, format!("mac {mac}")),
-            Change::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
-            Change::StopDelays(name) => changed(name, "spanning tree off".to_owned()),
-            Change::SetUp(name) => changed(name, "up".to_owned()),
-            Change::RemoveAddress(name, address) => {
+            BridgeChange::SetMac(name, mac) => changed(name, format!("mac {mac}")),
+            BridgeChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
+            BridgeChange::StopDelays(name) => changed(name, "spanning tree off".to_owned()),
+            BridgeChange::SetUp(name) => changed(name, "up".to_owned()),
+            BridgeChange::RemoveAddress(name, address) => {
                 Line::removed(Object::BridgeAddress(name.clone(), *address))
             }
-            Change::AddAddress(name, address) => {
+            BridgeChange::AddAddress(name, address) => {
                 Line::added(Object::BridgeAddress(name.clone(), *address))
             }
         }
@@ -153,8 +159,8 @@ mod tests {
         }
     }
 
-    fn right() -> Found {
-        Found {
+    fn right() -> FoundBridge {
+        FoundBridge {
             kind: Some("bridge".into()),
             mac: Some(wanted().mac),
             mtu: 1500,
@@ -168,7 +174,7 @@ mod tests {
         }
     }
 
-    fn check(found: Option<&Found>, expected: &[&str]) {
+    fn check(found: Option<&FoundBridge>, expected: &[&str]) {
         let changes = changes(&wanted(), found).unwrap();
         let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
         assert_eq!(lines, expected);
@@ -193,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_half_made_bridge_is_finished() {
-        let half = Found {
+        let half = FoundBridge {
             mac: None,
             mtu: 1280,
             up: false,
@@ -243,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_no_bridge_is_refused_by_name() {
-        let veth = Found { kind: Some("veth".into()), ..right() };
+        let veth = FoundBridge { kind: Some("veth".into()), ..right() };
         let error = changes(&wanted(), Some(&veth)).unwrap_err();
         assert_eq!(
             error.to_string(),

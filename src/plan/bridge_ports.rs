@@ -1,13 +1,13 @@
 //! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
 
-use crate::net::IfName;
+use crate::net::{IfName, Object};
 use crate::netlink::link::Link;
-use crate::plan::pod::{Plugged, is_of_network};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::pod::{BridgePort, is_of_network};
+use crate::plan::{Describe, Line};
 
 /// A link that lost its bridge, because somebody deleted that or unplugged the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plug {
+pub struct Reattach {
     /// The host's end of the pod's veth.
     pub link: IfName,
     /// Its number.
@@ -17,23 +17,23 @@ pub struct Plug {
     /// Whose it is, as its alias says.
     pub owner: String,
     /// What it shall be as a port, as its alias says.
-    pub plugged: Plugged,
+    pub plugged: BridgePort,
 }
 
 /// The links among `found` that belong to pods of `network` and are ports of nothing, each of them
 /// to be plugged into `bridge`.
 ///
 /// A link that is a port of another bridge was put there by somebody, and stays.
-pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Plug> {
+pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Reattach> {
     let lost = found
         .iter()
         .filter(|link| link.master.is_none() && is_of_network(link.alias.as_deref(), network));
-    let plug = |link: &Link| Plug {
+    let plug = |link: &Link| Reattach {
         link: link.name.clone(),
         index: link.index,
         bridge: bridge.clone(),
         owner: link.alias.clone().unwrap_or_default(),
-        plugged: Plugged::of_alias(link.alias.as_deref().unwrap_or_default()),
+        plugged: BridgePort::of_alias(link.alias.as_deref().unwrap_or_default()),
     };
     lost.map(plug).collect()
 }
@@ -68,9 +68,9 @@ pub fn crowded(bridge: &IfName, count: usize) -> Option<String> {
     }
 }
 
-impl Describe for Plug {
+impl Describe for Reattach {
     fn line(&self) -> Line {
-        let Plug { link, bridge, owner, .. } = self;
+        let Reattach { link, bridge, owner, .. } = self;
         Line::changed(Object::Bridge(bridge.clone())).with(format!(": port {link} ({owner})"))
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     /// What is to be plugged in of links with these aliases and masters.
-    fn plugs(found: &[(&str, Option<u32>)]) -> Vec<Plug> {
+    fn plugs(found: &[(&str, Option<u32>)]) -> Vec<Reattach> {
         let link = |(index, (alias, master)): (usize, &(&str, Option<u32>))| Link {
             index: u32::try_from(index).unwrap(),
             name: format!("hz{index}").parse().unwrap(),
@@ -115,8 +115,8 @@ mod tests {
             ("humanz humanz c2 eth0 a/b", None),
         ]);
         let mac = Some("0a:58:0a:f4:01:02".parse().unwrap());
-        assert_eq!(plugs[0].plugged, Plugged { hairpin: false, isolated: true, mac });
-        assert_eq!(plugs[1].plugged, Plugged::default());
+        assert_eq!(plugs[0].plugged, BridgePort { hairpin: false, isolated: true, mac });
+        assert_eq!(plugs[1].plugged, BridgePort::default());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::net::range::covering;
 use crate::net::{AddressRange, Family, IfName, subnet};
 use crate::nft::{Base, Chain, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict};
 
-pub use changes::{Change, Difference, Repair, changes, repair};
+pub use changes::{TableChange, TableDifference, TableRepair, changes, repair};
 
 /// The agent's table.
 pub const AGENT_TABLE: &str = "humanz";

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::net::{HostPort, IfName, PortForward};
+use crate::net::{HostPort, IfName, Object, PortForward};
 use crate::nft::{
     BRIDGES, Base, Chain, Fingerprints, FoundPort, Hook, Match, Policy, PortChange, PortElement,
     PortMap, PortMark, Rule, Ruleset, Verdict,
 };
-use crate::plan::pod::Identity;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::pod::LinkIdentity;
+use crate::plan::{Describe, Line};
 
 /// The table's name. No network's table can have it: theirs is `humanz_<network>`.
 pub const TABLE: &str = "humanz-hostports";
@@ -131,7 +131,7 @@ impl Claim {
     /// The element that makes it true; `store` is the fingerprint of the store that the claim is in.
     pub fn element(&self, store: u64) -> PortElement {
         let (container_id, ifname) = (self.container_id.as_str(), self.ifname.as_str());
-        let identity = Identity { network: &self.network, container_id, ifname };
+        let identity = LinkIdentity { network: &self.network, container_id, ifname };
         PortElement {
             forward: self.forward,
             comment: identity.alias(self.pod.as_deref()),
@@ -142,7 +142,7 @@ impl Claim {
 
 /// One difference between the ports wanted and those found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum HostPortChange {
     /// The table is not there, or its rules are not ours.
     Table,
     /// The bridge is not known as one with host ports.
@@ -162,7 +162,7 @@ pub fn changes(
     store: u64,
     found: &[FoundPort],
     bridges: &BTreeSet<IfName>,
-) -> Vec<Change> {
+) -> Vec<HostPortChange> {
     let own = |found: &&FoundPort| found.mark.as_ref().is_some_and(|mark| mark.store == store);
     let by_port: BTreeMap<HostPort, &FoundPort> =
         found.iter().map(|found| (found.forward.from, found)).collect();
@@ -170,16 +170,17 @@ pub fn changes(
         claims.iter().map(|claim| (claim.forward.from, claim.element(store))).collect();
     let needed = claims.iter().map(|claim| &claim.bridge);
     let needed: BTreeSet<&IfName> = needed.filter(|bridge| !bridges.contains(*bridge)).collect();
-    let mut changes: Vec<Change> = needed.into_iter().cloned().map(Change::Bridge).collect();
+    let mut changes: Vec<HostPortChange> =
+        needed.into_iter().cloned().map(HostPortChange::Bridge).collect();
     for (port, element) in &wanted {
         match by_port.get(port) {
-            None => changes.push(Change::Add(element.clone())),
+            None => changes.push(HostPortChange::Add(element.clone())),
             Some(found) if is(element, found) || !own(found) => {}
-            Some(_) => changes.push(Change::Replace(element.clone())),
+            Some(_) => changes.push(HostPortChange::Replace(element.clone())),
         }
     }
     let gone = found.iter().filter(own).filter(|found| !wanted.contains_key(&found.forward.from));
-    changes.extend(gone.cloned().map(Change::Remove));
+    changes.extend(gone.cloned().map(HostPortChange::Remove));
     changes
 }
 
@@ -187,29 +188,29 @@ fn is(element: &PortElement, found: &FoundPort) -> bool {
     element.forward == found.forward && Some(&element.mark) == found.mark.as_ref()
 }
 
-impl Change {
+impl HostPortChange {
     /// The steps in the kernel; none for the table itself.
     pub fn steps(&self) -> Vec<PortChange> {
         match self {
-            Change::Table => Vec::new(),
-            Change::Bridge(name) => vec![PortChange::Bridge(name.clone())],
-            Change::Add(element) => vec![PortChange::Add(element.clone())],
-            Change::Replace(element) => {
+            HostPortChange::Table => Vec::new(),
+            HostPortChange::Bridge(name) => vec![PortChange::Bridge(name.clone())],
+            HostPortChange::Add(element) => vec![PortChange::Add(element.clone())],
+            HostPortChange::Replace(element) => {
                 vec![PortChange::Remove(element.forward.from), PortChange::Add(element.clone())]
             }
-            Change::Remove(found) => vec![PortChange::Remove(found.forward.from)],
+            HostPortChange::Remove(found) => vec![PortChange::Remove(found.forward.from)],
         }
     }
 }
 
-impl Describe for Change {
+impl Describe for HostPortChange {
     fn line(&self) -> Line {
         match self {
-            Change::Table => Line::changed(Object::Table(TABLE.to_owned())),
-            Change::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
-            Change::Add(element) => port(Line::added, element),
-            Change::Replace(element) => port(Line::changed, element),
-            Change::Remove(found) => {
+            HostPortChange::Table => Line::changed(Object::Table(TABLE.to_owned())),
+            HostPortChange::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
+            HostPortChange::Add(element) => port(Line::added, element),
+            HostPortChange::Replace(element) => port(Line::changed, element),
+            HostPortChange::Remove(found) => {
                 let comment = found.comment.as_deref().unwrap_or("no comment");
                 Line::removed(Object::HostPort(found.forward)).with(format!(" ({comment})"))
             }

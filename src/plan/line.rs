@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::plan::Object;
+use crate::net::Object;
 
 /// What a change does to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Pure. What is wanted against what is found.
 //!
 //! Every plan is a function (wanted, found) → changes; no change means all is well. Each change
-//! describes itself once, as a [`Line`] about an [`Object`], for the log and for the dry run.
+//! describes itself once, as a [`Line`] about an [`Object`](crate::net::Object), for the log and for the dry run.
 
 pub mod peer_routes;
 
@@ -11,11 +11,9 @@ pub mod bridge_ports;
 pub mod firewall;
 pub mod host_ports;
 pub mod line;
-pub mod object;
 pub mod ownership;
 pub mod pod;
 pub mod routes;
 pub mod tunnel;
 
 pub use line::{Describe, Line, Sign};
-pub use object::Object;

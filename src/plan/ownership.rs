@@ -12,7 +12,7 @@ pub fn links(found: &[Link]) -> Vec<&Link> {
 }
 
 /// Who is plugged in, as the aliases of `found` tell: `network container interface namespace/pod`, with a
-/// word `port=…` before the pod if it is no usual port (see [`pod::Plugged`]).
+/// word `port=…` before the pod if it is no usual port (see [`pod::BridgePort`]).
 pub fn attached(found: &[Link]) -> Vec<&str> {
     let owner = |link| owner(link).filter(|_| is_of_pod(link));
     found.iter().filter_map(owner).collect()

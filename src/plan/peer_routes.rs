@@ -12,7 +12,7 @@ use crate::lease::records::{self, NodeName, Tunnel};
 use crate::lease::tunnels::{TunnelFault, tunnels};
 use crate::net::{Family, PerFamily};
 use crate::plan::routes::{NextHop, Routes};
-use crate::plan::tunnel::Remote;
+use crate::plan::tunnel::TunnelPeer;
 use crate::settings::Backend;
 
 /// A prefix that this host has on one of its own segments.
@@ -28,7 +28,7 @@ pub struct Connected {
 
 /// What this host has to reach others with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Here {
+pub struct LocalHost {
     /// What the operator wants.
     pub backend: Backend,
     /// Its segments.
@@ -43,13 +43,13 @@ pub struct Here {
 
 /// How the pods of all other hosts are reached.
 #[derive(Debug, Default)]
-pub struct Ways {
+pub struct PeerRoutes {
     /// Those on a segment of this host.
     pub direct: Routes,
     /// Those behind a tunnel.
-    pub remotes: Vec<Remote>,
+    pub remotes: Vec<TunnelPeer>,
     /// Those that are not reached.
-    pub unreachable: Vec<Unreachable>,
+    pub unreachable: Vec<UnreachableSubnet>,
     /// Tunnels that are not used.
     pub faults: Vec<TunnelFault>,
     /// The addresses of hosts whose pods of that family are not reached directly: they do not know
@@ -57,29 +57,29 @@ pub struct Ways {
     pub afar: BTreeSet<IpAddr>,
 }
 
-impl Ways {
+impl PeerRoutes {
     /// The subnets of hosts whose names are not resolved (yet): where they are is not known, and that
     /// says nothing against what was known before.
     pub fn unresolved(&self) -> BTreeSet<IpNetwork> {
-        let unknown = |way: &&Unreachable| way.reason == Reason::Unresolved;
+        let unknown = |way: &&UnreachableSubnet| way.reason == UnreachableReason::Unresolved;
         self.unreachable.iter().filter(unknown).map(|way| way.subnet).collect()
     }
 }
 
 /// A pod subnet that cannot be reached, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Unreachable {
+pub struct UnreachableSubnet {
     /// The host that owns it.
     pub host: NodeName,
     /// The subnet.
     pub subnet: IpNetwork,
     /// What stands in the way.
-    pub reason: Reason,
+    pub reason: UnreachableReason,
 }
 
 /// Why a pod subnet cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub enum UnreachableReason {
     /// The host has no address of the subnet's family.
     NoAddress,
     /// The host published no address, and its name has not been resolved (yet).
@@ -98,48 +98,48 @@ pub enum Reason {
     OwnAddress(IpAddr),
 }
 
-impl Reason {
+impl UnreachableReason {
     /// The host is behind a router, for all that is known.
     fn is_far(&self) -> bool {
-        use Reason::{NoTunnel, NoUnderlay, NotOnLink, OwnMissing};
+        use UnreachableReason::{NoTunnel, NoUnderlay, NotOnLink, OwnMissing};
         matches!(self, NotOnLink(_) | NoTunnel(_) | NoUnderlay(_) | OwnMissing(..))
     }
 }
 
-impl fmt::Display for Unreachable {
+impl fmt::Display for UnreachableSubnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unreachable { host, subnet, reason } = self;
+        let UnreachableSubnet { host, subnet, reason } = self;
         write!(f, "pods of host {host} ({subnet}) cannot be reached: ")?;
         match reason {
-            Reason::NoAddress => {
+            UnreachableReason::NoAddress => {
                 let family = Family::of(subnet.ip());
                 write!(f, "the host has no {family} address; set NODE_IP there")
             }
-            Reason::Unresolved => write!(
+            UnreachableReason::Unresolved => write!(
                 f,
                 "it published no address and the name {host} does not resolve (yet); add it to DNS or /etc/hosts"
             ),
-            Reason::NotOnLink(address) => write!(
+            UnreachableReason::NotOnLink(address) => write!(
                 f,
                 "{address} is not on a segment of this host, and BACKEND=direct; set BACKEND=auto on both hosts"
             ),
-            Reason::NoTunnel(address) => write!(
+            UnreachableReason::NoTunnel(address) => write!(
                 f,
                 "{address} is not on a segment of this host, and the host has no tunnel; set BACKEND=auto there (and update humanz)"
             ),
-            Reason::LinkDown(address) => {
+            UnreachableReason::LinkDown(address) => {
                 write!(f, "the link to {address} is down; set it up (ip link tells which)")
             }
-            Reason::NoUnderlay(address) => write!(
+            UnreachableReason::NoUnderlay(address) => write!(
                 f,
                 "this host has no {} address to send to {address} from; is its uplink up?",
                 Family::of(*address)
             ),
-            Reason::OwnMissing(own, address) => write!(
+            UnreachableReason::OwnMissing(own, address) => write!(
                 f,
                 "this host's address for the others is {own} (NODE_IP, if that is set), which no interface that is up has, and packets to {address} would come from it; set its uplink up, or NODE_IP to an address it has (ip address tells)"
             ),
-            Reason::OwnAddress(address) => write!(
+            UnreachableReason::OwnAddress(address) => write!(
                 f,
                 "its address {address} belongs to this host; two hosts claim one address: check NODE_IP on both"
             ),
@@ -150,8 +150,8 @@ impl fmt::Display for Unreachable {
 /// The ways to the pods of all `peers`.
 ///
 /// `resolved` serves hosts that run the original Python agent and publish no address.
-pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here) -> Ways {
-    let mut ways = Ways::default();
+pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &LocalHost) -> PeerRoutes {
+    let mut ways = PeerRoutes::default();
     let mut usable = vec![None; peers.len()];
     if let Some(own) = here.tunnel {
         (usable, ways.faults) = tunnels(peers, own);
@@ -160,21 +160,30 @@ pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here) 
     for ((host, peer), tunnel) in peers.iter().zip(usable) {
         let by_name = peer.python.then(|| resolved.get(host));
         let addresses = by_name.unwrap_or(Some(&peer.addresses));
-        let there = There { addresses, backend: &peer.backend, tunnel };
+        let there = RemoteHost { addresses, backend: &peer.backend, tunnel };
         for (family, subnet) in peer.subnets.entries() {
             let way = way(family, &there, here);
-            if way.as_ref().map_or_else(Reason::is_far, |way| matches!(way, Way::Tunnel(..))) {
+            if way
+                .as_ref()
+                .map_or_else(UnreachableReason::is_far, |way| matches!(way, PeerRoute::Tunnel(..)))
+            {
                 ways.afar.extend(addresses.and_then(|addresses| addresses.get(family)));
             }
             match way {
-                Ok(Way::Direct(hop)) => direct.push((*subnet, hop)),
-                Ok(Way::Tunnel(address, Tunnel { mac, port, .. })) => {
+                Ok(PeerRoute::Direct(hop)) => direct.push((*subnet, hop)),
+                Ok(PeerRoute::Tunnel(address, Tunnel { mac, port, .. })) => {
                     let mtu_bytes = peer.mtu;
-                    ways.remotes.push(Remote { subnet: *subnet, address, mac, port, mtu_bytes });
+                    ways.remotes.push(TunnelPeer {
+                        subnet: *subnet,
+                        address,
+                        mac,
+                        port,
+                        mtu_bytes,
+                    });
                 }
                 Err(reason) => {
                     let host = host.clone();
-                    ways.unreachable.push(Unreachable { host, subnet: *subnet, reason });
+                    ways.unreachable.push(UnreachableSubnet { host, subnet: *subnet, reason });
                 }
             }
         }
@@ -184,71 +193,85 @@ pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &Here) 
 }
 
 /// Another host.
-struct There<'a> {
+struct RemoteHost<'a> {
     /// `None`: not resolved.
     addresses: Option<&'a PerFamily<IpAddr>>,
     backend: &'a records::Backend,
     tunnel: Option<Tunnel>,
 }
 
-enum Way {
+enum PeerRoute {
     Direct(NextHop),
     Tunnel(IpAddr, Tunnel),
 }
 
 /// The way to a host's pods of a family: direct or through its tunnel, as both hosts want it and
 /// can; direct rather than not at all.
-fn way(family: Family, there: &There<'_>, here: &Here) -> Result<Way, Reason> {
-    let addresses = there.addresses.ok_or(Reason::Unresolved)?;
+fn way(
+    family: Family,
+    there: &RemoteHost<'_>,
+    here: &LocalHost,
+) -> Result<PeerRoute, UnreachableReason> {
+    let addresses = there.addresses.ok_or(UnreachableReason::Unresolved)?;
     let direct = next_hop(family, addresses, here);
-    let Some(tunnel) = there.tunnel else { return direct.map(Way::Direct) };
+    let Some(tunnel) = there.tunnel else { return direct.map(PeerRoute::Direct) };
     let rather_direct = here.backend == Backend::Auto && *there.backend != records::Backend::Vxlan;
     match direct {
-        Ok(hop) if rather_direct => return Ok(Way::Direct(hop)),
+        Ok(hop) if rather_direct => return Ok(PeerRoute::Direct(hop)),
         // An outage says nothing about where the host is.
-        Err(reason @ (Reason::LinkDown(_) | Reason::OwnAddress(_))) if rather_direct => {
+        Err(reason @ (UnreachableReason::LinkDown(_) | UnreachableReason::OwnAddress(_)))
+            if rather_direct =>
+        {
             return Err(reason);
         }
         _ => {}
     }
     match (underlay(family, addresses, here), direct) {
-        (Ok(address), _) => Ok(Way::Tunnel(address, tunnel)),
-        (Err(_), Ok(hop)) => Ok(Way::Direct(hop)),
+        (Ok(address), _) => Ok(PeerRoute::Tunnel(address, tunnel)),
+        (Err(_), Ok(hop)) => Ok(PeerRoute::Direct(hop)),
         (Err(reason), Err(_)) => Err(reason),
     }
 }
 
-fn next_hop(family: Family, addresses: &PerFamily<IpAddr>, here: &Here) -> Result<NextHop, Reason> {
-    let via = *addresses.get(family).ok_or(Reason::NoAddress)?;
+fn next_hop(
+    family: Family,
+    addresses: &PerFamily<IpAddr>,
+    here: &LocalHost,
+) -> Result<NextHop, UnreachableReason> {
+    let via = *addresses.get(family).ok_or(UnreachableReason::NoAddress)?;
     if here.own.get(family) == Some(&via) {
-        return Err(Reason::OwnAddress(via));
+        return Err(UnreachableReason::OwnAddress(via));
     }
     let on_link = || here.connected.iter().filter(|connected| connected.prefix.contains(via));
     let nearest = on_link().filter(|connected| connected.up);
     let nearest = nearest.max_by_key(|connected| connected.prefix.prefix());
     let why_not = || match here.tunnel {
-        _ if on_link().next().is_some() => Reason::LinkDown(via),
-        None => Reason::NotOnLink(via),
-        Some(_) => Reason::NoTunnel(via),
+        _ if on_link().next().is_some() => UnreachableReason::LinkDown(via),
+        None => UnreachableReason::NotOnLink(via),
+        Some(_) => UnreachableReason::NoTunnel(via),
     };
     nearest.map(|connected| NextHop::direct(via, connected.device)).ok_or_else(why_not)
 }
 
 /// The address of the other host that outer packets go to: of the pods' own family if both hosts
 /// have one, else of the other.
-fn underlay(pods: Family, addresses: &PerFamily<IpAddr>, here: &Here) -> Result<IpAddr, Reason> {
-    let mut reason = Reason::NoAddress;
+fn underlay(
+    pods: Family,
+    addresses: &PerFamily<IpAddr>,
+    here: &LocalHost,
+) -> Result<IpAddr, UnreachableReason> {
+    let mut reason = UnreachableReason::NoAddress;
     let [v4, v6] = Family::BOTH;
     for family in if pods == v4 { [v4, v6] } else { [v6, v4] } {
         let Some(theirs) = addresses.get(family).copied() else { continue };
         if here.own.get(family) == Some(&theirs) {
-            return Err(Reason::OwnAddress(theirs));
+            return Err(UnreachableReason::OwnAddress(theirs));
         }
         match (here.own.get(family), here.underlay.get(family)) {
             (_, Some(_)) => return Ok(theirs),
             // It had one a moment ago: the other family would be a way for that moment only.
-            (Some(own), None) => return Err(Reason::OwnMissing(*own, theirs)),
-            (None, None) => reason = Reason::NoUnderlay(theirs),
+            (Some(own), None) => return Err(UnreachableReason::OwnMissing(*own, theirs)),
+            (None, None) => reason = UnreachableReason::NoUnderlay(theirs),
         }
     }
     Err(reason)

@@ -1,6 +1,6 @@
 //! Pure. A pod's attachment: what it should be, and what of it is not so.
 //!
-//! ADD makes what [`Attachment`] says; CHECK compares it with what is there, and all is well if
+//! ADD makes what [`PodInterface`] says; CHECK compares it with what is there, and all is well if
 //! [`differences`] gives nothing.
 
 mod bridge_port;
@@ -12,10 +12,10 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-pub use bridge_port::Plugged;
-pub use differences::{Difference, Found, differences};
-pub use identity::{Identity, MARK, is_of_network};
-pub use requested::{Asked, FoundAsked};
+pub use bridge_port::BridgePort;
+pub use differences::{FoundPod, PodDifference, differences};
+pub use identity::{LinkIdentity, MARK, is_of_network};
+pub use requested::{FoundSettings, RequestedSettings};
 
 use crate::cni;
 use crate::cni::Version;
@@ -38,7 +38,7 @@ pub struct Assigned {
 
 /// One interface of one pod, as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
+pub struct PodInterface {
     /// Name of the host's end.
     pub host_ifname: IfName,
     /// Its MAC; `None`: any.
@@ -56,7 +56,7 @@ pub struct Attachment {
     /// Those of which the pod gets none that it has already.
     pub defaults: Vec<Route>,
     /// What it shall be beyond that.
-    pub asked: Asked,
+    pub asked: RequestedSettings,
 }
 
 /// The pod's routes, as the result tells them.

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::subnet::{self, Pool};
-use crate::net::{Family, PerFamily};
-use crate::plan::{Describe, Line, Object};
+use crate::net::{Family, Object, PerFamily};
+use crate::plan::{Describe, Line};
 
 /// Where packets for a pod subnet go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +47,7 @@ pub struct FoundRoute {
 
 /// One route that must change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RouteChange {
     /// No longer wanted.
     Remove(FoundRoute),
     /// Missing.
@@ -60,7 +60,7 @@ pub enum Change {
 ///
 /// `found` holds only routes that bear our mark; two for one destination differ in their metric,
 /// and then all but one go.
-pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<Change> {
+pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<RouteChange> {
     let mut found: Vec<&FoundRoute> = found.iter().collect();
     // Nearly in order as the kernel gives them.
     found.sort_by_key(|route| route.destination);
@@ -69,21 +69,21 @@ pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<Change> {
     for routes in found.chunk_by(|a, b| a.destination == b.destination) {
         let here = routes[0].destination;
         while let Some((missing, hop)) = wanted.next_if(|(wanted, _)| **wanted < here) {
-            later.push(Change::Add(*missing, *hop));
+            later.push(RouteChange::Add(*missing, *hop));
         }
         let hop = wanted.next_if(|(wanted, _)| **wanted == here).map(|(_, hop)| *hop);
         let kept = hop.and_then(|_| routes.iter().position(|route| ours(route)));
         let others = routes.iter().enumerate().filter(|(place, _)| Some(*place) != kept);
-        changes.extend(others.map(|(_, route)| Change::Remove(**route)));
+        changes.extend(others.map(|(_, route)| RouteChange::Remove(**route)));
         match (hop, kept) {
-            (Some(hop), None) => later.push(Change::Add(here, hop)),
+            (Some(hop), None) => later.push(RouteChange::Add(here, hop)),
             (Some(hop), Some(kept)) if routes[kept].next_hop != Some(hop) => {
-                later.push(Change::Replace(here, hop));
+                later.push(RouteChange::Replace(here, hop));
             }
             _ => {}
         }
     }
-    later.extend(wanted.map(|(missing, hop)| Change::Add(*missing, *hop)));
+    later.extend(wanted.map(|(missing, hop)| RouteChange::Add(*missing, *hop)));
     changes.append(&mut later);
     changes
 }
@@ -118,13 +118,13 @@ fn ours(route: &FoundRoute) -> bool {
     }
 }
 
-impl Describe for Change {
+impl Describe for RouteChange {
     fn line(&self) -> Line {
         let via = |hop: &NextHop| format!(" via {}", hop.via);
         match self {
-            Change::Add(to, hop) => Line::added(Object::Route(*to)).with(via(hop)),
-            Change::Replace(to, hop) => Line::changed(Object::Route(*to)).with(via(hop)),
-            Change::Remove(FoundRoute { destination, next_hop, .. }) => {
+            RouteChange::Add(to, hop) => Line::added(Object::Route(*to)).with(via(hop)),
+            RouteChange::Replace(to, hop) => Line::changed(Object::Route(*to)).with(via(hop)),
+            RouteChange::Remove(FoundRoute { destination, next_hop, .. }) => {
                 let via = next_hop.as_ref().map(via).unwrap_or_default();
                 Line::removed(Object::Route(*destination)).with(via)
             }

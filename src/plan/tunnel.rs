@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-pub use device::{Device, DeviceChange, ForeignDevice, changes, is_marked, removals};
-pub use entries::{Entries, EntryChange, Found, missing, surplus};
+pub use device::{ForeignTunnel, TunnelChange, TunnelDevice, changes, is_marked, removals};
+pub use entries::{Entries, EntryChange, FoundEntries, missing, surplus};
 
 use crate::net::{Family, IfName, Mac, PerFamily, subnet};
 use crate::plan::routes::NextHop;
@@ -22,7 +22,7 @@ pub const ALIAS: &str = "humanz tunnel";
 
 /// A pod subnet that is reached through a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct TunnelPeer {
     /// The subnet, of either family.
     pub subnet: IpNetwork,
     /// Address of the host: its family is that of the outer packets.
@@ -65,7 +65,7 @@ pub fn inner_mtu<T>(outer: u32, underlay: Family, pods: &PerFamily<T>) -> u32 {
 /// The way to a pod subnet over the device of its tunnel: index and MTU. `source` is this host's own
 /// address among its pods: what is sent from there finds its way back through the tunnel.
 pub fn next_hop<T>(
-    remote: &Remote,
+    remote: &TunnelPeer,
     (device, device_mtu): (u32, u32),
     own_subnets: &PerFamily<IpNetwork>,
     pods: &PerFamily<T>,
@@ -86,7 +86,7 @@ pub fn next_hop<T>(
 /// The next hop to a pod subnet: the other host's own address among its pods for IPv4; for IPv6 the
 /// link-local address of its MAC, because the kernel refuses any other to which it has a route
 /// elsewhere (net/ipv6/route.c: ip6_route_check_nh_onlink).
-pub fn via(remote: &Remote) -> IpAddr {
+pub fn via(remote: &TunnelPeer) -> IpAddr {
     match subnet::family(remote.subnet) {
         Family::V4 => subnet::gateway(remote.subnet),
         Family::V6 => remote.mac.link_local().into(),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn check(subnet: &str, mtu_bytes: Option<u32>, expected: &str) {
-        let remote = Remote {
+        let remote = TunnelPeer {
             subnet: subnet.parse().unwrap(),
             address: "192.0.2.2".parse().unwrap(),
             mac: "0a:58:0a:f4:02:00".parse().unwrap(),

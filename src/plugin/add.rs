@@ -8,17 +8,18 @@ use nix::errno::Errno;
 use crate::cni::error::CniError;
 use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
-use crate::ipam::{Entry, RangeSet, Reservation, Store};
+use crate::ipam::{RangeSet, Reservation, Store, StoreEntry};
 use crate::net::{IfName, Mac};
 use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::plan::pod::{
-    Asked, Assigned, Attachment, Identity, Plugged, Routes, kernel_route, routes,
+    Assigned, BridgePort, LinkIdentity, PodInterface, RequestedSettings, Routes, kernel_route,
+    routes,
 };
 use crate::plugin::attach::{self, Site};
 use crate::plugin::host_ports::Ports;
-use crate::plugin::invocation::Call;
+use crate::plugin::invocation::CallContext;
 use crate::plugin::undo_stack::Done;
 use crate::plugin::{
     bridge, claim, conntrack, failure, host_ports, identity, masquerade, netns, port, sysctls,
@@ -31,7 +32,7 @@ const POD_INTERFACE: usize = 2;
 ///
 /// # Errors
 /// Every code of [`crate::cni::error::code`] but those of the other verbs.
-pub fn add(add: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
+pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let store = claim::store(&add.conf)?;
     let ground = Ground::observe(add, &rtnl)?;
@@ -63,7 +64,7 @@ struct Ground<'a> {
     netns: NetNs,
     bridge: Link,
     sets: Vec<RangeSet>,
-    identity: Identity<'a>,
+    identity: LinkIdentity<'a>,
     link_is_there: bool,
 }
 
@@ -86,7 +87,7 @@ impl<'a> Ground<'a> {
         store: &'s Store,
         since_1970: Duration,
     ) -> Result<Reservation<'s>, CniError> {
-        let bury = |former: &Entry| {
+        let bury = |former: &StoreEntry| {
             host_ports::close(store, &[former])?;
             remove_former(self.rtnl, &self.identity, self.bridge.index, &former.addresses)
         };
@@ -97,7 +98,7 @@ impl<'a> Ground<'a> {
 /// What is to be made, and what the runtime is told of it.
 struct Plan<'a> {
     site: Site<'a>,
-    wanted: Attachment,
+    wanted: PodInterface,
     assigned: Vec<Assigned>,
     told: Routes,
 }
@@ -106,10 +107,10 @@ impl<'a> Plan<'a> {
     fn new(add: &'a Add, ground: &'a Ground<'a>, assigned: Vec<Assigned>) -> Plan<'a> {
         let (conf, identity) = (&add.conf, &ground.identity);
         let told = routes(&conf.routes, &assigned, conf.is_default_gateway);
-        let mac = add.wishes.mac.unwrap_or_else(|| own_mac(&assigned, identity));
+        let mac = add.requested.mac.unwrap_or_else(|| own_mac(&assigned, identity));
         let mtu = conf.tuning.mtu.unwrap_or(ground.bridge.mtu);
         let route = |route| kernel_route(route, &assigned);
-        let wanted = Attachment {
+        let wanted = PodInterface {
             host_ifname: identity.host_ifname(),
             host_mac: Some(identity.host_mac()),
             port: port(conf),
@@ -118,7 +119,12 @@ impl<'a> Plan<'a> {
             addresses: assigned.iter().map(|assigned| assigned.address).collect(),
             routes: told.configured.iter().map(route).collect(),
             defaults: told.defaults.iter().map(route).collect(),
-            asked: Asked::of(&conf.bandwidth, &conf.tuning, &add.attachment.ifname, mtu),
+            asked: RequestedSettings::of(
+                &conf.bandwidth,
+                &conf.tuning,
+                &add.attachment.ifname,
+                mtu,
+            ),
         };
         let site = Site {
             rtnl: ground.rtnl,
@@ -129,7 +135,7 @@ impl<'a> Plan<'a> {
             mac,
             mtu,
             alias: identity
-                .alias_of_port(&Plugged::new(wanted.port, mac), add.args.pod().as_deref()),
+                .alias_of_port(&BridgePort::new(wanted.port, mac), add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
         };
         Plan { site, wanted, assigned, told }
@@ -164,7 +170,7 @@ impl<'a> Plan<'a> {
 }
 
 /// The host's end of the attachment exists already.
-fn link_is_there(rtnl: &Rtnl, identity: &Identity<'_>) -> Result<bool, CniError> {
+fn link_is_there(rtnl: &Rtnl, identity: &LinkIdentity<'_>) -> Result<bool, CniError> {
     let name = identity.host_ifname();
     let found = rtnl.link(&name);
     let found = found.map_err(|error| failure::internal(&format!("look at {name}"), &error))?;
@@ -183,7 +189,7 @@ fn link_is_there(rtnl: &Rtnl, identity: &Identity<'_>) -> Result<bool, CniError>
 /// Removes what is left of a dead attachment that had these addresses.
 fn remove_former(
     rtnl: &Rtnl,
-    identity: &Identity<'_>,
+    identity: &LinkIdentity<'_>,
     bridge: u32,
     addresses: &[IpAddr],
 ) -> Result<(), CniError> {
@@ -195,7 +201,7 @@ fn remove_former(
 }
 
 /// The MAC that the pod's address names: whoever inherits the address inherits the MAC.
-fn own_mac(assigned: &[Assigned], identity: &Identity<'_>) -> Mac {
+fn own_mac(assigned: &[Assigned], identity: &LinkIdentity<'_>) -> Mac {
     let first = assigned.first().map(|assigned| Mac::of_address(assigned.address.ip()));
     first.unwrap_or_else(|| identity.pod_mac())
 }

@@ -17,11 +17,11 @@ use crate::netlink::{address, neighbour, qdisc};
 use crate::os::netns::NetNs;
 use crate::os::sysctl;
 use crate::plan::bridge_ports;
-use crate::plan::pod::{Attachment, paths};
+use crate::plan::pod::{PodInterface, paths};
 use crate::plugin::failure;
 use crate::plugin::wait_oper_up::wait_until_it_works;
 
-/// What an attachment is made of beside what [`Attachment`] says.
+/// What an attachment is made of beside what [`PodInterface`] says.
 pub struct Site<'a> {
     /// The host's namespace.
     pub rtnl: &'a Rtnl,
@@ -85,7 +85,7 @@ impl Drop for Attached<'_> {
 ///
 /// # Errors
 /// Code 999 with the kernel's words; nothing of it is left then.
-pub fn attach<'a>(site: &Site<'a>, wanted: &Attachment) -> Result<Attached<'a>, CniError> {
+pub fn attach<'a>(site: &Site<'a>, wanted: &PodInterface) -> Result<Attached<'a>, CniError> {
     let mut attached = Attached {
         left_out: Vec::new(),
         rtnl: site.rtnl,
@@ -139,7 +139,7 @@ fn has_no_room(error: &NetlinkError) -> bool {
 }
 
 /// The pair with its mark, for one send: killed between them, DEL would not know the pair for ours.
-fn veth(site: &Site<'_>, wanted: &Attachment) -> [Message; 3] {
+fn veth(site: &Site<'_>, wanted: &PodInterface) -> [Message; 3] {
     let name = &wanted.host_ifname;
     let veth = Veth {
         host: name,
@@ -164,13 +164,13 @@ fn veth(site: &Site<'_>, wanted: &Attachment) -> [Message; 3] {
 }
 
 /// Something must be done to the host's end while it is still down.
-fn is_late(wanted: &Attachment) -> bool {
+fn is_late(wanted: &PodInterface) -> bool {
     wanted.asked.queues.host.is_some() || wanted.port.locked
 }
 
 /// Limits the host's end, ties the pod's MAC to it, and sets it up. On a link that is up already a
 /// limit would take longer, and the first frames would come unchecked.
-fn finish_late(site: &Site<'_>, wanted: &Attachment) -> Result<(), CniError> {
+fn finish_late(site: &Site<'_>, wanted: &PodInterface) -> Result<(), CniError> {
     let what = format!("set up {}", wanted.host_ifname);
     let failed = |error| failure::internal(&what, &error);
     let link = site.rtnl.link(&wanted.host_ifname).map_err(failed)?;
@@ -194,7 +194,7 @@ pub fn forget(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
 
 /// Addresses, up, routes: one send in the pod's namespace, and one for default routes that may have
 /// to give way. Gives the socket in there, and which of them did.
-fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<(Rtnl, Vec<IpNetwork>), CniError> {
+fn configure(site: &Site<'_>, wanted: &PodInterface) -> Result<(Rtnl, Vec<IpNetwork>), CniError> {
     let what = format!("set up {} in {}", wanted.ifname, site.netns_path);
     let entered = site.netns.run(|| {
         if has_ipv6(wanted) {
@@ -230,7 +230,7 @@ fn configure(site: &Site<'_>, wanted: &Attachment) -> Result<(Rtnl, Vec<IpNetwor
 /// Adds the default routes; gives the destinations to which there is one.
 fn add_defaults(
     pod: &Rtnl,
-    wanted: &Attachment,
+    wanted: &PodInterface,
     index: u32,
 ) -> Result<Vec<IpNetwork>, NetlinkError> {
     let own = |route: &Route| route::add(&Route { device: Some(index), ..*route });
@@ -254,7 +254,7 @@ fn keep_ipv6(ifname: &IfName) {
     }
 }
 
-fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
+fn pod_messages(wanted: &PodInterface, index: u32) -> Vec<Message> {
     let up = Change { up: true, ..Change::default() };
     let addresses = wanted.addresses.iter().map(|wanted| address::add(index, *wanted));
     let up = link::change(Which::Index(index), &up);
@@ -267,12 +267,12 @@ fn pod_messages(wanted: &Attachment, index: u32) -> Vec<Message> {
     addresses.chain(limit).chain(tune).chain([up]).chain(routes.flatten()).collect()
 }
 
-fn has_ipv6(wanted: &Attachment) -> bool {
+fn has_ipv6(wanted: &PodInterface) -> bool {
     wanted.addresses.iter().any(|address| Family::of(address.ip()) == Family::V6)
 }
 
 /// Why the kernel did not make the veth.
-fn veth_refused(site: &Site<'_>, wanted: &Attachment, error: &NetlinkError) -> CniError {
+fn veth_refused(site: &Site<'_>, wanted: &PodInterface, error: &NetlinkError) -> CniError {
     let (bridge, ifname, netns) = (&site.bridge.name, &wanted.ifname, site.netns_path);
     match error.errno() {
         Some(Errno::EEXIST) => crate::plugin::claim::already_attached(format!(

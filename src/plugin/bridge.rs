@@ -12,7 +12,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
 use crate::os::sysctl;
 use crate::plan::Describe;
-use crate::plan::bridge::{Bridge, Change, Found, changes};
+use crate::plan::bridge::{Bridge, BridgeChange, FoundBridge, changes};
 use crate::plugin::failure;
 
 /// MTU of a bridge made here, unless the configuration says another: Ethernet's.
@@ -123,7 +123,7 @@ fn repair(
     found: &Link,
 ) -> Result<(), CniError> {
     let name = &conf.bridge;
-    let there = Found {
+    let there = FoundBridge {
         kind: found.kind.clone(),
         mac: found.mac,
         mtu: found.mtu,
@@ -155,12 +155,12 @@ fn repair(
 }
 
 /// One step of the plan; the others do not arise for a bridge that keeps what it has.
-fn message(change: &Change, index: u32) -> Option<Message> {
+fn message(change: &BridgeChange, index: u32) -> Option<Message> {
     let up = link::Change { up: true, ..link::Change::default() };
     match change {
-        Change::SetUp(_) => Some(link::change(Which::Index(index), &up)),
-        Change::StopDelays(name) => Some(link::stop_delays(name)),
-        Change::AddAddress(_, wanted) => {
+        BridgeChange::SetUp(_) => Some(link::change(Which::Index(index), &up)),
+        BridgeChange::StopDelays(name) => Some(link::stop_delays(name)),
+        BridgeChange::AddAddress(_, wanted) => {
             Some(address::add(index, *wanted).tolerating(Errno::EEXIST))
         }
         _ => None,

@@ -13,16 +13,16 @@ use crate::cni::CniResult;
 use crate::cni::error::CniError;
 use crate::cni::request::{Add, Check};
 use crate::cni::result::Interface;
-use crate::ipam::{Entry, Store};
+use crate::ipam::{Store, StoreEntry};
 use crate::net::IfName;
 use crate::netlink::Message;
 use crate::netlink::link::Link;
 use crate::netlink::link_settings::{self, Tune};
 use crate::netlink::qdisc::{self, TokenBucket};
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::pod::{Asked, Difference};
+use crate::plan::pod::{PodDifference, RequestedSettings};
 use crate::plugin::host_ports::{self, Ports};
-use crate::plugin::invocation::Call;
+use crate::plugin::invocation::CallContext;
 use crate::plugin::pod_state::Inside;
 use crate::plugin::undo_stack::{Done, Guard};
 use crate::plugin::{check, claim, failure, identity, netns, sysctls};
@@ -33,15 +33,15 @@ use crate::plugin::{check, claim, failure, identity, netns, sysctls};
 /// # Errors
 /// Code 7: no interface to work on, or one whose host's end is needed and unknown. Code 104:
 /// somebody has a port. Codes 8, 11, 101, 5, 999.
-pub fn add(add: &Add, previous: &CniResult, call: &mut Call<'_>) -> Result<(), CniError> {
+pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let (conf, ifname) = (&add.conf, &add.attachment.ifname);
     let host = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let netns = netns::open(&add.netns)?;
     let pod = Inside::look(&netns, &add.netns.path, ifname)?;
     let link = interface(&pod, previous, ifname)?;
     let mtu = conf.tuning.mtu.unwrap_or(link.mtu);
-    let asked = Asked::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
-    let tune = Tune { mac: add.wishes.mac, mtu: conf.tuning.mtu, ..asked.tune };
+    let asked = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
+    let tune = Tune { mac: add.requested.mac, mtu: conf.tuning.mtu, ..asked.tune };
     let host_end = host_end(&host, link, previous)?;
     refuse_without_host_end(add, host_end.as_ref())?;
     let store = claim::store(conf)?;
@@ -69,9 +69,9 @@ pub fn check(check: &Check) -> Result<(), CniError> {
     let netns = check::netns(check)?;
     let pod = Inside::look(&netns, &check.netns.path, ifname)?;
     let Some(link) = &pod.link else {
-        return check::outcome(&[Difference::NoLink("in the pod", ifname.clone())]);
+        return check::outcome(&[PodDifference::NoLink("in the pod", ifname.clone())]);
     };
-    let asked = Asked::of(&conf.bandwidth, &conf.tuning, ifname, link.mtu);
+    let asked = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, link.mtu);
     let host_end = host_end(&host, link, &check.prev_result)?;
     let found = pod.asked(&asked, &host, host_end.as_ref())?;
     let host_name = host_end.as_ref().map_or(ifname, |host_end| &host_end.name);
@@ -150,7 +150,7 @@ fn bridge(host: &Rtnl, host_end: &Link) -> Result<IfName, CniError> {
 fn owner(add: &Add, previous: &CniResult, bridge: IfName) -> Add {
     let mut owner = add.clone();
     let addresses = previous.container_addresses(add.attachment.ifname.as_str());
-    owner.wishes.ips = addresses.map(|ip| IpNetwork::from(ip.address.ip())).collect();
+    owner.requested.ips = addresses.map(|ip| IpNetwork::from(ip.address.ip())).collect();
     owner.conf.bridge = bridge;
     owner
 }
@@ -163,7 +163,7 @@ fn open_ports<'a>(
     since_1970: Duration,
     done: &mut Done<'a>,
 ) -> Result<(), CniError> {
-    let bury = |former: &Entry| host_ports::close(store, &[former]);
+    let bury = |former: &StoreEntry| host_ports::close(store, &[former]);
     let reservation = claim::reserve(store, owner, &[], since_1970, false, bury)?;
     let entry = reservation.entry().clone();
     done.hold(reservation);

@@ -10,7 +10,8 @@ use crate::net::{IfName, Mac};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::plan::pod::{
-    Asked, Assigned, Attachment, Difference, Found, Identity, differences, kernel_route, recalled,
+    Assigned, FoundPod, LinkIdentity, PodDifference, PodInterface, RequestedSettings, differences,
+    kernel_route, recalled,
 };
 use crate::plugin::pod_state::Inside;
 use crate::plugin::{bridge, claim, del, failure, host_ports, identity, port};
@@ -34,17 +35,17 @@ pub fn check(check: &Check) -> Result<(), CniError> {
 ///
 /// # Errors
 /// Code 999: the kernel could not be asked.
-pub fn closed_ports(check: &Check) -> Result<Vec<Difference>, CniError> {
+pub fn closed_ports(check: &Check) -> Result<Vec<PodDifference>, CniError> {
     let addresses = check.prev_result.container_addresses(check.attachment.ifname.as_str());
     let addresses: Vec<IpAddr> = addresses.map(|ip| ip.address.ip()).collect();
-    Ok(host_ports::faults(check, &addresses)?.into_iter().map(Difference::HostPort).collect())
+    Ok(host_ports::faults(check, &addresses)?.into_iter().map(PodDifference::HostPort).collect())
 }
 
 /// All is well if nothing differs.
 ///
 /// # Errors
 /// Code 103: the first difference, and how many more there are.
-pub fn outcome(differences: &[Difference]) -> Result<(), CniError> {
+pub fn outcome(differences: &[PodDifference]) -> Result<(), CniError> {
     let Some((first, rest)) = differences.split_first() else { return Ok(()) };
     let error = CniError::new(code::CHECK_FAILED, first.to_string());
     if rest.is_empty() {
@@ -64,7 +65,7 @@ pub fn netns(check: &Check) -> Result<NetNs, CniError> {
 }
 
 /// The attachment that `prevResult` describes.
-fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError> {
+fn wanted(check: &Check, identity: &LinkIdentity<'_>) -> Result<PodInterface, CniError> {
     let (result, ifname) = (&check.prev_result, &check.attachment.ifname);
     let interface = result.container_interface(ifname.as_str()).ok_or_else(|| {
         CniError::new(code::CHECK_FAILED, format!("prevResult has no interface {ifname}"))
@@ -77,7 +78,7 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
     let conf = &check.conf;
     let route =
         |told| kernel_route(&recalled(told, &conf.routes, &assigned, conf.version), &assigned);
-    Ok(Attachment {
+    Ok(PodInterface {
         host_mac: host.and_then(mac),
         host_ifname,
         port: port(conf),
@@ -86,7 +87,12 @@ fn wanted(check: &Check, identity: &Identity<'_>) -> Result<Attachment, CniError
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(route).collect(),
         defaults: Vec::new(),
-        asked: Asked::of(&conf.bandwidth, &conf.tuning, ifname, interface.mtu.unwrap_or(0)),
+        asked: RequestedSettings::of(
+            &conf.bandwidth,
+            &conf.tuning,
+            ifname,
+            interface.mtu.unwrap_or(0),
+        ),
     })
 }
 
@@ -105,13 +111,13 @@ fn mac(told: &Interface) -> Option<Mac> {
 fn told_otherwise(
     check: &Check,
     netns: &NetNs,
-    wanted: &Attachment,
-    found: &Found,
-) -> Vec<Difference> {
+    wanted: &PodInterface,
+    found: &FoundPod,
+) -> Vec<PodDifference> {
     let mut differences = Vec::new();
     for name in [&check.conf.bridge, &wanted.host_ifname] {
         if on_host(check, name).is_none() {
-            differences.push(Difference::NoInterfaceTold(name.clone()));
+            differences.push(PodDifference::NoInterfaceTold(name.clone()));
         }
     }
     let told = on_host(check, &check.conf.bridge).and_then(mac);
@@ -120,14 +126,14 @@ fn told_otherwise(
         told.zip(bridge).filter(|(told, bridge)| bridge.mac != Some(*told))
     {
         let name = bridge.name.clone();
-        differences.push(Difference::WrongMac("on the host", name, told, bridge.mac));
+        differences.push(PodDifference::WrongMac("on the host", name, told, bridge.mac));
     }
     let named = |told: &&Interface| told.name == wanted.ifname.as_str();
     let mut sandboxes =
         check.prev_result.interfaces.iter().filter(named).filter_map(|told| told.sandbox.as_ref());
     if !sandboxes.any(|sandbox| is_same(sandbox, netns, &check.netns.path)) {
         let (ifname, path) = (wanted.ifname.clone(), check.netns.path.clone());
-        differences.push(Difference::OtherSandbox(ifname, path));
+        differences.push(PodDifference::OtherSandbox(ifname, path));
     }
     differences
 }
@@ -143,16 +149,16 @@ fn is_same(sandbox: &str, netns: &NetNs, path: &str) -> bool {
 fn observe(
     check: &Check,
     netns: &NetNs,
-    identity: &Identity<'_>,
-    wanted: &Attachment,
-) -> Result<Found, CniError> {
+    identity: &LinkIdentity<'_>,
+    wanted: &PodInterface,
+) -> Result<FoundPod, CniError> {
     let failed = |error| failure::internal("look at the host's interfaces", &error);
     let rtnl = Rtnl::open().map_err(failed)?;
     let host = rtnl.link(&identity.host_ifname()).map_err(failed)?;
-    let mut found = Found {
+    let mut found = FoundPod {
         bridge: bridge::look(&rtnl, &check.conf)?,
         host: host.filter(|host| identity.owns(host.alias.as_deref())),
-        ..Found::default()
+        ..FoundPod::default()
     };
     let pod = Inside::look(netns, &check.netns.path, &check.attachment.ifname)?;
     found.asked = pod.asked(&wanted.asked, &rtnl, found.host.as_ref())?;

@@ -11,7 +11,7 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
 use crate::ipam::import::Sources;
 use crate::ipam::pool::range_sets;
-use crate::ipam::{Entry, Owner, Ports, RangeSet, Reservation, Store, StoreError};
+use crate::ipam::{Owner, RangeSet, RequestedPorts, Reservation, Store, StoreEntry, StoreError};
 use crate::net::subnet;
 use crate::os::identity;
 use crate::os::netns::{NetNs, NetNsError};
@@ -70,7 +70,7 @@ pub fn reserve<'s>(
     sets: &[RangeSet],
     since_1970: Duration,
     link_is_there: bool,
-    bury: impl FnOnce(&Entry) -> Result<(), CniError>,
+    bury: impl FnOnce(&StoreEntry) -> Result<(), CniError>,
 ) -> Result<Reservation<'s>, CniError> {
     let owner = Owner {
         container_id: add.attachment.container_id.to_string(),
@@ -80,7 +80,7 @@ pub fn reserve<'s>(
         time_secs: since_1970.as_secs(),
         ports: ports(add),
     };
-    let requested: Vec<_> = add.wishes.ips.iter().map(IpNetwork::ip).collect();
+    let requested: Vec<_> = add.requested.ips.iter().map(IpNetwork::ip).collect();
     let locked = store.lock(LOCK_WAIT).map_err(|error| failure::of_store(&error))?;
     let outcome = match locked.reserve(&owner, sets, &requested) {
         Err(StoreError::Duplicate(former)) if is_dead(&former, link_is_there) => {
@@ -107,10 +107,14 @@ pub fn reserve<'s>(
 }
 
 /// What the pod asks for of the host's ports.
-fn ports(add: &Add) -> Option<Ports> {
+fn ports(add: &Add) -> Option<RequestedPorts> {
     let mappings = add.conf.runtime.port_mappings.clone();
     let network = add.conf.name.to_string();
-    (!mappings.is_empty()).then(|| Ports { network, bridge: add.conf.bridge.clone(), mappings })
+    (!mappings.is_empty()).then(|| RequestedPorts {
+        network,
+        bridge: add.conf.bridge.clone(),
+        mappings,
+    })
 }
 
 /// `reservation`'s addresses with prefix lengths and gateways: those of the ranges they come from;
@@ -118,7 +122,7 @@ fn ports(add: &Add) -> Option<Ports> {
 pub fn assigned(reservation: &Reservation<'_>, sets: &[RangeSet], add: &Add) -> Vec<Assigned> {
     let of = |address: &IpAddr| {
         let range = sets.iter().find_map(|set| set.range_of(*address));
-        let asked = add.wishes.ips.iter().find(|asked| asked.ip() == *address);
+        let asked = add.requested.ips.iter().find(|asked| asked.ip() == *address);
         match (range, asked) {
             (Some(range), _) => Assigned {
                 address: subnet::with_prefix(*address, range.subnet().prefix()),
@@ -133,12 +137,12 @@ pub fn assigned(reservation: &Reservation<'_>, sets: &[RangeSet], add: &Add) -> 
 
 /// The attachment's namespace, or its interface on the host, is gone. Of an attachment that an
 /// earlier plugin made neither is known: it counts as alive.
-fn is_dead(former: &Entry, link_is_there: bool) -> bool {
+fn is_dead(former: &StoreEntry, link_is_there: bool) -> bool {
     former.netns.is_some() && (!link_is_there || namespace_is_gone(former))
 }
 
 /// The pod died, and nobody said so.
-fn namespace_is_gone(former: &Entry) -> bool {
+fn namespace_is_gone(former: &StoreEntry) -> bool {
     let opened = former.netns.as_ref().map(|path| NetNs::open(Path::new(path)));
     matches!(opened, Some(Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_))))
 }

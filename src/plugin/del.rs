@@ -7,14 +7,14 @@ use nix::errno::Errno;
 
 use crate::cni::error::CniError;
 use crate::cni::request::Del;
-use crate::ipam::{Entry, LockedStore, Store, StoreError};
+use crate::ipam::{LockedStore, Store, StoreEntry, StoreError};
 use crate::netlink::link::{self, Which};
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::pod::Identity;
+use crate::plan::pod::LinkIdentity;
 use crate::plugin::attach::forget;
 use crate::plugin::claim::{self, LOCK_WAIT};
 use crate::plugin::failure::{self, Problems};
-use crate::plugin::invocation::Call;
+use crate::plugin::invocation::CallContext;
 use crate::plugin::{conntrack, host_ports, identity};
 
 /// Closes the pod's ports, removes the link, then what the host remembers of its addresses, then
@@ -22,7 +22,7 @@ use crate::plugin::{conntrack, host_ports, identity};
 ///
 /// # Errors
 /// Every real failure, in one error; the rest was done.
-pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
+pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
     call.line.fact("ignored", del.ignored.join("; "));
     let identity = identity(&del.conf.name, &del.attachment);
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
@@ -53,7 +53,7 @@ pub fn del(del: &Del, call: &mut Call<'_>) -> Result<(), CniError> {
 }
 
 /// Removes the host's end, and the pod's with it; gives the index of the bridge it was a port of.
-fn remove_link(rtnl: &Rtnl, identity: &Identity<'_>) -> Result<Option<u32>, CniError> {
+fn remove_link(rtnl: &Rtnl, identity: &LinkIdentity<'_>) -> Result<Option<u32>, CniError> {
     let name = identity.host_ifname();
     let failed = |error| failure::internal(&format!("remove interface {name}"), &error);
     let Some(found) = rtnl.link(&name).map_err(failed)? else { return Ok(None) };
@@ -67,7 +67,7 @@ fn remove_link(rtnl: &Rtnl, identity: &Identity<'_>) -> Result<Option<u32>, CniE
 }
 
 /// What is reserved for the pod.
-fn entry(store: &Store, del: &Del) -> Result<Option<Entry>, CniError> {
+fn entry(store: &Store, del: &Del) -> Result<Option<StoreEntry>, CniError> {
     let Some(locked) = locked(store)? else { return Ok(None) };
     let entry = locked.entry(del.attachment.container_id.as_str(), del.attachment.ifname.as_str());
     entry.map_err(|error| failure::of_store(&error))

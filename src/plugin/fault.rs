@@ -5,16 +5,16 @@ use std::io;
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime};
 
-use crate::cni::error::{CniError, Refused};
+use crate::cni::error::{CniError, RefusedRequest};
 use crate::cni::version::Version;
 use crate::os::process;
-use crate::plugin::invocation::{Record, answer};
+use crate::plugin::invocation::{CallLog, answer};
 
 /// What is known of the call that is being served.
-static CALL: Mutex<Option<(Version, Record)>> = Mutex::new(None);
+static CALL: Mutex<Option<(Version, CallLog)>> = Mutex::new(None);
 
 /// From now on a fault is answered in `version`, and logged as `record` says.
-pub fn remember(version: Version, record: &Record) {
+pub fn remember(version: Version, record: &CallLog) {
     if let Ok(mut call) = CALL.lock() {
         *call = Some((version, record.clone()));
     }
@@ -27,12 +27,12 @@ pub fn tell_faults() {
         let known = CALL.try_lock().ok().and_then(|mut call| call.take());
         let (version, record) = known.unwrap_or_else(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            (Version::LATEST, Record::new(started, now.unwrap_or_default()))
+            (Version::LATEST, CallLog::new(started, now.unwrap_or_default()))
         });
         let what = "humanz has a fault and stopped; a DEL removes what it began; please report it";
         let error = CniError::internal(what).with_details(text);
         record.write(Some(&error));
-        answer(&mut io::stdout(), &Refused { version, error });
+        answer(&mut io::stdout(), &RefusedRequest { version, error });
         1
     });
 }

@@ -7,15 +7,15 @@ use nix::errno::Errno;
 
 use crate::cni::error::CniError;
 use crate::cni::request::Gc;
-use crate::ipam::{Entry, Store};
+use crate::ipam::{Store, StoreEntry};
 use crate::net::{HostPort, IfName};
 use crate::netlink::Message;
 use crate::netlink::link::{self, Change, Link, Which};
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::pod::{Identity, is_of_network};
+use crate::plan::pod::{LinkIdentity, is_of_network};
 use crate::plugin::attach::forget;
 use crate::plugin::failure::{self, Problems};
-use crate::plugin::invocation::Call;
+use crate::plugin::invocation::CallContext;
 use crate::plugin::{claim, conntrack, del, host_ports, identity};
 
 /// The link group that dying links are put into: `hzgc`. A link dies in 20 ms, a group as well.
@@ -26,7 +26,7 @@ const DYING: u32 = u32::from_be_bytes(*b"hzgc");
 ///
 /// # Errors
 /// Every failure, in one error; the rest was done.
-pub fn gc(gc: &Gc, call: &mut Call<'_>) -> Result<(), CniError> {
+pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
     let mut problems = Problems::default();
     let links = rtnl.links(None);
@@ -107,12 +107,12 @@ impl<'a> Owners<'a> {
             let same_ifname = ifname.is_empty() || valid.ifname.as_str() == ifname;
             valid.container_id.as_str() == container_id && same_ifname
         });
-        valid || links.contains(&Identity { network, container_id, ifname }.host_ifname())
+        valid || links.contains(&LinkIdentity { network, container_id, ifname }.host_ifname())
     }
 }
 
 /// What is reserved for nobody any more.
-fn dead(store: &Store, owners: &Owners<'_>) -> Result<Vec<Entry>, CniError> {
+fn dead(store: &Store, owners: &Owners<'_>) -> Result<Vec<StoreEntry>, CniError> {
     let Some(locked) = del::locked(store)? else { return Ok(Vec::new()) };
     let entries = locked.entries().map_err(|error| failure::of_store(&error))?;
     let dead = entries.into_iter().filter(|of| !owners.include(&of.container_id, &of.ifname));

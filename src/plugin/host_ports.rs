@@ -12,14 +12,14 @@ use nix::errno::Errno;
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
-use crate::ipam::{Entry, LockedClaims, PortClaims, Store};
+use crate::ipam::{LockedClaims, PortClaims, Store, StoreEntry};
 use crate::net::{Family, HostPort, IfName, port};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::{FoundPort, Nft, PortChange, PortElement};
 use crate::os::sysctl;
 use crate::plan::Describe;
-use crate::plan::host_ports::{self, Change, Claim, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{self, Claim, HostPortChange, TABLE, changes, is_intact, ruleset};
 use crate::plugin::{claim, conntrack, del, failure};
 
 /// How long a call waits for the ports: as for the store.
@@ -32,12 +32,12 @@ const TRIES: usize = 3;
 #[must_use = "ports are closed when this is dropped"]
 pub struct Ports<'s> {
     store: &'s Store,
-    entry: Option<Entry>,
+    entry: Option<StoreEntry>,
 }
 
 impl<'s> Ports<'s> {
     /// Those that `entry` has claimed, opened or not: whoever restores the table opens them too.
-    pub fn of(store: &'s Store, entry: &Entry) -> Ports<'s> {
+    pub fn of(store: &'s Store, entry: &StoreEntry) -> Ports<'s> {
         Ports { store, entry: Some(entry.clone()) }
     }
 
@@ -61,7 +61,12 @@ impl Drop for Ports<'_> {
 ///
 /// # Errors
 /// Code 104: another network's store, or a person, has a port. Code 999: the kernel refused.
-pub fn open(store: &Store, rtnl: &Rtnl, conf: &NetConf, entry: &Entry) -> Result<(), CniError> {
+pub fn open(
+    store: &Store,
+    rtnl: &Rtnl,
+    conf: &NetConf,
+    entry: &StoreEntry,
+) -> Result<(), CniError> {
     if entry.ports.is_none() {
         let restores = conf.create_bridge && store.ports().exist();
         return if restores { restore_lost(store.ports()) } else { Ok(()) };
@@ -84,7 +89,7 @@ pub fn open(store: &Store, rtnl: &Rtnl, conf: &NetConf, entry: &Entry) -> Result
 ///
 /// # Errors
 /// Codes 11 and 5: the store; code 999: the kernel refused.
-pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
+pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
     if entries.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
@@ -108,7 +113,7 @@ pub fn close(store: &Store, entries: &[&Entry]) -> Result<(), CniError> {
 }
 
 /// The ports of the host that `entry` asked for, open or not.
-pub fn asked(entry: &Entry) -> Vec<HostPort> {
+pub fn asked(entry: &StoreEntry) -> Vec<HostPort> {
     entry.forwards().into_iter().map(|forward| forward.from).collect()
 }
 
@@ -235,7 +240,7 @@ impl Table {
             match self.nft.port(TABLE, port).map_err(failed)? {
                 None => steps.push(PortChange::Add(element.clone())),
                 Some(found) if self.is_leftover(rtnl, &found)? => {
-                    steps.extend(Change::Replace(element.clone()).steps());
+                    steps.extend(HostPortChange::Replace(element.clone()).steps());
                 }
                 Some(found) => {
                     let owner = found.comment.unwrap_or_else(|| "somebody else".to_owned());
@@ -263,7 +268,7 @@ impl Table {
         let found = self.nft.ports(TABLE).map_err(failed)?;
         let bridges = self.nft.port_bridges(TABLE).map_err(failed)?;
         let changes = changes(&claims, self.store, &found, &bridges);
-        let steps: Vec<PortChange> = changes.iter().flat_map(Change::steps).collect();
+        let steps: Vec<PortChange> = changes.iter().flat_map(HostPortChange::steps).collect();
         self.nft.change_ports(TABLE, &steps).map_err(failed)?;
         for change in &changes {
             log::info!("{}", change.line().past());

@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::cni::config::{DATA_DIR, LOG_FILE, MAX_BYTES};
 use crate::cni::env::{Command, Environment};
-use crate::cni::error::{CniError, Refused};
+use crate::cni::error::{CniError, RefusedRequest};
 use crate::cni::request::{Request, Role};
 use crate::cni::version::{self, Version};
 use crate::ipam::calls;
 use crate::net::time::timestamp;
 use crate::plugin::fault;
-use crate::plugin::log::{self, Line, NOTES};
+use crate::plugin::log::{self, LogLine, NOTES};
 
 /// The standard streams.
 pub struct Streams<'a> {
@@ -28,15 +28,15 @@ pub struct Streams<'a> {
 }
 
 /// What a verb has beside its request.
-pub struct Call<'a> {
+pub struct CallContext<'a> {
     /// Now.
     pub since_1970: Duration,
     /// The line of the log file; the verb adds its facts.
-    pub line: &'a mut Line,
+    pub line: &'a mut LogLine,
     stdout: &'a mut dyn Write,
 }
 
-impl Call<'_> {
+impl CallContext<'_> {
     /// Writes the result to stdout, whole.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ pub fn run(
     name: &str,
     env: &dyn Fn(&str) -> Option<OsString>,
     streams: Streams<'_>,
-    verb: impl FnOnce(&Request, &mut Call<'_>) -> Result<(), CniError>,
+    verb: impl FnOnce(&Request, &mut CallContext<'_>) -> Result<(), CniError>,
 ) -> i32 {
     let started = Instant::now();
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -65,7 +65,7 @@ pub fn run(
         None => NOTES.listen(),
     }
     let Streams { stdin, stdout, stderr } = streams;
-    let mut record = Record::new(started, since_1970);
+    let mut record = CallLog::new(started, since_1970);
     let serve = || {
         let Some(environment) = environment(env)? else {
             about(role, name, stderr);
@@ -77,12 +77,12 @@ pub fn run(
         record.request(&request);
         let version = request.version();
         fault::remember(version, &record);
-        let mut call = Call { since_1970, line: &mut record.line, stdout: &mut *stdout };
+        let mut call = CallContext { since_1970, line: &mut record.line, stdout: &mut *stdout };
         let outcome = match request {
             Request::Version => call.print(&version::reply()),
             _ => verb(&request, &mut call),
         };
-        outcome.map_err(|error| Refused { version, error })
+        outcome.map_err(|error| RefusedRequest { version, error })
     };
     let served = serve();
     if let Err(refused) = &served {
@@ -93,17 +93,17 @@ pub fn run(
 }
 
 /// Answers with an error. If nobody reads it, the exit code must do.
-pub(super) fn answer(stdout: &mut dyn Write, refused: &Refused) {
+pub(super) fn answer(stdout: &mut dyn Write, refused: &RefusedRequest) {
     let object = refused.error.to_json(refused.version);
     stdout.write_all(format!("{object}\n").as_bytes()).and_then(|()| stdout.flush()).ok();
 }
 
 /// What goes into the log file, and is counted.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct CallLog {
     started: Instant,
     since_1970: Duration,
-    line: Line,
+    line: LogLine,
     file: Option<PathBuf>,
     /// Nothing worth a line has happened, unless there is an error or a note.
     quiet: bool,
@@ -112,13 +112,13 @@ pub(super) struct Record {
     data_dir: PathBuf,
 }
 
-impl Record {
+impl CallLog {
     /// Of a call that nothing is known of yet.
-    pub(super) fn new(started: Instant, since_1970: Duration) -> Record {
-        Record {
+    pub(super) fn new(started: Instant, since_1970: Duration) -> CallLog {
+        CallLog {
             started,
             since_1970,
-            line: Line::default(),
+            line: LogLine::default(),
             file: Some(LOG_FILE.into()),
             quiet: false,
             counted: None,
@@ -181,16 +181,22 @@ impl Record {
 }
 
 /// The environment, or `None` if a human typed the program's name.
-fn environment(env: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Environment>, Refused> {
-    Environment::parse(env).map_err(|error| Refused { version: Version::LATEST, error })
+fn environment(
+    env: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Option<Environment>, RefusedRequest> {
+    Environment::parse(env).map_err(|error| RefusedRequest { version: Version::LATEST, error })
 }
 
 /// The request; VERSION does not touch stdin.
-fn request(role: Role, environment: Environment, stdin: &mut dyn Read) -> Result<Request, Refused> {
+fn request(
+    role: Role,
+    environment: Environment,
+    stdin: &mut dyn Read,
+) -> Result<Request, RefusedRequest> {
     let mut bytes = Vec::new();
     if environment.command() != Command::Version {
         let limit = MAX_BYTES as u64 + 1;
-        stdin.take(limit).read_to_end(&mut bytes).map_err(|error| Refused {
+        stdin.take(limit).read_to_end(&mut bytes).map_err(|error| RefusedRequest {
             version: Version::LATEST,
             error: CniError::io("read the network configuration from stdin")
                 .with_details(error.to_string()),
@@ -237,7 +243,7 @@ mod tests {
     fn call(
         variables: &[(&str, &str)],
         mut stdin: &mut dyn Read,
-        verb: impl FnOnce(&Request, &mut Call<'_>) -> Result<(), CniError>,
+        verb: impl FnOnce(&Request, &mut CallContext<'_>) -> Result<(), CniError>,
     ) -> (i32, String, String) {
         let env = |name: &str| {
             let found = variables.iter().find(|(given, _)| *given == name);
@@ -287,7 +293,7 @@ mod tests {
 
     #[test]
     fn an_error_of_a_verb_goes_out_in_the_configurations_version() {
-        let refuse = |_: &Request, _: &mut Call<'_>| Err(CniError::new(1234, "potato"));
+        let refuse = |_: &Request, _: &mut CallContext<'_>| Err(CniError::new(1234, "potato"));
         let (code, stdout, stderr) = call(&ADD, &mut CONF.as_bytes(), refuse);
         assert_eq!((code, error(&stdout)), (1, (1234, "0.4.0".to_owned())));
         assert_eq!(stderr, "");

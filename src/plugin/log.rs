@@ -18,7 +18,7 @@ const MODE: u32 = 0o640;
 
 /// One call, as the log file tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct LogLine {
     /// The verb, and the network's name where it is known.
     pub subject: Vec<String>,
     /// `key=value` pairs in order; pairs without a value are left out.
@@ -27,7 +27,7 @@ pub struct Line {
     pub error: Option<String>,
 }
 
-impl Line {
+impl LogLine {
     /// Adds a fact, unless it is empty.
     pub fn fact(&mut self, key: &'static str, value: impl ToString) {
         let value = value.to_string();
@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn a_line_tells_verb_facts_duration_and_outcome() {
-        let mut line = Line { subject: vec!["ADD".into(), "humanz".into()], ..Line::default() };
+        let mut line =
+            LogLine { subject: vec!["ADD".into(), "humanz".into()], ..LogLine::default() };
         line.fact("container", "c1");
         line.fact("pod", "");
         line.fact("ips", "10.1.2.3");

@@ -11,7 +11,7 @@ use crate::net::{Family, IfName, subnet};
 use crate::netlink::link::{self, Change, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNsError;
-use crate::plugin::invocation::{self, Call, Streams};
+use crate::plugin::invocation::{self, CallContext, Streams};
 use crate::plugin::{failure, netns};
 
 /// Serves one call of the loopback plugin; see [`crate::plugin::run`].
@@ -49,7 +49,7 @@ impl Pod {
     }
 }
 
-fn add(request: &Add, call: &mut Call<'_>) -> Result<(), CniError> {
+fn add(request: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let pod = Pod::enter(&request.netns)?;
     let up = Change { up: true, ..Change::default() };
     let failed = |error| failure::internal(&format!("set lo up in {}", pod.path), &error);

@@ -4,7 +4,9 @@ use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
 use crate::ipam::RangeSet;
 use crate::nft::Nft;
-use crate::plan::firewall::{FirewallSpec, Repair, changes, repair, ruleset, standalone_table};
+use crate::plan::firewall::{
+    FirewallSpec, TableRepair, changes, repair, ruleset, standalone_table,
+};
 use crate::plugin::failure;
 
 /// Pods of the network reach the outside with the host's address, if the configuration asks for it
@@ -34,7 +36,7 @@ pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
     let nft = Nft::open().map_err(failed)?;
     let found = nft.observe(&spec.table).map_err(failed)?;
     match repair(&changes(Some(&wanted), found.as_ref())) {
-        Repair::Nothing => Ok(()),
+        TableRepair::Nothing => Ok(()),
         _ => {
             nft.replace(&wanted).map_err(failed)?;
             log::info!("wrote nftables table inet {}", spec.table);

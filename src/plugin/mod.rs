@@ -45,7 +45,7 @@ use crate::cni::config::NetConf;
 use crate::cni::name::Name;
 use crate::cni::request::{Request, Role};
 use crate::netlink::link::Port;
-use crate::plan::pod::Identity;
+use crate::plan::pod::LinkIdentity;
 
 /// Serves one call of the pod network's plugin, called by `name`; gives the exit code.
 ///
@@ -79,8 +79,8 @@ fn port(conf: &NetConf) -> Port {
 }
 
 /// Whose link `attachment`'s is.
-fn identity<'a>(network: &'a Name, attachment: &'a Attachment) -> Identity<'a> {
-    Identity {
+fn identity<'a>(network: &'a Name, attachment: &'a Attachment) -> LinkIdentity<'a> {
+    LinkIdentity {
         network: network.as_str(),
         container_id: attachment.container_id.as_str(),
         ifname: attachment.ifname.as_str(),

@@ -10,7 +10,7 @@ use crate::netlink::link_settings::Tune;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::os::sysctl;
-use crate::plan::pod::{Asked, FoundAsked};
+use crate::plan::pod::{FoundSettings, RequestedSettings};
 use crate::plugin::failure;
 
 /// A pod's namespace and the interface in it.
@@ -42,12 +42,13 @@ impl<'a> Inside<'a> {
     /// Code 999: somebody could not be asked.
     pub fn asked(
         &self,
-        asked: &Asked,
+        asked: &RequestedSettings,
         host: &Rtnl,
         host_end: Option<&Link>,
-    ) -> Result<FoundAsked, CniError> {
+    ) -> Result<FoundSettings, CniError> {
         let failed = |error: NetlinkError| failure::internal(&self.what, &error);
-        let mut found = FoundAsked { settings: self.settings(asked)?, ..FoundAsked::default() };
+        let mut found =
+            FoundSettings { settings: self.settings(asked)?, ..FoundSettings::default() };
         if let Some(host_end) = host_end.filter(|_| asked.queues.host.is_some()) {
             found.host_rate = host.rate(host_end.index).map_err(failed)?;
         }
@@ -62,7 +63,7 @@ impl<'a> Inside<'a> {
     }
 
     /// As many of the settings as there are.
-    fn settings(&self, asked: &Asked) -> Result<BTreeMap<String, String>, CniError> {
+    fn settings(&self, asked: &RequestedSettings) -> Result<BTreeMap<String, String>, CniError> {
         if asked.settings.is_empty() {
             return Ok(BTreeMap::new());
         }

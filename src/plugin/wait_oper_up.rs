@@ -12,7 +12,7 @@ use crate::cni::error::CniError;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::pod::Attachment;
+use crate::plan::pod::PodInterface;
 use crate::plugin::attach::Site;
 use crate::plugin::failure;
 
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Code 999: a link is gone, or the kernel could not be asked.
 pub fn wait_until_it_works(
     site: &Site<'_>,
-    wanted: &Attachment,
+    wanted: &PodInterface,
     pod: &Rtnl,
 ) -> Result<(), CniError> {
     let started = Instant::now();

@@ -60,8 +60,11 @@ impl Broken<'_> {
     /// A pod of its own, called `p`, for something that cannot be mended.
     fn check_pod(&mut self, script: &str, ends: &str, wanted: &str) {
         let pod = Pod::add(self.host, "p");
-        let network =
-            humanz::plan::pod::Identity { network: "humanz", container_id: "p", ifname: "eth0" };
+        let network = humanz::plan::pod::LinkIdentity {
+            network: "humanz",
+            container_id: "p",
+            ifname: "eth0",
+        };
         let before = self.words.len();
         self.words.push(("$PORT", network.host_ifname().to_string()));
         self.words.push(("$P4", pod.v4().to_string()));

@@ -7,7 +7,7 @@ use std::thread;
 use humanz::net::Family;
 use humanz::nft::{Match, Nft, Ruleset, SeenTable};
 use humanz::plan::Describe;
-use humanz::plan::firewall::{Change, FirewallSpec, Repair, changes, repair, ruleset};
+use humanz::plan::firewall::{FirewallSpec, TableChange, TableRepair, changes, repair, ruleset};
 
 use super::network::{HOST, OUTSIDE, on_host, run, run_args, spec};
 
@@ -16,16 +16,16 @@ pub fn reconcile(nft: &Nft, spec: &FirewallSpec) -> Vec<String> {
     let wanted = ruleset(spec);
     let differ = found_changes(nft, spec, wanted.as_ref());
     match repair(&differ) {
-        Repair::Nothing => {}
-        Repair::Elements(elements) => nft.change_elements(&spec.table, &elements).unwrap(),
-        Repair::Replace => nft.replace(wanted.as_ref().unwrap()).unwrap(),
-        Repair::Delete => nft.delete(&spec.table).unwrap(),
+        TableRepair::Nothing => {}
+        TableRepair::Elements(elements) => nft.change_elements(&spec.table, &elements).unwrap(),
+        TableRepair::Replace => nft.replace(wanted.as_ref().unwrap()).unwrap(),
+        TableRepair::Delete => nft.delete(&spec.table).unwrap(),
     }
     assert_eq!(found_changes(nft, spec, wanted.as_ref()), [], "repaired at once");
     differ.iter().map(|change| change.line().to_string()).collect()
 }
 
-fn found_changes(nft: &Nft, spec: &FirewallSpec, wanted: Option<&Ruleset>) -> Vec<Change> {
+fn found_changes(nft: &Nft, spec: &FirewallSpec, wanted: Option<&Ruleset>) -> Vec<TableChange> {
     changes(wanted, nft.observe(&spec.table).unwrap().as_ref())
 }
 
@@ -80,7 +80,7 @@ fn own_changes_of_elements_are_taken_in_unless_somebody_else_changed_something()
             more.node_addresses.insert(address.parse().unwrap());
             let wanted = ruleset(&more);
             let differ = changes(wanted.as_ref(), seen.look(&nft, "humanz").unwrap());
-            let Repair::Elements(elements) = repair(&differ) else { panic!("{differ:?}") };
+            let TableRepair::Elements(elements) = repair(&differ) else { panic!("{differ:?}") };
             if meddle {
                 run_args("nft", &["add element inet humanz nodes4 { 192.0.2.99 }"]);
             }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::released::{self, Alive, Config, Entry, Node};
+use crate::released::{self, Alive, Config, Node, StoreEntry};
 use crate::support::cni::{Attachment, Network};
 use crate::support::pod::make_netns;
 use crate::support::{Cluster, Pod, facts, soon};
@@ -12,7 +12,7 @@ const EVERYTHING: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("BACKEND", 
 
 #[test]
 fn the_replica_reads_what_the_release_wrote() {
-    let entry: Entry = released::read(include_str!("0.1.0/entry.json"));
+    let entry: StoreEntry = released::read(include_str!("0.1.0/entry.json"));
     assert_eq!(entry.addresses.len(), 2, "{entry:?}");
     let state = released::state(include_str!("0.1.0/state.json"));
     assert_eq!((state.hosts.len(), state.claims.len()), (2, 4), "{state:?}");
@@ -55,7 +55,7 @@ fn the_older_plugin_can_read_reservations() {
     let pod = Pod::connect(host, &Network::of(host), attachment).unwrap();
     let store = "/run/humanz/ipam/humanz";
     for file in [pod.v4().to_string(), pod.v6().to_string(), "owners/a:eth0".to_owned()] {
-        let entry: Entry = released::read(&host.read(&format!("{store}/{file}")).unwrap());
+        let entry: StoreEntry = released::read(&host.read(&format!("{store}/{file}")).unwrap());
         assert_eq!(entry.addresses, [pod.v4(), pod.v6()], "{entry:?}");
         assert_eq!((entry.container_id.as_str(), entry.ifname.as_str()), ("a", "eth0"));
     }

@@ -14,7 +14,7 @@ const SCHEMA: u32 = 1;
 /// A pod's reservation.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct StoreEntry {
     pub schema: u32,
     #[serde(rename = "containerID")]
     pub container_id: String,

@@ -11,7 +11,7 @@ use humanz::lease::{
 };
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
-use humanz::os::heartbeat::Beat;
+use humanz::os::heartbeat::Heartbeat;
 
 use crate::support::etcd::EtcdServer;
 
@@ -87,7 +87,7 @@ struct Said {
 
 /// Nobody looks whether the registry hangs.
 pub fn contact() -> Arc<Contact> {
-    Arc::new(Contact::new(Arc::new(Beat::new("etcd", SOON))))
+    Arc::new(Contact::new(Arc::new(Heartbeat::new("etcd", SOON))))
 }
 
 impl Host {

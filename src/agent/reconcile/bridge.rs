@@ -3,7 +3,7 @@
 use anyhow::Context;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, sysctls};
 use crate::inspect::host_state::HostState;
 use crate::net::{IfName, Mac};
@@ -11,7 +11,7 @@ use crate::netlink::address;
 use crate::netlink::link::Link;
 use crate::netlink::link::{self, Which};
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::bridge::{Bridge, Change, Found, changes, gateway};
+use crate::plan::bridge::{Bridge, BridgeChange, FoundBridge, changes, gateway};
 
 /// The mark of a bridge that humanz made, as its alias.
 const ALIAS: &str = "humanz bridge";
@@ -28,24 +28,24 @@ pub enum Kept {
 }
 
 /// Makes or repairs the bridge.
-pub fn keep(pass: &Pass<'_>, facts: &HostState, report: &mut Report) -> Kept {
+pub fn keep(pass: &Pass<'_>, facts: &HostState, applier: &mut Applier) -> Kept {
     let wanted = wanted(pass, facts);
     let rtnl = &pass.kernel.rtnl;
-    let before = report.failures().len();
+    let before = applier.failures().len();
     let mut kept = Kept::Whole;
     match found(rtnl, &wanted.name).map(|found| changes(&wanted, found.as_ref())) {
         Ok(Ok(changes)) => {
             for change in changes {
-                if matches!(change, Change::Create(_)) {
+                if matches!(change, BridgeChange::Create(_)) {
                     kept = Kept::New;
                 }
-                report.apply(&change, || apply(rtnl, &change));
+                applier.apply(&change, || apply(rtnl, &change));
             }
         }
-        Ok(Err(foreign)) => report.failed(foreign),
-        Err(error) => report.failed(format!("{error:#}")),
+        Ok(Err(foreign)) => applier.failed(foreign),
+        Err(error) => applier.failed(format!("{error:#}")),
     }
-    if report.failures().len() == before { kept } else { Kept::Broken }
+    if applier.failures().len() == before { kept } else { Kept::Broken }
 }
 
 /// Deletes the bridge if humanz made it, and with it every pod's network on this host.
@@ -75,30 +75,30 @@ fn mac(machine_id: &str, bridge: &IfName) -> Mac {
     Mac::derived(BRIDGE, &[machine_id, bridge.as_str()])
 }
 
-fn found(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<Option<Found>> {
+fn found(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<Option<FoundBridge>> {
     let looked = || format!("look at bridge {name}");
     let Some(link) = rtnl.link(name).with_context(looked)? else { return Ok(None) };
     let addresses = rtnl.addresses(Some(link.index)).with_context(looked)?;
     let Link { kind, mac, mtu, up, delays_ports, .. } = link;
     let addresses = addresses.iter().map(|found| found.address).collect();
-    Ok(Some(Found { kind, mac, mtu, up, delays_ports, addresses }))
+    Ok(Some(FoundBridge { kind, mac, mtu, up, delays_ports, addresses }))
 }
 
-fn apply(rtnl: &Rtnl, change: &Change) -> anyhow::Result<()> {
+fn apply(rtnl: &Rtnl, change: &BridgeChange) -> anyhow::Result<()> {
     let set = |name: &IfName, change: link::Change| vec![link::change(Which::Name(name), &change)];
     let nothing = link::Change::default();
     let messages = match change {
-        Change::Create(bridge) => {
+        BridgeChange::Create(bridge) => {
             link::add_bridge(&bridge.name, bridge.mac, bridge.mtu, ALIAS).to_vec()
         }
-        Change::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
-        Change::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
-        Change::SetUp(name) => set(name, link::Change { up: true, ..nothing }),
-        Change::StopDelays(name) => vec![link::stop_delays(name)],
-        Change::RemoveAddress(name, found) => {
+        BridgeChange::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
+        BridgeChange::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
+        BridgeChange::SetUp(name) => set(name, link::Change { up: true, ..nothing }),
+        BridgeChange::StopDelays(name) => vec![link::stop_delays(name)],
+        BridgeChange::RemoveAddress(name, found) => {
             vec![address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)]
         }
-        Change::AddAddress(name, wanted) => {
+        BridgeChange::AddAddress(name, wanted) => {
             if wanted.is_ipv6() {
                 sysctls::allow_ipv6(name)?;
             }

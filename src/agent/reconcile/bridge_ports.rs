@@ -3,29 +3,29 @@
 use anyhow::anyhow;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::net::IfName;
 use crate::netlink::link::{self, Which};
 use crate::netlink::neighbour;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::plan::bridge_ports::{Plug, changes, crowded};
-use crate::plan::pod::Plugged;
+use crate::plan::bridge_ports::{Reattach, changes, crowded};
+use crate::plan::pod::BridgePort;
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
+pub fn keep(pass: &Pass<'_>, applier: &mut Applier) -> Option<String> {
     let rtnl = &pass.kernel.rtnl;
     let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
     let found = match rtnl.links(None) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look for pods without a bridge: {error}"));
+            applier.failed(format!("look for pods without a bridge: {error}"));
             return None;
         }
     };
     for plug in changes(network, bridge, &found) {
-        report.apply(&plug, || apply(rtnl, &plug));
+        applier.apply(&plug, || apply(rtnl, &plug));
     }
     let own = found.iter().find(|link| link.name == *bridge)?;
     crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())
@@ -33,14 +33,14 @@ pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
 
 /// Plugs a pod in, as it was before: one that is no usual port not for a moment as if it were. All
 /// is sent at once, so that nobody who is killed leaves half of it.
-fn apply(rtnl: &Rtnl, plug: &Plug) -> anyhow::Result<()> {
+fn apply(rtnl: &Rtnl, plug: &Reattach) -> anyhow::Result<()> {
     let Some(bridge) = rtnl.link(&plug.bridge)? else {
         anyhow::bail!("bridge {} has just been deleted", plug.bridge);
     };
     let which = Which::Index(plug.index);
     let change = |change: link::Change| link::change(which, &change);
     let nothing = link::Change::default();
-    let is_usual = plug.plugged == Plugged::default();
+    let is_usual = plug.plugged == BridgePort::default();
     let down = (!is_usual).then(|| link::set_down(which));
     let master = change(link::Change { master: Some(bridge.index), ..nothing.clone() });
     let port = change(link::Change { port: Some(plug.plugged.port()), ..nothing.clone() });

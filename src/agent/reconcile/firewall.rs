@@ -5,40 +5,40 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
-use crate::net::{Family, IfName, subnet};
+use crate::net::{Family, IfName, Object, subnet};
 use crate::nft::base_chains::Edit;
 use crate::nft::{Ruleset, SeenTable, SetKind};
 use crate::os::sysctl;
 use crate::plan::firewall::{
-    AGENT_TABLE, Change, Difference, FirewallSpec, Repair, changes, repair, ruleset,
+    AGENT_TABLE, FirewallSpec, TableChange, TableDifference, TableRepair, changes, repair, ruleset,
 };
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn keep(
     pass: &Pass<'_>,
     facts: &HostState,
-    ways: &Ways,
+    ways: &PeerRoutes,
     table: &mut SeenTable,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
     let complete = pass.in_sync && ways.unresolved().is_empty();
-    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, report);
+    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, applier);
     let mut obstacles: BTreeSet<String> =
-        flowtable::keep(pass, facts, report).into_iter().collect();
+        flowtable::keep(pass, facts, applier).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.kernel.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at forward chains: {error}"));
+            applier.failed(format!("look at forward chains: {error}"));
             return obstacles;
         }
     };
@@ -53,10 +53,10 @@ pub fn keep(
     let plan = forward::plan(&traffic, others(pass), &found);
     obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
     match pass.settings.manage_forward {
-        true => apply_edits(pass.kernel, &plan.edits, report),
+        true => apply_edits(pass.kernel, &plan.edits, applier),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
-    obstacles.extend(input::look(pass, facts, ways, report));
+    obstacles.extend(input::look(pass, facts, ways, applier));
     obstacles
 }
 
@@ -67,7 +67,7 @@ fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + C
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &HostState, ways: &Ways) -> Vec<IfName> {
+fn pods_come_by(facts: &HostState, ways: &PeerRoutes) -> Vec<IfName> {
     let used = |underlay: &Family| {
         ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
@@ -78,20 +78,20 @@ fn pods_come_by(facts: &HostState, ways: &Ways) -> Vec<IfName> {
 }
 
 /// Removes our tables, and our rules in the chains of others.
-pub fn remove_all(kernel: &Kernel, settings: &Settings, report: &mut Report) {
-    report.apply(&Table, || kernel.nft.delete(AGENT_TABLE));
-    flowtable::remove(kernel, report);
-    host_ports::remove(kernel, settings, report);
-    leave_foreign(kernel, settings, report);
+pub fn remove_all(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
+    applier.apply(&Table, || kernel.nft.delete(AGENT_TABLE));
+    flowtable::remove(kernel, applier);
+    host_ports::remove(kernel, settings, applier);
+    leave_foreign(kernel, settings, applier);
 }
 
 /// Removes our rules in the chains of others.
-pub fn leave_foreign(kernel: &Kernel, settings: &Settings, report: &mut Report) {
+pub fn leave_foreign(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     match kernel.forward.observe(&Family::BOTH) {
         Ok(found) => {
-            apply_edits(kernel, &forward::removals(&settings.bridge, &found), report);
+            apply_edits(kernel, &forward::removals(&settings.bridge, &found), applier);
         }
-        Err(error) => report.failed(format!("look at forward chains: {error}")),
+        Err(error) => applier.failed(format!("look at forward chains: {error}")),
     }
 }
 
@@ -100,13 +100,13 @@ fn keep_table(
     wanted: Option<Ruleset>,
     complete: bool,
     known: &mut SeenTable,
-    report: &mut Report,
+    applier: &mut Applier,
 ) {
     let nft = &pass.kernel.nft;
     let found = match known.look(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            return report.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
+            return applier.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
         }
     };
     let mut changes = changes(wanted.as_ref(), found);
@@ -116,22 +116,22 @@ fn keep_table(
     if changes.is_empty() {
         return;
     }
-    report.apply_together(&changes, || match (repair(&changes), &wanted) {
-        (Repair::Elements(elements), _) => {
+    applier.apply_together(&changes, || match (repair(&changes), &wanted) {
+        (TableRepair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
             known.take_in(nft, &elements);
             Ok(())
         }
-        (Repair::Replace, Some(wanted)) => nft.replace(wanted),
-        (Repair::Delete, _) => nft.delete(AGENT_TABLE),
-        (Repair::Nothing, _) | (Repair::Replace, None) => Ok(()),
+        (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
+        (TableRepair::Delete, _) => nft.delete(AGENT_TABLE),
+        (TableRepair::Nothing, _) | (TableRepair::Replace, None) => Ok(()),
     });
 }
 
 /// Leaves the addresses of hosts in the table that are perhaps only not known yet; false if nothing
 /// else would change.
-fn keeps_hosts(change: &mut Change) -> bool {
-    let Difference::Elements(elements) = &mut change.difference else { return true };
+fn keeps_hosts(change: &mut TableChange) -> bool {
+    let TableDifference::Elements(elements) = &mut change.difference else { return true };
     if elements.set.kind != SetKind::Addresses {
         return true;
     }
@@ -139,7 +139,7 @@ fn keeps_hosts(change: &mut Change) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(pass: &Pass<'_>, facts: &HostState, ways: &Ways) -> FirewallSpec {
+fn spec(pass: &Pass<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
     let settings = pass.settings;
     let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
@@ -170,9 +170,9 @@ fn bridged() -> Vec<Family> {
     Family::BOTH.into_iter().filter(on).collect()
 }
 
-fn apply_edits(kernel: &Kernel, edits: &[Edit], report: &mut Report) {
+fn apply_edits(kernel: &Kernel, edits: &[Edit], applier: &mut Applier) {
     for edit in edits {
-        report.apply(edit, || kernel.forward.apply(edit));
+        applier.apply(edit, || kernel.forward.apply(edit));
     }
 }
 

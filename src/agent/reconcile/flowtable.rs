@@ -1,17 +1,17 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
-use crate::plan::firewall::{Repair, changes, repair};
+use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn keep(pass: &Pass<'_>, facts: &HostState, report: &mut Report) -> Option<String> {
+pub fn keep(pass: &Pass<'_>, facts: &HostState, applier: &mut Applier) -> Option<String> {
     let (nft, settings) = (&pass.kernel.nft, pass.settings);
     let wanted = settings.flowtable.then(|| {
         let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.kernel)).collect();
@@ -20,19 +20,19 @@ pub fn keep(pass: &Pass<'_>, facts: &HostState, report: &mut Report) -> Option<S
     let found = match nft.observe(FLOWS_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
+            applier.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
             return None;
         }
     };
     let changes = changes(wanted.as_ref(), found.as_ref());
     match (repair(&changes), &wanted) {
-        (Repair::Nothing, _) => None,
+        (TableRepair::Nothing, _) => None,
         (_, None) => {
-            report.apply_together(&changes, || nft.delete(FLOWS_TABLE));
+            applier.apply_together(&changes, || nft.delete(FLOWS_TABLE));
             None
         }
         (_, Some(wanted)) => {
-            let made = report.attempt(&changes, || nft.replace(wanted));
+            let made = applier.attempt(&changes, || nft.replace(wanted));
             made.err().map(|error| {
                 format!(
                     "FLOWTABLE is true, and pods' packets take the ordinary way: {error}; what the \
@@ -50,10 +50,10 @@ fn tunnels(kernel: &Kernel) -> impl Iterator<Item = IfName> {
 }
 
 /// Removes the table, if it is there.
-pub fn remove(kernel: &Kernel, report: &mut Report) {
+pub fn remove(kernel: &Kernel, applier: &mut Applier) {
     let nft = &kernel.nft;
     if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
-        report.apply(&Table, || nft.delete(FLOWS_TABLE));
+        applier.apply(&Table, || nft.delete(FLOWS_TABLE));
     }
 }
 

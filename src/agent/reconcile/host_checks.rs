@@ -5,7 +5,7 @@ use std::fs;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::checks::host_checks::{SYSCTLS, Surroundings, Wanted, obstacles};
 use crate::net::IfName;
@@ -17,11 +17,11 @@ use crate::os::sysctl;
 const FOREIGN: [u8; 2] = [3, 4];
 
 /// What is in the way of pods.
-pub fn look(pass: &Pass<'_>, report: &mut Report) -> BTreeSet<String> {
+pub fn look(pass: &Pass<'_>, applier: &mut Applier) -> BTreeSet<String> {
     match found(pass) {
         Ok(found) => obstacles(&wanted(pass), &found),
         Err(error) => {
-            report.failed(format!("look at what else is on this host: {error}"));
+            applier.failed(format!("look at what else is on this host: {error}"));
             BTreeSet::new()
         }
     }

@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::checks::forward::input::{Tunnel, obstacles};
 use crate::inspect::host_state::HostState;
 use crate::net::Family;
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 
 /// What keeps tunnels out, if there are any. Nothing is changed: which ports of this host are open is
 /// its owner's to say.
 pub fn look(
     pass: &Pass<'_>,
     facts: &HostState,
-    ways: &Ways,
-    report: &mut Report,
+    ways: &PeerRoutes,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
     let tunnels = tunnels(pass, facts, ways);
     let families: Vec<Family> =
@@ -30,14 +30,14 @@ pub fn look(
             lines.map(|obstacle| obstacle.to_string()).collect()
         }
         Err(error) => {
-            report.failed(format!("look at input chains: {error}"));
+            applier.failed(format!("look at input chains: {error}"));
             BTreeSet::new()
         }
     }
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(pass: &Pass<'_>, facts: &HostState, ways: &Ways) -> Vec<Tunnel> {
+fn tunnels(pass: &Pass<'_>, facts: &HostState, ways: &PeerRoutes) -> Vec<Tunnel> {
     let uplink = facts.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = ways.remotes.iter().map(|remote| remote.address);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::agent::reconcile::tunnel::Tunnels;
 use crate::net::PerFamily;
@@ -13,7 +13,7 @@ use crate::net::subnet::Pool;
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::plan::routes::{Change, FoundRoute, NextHop, Routes, changes, scope};
+use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, scope};
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
 /// not before the hosts are completely known, and never to `unresolved`.
@@ -22,30 +22,30 @@ pub fn keep(
     wanted: &Routes,
     unresolved: &BTreeSet<IpNetwork>,
     tunnels: &Tunnels,
-    report: &mut Report,
+    applier: &mut Applier,
 ) {
     let rtnl = &pass.kernel.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
-        Err(error) => return report.failed(format!("list routes: {error}")),
+        Err(error) => return applier.failed(format!("list routes: {error}")),
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
-        Change::Remove(route) => {
+        RouteChange::Remove(route) => {
             let kept = unresolved.contains(&route.destination)
                 || route.next_hop.is_some_and(|hop| tunnels.keeps(&hop));
             pass.in_sync && !kept
         }
-        Change::Add(..) | Change::Replace(..) => true,
+        RouteChange::Add(..) | RouteChange::Replace(..) => true,
     });
-    apply(rtnl, &changes, &pass.settings.pools, report);
+    apply(rtnl, &changes, &pass.settings.pools, applier);
 }
 
 /// Removes every route that bears our mark.
-pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
+pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl) {
-        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), report),
-        Err(error) => report.failed(format!("list routes: {error}")),
+        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), applier),
+        Err(error) => applier.failed(format!("list routes: {error}")),
     }
 }
 
@@ -64,20 +64,20 @@ pub fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
 }
 
-fn apply(rtnl: &Rtnl, changes: &[Change], pools: &PerFamily<Pool>, report: &mut Report) {
+fn apply(rtnl: &Rtnl, changes: &[RouteChange], pools: &PerFamily<Pool>, applier: &mut Applier) {
     let messages = || changes.iter().map(|change| message(change, pools)).collect::<Vec<_>>();
-    report.apply_each(changes, || rtnl.apply_each(&messages()));
+    applier.apply_each(changes, || rtnl.apply_each(&messages()));
 }
 
-fn message(change: &Change, pools: &PerFamily<Pool>) -> Message {
+fn message(change: &RouteChange, pools: &PerFamily<Pool>) -> Message {
     let route = |to: IpNetwork, NextHop { via, device, source, mtu, onlink }| {
         let scope = scope(to, pools);
         Route { scope, source, mtu, onlink, ..Route::via(to, via, device) }
     };
     match change {
-        Change::Add(to, hop) => route::add(&route(*to, *hop)),
-        Change::Replace(to, hop) => route::replace(&route(*to, *hop)),
-        Change::Remove(found) => {
+        RouteChange::Add(to, hop) => route::add(&route(*to, *hop)),
+        RouteChange::Replace(to, hop) => route::replace(&route(*to, *hop)),
+        RouteChange::Remove(found) => {
             let hop = found.next_hop;
             route::delete(&Route {
                 gateway: hop.map(|hop| hop.via),

@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::Kept;
 use crate::agent::reconcile::{self, Pass};
 use crate::agent::reconcile_cache::Known;
 use crate::agent::trigger::Look;
 use crate::inspect::host_state::{self, HostState};
-use crate::plan::Object;
-use crate::plan::peer_routes::{Here, Ways};
+use crate::net::Object;
+use crate::plan::peer_routes::{LocalHost, PeerRoutes};
 
 /// What a pass saw that others want to know.
 #[derive(Debug)]
@@ -33,13 +33,13 @@ pub struct Seen {
 }
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
-pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Seen> {
+pub fn run(pass: &Pass<'_>, known: &mut Known, applier: &mut Applier) -> Option<Seen> {
     let Known { ways, table } = known;
     let before = pass.before.map(|before| before.own);
     let mut facts = match host_state::observe(&pass.kernel.rtnl, pass.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
-            report.failed(format!("{error:#}"));
+            applier.failed(format!("{error:#}"));
             return None;
         }
     };
@@ -49,27 +49,27 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Se
     let look = further(pass, &facts);
     let mut bridge = Kept::Whole;
     if look.links {
-        reconcile::sysctls::keep(pass, &facts, report);
-        bridge = reconcile::bridge::keep(pass, &facts, report);
+        reconcile::sysctls::keep(pass, &facts, applier);
+        bridge = reconcile::bridge::keep(pass, &facts, applier);
     }
     // Looking at every link is too much for every event of one.
     let at_ports = bridge == Kept::New || look == Look::ALL;
-    let crowded = at_ports.then(|| reconcile::bridge_ports::keep(pass, report)).flatten();
+    let crowded = at_ports.then(|| reconcile::bridge_ports::keep(pass, applier)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = look == Look::ALL;
     let mut firewall =
-        |report: &mut Report| reconcile::firewall::keep(pass, &facts, ways, table, report);
-    let first = start.then(|| firewall(report));
-    let unreachable = look.routes.then(|| routes(pass, &facts, ways, report));
-    let obstacles = first.or_else(|| look.firewall.then(|| firewall(report)));
+        |applier: &mut Applier| reconcile::firewall::keep(pass, &facts, ways, table, applier);
+    let first = start.then(|| firewall(applier));
+    let unreachable = look.routes.then(|| routes(pass, &facts, ways, applier));
+    let obstacles = first.or_else(|| look.firewall.then(|| firewall(applier)));
     if look.firewall || bridge == Kept::New {
-        reconcile::host_ports::keep(pass, report);
+        reconcile::host_ports::keep(pass, applier);
     }
-    let before = report.changes().len();
-    let record = if look.files { files(pass, &facts, bridge, report) } else { BTreeSet::new() };
-    let mended = report.changes()[before..].iter().map(|line| line.object.clone()).collect();
+    let before = applier.changes().len();
+    let record = if look.files { files(pass, &facts, bridge, applier) } else { BTreeSet::new() };
+    let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
-        let found = reconcile::host_checks::look(pass, report);
+        let found = reconcile::host_checks::look(pass, applier);
         found.into_iter().chain(crowded).collect()
     });
     Some(Seen { facts, unreachable, obstacles, surroundings, record, mended })
@@ -81,11 +81,11 @@ fn files(
     pass: &Pass<'_>,
     facts: &HostState,
     bridge: Kept,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
-    let is_given = reconcile::plugin::keep(pass, report) || pass.was_ready;
+    let is_given = reconcile::plugin::keep(pass, applier) || pass.was_ready;
     match is_given && bridge != Kept::Broken {
-        true => reconcile::conf::keep(pass, facts, report),
+        true => reconcile::conf::keep(pass, facts, applier),
         false => BTreeSet::new(),
     }
 }
@@ -106,8 +106,8 @@ fn further(pass: &Pass<'_>, now: &HostState) -> Look {
 }
 
 /// What decides here how other hosts are reached.
-pub fn here(pass: &Pass<'_>, facts: &HostState) -> Here {
-    Here {
+pub fn here(pass: &Pass<'_>, facts: &HostState) -> LocalHost {
+    LocalHost {
         backend: pass.settings.backend,
         connected: facts.connected.clone(),
         own: facts.own.addresses,
@@ -121,21 +121,21 @@ pub fn here(pass: &Pass<'_>, facts: &HostState) -> Here {
 fn routes(
     pass: &Pass<'_>,
     facts: &HostState,
-    ways: &Ways,
-    report: &mut Report,
+    ways: &PeerRoutes,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
     let Some(peers) = pass.peers else { return BTreeSet::new() };
     let unreachable = ways.unreachable.iter().map(ToString::to_string);
     let faults = peers.faults.iter().map(ToString::to_string);
     let told =
         unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
-    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, report) else { return told };
-    tunnels.prepare(pass, ways, report);
+    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, applier) else { return told };
+    tunnels.prepare(pass, ways, applier);
     let mut wanted = Cow::Borrowed(&ways.direct);
     if !ways.remotes.is_empty() {
         wanted.to_mut().extend(tunnels.routes(pass, ways));
     }
-    reconcile::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, report);
-    tunnels.tidy(pass, ways, report);
+    reconcile::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, applier);
+    tunnels.tidy(pass, ways, applier);
     told
 }

@@ -4,7 +4,7 @@ mod device;
 
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::agent::trigger::Look;
 use crate::inspect::host_state::HostState;
@@ -15,11 +15,11 @@ use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
 use crate::netlink::{fdb, neighbour};
-use crate::plan::peer_routes::Ways;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::{
-    Device, Entries, EntryChange, Found, Remote, device_name, inner_mtu, missing, next_hop,
-    removals, surplus,
+    Entries, EntryChange, FoundEntries, TunnelDevice, TunnelPeer, device_name, inner_mtu, missing,
+    next_hop, removals, surplus,
 };
 use crate::settings::Backend;
 
@@ -49,7 +49,7 @@ pub fn own_end(pass: &Pass<'_>) -> Option<Tunnel> {
 
 /// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
 /// pods are behind one.
-pub fn pod_mtu(pass: &Pass<'_>, facts: &HostState, ways: &Ways) -> u32 {
+pub fn pod_mtu(pass: &Pass<'_>, facts: &HostState, ways: &PeerRoutes) -> u32 {
     let outer = facts.own.mtu_bytes;
     let through = |underlay: &Family| is_used(pass, facts, ways, *underlay);
     let inner = |underlay| inner_mtu(outer, underlay, pass.subnets);
@@ -62,20 +62,20 @@ pub fn pod_mtu(pass: &Pass<'_>, facts: &HostState, ways: &Ways) -> u32 {
 pub fn keep(
     pass: &Pass<'_>,
     facts: &HostState,
-    ways: &Ways,
-    report: &mut Report,
+    ways: &PeerRoutes,
+    applier: &mut Applier,
 ) -> Option<Tunnels> {
     let rtnl = &pass.kernel.rtnl;
     let found = match found(rtnl, pass.look == Look::ALL) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at the tunnels: {error}"));
+            applier.failed(format!("look at the tunnels: {error}"));
             return None;
         }
     };
     let mut tunnels = Tunnels::default();
     let Some(end) = own_end(pass) else {
-        device::apply_all(rtnl, &removals(&found), report);
+        device::apply_all(rtnl, &removals(&found), applier);
         return Some(tunnels);
     };
     for (underlay, local) in facts.own.addresses.entries() {
@@ -88,9 +88,9 @@ pub fn keep(
         let mtu_bytes = pass.settings.mtu_bytes.unwrap_or(inner).min(inner);
         let Tunnel { mac, vni, port } = end;
         let addresses = pass.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
-        let device = Device { name, mac, vni, port, local: *local, mtu_bytes, addresses };
+        let device = TunnelDevice { name, mac, vni, port, local: *local, mtu_bytes, addresses };
         let usable = facts.underlay.get(underlay).is_some();
-        let index = device::keep(pass, &device, found.clone(), report);
+        let index = device::keep(pass, &device, found.clone(), applier);
         tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
     }
     Some(tunnels)
@@ -98,8 +98,8 @@ pub fn keep(
 
 impl Tunnels {
     /// The routes through the tunnels.
-    pub fn routes(&self, pass: &Pass<'_>, ways: &Ways) -> Routes {
-        let route = |remote: &Remote| {
+    pub fn routes(&self, pass: &Pass<'_>, ways: &PeerRoutes) -> Routes {
+        let route = |remote: &TunnelPeer| {
             let device = self.devices.get(Family::of(remote.address))?;
             let device = (device.index, device.mtu_bytes);
             Some((remote.subnet, next_hop(remote, device, pass.subnets, pass.subnets)))
@@ -114,27 +114,27 @@ impl Tunnels {
     }
 
     /// Tells the devices where to send, before routes need it.
-    pub fn prepare(&self, pass: &Pass<'_>, ways: &Ways, report: &mut Report) {
-        self.change_entries(pass, ways, missing, report);
+    pub fn prepare(&self, pass: &Pass<'_>, ways: &PeerRoutes, applier: &mut Applier) {
+        self.change_entries(pass, ways, missing, applier);
     }
 
     /// Takes from the devices what no route needs any more.
-    pub fn tidy(&self, pass: &Pass<'_>, ways: &Ways, report: &mut Report) {
+    pub fn tidy(&self, pass: &Pass<'_>, ways: &PeerRoutes, applier: &mut Applier) {
         if pass.in_sync {
             let usable = |device: &Kept| device.usable;
             let devices = self.devices;
             let devices =
                 PerFamily { v4: devices.v4.filter(usable), v6: devices.v6.filter(usable) };
-            Tunnels { devices }.change_entries(pass, ways, surplus, report);
+            Tunnels { devices }.change_entries(pass, ways, surplus, applier);
         }
     }
 
     fn change_entries(
         &self,
         pass: &Pass<'_>,
-        ways: &Ways,
-        plan: impl Fn(&Entries, &Found, u16) -> Vec<EntryChange>,
-        report: &mut Report,
+        ways: &PeerRoutes,
+        plan: impl Fn(&Entries, &FoundEntries, u16) -> Vec<EntryChange>,
+        applier: &mut Applier,
     ) {
         let rtnl = &pass.kernel.rtnl;
         for (underlay, device) in self.devices.entries() {
@@ -146,11 +146,11 @@ impl Tunnels {
                     let changes = plan(&wanted, &found, pass.settings.vxlan.port);
                     let message = |change: &EntryChange| entry_message(device.index, change);
                     let messages = || changes.iter().map(message).collect::<Vec<Message>>();
-                    report.apply_each(&changes, || rtnl.apply_each(&messages()));
+                    applier.apply_each(&changes, || rtnl.apply_each(&messages()));
                 }
                 Err(error) => {
                     let name = device_name(underlay);
-                    report.failed(format!("look at what tunnel {name} knows: {error}"));
+                    applier.failed(format!("look at what tunnel {name} knows: {error}"));
                 }
             }
         }
@@ -158,20 +158,20 @@ impl Tunnels {
 }
 
 /// Removes the devices of tunnels that bear our mark.
-pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
+pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl, true) {
-        Ok(found) => device::apply_all(rtnl, &removals(&found), report),
-        Err(error) => report.failed(format!("look at the tunnels: {error}")),
+        Ok(found) => device::apply_all(rtnl, &removals(&found), applier),
+        Err(error) => applier.failed(format!("look at the tunnels: {error}")),
     }
 }
 
 /// Outer packets of that family are, or shall be, sent.
-fn is_used(pass: &Pass<'_>, facts: &HostState, ways: &Ways, underlay: Family) -> bool {
+fn is_used(pass: &Pass<'_>, facts: &HostState, ways: &PeerRoutes, underlay: Family) -> bool {
     let always = pass.settings.backend == Backend::Vxlan && own_end(pass).is_some();
     let own = &facts.own.addresses;
     let has_pods = pass.subnets.get(underlay).is_some();
     let alone = own.get(underlay).is_some() && own.iter().count() == 1;
-    let sends = |remote: &Remote| Family::of(remote.address) == underlay;
+    let sends = |remote: &TunnelPeer| Family::of(remote.address) == underlay;
     always && own.get(underlay).is_some() && (has_pods || alone) || ways.remotes.iter().any(sends)
 }
 
@@ -190,12 +190,12 @@ fn found(rtnl: &Rtnl, all: bool) -> Result<Vec<Link>, NetlinkError> {
     Ok(found)
 }
 
-fn entries(rtnl: &Rtnl, device: u32) -> Result<Found, NetlinkError> {
+fn entries(rtnl: &Rtnl, device: u32) -> Result<FoundEntries, NetlinkError> {
     if device == 0 {
-        return Ok(Found::default());
+        return Ok(FoundEntries::default());
     }
     let destinations = rtnl.destinations(device)?;
-    Ok(Found { destinations, neighbours: rtnl.permanent_neighbours(device)? })
+    Ok(FoundEntries { destinations, neighbours: rtnl.permanent_neighbours(device)? })
 }
 
 fn entry_message(device: u32, change: &EntryChange) -> Message {

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use crate::agent::rate_limit::Pace;
 use crate::agent::reconcile;
+use crate::net::Object;
 use crate::os::file_watch::FileWatch;
-use crate::plan::Object;
 use crate::settings::Settings;
 
 /// What is heard of them.

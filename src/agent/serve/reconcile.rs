@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::agent::change_log::{Report, Standing};
+use crate::agent::applier::{Applier, Standing};
 use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::Pass;
@@ -19,7 +19,7 @@ pub const SETTLE: Duration = Duration::from_millis(20);
 impl Agent {
     /// Makes a pass if there is something to look at and it is time. Not before the other hosts are
     /// known: the lease is told a moment earlier, and a host without routes is not ready.
-    pub(super) fn look(&mut self) -> Option<Report> {
+    pub(super) fn look(&mut self) -> Option<Applier> {
         let now = Instant::now();
         if now >= self.state.resync_at {
             self.state.look = Look::ALL;
@@ -48,24 +48,24 @@ impl Agent {
             was_ready: self.state.ready,
             look,
         };
-        let mut report = Report::new(false);
-        let seen = run::run(&pass, &mut self.state.known, &mut report);
+        let mut applier = Applier::new(false);
+        let seen = run::run(&pass, &mut self.state.known, &mut applier);
         log::debug!("looked at {look:?} in {:?}", now.elapsed());
         let why = std::mem::take(&mut self.state.why);
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
-        let repair = self.note(&report, &why, same_host);
+        let repair = self.note(&applier, &why, same_host);
         if let Some(seen) = seen.as_ref().filter(|_| repair) {
             self.files.mended(&seen.mended, now);
         }
-        self.count(look, now, !report.failures().is_empty());
-        self.conclude(look, seen, &report);
+        self.count(look, now, !applier.failures().is_empty());
+        self.conclude(look, seen, &applier);
         if look == Look::ALL {
-            self.conclude_reload(report.failures().is_empty());
+            self.conclude_reload(applier.failures().is_empty());
         }
-        Some(report)
+        Some(applier)
     }
 
-    fn conclude(&mut self, look: Look, seen: Option<Seen>, report: &Report) {
+    fn conclude(&mut self, look: Look, seen: Option<Seen>, applier: &Applier) {
         let state = &mut self.state;
         let now = Instant::now();
         state.look_at = now + SETTLE;
@@ -74,7 +74,7 @@ impl Agent {
             let uses = addresses(&self.settings, state.subnets);
             state.scarce.tell(log::Level::Warn, scarce(&uses));
         }
-        let failures = report.failures().iter().cloned();
+        let failures = applier.failures().iter().cloned();
         if state.once {
             // They are the reason to leave, and told as that.
         } else if look == Look::ALL {
@@ -82,7 +82,7 @@ impl Agent {
         } else {
             state.failures.add(log::Level::Error, failures.collect());
         }
-        if !report.failures().is_empty() {
+        if !applier.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);
             state.retry = (state.retry * 2).min(self.settings.resync);
         } else if look == Look::ALL {
@@ -110,7 +110,7 @@ impl Agent {
             }
             None => state.surroundings.add(log::Level::Warn, files),
         }
-        if !state.ready && look == Look::ALL && report.failures().is_empty() {
+        if !state.ready && look == Look::ALL && applier.failures().is_empty() {
             state.ready = true;
             let status = state.status();
             log::info!("ready: {status}");

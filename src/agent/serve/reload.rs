@@ -1,6 +1,6 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::Known;
@@ -86,27 +86,27 @@ impl Agent {
             was_ready: self.state.ready,
             look: Look::ALL,
         };
-        let mut report = Report::new(true);
+        let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
         {
             match dry_run::growth(found, &start::network(settings, roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
-                Err(error) => report.failed(error),
+                Err(error) => applier.failed(error),
             }
         }
-        run::run(&pass, &mut Known::default(), &mut report);
-        cleanup::retire(&self.settings, settings, &self.kernel, &mut report);
-        report.lines().iter().for_each(|line| log::info!("reload: {line}"));
-        report.failures().iter().for_each(|failure| log::warn!("reload: ! {failure}"));
+        run::run(&pass, &mut Known::default(), &mut applier);
+        cleanup::retire(&self.settings, settings, &self.kernel, &mut applier);
+        applier.lines().iter().for_each(|line| log::info!("reload: {line}"));
+        applier.failures().iter().for_each(|failure| log::warn!("reload: ! {failure}"));
     }
 
     /// After a pass: removes what the settings before the reload had made and the present ones do
     /// not, and tells the service manager that the reload is done.
     pub(super) fn conclude_reload(&mut self, whole: bool) {
         if whole && let Some(before) = self.state.superseded.take() {
-            let mut report = Report::new(false);
-            cleanup::retire(&before, &self.settings, &self.kernel, &mut report);
-            report.failures().iter().for_each(|failure| log::error!("{failure}"));
+            let mut applier = Applier::new(false);
+            cleanup::retire(&before, &self.settings, &self.kernel, &mut applier);
+            applier.failures().iter().for_each(|failure| log::error!("{failure}"));
         }
         if std::mem::take(&mut self.state.reloading) {
             notify::ready(&self.state.status());

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::change_log::Standing;
+use crate::agent::applier::Standing;
 use crate::agent::reconcile_cache::Known;
 use crate::agent::serve::RETRY;
-use crate::agent::snapshot::Etcd;
+use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Look, Why};
 use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
@@ -23,7 +23,7 @@ pub struct State {
     /// … and since when.
     pub(super) since: Option<SystemTime>,
     /// How etcd is.
-    pub(super) etcd: Etcd,
+    pub(super) etcd: StoreStatus,
     /// When the first change was heard that the kernel does not agree with yet.
     pub(super) heard: Option<Instant>,
     /// All hosts; from the last known good state until etcd has answered.
@@ -73,7 +73,7 @@ impl State {
         State {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
-            etcd: Etcd::default(),
+            etcd: StoreStatus::default(),
             heard: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),

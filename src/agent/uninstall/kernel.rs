@@ -4,13 +4,14 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::sysctl_record::{self, Changed};
 use crate::inspect::Kernel;
+use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, Which};
 use crate::os::sysctl;
-use crate::plan::{Describe, Line, Object, ownership};
+use crate::plan::{Describe, Line, ownership};
 
 /// Who is plugged in.
 ///
@@ -22,14 +23,14 @@ pub fn attached(kernel: &Kernel) -> anyhow::Result<Vec<String>> {
 }
 
 /// Removes pods' ends, bridges and tunnels.
-pub fn links(kernel: &Kernel, report: &mut Report) {
+pub fn links(kernel: &Kernel, applier: &mut Applier) {
     match kernel.rtnl.links(None) {
         Ok(found) => {
             for link in ownership::links(&found) {
-                report.apply(&Device(link), || remove(kernel, link));
+                applier.apply(&Device(link), || remove(kernel, link));
             }
         }
-        Err(error) => report.failed(format!("look at links: {error}")),
+        Err(error) => applier.failed(format!("look at links: {error}")),
     }
 }
 
@@ -40,25 +41,25 @@ fn remove(kernel: &Kernel, link: &Link) -> Result<(), NetlinkError> {
 }
 
 /// Removes the tables of agent, networks and host ports.
-pub fn tables(kernel: &Kernel, report: &mut Report) {
+pub fn tables(kernel: &Kernel, applier: &mut Applier) {
     match kernel.nft.tables() {
         Ok(found) => {
             for name in found.into_iter().filter(|name| ownership::is_table(name)) {
-                report.apply(&Table(&name), || kernel.nft.delete(&name));
+                applier.apply(&Table(&name), || kernel.nft.delete(&name));
             }
         }
-        Err(error) => report.failed(format!("look at nftables: {error}")),
+        Err(error) => applier.failed(format!("look at nftables: {error}")),
     }
 }
 
 /// Gives sysctls back that the agent changed and nobody else since.
-pub fn sysctls(state_dir: &Path, report: &mut Report) {
+pub fn sysctls(state_dir: &Path, applier: &mut Applier) {
     for (key, Changed { before, set }) in sysctl_record::sysctls(state_dir) {
         let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);
         // The record may have been written by anybody who may write there.
         if ours && key.starts_with("net/") && !key.contains("..") {
             let change = Sysctl { key: &key, before: &before };
-            report.apply(&change, || sysctl::write(&key, &before));
+            applier.apply(&change, || sysctl::write(&key, &before));
         }
     }
 }

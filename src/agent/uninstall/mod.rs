@@ -11,7 +11,7 @@ use std::fs::{self, File};
 
 use nix::fcntl::Flock;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::lock;
 use crate::agent::reconcile::{self};
 use crate::inspect::Kernel;
@@ -50,32 +50,32 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
         true => (in_the_way(settings, &kernel, options)?, None),
         false => (Vec::new(), alone(settings, &kernel, options)?),
     };
-    let mut report = Report::new(options.dry_run);
-    disk::configuration(settings, &mut report);
-    kernel::links(&kernel, &mut report);
-    reconcile::routes::remove_all(&kernel.rtnl, &mut report);
-    reconcile::firewall::leave_foreign(&kernel, settings, &mut report);
-    kernel::tables(&kernel, &mut report);
-    kernel::sysctls(&settings.state_dir, &mut report);
-    disk::plugin(settings, &mut report);
-    disk::socket(settings, &mut report);
+    let mut applier = Applier::new(options.dry_run);
+    disk::configuration(settings, &mut applier);
+    kernel::links(&kernel, &mut applier);
+    reconcile::routes::remove_all(&kernel.rtnl, &mut applier);
+    reconcile::firewall::leave_foreign(&kernel, settings, &mut applier);
+    kernel::tables(&kernel, &mut applier);
+    kernel::sysctls(&settings.state_dir, &mut applier);
+    disk::plugin(settings, &mut applier);
+    disk::socket(settings, &mut applier);
     if options.purge {
-        disk::store(settings, &mut report);
-        disk::log(settings, &mut report);
+        disk::store(settings, &mut applier);
+        disk::log(settings, &mut applier);
     }
     if options.release {
-        let released = release::run(settings, &kernel, options.dry_run, &mut report);
-        released.map_err(|exit| with(&report, exit))?;
+        let released = release::run(settings, &kernel, options.dry_run, &mut applier);
+        released.map_err(|exit| with(&applier, exit))?;
     }
     if is_locked_anew {
         // It was not there before; if it cannot be removed here, it is told below.
         let _unremoved = fs::remove_file(&lock);
     }
     if options.purge {
-        disk::state(settings, &mut report);
+        disk::state(settings, &mut applier);
     }
-    let lines = if options.dry_run { report.lines() } else { report.changes() };
-    Ok(Removed { lines: lines.to_vec(), in_the_way, failures: report.failures().to_vec() })
+    let lines = if options.dry_run { applier.lines() } else { applier.changes() };
+    Ok(Removed { lines: lines.to_vec(), in_the_way, failures: applier.failures().to_vec() })
 }
 
 /// Keeps agents from starting while humanz is removed.
@@ -134,8 +134,8 @@ fn with_pods(kernel: &Kernel, options: &Uninstall) -> Result<Option<String>, Exi
 }
 
 /// The failures so far belong to the reason to leave.
-fn with(report: &Report, exit: Exit) -> Exit {
+fn with(applier: &Applier, exit: Exit) -> Exit {
     let lines: Vec<&str> =
-        report.failures().iter().map(String::as_str).chain([exit.why.as_str()]).collect();
+        applier.failures().iter().map(String::as_str).chain([exit.why.as_str()]).collect();
     Exit::new(exit.code, lines.join("\n"))
 }

@@ -1,11 +1,11 @@
 //! Gives this host's subnet back.
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::etcd;
-use crate::inspect::Kernel;
-use crate::inspect::identity;
+use crate::inspect::{Kernel, identity};
 use crate::lease::claim::leave;
-use crate::plan::{Describe, Line, Object};
+use crate::net::Object;
+use crate::plan::{Describe, Line};
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -20,7 +20,7 @@ pub fn run(
     settings: &Settings,
     kernel: &Kernel,
     dry: bool,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> Result<(), Exit> {
     let Source::Etcd { server, roots } = &settings.source else {
         let why = "--release: this host's subnet is not leased (SUBNET_SOURCE is not etcd)";
@@ -35,7 +35,7 @@ pub fn run(
         let commit = || etcd::commit(server, roots, "release the subnet", &transaction);
         if dry || keys.is_empty() || commit().map_err(unreachable)? {
             let lines: Vec<Key> = keys.iter().map(|key| Key(roots.key(key))).collect();
-            report.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
+            applier.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
             return Ok(());
         }
     }

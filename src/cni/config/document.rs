@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cni::env::Command;
 use crate::cni::error::{CniError, code};
-use crate::cni::json::{Faults, Field};
+use crate::cni::json::{Field, FieldErrors};
 use crate::cni::name::Name;
 use crate::cni::version::{self, Version};
 
@@ -38,7 +38,7 @@ pub(super) fn parse(stdin: &[u8]) -> Result<Value, CniError> {
 /// CHECK, GC and STATUS compare versions as numbers, so for them a malformed one is undecodable
 /// (code 6); ADD and DEL compare texts (code 1).
 pub(super) fn version(document: &Value, command: Command) -> Result<Version, CniError> {
-    let faults = Faults::default();
+    let faults = FieldErrors::default();
     let field = Field::root(document, &faults).get("cniVersion");
     let text = match field.map(|field| field.value()) {
         None => "",
@@ -64,7 +64,7 @@ pub(super) fn serves(version: Version, command: Command) -> Result<(), CniError>
 
 /// The name of the network.
 pub(super) fn name(document: &Value) -> Result<Name, CniError> {
-    let faults = Faults::default();
+    let faults = FieldErrors::default();
     let text = match Field::root(document, &faults).get("name").map(|field| field.value()) {
         None => return Err(CniError::config("the network's name is missing")),
         Some(Value::String(text)) => text,

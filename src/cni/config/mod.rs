@@ -22,10 +22,10 @@ use crate::cni::attachment::{self, Attachment};
 use crate::cni::bandwidth::{self, Bandwidth};
 use crate::cni::dns::Dns;
 use crate::cni::env::Command;
-use crate::cni::error::Refused;
-use crate::cni::json::{Fault, Faults, Field};
+use crate::cni::error::RefusedRequest;
+use crate::cni::json::{Field, FieldError, FieldErrors};
 use crate::cni::name::Name;
-use crate::cni::requested::Wishes;
+use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
 use crate::cni::route::Route;
 use crate::cni::tuning::Tuning;
@@ -78,7 +78,7 @@ pub struct NetConf {
     /// `mac`: the MAC of pods that ask for no other.
     pub mac: Option<Mac>,
     /// `args.cni`.
-    pub args: Wishes,
+    pub args: RequestedAddresses,
     /// `runtimeConfig`.
     pub runtime: RuntimeConfig,
     /// `prevResult`.
@@ -94,14 +94,17 @@ impl NetConf {
     /// # Errors
     /// Code 6: not a JSON object, or a `cniVersion` that is none. Code 1: a version that humanz
     /// or `command` does not know. Code 7: no proper `name`.
-    pub fn parse(stdin: &[u8], command: Command) -> Result<(NetConf, Vec<Fault>), Refused> {
-        let latest = |error| Refused { version: Version::LATEST, error };
+    pub fn parse(
+        stdin: &[u8],
+        command: Command,
+    ) -> Result<(NetConf, Vec<FieldError>), RefusedRequest> {
+        let latest = |error| RefusedRequest { version: Version::LATEST, error };
         let document = document::parse(stdin).map_err(latest)?;
         let version = document::version(&document, command).map_err(latest)?;
-        let refused = |error| Refused { version, error };
+        let refused = |error| RefusedRequest { version, error };
         document::serves(version, command).map_err(refused)?;
         let name = document::name(&document).map_err(refused)?;
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let conf = NetConf::read(&Field::root(&document, &faults), version, name);
         Ok((conf, faults.into_vec()))
     }
@@ -156,7 +159,7 @@ impl NetConf {
             },
             tuning,
             mac: conf.get("mac").and_then(|mac| mac.parsed()),
-            args: args.map(|args| Wishes::read(&args)).unwrap_or_default(),
+            args: args.map(|args| RequestedAddresses::read(&args)).unwrap_or_default(),
             runtime,
             prev_result: prev_result.and_then(|result| CniResult::read(&result, version)),
             valid_attachments: attachment::read_valid(conf),

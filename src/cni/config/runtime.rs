@@ -4,14 +4,14 @@ use crate::cni::bandwidth::Bandwidth;
 use crate::cni::dns::Dns;
 use crate::cni::json::Field;
 use crate::cni::port_mappings;
-use crate::cni::requested::Wishes;
+use crate::cni::requested::RequestedAddresses;
 use crate::net::PortMapping;
 
 /// The capabilities that a runtime passed; only those that the configuration declares get here.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeConfig {
     /// `ips` and `mac`.
-    pub wishes: Wishes,
+    pub requested: RequestedAddresses,
     /// `dns`.
     pub dns: Dns,
     /// `portMappings`: ports of the host.
@@ -19,7 +19,7 @@ pub struct RuntimeConfig {
     /// `bandwidth`.
     pub bandwidth: Bandwidth,
     /// What the pod's annotations ask for.
-    pub annotated: Wishes,
+    pub annotated: RequestedAddresses,
 }
 
 impl RuntimeConfig {
@@ -33,11 +33,13 @@ impl RuntimeConfig {
         let bandwidth = field.object("bandwidth");
         let port_mappings = field.get("portMappings").map(|list| port_mappings::read(&list));
         RuntimeConfig {
-            wishes: Wishes::read(field),
+            requested: RequestedAddresses::read(field),
             dns: field.object("dns").map(|dns| Dns::read_capability(&dns)).unwrap_or_default(),
             port_mappings: port_mappings.unwrap_or_default(),
             bandwidth: bandwidth.map(|limits| Bandwidth::read(&limits)).unwrap_or_default(),
-            annotated: annotations.map(|found| Wishes::annotated(&found)).unwrap_or_default(),
+            annotated: annotations
+                .map(|found| RequestedAddresses::annotated(&found))
+                .unwrap_or_default(),
         }
     }
 }

@@ -9,10 +9,10 @@ fn read(keys: Value) -> (NetConf, Vec<String>) {
         document[key] = value.clone();
     }
     let (conf, faults) = parse(&document.to_string(), Command::Add).unwrap();
-    (conf, faults.iter().map(Fault::to_string).collect())
+    (conf, faults.iter().map(FieldError::to_string).collect())
 }
 
-fn parse(text: &str, command: Command) -> Result<(NetConf, Vec<Fault>), Refused> {
+fn parse(text: &str, command: Command) -> Result<(NetConf, Vec<FieldError>), RefusedRequest> {
     NetConf::parse(text.as_bytes(), command)
 }
 
@@ -121,7 +121,7 @@ fn keys_match_in_any_case() {
         "RuntimeConfig": { "IPs": ["10.1.2.3"], "bandWidth": { "ingressRate": 8 } } });
     let conf = conf(keys);
     assert_eq!((conf.mtu, conf.hairpin_mode), (Some(1400), false));
-    assert_eq!(conf.runtime.wishes.ips.len(), 1);
+    assert_eq!(conf.runtime.requested.ips.len(), 1);
     assert_eq!(conf.runtime.bandwidth.ingress.unwrap().rate_bits, 8);
 }
 

@@ -79,7 +79,7 @@ fn add_needs_a_range_or_a_wish_and_loopback_neither() {
     assert_eq!(error.code, 7);
     assert!(error.msg.contains("set subnet"), "{error}");
     let asked = add("IP=10.1.2.3/24", json!({})).unwrap();
-    assert_eq!(asked.wishes.ips[0].to_string(), "10.1.2.3/24");
+    assert_eq!(asked.requested.ips[0].to_string(), "10.1.2.3/24");
     for command in ["ADD", "STATUS"] {
         assert!(request(Role::Loopback, command, "", json!({})).is_ok());
     }
@@ -176,16 +176,19 @@ fn the_runtime_beats_args_which_beat_cni_args_which_beat_the_network() {
         for (_, voice) in &voices[loudest..] {
             keys.as_object_mut().unwrap().extend(voice.as_object().unwrap().clone());
         }
-        let wishes = add(args, keys).unwrap().wishes;
+        let requested = add(args, keys).unwrap().requested;
         let expected =
             (format!("0a:00:00:00:00:0{}", loudest + 1), format!("10.1.2.1{}", loudest + 1));
-        let found = (wishes.mac.unwrap().to_string(), wishes.ips[0].ip().to_string());
+        let found = (requested.mac.unwrap().to_string(), requested.ips[0].ip().to_string());
         assert_eq!(found, expected, "{}", voices[loudest].0);
-        assert_eq!(wishes.ips.len(), 1, "addresses of several voices are never mixed");
+        assert_eq!(requested.ips.len(), 1, "addresses of several voices are never mixed");
     }
     let keys = json!({ "subnet": "10.1.2.0/24", "mac": mac(4) });
-    let wishes = add("", keys).unwrap().wishes;
-    assert_eq!((wishes.mac.unwrap().to_string(), wishes.ips), ("0a:00:00:00:00:04".into(), vec![]));
+    let requested = add("", keys).unwrap().requested;
+    assert_eq!(
+        (requested.mac.unwrap().to_string(), requested.ips),
+        ("0a:00:00:00:00:04".into(), vec![])
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cni::dns::Dns;
 use crate::cni::error::CniError;
-use crate::cni::json::{Fault, Faults, Field};
+use crate::cni::json::{Field, FieldError, FieldErrors};
 use crate::cni::route::Route;
 use crate::cni::version::Version;
 
@@ -64,9 +64,9 @@ impl CniResult {
     ///
     /// Source: CNI SPEC, section 5 "Result types", of each version.
     pub fn from_json(document: &Value, version: Version) -> Result<CniResult, CniError> {
-        let faults = Faults::default();
+        let faults = FieldErrors::default();
         let result = read::result(&Field::root(document, &faults), version);
-        let faults: Vec<String> = faults.into_vec().iter().map(Fault::to_string).collect();
+        let faults: Vec<String> = faults.into_vec().iter().map(FieldError::to_string).collect();
         match result {
             Some(result) if faults.is_empty() => Ok(result),
             _ => Err(CniError::decode(format!("invalid result: {}", faults.join("; ")))),
@@ -75,7 +75,7 @@ impl CniResult {
 
     /// The same as a part of a configuration; `None` after a fault.
     pub(super) fn read(field: &Field, version: Version) -> Option<CniResult> {
-        let own = Faults::default();
+        let own = FieldErrors::default();
         let result = read::result(&field.reporting_to(&own), version);
         let own = own.into_vec();
         if own.is_empty() { result } else { field.report(own) }

@@ -9,7 +9,7 @@ use crate::command::json;
 use crate::inspect::pods;
 use crate::netlink::link::Link;
 use crate::os::netns::{NetNs, NetNsError};
-use crate::plan::pod::{Identity, is_of_network};
+use crate::plan::pod::{LinkIdentity, is_of_network};
 
 /// So many are written out.
 const SHOWN: usize = 5;
@@ -25,9 +25,9 @@ pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
         .collect()
 }
 
-fn identity(attachment: &Attachment) -> Identity<'_> {
+fn identity(attachment: &Attachment) -> LinkIdentity<'_> {
     let Attachment { network, entry } = attachment;
-    Identity { network, container_id: &entry.container_id, ifname: &entry.ifname }
+    LinkIdentity { network, container_id: &entry.container_id, ifname: &entry.ifname }
 }
 
 /// Stores of which nobody knows what is in them.

@@ -21,7 +21,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::os::{echo, sysctl};
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
-use crate::plan::pod::Identity;
+use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::Exit;
 
 /// How long an answer to an echo is waited for.
@@ -78,7 +78,7 @@ fn end(found: &find::End, other: IpAddr, around: &Around) -> Result<End, Exit> {
 fn pod(attachment: &Attachment, other: IpAddr, around: &Around) -> Result<Pod, Exit> {
     let Attachment { network, entry } = attachment;
     let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-    let port_name = Identity { network, container_id, ifname }.host_ifname();
+    let port_name = LinkIdentity { network, container_id, ifname }.host_ifname();
     let port = around.rtnl.link(&port_name).context("look at the host's end")?;
     let netns = entry.netns.clone().unwrap_or_default();
     let inside = inside(&netns, ifname, other);
@@ -155,7 +155,7 @@ fn bridge_name(pair: &Pair, around: &Around) -> IfName {
     let other = [&pair.to, &pair.from].into_iter().find_map(|end| match &end.place {
         find::Place::Pod(Attachment { network, entry }) if *network != around.settings.cni.name => {
             let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-            let port = Identity { network, container_id, ifname }.host_ifname();
+            let port = LinkIdentity { network, container_id, ifname }.host_ifname();
             let master = around.rtnl.link(&port).ok()??.master?;
             Some(around.rtnl.link_by_index(master).ok()??.name)
         }

@@ -8,7 +8,7 @@ use crate::command::ipam::free::busy;
 use crate::command::ipam::{WAIT, close_ports, owner, settings};
 use crate::command::json::object;
 use crate::inspect::pods::{Life, Network, links, networks};
-use crate::ipam::Entry;
+use crate::ipam::StoreEntry;
 use crate::settings::exit::Exit;
 
 /// free the addresses and host ports of pods whose interface and namespace are both gone. Without
@@ -43,8 +43,8 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
     let mut freed = Vec::new();
     for network in &networks {
         // Asked again with the lock: an interface may come meanwhile, but not without its namespace.
-        let gone = |entry: &Entry| Life::of(entry, &network.name, &links) == Life::Gone;
-        let dead: Vec<Entry> = match options.yes {
+        let gone = |entry: &StoreEntry| Life::of(entry, &network.name, &links) == Life::Gone;
+        let dead: Vec<StoreEntry> = match options.yes {
             true => release(network, gone)?,
             false => network.looked.entries.iter().filter(|entry| gone(entry)).cloned().collect(),
         };
@@ -69,10 +69,10 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
     Ok(Outcome::Fine)
 }
 
-fn release(network: &Network, gone: impl Fn(&Entry) -> bool) -> Result<Vec<Entry>, Exit> {
+fn release(network: &Network, gone: impl Fn(&StoreEntry) -> bool) -> Result<Vec<StoreEntry>, Exit> {
     let locked = network.store.lock(WAIT).map_err(busy)?;
     let entries = locked.entries().map_err(anyhow::Error::from)?;
-    let dead: Vec<Entry> = entries.into_iter().filter(gone).collect();
+    let dead: Vec<StoreEntry> = entries.into_iter().filter(gone).collect();
     for entry in &dead {
         locked.release(&entry.container_id, &entry.ifname).map_err(anyhow::Error::from)?;
     }

@@ -9,7 +9,7 @@ use crate::command::json::object;
 use crate::command::look::now;
 use crate::command::table::{Cell, Table, Tone, facts, span};
 use crate::inspect::pods::{Life, Network, entries, links, networks};
-use crate::ipam::Entry;
+use crate::ipam::StoreEntry;
 use crate::settings::exit::{self, Exit};
 
 /// list the addresses of this host's pods, in every network: attached (the interface is there),
@@ -87,7 +87,7 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     Ok(Outcome::fine(faults.is_empty()))
 }
 
-fn row(network: &Network, entry: &Entry, life: Life) -> [Cell; 8] {
+fn row(network: &Network, entry: &StoreEntry, life: Life) -> [Cell; 8] {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let tone = match life {
         Life::Attached => Tone::Good,
@@ -108,7 +108,7 @@ fn row(network: &Network, entry: &Entry, life: Life) -> [Cell; 8] {
     ]
 }
 
-fn age(entry: &Entry) -> Option<String> {
+fn age(entry: &StoreEntry) -> Option<String> {
     let known = entry.time_secs > 0;
     known.then(|| span(std::time::Duration::from_secs(now().saturating_sub(entry.time_secs))))
 }
@@ -117,7 +117,7 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let settings = settings(call)?;
     let networks = networks(&settings, None)?;
     let links = links()?;
-    let found: Vec<(&Network, &Entry)> =
+    let found: Vec<(&Network, &StoreEntry)> =
         entries(&networks).filter(|(_, entry)| is_meant(entry, &options.what)).collect();
     if found.is_empty() {
         let what = &options.what;
@@ -126,7 +126,7 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
         );
         return Err(Exit::new(exit::FAILURE, why));
     }
-    let life = |network: &Network, entry: &Entry| Life::of(entry, &network.name, &links);
+    let life = |network: &Network, entry: &StoreEntry| Life::of(entry, &network.name, &links);
     let texts = found.iter().map(|(network, entry)| text(network, entry, life(network, entry)));
     let texts: Vec<String> = texts.collect();
     let values =
@@ -136,7 +136,7 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     Ok(Outcome::Fine)
 }
 
-fn is_meant(entry: &Entry, what: &str) -> bool {
+fn is_meant(entry: &StoreEntry, what: &str) -> bool {
     if let Ok(address) = what.parse() {
         return entry.addresses.contains(&address);
     }
@@ -147,7 +147,7 @@ fn is_meant(entry: &Entry, what: &str) -> bool {
         && (pod == what || name == what || (container && entry.container_id.starts_with(what)))
 }
 
-fn text(network: &Network, entry: &Entry, life: Life) -> String {
+fn text(network: &Network, entry: &StoreEntry, life: Life) -> String {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let ports = entry.forwards().into_iter().map(|port| format!("{} -> {}", port.from, port.to));
     let state = match life {

@@ -11,14 +11,14 @@ use std::time::Duration;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, Pass};
 use crate::agent::trigger::Look;
 use crate::command::call::{Call, Outcome};
 use crate::command::json::object;
 use crate::inspect::Kernel;
 use crate::inspect::pods::{Life, Network};
-use crate::ipam::Entry;
+use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
 use crate::settings::Settings;
@@ -88,18 +88,18 @@ fn objects(network: &Network, links: &BTreeSet<IfName>) -> Vec<Value> {
 }
 
 /// Who has an address, for people.
-fn owner(entry: &Entry) -> String {
+fn owner(entry: &StoreEntry) -> String {
     entry.pod.clone().unwrap_or_else(|| entry.owner_text())
 }
 
 /// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
 /// of them is done as the agent does it.
-fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
+fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
     let kernel = Kernel::open(settings)?;
-    let mut report = Report::new(false);
+    let mut applier = Applier::new(false);
     let pass = Pass {
         settings,
         kernel: &kernel,
@@ -111,8 +111,8 @@ fn close_ports(settings: &Settings, freed: &[Entry]) -> Result<(), Exit> {
         was_ready: false,
         look: Look::FIREWALL,
     };
-    reconcile::host_ports::keep(&pass, &mut report);
-    match report.failures() {
+    reconcile::host_ports::keep(&pass, &mut applier);
+    match applier.failures() {
         [] => Ok(()),
         failures => Err(Exit::new(crate::settings::exit::FAILURE, failures.join("\n"))),
     }

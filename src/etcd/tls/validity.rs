@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::net::time;
+
 /// From when until when a certificate is valid, in seconds since 1970; years 1970 to 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
@@ -99,20 +101,9 @@ impl<'a> Reader<'a> {
             _ => return None,
         };
         let [month @ 1..=12, day @ 1..=31, hour, minute, second] = rest[..] else { return None };
-        let days = days_to(year, month, day)?;
+        let days = time::days_to(year, month, day)?;
         Some(days * DAY + hour * 3600 + minute * 60 + second)
     }
-}
-
-/// Days from 1970-01-01 to a date of the Gregorian calendar; none before.
-///
-/// Source: the year is taken to begin in March, so that the leap day is its last: Howard Hinnant,
-/// "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
-fn days_to(year: u64, month: u64, day: u64) -> Option<u64> {
-    let year = if month <= 2 { year.checked_sub(1)? } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + of_year;
-    days.checked_sub(719_468)
 }
 
 /// A time in seconds since 1970, shown as `2026-11-21 21:15 UTC`.
@@ -120,16 +111,7 @@ pub struct Date(pub u64);
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let day = self.0 / DAY;
-        let mut year = 1970 + day / 366;
-        while days_to(year + 1, 1, 1).is_some_and(|next| next <= day) {
-            year += 1;
-        }
-        let begun = |month: &u64| days_to(year, *month, 1).is_some_and(|first| first <= day);
-        let month = (1..=12).rev().find(begun).unwrap_or(1);
-        let date = day - days_to(year, month, 1).unwrap_or_default() + 1;
-        let (hour, minute) = (self.0 % DAY / 3600, self.0 % 3600 / 60);
-        write!(f, "{year}-{month:02}-{date:02} {hour:02}:{minute:02} UTC")
+        f.write_str(&time::minute(self.0))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pure. Why a value of etcd is no record.
 
-use crate::lease::records::NameError;
+use crate::lease::records::NodeNameError;
 use crate::net::subnet::SubnetError;
 
 /// Why a key or value of etcd is no record.
@@ -28,7 +28,7 @@ pub enum RecordError {
     Subnet(#[from] SubnetError),
     /// Not a host name.
     #[error(transparent)]
-    Name(#[from] NameError),
+    Name(#[from] NodeNameError),
     /// A key that cannot be.
     #[error("key is not of the form {0}")]
     Key(&'static str),

@@ -10,7 +10,7 @@ mod node;
 mod reachability;
 mod roots;
 
-pub use crate::net::node_name::{NameError, NodeName};
+pub use crate::net::node_name::{NodeName, NodeNameError};
 pub use alive::Alive;
 pub use config::{Ancestor, ClusterConfig};
 pub use error::RecordError;

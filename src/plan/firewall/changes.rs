@@ -12,16 +12,16 @@ use crate::nft::{
 
 /// One difference between the table wanted and the table found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct TableChange {
     /// The table.
     pub table: String,
     /// What differs in it.
-    pub difference: Difference,
+    pub difference: TableDifference,
 }
 
 /// What differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Difference {
+pub enum TableDifference {
     /// There is no such table.
     Missing,
     /// There is one, and none is wanted.
@@ -54,7 +54,7 @@ pub enum Difference {
 
 /// What turns the table found into the one wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Repair {
+pub enum TableRepair {
     /// Nothing differs.
     Nothing,
     /// Some sets of single addresses differ: a host came or went.
@@ -66,40 +66,40 @@ pub enum Repair {
 }
 
 /// What differs between `wanted` (`None`: no table) and `found` (`None`: there is none).
-pub fn changes(wanted: Option<&Ruleset>, found: Option<&FoundTable>) -> Vec<Change> {
+pub fn changes(wanted: Option<&Ruleset>, found: Option<&FoundTable>) -> Vec<TableChange> {
     let (table, differences) = match (wanted, found) {
         (None, None) => return Vec::new(),
-        (None, Some(found)) => (&found.name, vec![Difference::Unwanted]),
-        (Some(wanted), None) => (&wanted.table, vec![Difference::Missing]),
+        (None, Some(found)) => (&found.name, vec![TableDifference::Unwanted]),
+        (Some(wanted), None) => (&wanted.table, vec![TableDifference::Missing]),
         (Some(wanted), Some(found)) => (&wanted.table, differences(wanted, found)),
     };
-    let change = |difference| Change { table: table.clone(), difference };
+    let change = |difference| TableChange { table: table.clone(), difference };
     differences.into_iter().map(change).collect()
 }
 
 /// The smallest step that makes all of `changes` true.
-pub fn repair(changes: &[Change]) -> Repair {
+pub fn repair(changes: &[TableChange]) -> TableRepair {
     let mut elements = Vec::new();
     for change in changes {
         match &change.difference {
-            Difference::Unwanted => return Repair::Delete,
+            TableDifference::Unwanted => return TableRepair::Delete,
             // Ranges come from the configuration; they do not come and go with hosts.
-            Difference::Elements(change) if change.set.kind == SetKind::Addresses => {
+            TableDifference::Elements(change) if change.set.kind == SetKind::Addresses => {
                 elements.push(change.clone());
             }
-            _ => return Repair::Replace,
+            _ => return TableRepair::Replace,
         }
     }
     match elements.is_empty() {
-        true => Repair::Nothing,
-        false => Repair::Elements(elements),
+        true => TableRepair::Nothing,
+        false => TableRepair::Elements(elements),
     }
 }
 
-fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<Difference> {
+fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
     let mut differences = Vec::new();
     if found.dormant {
-        differences.push(Difference::Dormant);
+        differences.push(TableDifference::Dormant);
     }
     for set in &wanted.sets {
         let there = found.sets.iter().find(|there| there.name == set.name);
@@ -108,7 +108,7 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<Difference> {
     let flowtables: Vec<&Flowtable> = wanted.flowtable.iter().collect();
     if !found.flowtables.iter().eq(flowtables.iter().copied()) {
         let found = told(found.flowtables.iter());
-        differences.push(Difference::Flowtable(found, told(flowtables.into_iter())));
+        differences.push(TableDifference::Flowtable(found, told(flowtables.into_iter())));
     }
     for chain in &wanted.chains {
         let there = found.chains.iter().find(|there| there.name == chain.name);
@@ -116,12 +116,12 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<Difference> {
     }
     for set in &found.sets {
         if !wanted.sets.iter().any(|wanted| wanted.name == set.name) {
-            differences.push(Difference::SetForeign(set.name.clone()));
+            differences.push(TableDifference::SetForeign(set.name.clone()));
         }
     }
     for chain in &found.chains {
         if !wanted.chains.iter().any(|wanted| wanted.name == chain.name) {
-            differences.push(Difference::ChainForeign(chain.name.clone()));
+            differences.push(TableDifference::ChainForeign(chain.name.clone()));
         }
     }
     differences
@@ -137,11 +137,11 @@ fn told<'a>(flowtables: impl Iterator<Item = &'a Flowtable>) -> String {
     if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
-fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<Difference> {
+fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<TableDifference> {
     let name = || wanted.name.clone();
-    let Some(found) = found else { return Some(Difference::SetMissing(name())) };
+    let Some(found) = found else { return Some(TableDifference::SetMissing(name())) };
     if found.holds != Some((wanted.family, wanted.kind)) {
-        return Some(Difference::SetDiffers(name()));
+        return Some(TableDifference::SetDiffers(name()));
     }
     let lacking = |all: &BTreeSet<AddressRange>, from: &BTreeSet<AddressRange>| {
         all.difference(from).copied().collect::<BTreeSet<_>>()
@@ -152,22 +152,22 @@ fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<Difference> 
         return None;
     }
     let set = Set { elements: BTreeSet::new(), ..wanted.clone() };
-    Some(Difference::Elements(ElementChange { set, added, removed }))
+    Some(TableDifference::Elements(ElementChange { set, added, removed }))
 }
 
-fn chain_differences(wanted: &Chain, found: Option<&FoundChain>) -> Vec<Difference> {
+fn chain_differences(wanted: &Chain, found: Option<&FoundChain>) -> Vec<TableDifference> {
     let name = || wanted.name.clone();
-    let Some(found) = found else { return vec![Difference::ChainMissing(name())] };
+    let Some(found) = found else { return vec![TableDifference::ChainMissing(name())] };
     let mut differences = Vec::new();
     if found.base.as_ref() != Some(&wanted.base) {
         let is = found.base.as_ref().map_or("no hook".to_owned(), |base| base.to_string());
-        differences.push(Difference::ChainDiffers(name(), is, wanted.base.to_string()));
+        differences.push(TableDifference::ChainDiffers(name(), is, wanted.base.to_string()));
     }
     differences.extend(rule_differences(wanted, &found.rules));
     differences
 }
 
-fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<Difference> {
+fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<TableDifference> {
     let name = || wanted.name.clone();
     let prints: Vec<Option<u64>> =
         wanted.rules.iter().map(|rule| Some(rule.fingerprint())).collect();
@@ -176,18 +176,18 @@ fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<Difference> {
         return Vec::new();
     }
     let missing = |(rule, print): (&Rule, &Option<u64>)| {
-        (!there.contains(print)).then(|| Difference::RuleMissing(name(), rule.to_string()))
+        (!there.contains(print)).then(|| TableDifference::RuleMissing(name(), rule.to_string()))
     };
     let mut differences: Vec<_> = wanted.rules.iter().zip(&prints).filter_map(missing).collect();
     for (place, rule) in found.iter().enumerate() {
         let again = there[..place].contains(&rule.fingerprint);
         if again || !prints.contains(&rule.fingerprint) {
             let comment = rule.comment.clone();
-            differences.push(Difference::RuleForeign(name(), rule.handle, comment));
+            differences.push(TableDifference::RuleForeign(name(), rule.handle, comment));
         }
     }
     if differences.is_empty() {
-        differences.push(Difference::RulesDisordered(name()));
+        differences.push(TableDifference::RulesDisordered(name()));
     }
     differences
 }

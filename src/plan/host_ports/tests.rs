@@ -70,7 +70,7 @@ fn elements_of_another_store_and_of_other_people_stay() {
 #[test]
 fn a_replacement_is_a_removal_and_an_addition() {
     let element = claim("c1", "0.0.0.0", 80).element(STORE);
-    let steps = Change::Replace(element.clone()).steps();
+    let steps = HostPortChange::Replace(element.clone()).steps();
     assert_eq!(steps, [PortChange::Remove(element.forward.from), PortChange::Add(element)]);
 }
 

@@ -60,7 +60,7 @@ fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str])
     let connected =
         [connected("192.0.2.0/24", 2), connected("192.0.0.0/16", 3), connected("2001:db8::/64", 2)];
     let subnets = PerFamily { v4: "10.1.1.0/24".parse().ok(), v6: None };
-    let here = Here {
+    let here = LocalHost {
         backend: host.backend,
         connected: connected.to_vec(),
         own: host.own,

@@ -6,7 +6,7 @@ use crate::netlink::link::Port;
 
 /// What a pod's link is as a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plugged {
+pub struct BridgePort {
     /// Frames may leave through the port they came in by.
     pub hairpin: bool,
     /// The port does not talk to other isolated ones.
@@ -18,19 +18,19 @@ pub struct Plugged {
 /// What the word of an alias begins with.
 const WORD: &str = "port=";
 
-impl Default for Plugged {
+impl Default for BridgePort {
     /// As the configuration says that the agent writes. It is what an alias means that has no word on
     /// it, also one of a release that knew no such word.
-    fn default() -> Plugged {
-        Plugged { hairpin: true, isolated: false, mac: None }
+    fn default() -> BridgePort {
+        BridgePort { hairpin: true, isolated: false, mac: None }
     }
 }
 
-impl Plugged {
+impl BridgePort {
     /// A port of a pod whose MAC is `mac`.
-    pub fn new(port: Port, mac: Mac) -> Plugged {
+    pub fn new(port: Port, mac: Mac) -> BridgePort {
         let Port { hairpin, isolated, locked } = port;
-        Plugged { hairpin, isolated, mac: locked.then_some(mac) }
+        BridgePort { hairpin, isolated, mac: locked.then_some(mac) }
     }
 
     /// As the kernel calls it.
@@ -40,10 +40,12 @@ impl Plugged {
 
     /// What `alias` says: the word behind mark, network, container and interface. A later word is the
     /// pod's name, which is for people.
-    pub fn of_alias(alias: &str) -> Plugged {
+    pub fn of_alias(alias: &str) -> BridgePort {
         let word = alias.split(' ').nth(4).and_then(|word| word.strip_prefix(WORD));
-        let Some(word) = word.filter(|word| !word.contains('/')) else { return Plugged::default() };
-        let mut plugged = Plugged { hairpin: false, ..Plugged::default() };
+        let Some(word) = word.filter(|word| !word.contains('/')) else {
+            return BridgePort::default();
+        };
+        let mut plugged = BridgePort { hairpin: false, ..BridgePort::default() };
         for part in word.split(',') {
             match part.split_once('=') {
                 None if part == "hairpin" => plugged.hairpin = true,
@@ -59,7 +61,7 @@ impl Plugged {
     /// The word for the alias of the link of `pod`, at most 38 bytes; none if it would say what goes
     /// without saying.
     pub(super) fn word(&self, pod: Option<&str>) -> Option<String> {
-        if *self == Plugged::default() && !pod.is_some_and(|pod| pod.starts_with(WORD)) {
+        if *self == BridgePort::default() && !pod.is_some_and(|pod| pod.starts_with(WORD)) {
             return None;
         }
         let hairpin = self.hairpin.then(|| "hairpin".to_owned());
@@ -83,11 +85,11 @@ mod tests {
 
     const MAC: Mac = Mac([0x0a, 0x58, 0x0a, 0xf4, 0x01, 0x02]);
 
-    fn all() -> Vec<Plugged> {
+    fn all() -> Vec<BridgePort> {
         let mut all = Vec::new();
         for (hairpin, isolated) in [(true, true), (true, false), (false, true), (false, false)] {
             for mac in [None, Some(MAC)] {
-                all.push(Plugged { hairpin, isolated, mac });
+                all.push(BridgePort { hairpin, isolated, mac });
             }
         }
         all
@@ -101,10 +103,10 @@ mod tests {
                 assert!(word.as_ref().is_none_or(|word| word.len() <= 38), "{word:?}");
                 let words = ["humanz n c1 eth0".to_owned()].into_iter().chain(word);
                 let alias: Vec<String> = words.chain(pod.map(str::to_owned)).collect();
-                assert_eq!(Plugged::of_alias(&alias.join(" ")), plugged, "{alias:?}");
+                assert_eq!(BridgePort::of_alias(&alias.join(" ")), plugged, "{alias:?}");
             }
         }
-        assert_eq!(Plugged::default().word(Some("a/b")), None);
+        assert_eq!(BridgePort::default().word(Some("a/b")), None);
         let word = all()[1].word(None);
         assert_eq!(word.as_deref(), Some("port=hairpin,isolated,mac=0a580af40102"));
     }
@@ -114,9 +116,10 @@ mod tests {
         for alias in
             ["", "humanz n c1 eth0", "humanz n c1 eth0 a/b", "humanz n c1 eth0 port=isolated/b"]
         {
-            assert_eq!(Plugged::of_alias(alias), Plugged::default(), "{alias}");
+            assert_eq!(BridgePort::of_alias(alias), BridgePort::default(), "{alias}");
         }
-        let later = Plugged::of_alias("humanz n c1 eth0 port=hairpin,vlan=5,isolated,mac=0x5 a/b");
-        assert_eq!(later, Plugged { hairpin: true, isolated: true, mac: None });
+        let later =
+            BridgePort::of_alias("humanz n c1 eth0 port=hairpin,vlan=5,isolated,mac=0x5 a/b");
+        assert_eq!(later, BridgePort { hairpin: true, isolated: true, mac: None });
     }
 }

@@ -8,11 +8,11 @@ use ipnetwork::IpNetwork;
 use crate::net::{IfName, Mac};
 use crate::netlink::link::Link;
 use crate::netlink::route::Route;
-use crate::plan::pod::{Attachment, FoundAsked};
+use crate::plan::pod::{FoundSettings, PodInterface};
 
 /// A pod's attachment as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundPod {
     /// The bridge.
     pub bridge: Option<Link>,
     /// The host's end; `None` also for a link of that name that is not this attachment's.
@@ -26,12 +26,12 @@ pub struct Found {
     /// The addresses that are reserved for the attachment.
     pub reserved: Vec<IpAddr>,
     /// What it is beyond that.
-    pub asked: FoundAsked,
+    pub asked: FoundSettings,
 }
 
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Difference {
+pub enum PodDifference {
     /// The address is not reserved for the attachment: it may be given to another.
     NotReserved(IpAddr),
     /// The address is reserved for the attachment, but the result does not have it.
@@ -74,16 +74,16 @@ pub enum Difference {
 ///
 /// Whatever is there beyond what is wanted is somebody else's business: a later plugin may have
 /// added it.
-pub fn differences(wanted: &Attachment, bridge: &IfName, found: &Found) -> Vec<Difference> {
+pub fn differences(wanted: &PodInterface, bridge: &IfName, found: &FoundPod) -> Vec<PodDifference> {
     let mut differences = Vec::new();
     for address in &wanted.addresses {
         if !found.reserved.contains(&address.ip()) {
-            differences.push(Difference::NotReserved(address.ip()));
+            differences.push(PodDifference::NotReserved(address.ip()));
         }
     }
     for address in &found.reserved {
         if !wanted.addresses.iter().any(|wanted| wanted.ip() == *address) {
-            differences.push(Difference::NotTold(*address));
+            differences.push(PodDifference::NotTold(*address));
         }
     }
     of_bridge(bridge, found, &mut differences);
@@ -99,34 +99,34 @@ pub fn differences(wanted: &Attachment, bridge: &IfName, found: &Found) -> Vec<D
 const HOST: &str = "on the host";
 const POD: &str = "in the pod";
 
-fn of_bridge(bridge: &IfName, found: &Found, differences: &mut Vec<Difference>) {
+fn of_bridge(bridge: &IfName, found: &FoundPod, differences: &mut Vec<PodDifference>) {
     match &found.bridge {
-        None => differences.push(Difference::NoBridge(bridge.clone())),
+        None => differences.push(PodDifference::NoBridge(bridge.clone())),
         Some(link) if link.kind.as_deref() != Some("bridge") => {
-            differences.push(Difference::NotABridge(bridge.clone()));
+            differences.push(PodDifference::NotABridge(bridge.clone()));
         }
-        Some(link) if !link.up => differences.push(Difference::Down(HOST, bridge.clone())),
+        Some(link) if !link.up => differences.push(PodDifference::Down(HOST, bridge.clone())),
         Some(_) => {}
     }
 }
 
 fn of_host_end(
-    wanted: &Attachment,
+    wanted: &PodInterface,
     bridge: &IfName,
-    found: &Found,
-    differences: &mut Vec<Difference>,
+    found: &FoundPod,
+    differences: &mut Vec<PodDifference>,
 ) {
     let name = || wanted.host_ifname.clone();
     let Some(host) = &found.host else {
-        differences.push(Difference::NoLink(HOST, name()));
+        differences.push(PodDifference::NoLink(HOST, name()));
         return;
     };
     if !host.up {
-        differences.push(Difference::Down(HOST, name()));
+        differences.push(PodDifference::Down(HOST, name()));
     }
     let bridge_index = found.bridge.as_ref().map(|bridge| bridge.index);
     if host.master.is_none() || host.master != bridge_index {
-        differences.push(Difference::NotAPort(name(), bridge.clone()));
+        differences.push(PodDifference::NotAPort(name(), bridge.clone()));
     } else if let Some(port) = host.port {
         for (word, is, should) in [
             ("hairpin", port.hairpin, wanted.port.hairpin),
@@ -134,38 +134,38 @@ fn of_host_end(
             ("locked", port.locked, wanted.port.locked),
         ] {
             if is != should {
-                differences.push(Difference::PortFlag(name(), word, should));
+                differences.push(PodDifference::PortFlag(name(), word, should));
             }
         }
     }
     differences.extend(wrong_mac(HOST, host, wanted.host_mac));
 }
 
-fn of_pod_end(wanted: &Attachment, found: &Found, differences: &mut Vec<Difference>) {
+fn of_pod_end(wanted: &PodInterface, found: &FoundPod, differences: &mut Vec<PodDifference>) {
     let name = || wanted.ifname.clone();
     let Some(pod) = &found.pod else {
-        differences.push(Difference::NoLink(POD, name()));
+        differences.push(PodDifference::NoLink(POD, name()));
         return;
     };
     if !pod.up {
-        differences.push(Difference::Down(POD, name()));
+        differences.push(PodDifference::Down(POD, name()));
     }
     let host = found.host.as_ref();
     if host.is_some_and(|host| {
         host.peer_index != Some(pod.index) || pod.peer_index != Some(host.index)
     }) {
-        differences.push(Difference::NotPeers(name(), wanted.host_ifname.clone()));
+        differences.push(PodDifference::NotPeers(name(), wanted.host_ifname.clone()));
     }
     differences.extend(wrong_mac(POD, pod, wanted.mac));
     for address in &wanted.addresses {
         if !found.addresses.contains(address) {
-            differences.push(Difference::NoAddress(name(), *address));
+            differences.push(PodDifference::NoAddress(name(), *address));
         }
     }
     for route in wanted.routes.iter().chain(&wanted.defaults) {
         let same = |there: &&Route| is_there(route, there, pod.index);
         if !found.routes.iter().any(|there| same(&there)) {
-            differences.push(Difference::NoRoute(route.destination, route.gateway));
+            differences.push(PodDifference::NoRoute(route.destination, route.gateway));
         }
     }
 }
@@ -183,63 +183,63 @@ fn is_there(route: &Route, there: &Route, device: u32) -> bool {
         && as_asked(route.advmss, there.advmss)
 }
 
-fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<Difference> {
+fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<PodDifference> {
     let wanted = wanted.filter(|wanted| link.mac != Some(*wanted))?;
-    Some(Difference::WrongMac(place, link.name.clone(), wanted, link.mac))
+    Some(PodDifference::WrongMac(place, link.name.clone(), wanted, link.mac))
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for PodDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Difference::NotReserved(address) => {
+            PodDifference::NotReserved(address) => {
                 write!(f, "address {address} is not reserved for the container")
             }
-            Difference::NotTold(address) => {
+            PodDifference::NotTold(address) => {
                 write!(f, "prevResult lacks address {address}, which is reserved for the container")
             }
-            Difference::NoInterfaceTold(link) => {
+            PodDifference::NoInterfaceTold(link) => {
                 write!(f, "prevResult has no interface {link} on the host")
             }
-            Difference::OtherSandbox(link, netns) => {
+            PodDifference::OtherSandbox(link, netns) => {
                 write!(
                     f,
                     "prevResult has interface {link} in a sandbox other than CNI_NETNS {netns}"
                 )
             }
-            Difference::NoBridge(bridge) => write!(f, "bridge {bridge} is missing"),
-            Difference::NotABridge(bridge) => write!(f, "interface {bridge} is no bridge"),
-            Difference::NoLink(place, link) => write!(f, "interface {link} is missing {place}"),
-            Difference::Down(place, link) => write!(f, "interface {link} is down {place}"),
-            Difference::NotAPort(link, bridge) => {
+            PodDifference::NoBridge(bridge) => write!(f, "bridge {bridge} is missing"),
+            PodDifference::NotABridge(bridge) => write!(f, "interface {bridge} is no bridge"),
+            PodDifference::NoLink(place, link) => write!(f, "interface {link} is missing {place}"),
+            PodDifference::Down(place, link) => write!(f, "interface {link} is down {place}"),
+            PodDifference::NotAPort(link, bridge) => {
                 write!(f, "interface {link} is not a port of bridge {bridge}")
             }
-            Difference::PortFlag(link, flag, true) => {
+            PodDifference::PortFlag(link, flag, true) => {
                 write!(f, "bridge port {link} is not {flag}")
             }
-            Difference::PortFlag(link, flag, false) => write!(f, "bridge port {link} is {flag}"),
-            Difference::NotPeers(pod, host) => {
+            PodDifference::PortFlag(link, flag, false) => write!(f, "bridge port {link} is {flag}"),
+            PodDifference::NotPeers(pod, host) => {
                 write!(f, "interface {pod} in the pod is not the other end of {host}")
             }
-            Difference::WrongMac(place, link, wanted, found) => {
+            PodDifference::WrongMac(place, link, wanted, found) => {
                 let found = found.map_or("none".to_owned(), |mac| mac.to_string());
                 write!(f, "interface {link} {place} has MAC {found}, not {wanted}")
             }
-            Difference::NoAddress(link, address) => {
+            PodDifference::NoAddress(link, address) => {
                 write!(f, "interface {link} in the pod lacks address {address}")
             }
-            Difference::NoRoute(destination, Some(gateway)) => {
+            PodDifference::NoRoute(destination, Some(gateway)) => {
                 write!(f, "the pod lacks the route to {destination} via {gateway}")
             }
-            Difference::NoRoute(destination, None) => {
+            PodDifference::NoRoute(destination, None) => {
                 write!(f, "the pod lacks the route to {destination}")
             }
-            Difference::NotTuned(link, text) => write!(f, "interface {link} in the pod {text}"),
-            Difference::WrongSetting(path, wanted, found) => {
+            PodDifference::NotTuned(link, text) => write!(f, "interface {link} in the pod {text}"),
+            PodDifference::WrongSetting(path, wanted, found) => {
                 let found = found.as_ref().map_or("missing", |found| found);
                 write!(f, "sysctl {path} in the pod is {found}, not {wanted}")
             }
-            Difference::HostPort(text) => f.write_str(text),
-            Difference::WrongRate(place, link, wanted, found) => {
+            PodDifference::HostPort(text) => f.write_str(text),
+            PodDifference::WrongRate(place, link, wanted, found) => {
                 let found = found.map_or("nothing".to_owned(), |rate| rate.to_string());
                 write!(
                     f,

@@ -4,11 +4,11 @@
 //! and without what ADD answered, and can prove that it is ours.
 
 use crate::net::{IfName, Mac, hash};
-use crate::plan::pod::Plugged;
+use crate::plan::pod::BridgePort;
 
 /// One interface of one container in one network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity<'a> {
+pub struct LinkIdentity<'a> {
     /// The network's name.
     pub network: &'a str,
     /// `CNI_CONTAINERID`.
@@ -32,7 +32,7 @@ const HOST_MAC: u8 = 0x56;
 /// The kind of a MAC derived for a pod's end (`0a:57:…`).
 const POD_MAC: u8 = 0x57;
 
-impl Identity<'_> {
+impl LinkIdentity<'_> {
     /// `hz` and 13 hexadecimal digits.
     pub fn host_ifname(&self) -> IfName {
         let digits = hash::stable(&self.parts()) >> 12;
@@ -51,12 +51,12 @@ impl Identity<'_> {
 
     /// `humanz <network> <container id> <ifname>`, and `pod` (`namespace/name`) as far as it fits.
     pub fn alias(&self, pod: Option<&str>) -> String {
-        self.alias_of_port(&Plugged::default(), pod)
+        self.alias_of_port(&BridgePort::default(), pod)
     }
 
-    /// As [`Identity::alias`], for the link that is `plugged` in: unless that is as usual, it stands
+    /// As [`LinkIdentity::alias`], for the link that is `plugged` in: unless that is as usual, it stands
     /// before the pod, in full.
-    pub fn alias_of_port(&self, plugged: &Plugged, pod: Option<&str>) -> String {
+    pub fn alias_of_port(&self, plugged: &BridgePort, pod: Option<&str>) -> String {
         let mut alias = self.words();
         if let Some(word) = plugged.word(pod) {
             alias.push(' ');
@@ -108,13 +108,14 @@ fn word(name: &str) -> String {
 mod tests {
     use super::*;
 
-    const POD: Identity<'_> = Identity { network: "humanz", container_id: "c1", ifname: "eth0" };
+    const POD: LinkIdentity<'_> =
+        LinkIdentity { network: "humanz", container_id: "c1", ifname: "eth0" };
 
     #[test]
     fn the_host_end_is_named_by_the_attachment_for_ever() {
         assert_eq!(POD.host_ifname().as_str(), "hzd75962edb1250");
-        assert_ne!(POD.host_ifname(), Identity { ifname: "eth1", ..POD }.host_ifname());
-        assert_ne!(POD.host_ifname(), Identity { network: "b", ..POD }.host_ifname());
+        assert_ne!(POD.host_ifname(), LinkIdentity { ifname: "eth1", ..POD }.host_ifname());
+        assert_ne!(POD.host_ifname(), LinkIdentity { network: "b", ..POD }.host_ifname());
     }
 
     #[test]
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_network_is_read_off_an_alias() {
-        let other = Identity { container_id: "c2", ..POD };
+        let other = LinkIdentity { container_id: "c2", ..POD };
         assert!(is_of_network(Some(&other.alias(Some("a/b"))), "humanz"));
         assert!(!is_of_network(Some("humanz other c1 eth0"), "humanz"));
         assert!(!is_of_network(Some("humanz"), "humanz"));
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn long_names_still_fit_and_still_differ() {
         let (network, mut ids) = ("n".repeat(255), ["c".repeat(1000), "c".repeat(1001)]);
-        let [a, b] = ids.each_mut().map(|id| Identity {
+        let [a, b] = ids.each_mut().map(|id| LinkIdentity {
             network: &network,
             container_id: id,
             ifname: "fifteen-bytes-x",
@@ -161,10 +162,10 @@ mod tests {
         assert!(alias.len() <= 255, "{}", alias.len());
         assert!(a.owns(Some(&alias)) && !b.owns(Some(&alias)));
         assert!(is_of_network(Some(&alias), &network));
-        let plugged = Plugged { hairpin: true, isolated: true, mac: Some(Mac([255; 6])) };
+        let plugged = BridgePort { hairpin: true, isolated: true, mac: Some(Mac([255; 6])) };
         let alias = a.alias_of_port(&plugged, Some("default/web"));
         assert!(alias.len() <= 255, "{}", alias.len());
         assert!(a.owns(Some(&alias)) && !b.owns(Some(&alias)));
-        assert_eq!(Plugged::of_alias(&alias), plugged);
+        assert_eq!(BridgePort::of_alias(&alias), plugged);
     }
 }

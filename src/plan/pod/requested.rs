@@ -8,14 +8,14 @@ use crate::net::IfName;
 use crate::netlink::link_settings::Tune;
 use crate::os::sysctl;
 use crate::plan::bandwidth::{Queues, queues};
-use crate::plan::pod::Difference;
+use crate::plan::pod::PodDifference;
 
 const HOST: &str = "on the host";
 const POD: &str = "in the pod";
 
 /// What is asked for beyond the interface itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestedSettings {
     /// What holds it to its bandwidth.
     pub queues: Queues,
     /// How the pod's end is set.
@@ -26,7 +26,7 @@ pub struct Asked {
 
 /// What of it there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FoundAsked {
+pub struct FoundSettings {
     /// What our queue holds the host's end to, bytes in a second; `None` also if nobody looked.
     pub host_rate: Option<u64>,
     /// What our queue holds the pod's end to.
@@ -37,10 +37,15 @@ pub struct FoundAsked {
     pub settings: BTreeMap<String, String>,
 }
 
-impl Asked {
+impl RequestedSettings {
     /// What a configuration asks for of the interface `ifname` with an MTU of `mtu` bytes. (MAC and
     /// MTU are for whoever makes the interface.)
-    pub fn of(bandwidth: &Bandwidth, tuning: &Tuning, ifname: &IfName, mtu: u32) -> Asked {
+    pub fn of(
+        bandwidth: &Bandwidth,
+        tuning: &Tuning,
+        ifname: &IfName,
+        mtu: u32,
+    ) -> RequestedSettings {
         let tune = Tune {
             mac: None,
             mtu: None,
@@ -50,11 +55,16 @@ impl Asked {
         };
         let settings = tuning.sysctls.iter();
         let settings = settings.map(|sysctl| (sysctl.key.path(ifname), sysctl.value.clone()));
-        Asked { queues: queues(bandwidth, mtu), tune, settings: settings.collect() }
+        RequestedSettings { queues: queues(bandwidth, mtu), tune, settings: settings.collect() }
     }
 
     /// What in `found` is not so, of the links `host` and `pod`.
-    pub fn differences(&self, found: &FoundAsked, host: &IfName, pod: &IfName) -> Vec<Difference> {
+    pub fn differences(
+        &self,
+        found: &FoundSettings,
+        host: &IfName,
+        pod: &IfName,
+    ) -> Vec<PodDifference> {
         let mut differences = Vec::new();
         for (place, link, wanted, found) in [
             (HOST, host, self.queues.host, found.host_rate),
@@ -62,7 +72,7 @@ impl Asked {
         ] {
             let wanted = wanted.map(|bucket| bucket.rate_bytes);
             if let Some(wanted) = wanted.filter(|wanted| found != Some(*wanted)) {
-                differences.push(Difference::WrongRate(place, link.clone(), wanted, found));
+                differences.push(PodDifference::WrongRate(place, link.clone(), wanted, found));
             }
         }
         differences.extend(not_tuned(pod, &self.tune, &found.tune));
@@ -70,14 +80,14 @@ impl Asked {
             let found = found.settings.get(path);
             if !found.is_some_and(|found| sysctl::is_same(found, wanted)) {
                 let (path, wanted) = (path.clone(), wanted.clone());
-                differences.push(Difference::WrongSetting(path, wanted, found.cloned()));
+                differences.push(PodDifference::WrongSetting(path, wanted, found.cloned()));
             }
         }
         differences
     }
 }
 
-fn not_tuned(link: &IfName, wanted: &Tune, found: &Tune) -> Vec<Difference> {
+fn not_tuned(link: &IfName, wanted: &Tune, found: &Tune) -> Vec<PodDifference> {
     let flag = |word: &'static str, wanted: Option<bool>, found: Option<bool>| {
         let wanted = wanted.filter(|_| wanted != found)?;
         Some(format!("is{} {word}", if wanted { " not" } else { "" }))
@@ -91,9 +101,9 @@ fn not_tuned(link: &IfName, wanted: &Tune, found: &Tune) -> Vec<Difference> {
         number(wanted.mtu, found.mtu).map(|mtu| format!("has no MTU of {mtu}")),
     ];
     let mac = wanted.mac.filter(|_| wanted.mac != found.mac);
-    let mac = mac.map(|mac| Difference::WrongMac(POD, link.clone(), mac, found.mac));
+    let mac = mac.map(|mac| PodDifference::WrongMac(POD, link.clone(), mac, found.mac));
     let texts = texts.into_iter().flatten();
-    texts.map(|text| Difference::NotTuned(link.clone(), text)).chain(mac).collect()
+    texts.map(|text| PodDifference::NotTuned(link.clone(), text)).chain(mac).collect()
 }
 
 #[cfg(test)]
@@ -101,24 +111,24 @@ mod tests {
     use super::*;
     use crate::netlink::qdisc::TokenBucket;
 
-    fn check(asked: &Asked, found: &FoundAsked, texts: &[&str]) {
+    fn check(asked: &RequestedSettings, found: &FoundSettings, texts: &[&str]) {
         let [host, pod] = ["hz1", "eth0"].map(|name| name.parse().unwrap());
         let differences = asked.differences(found, &host, &pod);
-        assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), texts);
+        assert_eq!(differences.iter().map(PodDifference::to_string).collect::<Vec<_>>(), texts);
     }
 
     #[test]
     fn a_limit_that_was_asked_for_is_compared() {
         let bucket = Some(TokenBucket { rate_bytes: 1000, burst_bytes: 1, limit_bytes: 1 });
         let queues = Queues { host: bucket, pod: bucket };
-        let limited = Asked { queues, ..Asked::default() };
+        let limited = RequestedSettings { queues, ..RequestedSettings::default() };
         let found =
-            |host_rate, pod_rate| FoundAsked { host_rate, pod_rate, ..FoundAsked::default() };
+            |host_rate, pod_rate| FoundSettings { host_rate, pod_rate, ..FoundSettings::default() };
         check(&limited, &found(Some(1000), Some(1000)), &[]);
         let host = "interface hz1 on the host is limited to nothing, not 1000 bytes a second";
         let pod = "interface eth0 in the pod is limited to 999, not 1000 bytes a second";
         check(&limited, &found(None, Some(999)), &[host, pod]);
-        check(&Asked::default(), &found(Some(7), Some(7)), &[]);
+        check(&RequestedSettings::default(), &found(Some(7), Some(7)), &[]);
     }
 
     #[test]
@@ -132,11 +142,11 @@ mod tests {
         };
         let key = || "net/ipv4/ip_local_port_range".to_owned();
         let settings = vec![(key(), "1024 65535".to_owned())];
-        let tuned = Asked { tune, settings, ..Asked::default() };
-        let found = |tune, value: &str| FoundAsked {
+        let tuned = RequestedSettings { tune, settings, ..RequestedSettings::default() };
+        let found = |tune, value: &str| FoundSettings {
             tune,
             settings: BTreeMap::from([(key(), value.to_owned())]),
-            ..FoundAsked::default()
+            ..FoundSettings::default()
         };
         check(&tuned, &found(tune, "1024\t65535"), &[]);
         let other = Tune {

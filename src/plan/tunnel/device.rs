@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use crate::plan::tunnel::ALIAS;
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, IfName, Mac};
+use crate::net::{Family, IfName, Mac, Object};
 use crate::netlink::link::Link;
 use crate::netlink::vxlan::Vxlan;
-use crate::plan::{Describe, Line, Object};
+use crate::plan::{Describe, Line};
 
 /// The device as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct TunnelDevice {
     /// Its name.
     pub name: IfName,
     /// The other hosts know it.
@@ -36,18 +36,18 @@ pub struct Device {
 #[error(
     "interface {name} exists and is {what}: remove or rename it, or set BACKEND=direct, for the tunnel needs its name"
 )]
-pub struct ForeignDevice {
+pub struct ForeignTunnel {
     name: IfName,
     what: String,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceChange {
+pub enum TunnelChange {
     /// Delete the link of that index and name.
     Delete(u32, IfName),
     /// Make it.
-    Create(Device),
+    Create(TunnelDevice),
     /// Mark it as ours.
     Mark(IfName),
     /// Send from this address, and learn nothing.
@@ -57,7 +57,7 @@ pub enum DeviceChange {
     /// Give it its MTU in bytes.
     SetMtu(IfName, u32),
     /// Set it up.
-    SetUp(Device),
+    SetUp(TunnelDevice),
     /// An address of an earlier lease, or somebody else's.
     RemoveAddress(IfName, IpNetwork),
     /// An address that is missing.
@@ -73,12 +73,12 @@ pub enum DeviceChange {
 /// then another one is made.
 ///
 /// # Errors
-/// [`ForeignDevice`] if the name belongs to somebody else.
+/// [`ForeignTunnel`] if the name belongs to somebody else.
 pub fn changes(
-    wanted: &Device,
+    wanted: &TunnelDevice,
     found: &[Link],
     addresses: &[IpNetwork],
-) -> Result<Vec<DeviceChange>, ForeignDevice> {
+) -> Result<Vec<TunnelChange>, ForeignTunnel> {
     let mut changes = removals(found.iter().filter(|link| stands_in_the_way(wanted, link)));
     let Some(link) = found.iter().find(|link| link.name == wanted.name) else {
         changes.extend(made(wanted));
@@ -92,7 +92,7 @@ pub fn changes(
             changes.extend(readdress(wanted, addresses));
         }
         None => {
-            changes.push(DeviceChange::Delete(link.index, link.name.clone()));
+            changes.push(TunnelChange::Delete(link.index, link.name.clone()));
             changes.extend(made(wanted));
         }
     }
@@ -100,42 +100,42 @@ pub fn changes(
 }
 
 /// The steps that remove those of `found` that bear our mark.
-pub fn removals<'a>(found: impl IntoIterator<Item = &'a Link>) -> Vec<DeviceChange> {
+pub fn removals<'a>(found: impl IntoIterator<Item = &'a Link>) -> Vec<TunnelChange> {
     let ours = found.into_iter().filter(|link| link.vxlan.is_some() && is_marked(link));
-    ours.map(|link| DeviceChange::Delete(link.index, link.name.clone())).collect()
+    ours.map(|link| TunnelChange::Delete(link.index, link.name.clone())).collect()
 }
 
-fn made(wanted: &Device) -> Vec<DeviceChange> {
+fn made(wanted: &TunnelDevice) -> Vec<TunnelChange> {
     let mut changes =
-        vec![DeviceChange::Create(wanted.clone()), DeviceChange::SetUp(wanted.clone())];
+        vec![TunnelChange::Create(wanted.clone()), TunnelChange::SetUp(wanted.clone())];
     changes.extend(readdress(wanted, &[]));
     changes
 }
 
-fn readdress(wanted: &Device, found: &[IpNetwork]) -> Vec<DeviceChange> {
+fn readdress(wanted: &TunnelDevice, found: &[IpNetwork]) -> Vec<TunnelChange> {
     let name = || wanted.name.clone();
     let stale = found.iter().filter(|address| !wanted.addresses.contains(address));
     let missing = wanted.addresses.iter().filter(|address| !found.contains(address));
-    let remove = stale.map(|address| DeviceChange::RemoveAddress(name(), *address));
-    remove.chain(missing.map(|address| DeviceChange::AddAddress(name(), *address))).collect()
+    let remove = stale.map(|address| TunnelChange::RemoveAddress(name(), *address));
+    remove.chain(missing.map(|address| TunnelChange::AddAddress(name(), *address))).collect()
 }
 
-fn stands_in_the_way(wanted: &Device, link: &Link) -> bool {
+fn stands_in_the_way(wanted: &TunnelDevice, link: &Link) -> bool {
     let same_family = |vxlan: &Vxlan| family(vxlan) == Some(Family::of(wanted.local));
     link.name != wanted.name && link.vxlan.as_ref().is_some_and(same_family)
 }
 
-fn refuse_foreign(link: &Link) -> Result<(), ForeignDevice> {
+fn refuse_foreign(link: &Link) -> Result<(), ForeignTunnel> {
     let what = match (link.kind.as_deref(), link.alias.as_deref()) {
         (Some("vxlan"), None | Some(ALIAS)) => return Ok(()),
         (Some("vxlan"), Some(alias)) => format!("marked as {alias:?}"),
         (Some(kind), _) => format!("a {kind}"),
         (None, _) => "a physical device".to_owned(),
     };
-    Err(ForeignDevice { name: link.name.clone(), what })
+    Err(ForeignTunnel { name: link.name.clone(), what })
 }
 
-fn same_kind(wanted: &Device, found: &Vxlan) -> bool {
+fn same_kind(wanted: &TunnelDevice, found: &Vxlan) -> bool {
     let Vxlan { vni, port, checksums, special, .. } = *found;
     (vni, port, checksums, special) == (wanted.vni, wanted.port, true, false)
         && family(found) == Some(Family::of(wanted.local))
@@ -150,46 +150,46 @@ pub fn is_marked(link: &Link) -> bool {
     link.alias.as_deref() == Some(ALIAS)
 }
 
-fn repairs(wanted: &Device, link: &Link, vxlan: &Vxlan) -> Vec<DeviceChange> {
+fn repairs(wanted: &TunnelDevice, link: &Link, vxlan: &Vxlan) -> Vec<TunnelChange> {
     let name = || wanted.name.clone();
     let mut changes = Vec::new();
     if !is_marked(link) {
-        changes.push(DeviceChange::Mark(name()));
+        changes.push(TunnelChange::Mark(name()));
     }
     if vxlan.local != Some(wanted.local) || vxlan.learning {
-        changes.push(DeviceChange::Set(name(), wanted.local));
+        changes.push(TunnelChange::Set(name(), wanted.local));
     }
     if link.mac != Some(wanted.mac) {
-        changes.push(DeviceChange::SetMac(name(), wanted.mac));
+        changes.push(TunnelChange::SetMac(name(), wanted.mac));
     }
     if link.mtu != wanted.mtu_bytes {
-        changes.push(DeviceChange::SetMtu(name(), wanted.mtu_bytes));
+        changes.push(TunnelChange::SetMtu(name(), wanted.mtu_bytes));
     }
     if !link.up {
-        changes.push(DeviceChange::SetUp(wanted.clone()));
+        changes.push(TunnelChange::SetUp(wanted.clone()));
     }
     changes
 }
 
-impl Describe for DeviceChange {
+impl Describe for TunnelChange {
     fn line(&self) -> Line {
         let tunnel = |name: &IfName| Object::Tunnel(name.clone());
         let changed = |name, what: String| Line::changed(tunnel(name)).with(format!(": {what}"));
         match self {
-            DeviceChange::Delete(_, name) => Line::removed(tunnel(name)),
-            DeviceChange::Create(device) => Line::added(tunnel(&device.name)).with(format!(
+            TunnelChange::Delete(_, name) => Line::removed(tunnel(name)),
+            TunnelChange::Create(device) => Line::added(tunnel(&device.name)).with(format!(
                 " (vni {}, port {}, local {}, mac {}, mtu {})",
                 device.vni, device.port, device.local, device.mac, device.mtu_bytes
             )),
-            DeviceChange::Mark(name) => changed(name, format!("alias {ALIAS:?}")),
-            DeviceChange::Set(name, local) => changed(name, format!("local {local}, no learning")),
-            DeviceChange::SetMac(name, mac) => changed(name, format!("mac {mac}")),
-            DeviceChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
-            DeviceChange::SetUp(device) => changed(&device.name, "up".to_owned()),
-            DeviceChange::RemoveAddress(name, address) => {
+            TunnelChange::Mark(name) => changed(name, format!("alias {ALIAS:?}")),
+            TunnelChange::Set(name, local) => changed(name, format!("local {local}, no learning")),
+            TunnelChange::SetMac(name, mac) => changed(name, format!("mac {mac}")),
+            TunnelChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
+            TunnelChange::SetUp(device) => changed(&device.name, "up".to_owned()),
+            TunnelChange::RemoveAddress(name, address) => {
                 Line::removed(Object::TunnelAddress(name.clone(), *address))
             }
-            DeviceChange::AddAddress(name, address) => {
+            TunnelChange::AddAddress(name, address) => {
                 Line::added(Object::TunnelAddress(name.clone(), *address))
             }
         }
@@ -200,8 +200,8 @@ impl Describe for DeviceChange {
 mod tests {
     use super::*;
 
-    fn wanted() -> Device {
-        Device {
+    fn wanted() -> TunnelDevice {
+        TunnelDevice {
             name: "humanz-vx4".parse().unwrap(),
             mac: "0a:58:0a:f4:01:00".parse().unwrap(),
             vni: 104,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn right() -> Link {
-        let Device { name, mac, vni, port, local, mtu_bytes, .. } = wanted();
+        let TunnelDevice { name, mac, vni, port, local, mtu_bytes, .. } = wanted();
         let vxlan = Vxlan {
             vni,
             port,

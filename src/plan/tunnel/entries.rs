@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::net::Mac;
+use crate::net::{Mac, Object};
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
-use crate::plan::tunnel::{Remote, via};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::tunnel::{TunnelPeer, via};
+use crate::plan::{Describe, Line};
 
 /// What a tunnel's device must know to send to other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Entries {
 
 /// What a tunnel's device knows. All of it is ours, because the device is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundEntries {
     /// Its destinations; a MAC can have several, the first that the kernel tells being the first.
     pub destinations: Vec<Destination>,
     /// Its permanent neighbours.
@@ -43,7 +43,7 @@ pub enum EntryChange {
 
 impl Entries {
     /// What is needed for `remotes`.
-    pub fn of<'a>(remotes: impl IntoIterator<Item = &'a Remote>) -> Entries {
+    pub fn of<'a>(remotes: impl IntoIterator<Item = &'a TunnelPeer>) -> Entries {
         let mut entries = Entries::default();
         for remote in remotes {
             entries.destinations.insert(remote.mac, (remote.address, remote.port));
@@ -60,7 +60,7 @@ impl Entries {
 
 /// What `wanted` has and `found` lacks or has otherwise. `own_port` is that of the device, which the
 /// kernel leaves out where the other host has the same.
-pub fn missing(wanted: &Entries, found: &Found, own_port: u16) -> Vec<EntryChange> {
+pub fn missing(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<EntryChange> {
     let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
     let right: BTreeSet<Mac> = right.map(|there| there.mac).collect();
     let absent = wanted.destinations.iter().filter(|(mac, _)| !right.contains(mac));
@@ -78,7 +78,7 @@ pub fn missing(wanted: &Entries, found: &Found, own_port: u16) -> Vec<EntryChang
 
 /// What `found` has and `wanted` does not. Of a MAC that had other destinations only, the first has
 /// made room already.
-pub fn surplus(wanted: &Entries, found: &Found, own_port: u16) -> Vec<EntryChange> {
+pub fn surplus(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<EntryChange> {
     let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
     let mut settled: BTreeSet<Mac> = right.map(|there| there.mac).collect();
     let surplus = found.destinations.iter().filter(|there| {
@@ -123,8 +123,8 @@ mod tests {
     }
 
     /// Host number 2, 3 … with its IPv4 subnet, at this address and port.
-    fn remote(number: u8, address: &str, port: u16) -> Remote {
-        Remote {
+    fn remote(number: u8, address: &str, port: u16) -> TunnelPeer {
+        TunnelPeer {
             subnet: format!("10.244.{number}.0/24").parse().unwrap(),
             address: address.parse().unwrap(),
             mac: mac(number),
@@ -143,13 +143,14 @@ mod tests {
     }
 
     fn check(
-        remotes: &[Remote],
+        remotes: &[TunnelPeer],
         destinations: &[Destination],
         neighbours: &[Neighbour],
         [first, last]: [&[&str]; 2],
     ) {
         let wanted = Entries::of(remotes);
-        let found = Found { destinations: destinations.to_vec(), neighbours: neighbours.to_vec() };
+        let found =
+            FoundEntries { destinations: destinations.to_vec(), neighbours: neighbours.to_vec() };
         let lines = |changes: Vec<EntryChange>| -> Vec<String> {
             changes.iter().map(|change| change.line().to_string()).collect()
         };

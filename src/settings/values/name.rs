@@ -2,7 +2,7 @@
 
 use std::path::{Component, PathBuf};
 
-use crate::lease::records::{NameError, NodeName};
+use crate::lease::records::{NodeName, NodeNameError};
 
 /// A path from the root, without `..`.
 pub fn absolute(text: &str) -> Result<PathBuf, String> {
@@ -39,7 +39,7 @@ pub fn key(text: &str) -> Result<String, String> {
 
 /// A host's name as a part of an etcd key.
 pub fn node_name(text: &str) -> Result<NodeName, String> {
-    text.parse().map_err(|error: NameError| error.to_string())
+    text.parse().map_err(|error: NodeNameError| error.to_string())
 }
 
 /// The name of a network: a letter or digit, then letters, digits, `_`, `.`, `-`.

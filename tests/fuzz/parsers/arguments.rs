@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use humanz::cni::args::CniArgs;
-use humanz::cni::env::{Call, Environment};
+use humanz::cni::env::{Environment, Operation};
 use humanz::ipam::entry::file_name;
 
 /// In the order of their values in the bytes.
@@ -26,7 +26,7 @@ pub fn arguments(data: &[u8]) {
         Some(OsString::from_vec(values[place].to_vec()))
     });
     if let Ok(Some(environment)) = &environment
-        && let Call::Add(attachment, _) | Call::Del(attachment, _) = &environment.call
+        && let Operation::Add(attachment, _) | Operation::Del(attachment, _) = &environment.call
     {
         let (id, ifname) = (attachment.container_id.to_string(), attachment.ifname.to_string());
         let name = file_name(&id, &ifname);

@@ -1,6 +1,6 @@
 //! The network configuration on stdin, and what a pod's owner can put into it.
 
-use humanz::cni::env::{Call, Environment, Netns};
+use humanz::cni::env::{Environment, Netns, Operation};
 use humanz::cni::request::Role;
 use humanz::cni::version::SUPPORTED;
 use humanz::cni::{Attachment, CniResult, NetConf, Request, Version};
@@ -17,14 +17,14 @@ pub fn config(data: &[u8]) {
     };
     let netns = || Netns { path: "/run/netns/a".to_owned(), may_be_own: false };
     let calls = [
-        Call::Add(attachment(), netns()),
-        Call::Del(attachment(), None),
-        Call::Check(attachment(), netns()),
-        Call::Gc,
-        Call::Status,
+        Operation::Add(attachment(), netns()),
+        Operation::Del(attachment(), None),
+        Operation::Check(attachment(), netns()),
+        Operation::Gc,
+        Operation::Status,
     ];
     for call in calls {
-        let detaches = matches!(call, Call::Del(..));
+        let detaches = matches!(call, Operation::Del(..));
         let environment = Environment { call, args: String::new(), trace: None };
         match Request::parse(Role::Network, environment, data) {
             Ok(request) => used(&request),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use humanz::cni::RangeConf;
-use humanz::ipam::entry::{Entry, Owner, file_name};
+use humanz::ipam::entry::{Owner, StoreEntry, file_name};
 use humanz::ipam::import::{Sources, reservation, used_addresses};
 use humanz::ipam::pool::range_sets;
 use humanz::ipam::{LockedStore, Store, StoreError};
@@ -24,7 +24,7 @@ pub fn store(data: &[u8]) {
     }
     let _others = (used_addresses(seed).ok(), reservation(local));
     // Files cost a thousand times as much as parsing.
-    if Entry::parse(entry).is_err() && data.first().is_none_or(|first| first % 16 != 0) {
+    if StoreEntry::parse(entry).is_err() && data.first().is_none_or(|first| first % 16 != 0) {
         return;
     }
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
@@ -50,8 +50,8 @@ pub fn store(data: &[u8]) {
 
 /// An entry that was read is written as it was, and can be told and named.
 fn parsed(bytes: &[u8]) {
-    let Ok(entry) = Entry::parse(bytes) else { return };
-    assert_eq!(Entry::parse(&entry.to_bytes()).as_ref(), Ok(&entry));
+    let Ok(entry) = StoreEntry::parse(bytes) else { return };
+    assert_eq!(StoreEntry::parse(&entry.to_bytes()).as_ref(), Ok(&entry));
     assert!(file_name(&entry.container_id, &entry.ifname).len() <= 255, "{entry:?}");
     let _told = (entry.owner_text(), entry.forwards());
 }

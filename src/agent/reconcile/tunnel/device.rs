@@ -4,7 +4,7 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, sysctls};
 use crate::net::{Family, IfName};
 use crate::netlink::address;
@@ -12,14 +12,14 @@ use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::vxlan::{self, NewVxlan};
 use crate::netlink::{Message, NetlinkError};
-use crate::plan::tunnel::{ALIAS, Device, DeviceChange, changes};
+use crate::plan::tunnel::{ALIAS, TunnelChange, TunnelDevice, changes};
 
 /// Index of the device once it is as it should be, or at least can be used.
 pub(super) fn keep(
     pass: &Pass<'_>,
-    device: &Device,
+    device: &TunnelDevice,
     mut found: Vec<Link>,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> Option<u32> {
     let rtnl = &pass.kernel.rtnl;
     if !found.iter().any(|link| link.name == device.name) {
@@ -29,27 +29,27 @@ pub(super) fn keep(
     }
     let addresses = addresses(rtnl, device, &found).unwrap_or_default();
     match changes(device, &found, &addresses) {
-        Ok(changes) => apply_all(rtnl, &changes, report),
+        Ok(changes) => apply_all(rtnl, &changes, applier),
         Err(foreign) => {
-            report.failed(foreign);
+            applier.failed(foreign);
             return None;
         }
     }
     match rtnl.link(&device.name) {
         Ok(Some(link)) if link.up && link.vxlan.is_some() => {
-            sysctls::keep_tunnel(pass, &device.name, report);
+            sysctls::keep_tunnel(pass, &device.name, applier);
             Some(link.index)
         }
-        Ok(_) => report.is_dry().then_some(0),
+        Ok(_) => applier.is_dry().then_some(0),
         Err(error) => {
-            report.failed(format!("look at tunnel {}: {error}", device.name));
+            applier.failed(format!("look at tunnel {}: {error}", device.name));
             None
         }
     }
 }
 
 /// The addresses that others could see on the device.
-fn addresses(rtnl: &Rtnl, device: &Device, found: &[Link]) -> Option<Vec<IpNetwork>> {
+fn addresses(rtnl: &Rtnl, device: &TunnelDevice, found: &[Link]) -> Option<Vec<IpNetwork>> {
     let link = found.iter().find(|link| link.name == device.name)?;
     let addresses = rtnl.addresses(Some(link.index)).ok()?;
     let visible = |address: &IpNetwork| match address {
@@ -60,20 +60,20 @@ fn addresses(rtnl: &Rtnl, device: &Device, found: &[Link]) -> Option<Vec<IpNetwo
 }
 
 /// One after the other; those after a failed one are not tried.
-pub(super) fn apply_all(rtnl: &Rtnl, changes: &[DeviceChange], report: &mut Report) {
-    let before = report.failures().len();
+pub(super) fn apply_all(rtnl: &Rtnl, changes: &[TunnelChange], applier: &mut Applier) {
+    let before = applier.failures().len();
     for change in changes {
-        report.apply(change, || apply(rtnl, change));
-        if report.failures().len() > before {
+        applier.apply(change, || apply(rtnl, change));
+        if applier.failures().len() > before {
             return;
         }
     }
 }
 
-fn apply(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<()> {
+fn apply(rtnl: &Rtnl, change: &TunnelChange) -> anyhow::Result<()> {
     let outcome = rtnl.apply(&messages(rtnl, change)?);
     let device = match change {
-        DeviceChange::Create(device) | DeviceChange::SetUp(device) => Some(device),
+        TunnelChange::Create(device) | TunnelChange::SetUp(device) => Some(device),
         _ => None,
     };
     let advice = outcome.as_ref().err().zip(device).and_then(|(error, device)| hint(error, device));
@@ -83,29 +83,29 @@ fn apply(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<()> {
     }
 }
 
-fn messages(rtnl: &Rtnl, change: &DeviceChange) -> anyhow::Result<Vec<Message>> {
+fn messages(rtnl: &Rtnl, change: &TunnelChange) -> anyhow::Result<Vec<Message>> {
     let set = |name, change| link::change(Which::Name(name), &change);
     let nothing = link::Change::default();
     Ok(vec![match change {
-        DeviceChange::Create(device) => {
-            let Device { name, mac, vni, port, local, mtu_bytes, .. } = device;
+        TunnelChange::Create(device) => {
+            let TunnelDevice { name, mac, vni, port, local, mtu_bytes, .. } = device;
             let (mac, vni, port, local, mtu) = (*mac, *vni, *port, *local, *mtu_bytes);
             return Ok(vxlan::add(&NewVxlan { name, mac, vni, port, local, mtu, alias: ALIAS }));
         }
-        DeviceChange::Delete(index, _) => {
+        TunnelChange::Delete(index, _) => {
             link::delete(Which::Index(*index)).tolerating(Errno::ENODEV)
         }
-        DeviceChange::Mark(name) => {
+        TunnelChange::Mark(name) => {
             set(name, link::Change { alias: Some(ALIAS.to_owned()), ..nothing })
         }
-        DeviceChange::Set(name, local) => vxlan::change(name, *local),
-        DeviceChange::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
-        DeviceChange::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
-        DeviceChange::SetUp(device) => vxlan::set_up(&device.name),
-        DeviceChange::RemoveAddress(name, found) => {
+        TunnelChange::Set(name, local) => vxlan::change(name, *local),
+        TunnelChange::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
+        TunnelChange::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
+        TunnelChange::SetUp(device) => vxlan::set_up(&device.name),
+        TunnelChange::RemoveAddress(name, found) => {
             address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)
         }
-        DeviceChange::AddAddress(name, wanted) => {
+        TunnelChange::AddAddress(name, wanted) => {
             if wanted.is_ipv6() {
                 sysctls::allow_ipv6(name)?;
             }
@@ -120,8 +120,8 @@ fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {
 }
 
 /// What to do about a device that cannot be made.
-fn hint(error: &NetlinkError, device: &Device) -> Option<String> {
-    let Device { vni, port, .. } = device;
+fn hint(error: &NetlinkError, device: &TunnelDevice) -> Option<String> {
+    let TunnelDevice { vni, port, .. } = device;
     match error.errno()? {
         Errno::EADDRINUSE => Some(format!(
             "another program, or another kind of VXLAN device, has UDP port {port}: set VXLAN_PORT (every host may have its own)"

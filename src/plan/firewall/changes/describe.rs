@@ -3,52 +3,54 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::net::AddressRange;
+use crate::net::{AddressRange, Object};
 use crate::nft::ElementChange;
-use crate::plan::firewall::changes::{Change, Difference};
-use crate::plan::{Describe, Line, Object};
+use crate::plan::firewall::changes::{TableChange, TableDifference};
+use crate::plan::{Describe, Line};
 
 /// How many elements of a set a line names before it only counts them.
 const ELEMENTS_SHOWN: usize = 8;
 
-impl Describe for Change {
+impl Describe for TableChange {
     fn line(&self) -> Line {
         let table = Object::Table(self.table.clone());
         match &self.difference {
-            Difference::Missing => Line::added(table),
-            Difference::Unwanted => Line::removed(table),
+            TableDifference::Missing => Line::added(table),
+            TableDifference::Unwanted => Line::removed(table),
             difference => Line::changed(table).with(format!(": {difference}")),
         }
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for TableDifference {
     /// What was found, as in `chain forward missing`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Difference::Missing => f.write_str("missing"),
-            Difference::Unwanted => f.write_str("not wanted"),
-            Difference::Dormant => f.write_str("dormant"),
-            Difference::ChainMissing(name) => write!(f, "chain {name} missing"),
-            Difference::ChainForeign(name) => write!(f, "chain {name} not ours"),
-            Difference::ChainDiffers(name, found, wanted) => {
+            TableDifference::Missing => f.write_str("missing"),
+            TableDifference::Unwanted => f.write_str("not wanted"),
+            TableDifference::Dormant => f.write_str("dormant"),
+            TableDifference::ChainMissing(name) => write!(f, "chain {name} missing"),
+            TableDifference::ChainForeign(name) => write!(f, "chain {name} not ours"),
+            TableDifference::ChainDiffers(name, found, wanted) => {
                 write!(f, "chain {name} is \"{found}\" and not \"{wanted}\"")
             }
-            Difference::RuleMissing(chain, rule) => {
+            TableDifference::RuleMissing(chain, rule) => {
                 write!(f, "rule missing in chain {chain}: {rule}")
             }
-            Difference::RuleForeign(chain, handle, comment) => {
+            TableDifference::RuleForeign(chain, handle, comment) => {
                 write!(f, "rule not ours in chain {chain}: handle {handle}")?;
                 comment.iter().try_for_each(|comment| write!(f, ", {comment:?}"))
             }
-            Difference::RulesDisordered(chain) => write!(f, "rules out of order in chain {chain}"),
-            Difference::SetMissing(name) => write!(f, "set {name} missing"),
-            Difference::SetForeign(name) => write!(f, "set {name} not ours"),
-            Difference::SetDiffers(name) => write!(f, "set {name} is of another type"),
-            Difference::Flowtable(found, wanted) => {
+            TableDifference::RulesDisordered(chain) => {
+                write!(f, "rules out of order in chain {chain}")
+            }
+            TableDifference::SetMissing(name) => write!(f, "set {name} missing"),
+            TableDifference::SetForeign(name) => write!(f, "set {name} not ours"),
+            TableDifference::SetDiffers(name) => write!(f, "set {name} is of another type"),
+            TableDifference::Flowtable(found, wanted) => {
                 write!(f, "flow table is {found} and not {wanted}")
             }
-            Difference::Elements(ElementChange { set, added, removed }) => {
+            TableDifference::Elements(ElementChange { set, added, removed }) => {
                 write!(f, "set {}:{}{}", set.name, elements('+', added), elements('-', removed))
             }
         }

@@ -75,10 +75,10 @@ fn check(spoil: impl FnOnce(&mut FoundTable), lines: &[&str], wanted_repair: &st
     let said: Vec<_> = said.iter().map(|line| line.strip_prefix(prefix).unwrap()).collect();
     assert_eq!(said, lines);
     let repair = match repair(&changes) {
-        Repair::Nothing => "nothing",
-        Repair::Elements(_) => "elements",
-        Repair::Replace => "replace",
-        Repair::Delete => "delete",
+        TableRepair::Nothing => "nothing",
+        TableRepair::Elements(_) => "elements",
+        TableRepair::Replace => "replace",
+        TableRepair::Delete => "delete",
     };
     assert_eq!(repair, wanted_repair);
 }
@@ -173,9 +173,9 @@ fn a_table_switched_off_is_noticed() {
 fn a_missing_table_is_written_and_an_unwanted_one_removed() {
     let missing = changes(Some(&wanted()), None);
     assert_eq!(missing[0].line().to_string(), "+ nft table inet humanz");
-    assert_eq!(repair(&missing), Repair::Replace);
+    assert_eq!(repair(&missing), TableRepair::Replace);
     let unwanted = changes(None, Some(&as_wanted()));
     assert_eq!(unwanted[0].line().to_string(), "- nft table inet humanz");
-    assert_eq!(repair(&unwanted), Repair::Delete);
+    assert_eq!(repair(&unwanted), TableRepair::Delete);
     assert_eq!(changes(None, None), []);
 }

@@ -1,6 +1,6 @@
 use crate::netlink::link::Port;
 use crate::netlink::route;
-use crate::plan::pod::Asked;
+use crate::plan::pod::RequestedSettings;
 use crate::plan::pod::differences::*;
 
 const PORT: Port = Port { hairpin: true, isolated: false, locked: false };
@@ -17,8 +17,8 @@ fn default_route(device: Option<u32>) -> Route {
     Route { device, ..Route::via("0.0.0.0/0".parse().unwrap(), "10.1.2.1".parse().unwrap(), 0) }
 }
 
-fn wanted() -> Attachment {
-    Attachment {
+fn wanted() -> PodInterface {
+    PodInterface {
         host_ifname: name("hz1"),
         host_mac: Some(mac(1)),
         port: PORT,
@@ -27,7 +27,7 @@ fn wanted() -> Attachment {
         addresses: vec!["10.1.2.3/24".parse().unwrap()],
         routes: vec![default_route(None)],
         defaults: Vec::new(),
-        asked: Asked::default(),
+        asked: RequestedSettings::default(),
     }
 }
 
@@ -51,36 +51,36 @@ fn link(text: &str, index: u32, peer: u32, last: u8) -> Link {
     }
 }
 
-fn found() -> Found {
+fn found() -> FoundPod {
     let host = Link { master: Some(3), port: Some(PORT), ..link("hz1", 7, 2, 1) };
     let bridge = Link { kind: Some("bridge".to_owned()), ..link("humanz0", 3, 0, 9) };
-    Found {
+    FoundPod {
         bridge: Some(bridge),
         host: Some(host),
         pod: Some(link("eth0", 2, 7, 2)),
         addresses: vec!["10.1.2.3/24".parse().unwrap(), "fe80::1/64".parse().unwrap()],
         routes: vec![default_route(Some(2))],
         reserved: vec!["10.1.2.3".parse().unwrap()],
-        asked: FoundAsked::default(),
+        asked: FoundSettings::default(),
     }
 }
 
 /// What differs after `spoil` has changed what was found.
-fn check(spoil: impl FnOnce(&mut Found), wanted_texts: &[&str]) {
+fn check(spoil: impl FnOnce(&mut FoundPod), wanted_texts: &[&str]) {
     let mut there = found();
     spoil(&mut there);
     let texts: Vec<String> = differences(&wanted(), &name("humanz0"), &there)
         .iter()
-        .map(Difference::to_string)
+        .map(PodDifference::to_string)
         .collect();
     assert_eq!(texts, wanted_texts);
 }
 
-fn host(found: &mut Found) -> &mut Link {
+fn host(found: &mut FoundPod) -> &mut Link {
     found.host.as_mut().unwrap()
 }
 
-fn pod(found: &mut Found) -> &mut Link {
+fn pod(found: &mut FoundPod) -> &mut Link {
     found.pod.as_mut().unwrap()
 }
 
@@ -144,7 +144,7 @@ fn what_is_gone_is_named_from_the_host_inwards() {
         "interface hz1 is missing on the host",
         "interface eth0 is missing in the pod",
     ];
-    check(|found| *found = Found::default(), &all);
+    check(|found| *found = FoundPod::default(), &all);
 }
 
 #[test]
@@ -157,11 +157,11 @@ fn what_a_route_has_of_its_own_is_compared_with_it() {
         Route { table: 5000, ..plain },
         Route { scope: 200, ..plain },
     ] {
-        let wanted = Attachment { routes: vec![asked], ..wanted() };
+        let wanted = PodInterface { routes: vec![asked], ..wanted() };
         let texts = differences(&wanted, &name("humanz0"), &found());
-        assert!(matches!(texts[..], [Difference::NoRoute(..)]), "{asked:?}: {texts:?}");
+        assert!(matches!(texts[..], [PodDifference::NoRoute(..)]), "{asked:?}: {texts:?}");
         let there = Route { device: Some(2), ..asked };
-        let found = Found { routes: vec![there], ..found() };
+        let found = FoundPod { routes: vec![there], ..found() };
         assert_eq!(differences(&wanted, &name("humanz0"), &found), []);
     }
     assert_eq!(plain.table, route::MAIN);

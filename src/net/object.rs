@@ -1,16 +1,16 @@
-//! Pure. What a change is about: as data, and as the text that names it.
+//! Pure. What a change or a problem concerns: as data, and as the text that names it.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::lease::records::NodeName;
+use crate::net::node_name::NodeName;
 use crate::net::{IfName, PortForward};
-use crate::nft::base_chains::{Direction, Place};
 
-/// What a change is about.
+/// What a change or a problem concerns. In JSON its text, which is read back as [`Object::Named`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     /// The bridge of the pods.
@@ -35,8 +35,16 @@ pub enum Object {
     TableBridge(IfName, &'static str),
     /// A port of this host that leads to a pod.
     HostPort(PortForward),
-    /// A rule of ours in a chain of somebody else: the chain, which packets, and their bridge.
-    Rule(Place, Direction, IfName),
+    /// A rule of ours in a chain of another program.
+    Rule {
+        /// `iptables chain FORWARD`.
+        chain: String,
+        /// `-i` (from pods) or `-o` (to pods).
+        option: &'static str,
+        bridge: IfName,
+    },
+    /// A chain of another program: `iptables chain FORWARD`.
+    Chain(String),
     /// A sysctl, with slashes.
     Sysctl(String),
     /// The sysctl that lets packets from 127.0.0.1 through a bridge.
@@ -55,6 +63,31 @@ pub enum Object {
     Keys(NodeName),
     /// The lease of a host that has none.
     Lease(NodeName),
+    Host(NodeName),
+    /// A pod subnet or pool.
+    Subnet(IpNetwork),
+    /// A variable of the settings.
+    Setting(String),
+    /// Anything else, by the words that name it.
+    Named(String),
+}
+
+impl Object {
+    pub fn named(name: impl Into<String>) -> Object {
+        Object::Named(name.into())
+    }
+}
+
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Object, D::Error> {
+        String::deserialize(reader).map(Object::Named)
+    }
 }
 
 impl fmt::Display for Object {
@@ -71,9 +104,10 @@ impl fmt::Display for Object {
             Object::Table(name) => write!(f, "nft table inet {name}"),
             Object::TableBridge(name, table) => write!(f, "bridge {name} to table inet {table}"),
             Object::HostPort(forward) => forward.fmt(f),
-            Object::Rule(place, direction, bridge) => {
-                write!(f, "rule {} {bridge} -j ACCEPT in {place}", direction.option())
+            Object::Rule { chain, option, bridge } => {
+                write!(f, "rule {option} {bridge} -j ACCEPT in {chain}")
             }
+            Object::Chain(name) | Object::Named(name) | Object::Setting(name) => f.write_str(name),
             Object::Sysctl(key) => write!(f, "sysctl {}", key.replace('/', ".")),
             Object::Loopback(name) => write!(f, "sysctl net.ipv4.conf.{name}.route_localnet"),
             Object::Configuration(path) => write!(f, "CNI configuration {}", path.display()),
@@ -83,6 +117,8 @@ impl fmt::Display for Object {
             Object::Key(key) => write!(f, "etcd key {key}"),
             Object::Keys(host) => write!(f, "etcd keys of host {host}"),
             Object::Lease(host) => write!(f, "lease of a free subnet for host {host}"),
+            Object::Host(name) => write!(f, "host {name}"),
+            Object::Subnet(subnet) => write!(f, "subnet {subnet}"),
         }
     }
 }

@@ -1,0 +1,277 @@
+//! Pure. What is wrong: its kind, the object it concerns, what to do, since when.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::net::object::Object;
+use crate::net::time::{read_rfc3339, rfc3339};
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Pods suffer, or will with the next change.
+    Error,
+    /// It will do harm one day.
+    Warning,
+    /// Good to know.
+    Note,
+}
+
+/// The kinds of problems, causes before their effects: that is the order in which they are shown.
+/// For each its severity, and the name that stands in JSON and metrics and never changes.
+macro_rules! kinds {
+    ($($kind:ident: $severity:ident, $name:literal;)*) => {
+        /// Kinds of problems; the order is that of [`ProblemKind::ALL`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum ProblemKind {
+            $(#[serde(rename = $name)] $kind,)*
+            /// Reported by an agent of another release.
+            #[serde(rename = "other", other)]
+            Other,
+        }
+
+        impl ProblemKind {
+            /// Every kind, in the order in which problems are shown.
+            pub const ALL: &[ProblemKind] = &[$(ProblemKind::$kind,)* ProblemKind::Other];
+
+            /// Kebab case, the same in every release.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(ProblemKind::$kind => $name,)*
+                    ProblemKind::Other => "other",
+                }
+            }
+
+            pub fn severity(self) -> Severity {
+                match self {
+                    $(ProblemKind::$kind => Severity::$severity,)*
+                    ProblemKind::Other => Severity::Warning,
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    // The agent, and what can be read at all.
+    AgentStuck: Error, "agent-stuck";
+    AgentDown: Error, "agent-down";
+    AgentSilent: Warning, "agent-silent";
+    AgentVersion: Warning, "agent-version";
+    Privileges: Warning, "privileges";
+    InvalidSetting: Error, "invalid-setting";
+    SettingsFile: Warning, "settings";
+    ReadDenied: Error, "read-denied";
+    InspectFailed: Error, "inspect-failed";
+    // The machine.
+    InterfaceDown: Error, "interface-down";
+    Clock: Error, "clock";
+    DiskReadOnly: Error, "disk-read-only";
+    DiskFull: Error, "disk-full";
+    DiskLow: Warning, "disk-low";
+    Disk: Warning, "disk";
+    Modules: Error, "modules";
+    KernelReplaced: Warning, "kernel-replaced";
+    Inotify: Error, "inotify";
+    // The lease.
+    EtcdFiles: Error, "etcd-files";
+    Certificate: Error, "certificate";
+    CertificateExpiring: Warning, "certificate-expiring";
+    SecretReadable: Warning, "secret-readable";
+    Etcd: Error, "etcd";
+    KubernetesApi: Error, "kubernetes-api";
+    Lease: Error, "lease";
+    MachineId: Error, "machine-id";
+    OtherHost: Error, "other-host";
+    EtcdRecord: Warning, "etcd-record";
+    PoolGrown: Warning, "pool-grown";
+    StateFile: Warning, "state-file";
+    // Changes of the agent.
+    ForeignLink: Error, "foreign-link";
+    ChangeFailed: Error, "change-failed";
+    ChangePending: Error, "drift";
+    FileContested: Error, "file-contested";
+    ConfRecord: Warning, "conf-record";
+    // Runtimes.
+    CniConfiguration: Error, "cni-configuration";
+    CniConfigurationUnread: Warning, "cni-configuration-unread";
+    CniConfigurationOrder: Error, "cni-configuration-order";
+    CniVersion: Error, "cni-version";
+    CniVersionNew: Note, "cni-version-new";
+    CniPlugin: Error, "cni-plugin";
+    LoopbackPlugin: Error, "loopback";
+    StaleLink: Warning, "stale-link";
+    // Packets.
+    Forwarding: Error, "forwarding";
+    Ipv6: Error, "ipv6";
+    ForwardBlocked: Error, "forward-blocked";
+    ForwardUnreadable: Error, "forward-unreadable";
+    InputBlocked: Error, "input-blocked";
+    Flowtable: Warning, "flowtable";
+    BridgeNetfilter: Error, "bridge-netfilter";
+    ReversePath: Warning, "reverse-path";
+    Conntrack: Error, "conntrack";
+    NeighbourTable: Error, "neighbour-table";
+    NeighbourTableLow: Warning, "neighbour-table-low";
+    AddressConflict: Error, "address-conflict";
+    RouteConflict: Error, "route-conflict";
+    Networkd: Warning, "networkd";
+    NetworkManager: Warning, "networkmanager";
+    Mtu: Warning, "mtu";
+    PacketLost: Error, "packet-lost";
+    // Other hosts.
+    HostUnreachable: Error, "host-unreachable";
+    HostMtu: Error, "host-mtu";
+    HostUnanswered: Error, "host-unanswered";
+    HostsSilent: Note, "hosts-silent";
+    // Addresses of pods.
+    PoolFull: Error, "pool-full";
+    PoolLow: Warning, "pool-low";
+    BridgePorts: Error, "bridge-ports";
+    StoresUnread: Warning, "stores-unread";
+    LeakedAddresses: Warning, "leaked-addresses";
+    StrayLinks: Error, "stray-links";
+    Quarantine: Warning, "quarantine";
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub struct Problem {
+    pub kind: ProblemKind,
+    pub subject: Object,
+    /// One sentence, without full stop.
+    pub what: String,
+    /// A command to copy, or an action.
+    pub fix: Option<String>,
+    /// When it began, as far as that was observed; in JSON RFC 3339.
+    #[serde(default, deserialize_with = "read_since")]
+    pub since: Option<SystemTime>,
+}
+
+/// Two problems with the same key are the same problem.
+pub type ProblemKey = (ProblemKind, Object);
+
+impl Problem {
+    /// Without a fix, and not known since when.
+    pub fn new(kind: ProblemKind, subject: Object, what: impl Into<String>) -> Problem {
+        Problem { kind, subject, what: what.into(), fix: None, since: None }
+    }
+
+    pub fn with_fix(self, fix: impl Into<String>) -> Problem {
+        Problem { fix: Some(fix.into()), ..self }
+    }
+
+    pub fn with_since(self, since: SystemTime) -> Problem {
+        Problem { since: Some(since), ..self }
+    }
+
+    pub fn severity(&self) -> Severity {
+        self.kind.severity()
+    }
+
+    pub fn key(&self) -> ProblemKey {
+        (self.kind, self.subject.clone())
+    }
+}
+
+impl fmt::Display for ProblemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Problem {
+    /// `what; fix`: for the log, where one line is one problem.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        match &self.fix {
+            Some(fix) => write!(f, "; {fix}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Serialize for Problem {
+    /// `kind`, `severity`, `subject`, `what`, `fix`, `since`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Json<'a> {
+            kind: ProblemKind,
+            severity: Severity,
+            subject: &'a Object,
+            what: &'a str,
+            fix: Option<&'a str>,
+            since: Option<String>,
+        }
+        let Problem { kind, subject, what, fix, since } = self;
+        let (severity, fix, since) = (kind.severity(), fix.as_deref(), since.map(rfc3339));
+        Json { kind: *kind, severity, subject, what, fix, since }.serialize(serializer)
+    }
+}
+
+fn read_since<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<SystemTime>, D::Error> {
+    let text = Option::<String>::deserialize(reader)?;
+    Ok(text.as_deref().and_then(read_rfc3339))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn bridge_down() -> Problem {
+        let subject = Object::Bridge("humanz0".parse().unwrap());
+        Problem::new(ProblemKind::ChangeFailed, subject, "add bridge humanz0: no memory; really")
+    }
+
+    #[test]
+    fn names_are_kebab_case_and_unique() {
+        let names: BTreeSet<&str> = ProblemKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), ProblemKind::ALL.len());
+        for name in names {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(name.chars().all(plain), "{name}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_read_back_and_those_of_other_releases_do_no_harm() {
+        for kind in ProblemKind::ALL {
+            let text = serde_json::to_value(kind).unwrap();
+            assert_eq!(text, kind.name());
+            assert_eq!(serde_json::from_value::<ProblemKind>(text).unwrap(), *kind);
+        }
+        let unknown = serde_json::from_value::<ProblemKind>(json!("moon-full")).unwrap();
+        assert_eq!(unknown, ProblemKind::Other);
+    }
+
+    #[test]
+    fn one_line_joins_what_and_fix() {
+        assert_eq!(bridge_down().to_string(), "add bridge humanz0: no memory; really");
+        let fixed = bridge_down().with_fix("free some");
+        assert_eq!(fixed.to_string(), "add bridge humanz0: no memory; really; free some");
+        assert_eq!(fixed.key(), bridge_down().key());
+    }
+
+    #[test]
+    fn json_has_every_field() {
+        let since = SystemTime::UNIX_EPOCH + Duration::from_secs(60);
+        let problem = bridge_down().with_fix("free some").with_since(since);
+        let value = serde_json::to_value(&problem).unwrap();
+        let wanted = json!({
+            "kind": "change-failed", "severity": "error", "subject": "bridge humanz0",
+            "what": "add bridge humanz0: no memory; really", "fix": "free some",
+            "since": "1970-01-01T00:01:00Z",
+        });
+        assert_eq!(value, wanted);
+        let read: Problem = serde_json::from_value(value).unwrap();
+        assert_eq!(read, Problem { subject: Object::named("bridge humanz0"), ..problem });
+    }
+}
