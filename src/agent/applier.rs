@@ -1,4 +1,4 @@
-//! What a pass changed and what it could not, told once.
+//! What a reconcile changed and what it could not, told once.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::plan::{Describe, Line};
 
-/// The account of one pass.
+/// The account of one reconcile.
 ///
 /// In a dry run changes are only noted; otherwise each one is carried out and logged.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl Applier {
     /// As [`Applier::apply_together`], for what the host may do without.
     ///
     /// # Errors
-    /// Those of `apply`, which are no failure of the pass.
+    /// Those of `apply`, which are no failure of the reconcile.
     pub fn attempt<E>(
         &mut self,
         changes: &[impl Describe],
@@ -143,7 +143,7 @@ impl Applier {
     }
 }
 
-/// Conditions that hold for longer than one pass: told when they begin and when they end.
+/// Conditions that hold for longer than one reconcile: told when they begin and when they end.
 #[derive(Debug, Default)]
 pub struct Standing {
     told: Arc<BTreeSet<String>>,

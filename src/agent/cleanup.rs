@@ -27,9 +27,14 @@ impl Describe for Bridge<'_> {
 }
 
 /// Removes what `before` had made and `now` does not replace: our rules in the chains of others. (A
-/// CNI configuration that moved went with the pass.) The plugin stays: the DELs of pods still come to
+/// CNI configuration that moved went with the reconcile.) The plugin stays: the DELs of pods still come to
 /// it.
-pub fn retire(before: &Settings, now: &Settings, kernel: &Kernel, applier: &mut Applier) {
+pub fn remove_superseded(
+    before: &Settings,
+    now: &Settings,
+    kernel: &Kernel,
+    applier: &mut Applier,
+) {
     if before.manage_forward && !now.manage_forward {
         reconcile::firewall::leave_foreign(kernel, before, applier);
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Pass, run};
-use crate::agent::reconcile_cache::Known;
+use crate::agent::reconcile::{Reconcile, run};
+use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::serve::refused;
 use crate::agent::start;
-use crate::agent::trigger::Look;
+use crate::agent::trigger::Scope;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::host_state::{self, NodeAddresses, attributes};
 use crate::inspect::{Kernel, identity, names, state_file};
@@ -47,7 +47,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     Ok(lines.chain(trouble).collect())
 }
 
-/// What a pass would do, and what is in its way.
+/// What a reconcile would do, and what is in its way.
 #[derive(Debug)]
 pub struct Looked {
     /// The changes.
@@ -56,7 +56,7 @@ pub struct Looked {
     pub trouble: Vec<String>,
 }
 
-/// Makes a pass that changes nothing.
+/// Makes a reconcile that changes nothing.
 pub fn look(
     settings: &Settings,
     kernel: &Kernel,
@@ -65,20 +65,20 @@ pub fn look(
 ) -> Looked {
     let mut applier = Applier::new(true);
     let resolved = peers.map(|peers| names::resolve_all(peers, settings)).unwrap_or_default();
-    let pass = Pass {
+    let run = Reconcile {
         settings,
-        kernel,
+        kernel: kernel,
         subnets,
         peers,
         in_sync: true,
         resolved: &resolved,
-        before: None,
+        previous: None,
         was_ready: false,
-        look: Look::ALL,
+        scope: Scope::ALL,
     };
-    let seen = run::run(&pass, &mut Known::default(), &mut applier);
+    let seen = run::run(&run, &mut ReconcileCache::default(), &mut applier);
     let told = seen.into_iter().flat_map(|seen| {
-        let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.record)];
+        let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.conf_problems)];
         told.into_iter().flatten().flatten().collect::<Vec<String>>()
     });
     let trouble = applier.failures().iter().cloned().chain(told).collect();

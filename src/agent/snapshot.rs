@@ -24,7 +24,7 @@ pub struct AgentSnapshot {
     pub since: Option<SystemTime>,
     /// All hosts are known from etcd; else from what was saved, if at all.
     pub in_sync: bool,
-    /// A whole pass was made without a failure.
+    /// A whole reconcile was made without a failure.
     pub ready: bool,
     /// Revision of etcd that the other hosts are known from.
     pub revision: Option<i64>,

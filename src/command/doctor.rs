@@ -20,7 +20,7 @@ use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::agent_socket;
 use crate::lease::Snapshot;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::Told;
+use crate::settings::loader::LoadedSettings;
 
 /// look for everything that is known to go wrong on a host, and say how it was seen and what to do.
 /// Changes nothing
@@ -46,7 +46,7 @@ pub struct Doctor {
 
 /// Who is looked at.
 struct Patient<'a> {
-    told: &'a Told,
+    told: &'a LoadedSettings,
     around: &'a Around,
     /// What the agent says of itself, or why it says nothing.
     status: Result<Value, String>,

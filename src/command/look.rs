@@ -6,19 +6,17 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
-use crate::agent::reconcile_cache::Known as Memory;
+use crate::agent::reconcile_cache::ReconcileCache as Memory;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::{AgentSnapshot, StoreStatus, Wrong};
-use crate::agent::trigger::Look;
+use crate::agent::trigger::Scope;
 use crate::api::status;
 use crate::command::drift::Waiting;
-use crate::inspect::Kernel;
 use crate::inspect::cluster::{self, Cluster};
-use crate::inspect::identity;
-use crate::lease::Peers;
-use crate::lease::Resolved;
+use crate::inspect::{Kernel, identity};
+use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
@@ -77,17 +75,17 @@ impl Here {
     }
 
     /// What a pass works from.
-    pub fn pass(&self) -> Pass<'_> {
-        Pass {
+    pub fn pass(&self) -> Reconcile<'_> {
+        Reconcile {
             settings: &self.settings,
             kernel: &self.kernel,
             subnets: &self.subnets,
             peers: self.peers.as_ref(),
             in_sync: self.cluster.as_ref().is_some_and(|cluster| cluster.stale.is_none()),
             resolved: &self.resolved,
-            before: None,
+            previous: None,
             was_ready: false,
-            look: Look::ALL,
+            scope: Scope::ALL,
         }
     }
 

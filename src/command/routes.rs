@@ -91,8 +91,8 @@ fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let pass = here.pass();
     let facts = host_state::observe(&here.kernel.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
-    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::here(&pass, &facts));
-    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Applier::new(true));
+    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::local_host(&pass, &facts));
+    let tunnels = reconcile::tunnel::reconcile(&pass, &facts, &ways, &mut Applier::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
     let found = reconcile::routes::found(&here.kernel.rtnl).context("list routes")?;

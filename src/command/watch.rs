@@ -40,7 +40,7 @@ pub struct Watch {
 /// # Errors
 /// The agent has ended, or the kernel cannot be heard.
 pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
-    call.origin.fall_back("ETCD_HOST", "localhost");
+    call.origin.set_default("ETCD_HOST", "localhost");
     let told = call.told()?;
     let agents =
         agent_socket::of(&told.settings).and_then(|path| agent_socket::follow(path, "/v1/changes"));

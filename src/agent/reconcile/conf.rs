@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::agent::applier::Applier;
 use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::inspect::host_state::HostState;
 use crate::net::Object;
 use crate::os::files;
@@ -33,14 +33,18 @@ impl Describe for Remove<'_> {
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
 /// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
 /// of where that was.
-pub fn keep(pass: &Pass<'_>, facts: &HostState, applier: &mut Applier) -> BTreeSet<String> {
-    let state_dir = &pass.settings.state_dir;
-    let path = &pass.settings.cni.config;
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    facts: &HostState,
+    applier: &mut Applier,
+) -> BTreeSet<String> {
+    let state_dir = &run.settings.state_dir;
+    let path = &run.settings.cni.config;
     if applier.is_dry() && files::is_denied(path) {
         applier.failed(Exit::denied("read", path).why);
         return BTreeSet::new();
     }
-    let text = cni_conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
+    let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
     let mut wrong = BTreeSet::new();
     let mut known = conf_record::all(state_dir).unwrap_or_else(|error| {
         wrong.insert(error.to_string());

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Pass, flowtable, host_ports, input, tunnel};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
@@ -23,46 +24,46 @@ use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
-pub fn keep(
-    pass: &Pass<'_>,
+pub fn reconcile(
+    run: &Reconcile<'_>,
     facts: &HostState,
     ways: &PeerRoutes,
     table: &mut SeenTable,
     applier: &mut Applier,
 ) -> BTreeSet<String> {
-    let complete = pass.in_sync && ways.unresolved().is_empty();
-    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, applier);
+    let complete = run.in_sync && ways.unresolved().is_empty();
+    keep_table(run, ruleset(&spec(run, facts, ways)), complete, table, applier);
     let mut obstacles: BTreeSet<String> =
-        flowtable::keep(pass, facts, applier).into_iter().collect();
-    let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
-    let found = match pass.kernel.forward.observe(&families) {
+        flowtable::reconcile(run, facts, applier).into_iter().collect();
+    let families: Vec<Family> = run.subnets.entries().map(|(family, _)| family).collect();
+    let found = match run.kernel.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("look at forward chains: {error}"));
+            applier.failed(format!("read forward chains: {error}"));
             return obstacles;
         }
     };
     let traffic = Traffic {
-        bridge: pass.settings.bridge.clone(),
+        bridge: run.settings.bridge.clone(),
         uplink: facts.uplinks.first().cloned(),
         pods_come_by: pods_come_by(facts, ways),
-        subnets: *pass.subnets,
-        pools: pass.settings.pool_networks(),
+        subnets: *run.subnets,
+        pools: run.settings.pool_networks(),
         bridged: bridged(),
     };
-    let plan = forward::plan(&traffic, others(pass), &found);
+    let plan = forward::plan(&traffic, others(run), &found);
     obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
-    match pass.settings.manage_forward {
-        true => apply_edits(pass.kernel, &plan.edits, applier),
+    match run.settings.manage_forward {
+        true => apply_edits(run.kernel, &plan.edits, applier),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
-    obstacles.extend(input::look(pass, facts, ways, applier));
+    obstacles.extend(input::look(run, facts, ways, applier));
     obstacles
 }
 
 /// The pod subnets of the other hosts, with the names of those: host by host.
-fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
-    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
+    let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     hosts.flat_map(|(name, peer)| peer.subnets.iter().map(move |subnet| (name.as_str(), *subnet)))
 }
 
@@ -91,22 +92,22 @@ pub fn leave_foreign(kernel: &Kernel, settings: &Settings, applier: &mut Applier
         Ok(found) => {
             apply_edits(kernel, &forward::removals(&settings.bridge, &found), applier);
         }
-        Err(error) => applier.failed(format!("look at forward chains: {error}")),
+        Err(error) => applier.failed(format!("read forward chains: {error}")),
     }
 }
 
 fn keep_table(
-    pass: &Pass<'_>,
+    run: &Reconcile<'_>,
     wanted: Option<Ruleset>,
     complete: bool,
     known: &mut SeenTable,
     applier: &mut Applier,
 ) {
-    let nft = &pass.kernel.nft;
+    let nft = &run.kernel.nft;
     let found = match known.look(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            return applier.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
+            return applier.failed(format!("read nftables table {AGENT_TABLE}: {error}"));
         }
     };
     let mut changes = changes(wanted.as_ref(), found);
@@ -139,10 +140,10 @@ fn keeps_hosts(change: &mut TableChange) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(pass: &Pass<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
-    let settings = pass.settings;
-    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
-    let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
+fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
+    let settings = run.settings;
+    let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+    let published = hosts.flat_map(|(name, peer)| match run.resolved.get(name) {
         Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
         _ => peer.addresses.iter().copied().collect(),
     });
@@ -150,12 +151,12 @@ fn spec(pass: &Pass<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),
-        pod_subnets: pass.subnets.iter().copied().collect(),
+        pod_subnets: run.subnets.iter().copied().collect(),
         pools: settings.pools.iter().map(|pool| pool.network()).collect(),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
         node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
-        tunnel_vni: tunnel::own_end(pass).map(|end| end.vni),
+        tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
         accept_forward: settings.manage_forward,
     }
 }

@@ -1,7 +1,7 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object};
@@ -11,16 +11,16 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn keep(pass: &Pass<'_>, facts: &HostState, applier: &mut Applier) -> Option<String> {
-    let (nft, settings) = (&pass.kernel.nft, pass.settings);
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<String> {
+    let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
-        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.kernel)).collect();
+        let devices = facts.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
         ruleset(&settings.bridge, &devices)
     });
     let found = match nft.observe(FLOWS_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
+            applier.failed(format!("read nftables table {FLOWS_TABLE}: {error}"));
             return None;
         }
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::inspect::Kernel;
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName, Object};
@@ -19,14 +19,14 @@ use crate::settings::Settings;
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Puts right what differs. Looks without the lock first: plugins would wait for it.
-pub fn keep(pass: &Pass<'_>, applier: &mut Applier) {
-    let Some(claims) = claims(pass.settings, applier) else { return };
-    let nft = &pass.kernel.nft;
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
+    let Some(claims) = claims(run.settings, applier) else { return };
+    let nft = &run.kernel.nft;
     let looked = claims.read().held().map_err(anyhow::Error::from);
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
         Ok(looked) => looked,
-        Err(error) => return applier.failed(format!("look at host ports: {error:#}")),
+        Err(error) => return applier.failed(format!("read host ports: {error:#}")),
     };
     if applier.is_dry() {
         return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
@@ -36,7 +36,7 @@ pub fn keep(pass: &Pass<'_>, applier: &mut Applier) {
     {
         applier.failed(format!("put host ports right: {error:#}"));
     }
-    keep_loopback(pass, &held, applier);
+    keep_loopback(run, &held, applier);
 }
 
 /// Removes the elements of our store, and the table if nobody else has any.
@@ -44,7 +44,7 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let Some(claims) = claims(settings, applier) else { return };
     let found = match kernel.nft.ports(TABLE) {
         Ok(found) => found,
-        Err(error) => return applier.failed(format!("look at host ports: {error}")),
+        Err(error) => return applier.failed(format!("read host ports: {error}")),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
@@ -61,7 +61,7 @@ fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
             claims.exist().then_some(claims)
         }
         Err(error) => {
-            applier.failed(format!("look at host ports: {error}"));
+            applier.failed(format!("read host ports: {error}"));
             None
         }
     }
@@ -104,8 +104,8 @@ fn steps(changes: &[HostPortChange]) -> Vec<PortChange> {
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
-fn keep_loopback(pass: &Pass<'_>, held: &[Claim], applier: &mut Applier) {
-    if !pass.settings.manage_sysctl {
+fn keep_loopback(run: &Reconcile<'_>, held: &[Claim], applier: &mut Applier) {
+    if !run.settings.manage_sysctl {
         return;
     }
     let v4 = held.iter().filter(|claim| claim.forward.from.family() == Family::V4);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::trigger::Look;
+use crate::agent::trigger::Scope;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::lease::Resolved;
@@ -27,8 +27,8 @@ use crate::lease::peers::Peers;
 use crate::net::PerFamily;
 use crate::settings::Settings;
 
-/// What a pass works from.
-pub struct Pass<'a> {
+/// What a reconcile works from.
+pub struct Reconcile<'a> {
     /// What the operator wants.
     pub settings: &'a Settings,
     /// The kernel.
@@ -42,9 +42,9 @@ pub struct Pass<'a> {
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
     /// What this host was when it was looked at last.
-    pub before: Option<&'a HostState>,
+    pub previous: Option<&'a HostState>,
     /// All was as it should be once: runtimes were given the CNI configuration.
     pub was_ready: bool,
     /// What to look at.
-    pub look: Look,
+    pub scope: Scope,
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::sysctl_record::{self, Changed};
+use crate::agent::sysctl_record::{self, SysctlChange};
 use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::netlink::NetlinkError;
@@ -54,7 +54,7 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
 
 /// Gives sysctls back that the agent changed and nobody else since.
 pub fn sysctls(state_dir: &Path, applier: &mut Applier) {
-    for (key, Changed { before, set }) in sysctl_record::sysctls(state_dir) {
+    for (key, SysctlChange { before, set }) in sysctl_record::sysctls(state_dir) {
         let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);
         // The record may have been written by anybody who may write there.
         if ours && key.starts_with("net/") && !key.contains("..") {

@@ -20,9 +20,9 @@ const SHOWN: usize = 5;
 pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(privileges());
-    findings.extend(patient.told.remarks.iter().map(|remark| {
+    findings.extend(patient.told.warnings.iter().map(|warning| {
         let cure = "mend the file, or nobody knows what holds";
-        Finding::new(Severity::Warning, "settings", "settings file", remark, cure)
+        Finding::new(Severity::Warning, "settings", "settings file", warning, cure)
     }));
     findings.extend(running(patient));
     findings.extend(own_faults(patient));

@@ -12,8 +12,9 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{self, Pass};
-use crate::agent::trigger::Look;
+use crate::agent::reconcile;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::trigger::Scope;
 use crate::command::call::{Call, Outcome};
 use crate::command::json::object;
 use crate::inspect::Kernel;
@@ -75,7 +76,7 @@ pub fn run(call: &mut Call<'_>, options: &Ipam) -> Result<Outcome, Exit> {
 
 /// The settings: without any etcd, which has no part in this.
 fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
-    call.origin.fall_back("ETCD_HOST", "localhost");
+    call.origin.set_default("ETCD_HOST", "localhost");
     Ok(call.told()?.settings)
 }
 
@@ -100,18 +101,18 @@ fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     }
     let kernel = Kernel::open(settings)?;
     let mut applier = Applier::new(false);
-    let pass = Pass {
+    let pass = Reconcile {
         settings,
         kernel: &kernel,
         subnets: &PerFamily::default(),
         peers: None,
         in_sync: false,
         resolved: &Resolved::new(),
-        before: None,
+        previous: None,
         was_ready: false,
-        look: Look::FIREWALL,
+        scope: Scope::FIREWALL,
     };
-    reconcile::host_ports::keep(&pass, &mut applier);
+    reconcile::host_ports::reconcile(&pass, &mut applier);
     match applier.failures() {
         [] => Ok(()),
         failures => Err(Exit::new(crate::settings::exit::FAILURE, failures.join("\n"))),
