@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::agent::start;
 use crate::command::call::{Call, Outcome};
-use crate::command::cluster;
 use crate::command::nodes::{name, subnets};
 use crate::etcd;
+use crate::inspect::cluster;
 use crate::lease::claim::{self, Step, leave, python};
 use crate::lease::records::{Alive, Key, NodeName};
 use crate::lease::snapshot::Stored;
