@@ -16,9 +16,7 @@ use crate::inspect::{Kernel, identity, names, state_file};
 use crate::kube::{self, KubeSettings};
 use crate::lease::records::Key;
 use crate::lease::session::{ClaimPreview, dry_run_claim};
-use crate::lease::{
-    Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers,
-};
+use crate::lease::{Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers};
 use crate::net::{Object, PerFamily};
 use crate::os::files;
 use crate::plan::Line;
