@@ -15,22 +15,19 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::agent::cleanup;
-use crate::agent::names::{self, Names};
-use crate::agent::notify;
-use crate::agent::reconcile::Kernel;
+use crate::agent::names::Names;
 use crate::agent::shared_state::SharedState;
 use crate::agent::source::Registry;
 use crate::agent::trigger::{Scope, Trigger, TriggerReason};
+use crate::agent::{cleanup, notify};
 use crate::api::server::Server;
-use crate::inspect::host::Own;
-use crate::lease::Attributes;
+use crate::inspect::Kernel;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
 use crate::os::heartbeat::{self, Heartbeat};
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{SettingsLoader, Texts};
-use crate::settings::{Backend, Settings};
 
 pub use files::Files;
 pub use reconcile::SETTLE;
@@ -100,7 +97,9 @@ impl Agent {
         self.state.once = true;
         while !self.state.stop {
             let waited = begun.elapsed();
-            if self.state.ready && (self.has_all_addresses() || waited > names::PATIENCE) {
+            if self.state.ready
+                && (self.has_all_addresses() || waited > crate::inspect::names::PATIENCE)
+            {
                 break;
             }
             if !self.state.ready && waited > ONCE {
@@ -196,13 +195,6 @@ impl Agent {
         }
         self.source.stop();
     }
-}
-
-/// How the other hosts reach this one.
-pub fn attributes(settings: &Settings, own: Own) -> Attributes {
-    let tunnel = (settings.backend != Backend::Direct).then_some(settings.vxlan);
-    let backend = settings.backend.into();
-    Attributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
 }
 
 /// This host cannot have a subnet: the exit code tells whether waiting helps.

@@ -1,8 +1,8 @@
 //! The start: who this host is, the threads that wake the loop, the loop.
 
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -11,24 +11,22 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::agent::event_filter::EventFilter;
-use crate::agent::lock;
 use crate::agent::names::{self, Names};
-use crate::agent::probe;
-use crate::agent::reconcile::Kernel;
-use crate::agent::serve::{Agent, Files, SETTLE, State, attributes};
+use crate::agent::serve::{Agent, Files, SETTLE, State};
 use crate::agent::shared_state::{self, SharedState};
-use crate::agent::signals;
 use crate::agent::source::{Connection, Leased, Registry};
 use crate::agent::trigger::{Scope, Trigger};
+use crate::agent::{lock, probe, signals};
 use crate::api::Listen;
 use crate::api::server::Server;
 use crate::etcd::{self, Contact, Start};
-use crate::inspect::host::{self, Own};
-use crate::inspect::state_file;
+use crate::inspect::host_state::{self, attributes};
+use crate::inspect::identity::{node_name, of_host, own_machine_id};
+use crate::inspect::{Kernel, state_file};
 use crate::kube;
 use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
-use crate::lease::{Attributes, Identity, Network, Roots};
+use crate::lease::{Identity, Network, Roots};
 use crate::net::IfName;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
@@ -49,7 +47,7 @@ pub fn serve(origin: SettingsLoader, told: LoadedSettings, once: bool) -> Result
     let on_signal = triggers.clone();
     signals::watch(move |signal| send(&on_signal, Trigger::Signal(signal)))
         .context("watch for signals")?;
-    let kernel = open_kernel(&settings)?;
+    let kernel = Kernel::open(&settings)?;
     make_state_dir(&settings.state_dir, &kernel.machine_id)?;
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
@@ -97,41 +95,6 @@ fn send(triggers: &Sender<Trigger>, trigger: Trigger) {
     let _ended = triggers.send(trigger);
 }
 
-/// Opens the kernel of this host.
-pub fn open_kernel(settings: &Settings) -> Result<Kernel, Exit> {
-    let machine_id = machine_id(&settings.state_dir)?;
-    Ok(Kernel::open(machine_id).context(
-        "speak to the kernel's rtnetlink and nftables (without nftables pods are neither masqueraded \
-         nor let through firewalls; try: modprobe nf_tables)",
-    )?)
-}
-
-/// The name of this host in etcd, or of its node in Kubernetes.
-pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
-    if let Some(name) = &settings.node_name {
-        return Ok(name.clone());
-    }
-    let mut name = identity::host_name().context("NODE_NAME is not set")?;
-    if matches!(settings.source, Wanted::Kubernetes(_)) {
-        // As the kubelet does.
-        name.make_ascii_lowercase();
-    }
-    let parsed = name.parse();
-    Ok(parsed
-        .with_context(|| format!("the host name {name:?} is no name for etcd: set NODE_NAME"))?)
-}
-
-/// /etc/machine-id; on a host without one, an identifier of our own, fresh if there is none yet.
-fn machine_id(state_dir: &Path) -> anyhow::Result<String> {
-    if let Some(id) = identity::machine_id() {
-        return Ok(id);
-    }
-    match fs::read_to_string(own_machine_id(state_dir)) {
-        Ok(id) => Ok(id.trim().to_owned()),
-        Err(_) => Ok(identity::random_id()?.replace('-', "")),
-    }
-}
-
 /// Makes the state directory, and keeps the identifier of a machine that has none but ours.
 fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -142,10 +105,6 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
             .map_err(anyhow::Error::from)?;
     }
     Ok(())
-}
-
-fn own_machine_id(state_dir: &Path) -> PathBuf {
-    state_dir.join("machine-id")
 }
 
 /// Starts the threads that hear the kernel.
@@ -254,17 +213,17 @@ fn source(
     if let Wanted::Static(subnets) = &settings.source {
         return Ok(Registry::Fixed(*subnets));
     }
-    let identity = host_identity(name, kernel)?;
+    let identity = of_host(name, &kernel.machine_id)?;
     let path = settings.state_file();
     let known = last_known_good(&path, &identity);
-    let facts = host::observe(&kernel.rtnl, settings, None)?;
+    let facts = host_state::observe(&kernel.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
     let publish = move |update| send(&triggers, Trigger::Registry(update));
     let (registry, contact) = match &settings.source {
         Wanted::Etcd { server, roots } => {
             let (etcd, network) = (server.clone(), network(settings, roots));
-            let (identity, known) = (identity.clone(), known.clone());
-            let start = Start { etcd, network, identity, attributes, known };
+            let (identity, saved) = (identity.clone(), known.clone());
+            let start = Start { etcd, network, identity, attributes, saved };
             let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
             let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
@@ -296,21 +255,6 @@ fn source(
         unsaved: None,
         save_at: started,
     })))
-}
-
-/// How hosts are reached, as far as the settings say.
-pub fn configured_attributes(settings: &Settings) -> Attributes {
-    attributes(settings, Own::default())
-}
-
-/// Who this host is.
-pub fn host_identity(name: &NodeName, kernel: &Kernel) -> Result<Identity, Exit> {
-    Ok(Identity {
-        name: name.clone(),
-        machine_id: kernel.machine_id.clone(),
-        boot_id: identity::boot_id().context("identify this boot")?,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    })
 }
 
 /// The network that the settings describe.

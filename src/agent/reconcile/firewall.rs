@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Kernel, Reconcile, flowtable, host_ports, input, tunnel};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
-use crate::inspect::host::Facts;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, subnet};
 use crate::nft::base_chains::Edit;
 use crate::nft::{CachedTable, Ruleset};
@@ -24,7 +26,7 @@ use crate::settings::Settings;
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn reconcile(
     run: &Reconcile<'_>,
-    facts: &Facts,
+    facts: &HostState,
     ways: &PeerRoutes,
     table: &mut CachedTable,
     applier: &mut Applier,
@@ -66,7 +68,7 @@ fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)>
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &Facts, ways: &PeerRoutes) -> Vec<IfName> {
+fn pods_come_by(facts: &HostState, ways: &PeerRoutes) -> Vec<IfName> {
     let used = |underlay: &Family| {
         ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
@@ -138,7 +140,7 @@ fn keeps_hosts(change: &mut TableChange) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(run: &Reconcile<'_>, facts: &Facts, ways: &PeerRoutes) -> FirewallSpec {
+fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
     let settings = run.settings;
     let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match run.resolved.get(name) {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Kernel, Reconcile};
-use crate::inspect::host_ports;
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::{Kernel, host_ports};
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::agent::serve::Agent;
 use crate::agent::trigger::Scope;
-use crate::inspect::host;
+use crate::inspect::host_state;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
 use crate::settings::loader::{self, Validation};
-
-use crate::agent::serve::Agent;
 
 impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
@@ -90,7 +89,7 @@ impl Agent {
         match &self.state.facts {
             Some(facts) => facts.all_addresses.iter().copied().find(inside),
             None => {
-                let facts = host::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
+                let facts = host_state::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
                 facts.all_addresses.into_iter().find(inside)
             }
         }

@@ -8,8 +8,9 @@ use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
-use crate::agent::serve::{Agent, RETRY, attributes};
+use crate::agent::serve::{Agent, RETRY};
 use crate::agent::trigger::{Scope, TriggerReason};
+use crate::inspect::host_state::attributes;
 
 /// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for
 /// nothing.

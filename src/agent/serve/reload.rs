@@ -5,14 +5,14 @@ use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::reload::{self, Plan, SettingsView};
+use crate::agent::serve::Agent;
 use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify, start};
 use crate::api::Listen;
+use crate::inspect::identity;
 use crate::lease::growth;
 use crate::settings::loader::{self, LoadedSettings, Validation};
 use crate::settings::{Settings, Source};
-
-use crate::agent::serve::Agent;
 
 impl Agent {
     /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
@@ -35,7 +35,7 @@ impl Agent {
 
     fn apply_settings(&mut self, told: LoadedSettings) -> Result<(), Vec<String>> {
         told.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
-        let name = start::node_name(&told.settings).map_err(|error| vec![error.why])?;
+        let name = identity::node_name(&told.settings).map_err(|error| vec![error.why])?;
         let found = self.state.snapshot.as_deref();
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
