@@ -68,10 +68,11 @@ impl Counters {
 }
 
 /// Every kind there is, so that a series does not begin with its first change.
-pub const KINDS: [&str; 9] = [
+pub const KINDS: [&str; 10] = [
     "bridge",
     "configuration",
     "firewall",
+    "guard",
     "hostport",
     "other",
     "plugin",
@@ -90,6 +91,7 @@ fn kind(object: &Object) -> &'static str {
     match object {
         Object::Bridge(_) | Object::BridgeAddress(..) => "bridge",
         Object::Configuration(_) => "configuration",
+        Object::Guard(_) => "guard",
         Object::HostPort(_) | Object::TableBridge(..) => "hostport",
         Object::Table(name) if name == host_ports::TABLE => "hostport",
         Object::Table(_) | Object::Rule { .. } | Object::Chain(_) => "firewall",

@@ -31,6 +31,8 @@ pub enum Object {
     Link(String, IfName),
     /// A table of ours in nftables.
     Table(String),
+    /// The guard at a pod's port: the name of its link.
+    Guard(String),
     /// A bridge that a table with host ports knows: bridge and table.
     TableBridge(IfName, &'static str),
     /// A port of this host that leads to a pod.
@@ -102,6 +104,7 @@ impl fmt::Display for Object {
             Object::Route(destination) => write!(f, "route {destination}"),
             Object::Link(kind, name) => write!(f, "{kind} {name}"),
             Object::Table(name) => write!(f, "nft table inet {name}"),
+            Object::Guard(name) => write!(f, "guard of {name}"),
             Object::TableBridge(name, table) => write!(f, "bridge {name} to table inet {table}"),
             Object::HostPort(forward) => forward.fmt(f),
             Object::Rule { chain, option, bridge } => {

@@ -21,9 +21,11 @@ const INFO_SLAVE_DATA: u16 = 5;
 const BRIDGE_FORWARD_DELAY: u16 = 1;
 const BRIDGE_STP_STATE: u16 = 5;
 
-/// IFLA_BRPORT_MODE (hairpin), IFLA_BRPORT_LEARNING, IFLA_BRPORT_ISOLATED and IFLA_BRPORT_LOCKED.
+/// IFLA_BRPORT_MODE (hairpin), IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD, IFLA_BRPORT_ISOLATED and
+/// IFLA_BRPORT_LOCKED.
 const PORT_HAIRPIN: u16 = 4;
 const PORT_LEARNING: u16 = 8;
+const PORT_UNICAST_FLOOD: u16 = 9;
 const PORT_ISOLATED: u16 = 33;
 const PORT_LOCKED: u16 = 39;
 
@@ -81,6 +83,9 @@ pub struct Port {
     /// Frames come in by the port only from MACs that are pinned to it (`neighbour::pin`). A kernel
     /// before 5.18 passes this over in silence.
     pub locked: bool,
+    /// The bridge does not learn MACs from the port, and sends no frames there whose MAC it does not
+    /// know: MACs are pinned to it (`neighbour::pin`).
+    pub fixed: bool,
 }
 
 /// What shall change on a link; `None` stays.
@@ -206,8 +211,9 @@ pub fn change(which: Which<'_>, change: &Change) -> Message {
         let data = Attributes::new()
             .u8(PORT_HAIRPIN, port.hairpin.into())
             .u8(PORT_ISOLATED, port.isolated.into())
-            .put_some(PORT_LOCKED, port.locked.then_some([1]))
-            .put_some(PORT_LEARNING, port.locked.then_some([0]));
+            .u8(PORT_UNICAST_FLOOD, (!port.fixed).into())
+            .u8(PORT_LEARNING, (!port.fixed && !port.locked).into())
+            .put_some(PORT_LOCKED, port.locked.then_some([1]));
         let info = Attributes::new().text(INFO_SLAVE_KIND, "bridge").nest(INFO_SLAVE_DATA, data);
         attributes = attributes.nest(Ifla::Linkinfo, info);
     }
@@ -345,6 +351,7 @@ fn port(info: &AttributeList) -> Result<Option<Port>, NetlinkError> {
         hairpin: flag(PORT_HAIRPIN),
         isolated: flag(PORT_ISOLATED),
         locked: flag(PORT_LOCKED),
+        fixed: !flag(PORT_LEARNING) && !flag(PORT_UNICAST_FLOOD),
     }))
 }
 

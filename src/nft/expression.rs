@@ -5,9 +5,10 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, IfName, subnet};
+use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::Attributes;
 use crate::netlink::wire::octets;
+use crate::nft::netdev::{Compare, FrameAction, FrameMatch, FrameRule, Header};
 use crate::nft::numbers::{expression as n, family};
 use crate::nft::ruleset::{Action, Field, Match, Rule};
 use crate::nft::set::{padded, value};
@@ -18,6 +19,17 @@ pub fn of_rule(rule: &Rule) -> Attributes {
     let list = rule.matches.iter().fold(List::default(), List::condition);
     let list = if rule.is_counted() { list.counter() } else { list };
     list.action(&rule.action).expressions
+}
+
+/// The list of the expressions of a rule at a device's ingress.
+pub fn of_frame_rule(rule: &FrameRule) -> Attributes {
+    let list = rule.matches.iter().fold(List::default(), List::frame_condition);
+    match rule.action {
+        FrameAction::Accept => list.verdict(&Verdict::Accept),
+        FrameAction::AcceptTo(mac) => list.send_to(mac).verdict(&Verdict::Accept),
+        FrameAction::Drop => list.counter().verdict(&Verdict::Drop),
+    }
+    .expressions
 }
 
 /// `meta iifname` or `oifname` (by its number) equal to `name`, the verdict `accept`, as
@@ -65,6 +77,44 @@ impl List {
                 self.meta(n::MARK).bitwise(&bits, &[0; 4]).compare(n::EQUAL, &bits)
             }
         }
+    }
+
+    fn frame_condition(self, condition: &FrameMatch) -> List {
+        let operation = |compare: &Compare| match compare {
+            Compare::Equal => n::EQUAL,
+            Compare::NotEqual => n::NOT_EQUAL,
+            Compare::Less => n::LESS,
+            Compare::AtLeast => n::AT_LEAST,
+        };
+        match condition {
+            FrameMatch::Protocol(compare, protocol) => {
+                self.meta(n::L4_PROTOCOL).compare(operation(compare), &[*protocol])
+            }
+            FrameMatch::Bytes { header, offset, mask, compare, value } => {
+                let base = match header {
+                    Header::Link => n::LINK_HEADER,
+                    Header::Network => n::NETWORK_HEADER,
+                    Header::Transport => n::TRANSPORT_HEADER,
+                };
+                let place = (*offset, value.len() as u32);
+                let list = self.payload_into(n::REGISTER_1, base, place);
+                let list = mask.iter().fold(list, |list, mask| list.mask(mask));
+                list.compare(operation(compare), value)
+            }
+        }
+    }
+
+    /// Writes the destination of the frame.
+    fn send_to(self, mac: Mac) -> List {
+        let load = Attributes::new()
+            .be32(n::IMMEDIATE_REGISTER, n::REGISTER_1)
+            .nest(n::IMMEDIATE_DATA, value(&mac.0));
+        let store = Attributes::new()
+            .be32(n::PAYLOAD_SOURCE, n::REGISTER_1)
+            .be32(n::PAYLOAD_BASE, n::LINK_HEADER)
+            .be32(n::PAYLOAD_OFFSET, 0)
+            .be32(n::PAYLOAD_LENGTH, mac.0.len() as u32);
+        self.then("immediate", load).then("payload", store)
     }
 
     fn network(self, network: IpNetwork, field: fn(Family) -> Field) -> List {

@@ -232,7 +232,11 @@ impl Nft {
         Ok(ours.map(|(_, flowtable)| flowtable).collect())
     }
 
-    fn transact(&self, messages: Vec<Message>) -> Result<(), NetlinkError> {
+    pub(super) fn socket(&self) -> &NetlinkSocket {
+        &self.socket
+    }
+
+    pub(super) fn transact(&self, messages: Vec<Message>) -> Result<(), NetlinkError> {
         match messages.is_empty() {
             true => Ok(()),
             false => self.socket.transact(&message::transaction(messages)),

@@ -2,6 +2,7 @@
 
 pub mod base_chains;
 pub mod found;
+pub mod netdev;
 pub mod set;
 pub mod userdata;
 

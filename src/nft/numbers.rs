@@ -14,6 +14,7 @@ pub mod message {
     pub const DELETE_TABLE: u16 = SUBSYSTEM | 2;
     pub const NEW_CHAIN: u16 = SUBSYSTEM | 3;
     pub const GET_CHAIN: u16 = SUBSYSTEM | 4;
+    pub const DELETE_CHAIN: u16 = SUBSYSTEM | 5;
     pub const NEW_RULE: u16 = SUBSYSTEM | 6;
     pub const GET_RULE: u16 = SUBSYSTEM | 7;
     pub const DELETE_RULE: u16 = SUBSYSTEM | 8;
@@ -50,6 +51,9 @@ pub mod chain {
     pub const TYPE: u16 = 7;
     pub const HOOK_NUMBER: u16 = 1;
     pub const HOOK_PRIORITY: u16 = 2;
+    pub const HOOK_DEVICE: u16 = 3;
+    /// NF_NETDEV_INGRESS of linux/netfilter.h.
+    pub const INGRESS: u32 = 0;
 }
 
 /// Attributes of a rule.
@@ -135,6 +139,7 @@ pub mod expression {
     pub const PAYLOAD_BASE: u16 = 2;
     pub const PAYLOAD_OFFSET: u16 = 3;
     pub const PAYLOAD_LENGTH: u16 = 4;
+    pub const PAYLOAD_SOURCE: u16 = 5;
     pub const META_REGISTER: u16 = 1;
     pub const META_KEY: u16 = 2;
     pub const CONNECTION_REGISTER: u16 = 1;
@@ -157,7 +162,10 @@ pub mod expression {
 
     pub const EQUAL: u32 = 0;
     pub const NOT_EQUAL: u32 = 1;
+    pub const LESS: u32 = 2;
+    pub const AT_LEAST: u32 = 5;
     pub const LOOKUP_INVERTED: u32 = 1;
+    pub const LINK_HEADER: u32 = 0;
     pub const NETWORK_HEADER: u32 = 1;
     pub const TRANSPORT_HEADER: u32 = 2;
     /// Where TCP, UDP and SCTP have the destination port.
@@ -196,5 +204,6 @@ pub mod family {
     pub const ANY: u8 = 0;
     pub const INET: u8 = 1;
     pub const IPV4: u8 = 2;
+    pub const NETDEV: u8 = 5;
     pub const IPV6: u8 = 10;
 }

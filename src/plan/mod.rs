@@ -9,6 +9,7 @@ pub mod bandwidth;
 pub mod bridge;
 pub mod bridge_ports;
 pub mod firewall;
+pub mod guard;
 pub mod host_ports;
 pub mod line;
 pub mod ownership;
