@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::agent::change_log::Report;
 use crate::agent::reconcile::{Pass, World};
-use crate::ipam::PortClaims;
+use crate::ipam::{PortClaim, PortClaims};
 use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
 use crate::nft::{Nft, PortChange};
 use crate::os::{identity, sysctl};
-use crate::plan::host_ports::{Claim, HostPortChange, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{HostPortChange, TABLE, changes, is_intact, ruleset};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
@@ -70,7 +70,7 @@ fn claims(settings: &Settings, report: &mut Report) -> Option<PortClaims> {
 fn look(
     nft: &Nft,
     claims: &PortClaims,
-    held: &[Claim],
+    held: &[PortClaim],
 ) -> Result<Vec<HostPortChange>, NetlinkError> {
     let fingerprints = nft.fingerprints(TABLE)?;
     if held.is_empty() && fingerprints.is_none() {
@@ -103,7 +103,7 @@ fn steps(changes: &[HostPortChange]) -> Vec<PortChange> {
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
-fn keep_loopback(pass: &Pass<'_>, held: &[Claim], report: &mut Report) {
+fn keep_loopback(pass: &Pass<'_>, held: &[PortClaim], report: &mut Report) {
     if !pass.settings.manage_sysctl {
         return;
     }
