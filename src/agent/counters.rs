@@ -7,7 +7,7 @@ use crate::net::Object;
 use crate::plan::line::Sign;
 use crate::plan::{Line, host_ports};
 
-/// Upper bounds of the classes of durations, in seconds: a pass over nothing takes a millisecond, one
+/// Upper bounds of the classes of durations, in seconds: a reconcile over nothing takes a millisecond, one
 /// that makes 10,000 routes a second.
 pub const BOUNDS_SECONDS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -33,12 +33,12 @@ impl Durations {
 
 /// Everything that is counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
-    /// Passes over everything.
+pub struct Counters {
+    /// Reconciles over everything.
     pub whole: Durations,
-    /// Passes over a part, after an event.
+    /// Reconciles over a part, after an event.
     pub part: Durations,
-    /// Passes that left something undone.
+    /// Reconciles that left something undone.
     pub failed: u64,
     /// Changes by kind and what was done.
     pub changes: BTreeMap<(&'static str, &'static str), u64>,
@@ -48,14 +48,14 @@ pub struct Tally {
     pub lag: Durations,
 }
 
-impl Tally {
-    /// One more pass.
+impl Counters {
+    /// One more reconcile.
     pub fn pass(&mut self, whole: bool, took: Duration, failed: bool) {
         if whole { &mut self.whole } else { &mut self.part }.add(took);
         self.failed += u64::from(failed);
     }
 
-    /// What a pass changed.
+    /// What a reconcile changed.
     pub fn changes(&mut self, lines: &[Line], repair: bool) {
         for line in lines {
             let kind = kind(&line.object);
@@ -150,14 +150,14 @@ mod tests {
     fn repairs_are_changes_too() {
         let route = || Object::Route("10.1.2.0/24".parse().unwrap());
         let bridge = || "humanz0".parse().unwrap();
-        let mut tally = Tally::default();
-        tally.changes(&[Line::added(route()), Line::removed(route())], false);
+        let mut counters = Counters::default();
+        counters.changes(&[Line::added(route()), Line::removed(route())], false);
         let table = Object::TableBridge(bridge(), host_ports::TABLE);
         let for_ports = [Line::added(table), Line::changed(Object::Loopback(bridge()))];
-        tally.changes(&[Line::added(route())], true);
-        tally.changes(&for_ports, true);
-        assert_eq!(tally.changes[&("route", "added")], 2);
-        assert_eq!(tally.changes[&("sysctl", "changed")], 1);
-        assert_eq!(tally.repairs, BTreeMap::from([("route", 1)]));
+        counters.changes(&[Line::added(route())], true);
+        counters.changes(&for_ports, true);
+        assert_eq!(counters.changes[&("route", "added")], 2);
+        assert_eq!(counters.changes[&("sysctl", "changed")], 1);
+        assert_eq!(counters.repairs, BTreeMap::from([("route", 1)]));
     }
 }

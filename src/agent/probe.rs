@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::agent::reachability::sight;
-use crate::agent::shared_state::Board;
+use crate::agent::shared_state::SharedState;
 use crate::checks::probe::{Schedule, Seen};
 use crate::lease::Peers;
 use crate::lease::publish::{self, Publisher};
@@ -64,12 +64,12 @@ pub fn targets(peers: &Peers) -> BTreeSet<IpAddr> {
 ///
 /// # Errors
 /// There can be no more threads.
-pub fn spawn(board: &Arc<Board>) -> std::io::Result<()> {
-    let beat = board.expect("probe", LIMIT);
-    let board = Arc::clone(board);
+pub fn spawn(shared: &Arc<SharedState>) -> std::io::Result<()> {
+    let beat = shared.expect("probe", LIMIT);
+    let shared = Arc::clone(shared);
     let work = move || {
         let ended = match Rtnl::open() {
-            Ok(rtnl) => Prober::new(board, rtnl).serve(&beat).to_string(),
+            Ok(rtnl) => Prober::new(shared, rtnl).serve(&beat).to_string(),
             Err(error) => error.to_string(),
         };
         log::warn!("other hosts are no longer probed: {ended}");
@@ -80,7 +80,7 @@ pub fn spawn(board: &Arc<Board>) -> std::io::Result<()> {
 }
 
 struct Prober {
-    board: Arc<Board>,
+    shared: Arc<SharedState>,
     rtnl: Rtnl,
     echoes: Echoes,
     schedule: Schedule,
@@ -94,12 +94,12 @@ struct Prober {
 }
 
 impl Prober {
-    fn new(board: Arc<Board>, rtnl: Rtnl) -> Prober {
+    fn new(shared: Arc<SharedState>, rtnl: Rtnl) -> Prober {
         let now = Instant::now();
         Prober {
-            publisher: Publisher::new(&board.name),
+            publisher: Publisher::new(&shared.name),
             tell_at: now,
-            board,
+            shared,
             rtnl,
             echoes: Echoes::default(),
             schedule: Schedule::default(),
@@ -140,7 +140,7 @@ impl Prober {
 
     /// Takes over who there is and how often they are asked.
     fn look(&mut self) {
-        let Some(known) = self.board.known() else { return };
+        let Some(known) = self.shared.snapshot() else { return };
         let same = match (&known.peers, &self.peers) {
             (Some(now), Some(before)) => Arc::ptr_eq(now, before),
             (None, None) => true,
@@ -153,8 +153,8 @@ impl Prober {
         let wanted = self.peers.as_deref().filter(|_| self.interval.is_some());
         let targets = wanted.map(targets).unwrap_or_default();
         let interval = self.interval.unwrap_or_default();
-        self.schedule.set(&targets, interval, &self.board.name, self.start.elapsed());
-        self.board.probes.lock().retain(|target, _| targets.contains(target));
+        self.schedule.set(&targets, interval, &self.shared.name, self.start.elapsed());
+        self.shared.probes.lock().retain(|target, _| targets.contains(target));
     }
 
     /// Tells the other hosts what is seen of them, if that is due. Of ten thousand it is looked at each
@@ -167,15 +167,15 @@ impl Prober {
         }
         self.tell_at = now + gap / 20;
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let sight = self.peers.as_deref().map(|peers| sight(peers, &self.board.probes.all()));
+        let sight = self.peers.as_deref().map(|peers| sight(peers, &self.shared.probes.all()));
         let row = sight.and_then(|sight| Row::of(&sight, at));
         if self.publisher.is_due(&row, hosts, self.start.elapsed()) {
-            self.board.rows.tell(row.as_ref(), gap);
+            self.shared.rows.tell(row.as_ref(), gap);
         }
     }
 
     fn ask(&mut self, target: IpAddr) -> io::Result<()> {
-        let seen = self.board.probes.of(target).unwrap_or_default();
+        let seen = self.shared.probes.of(target).unwrap_or_default();
         let large = match seen.wants_large() {
             true => self.rtnl.path_mtu(target).ok().flatten(),
             false => None,
@@ -192,7 +192,7 @@ impl Prober {
     }
 
     fn note(&self, target: IpAddr, bytes: u32, time: Option<Duration>) {
-        let mut all = self.board.probes.lock();
+        let mut all = self.shared.probes.lock();
         let seen = all.entry(target).or_default();
         let before = *seen;
         seen.note(bytes, echo::SMALLEST, time);

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::agent::snapshot::Known;
+use crate::agent::snapshot::AgentSnapshot;
 
 /// Why no pod can be plugged in: something was never made since the agent started, or a file is gone
 /// that runtimes look for. `None` if nothing keeps one from it.
-pub fn not_ready(known: &Known) -> Option<String> {
+pub fn not_ready(known: &AgentSnapshot) -> Option<String> {
     if !known.ready {
         return Some(match (&known.subnets, &known.etcd.down) {
             (Some(_), _) => failures(known),
@@ -24,7 +24,7 @@ pub fn not_ready(known: &Known) -> Option<String> {
 }
 
 /// The configuration that runtimes had is gone, and what to do.
-pub fn gone(known: &Known) -> Option<String> {
+pub fn gone(known: &AgentSnapshot) -> Option<String> {
     let path = &known.settings.cni.config;
     (known.ready && !is_file(path)).then(|| {
         format!(
@@ -36,7 +36,7 @@ pub fn gone(known: &Known) -> Option<String> {
 }
 
 /// What the agent could not do.
-fn failures(known: &Known) -> String {
+fn failures(known: &AgentSnapshot) -> String {
     known.wrong.failures.iter().cloned().collect::<Vec<_>>().join("; ")
 }
 

@@ -7,16 +7,16 @@ use crate::agent::probe::Probes;
 use crate::etcd::Rows;
 use crate::os::heartbeat::Heartbeat;
 
-use crate::agent::counters::Tally;
+use crate::agent::counters::Counters;
 use crate::agent::journal::Journal;
-use crate::agent::snapshot::Known;
+use crate::agent::snapshot::AgentSnapshot;
 
 /// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// What the loops tell. Nobody waits here: each lock is held for the copy of a pointer.
 #[derive(Debug)]
-pub struct Board {
+pub struct SharedState {
     /// This host's name in etcd.
     pub name: String,
     /// Identifies this machine.
@@ -25,57 +25,57 @@ pub struct Board {
     pub started: SystemTime,
     /// The changes of late.
     pub journal: Journal,
-    tally: Mutex<Tally>,
+    counters: Mutex<Counters>,
     /// Which other hosts answer.
     pub probes: Probes,
     /// What the hosts tell each other of that.
     pub rows: Arc<Rows>,
-    known: Mutex<Option<Arc<Known>>>,
-    beats: Mutex<Vec<Arc<Heartbeat>>>,
+    known: Mutex<Option<Arc<AgentSnapshot>>>,
+    heartbeats: Mutex<Vec<Arc<Heartbeat>>>,
 }
 
-impl Board {
+impl SharedState {
     /// Nothing is told yet.
-    pub fn new(name: String, machine_id: String) -> Board {
-        Board {
+    pub fn new(name: String, machine_id: String) -> SharedState {
+        SharedState {
             name,
             machine_id,
             started: SystemTime::now(),
             journal: Journal::default(),
-            tally: Mutex::default(),
+            counters: Mutex::default(),
             probes: Probes::default(),
             rows: Arc::default(),
             known: Mutex::default(),
-            beats: Mutex::default(),
+            heartbeats: Mutex::default(),
         }
     }
 
     /// A loop begins: it must beat within each `limit` from now on.
     pub fn expect(&self, name: &'static str, limit: Duration) -> Arc<Heartbeat> {
         let beat = Arc::new(Heartbeat::new(name, limit));
-        lock(&self.beats).push(Arc::clone(&beat));
+        lock(&self.heartbeats).push(Arc::clone(&beat));
         beat
     }
 
     /// The loops that should turn.
-    pub fn beats(&self) -> Vec<Arc<Heartbeat>> {
-        lock(&self.beats).clone()
+    pub fn heartbeats(&self) -> Vec<Arc<Heartbeat>> {
+        lock(&self.heartbeats).clone()
     }
 
     /// What the loop counts.
-    pub fn tally(&self) -> MutexGuard<'_, Tally> {
-        lock(&self.tally)
+    pub fn counters(&self) -> MutexGuard<'_, Counters> {
+        lock(&self.counters)
     }
 
     /// Tells all that the loop knows now.
-    pub fn tell(&self, known: Known) {
+    pub fn publish(&self, known: AgentSnapshot) {
         let known = Arc::new(known);
         // What was known is given up outside the lock: it may be large.
         let _before = lock(&self.known).replace(known);
     }
 
     /// What was told last.
-    pub fn known(&self) -> Option<Arc<Known>> {
+    pub fn snapshot(&self) -> Option<Arc<AgentSnapshot>> {
         lock(&self.known).clone()
     }
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 
 use crate::etcd::Contact;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::lease::Peers;
 use crate::net::PerFamily;
 use crate::plan::peer_routes::PeerRoutes;
@@ -15,7 +15,7 @@ use crate::settings::Settings;
 
 /// What the loop knew.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct AgentSnapshot {
     /// What the operator wants.
     pub settings: Settings,
     /// This host's pod subnets.
@@ -24,7 +24,7 @@ pub struct Known {
     pub since: Option<SystemTime>,
     /// All hosts are known from etcd; else from what was saved, if at all.
     pub in_sync: bool,
-    /// A whole pass was made without a failure.
+    /// A whole reconcile was made without a failure.
     pub ready: bool,
     /// Revision of etcd that the other hosts are known from.
     pub revision: Option<i64>,
@@ -33,9 +33,9 @@ pub struct Known {
     /// How their pods are reached, as the loop found it for its routes.
     pub ways: Option<Arc<PeerRoutes>>,
     /// What this host is.
-    pub facts: Option<Facts>,
+    pub facts: Option<HostState>,
     /// What was said about the connection with etcd.
-    pub etcd: Etcd,
+    pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.
     pub contact: Option<Arc<Contact>>,
     /// What is wrong, by kind.
@@ -44,7 +44,7 @@ pub struct Known {
 
 /// What was said about the connection with etcd.
 #[derive(Clone, Debug, Default)]
-pub struct Etcd {
+pub struct StoreStatus {
     /// The member that answers.
     pub endpoint: Option<String>,
     /// Why none does.

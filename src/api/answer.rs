@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::agent::readiness::not_ready;
-use crate::agent::shared_state::Board;
+use crate::agent::shared_state::SharedState;
 use crate::api::http::{JSON, Response, TEXT};
 use crate::api::metrics::metrics;
 use crate::api::metrics::page::MEDIA;
@@ -30,12 +30,12 @@ pub enum Door {
 }
 
 /// The answer to a GET of `path`.
-pub fn answer(board: &Board, door: Door, path: &str) -> Answer {
+pub fn answer(shared: &SharedState, door: Door, path: &str) -> Answer {
     Answer::Whole(match (path, door) {
-        ("/healthz", _) => health(board),
-        ("/readyz", _) => readiness(board),
-        ("/metrics", _) => Response::new(200, MEDIA, metrics(board)),
-        ("/v1/status", Door::Socket) => json(&status::status(board)),
+        ("/healthz", _) => health(shared),
+        ("/readyz", _) => readiness(shared),
+        ("/metrics", _) => Response::new(200, MEDIA, metrics(shared)),
+        ("/v1/status", Door::Socket) => json(&status::status(shared)),
         ("/v1/changes", Door::Socket) => return Answer::Changes,
         ("/v1/matrix", Door::Socket) => return Answer::Matrix,
         _ => Response::text(
@@ -52,10 +52,10 @@ pub fn json(value: &serde_json::Value) -> Response {
 
 /// 200 while every loop turns; else 503 and which does not. What it waits for (etcd, a peer) is no
 /// reason: a restart would not help.
-fn health(board: &Board) -> Response {
+fn health(shared: &SharedState) -> Response {
     let mut text = String::new();
     let mut status = 200;
-    for beat in board.beats() {
+    for beat in shared.heartbeats() {
         let Some(since) = beat.since() else { continue };
         let hangs = since > beat.limit;
         status = if hangs { 503 } else { status };
@@ -71,8 +71,8 @@ fn health(board: &Board) -> Response {
 }
 
 /// 200 while pods can be plugged in: plugin and CNI configuration are there, and all the rest was made.
-fn readiness(board: &Board) -> Response {
-    let Some(known) = board.known() else {
+fn readiness(shared: &SharedState) -> Response {
+    let Some(known) = shared.snapshot() else {
         return Response::text(503, "not ready: nothing was looked at yet");
     };
     if let Some(why) = not_ready(&known) {

@@ -15,8 +15,8 @@ use crate::settings::Source;
 
 use crate::agent::pool_use::{Use, scarce};
 use crate::agent::readiness;
-use crate::agent::shared_state::Board;
-use crate::agent::snapshot::Known;
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::AgentSnapshot;
 use crate::api::status::gateways;
 
 /// So many hosts that do not answer are told one by one.
@@ -26,19 +26,19 @@ const HOSTS: usize = 3;
 /// of them. Empty when all is well.
 ///
 /// `uses`: how much of the pod subnets is in use now.
-pub fn faults(board: &Board, known: &Known, uses: &[Use]) -> Value {
+pub fn faults(shared: &SharedState, known: &AgentSnapshot, uses: &[Use]) -> Value {
     let wrong = &known.wrong;
     let told = |kinds: &[&BTreeSet<String>]| -> Vec<Value> {
         kinds.iter().flat_map(|kind| kind.iter()).map(|line| fault(line)).collect()
     };
-    let mut all: Vec<Value> = hanging(board).iter().map(|line| fault(line)).collect();
+    let mut all: Vec<Value> = hanging(shared).iter().map(|line| fault(line)).collect();
     all.extend(down(known).iter().map(|line| fault(line)));
     all.extend(store(known));
     all.extend(known.etcd.trouble.as_deref().map(fault));
     all.extend(told(&[&wrong.failures]));
     all.extend(readiness::gone(known).as_deref().map(fault));
     all.extend(told(&[&wrong.files, &wrong.obstacles, &wrong.unreachable]));
-    all.extend(silent(known, &board.probes));
+    all.extend(silent(known, &shared.probes));
     all.extend(scarce(uses).iter().map(|line| fault(line)));
     all.extend(told(&[&wrong.records, &wrong.pools, &wrong.surroundings]));
     all.into()
@@ -55,9 +55,9 @@ fn what_and_cure(text: &str) -> (&str, Option<&str>) {
 }
 
 /// Loops that hang: what is told of the rest may be old.
-fn hanging(board: &Board) -> Vec<String> {
-    let beats = board.beats();
-    let since = beats.iter().filter_map(|beat| Some((beat, beat.since()?)));
+fn hanging(shared: &SharedState) -> Vec<String> {
+    let heartbeats = shared.heartbeats();
+    let since = heartbeats.iter().filter_map(|beat| Some((beat, beat.since()?)));
     let hanging = since.filter(|(beat, since)| *since > beat.limit);
     let line = |(beat, since): (&Arc<Heartbeat>, Duration)| {
         format!(
@@ -71,7 +71,7 @@ fn hanging(board: &Board) -> Vec<String> {
 }
 
 /// Interfaces that lead to the other hosts and are down: etcd may be away just because of them.
-fn down(known: &Known) -> Vec<String> {
+fn down(known: &AgentSnapshot) -> Vec<String> {
     let links = known.facts.iter().flat_map(|facts| &facts.down);
     let line = |link| {
         format!("interface {link}, which has this host's address, is down; ip link set {link} up")
@@ -80,7 +80,7 @@ fn down(known: &Known) -> Vec<String> {
 }
 
 /// Whoever knows the hosts does not answer.
-fn store(known: &Known) -> Option<Value> {
+fn store(known: &AgentSnapshot) -> Option<Value> {
     let down = known.etcd.down.as_ref()?;
     let (store, asked) = match known.settings.source {
         Source::Kubernetes(_) => ("the Kubernetes API", "is the API server up"),
@@ -94,7 +94,7 @@ fn store(known: &Known) -> Option<Value> {
 }
 
 /// Hosts that there is a way to, and that do not answer the echoes sent along it.
-fn silent(known: &Known, probes: &Probes) -> Vec<Value> {
+fn silent(known: &AgentSnapshot, probes: &Probes) -> Vec<Value> {
     let Some(peers) = &known.peers else { return Vec::new() };
     let unreachable = known.ways.iter().flat_map(|ways| &ways.unreachable);
     let told: BTreeSet<&NodeName> = unreachable.map(|unreachable| &unreachable.host).collect();

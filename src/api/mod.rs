@@ -2,7 +2,7 @@
 //! `/metrics`, `/healthz`, `/readyz`.
 //!
 //! ```text
-//! loops of the agent ──beats──▶ Board ◀──reads── server: a thread and an event loop of its own
+//! loops of the agent ──heartbeats──▶ SharedState ◀──reads── server: a thread and an event loop of its own
 //!          the loop ──known───▶   │
 //!           changes ──journal─▶ Journal ──live──▶ /v1/changes
 //! ```

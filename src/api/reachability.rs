@@ -13,8 +13,8 @@ use crate::lease::records::{NodeName, Row, WayFault};
 use crate::net::time::rfc3339;
 use crate::settings::Source;
 
-use crate::agent::shared_state::Board;
-use crate::agent::snapshot::Known;
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::AgentSnapshot;
 
 /// The version of what [`matrix`] gives. Fields may be added; none changes its meaning.
 const SCHEMA: u32 = 1;
@@ -38,15 +38,15 @@ type Rows<'a> = BTreeMap<&'a str, &'a Row>;
 /// - `unreached`: hosts that are in the `faults` of others (`host`, `by`, `of`, and whether that is `most`),
 ///   the worst first
 /// - `remarks`: why not all is known
-pub async fn matrix(board: &Board) -> Value {
-    let Some(known) = board.known() else {
+pub async fn matrix(shared: &SharedState) -> Value {
+    let Some(known) = shared.snapshot() else {
         let remarks = ["nothing was looked at yet"];
-        return json!({ "schema": SCHEMA, "host": board.name, "hosts": 1, "rows": [], "untold": [],
+        return json!({ "schema": SCHEMA, "host": shared.name, "hosts": 1, "rows": [], "untold": [],
                        "unreached": [], "remarks": remarks });
     };
     let mut remarks = Vec::new();
     let read = match &known.settings.source {
-        Source::Etcd { .. } => match timeout(PATIENCE, board.rows.read()).await {
+        Source::Etcd { .. } => match timeout(PATIENCE, shared.rows.read()).await {
             Ok(read) => Some(read),
             Err(_) => {
                 remarks.push(format!(
@@ -65,23 +65,23 @@ pub async fn matrix(board: &Board) -> Value {
         }
         Source::Static(_) => None,
     };
-    let own = own(board, &known);
+    let own = own(shared, &known);
     let rows = rows(&known, read.as_deref(), own.as_ref(), &mut remarks);
-    let untold = board.rows.untold();
+    let untold = shared.rows.untold();
     remarks.extend(untold.map(|why| format!("this host's row is not told to others: {why}")));
-    told(board, &known, &rows, &remarks)
+    told(shared, &known, &rows, &remarks)
 }
 
 /// This host's row as it is now.
-fn own(board: &Board, known: &Known) -> Option<(NodeName, Row)> {
+fn own(shared: &SharedState, known: &AgentSnapshot) -> Option<(NodeName, Row)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let sight = sight(known.peers.as_deref()?, &board.probes.all());
-    Some((board.name.parse().ok()?, Row::of(&sight, now.as_secs())?))
+    let sight = sight(known.peers.as_deref()?, &shared.probes.all());
+    Some((shared.name.parse().ok()?, Row::of(&sight, now.as_secs())?))
 }
 
 /// The rows of hosts that there are: those of the others that were `read`, and the `own`.
 fn rows<'a>(
-    known: &Known,
+    known: &AgentSnapshot,
     read: Option<&'a Read>,
     own: Option<&'a (NodeName, Row)>,
     remarks: &mut Vec<String>,
@@ -106,20 +106,20 @@ fn rows<'a>(
     rows
 }
 
-fn told(board: &Board, known: &Known, rows: &Rows<'_>, remarks: &[String]) -> Value {
+fn told(shared: &SharedState, known: &AgentSnapshot, rows: &Rows<'_>, remarks: &[String]) -> Value {
     let others = known.peers.iter().flat_map(|peers| &peers.by_name);
     let is_host = |name: &str| {
-        name == board.name || known.peers.iter().any(|peers| peers.by_name.contains_key(name))
+        name == shared.name || known.peers.iter().any(|peers| peers.by_name.contains_key(name))
     };
-    let own = (!rows.contains_key(board.name.as_str()))
-        .then(|| json!({ "host": board.name, "why": why_not_this(known) }));
+    let own = (!rows.contains_key(shared.name.as_str()))
+        .then(|| json!({ "host": shared.name, "why": why_not_this(known) }));
     let without = others.clone().filter(|(name, _)| !rows.contains_key(name.as_str()));
     let without = without.map(|(name, peer)| json!({ "host": name, "why": why_not(known, peer) }));
     let untold: Vec<Value> = own.into_iter().chain(without).collect();
     let list: Vec<Value> = rows.iter().map(|(name, row)| object(name, row, &is_host)).collect();
     json!({
         "schema": SCHEMA,
-        "host": board.name,
+        "host": shared.name,
         "hosts": others.count() + 1,
         "rows": list,
         "untold": untold,
@@ -128,7 +128,7 @@ fn told(board: &Board, known: &Known, rows: &Rows<'_>, remarks: &[String]) -> Va
     })
 }
 
-fn why_not_this(known: &Known) -> &'static str {
+fn why_not_this(known: &AgentSnapshot) -> &'static str {
     let others = known.peers.iter().any(|peers| !peers.by_name.is_empty());
     match known.settings.probe {
         None => "PROBE_INTERVAL=0: it asks nobody",
@@ -138,7 +138,7 @@ fn why_not_this(known: &Known) -> &'static str {
 }
 
 /// Why another host tells nothing, as far as that can be known.
-fn why_not(known: &Known, peer: &Peer) -> &'static str {
+fn why_not(known: &AgentSnapshot, peer: &Peer) -> &'static str {
     match known.settings.source {
         _ if peer.python => "a host of the Python agent",
         Source::Etcd { .. } if !peer.alive => "its agent does not run",

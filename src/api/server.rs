@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch as latest};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{interval, timeout};
 
-use crate::agent::shared_state::Board;
+use crate::agent::shared_state::SharedState;
 use crate::api::answer::{Answer, Door, answer, json};
 use crate::api::http::{self, MAX_BYTES, Parsed, Request, Response};
 use crate::api::listen::{Listen, Socket};
@@ -43,11 +43,11 @@ impl Server {
     ///
     /// # Errors
     /// There is no thread or event loop to be had.
-    pub fn start(board: Arc<Board>, listen: Listen) -> io::Result<Server> {
+    pub fn start(shared: Arc<SharedState>, listen: Listen) -> io::Result<Server> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let (listen, wanted) = latest::channel(listen);
         let thread = thread::Builder::new().name("local".into()).spawn(move || {
-            LocalSet::new().block_on(&runtime, serve(board, wanted));
+            LocalSet::new().block_on(&runtime, serve(shared, wanted));
         })?;
         Ok(Server { listen, thread })
     }
@@ -69,12 +69,12 @@ impl Server {
     }
 }
 
-async fn serve(board: Arc<Board>, mut wanted: latest::Receiver<Listen>) {
+async fn serve(shared: Arc<SharedState>, mut wanted: latest::Receiver<Listen>) {
     let mut doors = Doors::default();
     let mut tick = interval(AGAIN);
     loop {
         let listen = wanted.borrow_and_update().clone();
-        doors.open(&board, &listen);
+        doors.open(&shared, &listen);
         tokio::select! {
             _ = tick.tick() => {}
             moved = wanted.changed() => if moved.is_err() { return },
@@ -105,7 +105,7 @@ impl Drop for Opened {
 }
 
 impl Doors {
-    fn open(&mut self, board: &Arc<Board>, listen: &Listen) {
+    fn open(&mut self, shared: &Arc<SharedState>, listen: &Listen) {
         if self.listen.socket != listen.socket {
             self.socket = None;
         }
@@ -119,7 +119,7 @@ impl Doors {
         }
         let mut faults = Vec::new();
         if let (None, Some(path)) = (&self.socket, &listen.socket) {
-            match open_socket(board, path) {
+            match open_socket(shared, path) {
                 Ok(opened) => self.socket = Some(opened),
                 Err(error) => faults.push(format!(
                     "listen on {}: {error}; humanz-agent status and others know less (SOCKET)",
@@ -128,7 +128,7 @@ impl Doors {
             }
         }
         if let (None, Some(address)) = (&self.metrics, listen.metrics) {
-            match open_metrics(board, address) {
+            match open_metrics(shared, address) {
                 Ok(opened) => self.metrics = Some(opened),
                 Err(error) => faults.push(format!("listen on {address} (METRICS_ADDR): {error}")),
             }
@@ -140,25 +140,25 @@ impl Doors {
     }
 }
 
-fn open_socket(board: &Arc<Board>, path: &Path) -> io::Result<Opened> {
+fn open_socket(shared: &Arc<SharedState>, path: &Path) -> io::Result<Opened> {
     let socket = Socket::open(path)?;
     let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
     let accept = async move || Ok(listener.accept().await?.0);
-    let task = spawn_local(admit(Arc::clone(board), Door::Socket, accept));
+    let task = spawn_local(admit(Arc::clone(shared), Door::Socket, accept));
     Ok(Opened { task, socket: Some(socket) })
 }
 
-fn open_metrics(board: &Arc<Board>, address: SocketAddr) -> io::Result<Opened> {
+fn open_metrics(shared: &Arc<SharedState>, address: SocketAddr) -> io::Result<Opened> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let accept = async move || Ok(listener.accept().await?.0);
-    let task = spawn_local(admit(Arc::clone(board), Door::Loopback, accept));
+    let task = spawn_local(admit(Arc::clone(shared), Door::Loopback, accept));
     Ok(Opened { task, socket: None })
 }
 
 /// Lets clients in, some at once.
-async fn admit<S>(board: Arc<Board>, door: Door, accept: impl AsyncFn() -> io::Result<S>)
+async fn admit<S>(shared: Arc<SharedState>, door: Door, accept: impl AsyncFn() -> io::Result<S>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -167,10 +167,10 @@ where
         let Ok(place) = Arc::clone(&clients).acquire_owned().await else { return };
         match accept().await {
             Ok(mut stream) => {
-                let board = Arc::clone(&board);
+                let shared = Arc::clone(&shared);
                 spawn_local(async move {
                     // What a client does not take or does not ask for is his loss.
-                    let _gone = attend(&mut stream, &board, door).await;
+                    let _gone = attend(&mut stream, &shared, door).await;
                     drop(place);
                 });
             }
@@ -186,15 +186,15 @@ async fn rest(error: &io::Error) {
 }
 
 /// Serves one client, who may do as he likes.
-async fn attend<S>(stream: &mut S, board: &Board, door: Door) -> io::Result<()>
+async fn attend<S>(stream: &mut S, shared: &SharedState, door: Door) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     match timeout(PATIENCE, request(stream)).await {
-        Ok(Some(Ok(request))) => match answer(board, door, &request.path) {
+        Ok(Some(Ok(request))) => match answer(shared, door, &request.path) {
             Answer::Whole(response) => give(stream, &response.bytes()).await,
-            Answer::Changes => follow(stream, board).await,
-            Answer::Matrix => give(stream, &json(&matrix(board).await).bytes()).await,
+            Answer::Changes => follow(stream, shared).await,
+            Answer::Matrix => give(stream, &json(&matrix(shared).await).bytes()).await,
         },
         Ok(Some(Err(refused))) => give(stream, &refused.bytes()).await,
         Ok(None) => Ok(()),
@@ -228,11 +228,11 @@ async fn give(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Resul
 const PIECE: usize = 64 << 10;
 
 /// Writes every change from now on, one JSON object a line, until the client goes.
-async fn follow<S>(stream: &mut S, board: &Board) -> io::Result<()>
+async fn follow<S>(stream: &mut S, shared: &SharedState) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut last = board.journal.follow();
+    let mut last = shared.journal.follow();
     let mut told = *last.borrow_and_update();
     timeout(PATIENCE, stream.write_all(&http::endless("application/x-ndjson", ""))).await??;
     let mut ignored = [0; 64];
@@ -244,7 +244,7 @@ where
         }
         let newest = *last.borrow_and_update();
         let mut lines = String::new();
-        for entry in board.journal.after(told) {
+        for entry in shared.journal.after(told) {
             if entry.number > told + 1 {
                 let lost = serde_json::json!({ "lost": entry.number - told - 1 });
                 lines.push_str(&format!("{lost}\n"));

@@ -20,8 +20,8 @@ use crate::settings::{Backend, Source};
 use crate::agent::journal::Entry;
 use crate::agent::pool_use::{Use, addresses};
 use crate::agent::readiness::not_ready;
-use crate::agent::shared_state::Board;
-use crate::agent::snapshot::Known;
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::AgentSnapshot;
 use crate::api::faults::faults;
 
 /// The version of what [`status`] gives. Fields may be added; none changes its meaning.
@@ -31,27 +31,27 @@ const SCHEMA: u32 = 1;
 ///
 /// `node`, `lease`, `etcd`, `backend`, `peers`, `firewall`, `addresses`, `loops`, `changes`, `repairs`, `faults`:
 /// what is not known (yet) is `null`. Of a large network it is some megabytes.
-pub fn status(board: &Board) -> Value {
-    let known = board.known();
+pub fn status(shared: &SharedState) -> Value {
+    let known = shared.snapshot();
     let known = known.as_deref();
-    let (changes, repairs) = board.journal.all();
+    let (changes, repairs) = shared.journal.all();
     let uses = known.map(|known| addresses(&known.settings, known.subnets));
     let list = |entries: &[Entry]| entries.iter().map(change).collect::<Value>();
     json!({
         "schema": SCHEMA,
         "ready": known.is_some_and(|known| not_ready(known).is_none()),
-        "node": node(board, known),
+        "node": node(shared, known),
         "lease": known.map(lease),
         "etcd": known.and_then(etcd),
         "kubernetes": known.and_then(kubernetes),
         "backend": known.map(|known| backend(known.settings.backend)),
-        "peers": known.and_then(|known| peers(known, &board.probes)),
+        "peers": known.and_then(|known| peers(known, &shared.probes)),
         "firewall": known.map(firewall),
         "addresses": uses.as_deref().map(usage),
-        "loops": loops(board),
+        "loops": loops(shared),
         "changes": list(&changes),
         "repairs": list(&repairs),
-        "faults": known.map(|known| faults(board, known, uses.as_deref().unwrap_or_default())),
+        "faults": known.map(|known| faults(shared, known, uses.as_deref().unwrap_or_default())),
     })
 }
 
@@ -70,14 +70,14 @@ fn moment(at: SystemTime) -> String {
     timestamp(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-fn node(board: &Board, known: Option<&Known>) -> Value {
+fn node(shared: &SharedState, known: Option<&AgentSnapshot>) -> Value {
     let facts = known.and_then(|known| known.facts.as_ref());
     json!({
-        "name": board.name,
-        "machine_id": board.machine_id,
+        "name": shared.name,
+        "machine_id": shared.machine_id,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "started": moment(board.started),
+        "started": moment(shared.started),
         "addresses": facts.map(|facts| texts(&facts.own.addresses)),
         "uplinks": facts.map(|facts| facts.uplinks.iter().map(ToString::to_string).collect::<Vec<_>>()),
         "mtu": facts.map(|facts| facts.own.mtu_bytes),
@@ -85,7 +85,7 @@ fn node(board: &Board, known: Option<&Known>) -> Value {
     })
 }
 
-fn lease(known: &Known) -> Value {
+fn lease(known: &AgentSnapshot) -> Value {
     let source = match (&known.settings.source, known.in_sync) {
         (Source::Static(_), _) => "static",
         (Source::Etcd { .. }, true) => "etcd",
@@ -100,7 +100,7 @@ fn lease(known: &Known) -> Value {
 }
 
 /// `None` on a host without etcd.
-fn etcd(known: &Known) -> Option<Value> {
+fn etcd(known: &AgentSnapshot) -> Option<Value> {
     let Source::Etcd { server, .. } = &known.settings.source else { return None };
     let mut value = connection(known);
     value["endpoints"] = json!(server.endpoints);
@@ -110,7 +110,7 @@ fn etcd(known: &Known) -> Option<Value> {
 }
 
 /// `None` on a host whose subnet is not given by Kubernetes.
-fn kubernetes(known: &Known) -> Option<Value> {
+fn kubernetes(known: &AgentSnapshot) -> Option<Value> {
     let Source::Kubernetes(api) = &known.settings.source else { return None };
     let mut value = connection(known);
     value["kubeconfig"] = json!(api.kubeconfig);
@@ -119,7 +119,7 @@ fn kubernetes(known: &Known) -> Option<Value> {
 }
 
 /// How it goes with whoever knows the hosts.
-fn connection(known: &Known) -> Value {
+fn connection(known: &AgentSnapshot) -> Value {
     let told = &known.etcd;
     let heard_at = known.contact.as_ref().and_then(|contact| contact.heard_at());
     json!({
@@ -141,7 +141,7 @@ fn texts<T: ToString>(values: &PerFamily<T>) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-fn peers(known: &Known, probes: &Probes) -> Option<Value> {
+fn peers(known: &AgentSnapshot, probes: &Probes) -> Option<Value> {
     let peers = known.peers.as_deref()?;
     let ways = known.ways.as_deref()?;
     let tunnels: BTreeMap<IpNetwork, IpAddr> =
@@ -210,14 +210,14 @@ fn usage(uses: &[Use]) -> Value {
     uses.iter().map(of).collect()
 }
 
-fn firewall(known: &Known) -> Value {
+fn firewall(known: &AgentSnapshot) -> Value {
     let wrong = known.wrong.obstacles.iter().cloned().collect::<Vec<_>>();
     json!({ "ok": wrong.is_empty(), "fault": (!wrong.is_empty()).then(|| wrong.join("; ")) })
 }
 
-fn loops(board: &Board) -> Value {
-    let beats = board.beats();
-    let turning = beats.iter().filter_map(|beat| Some((beat, beat.since()?)));
+fn loops(shared: &SharedState) -> Value {
+    let heartbeats = shared.heartbeats();
+    let turning = heartbeats.iter().filter_map(|beat| Some((beat, beat.since()?)));
     turning
         .map(|(beat, since)| {
             json!({

@@ -5,19 +5,18 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
-use crate::agent::reconcile::{Pass, World};
-use crate::agent::reconcile_cache::Known as Memory;
-use crate::agent::shared_state::Board;
-use crate::agent::snapshot::{Etcd, Known, Wrong};
-use crate::agent::trigger::Look;
-use crate::agent::{names, start};
+use crate::agent::reconcile_cache::ReconcileCache as Memory;
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::{AgentSnapshot, StoreStatus, Wrong};
+use crate::agent::trigger::Scope;
 use crate::api::status;
-use crate::command::cluster::{self, Cluster};
 use crate::command::drift::Waiting;
-use crate::lease::Peers;
-use crate::lease::Resolved;
+use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::{Kernel, identity};
+use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
@@ -27,7 +26,7 @@ pub struct Here {
     /// The settings, with the pools that the network has.
     pub settings: Settings,
     /// The kernel.
-    pub world: World,
+    pub kernel: Kernel,
     /// This host's subnets, as far as they are known.
     pub subnets: PerFamily<ipnetwork::IpNetwork>,
     /// The other hosts, if they are known.
@@ -46,10 +45,10 @@ impl Here {
     /// # Errors
     /// The kernel cannot be spoken to, or this host has no name.
     pub fn look(settings: &Settings) -> Result<Here, Exit> {
-        let world = start::world(settings)?;
+        let kernel = Kernel::open(settings)?;
         let mut here = Here {
             settings: settings.clone(),
-            world,
+            kernel,
             subnets: PerFamily::default(),
             peers: None,
             resolved: Resolved::new(),
@@ -70,33 +69,33 @@ impl Here {
     fn join(&mut self, cluster: Cluster) {
         let others = cluster.others(&mut self.settings.pools);
         self.subnets = cluster.lease.subnets;
-        self.resolved = names::resolve_all(&others, &self.settings);
+        self.resolved = crate::inspect::names::resolve_all(&others, &self.settings);
         self.peers = Some(Arc::new(others));
         self.cluster = Some(cluster);
     }
 
     /// What a pass works from.
-    pub fn pass(&self) -> Pass<'_> {
-        Pass {
+    pub fn pass(&self) -> Reconcile<'_> {
+        Reconcile {
             settings: &self.settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets: &self.subnets,
             peers: self.peers.as_ref(),
             in_sync: self.cluster.as_ref().is_some_and(|cluster| cluster.stale.is_none()),
             resolved: &self.resolved,
-            before: None,
+            previous: None,
             was_ready: false,
-            look: Look::ALL,
+            scope: Scope::ALL,
         }
     }
 
     /// The state as the agent would tell it, and what it would change.
     pub fn status(&self) -> (Value, Vec<String>) {
         let pass = self.pass();
-        let mut report = Report::new(true);
+        let mut applier = Applier::new(true);
         let has_subnet = !self.subnets.is_empty();
         let mut memory = Memory::default();
-        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut report));
+        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut applier));
         let seen = seen.flatten();
         let found = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
         let faults = found.iter().flat_map(|found| found.faults.values().map(ToString::to_string));
@@ -106,14 +105,14 @@ impl Here {
             None => Default::default(),
         };
         let wrong = Wrong {
-            failures: Arc::new(report.failures().iter().cloned().collect()),
+            failures: Arc::new(applier.failures().iter().cloned().collect()),
             unreachable: set(unreachable),
             obstacles: set(obstacles),
             surroundings: set(surroundings),
             records: Arc::new(faults.collect()),
             ..Wrong::default()
         };
-        let known = Known {
+        let known = AgentSnapshot {
             settings: self.settings.clone(),
             subnets: has_subnet.then_some(self.subnets),
             since: None,
@@ -127,10 +126,10 @@ impl Here {
             contact: None,
             wrong,
         };
-        let name = start::node_name(&self.settings).map(|name| name.to_string());
-        let board = Board::new(name.unwrap_or_default(), self.world.machine_id.clone());
-        board.tell(known);
-        let mut value = status::status(&board);
+        let name = identity::node_name(&self.settings).map(|name| name.to_string());
+        let shared = SharedState::new(name.unwrap_or_default(), self.kernel.machine_id.clone());
+        shared.publish(known);
+        let mut value = status::status(&shared);
         // These are an agent's, and there is none.
         value["ready"] = Value::Null;
         value["node"]["pid"] = Value::Null;
@@ -141,15 +140,15 @@ impl Here {
             // Nobody looked.
             value["firewall"] = Value::Null;
         }
-        let waiting = Waiting::among(report.lines());
+        let waiting = Waiting::among(applier.lines());
         if let (Some(peers), Some(ways)) = (&self.peers, memory.ways.last()) {
             waiting.correct_peers(&mut value, peers, &ways);
         }
         waiting.correct_firewall(&mut value);
-        (value, report.lines().iter().map(ToString::to_string).collect())
+        (value, applier.lines().iter().map(ToString::to_string).collect())
     }
 
-    fn etcd(&self) -> Etcd {
+    fn etcd(&self) -> StoreStatus {
         let stale = self.cluster.as_ref().and_then(|cluster| cluster.stale.as_ref());
         let down = stale.map(|stale| stale.why.clone()).or_else(|| self.unknown.clone());
         let endpoint = match &self.settings.source {
@@ -158,7 +157,7 @@ impl Here {
             Source::Static(_) => None,
         };
         let endpoint = endpoint.filter(|_| down.is_none());
-        Etcd { endpoint, down, ..Etcd::default() }
+        StoreStatus { endpoint, down, ..StoreStatus::default() }
     }
 }
 

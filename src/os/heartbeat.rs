@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A loop that has nothing to do beats so often.
+/// An idle loop beats this often.
 pub const EVERY: Duration = Duration::from_secs(10);
 
 /// The sign of life of one loop. Beating costs a few nanoseconds and wakes nobody.

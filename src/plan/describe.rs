@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::net::{AddressRange, Object};
+use crate::net::Object;
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
-use crate::nft::{ElementChange, PortElement};
+use crate::nft::{Element, ElementChange};
 use crate::plan::bridge::BridgeChange;
 use crate::plan::bridge_ports::Reattach;
 use crate::plan::firewall::{TableChange, TableDifference};
-use crate::plan::host_ports::{HostPortChange, TABLE};
+use crate::plan::host_ports::{HostPortChange, PortElement, TABLE};
 use crate::plan::line::{Describe, Line};
 use crate::plan::routes::{FoundRoute, NextHop, RouteChange};
 use crate::plan::tunnel::{ALIAS, EntryChange, TunnelChange};
@@ -116,16 +116,14 @@ impl Describe for HostPortChange {
             HostPortChange::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
             HostPortChange::Add(element) => host_port(Line::added, element),
             HostPortChange::Replace(element) => host_port(Line::changed, element),
-            HostPortChange::Remove(found) => {
-                let comment = found.comment.as_deref().unwrap_or("no comment");
-                Line::removed(Object::HostPort(found.forward)).with(format!(" ({comment})"))
-            }
+            HostPortChange::Remove(found) => host_port(Line::removed, found),
         }
     }
 }
 
 fn host_port(line: fn(Object) -> Line, element: &PortElement) -> Line {
-    line(Object::HostPort(element.forward)).with(format!(" ({})", element.comment))
+    let comment = element.comment.as_deref().unwrap_or("no comment");
+    line(Object::HostPort(element.forward)).with(format!(" ({comment})"))
 }
 
 impl Describe for TableChange {
@@ -167,17 +165,17 @@ impl fmt::Display for TableDifference {
             TableDifference::Flowtable(found, wanted) => {
                 write!(f, "flow table is {found} and not {wanted}")
             }
-            TableDifference::Elements(ElementChange { set, added, removed }) => {
-                write!(f, "set {}:{}{}", set.name, elements('+', added), elements('-', removed))
+            TableDifference::Elements(ElementChange { set, added, removed, .. }) => {
+                write!(f, "set {set}:{}{}", elements('+', added), elements('-', removed))
             }
         }
     }
 }
 
 /// ` +192.0.2.1 +192.0.2.2`, or ` +300 elements`; nothing for nothing.
-fn elements(sign: char, ranges: &BTreeSet<AddressRange>) -> String {
-    match ranges.len() {
-        0..=ELEMENTS_SHOWN => ranges.iter().map(|range| format!(" {sign}{range}")).collect(),
+fn elements(sign: char, all: &BTreeSet<Element>) -> String {
+    match all.len() {
+        0..=ELEMENTS_SHOWN => all.iter().map(|element| format!(" {sign}{element}")).collect(),
         count => format!(" {sign}{count} elements"),
     }
 }

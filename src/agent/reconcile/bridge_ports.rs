@@ -3,29 +3,28 @@
 use anyhow::anyhow;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::Pass;
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
 use crate::net::IfName;
 use crate::netlink::link::{self, Which};
-use crate::netlink::neighbour;
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{Message, NetlinkError, neighbour};
 use crate::plan::bridge_ports::{Reattach, changes, crowded};
 use crate::plan::pod::BridgePort;
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) -> Option<String> {
-    let rtnl = &pass.world.rtnl;
-    let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<String> {
+    let rtnl = &run.kernel.rtnl;
+    let (network, bridge) = (&run.settings.cni.name, &run.settings.bridge);
     let found = match rtnl.links(None) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look for pods without a bridge: {error}"));
+            applier.failed(format!("scope for pods without a bridge: {error}"));
             return None;
         }
     };
     for plug in changes(network, bridge, &found) {
-        report.apply(&plug, || apply(rtnl, &plug));
+        applier.apply(&plug, || apply(rtnl, &plug));
     }
     let own = found.iter().find(|link| link.name == *bridge)?;
     crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())

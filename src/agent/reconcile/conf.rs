@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
-use crate::agent::reconcile::Pass;
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::host_state::HostState;
 use crate::net::Object;
 use crate::os::files;
 use crate::plan::{Describe, Line};
@@ -33,38 +33,42 @@ impl Describe for Remove<'_> {
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
 /// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
 /// of where that was.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<String> {
-    let state_dir = &pass.settings.state_dir;
-    let path = &pass.settings.cni.config;
-    if report.is_dry() && files::is_denied(path) {
-        report.failed(Exit::denied("read", path).why);
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    facts: &HostState,
+    applier: &mut Applier,
+) -> BTreeSet<String> {
+    let state_dir = &run.settings.state_dir;
+    let path = &run.settings.cni.config;
+    if applier.is_dry() && files::is_denied(path) {
+        applier.failed(Exit::denied("read", path).why);
         return BTreeSet::new();
     }
-    let text = cni_conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
+    let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
     let mut wrong = BTreeSet::new();
     let mut known = conf_record::all(state_dir).unwrap_or_else(|error| {
         wrong.insert(error.to_string());
         Vec::new()
     });
     let wanted = Written::new(path, &text);
-    if !report.is_dry() && !known.contains(&wanted) {
+    if !applier.is_dry() && !known.contains(&wanted) {
         // Before it is there: whoever is killed in between knows of it.
         known.push(wanted.clone());
         wrong.extend(remember(state_dir, known.clone()));
     }
     if !files::holds(path, text.as_bytes()) {
-        report.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
+        applier.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
     }
-    if !report.is_dry() && !files::holds(path, text.as_bytes()) {
+    if !applier.is_dry() && !files::holds(path, text.as_bytes()) {
         return wrong;
     }
-    remove_former(&known, path, report);
+    remove_former(&known, path, applier);
     let left: Vec<Written> = known
         .iter()
         .filter(|one| **one == wanted || one.is_elsewhere(path) && one.is_there())
         .cloned()
         .collect();
-    if !report.is_dry() && left != known {
+    if !applier.is_dry() && left != known {
         tell_changed(&known, &left, path);
         wrong.extend(remember(state_dir, left));
     }
@@ -72,9 +76,9 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> BTreeSet<Str
 }
 
 /// Removes every configuration in `known` that is not at `now` and that nobody changed.
-pub fn remove_former(known: &[Written], now: &Path, report: &mut Report) {
+pub fn remove_former(known: &[Written], now: &Path, applier: &mut Applier) {
     for former in known.iter().filter(|one| one.is_elsewhere(now) && one.is_there()) {
-        report.apply(&Remove(&former.path), || files::remove(&former.path));
+        applier.apply(&Remove(&former.path), || files::remove(&former.path));
     }
 }
 

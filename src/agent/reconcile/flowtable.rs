@@ -1,8 +1,9 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World};
-use crate::inspect::host::Facts;
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
@@ -10,16 +11,16 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<String> {
-    let (nft, settings) = (&pass.world.nft, pass.settings);
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<String> {
+    let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
-        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.world)).collect();
+        let devices = facts.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
         ruleset(&settings.bridge, &devices)
     });
     let found = match nft.observe(FLOWS_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            report.failed(format!("look at nftables table {FLOWS_TABLE}: {error}"));
+            applier.failed(format!("read nftables table {FLOWS_TABLE}: {error}"));
             return None;
         }
     };
@@ -27,11 +28,11 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<Strin
     match (repair(&changes), &wanted) {
         (TableRepair::Nothing, _) => None,
         (_, None) => {
-            report.apply_together(&changes, || nft.delete(FLOWS_TABLE));
+            applier.apply_together(&changes, || nft.delete(FLOWS_TABLE));
             None
         }
         (_, Some(wanted)) => {
-            let made = report.attempt(&changes, || nft.replace(wanted));
+            let made = applier.attempt(&changes, || nft.replace(wanted));
             made.err().map(|error| {
                 format!(
                     "FLOWTABLE is true, and pods' packets take the ordinary way: {error}; what the \
@@ -43,16 +44,16 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, report: &mut Report) -> Option<Strin
 }
 
 /// The tunnels' devices that are there.
-fn tunnels(world: &World) -> impl Iterator<Item = IfName> {
-    let there = |name: &IfName| world.rtnl.link(name).is_ok_and(|link| link.is_some());
+fn tunnels(kernel: &Kernel) -> impl Iterator<Item = IfName> {
+    let there = |name: &IfName| kernel.rtnl.link(name).is_ok_and(|link| link.is_some());
     Family::BOTH.map(device_name).into_iter().filter(there)
 }
 
 /// Removes the table, if it is there.
-pub fn remove(world: &World, report: &mut Report) {
-    let nft = &world.nft;
+pub fn remove(kernel: &Kernel, applier: &mut Applier) {
+    let nft = &kernel.nft;
     if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
-        report.apply(&Table, || nft.delete(FLOWS_TABLE));
+        applier.apply(&Table, || nft.delete(FLOWS_TABLE));
     }
 }
 

@@ -3,14 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, World};
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
 use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
-use crate::nft::{Nft, PortChange};
+use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
-use crate::plan::host_ports::{HostPortChange, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{
+    HostPortChange, TABLE, changes, element_changes, is_intact, ruleset,
+};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
@@ -18,49 +21,49 @@ use crate::settings::Settings;
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Puts right what differs. Looks without the lock first: plugins would wait for it.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) {
-    let Some(claims) = claims(pass.settings, report) else { return };
-    let nft = &pass.world.nft;
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
+    let Some(claims) = claims(run.settings, applier) else { return };
+    let nft = &run.kernel.nft;
     let looked = claims.read().held().map_err(anyhow::Error::from);
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
         Ok(looked) => looked,
-        Err(error) => return report.failed(format!("look at host ports: {error:#}")),
+        Err(error) => return applier.failed(format!("read host ports: {error:#}")),
     };
-    if report.is_dry() {
-        return report.apply_together(&changes, || Ok::<(), NetlinkError>(()));
+    if applier.is_dry() {
+        return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
     }
     if !changes.is_empty()
-        && let Err(error) = mend(nft, &claims, report)
+        && let Err(error) = mend(nft, &claims, applier)
     {
-        report.failed(format!("put host ports right: {error:#}"));
+        applier.failed(format!("put host ports right: {error:#}"));
     }
-    keep_loopback(pass, &held, report);
+    keep_loopback(run, &held, applier);
 }
 
 /// Removes the elements of our store, and the table if nobody else has any.
-pub fn remove(world: &World, settings: &Settings, report: &mut Report) {
-    let Some(claims) = claims(settings, report) else { return };
-    let found = match world.nft.ports(TABLE) {
+pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
+    let Some(claims) = claims(settings, applier) else { return };
+    let found = match host_ports::all(&kernel.nft) {
         Ok(found) => found,
-        Err(error) => return report.failed(format!("look at host ports: {error}")),
+        Err(error) => return applier.failed(format!("read host ports: {error}")),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
-        return report.apply(&Table, || world.nft.delete(TABLE));
+        return applier.apply(&Table, || kernel.nft.delete(TABLE));
     }
-    report.apply_together(&changes, || world.nft.change_ports(TABLE, &steps(&changes)));
+    applier.apply_together(&changes, || kernel.nft.change_elements(TABLE, &steps(&changes)));
 }
 
 /// The claims of this host's networks, if there ever were any.
-fn claims(settings: &Settings, report: &mut Report) -> Option<PortClaims> {
+fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
     match identity::boot_id() {
         Ok(boot_id) => {
             let claims = PortClaims::open(&settings.cni.ipam_dir, &boot_id);
             claims.exist().then_some(claims)
         }
         Err(error) => {
-            report.failed(format!("look at host ports: {error}"));
+            applier.failed(format!("read host ports: {error}"));
             None
         }
     }
@@ -77,34 +80,34 @@ fn look(
         return Ok(Vec::new());
     }
     let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
-    let (found, bridges) = (nft.ports(TABLE)?, nft.port_bridges(TABLE)?);
+    let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
     let elements = changes(held, claims.fingerprint(), &found, &bridges);
     Ok(table.into_iter().chain(elements).collect())
 }
 
 /// Looks again with the lock, and makes the changes that are needed then.
-fn mend(nft: &Nft, claims: &PortClaims, report: &mut Report) -> anyhow::Result<()> {
+fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
     let held = locked.held()?;
     let mut changes = look(nft, claims, &held)?;
     if changes.first() == Some(&HostPortChange::Table) {
-        report.apply(&HostPortChange::Table, || nft.ensure_ports(&ruleset()));
+        applier.apply(&HostPortChange::Table, || nft.ensure(&ruleset()));
         changes = look(nft, claims, &held)?;
     }
     if !changes.is_empty() {
-        report.apply_together(&changes, || nft.change_ports(TABLE, &steps(&changes)));
+        applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));
     }
     Ok(())
 }
 
-fn steps(changes: &[HostPortChange]) -> Vec<PortChange> {
-    changes.iter().flat_map(HostPortChange::steps).collect()
+fn steps(changes: &[HostPortChange]) -> Vec<ElementChange> {
+    element_changes(&changes.iter().flat_map(HostPortChange::steps).collect::<Vec<_>>())
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
-fn keep_loopback(pass: &Pass<'_>, held: &[PortClaim], report: &mut Report) {
-    if !pass.settings.manage_sysctl {
+fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier) {
+    if !run.settings.manage_sysctl {
         return;
     }
     let v4 = held.iter().filter(|claim| claim.forward.from.family() == Family::V4);
@@ -113,10 +116,10 @@ fn keep_loopback(pass: &Pass<'_>, held: &[PortClaim], report: &mut Report) {
         let key = format!("net/ipv4/conf/{bridge}/route_localnet");
         match sysctl::read(&key) {
             Ok(value) if value == "1" => {}
-            Ok(_) => report.apply(&Loopback(bridge), || sysctl::write(&key, "1")),
+            Ok(_) => applier.apply(&Loopback(bridge), || sysctl::write(&key, "1")),
             // There is no such bridge: another network's, or ours in a moment.
             Err(error) if error.is_missing() => {}
-            Err(error) => report.failed(error),
+            Err(error) => applier.failed(error),
         }
     }
 }

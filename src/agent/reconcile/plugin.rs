@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::Pass;
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
 use crate::net::Object;
 use crate::os::files;
 use crate::plan::{Describe, Line};
@@ -42,25 +42,25 @@ pub fn files(settings: &Settings) -> [PathBuf; 3] {
 
 /// Installs what is missing or different; true if all is there. `loopback` is taken only if the
 /// name is free.
-pub fn keep(pass: &Pass<'_>, report: &mut Report) -> bool {
-    let before = report.failures().len();
-    let [copy, plugin, loopback] = files(pass.settings);
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> bool {
+    let before = applier.failures().len();
+    let [copy, plugin, loopback] = files(run.settings);
     let own = Path::new("/proc/self/exe");
     match files::is_copy(own, &copy) {
         Ok(true) => {}
-        Ok(false) => report.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
-        Err(error) => report.failed(error),
+        Ok(false) => applier.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
+        Err(error) => applier.failed(error),
     }
-    link(&plugin, report);
+    link(&plugin, applier);
     if loopback.symlink_metadata().is_err() {
-        link(&loopback, report);
+        link(&loopback, applier);
     }
-    report.failures().len() == before
+    applier.failures().len() == before
 }
 
-fn link(path: &Path, report: &mut Report) {
+fn link(path: &Path, applier: &mut Applier) {
     if std::fs::read_link(path).is_ok_and(|target| target == Path::new(COPY)) {
         return;
     }
-    report.apply(&Change::Link(path), || files::replace_link(Path::new(COPY), path));
+    applier.apply(&Change::Link(path), || files::replace_link(Path::new(COPY), path));
 }

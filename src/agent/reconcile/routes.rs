@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::Pass;
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::tunnel::Tunnels;
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
@@ -17,35 +17,35 @@ use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, sco
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
 /// not before the hosts are completely known, and never to `unresolved`.
-pub fn keep(
-    pass: &Pass<'_>,
+pub fn reconcile(
+    run: &Reconcile<'_>,
     wanted: &Routes,
     unresolved: &BTreeSet<IpNetwork>,
     tunnels: &Tunnels,
-    report: &mut Report,
+    applier: &mut Applier,
 ) {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &run.kernel.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
-        Err(error) => return report.failed(format!("list routes: {error}")),
+        Err(error) => return applier.failed(format!("list routes: {error}")),
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
         RouteChange::Remove(route) => {
             let kept = unresolved.contains(&route.destination)
                 || route.next_hop.is_some_and(|hop| tunnels.keeps(&hop));
-            pass.in_sync && !kept
+            run.in_sync && !kept
         }
         RouteChange::Add(..) | RouteChange::Replace(..) => true,
     });
-    apply(rtnl, &changes, &pass.settings.pools, report);
+    apply(rtnl, &changes, &run.settings.pools, applier);
 }
 
 /// Removes every route that bears our mark.
-pub fn remove_all(rtnl: &Rtnl, report: &mut Report) {
+pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl) {
-        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), report),
-        Err(error) => report.failed(format!("list routes: {error}")),
+        Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), applier),
+        Err(error) => applier.failed(format!("list routes: {error}")),
     }
 }
 
@@ -64,9 +64,9 @@ pub fn found(rtnl: &Rtnl) -> Result<Vec<FoundRoute>, NetlinkError> {
     Ok(rtnl.routes(route::PROTOCOL)?.iter().map(found).collect())
 }
 
-fn apply(rtnl: &Rtnl, changes: &[RouteChange], pools: &PerFamily<Pool>, report: &mut Report) {
+fn apply(rtnl: &Rtnl, changes: &[RouteChange], pools: &PerFamily<Pool>, applier: &mut Applier) {
     let messages = || changes.iter().map(|change| message(change, pools)).collect::<Vec<_>>();
-    report.apply_each(changes, || rtnl.apply_each(&messages()));
+    applier.apply_each(changes, || rtnl.apply_each(&messages()));
 }
 
 fn message(change: &RouteChange, pools: &PerFamily<Pool>) -> Message {

@@ -1,4 +1,4 @@
-//! One pass: observe → plan → apply, one kind of thing after the other.
+//! One reconcile: observe → plan → apply, one kind of thing after the other.
 //!
 //! The order is that of a start: sysctls, bridge, firewall, routes, plugin, and the CNI
 //! configuration last, because runtimes start pods as soon as it is there.
@@ -6,20 +6,20 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::bridge::Kept;
-use crate::agent::reconcile::{self, Pass};
-use crate::agent::reconcile_cache::Known;
-use crate::agent::trigger::Look;
-use crate::inspect::host::{self, Facts};
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::bridge::BridgeOutcome;
+use crate::agent::reconcile::{self, Reconcile};
+use crate::agent::reconcile_cache::ReconcileCache;
+use crate::agent::trigger::Scope;
+use crate::inspect::host_state::{self, HostState};
 use crate::net::Object;
 use crate::plan::peer_routes::{LocalHost, PeerRoutes};
 
-/// What a pass saw that others want to know.
+/// What a reconcile saw that others want to know.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ReconcileOutcome {
     /// What this host is like.
-    pub facts: Facts,
+    pub facts: HostState,
     /// What is wrong and not ours to mend, if it was looked at: hosts without a way to them …
     pub unreachable: Option<BTreeSet<String>>,
     /// … and other people's firewall.
@@ -27,110 +27,128 @@ pub struct Seen {
     /// … and everything else on the host.
     pub surroundings: Option<BTreeSet<String>>,
     /// What is wrong with the record of where the CNI configuration was written, as far as was looked.
-    pub record: BTreeSet<String>,
+    pub conf_problems: BTreeSet<String>,
     /// The files that were not as they should be, and are now.
-    pub mended: Vec<Object>,
+    pub repaired: Vec<Object>,
 }
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
-pub fn run(pass: &Pass<'_>, known: &mut Known, report: &mut Report) -> Option<Seen> {
-    let Known { ways, table } = known;
-    let before = pass.before.map(|before| before.own);
-    let mut facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
+pub fn run(
+    run: &Reconcile<'_>,
+    known: &mut ReconcileCache,
+    applier: &mut Applier,
+) -> Option<ReconcileOutcome> {
+    let ReconcileCache { ways, table } = known;
+    let before = run.previous.map(|before| before.own);
+    let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
-            report.failed(format!("{error:#}"));
+            applier.failed(format!("{error:#}"));
             return None;
         }
     };
-    let to_peers = |peers| ways.to(peers, pass.resolved, here(pass, &facts));
-    let ways = &*pass.peers.map(to_peers).unwrap_or_default();
-    facts.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(pass, &facts, ways);
-    let look = further(pass, &facts);
-    let mut bridge = Kept::Whole;
-    if look.links {
-        reconcile::sysctls::keep(pass, &facts, report);
-        bridge = reconcile::bridge::keep(pass, &facts, report);
+    let to_peers = |peers| ways.to(peers, run.resolved, local_host(run, &facts));
+    let ways = &*run.peers.map(to_peers).unwrap_or_default();
+    facts.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &facts, ways);
+    let scope = widened_scope(run, &facts);
+    let mut bridge = BridgeOutcome::Whole;
+    if scope.links {
+        reconcile::sysctls::reconcile(run, &facts, applier);
+        bridge = reconcile::bridge::reconcile(run, &facts, applier);
     }
     // Looking at every link is too much for every event of one.
-    let at_ports = bridge == Kept::New || look == Look::ALL;
-    let crowded = at_ports.then(|| reconcile::bridge_ports::keep(pass, report)).flatten();
+    let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
+    let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
-    let start = look == Look::ALL;
+    let start = scope == Scope::ALL;
     let mut firewall =
-        |report: &mut Report| reconcile::firewall::keep(pass, &facts, ways, table, report);
-    let first = start.then(|| firewall(report));
-    let unreachable = look.routes.then(|| routes(pass, &facts, ways, report));
-    let obstacles = first.or_else(|| look.firewall.then(|| firewall(report)));
-    if look.firewall || bridge == Kept::New {
-        reconcile::host_ports::keep(pass, report);
+        |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
+    let first = start.then(|| firewall(applier));
+    let unreachable = scope.routes.then(|| routes(run, &facts, ways, applier));
+    let obstacles = first.or_else(|| scope.firewall.then(|| firewall(applier)));
+    if scope.firewall || bridge == BridgeOutcome::New {
+        reconcile::host_ports::reconcile(run, applier);
     }
-    let before = report.changes().len();
-    let record = if look.files { files(pass, &facts, bridge, report) } else { BTreeSet::new() };
-    let mended = report.changes()[before..].iter().map(|line| line.object.clone()).collect();
+    let before = applier.changes().len();
+    let record = if scope.files { files(run, &facts, bridge, applier) } else { BTreeSet::new() };
+    let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
-        let found = reconcile::host_checks::look(pass, report);
+        let found = reconcile::host_checks::look(run, applier);
         found.into_iter().chain(crowded).collect()
     });
-    Some(Seen { facts, unreachable, obstacles, surroundings, record, mended })
+    Some(ReconcileOutcome {
+        facts,
+        unreachable,
+        obstacles,
+        surroundings,
+        conf_problems: record,
+        repaired: mended,
+    })
 }
 
 /// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
 /// were given stays as it was. Gives what is wrong with the record of it.
-fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, report: &mut Report) -> BTreeSet<String> {
-    let is_given = reconcile::plugin::keep(pass, report) || pass.was_ready;
-    match is_given && bridge != Kept::Broken {
-        true => reconcile::conf::keep(pass, facts, report),
+fn files(
+    run: &Reconcile<'_>,
+    facts: &HostState,
+    bridge: BridgeOutcome,
+    applier: &mut Applier,
+) -> BTreeSet<String> {
+    let is_given = reconcile::plugin::reconcile(run, applier) || run.was_ready;
+    match is_given && bridge != BridgeOutcome::Broken {
+        true => reconcile::conf::reconcile(run, facts, applier),
         false => BTreeSet::new(),
     }
 }
 
 /// What to look at besides, because this host is no longer what it was.
-fn further(pass: &Pass<'_>, now: &Facts) -> Look {
-    let mut look = pass.look;
-    if let Some(before) = pass.before {
+fn widened_scope(run: &Reconcile<'_>, now: &HostState) -> Scope {
+    let mut scope = run.scope;
+    if let Some(before) = run.previous {
         // A link that went took itself out of the flow table.
-        look.firewall |= look.links && pass.settings.flowtable;
+        scope.firewall |= scope.links && run.settings.flowtable;
         // Who shares a segment with this host knows the way back to its pods.
-        look.firewall |= before.connected != now.connected;
-        look.firewall |= before.all_addresses != now.all_addresses;
-        look.links |= before.own != now.own;
-        look.files |= before.own != now.own;
+        scope.firewall |= before.connected != now.connected;
+        scope.firewall |= before.all_addresses != now.all_addresses;
+        scope.links |= before.own != now.own;
+        scope.files |= before.own != now.own;
     }
-    look
+    scope
 }
 
 /// What decides here how other hosts are reached.
-pub fn here(pass: &Pass<'_>, facts: &Facts) -> LocalHost {
+pub fn local_host(run: &Reconcile<'_>, facts: &HostState) -> LocalHost {
     LocalHost {
-        backend: pass.settings.backend,
+        backend: run.settings.backend,
         connected: facts.connected.clone(),
         own: facts.own.addresses,
         underlay: facts.underlay,
-        tunnel: reconcile::tunnel::own_end(pass),
+        tunnel: reconcile::tunnel::own_end(run),
     }
 }
 
 /// Makes the routes: what a tunnel must know comes before the routes through it, and what it need
 /// not know any more goes after them.
 fn routes(
-    pass: &Pass<'_>,
-    facts: &Facts,
+    run: &Reconcile<'_>,
+    facts: &HostState,
     ways: &PeerRoutes,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> BTreeSet<String> {
-    let Some(peers) = pass.peers else { return BTreeSet::new() };
+    let Some(peers) = run.peers else { return BTreeSet::new() };
     let unreachable = ways.unreachable.iter().map(ToString::to_string);
     let faults = peers.faults.iter().map(ToString::to_string);
     let told =
         unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
-    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, report) else { return told };
-    tunnels.prepare(pass, ways, report);
+    let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
+        return told;
+    };
+    tunnels.prepare(run, ways, applier);
     let mut wanted = Cow::Borrowed(&ways.direct);
     if !ways.remotes.is_empty() {
-        wanted.to_mut().extend(tunnels.routes(pass, ways));
+        wanted.to_mut().extend(tunnels.routes(run, ways));
     }
-    reconcile::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, report);
-    tunnels.tidy(pass, ways, report);
+    reconcile::routes::reconcile(run, &wanted, &ways.unresolved(), &tunnels, applier);
+    tunnels.tidy(run, ways, applier);
     told
 }

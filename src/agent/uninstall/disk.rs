@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::conf_record;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
@@ -32,77 +32,77 @@ const STATE: [&str; 7] = [
 
 /// So that no new pod is plugged in. Also the one that an agent wrote elsewhere before it was told
 /// another place.
-pub fn configuration(settings: &Settings, report: &mut Report) {
-    file("CNI configuration", &settings.cni.config, report);
+pub fn configuration(settings: &Settings, applier: &mut Applier) {
+    file("CNI configuration", &settings.cni.config, applier);
     let known = conf_record::all(&settings.state_dir).unwrap_or_else(|error| {
         log::warn!("{error}");
         Vec::new()
     });
-    reconcile::conf::remove_former(&known, &settings.cni.config, report);
+    reconcile::conf::remove_former(&known, &settings.cni.config, applier);
 }
 
 /// The copy of the executable that runtimes call, and every name that leads to it.
-pub fn plugin(settings: &Settings, report: &mut Report) {
+pub fn plugin(settings: &Settings, applier: &mut Applier) {
     let Some(directory) = settings.cni.plugin.parent() else { return };
     let leads_to_copy =
         |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target == Path::new(COPY));
-    for path in files_in(directory, report).iter().filter(|path| leads_to_copy(path)) {
-        file("link", path, report);
+    for path in files_in(directory, applier).iter().filter(|path| leads_to_copy(path)) {
+        file("link", path, applier);
     }
-    file("plugin", &directory.join(COPY), report);
+    file("plugin", &directory.join(COPY), applier);
 }
 
 /// The pods' addresses of every network.
-pub fn store(settings: &Settings, report: &mut Report) {
+pub fn store(settings: &Settings, applier: &mut Applier) {
     let directory = &settings.cni.ipam_dir;
-    for path in &files_in(directory, report) {
+    for path in &files_in(directory, applier) {
         match Store::is_at(path) {
-            Ok(true) => report.apply(&Gone("store of addresses", path), || {
+            Ok(true) => applier.apply(&Gone("store of addresses", path), || {
                 fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
             }),
             Ok(false) => {}
-            Err(error) => report.failed(format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => applier.failed(format!("{:#}", anyhow::Error::from(error))),
         }
     }
     let calls = calls::folder(directory);
     if calls.is_dir() {
-        report.apply(&Gone("counted calls", &calls), || {
+        applier.apply(&Gone("counted calls", &calls), || {
             calls::remove(directory).with_context(|| format!("remove {}", calls.display()))
         });
     }
     for directory in [Some(directory.as_path()), directory.parent()].into_iter().flatten() {
-        empty(directory, report);
+        empty(directory, applier);
     }
 }
 
 /// The socket of an agent that was killed.
-pub fn socket(settings: &Settings, report: &mut Report) {
+pub fn socket(settings: &Settings, applier: &mut Applier) {
     let is_socket =
         |path: &&PathBuf| path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
     if let Some(path) = settings.socket.as_ref().filter(is_socket) {
-        file("socket", path, report);
+        file("socket", path, applier);
     }
 }
 
 /// The plugin's log, and what logrotate made of it.
-pub fn log(settings: &Settings, report: &mut Report) {
+pub fn log(settings: &Settings, applier: &mut Applier) {
     let Some(path) = &settings.cni.log_file else { return };
     let directory = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for found in files_in(directory, report) {
+    for found in files_in(directory, applier) {
         let suffix = found.file_name().and_then(|found| found.to_str()?.strip_prefix(&name));
         if suffix.is_some_and(|suffix| suffix.is_empty() || is_rotated(suffix)) {
-            file("log", &found, report);
+            file("log", &found, applier);
         }
     }
 }
 
 /// What the agent knew.
-pub fn state(settings: &Settings, report: &mut Report) {
+pub fn state(settings: &Settings, applier: &mut Applier) {
     for name in STATE {
-        file("state", &settings.state_dir.join(name), report);
+        file("state", &settings.state_dir.join(name), applier);
     }
-    empty(&settings.state_dir, report);
+    empty(&settings.state_dir, applier);
 }
 
 /// `.1`, `.2.gz` …
@@ -114,30 +114,30 @@ fn is_rotated(suffix: &str) -> bool {
 }
 
 /// Removes a file, and what an interrupted writing of it left.
-fn file(what: &'static str, path: &Path, report: &mut Report) {
+fn file(what: &'static str, path: &Path, applier: &mut Applier) {
     for path in [path, &files::unfinished(path)] {
         if path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
-            report.apply(&Gone(what, path), || files::remove(path));
+            applier.apply(&Gone(what, path), || files::remove(path));
         }
     }
 }
 
 /// Removes a directory if nothing is in it. One on which something is mounted, as in a container, is
 /// not ours to remove.
-fn empty(directory: &Path, report: &mut Report) {
+fn empty(directory: &Path, applier: &mut Applier) {
     let is_empty = |directory| fs::read_dir(directory).is_ok_and(|mut all| all.next().is_none());
     if !is_empty(directory) || mount::is_on(directory) {
         return;
     }
     if let Err(error) =
-        report.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory))
+        applier.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory))
     {
-        report.failed(format!("remove directory {}: {error}", directory.display()));
+        applier.failed(format!("remove directory {}: {error}", directory.display()));
     }
 }
 
 /// What is in a directory, in the order of the names.
-fn files_in(directory: &Path, report: &mut Report) -> Vec<PathBuf> {
+fn files_in(directory: &Path, applier: &mut Applier) -> Vec<PathBuf> {
     let list = || -> io::Result<Vec<PathBuf>> {
         fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect()
     };
@@ -148,7 +148,7 @@ fn files_in(directory: &Path, report: &mut Report) -> Vec<PathBuf> {
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            report.failed(format!("look into {}: {error}", directory.display()));
+            applier.failed(format!("look into {}: {error}", directory.display()));
             Vec::new()
         }
     }

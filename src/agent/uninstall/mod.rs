@@ -11,10 +11,10 @@ use std::fs::{self, File};
 
 use nix::fcntl::Flock;
 
-use crate::agent::change_log::Report;
+use crate::agent::applier::Applier;
 use crate::agent::lock;
-use crate::agent::reconcile::{self, World};
-use crate::agent::start;
+use crate::agent::reconcile::{self};
+use crate::inspect::Kernel;
 use crate::plan::Line;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
@@ -44,38 +44,38 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     if lock::is_denied(&settings.state_dir) {
         return Err(Exit::denied("take", &lock));
     }
-    let world = start::world(settings)?;
+    let kernel = Kernel::open(settings)?;
     let is_locked_anew = !options.dry_run && !lock.exists();
     let (in_the_way, _lock) = match options.dry_run {
-        true => (in_the_way(settings, &world, options)?, None),
-        false => (Vec::new(), alone(settings, &world, options)?),
+        true => (in_the_way(settings, &kernel, options)?, None),
+        false => (Vec::new(), alone(settings, &kernel, options)?),
     };
-    let mut report = Report::new(options.dry_run);
-    disk::configuration(settings, &mut report);
-    kernel::links(&world, &mut report);
-    reconcile::routes::remove_all(&world.rtnl, &mut report);
-    reconcile::firewall::leave_foreign(&world, settings, &mut report);
-    kernel::tables(&world, &mut report);
-    kernel::sysctls(&settings.state_dir, &mut report);
-    disk::plugin(settings, &mut report);
-    disk::socket(settings, &mut report);
+    let mut applier = Applier::new(options.dry_run);
+    disk::configuration(settings, &mut applier);
+    kernel::links(&kernel, &mut applier);
+    reconcile::routes::remove_all(&kernel.rtnl, &mut applier);
+    reconcile::firewall::leave_foreign(&kernel, settings, &mut applier);
+    kernel::tables(&kernel, &mut applier);
+    kernel::sysctls(&settings.state_dir, &mut applier);
+    disk::plugin(settings, &mut applier);
+    disk::socket(settings, &mut applier);
     if options.purge {
-        disk::store(settings, &mut report);
-        disk::log(settings, &mut report);
+        disk::store(settings, &mut applier);
+        disk::log(settings, &mut applier);
     }
     if options.release {
-        let released = release::run(settings, &world, options.dry_run, &mut report);
-        released.map_err(|exit| with(&report, exit))?;
+        let released = release::run(settings, &kernel, options.dry_run, &mut applier);
+        released.map_err(|exit| with(&applier, exit))?;
     }
     if is_locked_anew {
         // It was not there before; if it cannot be removed here, it is told below.
         let _unremoved = fs::remove_file(&lock);
     }
     if options.purge {
-        disk::state(settings, &mut report);
+        disk::state(settings, &mut applier);
     }
-    let lines = if options.dry_run { report.lines() } else { report.changes() };
-    Ok(Removed { lines: lines.to_vec(), in_the_way, failures: report.failures().to_vec() })
+    let lines = if options.dry_run { applier.lines() } else { applier.changes() };
+    Ok(Removed { lines: lines.to_vec(), in_the_way, failures: applier.failures().to_vec() })
 }
 
 /// Keeps agents from starting while humanz is removed.
@@ -84,11 +84,11 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
 /// An agent runs, or pods are attached.
 fn alone(
     settings: &Settings,
-    world: &World,
+    kernel: &Kernel,
     options: &Uninstall,
 ) -> Result<Option<Flock<File>>, Exit> {
     let lock = if settings.state_dir.exists() { Some(hold(settings)?) } else { None };
-    match with_pods(world, options)? {
+    match with_pods(kernel, options)? {
         None => Ok(lock),
         Some(why) => Err(Exit::new(exit::FAILURE, format!("{why}; nothing was removed"))),
     }
@@ -97,12 +97,12 @@ fn alone(
 /// Why [`alone`] would refuse; looks at the lock without taking it.
 fn in_the_way(
     settings: &Settings,
-    world: &World,
+    kernel: &Kernel,
     options: &Uninstall,
 ) -> Result<Vec<String>, Exit> {
     let running = lock::is_held(&settings.state_dir)
         .then(|| format!("another humanz-agent serves this host; {STOP}"));
-    let pods = with_pods(world, options)?;
+    let pods = with_pods(kernel, options)?;
     Ok(running.into_iter().chain(pods).collect())
 }
 
@@ -115,9 +115,9 @@ fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
 }
 
 /// Pods that still use what would be removed.
-fn with_pods(world: &World, options: &Uninstall) -> Result<Option<String>, Exit> {
+fn with_pods(kernel: &Kernel, options: &Uninstall) -> Result<Option<String>, Exit> {
     const NAMED: usize = 5;
-    let pods = kernel::attached(world)?;
+    let pods = kernel::attached(kernel)?;
     if pods.is_empty() || options.force {
         return Ok(None);
     }
@@ -134,8 +134,8 @@ fn with_pods(world: &World, options: &Uninstall) -> Result<Option<String>, Exit>
 }
 
 /// The failures so far belong to the reason to leave.
-fn with(report: &Report, exit: Exit) -> Exit {
+fn with(applier: &Applier, exit: Exit) -> Exit {
     let lines: Vec<&str> =
-        report.failures().iter().map(String::as_str).chain([exit.why.as_str()]).collect();
+        applier.failures().iter().map(String::as_str).chain([exit.why.as_str()]).collect();
     Exit::new(exit.code, lines.join("\n"))
 }

@@ -1,9 +1,8 @@
 //! Gives this host's subnet back.
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::World;
-use crate::agent::start;
+use crate::agent::applier::Applier;
 use crate::etcd;
+use crate::inspect::{Kernel, identity};
 use crate::lease::claim::leave;
 use crate::net::Object;
 use crate::plan::{Describe, Line};
@@ -17,13 +16,18 @@ const TRIES: u32 = 5;
 ///
 /// # Errors
 /// There is no etcd, it cannot be reached, or the keys are another machine's.
-pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -> Result<(), Exit> {
+pub fn run(
+    settings: &Settings,
+    kernel: &Kernel,
+    dry: bool,
+    applier: &mut Applier,
+) -> Result<(), Exit> {
     let Source::Etcd { server, roots } = &settings.source else {
         let why = "--release: this host's subnet is not leased (SUBNET_SOURCE is not etcd)";
         return Err(Exit::new(exit::SETTINGS, why));
     };
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
-    let own = start::this_host(&start::node_name(settings)?, world)?;
+    let own = identity::of_host(&identity::node_name(settings)?, &kernel.machine_id)?;
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;
@@ -31,7 +35,7 @@ pub fn run(settings: &Settings, world: &World, dry: bool, report: &mut Report) -
         let commit = || etcd::commit(server, roots, "release the subnet", &transaction);
         if dry || keys.is_empty() || commit().map_err(unreachable)? {
             let lines: Vec<Key> = keys.iter().map(|key| Key(roots.key(key))).collect();
-            report.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
+            applier.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
             return Ok(());
         }
     }

@@ -12,21 +12,21 @@ use crate::netlink::rtnl::Rtnl;
 use crate::os::usage::Usage;
 use crate::settings::Settings;
 
-use crate::agent::counters::{BOUNDS_SECONDS, Durations, KINDS, Tally};
+use crate::agent::counters::{BOUNDS_SECONDS, Counters, Durations, KINDS};
 use crate::agent::pool_use::{Use, addresses, scarce};
 use crate::agent::readiness::not_ready;
-use crate::agent::shared_state::Board;
-use crate::agent::snapshot::Known;
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::AgentSnapshot;
 use crate::api::metrics::page::{Page, Samples};
 
 /// The page of metrics of this moment. What cannot be measured now is not on it.
-pub fn metrics(board: &Board) -> String {
+pub fn metrics(shared: &SharedState) -> String {
     let mut page = Page::default();
-    let known = board.known();
-    process(&mut page, board);
-    loops(&mut page, board);
-    let tally = board.tally().clone();
-    passes(&mut page, &tally);
+    let known = shared.snapshot();
+    process(&mut page, shared);
+    loops(&mut page, shared);
+    let counters = shared.counters().clone();
+    passes(&mut page, &counters);
     if let Some(known) = known.as_deref() {
         page.gauge(
             "humanz_ready",
@@ -34,9 +34,9 @@ pub fn metrics(board: &Board) -> String {
             f64::from(not_ready(known).is_none()),
         );
         lease(&mut page, known);
-        etcd(&mut page, known, &tally);
+        etcd(&mut page, known, &counters);
         peers(&mut page, known);
-        probes(&mut page, board);
+        probes(&mut page, shared);
         let uses = addresses(&known.settings, known.subnets);
         faults(&mut page, known, &uses);
         bridge(&mut page, &known.settings);
@@ -46,11 +46,11 @@ pub fn metrics(board: &Board) -> String {
     page.text()
 }
 
-fn process(page: &mut Page, board: &Board) {
+fn process(page: &mut Page, shared: &SharedState) {
     let version = env!("CARGO_PKG_VERSION");
     page.gauges("humanz_build_info", "Version of the agent; always 1.")
         .sample(&[("version", version)], 1.0);
-    let started = board.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let started = shared.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let help = "Start of the agent, in seconds since 1970.";
     page.gauge("process_start_time_seconds", help, started.as_secs_f64());
     if let Some(usage) = Usage::now() {
@@ -61,36 +61,38 @@ fn process(page: &mut Page, board: &Board) {
     }
 }
 
-fn loops(page: &mut Page, board: &Board) {
-    let beats: Vec<_> = board
-        .beats()
+fn loops(page: &mut Page, shared: &SharedState) {
+    let heartbeats: Vec<_> = shared
+        .heartbeats()
         .into_iter()
         .filter_map(|beat| Some((beat.name, beat.since()?, beat.limit)))
         .collect();
     let help = "Time since each loop of the agent last showed that it turns.";
     let mut ages = page.gauges("humanz_loop_beat_age_seconds", help);
-    beats.iter().for_each(|(name, age, _)| ages.sample(&[("loop", name)], age.as_secs_f64()));
+    heartbeats.iter().for_each(|(name, age, _)| ages.sample(&[("loop", name)], age.as_secs_f64()));
     let help = "Age of a beat from which on the loop hangs.";
     let mut limits = page.gauges("humanz_loop_beat_limit_seconds", help);
-    beats.iter().for_each(|(name, _, limit)| limits.sample(&[("loop", name)], limit.as_secs_f64()));
+    heartbeats
+        .iter()
+        .for_each(|(name, _, limit)| limits.sample(&[("loop", name)], limit.as_secs_f64()));
 }
 
-fn passes(page: &mut Page, tally: &Tally) {
+fn passes(page: &mut Page, counters: &Counters) {
     let help = "Time to compare the host with what is wanted and to mend it.";
     let mut durations = page.histograms("humanz_reconcile_duration_seconds", help);
-    for (scope, passes) in [("whole", &tally.whole), ("part", &tally.part)] {
+    for (scope, passes) in [("whole", &counters.whole), ("part", &counters.part)] {
         histogram(&mut durations, &[("scope", scope)], passes);
     }
     let help = "Passes that left something undone.";
-    page.counter("humanz_reconcile_failures_total", help, tally.failed);
+    page.counter("humanz_reconcile_failures_total", help, counters.failed);
     let mut changes = page.counters("humanz_changes_total", "What was changed on the host.");
-    for ((kind, action), count) in &tally.changes {
+    for ((kind, action), count) in &counters.changes {
         changes.sample(&[("kind", kind), ("action", action)], *count as f64);
     }
     let help = "Changes that undid what somebody else had done to humanz's network.";
     let mut repairs = page.counters("humanz_drift_repaired_total", help);
     for kind in KINDS {
-        let count = tally.repairs.get(kind).copied().unwrap_or_default();
+        let count = counters.repairs.get(kind).copied().unwrap_or_default();
         repairs.sample(&[("kind", kind)], count as f64);
     }
 }
@@ -99,7 +101,7 @@ fn histogram(samples: &mut Samples<'_>, labels: page::Labels<'_>, durations: &Du
     samples.histogram(labels, &BOUNDS_SECONDS, &durations.classes, durations.sum);
 }
 
-fn lease(page: &mut Page, known: &Known) {
+fn lease(page: &mut Page, known: &AgentSnapshot) {
     let help = "Whether this host has a pod subnet of the family.";
     let mut held = page.gauges("humanz_lease_held", help);
     for (family, _) in known.settings.pools.entries() {
@@ -116,7 +118,7 @@ fn label(family: Family) -> &'static str {
 }
 
 /// Nothing on a host without etcd.
-fn etcd(page: &mut Page, known: &Known, tally: &Tally) {
+fn etcd(page: &mut Page, known: &AgentSnapshot, counters: &Counters) {
     let Some(contact) = &known.contact else { return };
     let connected = f64::from(known.etcd.endpoint.is_some());
     page.gauge("humanz_etcd_connected", "Whether a member of etcd answers.", connected);
@@ -140,10 +142,10 @@ fn etcd(page: &mut Page, known: &Known, tally: &Tally) {
     let mut errors = page.counters("humanz_etcd_errors_total", help);
     contact.errors().for_each(|(kind, count)| errors.sample(&[("kind", kind)], count as f64));
     let help = "Time from a change in etcd being heard to the kernel agreeing with it.";
-    histogram(&mut page.histograms("humanz_watch_lag_seconds", help), &[], &tally.lag);
+    histogram(&mut page.histograms("humanz_watch_lag_seconds", help), &[], &counters.lag);
 }
 
-fn peers(page: &mut Page, known: &Known) {
+fn peers(page: &mut Page, known: &AgentSnapshot) {
     let Some(peers) = &known.peers else { return };
     let alive = peers.by_name.values().filter(|peer| peer.alive).count();
     let mut samples = page.gauges("humanz_peers", "Other hosts, by whether their agents run.");
@@ -152,8 +154,8 @@ fn peers(page: &mut Page, known: &Known) {
 }
 
 /// Of all other hosts together: with a label for each, thousands of hosts would be millions of series.
-fn probes(page: &mut Page, board: &Board) {
-    let all = board.probes.all();
+fn probes(page: &mut Page, shared: &SharedState) {
+    let all = shared.probes.all();
     if all.is_empty() {
         return;
     }
@@ -184,7 +186,7 @@ fn probes(page: &mut Page, board: &Board) {
     }
 }
 
-fn faults(page: &mut Page, known: &Known, uses: &[Use]) {
+fn faults(page: &mut Page, known: &AgentSnapshot, uses: &[Use]) {
     let wrong = &known.wrong;
     let help = "What is wrong now, by kind; humanz-agent status names each.";
     let mut faults = page.gauges("humanz_faults", help);

@@ -19,12 +19,7 @@ fn claim(name: &str, address: &str, port: u16) -> PortClaim {
     }
 }
 
-fn found(element: PortElement) -> FoundPort {
-    let PortElement { forward, comment, mark } = element;
-    FoundPort { forward, comment: Some(comment), mark: Some(mark) }
-}
-
-fn check(claims: &[PortClaim], found: &[FoundPort], bridges: &[&str], wanted: &[&str]) {
+fn check(claims: &[PortClaim], found: &[PortElement], bridges: &[&str], wanted: &[&str]) {
     let bridges = bridges.iter().map(|name| name.parse().unwrap()).collect();
     let changes = changes(claims, STORE, found, &bridges);
     let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
@@ -43,27 +38,27 @@ fn what_is_missing_is_added() {
 #[test]
 fn what_is_there_stays() {
     let own = claim("c1", "0.0.0.0", 80);
-    check(std::slice::from_ref(&own), &[found(element(&own, STORE))], &["hz0"], &[]);
+    check(std::slice::from_ref(&own), &[element(&own, STORE)], &["hz0"], &[]);
     check(&[], &[], &[], &[]);
 }
 
 #[test]
 fn the_element_of_another_owner_is_replaced() {
-    let former = found(element(&claim("c0", "0.0.0.0", 80), STORE));
+    let former = element(&claim("c0", "0.0.0.0", 80), STORE);
     let changed = ADDED.replace("+ ", "~ ");
     check(&[claim("c1", "0.0.0.0", 80)], &[former], &["hz0"], &[&changed]);
 }
 
 #[test]
 fn what_nobody_has_any_more_is_removed() {
-    let former = found(element(&claim("c1", "0.0.0.0", 80), STORE));
+    let former = element(&claim("c1", "0.0.0.0", 80), STORE);
     check(&[], &[former], &["hz0"], &[&ADDED.replace("+ ", "- ")]);
 }
 
 #[test]
 fn elements_of_another_store_and_of_other_people_stay() {
-    let other = found(element(&claim("c1", "0.0.0.0", 80), STORE + 1));
-    let by_hand = FoundPort { mark: None, ..found(element(&claim("c2", "192.0.2.1", 80), STORE)) };
+    let other = element(&claim("c1", "0.0.0.0", 80), STORE + 1);
+    let by_hand = PortElement { mark: None, ..element(&claim("c2", "192.0.2.1", 80), STORE) };
     check(&[], &[other.clone(), by_hand], &["hz0"], &[]);
     check(&[claim("c3", "0.0.0.0", 80)], &[other], &["hz0"], &[]);
 }
@@ -123,7 +118,7 @@ fn the_rules_read_as_nft_writes_them() {
 #[test]
 fn a_mismatch_says_where_a_port_leads() {
     let own = claim("c1", "0.0.0.0", 80);
-    let mut other = found(element(&own, STORE));
+    let mut other = element(&own, STORE);
     assert!(mismatches(&[own.forward], &[other.clone()]).is_empty());
     other.forward.to = "10.1.2.9:80".parse().unwrap();
     let port = "host port 80/tcp on every IPv4 address to 10.1.2.3:80";

@@ -4,24 +4,24 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::change_log::Report;
-use crate::agent::reconcile::{Pass, sysctls};
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::sysctls;
 use crate::net::{Family, IfName};
-use crate::netlink::address;
 use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::vxlan::{self, NewVxlan};
-use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{Message, NetlinkError, address};
 use crate::plan::tunnel::{ALIAS, TunnelChange, TunnelDevice, changes};
 
 /// Index of the device once it is as it should be, or at least can be used.
-pub(super) fn keep(
-    pass: &Pass<'_>,
+pub(super) fn reconcile(
+    run: &Reconcile<'_>,
     device: &TunnelDevice,
     mut found: Vec<Link>,
-    report: &mut Report,
+    applier: &mut Applier,
 ) -> Option<u32> {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &run.kernel.rtnl;
     if !found.iter().any(|link| link.name == device.name) {
         let known: Vec<u32> = found.iter().map(|link| link.index).collect();
         let others = rtnl.vxlans().unwrap_or_default().into_iter();
@@ -29,20 +29,20 @@ pub(super) fn keep(
     }
     let addresses = addresses(rtnl, device, &found).unwrap_or_default();
     match changes(device, &found, &addresses) {
-        Ok(changes) => apply_all(rtnl, &changes, report),
+        Ok(changes) => apply_all(rtnl, &changes, applier),
         Err(foreign) => {
-            report.failed(foreign);
+            applier.failed(foreign);
             return None;
         }
     }
     match rtnl.link(&device.name) {
         Ok(Some(link)) if link.up && link.vxlan.is_some() => {
-            sysctls::keep_tunnel(pass, &device.name, report);
+            sysctls::keep_tunnel(run, &device.name, applier);
             Some(link.index)
         }
-        Ok(_) => report.is_dry().then_some(0),
+        Ok(_) => applier.is_dry().then_some(0),
         Err(error) => {
-            report.failed(format!("look at tunnel {}: {error}", device.name));
+            applier.failed(format!("read tunnel {}: {error}", device.name));
             None
         }
     }
@@ -60,11 +60,11 @@ fn addresses(rtnl: &Rtnl, device: &TunnelDevice, found: &[Link]) -> Option<Vec<I
 }
 
 /// One after the other; those after a failed one are not tried.
-pub(super) fn apply_all(rtnl: &Rtnl, changes: &[TunnelChange], report: &mut Report) {
-    let before = report.failures().len();
+pub(super) fn apply_all(rtnl: &Rtnl, changes: &[TunnelChange], applier: &mut Applier) {
+    let before = applier.failures().len();
     for change in changes {
-        report.apply(change, || apply(rtnl, change));
-        if report.failures().len() > before {
+        applier.apply(change, || apply(rtnl, change));
+        if applier.failures().len() > before {
             return;
         }
     }

@@ -136,7 +136,10 @@ fn each_thing_that_differs_is_named() {
         |found| found.bridge.as_mut().unwrap().up = false,
         &["interface humanz0 is down on the host"],
     );
-    check(|found| found.bridge.as_mut().unwrap().kind = None, &["interface humanz0 is not a bridge"]);
+    check(
+        |found| found.bridge.as_mut().unwrap().kind = None,
+        &["interface humanz0 is not a bridge"],
+    );
 }
 
 #[test]

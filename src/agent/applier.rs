@@ -1,4 +1,4 @@
-//! What a pass changed and what it could not, told once.
+//! What a reconcile changed and what it could not, told once.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use crate::plan::{Describe, Line};
 
-/// The account of one pass.
+/// The account of one reconcile.
 ///
 /// In a dry run changes are only noted; otherwise each one is carried out and logged.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct Applier {
     dry: bool,
     lines: Vec<Line>,
     done: Vec<Line>,
     failures: Vec<String>,
 }
 
-impl Report {
+impl Applier {
     /// An empty account.
-    pub fn new(dry: bool) -> Report {
-        Report { dry, ..Report::default() }
+    pub fn new(dry: bool) -> Applier {
+        Applier { dry, ..Applier::default() }
     }
 
     /// Carries out one change with `apply`; goes on after a failure.
@@ -41,10 +41,10 @@ impl Report {
         self.carry_out(changes.iter().map(Describe::line).collect(), apply);
     }
 
-    /// As [`Report::apply_together`], for what the host may do without.
+    /// As [`Applier::apply_together`], for what the host may do without.
     ///
     /// # Errors
-    /// Those of `apply`, which are no failure of the pass.
+    /// Those of `apply`, which are no failure of the reconcile.
     pub fn attempt<E>(
         &mut self,
         changes: &[impl Describe],
@@ -143,7 +143,7 @@ impl Report {
     }
 }
 
-/// Conditions that hold for longer than one pass: told when they begin and when they end.
+/// Conditions that hold for longer than one reconcile: told when they begin and when they end.
 #[derive(Debug, Default)]
 pub struct Standing {
     told: Arc<BTreeSet<String>>,
@@ -203,26 +203,26 @@ mod tests {
 
     #[test]
     fn a_change_that_failed_is_told_with_its_own_reason() {
-        let mut report = Report::new(false);
+        let mut applier = Applier::new(false);
         let outcomes = || Ok(vec![Ok(()), Err(anyhow::anyhow!("no way")), Ok(())]);
-        report.apply_each(&keys(3), outcomes);
-        assert_eq!(report.failures(), ["add etcd key 1: no way"]);
+        applier.apply_each(&keys(3), outcomes);
+        assert_eq!(applier.failures(), ["add etcd key 1: no way"]);
     }
 
     #[test]
     fn of_many_changes_that_fail_together_the_first_are_named() {
-        let mut report = Report::new(false);
-        report.apply_each(&keys(10_000), || Err(anyhow::anyhow!("no socket")));
-        let [failure] = report.failures() else { panic!("one reason, one failure") };
+        let mut applier = Applier::new(false);
+        applier.apply_each(&keys(10_000), || Err(anyhow::anyhow!("no socket")));
+        let [failure] = applier.failures() else { panic!("one reason, one failure") };
         assert!(failure.starts_with("add etcd key 0, add etcd key 1, "), "{failure}");
         assert!(failure.ends_with("add etcd key 19, 9980 more: no socket"), "{failure}");
     }
 
     #[test]
     fn a_dry_run_notes_every_change_and_makes_none() {
-        let mut report = Report::new(true);
+        let mut applier = Applier::new(true);
         let apply = || -> anyhow::Result<Vec<anyhow::Result<()>>> { panic!("a dry run") };
-        report.apply_each(&keys(50), apply);
-        assert_eq!(report.lines().len(), 50);
+        applier.apply_each(&keys(50), apply);
+        assert_eq!(applier.lines().len(), 50);
     }
 }
