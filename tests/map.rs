@@ -10,7 +10,6 @@ const AGAINST_THE_MAP: &[(&str, &str)] = &[
     ("agent::serve::reload", "api::listen"),
     ("agent::start", "api::listen"),
     ("agent::start", "api::server"),
-    ("ipam::claims", "plan::host_ports"),
     ("plan::peer_routes", "settings"),
     ("settings::loader", "agent::preflight"),
 ];
@@ -38,11 +37,6 @@ const CIRCLES: &[&str] = &[
     "nft::base_chains::decode nft::base_chains::sets nft::base_chains::value nft::base_chains::xt",
     "nft::found nft::host_port_maps nft::ruleset",
     "plan::firewall plan::firewall::flowtable",
-    "plan::pod plan::pod::requested",
-    "plan::tunnel plan::tunnel::device",
-    "plugin plugin::add plugin::chained plugin::check plugin::del plugin::gc plugin::host_ports plugin::undo_stack",
-    "plugin::attach plugin::wait_oper_up",
-    "plugin::fault plugin::invocation",
     "settings settings::choices settings::flags settings::read settings::source",
 ];
 

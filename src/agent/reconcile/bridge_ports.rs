@@ -39,11 +39,11 @@ fn apply(rtnl: &Rtnl, plug: &Reattach) -> anyhow::Result<()> {
     let which = Which::Index(plug.index);
     let change = |change: link::Change| link::change(which, &change);
     let nothing = link::Change::default();
-    let is_usual = plug.plugged == BridgePort::default();
+    let is_usual = plug.port == BridgePort::default();
     let down = (!is_usual).then(|| link::set_down(which));
     let master = change(link::Change { master: Some(bridge.index), ..nothing.clone() });
-    let port = change(link::Change { port: Some(plug.plugged.port()), ..nothing.clone() });
-    let pin = plug.plugged.mac.map(|mac| neighbour::pin(plug.index, mac));
+    let port = change(link::Change { port: Some(plug.port.port()), ..nothing.clone() });
+    let pin = plug.port.mac.map(|mac| neighbour::pin(plug.index, mac));
     let up = change(link::Change { up: true, ..nothing.clone() });
     let messages: Vec<Message> =
         down.into_iter().chain([master, port]).chain(pin).chain([up]).collect();
