@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
+use crate::cni::config::NetConf;
 use crate::net::{Family, IfName, Mac, Object, subnet};
 use crate::netlink::wire::octets;
 use crate::nft::netdev::{
@@ -39,6 +40,21 @@ pub struct Guard {
     pub allowed: Vec<IpNetwork>,
     /// The MAC of the bridge if the host routes what the pod sends; `None`: it is bridged.
     pub routed_by: Option<Mac>,
+}
+
+/// What goes with guards: the bridge ignores router advertisements and redirects, and sends none to
+/// pods whose packets leave as they came in, by the bridge. Of `all` and the bridge's own setting it
+/// is enough that one wants redirects to be sent (kernel: Documentation/networking/ip-sysctl.rst);
+/// other links have settings of their own.
+pub fn guard_sysctls(bridge: &IfName) -> [(String, &'static str); 5] {
+    let of = |family: &str, name: &str, key: &str| (format!("net/{family}/conf/{name}/{key}"), "0");
+    [
+        of("ipv6", bridge.as_str(), "accept_ra"),
+        of("ipv6", bridge.as_str(), "accept_redirects"),
+        of("ipv4", bridge.as_str(), "accept_redirects"),
+        of("ipv4", bridge.as_str(), "send_redirects"),
+        of("ipv4", "all", "send_redirects"),
+    ]
 }
 
 /// Why a frame is dropped.
@@ -152,6 +168,25 @@ const ICMPV6_OF_THE_LINK: [u8; 2] = [ICMPV6, 255];
 const GROUP: u8 = 1;
 
 impl Guard {
+    /// That of a pod of the network `conf`, if there is to be one. Isolated ports stay apart: what
+    /// the host routes between them would pass.
+    pub fn of(
+        conf: &NetConf,
+        device: &IfName,
+        mac: Mac,
+        addresses: &[IpAddr],
+        bridge: Option<Mac>,
+    ) -> Option<Guard> {
+        let routes = conf.guard.routes && conf.is_gateway && !conf.port_isolation;
+        conf.guard.is_on.then(|| Guard {
+            device: device.clone(),
+            mac,
+            addresses: addresses.to_vec(),
+            allowed: conf.guard.allowed.clone(),
+            routed_by: bridge.filter(|_| routes),
+        })
+    }
+
     /// Its chain. Rules of settled traffic come first.
     pub fn chain(&self) -> DeviceChain {
         let mut rules = Rules(Vec::new());

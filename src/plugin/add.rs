@@ -12,6 +12,7 @@ use crate::net::{IfName, Mac};
 use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
+use crate::plan::guard::Guard;
 use crate::plan::pod::{
     Assigned, BridgePort, LinkIdentity, PodInterface, RequestedSettings, Routes, kernel_route,
     port_flags, routes,
@@ -117,6 +118,8 @@ impl<'a> Plan<'a> {
             requested: RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu),
         };
         let bridge_port = BridgePort::new(wanted.port, mac);
+        let addresses: Vec<IpAddr> = assigned.iter().map(|one| one.address.ip()).collect();
+        let host_end = &wanted.host_ifname;
         let context = AttachContext {
             rtnl: host.rtnl,
             bridge: &host.bridge,
@@ -127,6 +130,7 @@ impl<'a> Plan<'a> {
             mtu,
             alias: identity.alias_of_port(&bridge_port, add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
+            guard: Guard::of(conf, host_end, mac, &addresses, host.bridge.mac),
         };
         Plan { context, wanted, assigned, routes }
     }

@@ -10,16 +10,19 @@ use crate::cni::error::{CniError, code};
 use crate::net::{Family, IfName, Mac};
 use crate::netlink::link::{self, Change, Link, Veth, Which};
 use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::neighbour::{self, Neighbour};
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::netlink::{address, neighbour, qdisc};
+use crate::netlink::{address, qdisc};
 use crate::os::netns::NetNs;
 use crate::os::sysctl;
 use crate::plan::bridge_ports;
+use crate::plan::guard::Guard;
 use crate::plan::pod::{PodInterface, paths};
 use crate::plugin::claim::already_attached;
 use crate::plugin::failure::{self, OrInternal};
+use crate::plugin::guard;
 use crate::plugin::undo_stack::UndoStack;
 use crate::plugin::wait_oper_up::wait_oper_up;
 
@@ -40,6 +43,7 @@ pub struct AttachContext<'a> {
     pub alias: String,
     /// The host is the pods' gateway, so it sends to them.
     pub is_gateway: bool,
+    pub guard: Option<Guard>,
 }
 
 /// For EEXIST in the pod.
@@ -62,12 +66,19 @@ pub fn attach<'a>(
     let created = rtnl.apply(&veth(context, wanted));
     // Refused as a whole: there is nothing to undo.
     if !matches!(&created, Err(NetlinkError::Refused(refused)) if refused.index == 0) {
+        if let Some(guard) = &context.guard {
+            let device = guard.device.clone();
+            undo.push(move || guard::remove([&device]));
+        }
         let name = wanted.host_ifname.clone();
         undo.push(move || {
             rtnl.apply(&[link::delete(Which::Name(&name)).tolerating(Errno::ENODEV)])
         });
     }
     created.map_err(|error| veth_refused(context, wanted, &error))?;
+    if let Some(guard) = &context.guard {
+        guard::set(guard)?;
+    }
     if needs_setup_while_down(wanted) {
         set_up_host_end(context, wanted)?;
     }
@@ -85,7 +96,12 @@ pub fn attach<'a>(
 /// Writes the pod's MAC into the host's neighbour table, in place of that of an earlier pod with the
 /// address.
 fn set_neighbours(context: &AttachContext<'_>, addresses: &[IpAddr]) -> Result<(), CniError> {
-    let set = |address: &IpAddr| neighbour::set(context.bridge.index, *address, context.mac);
+    let (bridge, mac) = (context.bridge.index, context.mac);
+    let set = |address: &IpAddr| match context.guard {
+        // Then nobody else can answer for the address.
+        Some(_) => neighbour::set_permanent(bridge, &Neighbour { address: *address, mac }),
+        None => neighbour::set(bridge, *address, mac),
+    };
     let messages: Vec<Message> = addresses.iter().map(set).collect();
     let Err(error) = context.rtnl.apply(&messages) else { return Ok(()) };
     if !is_table_full(&error) {
@@ -133,7 +149,7 @@ fn veth(context: &AttachContext<'_>, wanted: &PodInterface) -> [Message; 3] {
 
 /// The host's end needs changes that must be made before it is up.
 fn needs_setup_while_down(wanted: &PodInterface) -> bool {
-    wanted.requested.queues.host.is_some() || wanted.port.locked
+    wanted.requested.queues.host.is_some() || wanted.port.locked || wanted.port.fixed
 }
 
 /// Limits the host's end, pins the pod's MAC to it, and sets it up. On a link that is up already a
@@ -148,7 +164,8 @@ fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result
     }
     let limit =
         wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
-    let pin = wanted.port.locked.then(|| neighbour::pin(link.index, context.mac));
+    let pin =
+        (wanted.port.locked || wanted.port.fixed).then(|| neighbour::pin(link.index, context.mac));
     let up = link::change(Which::Index(link.index), &Change { up: true, ..Change::default() });
     let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
     context.rtnl.apply(&messages).or_internal(&what)

@@ -9,6 +9,7 @@ use crate::cni::result::Interface;
 use crate::net::{IfName, Mac};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
+use crate::plan::guard::Guard;
 use crate::plan::pod::{
     Assigned, FoundPod, LinkIdentity, PodDifference, PodInterface, RequestedSettings, differences,
     kernel_route, port_flags, recalled,
@@ -16,7 +17,7 @@ use crate::plan::pod::{
 use crate::plugin::failure::OrInternal;
 use crate::plugin::pod_state::PodState;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{bridge, host_ports, netns, store};
+use crate::plugin::{bridge, guard, host_ports, netns, store};
 
 /// Compares the pod's attachment with the configuration and `prevResult`.
 ///
@@ -29,6 +30,7 @@ pub fn check(check: &Check) -> Result<(), CniError> {
     let found = observe(check, &netns, &identity, &wanted)?;
     let mut differences = differences(&wanted, &check.conf.bridge, &found);
     differences.extend(result_differences(check, &netns, &wanted, &found));
+    differences.extend(guard_difference(check, &wanted, &found)?);
     differences.extend(closed_ports(check)?);
     outcome(&differences)
 }
@@ -42,6 +44,22 @@ pub fn closed_ports(check: &Check) -> Result<Vec<PodDifference>, CniError> {
     let addresses: Vec<IpAddr> = addresses.map(|ip| ip.address.ip()).collect();
     let mismatches = host_ports::mismatches(check, &addresses)?;
     Ok(mismatches.into_iter().map(PodDifference::HostPort).collect())
+}
+
+/// Says if the guard of the port is not as ADD made it.
+fn guard_difference(
+    check: &Check,
+    wanted: &PodInterface,
+    found: &FoundPod,
+) -> Result<Option<PodDifference>, CniError> {
+    let (device, bridge) = (&wanted.host_ifname, found.bridge.as_ref());
+    let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
+    let bridge_mac = bridge.and_then(|bridge| bridge.mac);
+    let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, bridge_mac);
+    let Some(guard) = wanted.mac.filter(|_| found.host.is_some()).and_then(guard) else {
+        return Ok(None);
+    };
+    Ok((!guard::is_there(&guard)?).then(|| PodDifference::NoGuard(device.clone())))
 }
 
 /// Success if there are no differences.

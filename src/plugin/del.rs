@@ -15,7 +15,7 @@ use crate::plugin::attach::forget_neighbours;
 use crate::plugin::failure::{Failures, OrInternal};
 use crate::plugin::invocation::CallContext;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{conntrack, host_ports, store};
+use crate::plugin::{conntrack, guard, host_ports, store};
 
 /// Closes the pod's ports, removes the link, then the host's neighbour entries of its addresses,
 /// then the reservation.
@@ -40,6 +40,8 @@ pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
         None => return failures.into_result(),
         Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
     };
+    let guard = guard::remove([&identity.host_ifname()]);
+    failures.note(guard.or_internal("remove the pod's guard"));
     conntrack::forget(&reserved, ports.as_deref());
     if let Some(bridge) = bridge {
         let forgotten = rtnl.apply(&forget_neighbours(bridge, &reserved));

@@ -23,6 +23,7 @@ mod conntrack;
 mod del;
 mod failure;
 mod gc;
+mod guard;
 mod host_ports;
 mod invocation;
 mod log;

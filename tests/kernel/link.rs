@@ -38,7 +38,7 @@ fn plug_of(
     let change = Change {
         up: true,
         alias: Some(format!("humanz {host}")),
-        port: Some(Port { hairpin: true, isolated: true, locked: true }),
+        port: Some(Port { hairpin: true, isolated: true, locked: true, fixed: true }),
         ..Change::default()
     };
     let host = &name(host);
@@ -102,7 +102,10 @@ fn a_veth_is_made_in_place_with_one_send() {
         let host = rtnl.link(&name("hz1")).unwrap().unwrap();
         let eth0 = inside.link(&name("eth0")).unwrap().unwrap();
         assert_eq!(host.master, Some(bridge.index));
-        assert_eq!(host.port, Some(Port { hairpin: true, isolated: true, locked: true }));
+        assert_eq!(
+            host.port,
+            Some(Port { hairpin: true, isolated: true, locked: true, fixed: true })
+        );
         assert_eq!(host.alias.as_deref(), Some("humanz hz1"));
         assert_eq!((host.mtu, eth0.mtu, host.up), (1400, 1400, true));
         assert_eq!(eth0.mac, Some(Mac([0x0a, 0x58, 10, 1, 0, 2])));

@@ -5,6 +5,7 @@
 //! in one go.
 
 mod document;
+mod guard;
 mod range;
 mod runtime;
 
@@ -15,6 +16,7 @@ use ipnetwork::IpNetwork;
 use serde_json::Value;
 
 pub use document::MAX_BYTES;
+pub use guard::GuardConf;
 pub use range::RangeConf;
 pub use runtime::RuntimeConfig;
 
@@ -54,6 +56,8 @@ pub struct NetConf {
     pub port_isolation: bool,
     /// `macspoofchk`: pods send under their own MAC alone.
     pub mac_spoof_check: bool,
+    /// What pods may send.
+    pub guard: GuardConf,
     /// `isGateway`: the bridge has the gateways' addresses.
     pub is_gateway: bool,
     /// `isDefaultGateway`: pods get a default route for each family, unless `routes` has one.
@@ -145,6 +149,7 @@ impl NetConf {
             hairpin_mode: flag("hairpinMode").unwrap_or(true),
             port_isolation: flag("portIsolation").unwrap_or(false),
             mac_spoof_check: flag("macspoofchk").unwrap_or(false),
+            guard: GuardConf::read(conf),
             is_gateway: is_default_gateway || is_gateway.unwrap_or(false),
             is_default_gateway,
             ip_masq: flag("ipMasq").unwrap_or(false),

@@ -29,13 +29,14 @@ impl Default for BridgePort {
 impl BridgePort {
     /// A port of a pod whose MAC is `mac`.
     pub fn new(port: Port, mac: Mac) -> BridgePort {
-        let Port { hairpin, isolated, locked } = port;
+        let Port { hairpin, isolated, locked, .. } = port;
         BridgePort { hairpin, isolated, mac: locked.then_some(mac) }
     }
 
     /// The kernel's flags.
     pub fn port(&self) -> Port {
-        Port { hairpin: self.hairpin, isolated: self.isolated, locked: self.mac.is_some() }
+        let locked = self.mac.is_some();
+        Port { hairpin: self.hairpin, isolated: self.isolated, locked, fixed: false }
     }
 
     /// The port in `alias`: the word after mark, network, container and interface. A later word is the
@@ -74,7 +75,7 @@ impl BridgePort {
 /// The port flags that `conf` gives its pods.
 pub fn port_flags(conf: &NetConf) -> Port {
     let (hairpin, isolated) = (conf.hairpin_mode, conf.port_isolation);
-    Port { hairpin, isolated, locked: conf.mac_spoof_check }
+    Port { hairpin, isolated, locked: conf.mac_spoof_check, fixed: conf.guard.is_on }
 }
 
 /// Twelve hexadecimal digits.

@@ -49,7 +49,7 @@ pub enum PodDifference {
     Down(&'static str, IfName),
     /// Link and bridge.
     NotAPort(IfName, IfName),
-    /// The wanted value of hairpin, isolation or lock.
+    /// The wanted value of hairpin, isolation, lock, or fixed MACs.
     PortFlag(IfName, &'static str, bool),
     /// The two ends are not a pair.
     NotPeers(IfName, IfName),
@@ -66,6 +66,8 @@ pub enum PodDifference {
     WrongSysctl(String, String, Option<String>),
     /// What is wrong with a host port.
     HostPort(String),
+    /// The guard of this link is missing, or is another.
+    NoGuard(IfName),
 }
 
 /// The differences between `found` and `wanted` on the bridge `bridge`, from the host to the pod's
@@ -130,6 +132,7 @@ fn of_host_end(
             ("hairpin", port.hairpin, wanted.port.hairpin),
             ("isolated", port.isolated, wanted.port.isolated),
             ("locked", port.locked, wanted.port.locked),
+            ("fixed", port.fixed, wanted.port.fixed),
         ] {
             if is != should {
                 differences.push(PodDifference::PortFlag(name(), word, should));
@@ -283,6 +286,9 @@ impl fmt::Display for PodDifference {
                 write!(f, "sysctl {path} in the pod is {found}, not {wanted}")
             }
             PodDifference::HostPort(text) => f.write_str(text),
+            PodDifference::NoGuard(link) => {
+                write!(f, "the guard of interface {link} is missing or incomplete")
+            }
             PodDifference::WrongRate(place, link, wanted, found) => {
                 let found = found.map_or("nothing".to_owned(), |rate| rate.to_string());
                 write!(

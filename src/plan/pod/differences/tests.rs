@@ -6,7 +6,7 @@ use crate::netlink::route;
 use crate::plan::bandwidth::Queues;
 use crate::plan::pod::differences::*;
 
-const PORT: Port = Port { hairpin: true, isolated: false, locked: false };
+const PORT: Port = Port { hairpin: true, isolated: false, locked: false, fixed: true };
 
 fn name(text: &str) -> IfName {
     text.parse().unwrap()
@@ -127,7 +127,7 @@ fn each_thing_that_differs_is_named() {
     let not_a_port = "interface hz1 is not a port of bridge humanz0";
     check(|found| host(found).master = None, &[not_a_port]);
     check(|found| host(found).master = Some(4), &[not_a_port]);
-    let port = |hairpin, isolated| Some(Port { hairpin, isolated, locked: false });
+    let port = |hairpin, isolated| Some(Port { hairpin, isolated, ..PORT });
     check(|found| host(found).port = port(false, false), &["bridge port hz1 is not hairpin"]);
     check(|found| host(found).port = port(true, true), &["bridge port hz1 is isolated"]);
     let locked = Some(Port { locked: true, ..PORT });
