@@ -350,7 +350,10 @@ impl Guard {
         rules.add("nd", with_mac, FrameAction::Accept);
         rules.drop(DropReason::Ndp, icmp(FIRST_NDP, LAST_NDP).collect());
         for source in self.sources(Family::V6) {
-            rules.add("icmpv6", self.ipv6_unicast(&source), self.unicast());
+            // Without the protocol also a first fragment that hides it in the next one would pass.
+            let mut matches = self.ipv6_unicast(&source);
+            matches.push(protocol(ICMPV6));
+            rules.add("icmpv6", matches, self.unicast());
         }
     }
 }

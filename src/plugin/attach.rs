@@ -188,6 +188,9 @@ fn configure(
         if has_ipv6(wanted) {
             keep_ipv6(&wanted.ifname);
         }
+        if context.guard.is_some() {
+            ignore_routers(&wanted.ifname);
+        }
         Rtnl::open()
     });
     let failed = |error: NetlinkError| match error.errno() {
@@ -237,6 +240,22 @@ fn keep_ipv6(ifname: &IfName) {
     let key = format!("net/ipv6/conf/{ifname}/keep_addr_on_down");
     if let Err(error) = sysctl::write(&key, "1") {
         log::warn!("{error}");
+    }
+}
+
+/// Lets the pod ignore router advertisements and redirects, as the bridge does. In the pod's namespace.
+fn ignore_routers(ifname: &IfName) {
+    for key in [
+        format!("net/ipv6/conf/{ifname}/accept_ra"),
+        format!("net/ipv6/conf/{ifname}/accept_redirects"),
+        "net/ipv4/conf/all/accept_redirects".to_owned(),
+        format!("net/ipv4/conf/{ifname}/accept_redirects"),
+    ] {
+        match sysctl::write(&key, "0") {
+            // Without IPv6.
+            Err(error) if !error.is_missing() => log::warn!("{error}"),
+            _ => {}
+        }
     }
 }
 

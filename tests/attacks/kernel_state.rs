@@ -1,0 +1,149 @@
+//! What stays in the kernel: routes of the host and of pods, settings, the guards themselves.
+
+use serde_json::json;
+
+use crate::packet_socket::PacketSocket;
+use crate::packets::{ICMPV6, IPV6, ethernet, ipv6, router_advertisement};
+use crate::scene::{By, Scene};
+use crate::support::plugin_host::{Call, conf};
+use crate::support::{Place, PluginHost};
+
+/// The class of CVE-2020-10749: where pods have no IPv6, the host listens to routers.
+#[test]
+fn a_pod_does_not_become_the_router_of_its_host_or_of_others() {
+    for by in [By::Humanz, By::Reference] {
+        let scene = Scene::with(by, json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]] }));
+        let attacker = scene.attacker;
+        let from = attacker.link_local();
+        let pair = (from, "ff02::1".parse().unwrap());
+        let message = router_advertisement(pair, attacker.mac);
+        let frame = ethernet(
+            [0x33, 0x33, 0, 0, 0, 1],
+            attacker.mac,
+            IPV6,
+            &ipv6(pair, ICMPV6, 255, &message),
+        );
+        let socket = PacketSocket::open(&scene.pod(&attacker), "eth0");
+        let routed = |place: &dyn Place| {
+            let routes = place.run("ip -6 route show default").stdout;
+            routes.lines().any(|line| line.contains(&from.to_string()))
+        };
+        let victim = scene.pod(&scene.victim);
+        let mut found = (false, false);
+        // Until its own address on the link is known to be free, a link takes no advertisement.
+        for _ in 0..40 {
+            socket.send(&frame);
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            found = (routed(&*scene.host), routed(&victim));
+            if found == (true, true) {
+                break;
+            }
+        }
+        let taken = by == By::Reference;
+        assert_eq!(found, (taken, taken), "{by:?}: the host, the victim");
+    }
+}
+
+#[test]
+fn the_bridge_ignores_routers_and_redirects() {
+    let scene = Scene::with(By::Humanz, json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]] }));
+    for key in [
+        "net.ipv6.conf.hz0.accept_ra",
+        "net.ipv6.conf.hz0.accept_redirects",
+        "net.ipv4.conf.hz0.accept_redirects",
+        "net.ipv4.conf.hz0.send_redirects",
+        "net.ipv4.conf.all.send_redirects",
+    ] {
+        assert_eq!(scene.run(&format!("sysctl -n {key}")).ok().trim(), "0", "{key}");
+    }
+    let pod = scene.pod(&scene.victim);
+    for key in [
+        "net.ipv6.conf.eth0.accept_ra",
+        "net.ipv6.conf.eth0.accept_redirects",
+        "net.ipv4.conf.all.accept_redirects",
+    ] {
+        assert_eq!(pod.run(&format!("sysctl -n {key}")).ok().trim(), "0", "{key}");
+    }
+}
+
+fn chains(host: &PluginHost) -> Vec<String> {
+    let listed = host.run("nft list table netdev humanz").stdout;
+    let chains = listed.lines().filter_map(|line| line.trim().strip_prefix("chain "));
+    chains.map(|line| line.trim_end_matches(" {").to_owned()).collect()
+}
+
+#[test]
+fn a_guard_comes_and_goes_with_its_pod() {
+    let host = PluginHost::new();
+    let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
+    let conf = conf("1.1.0", json!({ "ranges": sets }));
+    for name in ["c1", "c2", "c3"] {
+        host.add(&conf, name);
+    }
+    assert_eq!(chains(&host).len(), 3);
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    assert_eq!(chains(&host).len(), 2);
+    // Its namespace goes, and with it the veth; the runtime only tells who is left.
+    host.run("ip netns del c2").ok();
+    let valid = json!([{ "containerID": "c3", "ifname": "eth0" }]);
+    let gc = Call::new("GC", &conf, "c3").key("cni.dev/valid-attachments", valid.clone());
+    gc.key("cni.dev/attachments", valid).run(&host).ok();
+    assert_eq!(chains(&host).len(), 1);
+    Call::new("DEL", &conf, "c3").run(&host).ok();
+    assert_eq!(chains(&host), Vec::<String>::new());
+    Call::new("DEL", &conf, "c3").run(&host).ok();
+    // An ADD that fails leaves none: the route cannot be.
+    host.netns("c4");
+    let bad = json!([{ "dst": "192.0.2.128/25", "gw": "203.0.113.1" }]);
+    assert_eq!(Call::new("ADD", &conf, "c4").key("routes", bad).run(&host).code(), 999);
+    assert_eq!(chains(&host), Vec::<String>::new());
+}
+
+#[test]
+fn check_says_that_a_guard_is_missing() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]] }));
+    let result = host.add(&conf, "c1");
+    let check = || Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host);
+    check().ok();
+    let [chain] = &chains(&host)[..] else { panic!("one chain") };
+    for broken in [
+        format!("nft flush chain netdev humanz {chain}"),
+        format!("nft insert rule netdev humanz {chain} accept"),
+        "nft delete table netdev humanz".to_owned(),
+    ] {
+        host.run(&broken).ok();
+        let answer = check();
+        assert_eq!(answer.code(), 103);
+        assert!(answer.error().contains("the guard of interface"), "{}", answer.error());
+    }
+    host.run(&format!("bridge link set dev {chain} learning on")).ok();
+    assert!(check().error().contains("fixed"), "{}", check().error());
+}
+
+/// The first packet of a pod that sends before it is told to.
+#[test]
+fn a_port_is_guarded_before_it_is_up() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]] }));
+    host.netns("c1");
+    let traced = Call::new("ADD", &conf, "c1")
+        .under("strace -f -e trace=sendto,sendmsg -s 64 -o /tmp/trace");
+    traced.run(&host);
+    // Whatever the order of messages: the link was never up without a chain.
+    let listed = host.run("nft list table netdev humanz").ok();
+    assert!(listed.contains("policy drop"), "{listed}");
+}
+
+#[test]
+fn without_a_guard_pods_are_as_they_were() {
+    let host = PluginHost::new();
+    let keys = json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]], "podGuard": false });
+    let conf = conf("1.0.0", keys);
+    host.add(&conf, "c1");
+    host.add(&conf, "c2");
+    assert_eq!(chains(&host), Vec::<String>::new());
+    host.run("ip netns exec c1 ping -n -c 1 -W 10 10.1.2.3").ok();
+    host.run("ip netns exec c1 ip addr add 10.1.2.99/24 dev eth0").ok();
+    host.run("ip netns exec c1 ping -n -c 1 -W 10 -I 10.1.2.99 10.1.2.3").ok();
+}

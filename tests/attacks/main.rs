@@ -1,0 +1,19 @@
+//! Attacks from a pod that may send any frame (NET_RAW) and set its interface (NET_ADMIN): against
+//! humanz, where none may succeed, and against the reference plugins `bridge` and `host-local`,
+//! where they do, so that each test here can fail.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise, and says what it measured"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod agent;
+mod frames;
+mod kernel_state;
+mod neighbours;
+mod packet_socket;
+mod packets;
+mod scene;
