@@ -207,7 +207,7 @@ impl Guard {
         rules.drop(DropReason::Arp, vec![of(ARP)]);
         rules.drop(DropReason::Protocol, vec![not(IPV4), not(IPV6)]);
         rules.drop(DropReason::Multicast, vec![to_group(true)]);
-        rules.drop(DropReason::Loopback, vec![of(IPV4), is(16, &LOOPBACK)]);
+        rules.drop(DropReason::Loopback, vec![of(IPV4), network(16, Compare::Equal, &LOOPBACK)]);
         rules.drop(DropReason::Source, Vec::new());
         DeviceChain { device: self.device.clone(), rules: rules.0 }
     }
@@ -244,7 +244,7 @@ impl Guard {
             let to_one = [
                 to_group(false),
                 network(16, Compare::Less, &[224]),
-                masked(16, &[255], Compare::NotEqual, &LOOPBACK),
+                network(16, Compare::NotEqual, &LOOPBACK),
             ];
             rules.add("unicast", from().into_iter().chain(to_one), self.unicast());
             for group in self.groups(Family::V4) {
@@ -400,16 +400,6 @@ fn within(offset: u32, network: &IpNetwork, inside: bool) -> FrameMatch {
     let compare = if inside { Compare::Equal } else { Compare::NotEqual };
     let (mask, value) = (octets(network.mask()), octets(network.network()));
     let mask = (!mask.iter().all(|byte| *byte == 0xff)).then_some(mask);
-    FrameMatch::Bytes { header: Header::Network, offset, mask, compare, value }
-}
-
-fn is(offset: u32, value: &[u8]) -> FrameMatch {
-    network(offset, Compare::Equal, value)
-}
-
-fn masked(offset: u32, mask: &[u8], compare: Compare, value: &[u8]) -> FrameMatch {
-    let mask = Some(mask.to_vec());
-    let value = value.to_vec();
     FrameMatch::Bytes { header: Header::Network, offset, mask, compare, value }
 }
 

@@ -184,11 +184,12 @@ fn configure(
     wanted: &PodInterface,
 ) -> Result<(Rtnl, Vec<IpNetwork>), CniError> {
     let what = format!("set up {} in {}", wanted.ifname, context.netns_path);
+    let guarded = context.guard.is_some();
     let entered = context.netns.run(|| {
         if has_ipv6(wanted) {
             keep_ipv6(&wanted.ifname);
         }
-        if context.guard.is_some() {
+        if guarded {
             ignore_routers(&wanted.ifname);
         }
         Rtnl::open()

@@ -33,7 +33,6 @@ pub struct End {
 
 pub struct Scene {
     pub host: PluginHost,
-    pub by: By,
     pub gateway: End,
     pub attacker: End,
     pub victim: End,
@@ -72,7 +71,7 @@ impl Scene {
         let gateway = end_of("hz0", link);
         // Duplicate address detection of the pods' own link-local addresses.
         host.run("ip netns exec bystander ping -n -c 1 -W 5 10.1.2.1").ok();
-        Self { host, by, gateway, attacker, victim, bystander }
+        Self { host, gateway, attacker, victim, bystander }
     }
 
     pub fn pod(&self, end: &End) -> Container {

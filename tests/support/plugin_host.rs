@@ -73,6 +73,9 @@ impl PluginHost {
             self.list(&format!("{STORE}/owners")).into_iter().map(|name| format!("owner {name}")),
         );
         left.extend(self.ports().into_iter().map(|port| format!("port {port}")));
+        let guards = self.run("nft list table netdev humanz").stdout;
+        let chains = guards.lines().filter_map(|line| line.trim().strip_prefix("chain "));
+        left.extend(chains.map(|chain| format!("guard {chain}")));
         // Without the state, which changes with time; link-local ones come and go by themselves.
         let neighbours = self.run("ip neigh show dev hz0").stdout;
         let known = neighbours.lines().filter_map(|line| line.split_once(" lladdr "));
