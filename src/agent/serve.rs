@@ -28,9 +28,10 @@ use crate::lease::Attributes;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
 use crate::os::heartbeat::{self, Heartbeat};
+use crate::plan::peer_routes::Backend;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::{SettingsLoader, Texts};
-use crate::settings::{Backend, Settings};
+use crate::settings::loader::SettingsLoader;
+use crate::settings::{Settings, Texts};
 
 pub use files::Files;
 pub use reconcile::SETTLE;

@@ -14,8 +14,9 @@ use crate::lease::records::NodeName;
 use crate::net::PerFamily;
 use crate::net::subnet::gateway;
 use crate::net::time::timestamp;
+use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::PeerRoutes;
-use crate::settings::{Backend, Source};
+use crate::settings::Source;
 
 use crate::agent::journal::Entry;
 use crate::agent::pool_use::{Use, addresses};

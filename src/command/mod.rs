@@ -110,7 +110,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
     if arguments.version {
         return say(out, concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
-    let mut origin = SettingsLoader::of(arguments.given(), arguments.env_file.as_deref());
+    let mut origin = SettingsLoader::new(arguments.given(), arguments.env_file.as_deref());
     let Some(command) = arguments.command else {
         return serve(origin, arguments.once, arguments.dry_run, out);
     };

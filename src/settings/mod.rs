@@ -7,7 +7,7 @@ pub mod flags;
 pub mod loader;
 pub mod values;
 
-mod read;
+mod parse;
 mod source;
 
 use std::fmt;
@@ -20,11 +20,12 @@ use ipnetwork::IpNetwork;
 use crate::cni::version::Version;
 use crate::etcd::EtcdSettings;
 use crate::kube::KubeSettings;
-use crate::lease::records::{self, NodeName, Roots, Vxlan};
+use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
 use crate::net::{IfName, PerFamily};
+use crate::plan::peer_routes::Backend;
 
-pub use read::read;
+pub use parse::{HostCheck, Texts, parse, values_only};
 
 /// Everything the agent was told, checked.
 #[derive(Clone, Debug)]
@@ -92,27 +93,6 @@ impl Settings {
     }
 }
 
-/// How this host reaches the pods of others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// Through a route via the host, which must be on the same segment.
-    Direct,
-    /// Through a tunnel.
-    Vxlan,
-    /// Through a route to hosts on the same segment, through a tunnel to the others.
-    Auto,
-}
-
-impl From<Backend> for records::Backend {
-    fn from(backend: Backend) -> records::Backend {
-        match backend {
-            Backend::Direct => records::Backend::Direct,
-            Backend::Vxlan => records::Backend::Vxlan,
-            Backend::Auto => records::Backend::Auto,
-        }
-    }
-}
-
 /// Where this host's subnet comes from.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -161,7 +141,7 @@ pub struct HostSettings {
 
 /// A setting that is wrong: variable, value, what is wrong and what is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct InvalidSetting {
     /// The variable.
     pub variable: &'static str,
     /// What it was set to; empty if it was not.
@@ -170,7 +150,7 @@ pub struct Fault {
     pub problem: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for InvalidSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.value.is_empty() {
             write!(f, "{} is not set: {}", self.variable, self.problem)

@@ -6,10 +6,11 @@ use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::reload::{self, Plan, SettingsView};
 use crate::agent::trigger::Scope;
-use crate::agent::{cleanup, dry_run, logger, notify, start};
+use crate::agent::{cleanup, dry_run, logger, notify, preflight, start};
 use crate::api::Listen;
 use crate::lease::growth;
-use crate::settings::loader::{self, LoadedSettings, Validation};
+use crate::settings::loader::{self, LoadedSettings};
+use crate::settings::values_only;
 use crate::settings::{Settings, Source};
 
 use crate::agent::serve::Agent;
@@ -23,8 +24,7 @@ impl Agent {
             notify::reloading();
             self.state.reloading = true;
         }
-        let taken =
-            self.loader.read(Validation::ValuesOnly).and_then(|told| self.apply_settings(told));
+        let taken = self.loader.load(values_only).and_then(|told| self.apply_settings(told));
         self.state.reload_refused = taken.is_err();
         if let Err(faults) = taken {
             faults.iter().for_each(|fault| log::error!("reload: {fault}"));
@@ -42,7 +42,7 @@ impl Agent {
         let wanted = SettingsView { texts: &told.texts, settings: &told.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = loader::read(&texts, Validation::WithHost)?;
+        let mut settings = loader::parse(&texts, preflight::check)?;
         if changes.iter().any(|change| change.variable == "NODE_IP") {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }
