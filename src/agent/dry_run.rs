@@ -9,8 +9,8 @@ use crate::agent::names;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile::{Kernel, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::serve::{attributes, refused};
-use crate::agent::start;
+use crate::agent::registry::refused;
+use crate::agent::this_host;
 use crate::agent::trigger::Scope;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::{host, state_file};
@@ -36,7 +36,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     if let Some(path) = read.into_iter().find(|path| files::is_denied(path)) {
         return Err(Exit::denied("read", path));
     }
-    let kernel = start::open_kernel(settings)?;
+    let kernel = this_host::open_kernel(settings)?;
     let mut settings = settings.clone();
     let (lines, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
@@ -104,9 +104,9 @@ fn given(
     kernel: &Kernel,
     api: &KubeSettings,
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
-    let name = start::node_name(settings)?;
-    let own = start::host_identity(&name, kernel)?;
-    let nodes = kube::read(api, &name, start::configured_attributes(settings))
+    let name = this_host::node_name(settings)?;
+    let own = this_host::identity(&name, kernel)?;
+    let nodes = kube::read(api, &name, this_host::configured_attributes(settings))
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("the Kubernetes API: {error}")))?;
     let lease = kube::own::lease(nodes.own(), &own, &settings.pools);
     let lease = lease.map_err(|error| refused(&error.into()))?;
@@ -125,16 +125,16 @@ fn claim(
     let found = etcd::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
     settings.pools = growth::followed(&settings.pools, &found);
-    let name = start::node_name(settings)?;
+    let name = this_host::node_name(settings)?;
     let facts = host::observe(&kernel.rtnl, settings, None)?;
-    let attributes = attributes(settings, facts.own);
-    let identity = start::host_identity(&name, kernel)?;
+    let attributes = this_host::attributes(settings, facts.own);
+    let identity = this_host::identity(&name, kernel)?;
     let saved = state_file::read(&settings.state_file()).ok().flatten();
     let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
         identity,
         attributes,
-        network: start::network(settings, roots),
+        network: this_host::network(settings, roots),
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         ticket: None,

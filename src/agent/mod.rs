@@ -27,15 +27,18 @@ mod rate_limit;
 pub(crate) mod reachability;
 pub(crate) mod reconcile;
 pub(crate) mod reconcile_cache;
+mod registry;
 mod reload;
 mod serve;
 mod signals;
-mod source;
-pub(crate) mod start;
+mod start;
 mod sysctl_record;
+pub(crate) mod this_host;
 pub(crate) mod trigger;
 pub(crate) mod uninstall;
+mod watch;
 
+use crate::agent::shared_state::StartServer;
 use crate::agent::uninstall::Removed;
 use crate::settings::exit::Exit;
 use crate::settings::flags;
@@ -46,11 +49,15 @@ use crate::settings::values_only;
 ///
 /// # Errors
 /// A setting is wrong, or why the host cannot be served.
-pub fn serve(mut origin: SettingsLoader, how: ServeMode) -> Result<(), Exit> {
+pub fn serve(
+    mut origin: SettingsLoader,
+    how: ServeMode,
+    start_server: StartServer,
+) -> Result<(), Exit> {
     let told = check_settings(&mut origin)?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
     told.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-    start::serve(origin, told, how == ServeMode::Once)
+    start::serve(origin, told, how == ServeMode::Once, start_server)
 }
 
 /// How long the agent serves.

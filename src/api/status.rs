@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::agent::probe::Probes;
+use crate::agent::shared_state::Probes;
 use crate::checks::probe::Seen;
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;

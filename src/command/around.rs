@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::Context;
 use ipnetwork::IpNetwork;
 
-use crate::agent::start;
+use crate::agent::this_host;
 use crate::command::pods::Network;
 use crate::command::{cluster, pods};
 use crate::ipam::StoreEntry;
@@ -90,7 +90,7 @@ fn cluster(settings: &mut Settings, unknown: &mut Vec<String>) -> (PerFamily<IpN
     if let Source::Static(subnets) = &settings.source {
         return (*subnets, Peers::default());
     }
-    let own = start::node_name(settings);
+    let own = this_host::node_name(settings);
     match own.and_then(|own| cluster::known(settings, &own, "the other hosts are not known")) {
         Ok(cluster) => {
             let others = cluster.others(&mut settings.pools);

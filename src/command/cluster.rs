@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::agent::start;
+use crate::agent::this_host;
 use crate::command::table::span;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::state_file;
@@ -103,10 +103,12 @@ fn store(settings: &Settings) -> &'static str {
 /// # Errors
 /// Neither etcd answers nor is there a last known good state, or there can be neither.
 pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
-    let own = start::node_name(settings)?;
+    let own = this_host::node_name(settings)?;
     let found = match &settings.source {
-        Source::Kubernetes(api) => kube::read(api, &own, start::configured_attributes(settings))
-            .map(|nodes| nodes.snapshot().clone()),
+        Source::Kubernetes(api) => {
+            kube::read(api, &own, this_host::configured_attributes(settings))
+                .map(|nodes| nodes.snapshot().clone())
+        }
         _ => etcd(settings).map(|(server, roots)| etcd::read(server, roots))?,
     };
     let why = match found {

@@ -12,7 +12,7 @@ use crate::agent::reconcile_cache::ReconcileCache as Memory;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::{AgentSnapshot, StoreStatus, Wrong};
 use crate::agent::trigger::Scope;
-use crate::agent::{names, start};
+use crate::agent::{names, this_host};
 use crate::api::status;
 use crate::command::cluster::{self, Cluster};
 use crate::command::drift::Waiting;
@@ -46,7 +46,7 @@ impl Here {
     /// # Errors
     /// The kernel cannot be spoken to, or this host has no name.
     pub fn look(settings: &Settings) -> Result<Here, Exit> {
-        let kernel = start::open_kernel(settings)?;
+        let kernel = this_host::open_kernel(settings)?;
         let mut here = Here {
             settings: settings.clone(),
             kernel,
@@ -127,7 +127,7 @@ impl Here {
             contact: None,
             wrong,
         };
-        let name = start::node_name(&self.settings).map(|name| name.to_string());
+        let name = this_host::node_name(&self.settings).map(|name| name.to_string());
         let shared = SharedState::new(name.unwrap_or_default(), self.kernel.machine_id.clone());
         shared.publish(known);
         let mut value = status::status(&shared);

@@ -32,6 +32,7 @@ use std::io::{self, IsTerminal, Write};
 use argh::{ArgsInfo, FromArgs};
 
 use crate::agent::{self, ServeMode};
+use crate::api::server;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Style;
 use crate::os::process;
@@ -148,7 +149,8 @@ fn serve(
         let nothing = lines.is_empty().then(|| "nothing would change".to_owned());
         return say(out, &nothing.unwrap_or_else(|| lines.join("\n")));
     }
-    agent::serve(origin, if once { ServeMode::Once } else { ServeMode::ForEver })?;
+    let mode = if once { ServeMode::Once } else { ServeMode::ForEver };
+    agent::serve(origin, mode, server::start)?;
     Ok(Outcome::Fine)
 }
 

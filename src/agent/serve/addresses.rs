@@ -8,7 +8,7 @@ use crate::net::PerFamily;
 use crate::netlink::rtnl::Rtnl;
 use crate::settings::{Settings, Source};
 
-use crate::agent::serve::Agent;
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Uses the addresses by which the other hosts know this one, unless the operator named some: on a

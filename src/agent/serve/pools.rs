@@ -10,7 +10,7 @@ use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
 use crate::settings::{parse, values_only};
 
-use crate::agent::serve::Agent;
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator

@@ -6,14 +6,13 @@ use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::reload::{self, Plan, SettingsView};
 use crate::agent::trigger::Scope;
-use crate::agent::{cleanup, dry_run, logger, notify, preflight, start};
-use crate::api::Listen;
+use crate::agent::{cleanup, dry_run, logger, notify, preflight, this_host};
 use crate::lease::growth;
 use crate::settings::loader::{self, LoadedSettings};
 use crate::settings::values_only;
 use crate::settings::{Settings, Source};
 
-use crate::agent::serve::Agent;
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
@@ -35,7 +34,7 @@ impl Agent {
 
     fn apply_settings(&mut self, told: LoadedSettings) -> Result<(), Vec<String>> {
         told.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
-        let name = start::node_name(&told.settings).map_err(|error| vec![error.why])?;
+        let name = this_host::node_name(&told.settings).map_err(|error| vec![error.why])?;
         let found = self.state.snapshot.as_deref();
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
@@ -60,9 +59,9 @@ impl Agent {
         }
         self.preview(&settings);
         logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
-        self.source.set_up(&settings);
+        self.registry.set_up(&settings);
         if let Some(server) = &self.server {
-            server.move_to(Listen::of(&settings));
+            server.move_to(&settings);
         }
         self.texts = texts;
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
@@ -90,7 +89,7 @@ impl Agent {
         let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
         {
-            match dry_run::growth(found, &start::network(settings, roots)) {
+            match dry_run::growth(found, &this_host::network(settings, roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
                 Err(error) => applier.failed(error),
             }

@@ -2,7 +2,7 @@
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Kernel;
-use crate::agent::start;
+use crate::agent::this_host;
 use crate::etcd;
 use crate::lease::claim::leave;
 use crate::net::Object;
@@ -28,7 +28,7 @@ pub fn run(
         return Err(Exit::new(exit::SETTINGS, why));
     };
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
-    let own = start::host_identity(&start::node_name(settings)?, kernel)?;
+    let own = this_host::identity(&this_host::node_name(settings)?, kernel)?;
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;

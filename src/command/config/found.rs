@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::agent::start;
+use crate::agent::this_host;
 use crate::command::socket;
 use crate::inspect::host::{self, Facts};
 use crate::net::Family;
@@ -41,7 +41,7 @@ impl Places<'_> {
     pub fn look(&self, name: &str) -> Option<Found> {
         match name {
             "NODE_NAME" => {
-                let name = start::node_name(self.settings).ok()?.to_string();
+                let name = this_host::node_name(self.settings).ok()?.to_string();
                 Some(Found { value: Some(name), why: "host name".to_owned() })
             }
             "NODE_IP" if self.settings.node_addresses.is_empty() => self.addresses(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::agent::{dry_run, lock, start};
+use crate::agent::{dry_run, lock, this_host};
 use crate::checks::finding::{Finding, Severity, mtu};
 use crate::command::doctor::Patient;
 use crate::command::socket;
@@ -100,7 +100,7 @@ fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
 /// What a pass of the agent would find, without making it.
 fn pass(patient: &Patient<'_>) -> Vec<Finding> {
     let (settings, around) = (&patient.told.settings, patient.around);
-    let kernel = match start::open_kernel(settings) {
+    let kernel = match this_host::open_kernel(settings) {
         Ok(kernel) => kernel,
         Err(exit) => {
             let cure = "modprobe nf_tables; is the kernel built without it?";
@@ -111,7 +111,7 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let fresh = patient.etcd.as_ref().and_then(|etcd| etcd.as_ref().ok()).and_then(|snapshot| {
-        let name = start::node_name(settings).ok()?;
+        let name = this_host::node_name(settings).ok()?;
         Some(peers(snapshot, &name, &around.subnets, &settings.pools))
     });
     let others = Arc::new(fresh.unwrap_or_else(|| around.peers.clone()));

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, Reconcile};
-use crate::agent::start;
+use crate::agent::this_host;
 use crate::agent::trigger::Scope;
 use crate::command::call::{Call, Outcome};
 use crate::command::pods::{Life, Network, object};
@@ -97,7 +97,7 @@ fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
-    let kernel = start::open_kernel(settings)?;
+    let kernel = this_host::open_kernel(settings)?;
     let mut applier = Applier::new(false);
     let pass = Reconcile {
         settings,

@@ -7,7 +7,7 @@ use argh::{ArgsInfo, FromArgs};
 use ipnetwork::IpNetwork;
 use serde_json::json;
 
-use crate::agent::start;
+use crate::agent::this_host;
 use crate::command::call::{Call, Outcome};
 use crate::command::cluster;
 use crate::command::nodes::{name, subnets};
@@ -83,7 +83,7 @@ fn reserve(
     let mut own = Claimant {
         identity: nobody_yet(host),
         attributes: Default::default(),
-        network: start::network(settings, roots),
+        network: this_host::network(settings, roots),
         keep: PerFamily::default(),
         remembered: *wanted,
         ticket: None,

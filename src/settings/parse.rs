@@ -1,0 +1,227 @@
+//! Pure. Parses the texts of all settings and reports every invalid one at once.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::lease::records::Vxlan;
+use crate::net::subnet::Pool;
+use crate::net::{Family, PerFamily};
+use crate::settings::choices::{BACKENDS, CNI_VERSIONS};
+use crate::settings::flags::VARIABLES;
+use crate::settings::values;
+use crate::settings::{CniSettings, HostSettings, InvalidSetting, Settings};
+
+/// The text of settings by variable.
+pub type Texts = BTreeMap<&'static str, String>;
+
+/// The settings that do not fit this host: its files, its links and its addresses.
+pub type HostCheck = fn(&HostSettings) -> Vec<InvalidSetting>;
+
+/// The [`HostCheck`] for values alone.
+pub fn values_only(_: &HostSettings) -> Vec<InvalidSetting> {
+    Vec::new()
+}
+
+/// The settings in `texts`; a missing or empty text means the default.
+///
+/// # Errors
+/// Every invalid setting, in the order of [`VARIABLES`].
+pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<InvalidSetting>> {
+    let mut parser = Parser { texts, faults: Vec::new(), of_host: HostSettings::default() };
+    let settings = parser.settings();
+    let mut faults = parser.faults;
+    faults.extend(host(&parser.of_host));
+    match settings {
+        Some(settings) if faults.is_empty() => Ok(settings),
+        _ => {
+            let position =
+                |fault: &InvalidSetting| VARIABLES.iter().position(|v| v.name == fault.variable);
+            faults.sort_by_key(position);
+            Err(faults)
+        }
+    }
+}
+
+/// Parses one variable after the other and continues after an invalid one.
+pub(super) struct Parser<'a> {
+    texts: &'a Texts,
+    faults: Vec<InvalidSetting>,
+    of_host: HostSettings,
+}
+
+impl Parser<'_> {
+    pub(super) fn text(&self, variable: &str) -> String {
+        let set = self.texts.get(variable).filter(|text| !text.is_empty()).cloned();
+        let default = || {
+            VARIABLES
+                .iter()
+                .find(|known| known.name == variable)
+                .map(|known| known.default.to_owned())
+        };
+        set.or_else(default).unwrap_or_default().trim().to_owned()
+    }
+
+    pub(super) fn fault(&mut self, variable: &'static str, problem: impl Into<String>) {
+        let value = self.text(variable);
+        self.faults.push(InvalidSetting { variable, value, problem: problem.into() });
+    }
+
+    /// The parsed variable; an invalid one is recorded and gives `None`.
+    pub(super) fn value<T>(
+        &mut self,
+        variable: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        match parse(&self.text(variable)) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.fault(variable, problem);
+                None
+            }
+        }
+    }
+
+    /// As [`Parser::value`]; `Some(None)` if the variable is empty.
+    pub(super) fn optional<T>(
+        &mut self,
+        variable: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<Option<T>> {
+        self.value(variable, |text| if text.is_empty() { Ok(None) } else { parse(text).map(Some) })
+    }
+
+    fn settings(&mut self) -> Option<Settings> {
+        let pools = self.pools();
+        let source = self.source(&pools);
+        let node_name = self.optional("NODE_NAME", values::node_name);
+        let node_addresses = self.node_addresses(&pools);
+        let bridge = self.value("BRIDGE_NAME", values::interface);
+        self.of_host = HostSettings { source: source.clone(), pools, bridge: bridge.clone() };
+        let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
+        let backend = self.value("BACKEND", |text| BACKENDS.read(text));
+        let vxlan = self.vxlan();
+        let masquerade = self.value("IP_MASQ", values::boolean);
+        let non_masquerade =
+            self.value("NON_MASQ_CIDRS", |text| values::list(text, values::subnet));
+        let manage_forward = self.value("MANAGE_FORWARD", values::boolean);
+        let flowtable = self.value("FLOWTABLE", values::boolean);
+        let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
+        let cni = self.cni();
+        let socket = self.value("SOCKET", values::path_or_none);
+        let metrics = self.optional("METRICS_ADDR", values::loopback);
+        let state_dir = self.value("STATE_DIR", values::absolute);
+        let seconds = Duration::from_secs(1)..=Duration::from_secs(3600);
+        let resync = self.value("RESYNC_INTERVAL", |text| values::duration(text, seconds));
+        let probe = self.value("PROBE_INTERVAL", values::interval_or_none);
+        let cleanup_on_stop = self.value("CLEANUP_ON_STOP", values::boolean);
+        Some(Settings {
+            source: source?,
+            pools,
+            node_name: node_name?,
+            node_addresses,
+            bridge: bridge?,
+            mtu_bytes: mtu_bytes?,
+            backend: backend?,
+            vxlan: vxlan?,
+            masquerade: masquerade?,
+            non_masquerade: non_masquerade?,
+            manage_forward: manage_forward?,
+            flowtable: flowtable?,
+            manage_sysctl: manage_sysctl?,
+            cni: cni?,
+            socket: socket?,
+            metrics: metrics?,
+            state_dir: state_dir?,
+            resync: resync?,
+            probe: probe?,
+            cleanup_on_stop: cleanup_on_stop?,
+        })
+    }
+
+    fn vxlan(&mut self) -> Option<Vxlan> {
+        let vni = self.value("VXLAN_VNI", values::vni);
+        let port = self.value("VXLAN_PORT", values::port);
+        Some(Vxlan { vni: vni?, port: port? })
+    }
+
+    fn pools(&mut self) -> PerFamily<Pool> {
+        let v4 = self.pool(Family::V4, "IP_SUBNET", "IP_SUBNET_MARGIN");
+        let v6 = self.pool(Family::V6, "IPV6_SUBNET", "IPV6_SUBNET_MARGIN");
+        if v4 == Some(None) && v6 == Some(None) {
+            self.fault("IP_SUBNET", "no pool is left; set IPV6_SUBNET or give IP_SUBNET a subnet");
+        }
+        PerFamily { v4: v4.flatten(), v6: v6.flatten() }
+    }
+
+    /// `None` if invalid, `Some(None)` if the family is not in use.
+    fn pool(
+        &mut self,
+        family: Family,
+        variable: &'static str,
+        margin: &'static str,
+    ) -> Option<Option<Pool>> {
+        let bits = self.value(margin, values::margin);
+        if matches!(self.text(variable).as_str(), "" | "none") {
+            return Some(None);
+        }
+        let network = self.value(variable, |text| values::subnet_of(text, family))?;
+        match Pool::new(network, bits?) {
+            Ok(pool) => Some(Some(pool)),
+            Err(error) => {
+                self.fault(margin, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn node_addresses(&mut self, pools: &PerFamily<Pool>) -> PerFamily<IpAddr> {
+        let Some(addresses) = self.value("NODE_IP", values::address_per_family) else {
+            return PerFamily::default();
+        };
+        for (family, address) in addresses.entries() {
+            let inside = pools.get(family).filter(|pool| pool.network().contains(*address));
+            if let Some(pool) = inside {
+                let pool = pool.network();
+                self.fault("NODE_IP", format!("{address} lies inside the pod pool {pool}"));
+            }
+        }
+        addresses
+    }
+
+    fn cni(&mut self) -> Option<CniSettings> {
+        let version = self.value("CNI_VERSION", |text| CNI_VERSIONS.read(text));
+        let name = self.value("CNI_NAME", values::cni_name);
+        let plugin_type = self.value("CNI_TYPE", values::plugin_type);
+        let config = self.value("CNI_CONFIG_LOCATION", values::config_file);
+        let plugin = self.plugin(plugin_type.as_deref());
+        let log_file = self.value("PLUGIN_LOG_FILE", values::path_or_none);
+        let ipam_dir = self.value("IPAM_DIR", values::absolute);
+        Some(CniSettings {
+            version: version?,
+            name: name?,
+            plugin_type: plugin_type?,
+            config: config?,
+            plugin: plugin?,
+            log_file: log_file?,
+            ipam_dir: ipam_dir?,
+        })
+    }
+
+    /// `plugin_type`: `None` if it is invalid; then the location is not reported as well.
+    fn plugin(&mut self, plugin_type: Option<&str>) -> Option<PathBuf> {
+        if self.text("CNI_PLUGIN_LOCATION").is_empty() {
+            return Some(PathBuf::from("/opt/cni/bin").join(plugin_type?));
+        }
+        let path = self.value("CNI_PLUGIN_LOCATION", values::absolute)?;
+        let plugin_type = plugin_type?;
+        if path.file_name().and_then(|name| name.to_str()) != Some(plugin_type) {
+            let problem = format!(
+                "the last part must be CNI_TYPE ({plugin_type}), the name that runtimes look for"
+            );
+            self.fault("CNI_PLUGIN_LOCATION", problem);
+        }
+        Some(path)
+    }
+}
