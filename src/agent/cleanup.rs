@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile;
-use crate::agent::reconcile::Kernel;
+use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::os::files;
 use crate::plan::{Describe, Line};

@@ -5,21 +5,17 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
-use crate::agent::names;
-use crate::agent::reconcile::run;
-use crate::agent::reconcile::{Kernel, Reconcile};
+use crate::agent::reconcile::{Reconcile, run};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::registry::refused;
-use crate::agent::this_host;
 use crate::agent::trigger::Scope;
 use crate::etcd::{self, EtcdSettings};
-use crate::inspect::{host, state_file};
+use crate::inspect::host_state::{self, NodeAddresses, attributes};
+use crate::inspect::{Kernel, identity, names, state_file};
 use crate::kube::{self, KubeSettings};
-use crate::lease::claim::Claimant;
-use crate::lease::dry_run_claim::{Foreseen, foresee};
-use crate::lease::growth;
 use crate::lease::records::Key;
-use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
+use crate::lease::session::{ClaimPreview, dry_run_claim};
+use crate::lease::{Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers};
 use crate::net::{Object, PerFamily};
 use crate::os::files;
 use crate::plan::Line;
@@ -36,7 +32,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     if let Some(path) = read.into_iter().find(|path| files::is_denied(path)) {
         return Err(Exit::denied("read", path));
     }
-    let kernel = this_host::open_kernel(settings)?;
+    let kernel = Kernel::open(settings)?;
     let mut settings = settings.clone();
     let (lines, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
@@ -104,9 +100,9 @@ fn given(
     kernel: &Kernel,
     api: &KubeSettings,
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
-    let name = this_host::node_name(settings)?;
-    let own = this_host::identity(&name, kernel)?;
-    let nodes = kube::read(api, &name, this_host::configured_attributes(settings))
+    let name = identity::node_name(settings)?;
+    let own = identity::of_host(&name, &kernel.machine_id)?;
+    let nodes = kube::read(api, &name, host_state::attributes(settings, NodeAddresses::default()))
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("the Kubernetes API: {error}")))?;
     let lease = kube::own::lease(nodes.own(), &own, &settings.pools);
     let lease = lease.map_err(|error| refused(&error.into()))?;
@@ -125,32 +121,32 @@ fn claim(
     let found = etcd::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
     settings.pools = growth::followed(&settings.pools, &found);
-    let name = this_host::node_name(settings)?;
-    let facts = host::observe(&kernel.rtnl, settings, None)?;
-    let attributes = this_host::attributes(settings, facts.own);
-    let identity = this_host::identity(&name, kernel)?;
+    let name = identity::node_name(settings)?;
+    let facts = host_state::observe(&kernel.rtnl, settings, None)?;
+    let attributes = attributes(settings, facts.own);
+    let identity = identity::of_host(&name, &kernel.machine_id)?;
     let saved = state_file::read(&settings.state_file()).ok().flatten();
     let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
         identity,
         attributes,
-        network: this_host::network(settings, roots),
+        network: settings.network(roots),
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         ticket: None,
-        shown: false,
+        alive: false,
     };
     let grows = growth(&found, &claimant.network).map_err(|error| refused(&error))?;
-    let foreseen = foresee(&found, &claimant).map_err(|error| refused(&error))?;
-    let lease = foreseen.lease().clone();
+    let preview = dry_run_claim(&found, claimant).map_err(|error| refused(&error))?;
+    let lease = preview.lease().clone();
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
     let subnets = subnets.join(", ");
-    let line = match foreseen {
-        Foreseen::Held(_) => None,
-        Foreseen::Repaired(_) => {
+    let line = match preview {
+        ClaimPreview::Held(_) => None,
+        ClaimPreview::Repaired(_) => {
             Some(Line::changed(Object::Keys(name.clone())).with(format!(" ({subnets})")))
         }
-        Foreseen::Chosen(_) => {
+        ClaimPreview::Chosen(_) => {
             Some(Line::added(Object::Lease(name.clone())).with(format!(", such as {subnets}")))
         }
     };

@@ -33,7 +33,6 @@ mod serve;
 mod signals;
 mod start;
 mod sysctl_record;
-pub(crate) mod this_host;
 pub(crate) mod trigger;
 pub(crate) mod uninstall;
 mod watch;

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use ipnetwork::IpNetwork;
 
-use crate::agent::reconcile::Kernel;
 use crate::agent::shared_state::{self, SharedState};
-use crate::agent::this_host;
 use crate::etcd::{self, Contact, Start, Update};
-use crate::inspect::{host, state_file};
+use crate::inspect::host_state::{self, attributes};
+use crate::inspect::{Kernel, identity, state_file};
 use crate::kube;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
@@ -82,16 +81,16 @@ impl Registry {
         if let Wanted::Static(subnets) = &settings.source {
             return Ok(Registry::Static(*subnets));
         }
-        let identity = this_host::identity(name, kernel)?;
+        let identity = identity::of_host(name, &kernel.machine_id)?;
         let path = settings.state_file();
         let saved = last_known_good(&path, &identity);
-        let facts = host::observe(&kernel.rtnl, settings, None)?;
-        let attributes = this_host::attributes(settings, facts.own);
+        let facts = host_state::observe(&kernel.rtnl, settings, None)?;
+        let attributes = attributes(settings, facts.own);
         let (connection, contact) = match &settings.source {
             Wanted::Etcd { server, roots } => {
-                let (etcd, network) = (server.clone(), this_host::network(settings, roots));
+                let (etcd, network) = (server.clone(), settings.network(roots));
                 let (identity, saved) = (identity.clone(), saved.clone());
-                let start = Start { etcd, network, identity, attributes, known: saved };
+                let start = Start { etcd, network, identity, attributes, saved };
                 let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
                 let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
                 let contact = Arc::new(Contact::new(beat));
@@ -184,7 +183,7 @@ impl Registry {
         let Registry::Leased(leased) = self else { return };
         match (&leased.connection, &settings.source) {
             (Connection::Etcd(handle), Wanted::Etcd { server, roots }) => {
-                let network = this_host::network(settings, roots);
+                let network = settings.network(roots);
                 handle.set_up(etcd::Setup { etcd: server.clone(), network });
             }
             (Connection::Kubernetes(handle), Wanted::Kubernetes(api)) => {

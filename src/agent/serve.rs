@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::agent::cleanup;
-use crate::agent::names;
 use crate::agent::notify;
 use crate::agent::serve::state::RETRY;
 use crate::agent::trigger::{Scope, Trigger, TriggerReason};
+use crate::inspect::names;
 use crate::os::heartbeat;
 use crate::settings::exit::{self, Exit};
 

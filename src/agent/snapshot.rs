@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 
 use crate::etcd::Contact;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::lease::Peers;
 use crate::net::PerFamily;
 use crate::plan::peer_routes::PeerRoutes;
@@ -33,7 +33,7 @@ pub struct AgentSnapshot {
     /// How their pods are reached, as the loop found it for its routes.
     pub ways: Option<Arc<PeerRoutes>>,
     /// What this host is.
-    pub facts: Option<Facts>,
+    pub facts: Option<HostState>,
     /// What was said about the connection with etcd.
     pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.

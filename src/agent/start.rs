@@ -1,5 +1,8 @@
 //! The start: this host's identity and lock, the threads that send triggers, then the loop.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -10,7 +13,10 @@ use crate::agent::registry::Registry;
 use crate::agent::serve::{Agent, Files, State};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
-use crate::agent::{lock, probe, signals, this_host, watch};
+use crate::agent::{lock, probe, signals, watch};
+use crate::inspect::Kernel;
+use crate::inspect::identity::{node_name, own_machine_id};
+use crate::os::{files, identity};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
@@ -30,10 +36,10 @@ pub fn serve(
     let on_signal = triggers.clone();
     signals::watch(move |signal| trigger::send(&on_signal, Trigger::Signal(signal)))
         .context("watch for signals")?;
-    let kernel = this_host::open_kernel(&settings)?;
-    this_host::make_state_dir(&settings.state_dir, &kernel.machine_id)?;
+    let kernel = Kernel::open(&settings)?;
+    make_state_dir(&settings.state_dir, &kernel.machine_id)?;
     let _lock = lock::take(&settings.state_dir)?;
-    let name = this_host::node_name(&settings)?;
+    let name = node_name(&settings)?;
     let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
     watch::kernel(&settings.bridge, &triggers, &shared)?;
     let files = Files::new(watch::files(triggers.clone(), &shared)?);
@@ -65,6 +71,18 @@ pub fn serve(
         state,
     };
     if once { agent.once() } else { agent.serve() }
+}
+
+/// Makes the state directory, and stores the machine id of a machine without /etc/machine-id.
+fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("create {} (STATE_DIR)", path.display()))?;
+    if identity::machine_id().is_none() {
+        let text = format!("{machine_id}\n");
+        files::replace(&own_machine_id(path), text.as_bytes(), 0o600)
+            .map_err(anyhow::Error::from)?;
+    }
+    Ok(())
 }
 
 /// Without it the agent serves pods as well.

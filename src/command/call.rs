@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use serde_json::Value;
 
 use crate::agent::logger;
-use crate::command::socket;
 use crate::command::table::Style;
+use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
 use crate::settings::values_only;
@@ -72,7 +72,7 @@ impl<'a> Call<'a> {
         let without = self.origin.clone();
         self.origin.set_default("ETCD_HOST", "https://localhost");
         match self.told() {
-            Ok(told) if socket::answers(&told.settings) => Ok(told),
+            Ok(told) if agent_socket::answers(&told.settings) => Ok(told),
             _ => {
                 self.origin = without;
                 Err(refused)

@@ -6,18 +6,17 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::agent::applier::Applier;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
-use crate::agent::reconcile::{Kernel, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache as Memory;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::{AgentSnapshot, StoreStatus, Wrong};
 use crate::agent::trigger::Scope;
-use crate::agent::{names, this_host};
 use crate::api::status;
-use crate::command::cluster::{self, Cluster};
 use crate::command::drift::Waiting;
-use crate::lease::Peers;
-use crate::lease::Resolved;
+use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::{Kernel, identity};
+use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
@@ -46,7 +45,7 @@ impl Here {
     /// # Errors
     /// The kernel cannot be spoken to, or this host has no name.
     pub fn look(settings: &Settings) -> Result<Here, Exit> {
-        let kernel = this_host::open_kernel(settings)?;
+        let kernel = Kernel::open(settings)?;
         let mut here = Here {
             settings: settings.clone(),
             kernel,
@@ -70,7 +69,7 @@ impl Here {
     fn join(&mut self, cluster: Cluster) {
         let others = cluster.others(&mut self.settings.pools);
         self.subnets = cluster.lease.subnets;
-        self.resolved = names::resolve_all(&others, &self.settings);
+        self.resolved = crate::inspect::names::resolve_all(&others, &self.settings);
         self.peers = Some(Arc::new(others));
         self.cluster = Some(cluster);
     }
@@ -127,7 +126,7 @@ impl Here {
             contact: None,
             wrong,
         };
-        let name = this_host::node_name(&self.settings).map(|name| name.to_string());
+        let name = identity::node_name(&self.settings).map(|name| name.to_string());
         let shared = SharedState::new(name.unwrap_or_default(), self.kernel.machine_id.clone());
         shared.publish(known);
         let mut value = status::status(&shared);

@@ -20,6 +20,7 @@ use ipnetwork::IpNetwork;
 use crate::cni::version::Version;
 use crate::etcd::EtcdSettings;
 use crate::kube::KubeSettings;
+use crate::lease::Network;
 use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
 use crate::net::{IfName, PerFamily};
@@ -85,6 +86,11 @@ impl Settings {
     /// The file of the last known good state.
     pub fn state_file(&self) -> PathBuf {
         self.state_dir.join("state.json")
+    }
+
+    /// The network of the hosts that share the keys below `roots`.
+    pub fn network(&self, roots: &Roots) -> Network {
+        Network { roots: roots.clone(), pools: self.pools, backend: Default::default() }
     }
 
     /// There can be other hosts.

@@ -4,12 +4,12 @@ use anyhow::Context;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Reconcile, sysctls};
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::sysctls;
+use crate::inspect::host_state::HostState;
 use crate::net::{IfName, Mac};
 use crate::netlink::address;
-use crate::netlink::link::Link;
-use crate::netlink::link::{self, Which};
+use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::bridge::{Bridge, BridgeChange, FoundBridge, changes, gateway};
 
@@ -28,7 +28,7 @@ pub enum BridgeOutcome {
 }
 
 /// Makes or repairs the bridge.
-pub fn reconcile(run: &Reconcile<'_>, facts: &Facts, applier: &mut Applier) -> BridgeOutcome {
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> BridgeOutcome {
     let wanted = wanted(run, facts);
     let rtnl = &run.kernel.rtnl;
     let before = applier.failures().len();
@@ -58,7 +58,7 @@ pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
     Ok(rtnl.apply(&[delete])?)
 }
 
-fn wanted(run: &Reconcile<'_>, facts: &Facts) -> Bridge {
+fn wanted(run: &Reconcile<'_>, facts: &HostState) -> Bridge {
     let name = run.settings.bridge.clone();
     Bridge {
         mac: mac(&run.kernel.machine_id, &name),

@@ -7,9 +7,8 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::net::IfName;
 use crate::netlink::link::{self, Which};
-use crate::netlink::neighbour;
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{Message, NetlinkError, neighbour};
 use crate::plan::bridge_ports::{Reattach, changes, crowded};
 use crate::plan::pod::BridgePort;
 

@@ -7,7 +7,7 @@ use crate::agent::applier::Applier;
 use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
 use crate::agent::reconcile::Reconcile;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::Object;
 use crate::os::files;
 use crate::plan::{Describe, Line};
@@ -33,7 +33,11 @@ impl Describe for Remove<'_> {
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
 /// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
 /// of where that was.
-pub fn reconcile(run: &Reconcile<'_>, facts: &Facts, applier: &mut Applier) -> BTreeSet<String> {
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    facts: &HostState,
+    applier: &mut Applier,
+) -> BTreeSet<String> {
     let state_dir = &run.settings.state_dir;
     let path = &run.settings.cni.config;
     if applier.is_dry() && files::is_denied(path) {

@@ -6,12 +6,14 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Kernel, Reconcile, flowtable, host_ports, input, tunnel};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
-use crate::inspect::host::Facts;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, subnet};
 use crate::nft::base_chains::Edit;
-use crate::nft::{Ruleset, SeenTable, SetKind};
+use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::firewall::{
     AGENT_TABLE, FirewallSpec, TableChange, TableDifference, TableRepair, changes, repair, ruleset,
@@ -24,9 +26,9 @@ use crate::settings::Settings;
 /// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
 pub fn reconcile(
     run: &Reconcile<'_>,
-    facts: &Facts,
+    facts: &HostState,
     ways: &PeerRoutes,
-    table: &mut SeenTable,
+    table: &mut CachedTable,
     applier: &mut Applier,
 ) -> BTreeSet<String> {
     let complete = run.in_sync && ways.unresolved().is_empty();
@@ -66,7 +68,7 @@ fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)>
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &Facts, ways: &PeerRoutes) -> Vec<IfName> {
+fn pods_come_by(facts: &HostState, ways: &PeerRoutes) -> Vec<IfName> {
     let used = |underlay: &Family| {
         ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
@@ -98,11 +100,11 @@ fn keep_table(
     run: &Reconcile<'_>,
     wanted: Option<Ruleset>,
     complete: bool,
-    known: &mut SeenTable,
+    known: &mut CachedTable,
     applier: &mut Applier,
 ) {
     let nft = &run.kernel.nft;
-    let found = match known.look(nft, AGENT_TABLE) {
+    let found = match known.observe(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
             return applier.failed(format!("read nftables table {AGENT_TABLE}: {error}"));
@@ -118,7 +120,7 @@ fn keep_table(
     applier.apply_together(&changes, || match (repair(&changes), &wanted) {
         (TableRepair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
-            known.take_in(nft, &elements);
+            known.note_changes(nft, &elements);
             Ok(())
         }
         (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
@@ -131,14 +133,14 @@ fn keep_table(
 /// else would change.
 fn keeps_hosts(change: &mut TableChange) -> bool {
     let TableDifference::Elements(elements) = &mut change.difference else { return true };
-    if elements.set.kind != SetKind::Addresses {
+    if elements.shape.intervals {
         return true;
     }
     elements.removed.clear();
     !elements.added.is_empty()
 }
 
-fn spec(run: &Reconcile<'_>, facts: &Facts, ways: &PeerRoutes) -> FirewallSpec {
+fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
     let settings = run.settings;
     let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match run.resolved.get(name) {

@@ -1,8 +1,9 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Kernel, Reconcile};
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
@@ -10,7 +11,7 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn reconcile(run: &Reconcile<'_>, facts: &Facts, applier: &mut Applier) -> Option<String> {
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<String> {
     let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
         let devices = facts.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::checks::forward::input::{Tunnel, obstacles};
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::Family;
 use crate::plan::peer_routes::PeerRoutes;
 
@@ -14,7 +14,7 @@ use crate::plan::peer_routes::PeerRoutes;
 /// its owner's to say.
 pub fn look(
     run: &Reconcile<'_>,
-    facts: &Facts,
+    facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
 ) -> BTreeSet<String> {
@@ -37,7 +37,7 @@ pub fn look(
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(run: &Reconcile<'_>, facts: &Facts, ways: &PeerRoutes) -> Vec<Tunnel> {
+fn tunnels(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> Vec<Tunnel> {
     let uplink = facts.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = ways.remotes.iter().map(|remote| remote.address);

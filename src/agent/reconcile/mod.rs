@@ -20,37 +20,12 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::trigger::Scope;
-use crate::inspect::host::Facts;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::lease::Resolved;
 use crate::lease::peers::Peers;
 use crate::net::PerFamily;
-use crate::netlink::NetlinkError;
-use crate::netlink::rtnl::Rtnl;
-use crate::nft::Nft;
-use crate::nft::base_chains::Forward;
 use crate::settings::Settings;
-
-/// The kernel of this host.
-pub struct Kernel {
-    /// Links, addresses, routes.
-    pub rtnl: Rtnl,
-    /// Our own table.
-    pub nft: Nft,
-    /// The forward chains of others.
-    pub forward: Forward,
-    /// Identifies this machine: the bridge's MAC is made of it.
-    pub machine_id: String,
-}
-
-impl Kernel {
-    /// The network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// [`NetlinkError::Io`].
-    pub fn open(machine_id: String) -> Result<Kernel, NetlinkError> {
-        Ok(Kernel { rtnl: Rtnl::open()?, nft: Nft::open()?, forward: Forward::open()?, machine_id })
-    }
-}
 
 /// What a reconcile works from.
 pub struct Reconcile<'a> {
@@ -67,7 +42,7 @@ pub struct Reconcile<'a> {
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
     /// What this host was when it was looked at last.
-    pub previous: Option<&'a Facts>,
+    pub previous: Option<&'a HostState>,
     /// All was as it should be once: runtimes were given the CNI configuration.
     pub was_ready: bool,
     /// What to look at.

@@ -11,7 +11,7 @@ use crate::agent::reconcile::bridge::BridgeOutcome;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
-use crate::inspect::host::{self, Facts};
+use crate::inspect::host_state::{self, HostState};
 use crate::net::Object;
 use crate::plan::peer_routes::{LocalHost, PeerRoutes};
 
@@ -19,7 +19,7 @@ use crate::plan::peer_routes::{LocalHost, PeerRoutes};
 #[derive(Debug)]
 pub struct ReconcileOutcome {
     /// What this host is like.
-    pub facts: Facts,
+    pub facts: HostState,
     /// What is wrong and not ours to mend, if it was looked at: hosts without a way to them …
     pub unreachable: Option<BTreeSet<String>>,
     /// … and other people's firewall.
@@ -40,7 +40,7 @@ pub fn run(
 ) -> Option<ReconcileOutcome> {
     let ReconcileCache { ways, table } = known;
     let before = run.previous.map(|before| before.own);
-    let mut facts = match host::observe(&run.kernel.rtnl, run.settings, before) {
+    let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
             applier.failed(format!("{error:#}"));
@@ -90,7 +90,7 @@ pub fn run(
 /// were given stays as it was. Gives what is wrong with the record of it.
 fn files(
     run: &Reconcile<'_>,
-    facts: &Facts,
+    facts: &HostState,
     bridge: BridgeOutcome,
     applier: &mut Applier,
 ) -> BTreeSet<String> {
@@ -102,7 +102,7 @@ fn files(
 }
 
 /// What to look at besides, because this host is no longer what it was.
-fn widened_scope(run: &Reconcile<'_>, now: &Facts) -> Scope {
+fn widened_scope(run: &Reconcile<'_>, now: &HostState) -> Scope {
     let mut scope = run.scope;
     if let Some(before) = run.previous {
         // A link that went took itself out of the flow table.
@@ -117,7 +117,7 @@ fn widened_scope(run: &Reconcile<'_>, now: &Facts) -> Scope {
 }
 
 /// What decides here how other hosts are reached.
-pub fn local_host(run: &Reconcile<'_>, facts: &Facts) -> LocalHost {
+pub fn local_host(run: &Reconcile<'_>, facts: &HostState) -> LocalHost {
     LocalHost {
         backend: run.settings.backend,
         connected: facts.connected.clone(),
@@ -131,7 +131,7 @@ pub fn local_host(run: &Reconcile<'_>, facts: &Facts) -> LocalHost {
 /// not know any more goes after them.
 fn routes(
     run: &Reconcile<'_>,
-    facts: &Facts,
+    facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
 ) -> BTreeSet<String> {

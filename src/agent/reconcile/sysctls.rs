@@ -5,7 +5,7 @@ use ipnetwork::{IpNetwork, NetworkSize};
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::sysctl_record;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object};
 use crate::os::sysctl;
 use crate::plan::{Describe, Line, bridge_ports};
@@ -24,7 +24,7 @@ impl Describe for Change {
 }
 
 /// Writes only what differs, so that a read-only /proc/sys that is right already does no harm.
-pub fn reconcile(run: &Reconcile<'_>, facts: &Facts, applier: &mut Applier) {
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) {
     if !run.settings.manage_sysctl {
         return;
     }
@@ -137,7 +137,7 @@ fn pods(subnet: IpNetwork) -> usize {
 /// A host that forwards IPv6 ignores router advertisements, and with them its own default route,
 /// unless `accept_ra` is 2 (kernel: Documentation/networking/ip-sysctl.rst). What turns forwarding
 /// on does so for every interface; somebody may have taken one out again.
-fn wanted(run: &Reconcile<'_>, facts: &Facts) -> Vec<(String, &'static str)> {
+fn wanted(run: &Reconcile<'_>, facts: &HostState) -> Vec<(String, &'static str)> {
     let mut wanted = Vec::new();
     if run.subnets.v4.is_some() {
         wanted.push(("net/ipv4/ip_forward".to_owned(), "1"));

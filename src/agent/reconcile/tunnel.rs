@@ -7,14 +7,13 @@ use nix::errno::Errno;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::trigger::Scope;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::lease::records::Tunnel;
 use crate::net::subnet::{gateway, host};
 use crate::net::{Family, PerFamily};
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::{Message, NetlinkError};
-use crate::netlink::{fdb, neighbour};
+use crate::netlink::{Message, NetlinkError, fdb, neighbour};
 use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
@@ -49,7 +48,7 @@ pub fn own_end(run: &Reconcile<'_>) -> Option<Tunnel> {
 
 /// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
 /// pods are behind one.
-pub fn pod_mtu(run: &Reconcile<'_>, facts: &Facts, ways: &PeerRoutes) -> u32 {
+pub fn pod_mtu(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> u32 {
     let outer = facts.own.mtu_bytes;
     let through = |underlay: &Family| is_used(run, facts, ways, *underlay);
     let inner = |underlay| inner_mtu(outer, underlay, run.subnets);
@@ -61,7 +60,7 @@ pub fn pod_mtu(run: &Reconcile<'_>, facts: &Facts, ways: &PeerRoutes) -> u32 {
 /// a host that has just come nearer may still be sending. `None` if they could not be looked at.
 pub fn reconcile(
     run: &Reconcile<'_>,
-    facts: &Facts,
+    facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
 ) -> Option<Tunnels> {
@@ -166,7 +165,7 @@ pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
 }
 
 /// Outer packets of that family are, or shall be, sent.
-fn is_used(run: &Reconcile<'_>, facts: &Facts, ways: &PeerRoutes, underlay: Family) -> bool {
+fn is_used(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes, underlay: Family) -> bool {
     let always = run.settings.backend == Backend::Vxlan && own_end(run).is_some();
     let own = &facts.own.addresses;
     let has_pods = run.subnets.get(underlay).is_some();

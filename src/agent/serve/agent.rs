@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use crate::agent::names::Names;
-use crate::agent::reconcile::Kernel;
 use crate::agent::registry::Registry;
 use crate::agent::serve::files::Files;
 use crate::agent::serve::state::State;
 use crate::agent::shared_state::{SharedState, StatusServer};
 use crate::agent::trigger::Trigger;
+use crate::inspect::Kernel;
 use crate::lease::records::NodeName;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::loader::SettingsLoader;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::agent::trigger::Scope;
-use crate::inspect::host;
+use crate::inspect::host_state;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
@@ -89,7 +89,7 @@ impl Agent {
         match &self.state.facts {
             Some(facts) => facts.all_addresses.iter().copied().find(inside),
             None => {
-                let facts = host::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
+                let facts = host_state::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
                 facts.all_addresses.into_iter().find(inside)
             }
         }

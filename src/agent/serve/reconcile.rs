@@ -10,8 +10,8 @@ use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::state::RETRY;
-use crate::agent::this_host::attributes;
 use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
+use crate::inspect::host_state::attributes;
 
 impl Agent {
     /// Makes a reconcile if there is something to look at and it is time. Not before the other hosts are

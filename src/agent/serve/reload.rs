@@ -6,7 +6,8 @@ use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::reload::{self, Plan, SettingsView};
 use crate::agent::trigger::Scope;
-use crate::agent::{cleanup, dry_run, logger, notify, preflight, this_host};
+use crate::agent::{cleanup, dry_run, logger, notify, preflight};
+use crate::inspect::identity;
 use crate::lease::growth;
 use crate::settings::loader::{self, LoadedSettings};
 use crate::settings::values_only;
@@ -34,7 +35,7 @@ impl Agent {
 
     fn apply_settings(&mut self, told: LoadedSettings) -> Result<(), Vec<String>> {
         told.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
-        let name = this_host::node_name(&told.settings).map_err(|error| vec![error.why])?;
+        let name = identity::node_name(&told.settings).map_err(|error| vec![error.why])?;
         let found = self.state.snapshot.as_deref();
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
@@ -89,7 +90,7 @@ impl Agent {
         let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
         {
-            match dry_run::growth(found, &this_host::network(settings, roots)) {
+            match dry_run::growth(found, &settings.network(roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
                 Err(error) => applier.failed(error),
             }

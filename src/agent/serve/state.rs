@@ -9,7 +9,7 @@ use crate::agent::applier::Standing;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
@@ -37,7 +37,7 @@ pub struct State {
     pub(super) resolved: Resolved,
     pub(super) cache: ReconcileCache,
     /// What this host was when it was looked at last.
-    pub(super) facts: Option<Facts>,
+    pub(super) facts: Option<HostState>,
     pub(super) scope: Scope,
     pub(super) reasons: TriggerReason,
     /// When to look, if there is something to look at.

@@ -5,8 +5,8 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Kernel;
 use crate::agent::sysctl_record::{self, SysctlChange};
+use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, Which};

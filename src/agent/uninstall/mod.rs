@@ -13,8 +13,8 @@ use nix::fcntl::Flock;
 
 use crate::agent::applier::Applier;
 use crate::agent::lock;
-use crate::agent::reconcile::{self, Kernel};
-use crate::agent::this_host;
+use crate::agent::reconcile::{self};
+use crate::inspect::Kernel;
 use crate::plan::Line;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
@@ -44,7 +44,7 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     if lock::is_denied(&settings.state_dir) {
         return Err(Exit::denied("take", &lock));
     }
-    let kernel = this_host::open_kernel(settings)?;
+    let kernel = Kernel::open(settings)?;
     let is_locked_anew = !options.dry_run && !lock.exists();
     let (in_the_way, _lock) = match options.dry_run {
         true => (in_the_way(settings, &kernel, options)?, None),

@@ -1,9 +1,8 @@
 //! Gives this host's subnet back.
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Kernel;
-use crate::agent::this_host;
 use crate::etcd;
+use crate::inspect::{Kernel, identity};
 use crate::lease::claim::leave;
 use crate::net::Object;
 use crate::plan::{Describe, Line};
@@ -28,7 +27,7 @@ pub fn run(
         return Err(Exit::new(exit::SETTINGS, why));
     };
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
-    let own = this_host::identity(&this_host::node_name(settings)?, kernel)?;
+    let own = identity::of_host(&identity::node_name(settings)?, &kernel.machine_id)?;
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;

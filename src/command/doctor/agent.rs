@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::agent::{dry_run, lock, this_host};
+use crate::agent::{dry_run, lock};
 use crate::checks::finding::{Finding, Severity, mtu};
 use crate::command::doctor::Patient;
-use crate::command::socket;
-use crate::inspect::host;
+use crate::inspect::Kernel;
+use crate::inspect::agent_socket;
+use crate::inspect::host_state;
+use crate::inspect::identity;
 use crate::lease::peers;
 use crate::plan::Line;
 use crate::plan::tunnel;
@@ -40,7 +42,7 @@ fn privileges() -> Option<Finding> {
 fn running(patient: &Patient<'_>) -> Option<Finding> {
     let error = patient.status.as_ref().err()?;
     let Settings { state_dir, socket, .. } = &patient.told.settings;
-    if socket::is_denied(&patient.told.settings) || lock::is_denied(state_dir) {
+    if agent_socket::is_denied(&patient.told.settings) || lock::is_denied(state_dir) {
         let seen = format!("nobody knows whether an agent serves this host: {error}");
         let cure = "run this as root";
         return Some(Finding::new(Severity::Warning, "agent-silent", "socket", seen, cure));
@@ -100,7 +102,7 @@ fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
 /// What a pass of the agent would find, without making it.
 fn pass(patient: &Patient<'_>) -> Vec<Finding> {
     let (settings, around) = (&patient.told.settings, patient.around);
-    let kernel = match this_host::open_kernel(settings) {
+    let kernel = match Kernel::open(settings) {
         Ok(kernel) => kernel,
         Err(exit) => {
             let cure = "modprobe nf_tables; is the kernel built without it?";
@@ -111,7 +113,7 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let fresh = patient.etcd.as_ref().and_then(|etcd| etcd.as_ref().ok()).and_then(|snapshot| {
-        let name = this_host::node_name(settings).ok()?;
+        let name = identity::node_name(settings).ok()?;
         Some(peers(snapshot, &name, &around.subnets, &settings.pools))
     });
     let others = Arc::new(fresh.unwrap_or_else(|| around.peers.clone()));
@@ -142,7 +144,7 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
 fn sizes(patient: &Patient<'_>) -> Option<Finding> {
     let (settings, around) = (&patient.told.settings, patient.around);
     let bridge = around.rtnl.link(&settings.bridge).ok()??;
-    let facts = host::observe(&around.rtnl, settings, None).ok()?;
+    let facts = host_state::observe(&around.rtnl, settings, None).ok()?;
     let families = facts.own.addresses.entries().map(|(family, _)| family);
     let tunnels = families.filter_map(|family| {
         around.rtnl.link(&tunnel::device_name(family)).ok()??;

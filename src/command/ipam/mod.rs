@@ -12,11 +12,13 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{self, Reconcile};
-use crate::agent::this_host;
+use crate::agent::reconcile;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::trigger::Scope;
 use crate::command::call::{Call, Outcome};
-use crate::command::pods::{Life, Network, object};
+use crate::command::json::object;
+use crate::inspect::Kernel;
+use crate::inspect::pods::{Life, Network};
 use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
@@ -97,7 +99,7 @@ fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
-    let kernel = this_host::open_kernel(settings)?;
+    let kernel = Kernel::open(settings)?;
     let mut applier = Applier::new(false);
     let pass = Reconcile {
         settings,

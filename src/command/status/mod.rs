@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use crate::agent::lock;
 use crate::command::call::{Call, Outcome};
+use crate::command::json;
 use crate::command::look::Here;
-use crate::command::pods::{self, Network};
-use crate::command::socket;
+use crate::inspect::agent_socket;
+use crate::inspect::pods::{self, Network};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
 use crate::settings::Settings;
@@ -40,16 +41,19 @@ pub struct Status {
 pub fn run(call: &mut Call<'_>, options: &Status) -> Result<Outcome, Exit> {
     let told = call.told_beside_agent()?;
     let settings = &told.settings;
-    let mut value = match socket::of(settings).and_then(|path| socket::get(path, "/v1/status")) {
-        Ok(mut value) => {
-            value["agent"] = json!({ "answers": true, "error": null });
-            value["drift"] = Value::Null;
-            value
-        }
-        // What another user sees of the kernel would be compared with what an agent knows.
-        Err(why) if socket::is_denied(settings) => return Err(Exit::new(exit::UNAVAILABLE, why)),
-        Err(why) => without_agent(settings, &why)?,
-    };
+    let mut value =
+        match agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status")) {
+            Ok(mut value) => {
+                value["agent"] = json!({ "answers": true, "error": null });
+                value["drift"] = Value::Null;
+                value
+            }
+            // What another user sees of the kernel would be compared with what an agent knows.
+            Err(why) if agent_socket::is_denied(settings) => {
+                return Err(Exit::new(exit::UNAVAILABLE, why));
+            }
+            Err(why) => without_agent(settings, &why)?,
+        };
     add_pods(&mut value, settings);
     let fine = value["faults"].as_array().is_some_and(Vec::is_empty);
     let text = screen::screen(&value, call.style);
@@ -101,7 +105,7 @@ fn add_pods(value: &mut Value, settings: &Settings) {
     let mut list = Vec::new();
     for network in &networks {
         let own = network.name == settings.cni.name;
-        let rooms = pods::rooms(network, subnets.iter().copied().filter(|_| own));
+        let rooms = json::rooms(network, subnets.iter().copied().filter(|_| own));
         for what in &network.looked.faults {
             fault(value, what, "the next ADD or DEL puts it into quarantine");
         }

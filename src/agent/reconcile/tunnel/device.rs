@@ -5,13 +5,13 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Reconcile, sysctls};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::sysctls;
 use crate::net::{Family, IfName};
-use crate::netlink::address;
 use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::vxlan::{self, NewVxlan};
-use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{Message, NetlinkError, address};
 use crate::plan::tunnel::{ALIAS, TunnelChange, TunnelDevice, changes};
 
 /// Index of the device once it is as it should be, or at least can be used.
