@@ -13,7 +13,7 @@ use crate::net::{Family, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
-use crate::nft::base_chains::Forward;
+use crate::nft::base_chains::BaseChains;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
 
@@ -31,7 +31,7 @@ pub struct Around {
     pub settings: Settings,
     pub rtnl: Rtnl,
     pub nft: Nft,
-    pub forward: Forward,
+    pub forward: BaseChains,
     pub addresses: Vec<Address>,
     pub attachments: Vec<Attachment>,
     /// Why some stores could not be read: `attachments` lacks what is in these.
@@ -47,7 +47,7 @@ impl Around {
         let rtnl = Rtnl::open().context("speak to the kernel's rtnetlink")?;
         let addresses = rtnl.addresses(None).context("list addresses")?;
         let nft = Nft::open().context("speak to the kernel's nftables")?;
-        let forward = Forward::open().context("speak to the kernel's nftables")?;
+        let forward = BaseChains::open().context("speak to the kernel's nftables")?;
         let mut unknown = Vec::new();
         let mut settings = settings.clone();
         let (subnets, peers) = cluster(&mut settings, &mut unknown);

@@ -16,7 +16,7 @@ use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::connections;
 use crate::netlink::link::Link;
-use crate::netlink::route::{self, Way};
+use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::os::{echo, sysctl};
@@ -48,7 +48,7 @@ pub fn journey(pair: &Pair, around: &Around, echoes: bool) -> Result<Journey, Ex
         find::Place::Beyond(_) | find::Place::Outside => back.device(),
     };
     if let Some(input) = input {
-        let way = around.rtnl.way_through(source, destination, input);
+        let way = around.rtnl.lookup_forwarded(source, destination, input);
         there.entering = way.map(drop).map_err(|error| why(&error));
     }
     let from = end(&pair.from, destination, around)?;
@@ -102,7 +102,7 @@ fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<Inside, String> {
             addresses = found.iter().map(|found| found.address).collect();
             neighbours = rtnl.neighbours(index)?;
         }
-        let way = rtnl.way(other).map_err(|error| why(&error));
+        let way = rtnl.lookup_route(other).map_err(|error| why(&error));
         Ok(Inside { link, addresses, way, neighbours })
     };
     look().map_err(|error| format!("{error:#}"))
@@ -191,7 +191,7 @@ fn masquerades(pair: &Pair, around: &Around) -> Option<bool> {
 
 fn toward(around: &Around, address: IpAddr) -> Result<Toward, Exit> {
     let rtnl = &around.rtnl;
-    let way = rtnl.way(address).map_err(|error| why(&error));
+    let way = rtnl.lookup_route(address).map_err(|error| why(&error));
     let device = way.as_ref().ok().copied().flatten().and_then(|way| way.device);
     let neighbours = match device {
         Some(index) => rtnl.neighbours(index).context("list neighbours")?,
@@ -208,15 +208,15 @@ fn toward(around: &Around, address: IpAddr) -> Result<Toward, Exit> {
     Ok(Toward { way, entering: Ok(()), neighbours, tunnel })
 }
 
-fn tunnel(rtnl: &Rtnl, index: u32, inner: Way, address: IpAddr) -> Result<Tunnel, Exit> {
+fn tunnel(rtnl: &Rtnl, index: u32, inner: RouteLookup, address: IpAddr) -> Result<Tunnel, Exit> {
     let known = rtnl.neighbours(index).context("list neighbours of a tunnel")?;
     let destinations = rtnl.destinations(index).context("list destinations of a tunnel")?;
     let mut tunnel = Tunnel { known, destinations, way: Ok(None), neighbours: Vec::new() };
     let mac = tunnel.inner(inner.gateway.unwrap_or(address));
     let there = tunnel.destinations.iter().find(|there| Some(there.mac) == mac);
     if let Some(there) = there {
-        tunnel.way = rtnl.way(there.address).map_err(|error| why(&error));
-        if let Ok(Some(Way { device: Some(device), .. })) = tunnel.way {
+        tunnel.way = rtnl.lookup_route(there.address).map_err(|error| why(&error));
+        if let Ok(Some(RouteLookup { device: Some(device), .. })) = tunnel.way {
             tunnel.neighbours = rtnl.neighbours(device).context("list neighbours")?;
         }
     }
