@@ -2,6 +2,7 @@
 
 pub mod agent_socket;
 pub mod cluster;
+mod host;
 pub mod host_state;
 pub mod identity;
 mod kernel;
@@ -9,4 +10,5 @@ pub mod names;
 pub mod pods;
 pub mod state_file;
 
+pub use host::{Host, HostList};
 pub use kernel::Kernel;
