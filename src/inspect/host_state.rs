@@ -161,7 +161,9 @@ fn source_of_default_route(
     candidates: &BTreeSet<IpAddr>,
 ) -> anyhow::Result<Option<IpAddr>> {
     let Some(nobody) = NOBODY.get(family) else { return Ok(None) };
-    let route = rtnl.way(*nobody).with_context(|| format!("ask for the {family} default route"))?;
+    let route = rtnl
+        .lookup_route(*nobody)
+        .with_context(|| format!("ask for the {family} default route"))?;
     Ok(route.and_then(|route| route.source).filter(|source| candidates.contains(source)))
 }
 

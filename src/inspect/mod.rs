@@ -2,7 +2,9 @@
 
 pub mod agent_socket;
 pub mod cluster;
+
 mod host;
+pub mod host_ports;
 pub mod host_state;
 pub mod identity;
 mod kernel;

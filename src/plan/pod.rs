@@ -20,7 +20,7 @@ pub use requested::{FoundSettings, RequestedSettings};
 use crate::cni;
 use crate::cni::Version;
 use crate::net::{Family, IfName, Mac, subnet};
-use crate::netlink::link::Port;
+use crate::netlink::link::PortFlags;
 use crate::netlink::route::{self, Route};
 
 /// RT_SCOPE_UNIVERSE and RT_SCOPE_LINK of linux/rtnetlink.h.
@@ -44,7 +44,7 @@ pub struct PodInterface {
     /// Its MAC; `None`: any.
     pub host_mac: Option<Mac>,
     /// What it should be as a port of the bridge.
-    pub port: Port,
+    pub port: PortFlags,
     /// Name of the pod's end.
     pub ifname: IfName,
     /// Its MAC; `None`: any.

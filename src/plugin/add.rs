@@ -10,7 +10,7 @@ use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::ipam::{RangeSet, Reservation, Store, StoreEntry};
 use crate::net::{IfName, Mac};
-use crate::netlink::link::{self, Link, Which};
+use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::plan::pod::{
@@ -194,7 +194,7 @@ fn remove_former(
     addresses: &[IpAddr],
 ) -> Result<(), CniError> {
     let name = identity.host_ifname();
-    let mut messages = vec![link::delete(Which::Name(&name)).tolerating(Errno::ENODEV)];
+    let mut messages = vec![link::delete(LinkRef::Name(&name)).tolerating(Errno::ENODEV)];
     messages.extend(attach::forget(bridge, addresses));
     let failed = |error| failure::internal(&format!("remove the dead interface {name}"), &error);
     rtnl.apply(&messages).map_err(failed)

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 
 use crate::cni::error::{CniError, code};
 use crate::net::{Family, IfName, Mac};
-use crate::netlink::link::{self, Change, Link, Veth, Which};
-use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef, Veth};
+use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
@@ -70,7 +70,7 @@ impl Drop for Attached<'_> {
         if self.kept {
             return;
         }
-        let mut messages = vec![link::delete(Which::Name(&self.name)).tolerating(Errno::ENODEV)];
+        let mut messages = vec![link::delete(LinkRef::Name(&self.name)).tolerating(Errno::ENODEV)];
         messages.extend(forget(self.bridge, &self.neighbours));
         if let Err(error) = self.rtnl.apply(&messages) {
             log::error!("undo: {error}");
@@ -150,16 +150,16 @@ fn veth(site: &Site<'_>, wanted: &PodInterface) -> [Message; 3] {
         netns: site.netns.file().as_raw_fd(),
         mtu: site.mtu,
     };
-    let host_end = Change {
+    let host_end = LinkChange {
         up: !is_late(wanted),
         alias: Some(site.alias.clone()),
         port: Some(wanted.port),
-        ..Change::default()
+        ..LinkChange::default()
     };
     [
         link::add_veth(&veth),
-        link::change(Which::Name(name), &host_end),
-        link::without_link_local(Which::Name(name)),
+        link::change(LinkRef::Name(name), &host_end),
+        link::without_link_local(LinkRef::Name(name)),
     ]
 }
 
@@ -181,7 +181,8 @@ fn finish_late(site: &Site<'_>, wanted: &PodInterface) -> Result<(), CniError> {
     }
     let limit = wanted.asked.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
     let pin = wanted.port.locked.then(|| neighbour::pin(link.index, site.mac));
-    let up = link::change(Which::Index(link.index), &Change { up: true, ..Change::default() });
+    let up =
+        link::change(LinkRef::Index(link.index), &LinkChange { up: true, ..LinkChange::default() });
     let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
     site.rtnl.apply(&messages).map_err(failed)
 }
@@ -255,14 +256,14 @@ fn keep_ipv6(ifname: &IfName) {
 }
 
 fn pod_messages(wanted: &PodInterface, index: u32) -> Vec<Message> {
-    let up = Change { up: true, ..Change::default() };
+    let up = LinkChange { up: true, ..LinkChange::default() };
     let addresses = wanted.addresses.iter().map(|wanted| address::add(index, *wanted));
-    let up = link::change(Which::Index(index), &up);
+    let up = link::change(LinkRef::Index(index), &up);
     let on_link = |way: &Route| Route { device: Some(index), ..*way };
     let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
     let routes = paths(&routes).into_iter().map(|ways| route::add_paths(&ways));
     let limit = wanted.asked.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
-    let tune = (wanted.asked.tune != Tune::default())
+    let tune = (wanted.asked.tune != LinkSettings::default())
         .then(|| link_settings::set(index, &wanted.asked.tune));
     addresses.chain(limit).chain(tune).chain([up]).chain(routes.flatten()).collect()
 }

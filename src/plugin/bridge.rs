@@ -7,7 +7,7 @@ use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
 use crate::net::{Family, Mac, subnet};
 use crate::netlink::address;
-use crate::netlink::link::{self, Link, Which};
+use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
 use crate::os::sysctl;
@@ -156,9 +156,9 @@ fn repair(
 
 /// One step of the plan; the others do not arise for a bridge that keeps what it has.
 fn message(change: &BridgeChange, index: u32) -> Option<Message> {
-    let up = link::Change { up: true, ..link::Change::default() };
+    let up = link::LinkChange { up: true, ..link::LinkChange::default() };
     match change {
-        BridgeChange::SetUp(_) => Some(link::change(Which::Index(index), &up)),
+        BridgeChange::SetUp(_) => Some(link::change(LinkRef::Index(index), &up)),
         BridgeChange::StopDelays(name) => Some(link::stop_delays(name)),
         BridgeChange::AddAddress(_, wanted) => {
             Some(address::add(index, *wanted).tolerating(Errno::EEXIST))

@@ -17,7 +17,7 @@ use crate::ipam::{Store, StoreEntry};
 use crate::net::IfName;
 use crate::netlink::Message;
 use crate::netlink::link::Link;
-use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::qdisc::{self, TokenBucket};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::{PodDifference, RequestedSettings};
@@ -41,7 +41,7 @@ pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Resul
     let link = interface(&pod, previous, ifname)?;
     let mtu = conf.tuning.mtu.unwrap_or(link.mtu);
     let asked = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
-    let tune = Tune { mac: add.requested.mac, mtu: conf.tuning.mtu, ..asked.tune };
+    let tune = LinkSettings { mac: add.requested.mac, mtu: conf.tuning.mtu, ..asked.tune };
     let host_end = host_end(&host, link, previous)?;
     refuse_without_host_end(add, host_end.as_ref())?;
     let store = claim::store(conf)?;
@@ -192,12 +192,12 @@ impl Drop for Changed<'_> {
 }
 
 /// Sets the link of that number; what it was before comes back on failure.
-fn set<'a>(rtnl: &'a Rtnl, index: u32, tune: &Tune) -> Result<Changed<'a>, CniError> {
-    if *tune == Tune::default() {
+fn set<'a>(rtnl: &'a Rtnl, index: u32, tune: &LinkSettings) -> Result<Changed<'a>, CniError> {
+    if *tune == LinkSettings::default() {
         return Ok(Changed { rtnl, undo: Vec::new() });
     }
     let failed = |error| failure::internal("tune the pod's interface", &error);
-    let before = rtnl.tune(index).map_err(failed)?.before(tune);
+    let before = rtnl.link_settings(index).map_err(failed)?.before(tune);
     let changed = Changed { rtnl, undo: vec![link_settings::set(index, &before)] };
     rtnl.apply(&[link_settings::set(index, tune)]).map_err(failed)?;
     Ok(changed)
@@ -219,7 +219,7 @@ fn limit<'a>(
 }
 
 /// `previous` with the MAC and the MTU that the interface has now.
-fn changed(previous: &CniResult, ifname: &IfName, tune: &Tune) -> CniResult {
+fn changed(previous: &CniResult, ifname: &IfName, tune: &LinkSettings) -> CniResult {
     let mut result = previous.clone();
     let own = |link: &&mut Interface| link.name == ifname.as_str() && link.sandbox.is_some();
     if let Some(link) = result.interfaces.iter_mut().find(own) {

@@ -10,7 +10,7 @@ use crate::cni::request::Gc;
 use crate::ipam::{Store, StoreEntry};
 use crate::net::{HostPort, IfName};
 use crate::netlink::Message;
-use crate::netlink::link::{self, Change, Link, Which};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::{LinkIdentity, is_of_network};
 use crate::plugin::attach::forget;
@@ -71,12 +71,12 @@ fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), CniError> 
     let failed = |error| failure::internal("remove dead interfaces", &error);
     let dying = |link: &Link| stale.iter().any(|stale| stale.index == link.index);
     if links.iter().any(|link| link.group == DYING && !dying(link)) {
-        let delete = |link: &&Link| link::delete(Which::Index(link.index));
+        let delete = |link: &&Link| link::delete(LinkRef::Index(link.index));
         let each = stale.iter().map(delete).map(|delete| delete.tolerating(Errno::ENODEV));
         return rtnl.apply(&each.collect::<Vec<Message>>()).map_err(failed);
     }
-    let mark = Change { group: Some(DYING), ..Change::default() };
-    let mark = |link: &&Link| link::change(Which::Index(link.index), &mark);
+    let mark = LinkChange { group: Some(DYING), ..LinkChange::default() };
+    let mark = |link: &&Link| link::change(LinkRef::Index(link.index), &mark);
     let marks = stale.iter().map(mark).map(|mark| mark.tolerating(Errno::ENODEV));
     let delete = link::delete_group(DYING).tolerating(Errno::ENODEV);
     rtnl.apply(&marks.chain([delete]).collect::<Vec<Message>>()).map_err(failed)

@@ -8,7 +8,7 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::{Add, Request, Role};
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::net::{Family, IfName, subnet};
-use crate::netlink::link::{self, Change, Link, Which};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNsError;
 use crate::plugin::invocation::{self, CallContext, Streams};
@@ -51,9 +51,9 @@ impl Pod {
 
 fn add(request: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let pod = Pod::enter(&request.netns)?;
-    let up = Change { up: true, ..Change::default() };
+    let up = LinkChange { up: true, ..LinkChange::default() };
     let failed = |error| failure::internal(&format!("set lo up in {}", pod.path), &error);
-    pod.rtnl.apply(&[link::change(Which::Name(&lo()), &up)]).map_err(failed)?;
+    pod.rtnl.apply(&[link::change(LinkRef::Name(&lo()), &up)]).map_err(failed)?;
     let result = match &request.conf.prev_result {
         Some(previous) => previous.clone(),
         None => result(&pod)?,

@@ -44,7 +44,7 @@ use crate::cni::attachment::Attachment;
 use crate::cni::config::NetConf;
 use crate::cni::name::Name;
 use crate::cni::request::{Request, Role};
-use crate::netlink::link::Port;
+use crate::netlink::link::PortFlags;
 use crate::plan::pod::LinkIdentity;
 
 /// Serves one call of the pod network's plugin, called by `name`; gives the exit code.
@@ -73,9 +73,9 @@ pub fn run(
 }
 
 /// What a pod's link is as a port of the bridge.
-fn port(conf: &NetConf) -> Port {
+fn port(conf: &NetConf) -> PortFlags {
     let (hairpin, isolated) = (conf.hairpin_mode, conf.port_isolation);
-    Port { hairpin, isolated, locked: conf.mac_spoof_check }
+    PortFlags { hairpin, isolated, locked: conf.mac_spoof_check }
 }
 
 /// Whose link `attachment`'s is.

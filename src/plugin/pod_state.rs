@@ -6,7 +6,7 @@ use crate::cni::error::CniError;
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::Link;
-use crate::netlink::link_settings::Tune;
+use crate::netlink::link_settings::LinkSettings;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::os::sysctl;
@@ -56,8 +56,8 @@ impl<'a> Inside<'a> {
         if asked.queues.pod.is_some() {
             found.pod_rate = self.rtnl.rate(link.index).map_err(failed)?;
         }
-        if asked.tune != Tune::default() {
-            found.tune = self.rtnl.tune(link.index).map_err(failed)?;
+        if asked.tune != LinkSettings::default() {
+            found.tune = self.rtnl.link_settings(link.index).map_err(failed)?;
         }
         Ok(found)
     }

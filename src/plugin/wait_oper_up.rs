@@ -40,7 +40,9 @@ pub fn wait_until_it_works(
     }
     let addresses = wanted.addresses.iter().map(|address| address.ip());
     for address in addresses.filter(|address| Family::of(*address) == Family::V6) {
-        wait(started, &wanted.ifname, || Ok(pod.way(address)?.is_some_and(|way| way.local)))?;
+        wait(started, &wanted.ifname, || {
+            Ok(pod.lookup_route(address)?.is_some_and(|way| way.local))
+        })?;
     }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use crate::checks::explain::{HERE, Hop, Path};
-use crate::checks::forward::evaluate::{Fate, Packet, fate};
+use crate::checks::forward::evaluate::{ChainVerdict, Packet, evaluate};
 use crate::checks::forward::input;
-use crate::checks::forward::{Obstacle, Reason, Traffic, stops_all};
+use crate::checks::forward::{BlockingRule, Cause, Traffic, drops_all};
 use crate::net::{Family, IfName, subnet};
-use crate::nft::base_chains::{Direction, ForwardChain, FoundForward};
+use crate::nft::base_chains::{BaseChain, Direction, FoundChains};
 
 /// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
 pub fn forwarded(path: &Path, input: &str, output: &str) -> Hop {
@@ -51,7 +51,7 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
     let Ok(uplink) = uplink.parse() else { return unread(name, "no uplink") };
     let udp_port = path.host.tunnel_port;
     let tunnel = input::Tunnel { uplink, source: theirs, destination: ours, udp_port };
-    match input::obstacles(&tunnel, found).first() {
+    match input::blocking_chains(&tunnel, found).first() {
         Some(obstacle) => {
             let text = obstacle.to_string();
             let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
@@ -67,22 +67,22 @@ fn unread(name: &'static str, error: &str) -> Hop {
 }
 
 /// The first chain that drops the packet for certain; else the first that may.
-fn judge(name: &'static str, path: &Path, found: &FoundForward, packet: &Packet<'_>) -> Hop {
+fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'_>) -> Hop {
     let family = Family::of(packet.destination);
     let mut unclear = None;
     for chain in found.chains.iter().filter(|chain| chain.place.sees(family)) {
         let place = &chain.place;
-        let by = match fate(chain, place.chain(), packet) {
-            Fate::Passes => continue,
-            Fate::Unclear => {
+        let by = match evaluate(chain, place.chain(), packet) {
+            ChainVerdict::Accepts => continue,
+            ChainVerdict::MayDrop => {
                 unclear.get_or_insert(place);
                 continue;
             }
-            Fate::StoppedByPolicy => None,
-            Fate::StoppedIn { chain, .. } => Some(chain),
+            ChainVerdict::DroppedByPolicy => None,
+            ChainVerdict::DroppedIn { chain, .. } => Some(chain),
         };
         let traffic = traffic(path, packet);
-        let obstacle = Obstacle {
+        let obstacle = BlockingRule {
             place: place.clone(),
             reason: reason(path, (chain, packet), by, &traffic),
             traffic,
@@ -114,21 +114,21 @@ fn judge(name: &'static str, path: &Path, found: &FoundForward, packet: &Packet<
 /// reason, and an exception for all would say nothing of that.
 fn reason(
     path: &Path,
-    (chain, packet): (&ForwardChain, &Packet<'_>),
+    (chain, packet): (&BaseChain, &Packet<'_>),
     by: Option<String>,
     traffic: &Traffic,
-) -> Reason {
+) -> Cause {
     let way = match path.to.pod() {
         Some(_) => Direction::Out,
         None => Direction::In,
     };
     let neighbour = of_neighbours(path, packet);
-    let passes = fate(chain, chain.place.chain(), &neighbour) == Fate::Passes;
-    if !passes && stops_all(chain, way, traffic) {
-        return Reason::Stops { directions: vec![way], chain: by, hosts: None };
+    let passes = evaluate(chain, chain.place.chain(), &neighbour) == ChainVerdict::Accepts;
+    if !passes && drops_all(chain, way, traffic) {
+        return Cause::Drops { directions: vec![way], chain: by, hosts: None };
     }
     let (source, destination) = (path.from.address, path.to.address);
-    Reason::StopsOne { source, destination, chain: by }
+    Cause::DropsPacket { source, destination, chain: by }
 }
 
 /// The packet, were it of or for another pod of this host.

@@ -7,8 +7,8 @@ use crate::checks::explain::{
 };
 use crate::net::{Family, Mac};
 use crate::netlink::link::Link;
-use crate::netlink::neighbour::{Known, State};
-use crate::netlink::route::Way;
+use crate::netlink::neighbour::{NeighbourState, NudState};
+use crate::netlink::route::RouteLookup;
 
 /// From the bridge, or whatever the packet comes in by, to what it leaves by.
 pub fn host(path: &Path) -> Vec<Hop> {
@@ -251,14 +251,14 @@ fn exit(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint) ->
 fn neighbour(
     name: &'static str,
     place: &str,
-    known: &[Known],
+    known: &[NeighbourState],
     (next, link): (IpAddr, &str),
     wanted: Option<Mac>,
 ) -> Option<Hop> {
     let found = known.iter().find(|known| known.address == next)?;
     let forget = format!("ip neighbour delete {next} dev {link}");
     let hop = match (found.state, found.mac, wanted) {
-        (State::Failed | State::Asked, ..) => {
+        (NudState::Failed | NudState::Asked, ..) => {
             let seen = format!("{next} does not answer on {link} (neighbour failed)");
             let cure = format!("is the host with {next} up, and on the same segment as {link}?");
             Hop::lost(name, place, seen, cure)
@@ -307,7 +307,7 @@ fn through(
 /// The way of a tunnel's outer packets.
 fn outer(host: &PathHost, tunnel: &Tunnel, address: IpAddr) -> Option<Hop> {
     let name = "underlay";
-    let way: Way = match &tunnel.way {
+    let way: RouteLookup = match &tunnel.way {
         Ok(Some(way)) => *way,
         Ok(None) => {
             let seen = format!("this host has no route to {address}");

@@ -11,9 +11,9 @@ use crate::netlink::address::Address;
 use crate::netlink::connections::Connection;
 use crate::netlink::fdb::Destination;
 use crate::netlink::link::Link;
-use crate::netlink::neighbour::{Known, State};
-use crate::netlink::route::Way;
-use crate::nft::base_chains::FoundForward;
+use crate::netlink::neighbour::{NeighbourState, NudState};
+use crate::netlink::route::RouteLookup;
+use crate::nft::base_chains::FoundChains;
 
 /// Packets from one address to another, both of one family.
 #[derive(Debug)]
@@ -85,9 +85,9 @@ pub struct PodNetns {
     /// Addresses of the interface.
     pub addresses: Vec<IpNetwork>,
     /// The way to the other end.
-    pub way: Result<Option<Way>, String>,
+    pub way: Result<Option<RouteLookup>, String>,
     /// Neighbours on the interface.
-    pub neighbours: Vec<Known>,
+    pub neighbours: Vec<NeighbourState>,
 }
 
 /// Another host of the network.
@@ -132,9 +132,9 @@ pub struct PathHost {
     /// Packets from pod to pod on the bridge are shown to firewalls.
     pub bridged: bool,
     /// Chains at the hook `forward`; an error is why they could not be looked at.
-    pub forward: Result<FoundForward, String>,
+    pub forward: Result<FoundChains, String>,
     /// Chains at the hook `input`.
-    pub input: Result<FoundForward, String>,
+    pub input: Result<FoundChains, String>,
     /// The UDP port of the host's tunnels.
     pub tunnel_port: u16,
     /// What leaves the pools is to be masqueraded, and whether the table that does it is there.
@@ -145,11 +145,11 @@ pub struct PathHost {
 #[derive(Debug)]
 pub struct Lookup {
     /// The way.
-    pub way: Result<Option<Way>, String>,
+    pub way: Result<Option<RouteLookup>, String>,
     /// Packets from the other end are let in on it; an error is the kernel's.
     pub entering: Result<(), String>,
     /// Neighbours on the way's link.
-    pub neighbours: Vec<Known>,
+    pub neighbours: Vec<NeighbourState>,
     /// The link is a tunnel.
     pub tunnel: Option<Tunnel>,
 }
@@ -158,13 +158,13 @@ pub struct Lookup {
 #[derive(Debug)]
 pub struct Tunnel {
     /// Neighbours that it was told.
-    pub known: Vec<Known>,
+    pub known: Vec<NeighbourState>,
     /// Where it sends to.
     pub destinations: Vec<Destination>,
     /// The way of the outer packets.
-    pub way: Result<Option<Way>, String>,
+    pub way: Result<Option<RouteLookup>, String>,
     /// Neighbours on that way's link.
-    pub neighbours: Vec<Known>,
+    pub neighbours: Vec<NeighbourState>,
 }
 
 /// Echoes from one end to the other.
@@ -226,7 +226,7 @@ impl Tunnel {
     /// The MAC of the other end that has the address `next` in the tunnel.
     pub fn inner(&self, next: IpAddr) -> Option<Mac> {
         let known = self.known.iter().find(|known| known.address == next)?;
-        known.mac.filter(|_| known.state != State::Failed)
+        known.mac.filter(|_| known.state != NudState::Failed)
     }
 }
 

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::checks::explain::{Endpoint, Hop, Place, Pod, RemoteHost, Verdict};
 use crate::inspect::Host;
+use crate::inspect::host_ports;
 use crate::inspect::pods::Attachment;
 use crate::net::{Family, HostPort, Protocol};
-use crate::nft::FoundPort;
-use crate::plan::host_ports::TABLE;
+use crate::plan::host_ports::PortElement;
 use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
 
@@ -238,8 +238,8 @@ fn lead(
     let Some((pod, forward)) = forwards.into_iter().find(|(_, f)| f.from.overlaps(&asked)) else {
         return stays;
     };
-    let found = host.kernel.nft.port(TABLE, &forward.from);
-    let leads = |found: Option<FoundPort>| found.is_some_and(|found| found.forward == forward);
+    let found = host_ports::one(&host.kernel.nft, &forward.from);
+    let leads = |found: Option<PortElement>| found.is_some_and(|found| found.forward == forward);
     let there = found.is_ok_and(leads);
     let seen = format!("{} leads to {} ({pod})", forward.from, forward.to);
     let verdict = match there {

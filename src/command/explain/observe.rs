@@ -13,7 +13,7 @@ use crate::inspect::Host;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::connections;
-use crate::netlink::route::{self, Way};
+use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::os::{echo, sysctl};
@@ -45,7 +45,7 @@ pub fn path(ends: Endpoints, found: &Host, echoes: bool) -> Result<Path, Exit> {
         Place::RemoteHost(_) | Place::Outside => back.device(),
     };
     if let Some(input) = input {
-        let way = rtnl.way_through(from.address, to.address, input);
+        let way = rtnl.lookup_forwarded(from.address, to.address, input);
         there.entering = way.map(drop).map_err(|error| why(&error));
     }
     inspect(&mut from, to.address, rtnl)?;
@@ -91,7 +91,7 @@ fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<PodNetns, String> 
             addresses = found.iter().map(|found| found.address).collect();
             neighbours = rtnl.neighbours(index)?;
         }
-        let way = rtnl.way(other).map_err(|error| why(&error));
+        let way = rtnl.lookup_route(other).map_err(|error| why(&error));
         Ok(PodNetns { link, addresses, way, neighbours })
     };
     look().map_err(|error| format!("{error:#}"))
@@ -173,7 +173,7 @@ fn masquerades(from: &Endpoint, to: &Endpoint, found: &Host) -> Option<bool> {
 }
 
 fn lookup(rtnl: &Rtnl, address: IpAddr) -> Result<Lookup, Exit> {
-    let way = rtnl.way(address).map_err(|error| why(&error));
+    let way = rtnl.lookup_route(address).map_err(|error| why(&error));
     let device = way.as_ref().ok().copied().flatten().and_then(|way| way.device);
     let neighbours = match device {
         Some(index) => rtnl.neighbours(index).context("list neighbours")?,
@@ -190,15 +190,15 @@ fn lookup(rtnl: &Rtnl, address: IpAddr) -> Result<Lookup, Exit> {
     Ok(Lookup { way, entering: Ok(()), neighbours, tunnel })
 }
 
-fn tunnel(rtnl: &Rtnl, index: u32, inner: Way, address: IpAddr) -> Result<Tunnel, Exit> {
+fn tunnel(rtnl: &Rtnl, index: u32, inner: RouteLookup, address: IpAddr) -> Result<Tunnel, Exit> {
     let known = rtnl.neighbours(index).context("list neighbours of a tunnel")?;
     let destinations = rtnl.destinations(index).context("list destinations of a tunnel")?;
     let mut tunnel = Tunnel { known, destinations, way: Ok(None), neighbours: Vec::new() };
     let mac = tunnel.inner(inner.gateway.unwrap_or(address));
     let there = tunnel.destinations.iter().find(|there| Some(there.mac) == mac);
     if let Some(there) = there {
-        tunnel.way = rtnl.way(there.address).map_err(|error| why(&error));
-        if let Ok(Some(Way { device: Some(device), .. })) = tunnel.way {
+        tunnel.way = rtnl.lookup_route(there.address).map_err(|error| why(&error));
+        if let Ok(Some(RouteLookup { device: Some(device), .. })) = tunnel.way {
             tunnel.neighbours = rtnl.neighbours(device).context("list neighbours")?;
         }
     }

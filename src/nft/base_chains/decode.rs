@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::netlink::{AttributeList, NetlinkError, Reply};
 use crate::nft::numbers::{expression as n, rule};
-use crate::nft::{found, userdata};
+use crate::nft::{Data, FoundSet, Userdata, Verdict, found};
 
 use crate::nft::base_chains::chain::Direction;
 use crate::nft::base_chains::numbers as other;
-use crate::nft::base_chains::rule::{Asks, Condition, ForwardRule, Verdict};
-use crate::nft::base_chains::sets::FoundSets;
+use crate::nft::base_chains::rule::{ChainRule, Criterion, Match};
 use crate::nft::base_chains::value::{Loaded, known};
 use crate::nft::base_chains::xt;
 
@@ -40,7 +39,7 @@ enum Step {
         negated: bool,
         decides: bool,
     },
-    Ask(Condition),
+    Ask(Match),
     Decide(Verdict),
     /// Changes nothing: a counter, a log entry, a comment.
     Passes,
@@ -52,24 +51,14 @@ enum Step {
 pub fn program(reply: &Reply<'_>) -> Result<Option<Program>, NetlinkError> {
     let (_, attributes) = found::parts(reply)?;
     let expressions = expressions(&attributes)?;
-    let native = attributes.get(rule::USERDATA).and_then(userdata::comment);
+    let native = Userdata::read(attributes.get(rule::USERDATA).unwrap_or_default()).comment;
     let comment = native.or_else(|| expressions.iter().find_map(xt::comment));
     let steps = expressions.iter().map(step).collect::<Result<_, _>>()?;
     Ok(Some(Program { handle: attributes.be64(rule::HANDLE), comment, steps }))
 }
 
-/// What a verdict says; `None` for one that only others than filters give.
-pub fn verdict(data: &AttributeList) -> Option<Verdict> {
-    let chain = || data.text(other::VERDICT_CHAIN).unwrap_or_default();
-    match data.be32(n::VERDICT_CODE)? {
-        n::ACCEPT => Some(Verdict::Accept),
-        n::DROP => Some(Verdict::Stop),
-        other::JUMP => Some(Verdict::Jump(chain())),
-        other::GOTO => Some(Verdict::Goto(chain())),
-        other::RETURN => Some(Verdict::Return),
-        _ => None,
-    }
-}
+/// Sets by name.
+pub type FoundSets = BTreeMap<String, FoundSet>;
 
 impl Program {
     /// The sets and maps that it looks into.
@@ -83,11 +72,7 @@ impl Program {
 
     /// The rules that this one amounts to: as many as there are verdicts in the map that it looks
     /// into, else one. `name` is that of an interface, by its index.
-    pub fn rules(
-        &self,
-        sets: &FoundSets,
-        name: &dyn Fn(u32) -> Option<String>,
-    ) -> Vec<ForwardRule> {
+    pub fn rules(&self, sets: &FoundSets, name: &dyn Fn(u32) -> Option<String>) -> Vec<ChainRule> {
         let mut registers: BTreeMap<u32, Loaded> = BTreeMap::new();
         let mut conditions = Vec::new();
         let held = |registers: &BTreeMap<u32, Loaded>, register: &u32| {
@@ -106,7 +91,13 @@ impl Program {
                 Step::Order(register) => conditions.push(held(&registers, register).is_between()),
                 Step::Lookup { register, set, negated, decides: false } => {
                     let loaded = held(&registers, register);
-                    conditions.extend(loaded.is_among(sets.get(set), *negated));
+                    conditions.extend(match sets.get(set) {
+                        Some(set) => {
+                            let keys = set.elements.iter().flat_map(|element| &element.key);
+                            loaded.is_among(keys, *negated)
+                        }
+                        None => vec![loaded.is_between()],
+                    });
                 }
                 Step::Lookup { register, set, .. } => {
                     return self.of_map(&conditions, &held(&registers, register), sets.get(set));
@@ -122,24 +113,29 @@ impl Program {
 
     fn of_map(
         &self,
-        conditions: &[Condition],
+        conditions: &[Match],
         loaded: &Loaded,
-        map: Option<&crate::nft::base_chains::sets::FoundSet>,
-    ) -> Vec<ForwardRule> {
+        map: Option<&FoundSet>,
+    ) -> Vec<ChainRule> {
         let Some(map) = map else {
-            let unknown = [conditions, &[Asks::Unknown.holds()]].concat();
+            let unknown = [conditions, &[Criterion::Unknown.holds()]].concat();
             return vec![self.rule(unknown, Verdict::Accept)];
         };
         let rules = map.elements.iter().filter_map(|element| {
-            let verdict = element.verdict.clone()?;
-            let asked = loaded.equals(&element.key, false, &|_| None);
-            Some(self.rule([conditions, &asked[..]].concat(), verdict))
+            let Some(Data::Verdict(verdict)) = &element.data else { return None };
+            let asked = loaded.is_among(element.key.iter(), false);
+            Some(self.rule([conditions, &asked[..]].concat(), verdict.clone()))
         });
         rules.collect()
     }
 
-    fn rule(&self, conditions: Vec<Condition>, verdict: Verdict) -> ForwardRule {
-        ForwardRule { handle: self.handle, conditions, verdict, comment: self.comment.clone() }
+    fn rule(&self, conditions: Vec<Match>, verdict: Verdict) -> ChainRule {
+        ChainRule {
+            handle: self.handle,
+            matches: conditions,
+            verdict,
+            comment: self.comment.clone(),
+        }
     }
 }
 
@@ -172,16 +168,16 @@ fn step(expression: &Expression) -> Result<Step, NetlinkError> {
         "lookup" => lookup(data),
         "immediate" => match data.nested(n::IMMEDIATE_DATA)? {
             Some(data) => match data.nested(n::DATA_VERDICT)? {
-                Some(data) => verdict(&data).map_or(Step::Passes, Step::Decide),
+                Some(data) => Verdict::read(&data).map_or(Step::Passes, Step::Decide),
                 None => Step::Other,
             },
             None => Step::Other,
         },
-        "reject" => Step::Decide(Verdict::Stop),
-        "limit" | "quota" | "connlimit" => Step::Ask(Asks::Unknown.holds()),
+        "reject" => Step::Decide(Verdict::Drop),
+        "limit" | "quota" | "connlimit" => Step::Ask(Criterion::Unknown.holds()),
         "match" => xt::condition(data).map_or(Step::Passes, Step::Ask),
         "target" => match data.text(n::XT_NAME).as_deref() {
-            Some("REJECT" | "DROP") => Step::Decide(Verdict::Stop),
+            Some("REJECT" | "DROP") => Step::Decide(Verdict::Drop),
             _ => Step::Passes,
         },
         _ => Step::Other,
@@ -266,16 +262,16 @@ mod tests {
         Step::Compare { register: 1, negated: false, value: value.to_vec() }
     }
 
-    fn check(steps: &[Step], wanted: &[(Vec<Condition>, Verdict)]) {
+    fn check(steps: &[Step], wanted: &[(Vec<Match>, Verdict)]) {
         let program = Program { handle: None, comment: None, steps: steps.to_vec() };
         let rules = program.rules(&FoundSets::new(), &|_| None);
-        let rules: Vec<_> = rules.into_iter().map(|rule| (rule.conditions, rule.verdict)).collect();
+        let rules: Vec<_> = rules.into_iter().map(|rule| (rule.matches, rule.verdict)).collect();
         assert_eq!(rules, wanted);
     }
 
-    fn by(text: &str, open: bool) -> Condition {
+    fn by(text: &str, open: bool) -> Match {
         let pattern = NamePattern { text: text.to_owned(), open };
-        Asks::Interface(Direction::In, vec![pattern]).holds()
+        Criterion::Interface(Direction::In, vec![pattern]).holds()
     }
 
     #[test]
@@ -288,25 +284,25 @@ mod tests {
 
     #[test]
     fn a_name_without_its_final_zero_is_the_start_of_names() {
-        let steps = [IN, equals(b"hum"), Step::Decide(Verdict::Stop)];
-        check(&steps, &[(vec![by("hum", true)], Verdict::Stop)]);
+        let steps = [IN, equals(b"hum"), Step::Decide(Verdict::Drop)];
+        check(&steps, &[(vec![by("hum", true)], Verdict::Drop)]);
     }
 
     #[test]
     fn a_drop_without_condition_has_none() {
-        check(&[Step::Passes, Step::Decide(Verdict::Stop)], &[(vec![], Verdict::Stop)]);
+        check(&[Step::Passes, Step::Decide(Verdict::Drop)], &[(vec![], Verdict::Drop)]);
         check(&[], &[(vec![], Verdict::Continue)]);
     }
 
     #[test]
     fn what_is_loaded_by_something_else_is_no_longer_the_interface() {
         let steps = [IN, Step::Other, equals(b"humanz0\0"), Step::Decide(Verdict::Accept)];
-        check(&steps, &[(vec![Asks::Special.holds()], Verdict::Accept)]);
+        check(&steps, &[(vec![Criterion::Special.holds()], Verdict::Accept)]);
     }
 
     #[test]
     fn a_map_that_is_not_known_may_accept() {
         let map = Step::Lookup { register: 1, set: "m".into(), negated: false, decides: true };
-        check(&[IN, map], &[(vec![Asks::Unknown.holds()], Verdict::Accept)]);
+        check(&[IN, map], &[(vec![Criterion::Unknown.holds()], Verdict::Accept)]);
     }
 }

@@ -2,14 +2,12 @@
 
 use crate::net::{AddressRange, Family, subnet};
 use crate::netlink::wire;
-use crate::nft::SetKind;
-use crate::nft::found;
-use crate::nft::numbers::{family, set};
+use crate::nft::Value;
+use crate::nft::numbers::family;
 
 use crate::nft::base_chains::chain::Direction;
 use crate::nft::base_chains::numbers as n;
-use crate::nft::base_chains::rule::{Asks, Condition, End, NamePattern};
-use crate::nft::base_chains::sets::FoundSet;
+use crate::nft::base_chains::rule::{Criterion, End, Match, NamePattern};
 
 /// What was loaded of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,102 +78,95 @@ impl Loaded {
         value: &[u8],
         negated: bool,
         name: &dyn Fn(u32) -> Option<String>,
-    ) -> Vec<Condition> {
+    ) -> Vec<Match> {
         let asks = match self {
-            Loaded::Interface(direction) => Asks::Interface(*direction, vec![pattern(value)]),
+            Loaded::Interface(direction) => Criterion::Interface(*direction, vec![pattern(value)]),
             Loaded::Index(direction) => match number(value).and_then(name) {
-                Some(name) => Asks::Interface(*direction, vec![NamePattern::exact(&name)]),
-                None => Asks::Special,
+                Some(name) => Criterion::Interface(*direction, vec![NamePattern::exact(&name)]),
+                None => Criterion::Special,
             },
             Loaded::Address(end, family, bits) => match network(*family, *bits, value) {
-                Some(range) => Asks::Address(*end, vec![range]),
-                None => Asks::Unknown,
+                Some(range) => Criterion::Address(*end, vec![range]),
+                None => Criterion::Unknown,
             },
             Loaded::Protocol => match value {
-                [protocol] => Asks::Protocol(vec![*protocol]),
-                _ => Asks::Special,
+                [protocol] => Criterion::Protocol(vec![*protocol]),
+                _ => Criterion::Special,
             },
             Loaded::Port => match <[u8; 2]>::try_from(value).map(u16::from_be_bytes) {
-                Ok(port) => Asks::Port(vec![(port, port)]),
-                Err(_) => Asks::Special,
+                Ok(port) => Criterion::Port(vec![(port, port)]),
+                Err(_) => Criterion::Special,
             },
             Loaded::Family | Loaded::Ethertype => match of_number(value) {
-                Some(family) => Asks::Family(family),
-                None => Asks::Special,
+                Some(family) => Criterion::Family(family),
+                None => Criterion::Special,
             },
             Loaded::State(state) => return decided((number(value) == Some(*state)) != negated),
             Loaded::Zero => return decided(value.iter().all(|byte| *byte == 0) != negated),
-            Loaded::Special => Asks::Special,
-            Loaded::Unknown => Asks::Unknown,
+            Loaded::Special => Criterion::Special,
+            Loaded::Unknown => Criterion::Unknown,
         };
-        vec![Condition { asks, negated }]
+        vec![Match { asks, negated }]
     }
 
-    /// That it is in `set`, or is not.
-    pub fn is_among(&self, set: Option<&FoundSet>, negated: bool) -> Vec<Condition> {
-        let asks = match (self, set) {
-            (Loaded::Special | Loaded::Zero, _) => Asks::Special,
-            (Loaded::Interface(direction), Some(set)) if set.key_type == set::TYPE_IFNAME => {
-                let names = set.elements.iter().map(|element| pattern(&element.key));
-                Asks::Interface(*direction, names.collect())
+    /// That it is one of `values`, or is not.
+    pub fn is_among<'a>(
+        &self,
+        values: impl Iterator<Item = &'a Value>,
+        negated: bool,
+    ) -> Vec<Match> {
+        let values: Vec<&Value> = values.collect();
+        let asks = match self {
+            Loaded::Special | Loaded::Zero => Some(Criterion::Special),
+            Loaded::Interface(direction) => {
+                names(&values).map(|names| Criterion::Interface(*direction, names))
             }
-            (Loaded::Address(end, ..), Some(set)) if set.holds_addresses() => {
-                Asks::Address(*end, ranges(set))
+            Loaded::Address(end, ..) => all(&values, |value| match value {
+                Value::Addresses(range) => Some(*range),
+                _ => None,
+            })
+            .map(|ranges| Criterion::Address(*end, ranges)),
+            Loaded::Protocol => all(&values, |value| match value {
+                Value::Protocol(number) => Some(*number),
+                _ => None,
+            })
+            .map(Criterion::Protocol),
+            Loaded::Port => all(&values, |value| match value {
+                Value::Ports(first, last) => Some((*first, *last)),
+                _ => None,
+            })
+            .map(Criterion::Port),
+            Loaded::State(state) => {
+                return decided(values.contains(&&Value::Bits(*state)) != negated);
             }
-            (Loaded::Protocol, Some(set)) if set.key_type == n::TYPE_PROTOCOL => {
-                let numbers = set.elements.iter().filter_map(|element| element.key.first());
-                Asks::Protocol(numbers.copied().collect())
-            }
-            (Loaded::Port, Some(set)) if set.key_type == n::TYPE_PORT => Asks::Port(ports(set)),
-            (Loaded::State(state), Some(set)) if set.key_type == n::TYPE_CT_STATE => {
-                let has = set.elements.iter().any(|element| number(&element.key) == Some(*state));
-                return decided(has != negated);
-            }
-            _ => Asks::Unknown,
+            _ => None,
         };
-        vec![Condition { asks, negated }]
+        vec![Match { asks: asks.unwrap_or(Criterion::Unknown), negated }]
     }
 
     /// That it is less or more than something.
-    pub fn is_between(&self) -> Condition {
+    pub fn is_between(&self) -> Match {
         match self {
-            Loaded::Special | Loaded::Zero => Asks::Special.holds(),
-            _ => Asks::Unknown.holds(),
+            Loaded::Special | Loaded::Zero => Criterion::Special.holds(),
+            _ => Criterion::Unknown.holds(),
         }
     }
 }
 
 /// No condition, or one that no ordinary packet meets.
-fn decided(holds: bool) -> Vec<Condition> {
-    if holds { Vec::new() } else { vec![Asks::Special.holds()] }
+fn decided(holds: bool) -> Vec<Match> {
+    if holds { Vec::new() } else { vec![Criterion::Special.holds()] }
 }
 
-/// The kernel lists an interval's end as the first port behind it.
-fn ports(set: &FoundSet) -> Vec<(u16, u16)> {
-    let port = |key: &[u8]| key.try_into().ok().map(u16::from_be_bytes);
-    let mut keys: Vec<(u16, bool)> = set
-        .elements
-        .iter()
-        .filter_map(|element| Some((port(&element.key)?, !element.ends_range)))
-        .collect();
-    keys.sort_unstable();
-    let single = set.flags & n::SET_INTERVAL == 0;
-    let starts = keys.iter().enumerate().filter(|(_, (_, starts))| *starts);
-    let range = |(at, (first, _)): (usize, &(u16, bool))| match keys.get(at + 1) {
-        _ if single => (*first, *first),
-        Some((behind, _)) => (*first, behind.saturating_sub(1)),
-        None => (*first, u16::MAX),
-    };
-    starts.map(range).collect()
+fn all<T>(values: &[&Value], of: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    values.iter().map(|value| of(value)).collect()
 }
 
-fn ranges(set: &FoundSet) -> Vec<AddressRange> {
-    let kind = match set.flags & n::SET_INTERVAL {
-        0 => SetKind::Addresses,
-        _ => SetKind::Ranges,
-    };
-    let keys = set.elements.iter().map(|element| (element.key.clone(), element.ends_range));
-    found::ranges(kind, &keys.collect::<Vec<_>>()).into_iter().collect()
+fn names(values: &[&Value]) -> Option<Vec<NamePattern>> {
+    all(values, |value| match value {
+        Value::Interface(name) => Some(NamePattern::exact(name.as_str())),
+        _ => None,
+    })
 }
 
 /// With a final zero it is a name, without one the start of names.
@@ -219,13 +210,13 @@ fn prefix(mask: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn check(loaded: Loaded, value: &[u8], wanted: &[Condition]) {
+    fn check(loaded: Loaded, value: &[u8], wanted: &[Match]) {
         assert_eq!(loaded.equals(value, false, &|index| (index == 1).then(|| "lo".into())), wanted);
     }
 
-    fn from(network: &str) -> Condition {
+    fn from(network: &str) -> Match {
         let network: ipnetwork::IpNetwork = network.parse().unwrap();
-        Asks::Address(End::Source, vec![network.into()]).holds()
+        Criterion::Address(End::Source, vec![network.into()]).holds()
     }
 
     #[test]
@@ -238,36 +229,13 @@ mod tests {
     #[test]
     fn a_mask_that_is_no_prefix_is_not_understood() {
         let loaded = known(12, 4).masked(&[255, 0, 255, 0]);
-        check(loaded, &[10, 0, 1, 0], &[Asks::Unknown.holds()]);
+        check(loaded, &[10, 0, 1, 0], &[Criterion::Unknown.holds()]);
     }
 
     #[test]
     fn protocols_and_ports_are_known() {
-        check(known(9, 1), &[17], &[Asks::Protocol(vec![17]).holds()]);
-        check(Loaded::Port, &[0x28, 0xa0], &[Asks::Port(vec![(10400, 10400)]).holds()]);
-    }
-
-    #[test]
-    fn ranges_of_ports_end_before_the_next_key() {
-        let element = |port: u16, ends_range| crate::nft::base_chains::sets::Element {
-            key: port.to_be_bytes().to_vec(),
-            ends_range,
-            verdict: None,
-        };
-        let mut set = FoundSet {
-            key_type: n::TYPE_PORT,
-            flags: n::SET_INTERVAL,
-            elements: vec![
-                element(0, true),
-                element(22, false),
-                element(23, true),
-                element(80, false),
-            ],
-        };
-        assert_eq!(ports(&set), [(22, 22), (80, u16::MAX)]);
-        set.flags = 0;
-        set.elements = vec![element(53, false), element(10400, false)];
-        assert_eq!(ports(&set), [(53, 53), (10400, 10400)]);
+        check(known(9, 1), &[17], &[Criterion::Protocol(vec![17]).holds()]);
+        check(Loaded::Port, &[0x28, 0xa0], &[Criterion::Port(vec![(10400, 10400)]).holds()]);
     }
 
     #[test]
@@ -281,14 +249,14 @@ mod tests {
         let state = Loaded::State(n::STATE_NEW);
         let zero = 0u32.to_ne_bytes();
         let established = state.clone().masked(&6u32.to_ne_bytes());
-        assert_eq!(established.equals(&zero, true, &|_| None), [Asks::Special.holds()]);
+        assert_eq!(established.equals(&zero, true, &|_| None), [Criterion::Special.holds()]);
         let new = state.masked(&8u32.to_ne_bytes());
         assert_eq!(new.equals(&zero, true, &|_| None), []);
     }
 
     #[test]
     fn an_ordinary_packet_has_no_marks_and_flags() {
-        let special = [Asks::Special.holds()];
+        let special = [Criterion::Special.holds()];
         let masked = Loaded::Special.masked(&[0x20]);
         assert_eq!(masked.equals(&[0], true, &|_| None), special);
         assert_eq!(Loaded::Zero.equals(&[0x40], false, &|_| None), special);
@@ -297,14 +265,14 @@ mod tests {
 
     #[test]
     fn an_index_is_the_interface_that_has_it() {
-        let lo = Asks::Interface(Direction::In, vec![NamePattern::exact("lo")]);
+        let lo = Criterion::Interface(Direction::In, vec![NamePattern::exact("lo")]);
         check(Loaded::Index(Direction::In), &1u32.to_ne_bytes(), &[lo.holds()]);
-        check(Loaded::Index(Direction::In), &9u32.to_ne_bytes(), &[Asks::Special.holds()]);
+        check(Loaded::Index(Direction::In), &9u32.to_ne_bytes(), &[Criterion::Special.holds()]);
     }
 
     #[test]
     fn families_have_two_numbers() {
-        check(Loaded::Family, &[10], &[Asks::Family(Family::V6).holds()]);
-        check(Loaded::Ethertype, &[8, 0], &[Asks::Family(Family::V4).holds()]);
+        check(Loaded::Family, &[10], &[Criterion::Family(Family::V6).holds()]);
+        check(Loaded::Ethertype, &[8, 0], &[Criterion::Family(Family::V4).holds()]);
     }
 }

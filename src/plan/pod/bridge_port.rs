@@ -2,7 +2,7 @@
 //! it in again knows neither its network's configuration nor its addresses.
 
 use crate::net::Mac;
-use crate::netlink::link::Port;
+use crate::netlink::link::PortFlags;
 
 /// What a pod's link is as a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +28,14 @@ impl Default for BridgePort {
 
 impl BridgePort {
     /// A port of a pod whose MAC is `mac`.
-    pub fn new(port: Port, mac: Mac) -> BridgePort {
-        let Port { hairpin, isolated, locked } = port;
+    pub fn new(port: PortFlags, mac: Mac) -> BridgePort {
+        let PortFlags { hairpin, isolated, locked } = port;
         BridgePort { hairpin, isolated, mac: locked.then_some(mac) }
     }
 
     /// As the kernel calls it.
-    pub fn port(&self) -> Port {
-        Port { hairpin: self.hairpin, isolated: self.isolated, locked: self.mac.is_some() }
+    pub fn port(&self) -> PortFlags {
+        PortFlags { hairpin: self.hairpin, isolated: self.isolated, locked: self.mac.is_some() }
     }
 
     /// What `alias` says: the word behind mark, network, container and interface. A later word is the

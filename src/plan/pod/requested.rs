@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::cni::{Bandwidth, Tuning};
 use crate::net::IfName;
-use crate::netlink::link_settings::Tune;
+use crate::netlink::link_settings::LinkSettings;
 use crate::os::sysctl;
 use crate::plan::bandwidth::{Queues, queues};
 use crate::plan::pod::PodDifference;
@@ -19,7 +19,7 @@ pub struct RequestedSettings {
     /// What holds it to its bandwidth.
     pub queues: Queues,
     /// How the pod's end is set.
-    pub tune: Tune,
+    pub tune: LinkSettings,
     /// Settings of the pod's namespace: path below /proc/sys, value.
     pub settings: Vec<(String, String)>,
 }
@@ -32,7 +32,7 @@ pub struct FoundSettings {
     /// What our queue holds the pod's end to.
     pub pod_rate: Option<u64>,
     /// How the pod's end is set.
-    pub tune: Tune,
+    pub tune: LinkSettings,
     /// Settings of the pod's namespace, as far as they are there.
     pub settings: BTreeMap<String, String>,
 }
@@ -46,7 +46,7 @@ impl RequestedSettings {
         ifname: &IfName,
         mtu: u32,
     ) -> RequestedSettings {
-        let tune = Tune {
+        let tune = LinkSettings {
             mac: None,
             mtu: None,
             promisc: tuning.promisc.then_some(true),
@@ -87,7 +87,7 @@ impl RequestedSettings {
     }
 }
 
-fn not_tuned(link: &IfName, wanted: &Tune, found: &Tune) -> Vec<PodDifference> {
+fn not_tuned(link: &IfName, wanted: &LinkSettings, found: &LinkSettings) -> Vec<PodDifference> {
     let flag = |word: &'static str, wanted: Option<bool>, found: Option<bool>| {
         let wanted = wanted.filter(|_| wanted != found)?;
         Some(format!("is{} {word}", if wanted { " not" } else { "" }))
@@ -133,12 +133,12 @@ mod tests {
 
     #[test]
     fn what_was_tuned_is_compared() {
-        let tune = Tune {
+        let tune = LinkSettings {
             promisc: Some(true),
             all_multicast: Some(false),
             tx_queue_len: Some(500),
             mtu: Some(1400),
-            ..Tune::default()
+            ..LinkSettings::default()
         };
         let key = || "net/ipv4/ip_local_port_range".to_owned();
         let settings = vec![(key(), "1024 65535".to_owned())];
@@ -149,12 +149,12 @@ mod tests {
             ..FoundSettings::default()
         };
         check(&tuned, &found(tune, "1024\t65535"), &[]);
-        let other = Tune {
+        let other = LinkSettings {
             promisc: Some(false),
             all_multicast: Some(true),
             tx_queue_len: Some(1000),
             mtu: Some(1500),
-            ..Tune::default()
+            ..LinkSettings::default()
         };
         let texts = [
             "interface eth0 in the pod is not promiscuous",

@@ -1,9 +1,9 @@
-use crate::netlink::link::Port;
+use crate::netlink::link::PortFlags;
 use crate::netlink::route;
 use crate::plan::pod::RequestedSettings;
 use crate::plan::pod::differences::*;
 
-const PORT: Port = Port { hairpin: true, isolated: false, locked: false };
+const PORT: PortFlags = PortFlags { hairpin: true, isolated: false, locked: false };
 
 fn name(text: &str) -> IfName {
     text.parse().unwrap()
@@ -124,10 +124,10 @@ fn each_thing_that_differs_is_named() {
     let not_a_port = "interface hz1 is not a port of bridge humanz0";
     check(|found| host(found).master = None, &[not_a_port]);
     check(|found| host(found).master = Some(4), &[not_a_port]);
-    let port = |hairpin, isolated| Some(Port { hairpin, isolated, locked: false });
+    let port = |hairpin, isolated| Some(PortFlags { hairpin, isolated, locked: false });
     check(|found| host(found).port = port(false, false), &["bridge port hz1 is not hairpin"]);
     check(|found| host(found).port = port(true, true), &["bridge port hz1 is isolated"]);
-    let locked = Some(Port { locked: true, ..PORT });
+    let locked = Some(PortFlags { locked: true, ..PORT });
     check(|found| host(found).port = locked, &["bridge port hz1 is locked"]);
     check(
         |found| found.bridge.as_mut().unwrap().up = false,
