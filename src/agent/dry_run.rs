@@ -6,8 +6,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::serve::refused;
-use crate::agent::start;
+use crate::agent::registry::refused;
 use crate::agent::trigger::Scope;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::host_state::{self, NodeAddresses, attributes};
@@ -143,7 +142,7 @@ fn claim(
     let claimant = Claimant {
         identity,
         attributes,
-        network: start::network(settings, roots),
+        network: settings.network(roots),
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         ticket: None,

@@ -7,7 +7,8 @@ use crate::checks::finding::{Finding, Severity, neighbours};
 use crate::command::doctor::DoctorContext;
 use crate::net::{Family, IfName};
 use crate::os::sysctl;
-use crate::settings::{Backend, Source};
+use crate::plan::peer_routes::Backend;
+use crate::settings::Source;
 
 pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
     let mut findings = modules(context);
