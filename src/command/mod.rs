@@ -5,7 +5,6 @@
 //! cannot be known without it is named.
 
 pub mod arguments;
-mod around;
 pub mod call;
 pub mod completion;
 pub mod config;
@@ -14,7 +13,6 @@ mod drift;
 pub mod explain;
 pub mod ipam;
 pub mod json;
-mod look;
 pub mod nodes;
 pub mod probe;
 pub mod routes;
