@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::lease::{Peers, Resolved};
-use crate::nft::SeenTable;
+use crate::nft::CachedTable;
 use crate::plan::peer_routes::{self, LocalHost, PeerRoutes};
 
 /// Everything that is remembered.
@@ -14,7 +14,7 @@ pub struct ReconcileCache {
     /// How the other hosts are reached.
     pub ways: CachedRoutes,
     /// Our table of the firewall.
-    pub table: SeenTable,
+    pub table: CachedTable,
 }
 
 /// The ways to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.

@@ -13,7 +13,7 @@ use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, subnet};
 use crate::nft::base_chains::Edit;
-use crate::nft::{Ruleset, SeenTable, SetKind};
+use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::firewall::{
     AGENT_TABLE, FirewallSpec, TableChange, TableDifference, TableRepair, changes, repair, ruleset,
@@ -28,7 +28,7 @@ pub fn reconcile(
     run: &Reconcile<'_>,
     facts: &HostState,
     ways: &PeerRoutes,
-    table: &mut SeenTable,
+    table: &mut CachedTable,
     applier: &mut Applier,
 ) -> BTreeSet<String> {
     let complete = run.in_sync && ways.unresolved().is_empty();
@@ -100,11 +100,11 @@ fn keep_table(
     run: &Reconcile<'_>,
     wanted: Option<Ruleset>,
     complete: bool,
-    known: &mut SeenTable,
+    known: &mut CachedTable,
     applier: &mut Applier,
 ) {
     let nft = &run.kernel.nft;
-    let found = match known.look(nft, AGENT_TABLE) {
+    let found = match known.observe(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
             return applier.failed(format!("read nftables table {AGENT_TABLE}: {error}"));
@@ -120,7 +120,7 @@ fn keep_table(
     applier.apply_together(&changes, || match (repair(&changes), &wanted) {
         (TableRepair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
-            known.take_in(nft, &elements);
+            known.note_changes(nft, &elements);
             Ok(())
         }
         (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
@@ -133,7 +133,7 @@ fn keep_table(
 /// else would change.
 fn keeps_hosts(change: &mut TableChange) -> bool {
     let TableDifference::Elements(elements) = &mut change.difference else { return true };
-    if elements.set.kind != SetKind::Addresses {
+    if elements.shape.intervals {
         return true;
     }
     elements.removed.clear();

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::inspect::Kernel;
+use crate::inspect::{Kernel, host_ports};
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
-use crate::nft::{Nft, PortChange};
+use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
-use crate::plan::host_ports::{Claim, HostPortChange, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{
+    Claim, HostPortChange, TABLE, changes, element_changes, is_intact, ruleset,
+};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
@@ -42,7 +44,7 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
 /// Removes the elements of our store, and the table if nobody else has any.
 pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let Some(claims) = claims(settings, applier) else { return };
-    let found = match kernel.nft.ports(TABLE) {
+    let found = match host_ports::all(&kernel.nft) {
         Ok(found) => found,
         Err(error) => return applier.failed(format!("read host ports: {error}")),
     };
@@ -50,7 +52,7 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     if changes.len() == found.len() {
         return applier.apply(&Table, || kernel.nft.delete(TABLE));
     }
-    applier.apply_together(&changes, || kernel.nft.change_ports(TABLE, &steps(&changes)));
+    applier.apply_together(&changes, || kernel.nft.change_elements(TABLE, &steps(&changes)));
 }
 
 /// The claims of this host's networks, if there ever were any.
@@ -78,7 +80,7 @@ fn look(
         return Ok(Vec::new());
     }
     let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
-    let (found, bridges) = (nft.ports(TABLE)?, nft.port_bridges(TABLE)?);
+    let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
     let elements = changes(held, claims.fingerprint(), &found, &bridges);
     Ok(table.into_iter().chain(elements).collect())
 }
@@ -90,17 +92,17 @@ fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result
     let held = locked.held()?;
     let mut changes = look(nft, claims, &held)?;
     if changes.first() == Some(&HostPortChange::Table) {
-        applier.apply(&HostPortChange::Table, || nft.ensure_ports(&ruleset()));
+        applier.apply(&HostPortChange::Table, || nft.ensure(&ruleset()));
         changes = look(nft, claims, &held)?;
     }
     if !changes.is_empty() {
-        applier.apply_together(&changes, || nft.change_ports(TABLE, &steps(&changes)));
+        applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));
     }
     Ok(())
 }
 
-fn steps(changes: &[HostPortChange]) -> Vec<PortChange> {
-    changes.iter().flat_map(HostPortChange::steps).collect()
+fn steps(changes: &[HostPortChange]) -> Vec<ElementChange> {
+    element_changes(&changes.iter().flat_map(HostPortChange::steps).collect::<Vec<_>>())
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
