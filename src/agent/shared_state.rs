@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::agent::probe::Probes;
-use crate::etcd::Rows;
+use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
 
 use crate::agent::counters::Counters;
@@ -29,7 +29,7 @@ pub struct SharedState {
     /// Which other hosts answer.
     pub probes: Probes,
     /// What the hosts tell each other of that.
-    pub rows: Arc<Rows>,
+    pub reports: Arc<Reports>,
     known: Mutex<Option<Arc<AgentSnapshot>>>,
     heartbeats: Mutex<Vec<Arc<Heartbeat>>>,
 }
@@ -44,7 +44,7 @@ impl SharedState {
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),
-            rows: Arc::default(),
+            reports: Arc::default(),
             known: Mutex::default(),
             heartbeats: Mutex::default(),
         }

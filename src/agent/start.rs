@@ -228,7 +228,7 @@ fn source(
             let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
             let registry =
-                etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.rows), publish);
+                etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.reports), publish);
             (registry.map(Connection::Etcd), contact)
         }
         Wanted::Kubernetes(api) => {

@@ -19,7 +19,7 @@ use crate::agent::shared_state::SharedState;
 use crate::api::answer::{Answer, Door, answer, json};
 use crate::api::http::{self, MAX_BYTES, Parsed, Request, Response};
 use crate::api::listen::{Listen, Socket};
-use crate::api::reachability::matrix;
+use crate::api::reachability::reachability;
 use crate::api::status;
 
 /// Clients at once, at each door; others wait.
@@ -194,7 +194,10 @@ where
         Ok(Some(Ok(request))) => match answer(shared, door, &request.path) {
             Answer::Whole(response) => give(stream, &response.bytes()).await,
             Answer::Changes => follow(stream, shared).await,
-            Answer::Matrix => give(stream, &json(&matrix(shared).await).bytes()).await,
+            Answer::Matrix => {
+                let found = serde_json::json!(reachability(shared).await);
+                give(stream, &json(&found).bytes()).await
+            }
         },
         Ok(Some(Err(refused))) => give(stream, &refused.bytes()).await,
         Ok(None) => Ok(()),
