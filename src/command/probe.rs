@@ -10,9 +10,9 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::agent::probe::PATIENCE;
-use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Style, Table, Tone};
+use crate::inspect::{Host, HostList};
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo;
@@ -69,27 +69,26 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
         return reports::run(call, &options.hosts, options.json);
     }
     let told = call.told()?;
-    let around = Around::look(&told.settings)?;
-    if around.peers.by_name.is_empty() && !around.unknown.is_empty() {
-        return Err(Exit::new(exit::UNAVAILABLE, around.unknown.join("; ")));
+    let host = Host::inspect(&told.settings, HostList::Saved)?;
+    if let Some(why) = &host.peers_unknown {
+        return Err(Exit::new(exit::UNAVAILABLE, why));
     }
-    let mut targets = targets(&around, &options.hosts)?;
-    probe(&mut targets, &around.rtnl);
+    let mut targets = targets(&host, &options.hosts)?;
+    probe(&mut targets, &host.kernel.rtnl);
     let fine = targets.iter().all(is_fine);
     let value = json!({ "hosts": targets.iter().map(object).collect::<Vec<Value>>() });
     call.answer(options.json, value, &text(&targets, call.style))?;
     Ok(Outcome::fine(fine))
 }
 
-fn targets(around: &Around, hosts: &[String]) -> Result<Vec<Target>, Exit> {
-    let known = &around.peers.by_name;
-    if let Some(host) = hosts.iter().find(|host| !known.keys().any(|name| name.as_str() == **host))
-    {
-        let why = format!("no other host is called {host:?} (of {})", known.len());
+fn targets(found: &Host, hosts: &[String]) -> Result<Vec<Target>, Exit> {
+    let is_known = |host: &str| found.others().any(|(name, _)| name.as_str() == host);
+    if let Some(host) = hosts.iter().find(|host| !is_known(host)) {
+        let why = format!("no other host is called {host:?} (of {})", found.others().count());
         return Err(Exit::new(exit::FAILURE, why));
     }
     let is_selected = |name: &str| hosts.is_empty() || hosts.iter().any(|host| host == name);
-    let selected = known.iter().filter(|(name, _)| is_selected(name.as_str()));
+    let selected = found.others().filter(|(name, _)| is_selected(name.as_str()));
     let each = selected.flat_map(|(name, peer)| {
         peer.subnets.iter().map(|subnet| Target {
             host: name.to_string(),
