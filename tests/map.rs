@@ -25,10 +25,6 @@ const CIRCLES: &[&str] = &[
     "netlink::link netlink::vxlan",
     "nft::base_chains nft::base_chains::legacy",
     "nft::base_chains::chain nft::base_chains::rule",
-    "plan::pod plan::pod::requested",
-    "plugin plugin::add plugin::chained plugin::check plugin::del plugin::gc plugin::host_ports plugin::undo_stack",
-    "plugin::attach plugin::wait_oper_up",
-    "plugin::fault plugin::invocation",
 ];
 
 /// What pure files still use of the world. This list may only shrink.

@@ -5,7 +5,6 @@
 //! cannot be known without it is named.
 
 pub mod arguments;
-mod around;
 pub mod call;
 pub mod completion;
 pub mod config;
@@ -14,7 +13,6 @@ mod drift;
 pub mod explain;
 pub mod ipam;
 pub mod json;
-mod look;
 pub mod nodes;
 pub mod probe;
 pub mod routes;
@@ -76,7 +74,7 @@ pub type Arguments = flags::Arguments<Command>;
 /// Sees to it that a fault of humanz itself is told, in whatever thread, and ends the process: its
 /// service manager starts the agent again, which takes over all that is there.
 pub fn tell_faults() {
-    process::end_at_a_panic(|text| {
+    process::exit_on_panic(|text| {
         complain(&format!("humanz has a fault and ends; please report it: {text}"));
         exit::FAULT.into()
     });

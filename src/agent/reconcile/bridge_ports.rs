@@ -39,11 +39,11 @@ fn apply(rtnl: &Rtnl, plug: &Reattach) -> anyhow::Result<()> {
     let which = LinkRef::Index(plug.index);
     let change = |change: link::LinkChange| link::change(which, &change);
     let nothing = link::LinkChange::default();
-    let is_usual = plug.plugged == BridgePort::default();
+    let is_usual = plug.port == BridgePort::default();
     let down = (!is_usual).then(|| link::set_down(which));
     let master = change(link::LinkChange { master: Some(bridge.index), ..nothing.clone() });
-    let port = change(link::LinkChange { port: Some(plug.plugged.port()), ..nothing.clone() });
-    let pin = plug.plugged.mac.map(|mac| neighbour::pin(plug.index, mac));
+    let port = change(link::LinkChange { port: Some(plug.port.port()), ..nothing.clone() });
+    let pin = plug.port.mac.map(|mac| neighbour::pin(plug.index, mac));
     let up = change(link::LinkChange { up: true, ..nothing.clone() });
     let messages: Vec<Message> =
         down.into_iter().chain([master, port]).chain(pin).chain([up]).collect();
