@@ -18,7 +18,6 @@ const CIRCLES: &[&str] = &[
     "command::doctor command::doctor::agent command::doctor::bundle command::doctor::cni command::doctor::disk command::doctor::etcd command::doctor::kernel command::doctor::leaks",
     "command::ipam command::ipam::clear command::ipam::free command::ipam::import command::ipam::list",
     "command::nodes command::nodes::list command::nodes::remove command::nodes::reserve command::nodes::show",
-    "command::ui command::ui::serve",
     "ipam::import ipam::store",
     "kube kube::session",
     "netlink::link netlink::vxlan",
