@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::agent::probe::Probes;
+use crate::agent::shared_state::Probes;
 use crate::checks::probe::Seen;
 use crate::lease::records::NodeName;
 use crate::os::heartbeat::Heartbeat;

@@ -7,15 +7,16 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use crate::agent::probe::Probes;
+use crate::agent::shared_state::Probes;
 use crate::checks::probe::Seen;
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
 use crate::net::PerFamily;
 use crate::net::subnet::gateway;
 use crate::net::time::timestamp;
+use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::PeerRoutes;
-use crate::settings::{Backend, Source};
+use crate::settings::Source;
 
 use crate::agent::journal::Entry;
 use crate::agent::pool_use::{Use, addresses};

@@ -5,7 +5,6 @@
 //! cannot be known without it is named.
 
 pub mod arguments;
-mod around;
 pub mod call;
 pub mod completion;
 pub mod config;
@@ -14,7 +13,6 @@ mod drift;
 pub mod explain;
 pub mod ipam;
 pub mod json;
-mod look;
 pub mod nodes;
 pub mod probe;
 pub mod routes;
@@ -30,6 +28,7 @@ use std::io::{self, IsTerminal, Write};
 use argh::{ArgsInfo, FromArgs};
 
 use crate::agent::{self, ServeMode};
+use crate::api::server;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Style;
 use crate::os::process;
@@ -108,7 +107,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
     if arguments.version {
         return say(out, concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
-    let mut origin = SettingsLoader::of(arguments.given(), arguments.env_file.as_deref());
+    let mut origin = SettingsLoader::new(arguments.given(), arguments.env_file.as_deref());
     let Some(command) = arguments.command else {
         return serve(origin, arguments.once, arguments.dry_run, out);
     };
@@ -146,7 +145,8 @@ fn serve(
         let nothing = lines.is_empty().then(|| "nothing would change".to_owned());
         return say(out, &nothing.unwrap_or_else(|| lines.join("\n")));
     }
-    agent::serve(origin, if once { ServeMode::Once } else { ServeMode::ForEver })?;
+    let mode = if once { ServeMode::Once } else { ServeMode::ForEver };
+    agent::serve(origin, mode, server::start)?;
     Ok(Outcome::Fine)
 }
 

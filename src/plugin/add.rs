@@ -9,7 +9,7 @@ use crate::cni::request::Add;
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::ipam::{RangeSet, StoreEntry};
 use crate::net::{IfName, Mac};
-use crate::netlink::link::{self, Link, Which};
+use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::plan::guard::Guard;
@@ -84,7 +84,7 @@ impl<'a> HostContext<'a> {
     /// Removes what is left of a dead attachment that had these addresses.
     fn cleanup_stale(&self, addresses: &[IpAddr]) -> Result<(), CniError> {
         let name = self.identity.host_ifname();
-        let mut messages = vec![link::delete(Which::Name(&name)).tolerating(Errno::ENODEV)];
+        let mut messages = vec![link::delete(LinkRef::Name(&name)).tolerating(Errno::ENODEV)];
         messages.extend(attach::forget_neighbours(self.bridge.index, addresses));
         self.rtnl.apply(&messages).or_internal(format_args!("remove the stale interface {name}"))
     }

@@ -8,8 +8,8 @@ use nix::errno::Errno;
 
 use crate::cni::error::{CniError, code};
 use crate::net::{Family, IfName, Mac};
-use crate::netlink::link::{self, Change, Link, Veth, Which};
-use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef, Veth};
+use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::neighbour::{self, Neighbour};
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
@@ -72,7 +72,7 @@ pub fn attach<'a>(
         }
         let name = wanted.host_ifname.clone();
         undo.push(move || {
-            rtnl.apply(&[link::delete(Which::Name(&name)).tolerating(Errno::ENODEV)])
+            rtnl.apply(&[link::delete(LinkRef::Name(&name)).tolerating(Errno::ENODEV)])
         });
     }
     created.map_err(|error| veth_refused(context, wanted, &error))?;
@@ -134,16 +134,16 @@ fn veth(context: &AttachContext<'_>, wanted: &PodInterface) -> [Message; 3] {
         netns: context.netns.file().as_raw_fd(),
         mtu: context.mtu,
     };
-    let host_end = Change {
+    let host_end = LinkChange {
         up: !needs_setup_while_down(wanted),
         alias: Some(context.alias.clone()),
         port: Some(wanted.port),
-        ..Change::default()
+        ..LinkChange::default()
     };
     [
         link::add_veth(&veth),
-        link::change(Which::Name(name), &host_end),
-        link::without_link_local(Which::Name(name)),
+        link::change(LinkRef::Name(name), &host_end),
+        link::without_link_local(LinkRef::Name(name)),
     ]
 }
 
@@ -166,7 +166,7 @@ fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result
         wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
     let pin =
         (wanted.port.locked || wanted.port.fixed).then(|| neighbour::pin(link.index, context.mac));
-    let up = link::change(Which::Index(link.index), &Change { up: true, ..Change::default() });
+    let up = link::change(LinkRef::Index(link.index), &LinkChange { up: true, ..LinkChange::default() });
     let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
     context.rtnl.apply(&messages).or_internal(&what)
 }
@@ -261,14 +261,14 @@ fn ignore_routers(ifname: &IfName) {
 }
 
 fn pod_messages(wanted: &PodInterface, index: u32) -> Vec<Message> {
-    let up = Change { up: true, ..Change::default() };
+    let up = LinkChange { up: true, ..LinkChange::default() };
     let addresses = wanted.addresses.iter().map(|wanted| address::add(index, *wanted));
-    let up = link::change(Which::Index(index), &up);
+    let up = link::change(LinkRef::Index(index), &up);
     let on_link = |route: &Route| Route { device: Some(index), ..*route };
     let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
     let routes = paths(&routes).into_iter().map(|paths| route::add_paths(&paths));
     let limit = wanted.requested.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
-    let tune = (wanted.requested.tune != Tune::default())
+    let tune = (wanted.requested.tune != LinkSettings::default())
         .then(|| link_settings::set(index, &wanted.requested.tune));
     addresses.chain(limit).chain(tune).chain([up]).chain(routes.flatten()).collect()
 }

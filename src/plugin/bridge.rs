@@ -8,7 +8,7 @@ use crate::cni::error::CniError;
 use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::Message;
 use crate::netlink::address;
-use crate::netlink::link::{self, Change, Link, Which};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::sysctl;
 use crate::plan::Describe;
@@ -164,9 +164,9 @@ fn repair(
 
 /// One step of the plan; the others do not occur for a bridge that keeps what it has.
 fn message(change: &BridgeChange, index: u32) -> Option<Message> {
-    let up = link::Change { up: true, ..link::Change::default() };
+    let up = link::LinkChange { up: true, ..link::LinkChange::default() };
     match change {
-        BridgeChange::SetUp(_) => Some(link::change(Which::Index(index), &up)),
+        BridgeChange::SetUp(_) => Some(link::change(LinkRef::Index(index), &up)),
         BridgeChange::StopDelays(name) => Some(link::stop_delays(name)),
         BridgeChange::AddAddress(_, wanted) => {
             Some(address::add(index, *wanted).tolerating(Errno::EEXIST))
@@ -194,8 +194,8 @@ fn pin_mac(rtnl: &Rtnl, found: &Link) -> Result<(), CniError> {
     if is_ours(found) || of("addr_assign_type") == SET || of("ifindex") != found.index.to_string() {
         return Ok(());
     }
-    let mac = Change { mac: found.mac, ..Change::default() };
-    let change = link::change(Which::Index(found.index), &mac);
+    let mac = LinkChange { mac: found.mac, ..LinkChange::default() };
+    let change = link::change(LinkRef::Index(found.index), &mac);
     rtnl.apply(&[change]).or_internal(format_args!("pin the MAC of bridge {}", found.name))
 }
 

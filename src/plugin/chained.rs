@@ -16,7 +16,7 @@ use crate::cni::result::Interface;
 use crate::ipam::{Store, StoreEntry};
 use crate::net::IfName;
 use crate::netlink::link::Link;
-use crate::netlink::link_settings::{self, Tune};
+use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::qdisc::{self, TokenBucket};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::{LinkIdentity, PodDifference, RequestedSettings, settings_differences};
@@ -40,7 +40,7 @@ pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Resul
     let link = interface(&pod, previous, ifname)?;
     let mtu = conf.tuning.mtu.unwrap_or(link.mtu);
     let requested = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
-    let tune = Tune { mac: add.requested.mac, mtu: conf.tuning.mtu, ..requested.tune };
+    let tune = LinkSettings { mac: add.requested.mac, mtu: conf.tuning.mtu, ..requested.tune };
     let host_end = host_end(&host, link, previous)?;
     refuse_without_host_end(add, host_end.as_ref())?;
     let store = store::open(conf)?;
@@ -166,14 +166,14 @@ fn open_ports<'a>(
 fn tune_link<'a>(
     rtnl: &'a Rtnl,
     index: u32,
-    tune: &Tune,
+    tune: &LinkSettings,
     undo: &mut UndoStack<'a>,
 ) -> Result<(), CniError> {
-    if *tune == Tune::default() {
+    if *tune == LinkSettings::default() {
         return Ok(());
     }
     let what = "tune the pod's interface";
-    let former = rtnl.tune(index).or_internal(what)?.before(tune);
+    let former = rtnl.link_settings(index).or_internal(what)?.before(tune);
     undo.push(move || rtnl.apply(&[link_settings::set(index, &former)]));
     rtnl.apply(&[link_settings::set(index, tune)]).or_internal(what)
 }
@@ -193,7 +193,7 @@ fn limit<'a>(
 }
 
 /// `previous` with the interface's new MAC and MTU.
-fn changed(previous: &CniResult, ifname: &IfName, tune: &Tune) -> CniResult {
+fn changed(previous: &CniResult, ifname: &IfName, tune: &LinkSettings) -> CniResult {
     let mut result = previous.clone();
     let own = |link: &&mut Interface| link.name == ifname.as_str() && link.sandbox.is_some();
     if let Some(link) = result.interfaces.iter_mut().find(own) {

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use crate::cni::error::CniError;
 use crate::cni::request::Del;
 use crate::ipam::{Store, StoreEntry};
-use crate::netlink::link::{self, Which};
+use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::LinkIdentity;
 use crate::plugin::attach::forget_neighbours;
@@ -63,7 +63,7 @@ fn remove_link(rtnl: &Rtnl, identity: &LinkIdentity<'_>) -> Result<Option<u32>, 
         log::warn!("interface {name} was not removed: its alias does not name this container");
         return Ok(None);
     }
-    let delete = link::delete(Which::Index(found.index)).tolerating(Errno::ENODEV);
+    let delete = link::delete(LinkRef::Index(found.index)).tolerating(Errno::ENODEV);
     rtnl.apply(&[delete]).or_internal(what)?;
     Ok(found.master)
 }

@@ -9,7 +9,7 @@ use crate::cni::error::CniError;
 use crate::cni::request::Gc;
 use crate::ipam::{Store, StoreEntry};
 use crate::net::{HostPort, IfName};
-use crate::netlink::link::{self, Change, Link, Which};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
 use crate::nft::Nft;
@@ -81,14 +81,14 @@ fn stale_links<'a>(links: &'a [Link], gc: &Gc) -> Vec<&'a Link> {
 /// Removes all of `stale` with one wait of the kernel; one by one if somebody else uses our group.
 fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), NetlinkError> {
     let is_stale = |link: &Link| stale.iter().any(|stale| stale.index == link.index);
-    let each = |message: &dyn Fn(Which<'_>) -> Message| -> Vec<Message> {
-        let messages = stale.iter().map(|link| message(Which::Index(link.index)));
+    let each = |message: &dyn Fn(LinkRef<'_>) -> Message| -> Vec<Message> {
+        let messages = stale.iter().map(|link| message(LinkRef::Index(link.index)));
         messages.map(|message| message.tolerating(Errno::ENODEV)).collect()
     };
     if links.iter().any(|link| link.group == REMOVAL_GROUP && !is_stale(link)) {
         return rtnl.apply(&each(&link::delete));
     }
-    let group = Change { group: Some(REMOVAL_GROUP), ..Change::default() };
+    let group = LinkChange { group: Some(REMOVAL_GROUP), ..LinkChange::default() };
     let mut messages = each(&|link| link::change(link, &group));
     messages.push(link::delete_group(REMOVAL_GROUP).tolerating(Errno::ENODEV));
     rtnl.apply(&messages)

@@ -7,7 +7,7 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::{Add, Request, Role};
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::net::{Family, IfName, subnet};
-use crate::netlink::link::{self, Change, Link, Which};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::failure::{self, OrInternal};
 use crate::plugin::invocation::{self, CallContext, Streams};
@@ -28,8 +28,8 @@ pub fn run(name: &str, env: &dyn Fn(&str) -> Option<OsString>, streams: Streams<
 
 fn add(request: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let pod = Pod::enter(&request.netns)?;
-    let up = Change { up: true, ..Change::default() };
-    let set = pod.rtnl.apply(&[link::change(Which::Name(&lo()), &up)]);
+    let up = LinkChange { up: true, ..LinkChange::default() };
+    let set = pod.rtnl.apply(&[link::change(LinkRef::Name(&lo()), &up)]);
     set.or_internal(format_args!("set lo up in {}", pod.path))?;
     let result = match &request.conf.prev_result {
         Some(previous) => previous.clone(),

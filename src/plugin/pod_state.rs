@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::cni::error::CniError;
 use crate::net::IfName;
 use crate::netlink::link::Link;
-use crate::netlink::link_settings::Tune;
+use crate::netlink::link_settings::LinkSettings;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::os::sysctl;
@@ -54,8 +54,8 @@ impl<'a> PodState<'a> {
         if requested.queues.pod.is_some() {
             found.pod_rate = self.rtnl.rate(link.index).or_internal(&self.what)?;
         }
-        if requested.tune != Tune::default() {
-            found.tune = self.rtnl.tune(link.index).or_internal(&self.what)?;
+        if requested.tune != LinkSettings::default() {
+            found.tune = self.rtnl.link_settings(link.index).or_internal(&self.what)?;
         }
         Ok(found)
     }

@@ -43,7 +43,7 @@ pub fn wait_oper_up(
     }
     let addresses = wanted.addresses.iter().map(|address| address.ip());
     for address in addresses.filter(|address| Family::of(*address) == Family::V6) {
-        let is_local = || Ok(pod.way(address)?.is_some_and(|way| way.local));
+        let is_local = || Ok(pod.lookup_route(address)?.is_some_and(|route| route.local));
         wait(started, &wanted.ifname, is_local)?;
     }
     Ok(())

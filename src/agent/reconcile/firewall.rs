@@ -12,7 +12,7 @@ use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, subnet};
-use crate::nft::base_chains::Edit;
+use crate::nft::base_chains::RuleEdit;
 use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::firewall::{
@@ -52,7 +52,7 @@ pub fn reconcile(
         bridged: bridged(),
     };
     let plan = forward::plan(&traffic, others(run), &found);
-    obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
+    obstacles.extend(plan.blocking_rules.iter().map(ToString::to_string));
     match run.settings.manage_forward {
         true => apply_edits(run.kernel, &plan.edits, applier),
         false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
@@ -171,7 +171,7 @@ fn bridged() -> Vec<Family> {
     Family::BOTH.into_iter().filter(on).collect()
 }
 
-fn apply_edits(kernel: &Kernel, edits: &[Edit], applier: &mut Applier) {
+fn apply_edits(kernel: &Kernel, edits: &[RuleEdit], applier: &mut Applier) {
     for edit in edits {
         applier.apply(edit, || kernel.forward.apply(edit));
     }

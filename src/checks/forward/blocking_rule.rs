@@ -7,28 +7,28 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::forward::Traffic;
 use crate::net::{AddressRange, Family};
-use crate::nft::base_chains::{Direction, Place};
-use crate::nft::{ChainPlace, TableFamily};
+use crate::nft::base_chains::{ChainRef, Direction};
+use crate::nft::{NftChain, TableFamily};
 
 /// So many hosts are named one by one.
 const NAMED: usize = 3;
 
 /// A chain that stops pod traffic, or may do so, and that humanz does not touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct BlockingRule {
     /// The chain.
-    pub place: Place,
+    pub place: ChainRef,
     /// Why nothing was done.
-    pub reason: Reason,
+    pub reason: Cause,
     /// Whose traffic it stops.
     pub traffic: Traffic,
 }
 
 /// Why an obstacle is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum Cause {
     /// It stops packets that go these ways.
-    Stops {
+    Drops {
         /// From pods, to pods, or both.
         directions: Vec<Direction>,
         /// The chain with the rule that does it; `None` if the policy does.
@@ -37,7 +37,7 @@ pub enum Reason {
         hosts: Option<Hosts>,
     },
     /// It stops packets of one kind, and others pass.
-    StopsOne {
+    DropsPacket {
         /// Where they come from.
         source: IpAddr,
         /// Where they go.
@@ -105,10 +105,10 @@ impl fmt::Display for Hosts {
 
 /// Adds what a chain stops one way: with what it stops the other way, if those are the same pods, and
 /// where they are some the rules are of one chain.
-pub fn add(reasons: &mut Vec<Reason>, reason: Reason) {
-    let Reason::Stops { directions: added, chain: by, hosts: others } = &reason else { return };
+pub fn add(reasons: &mut Vec<Cause>, reason: Cause) {
+    let Cause::Drops { directions: added, chain: by, hosts: others } = &reason else { return };
     let same = reasons.iter_mut().find_map(|known| match known {
-        Reason::Stops { directions, chain, hosts }
+        Cause::Drops { directions, chain, hosts }
             if hosts == others && (hosts.is_none() || chain == by) =>
         {
             Some(directions)
@@ -121,18 +121,18 @@ pub fn add(reasons: &mut Vec<Reason>, reason: Reason) {
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for BlockingRule {
     /// One line: which chain stops which pod traffic, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Obstacle { place, reason, traffic } = self;
+        let BlockingRule { place, reason, traffic } = self;
         let (chain, packets, is_about_some) = match reason {
-            Reason::Unreadable(error) => {
+            Cause::Unreadable(error) => {
                 return write!(f, "{place}: may drop pod traffic and cannot be read: {error}");
             }
-            Reason::StopsOne { source, destination, chain } => {
+            Cause::DropsPacket { source, destination, chain } => {
                 (chain, format!("packets like this one, from {source} to {destination}"), true)
             }
-            Reason::Stops { directions, chain, hosts } => {
+            Cause::Drops { directions, chain, hosts } => {
                 (chain, packets(directions, hosts.as_ref()), hosts.is_some())
             }
         };
@@ -164,22 +164,22 @@ fn packets(directions: &[Direction], hosts: Option<&Hosts>) -> String {
 /// What can be done about a rule that is about some pods: it was made for a reason, or forgotten.
 fn cure_of_one(
     f: &mut fmt::Formatter<'_>,
-    place: &Place,
+    place: &ChainRef,
     chain: &str,
     traffic: &Traffic,
 ) -> fmt::Result {
     let list = |program: &str| format!("{program} -S {chain}");
     let list = match place {
-        Place::Legacy(Family::V4, _) => list("iptables-legacy"),
-        Place::Legacy(Family::V6, _) => list("ip6tables-legacy"),
-        Place::Nft(ChainPlace { table, .. }) if table.starts_with("firewalld") => {
+        ChainRef::Legacy(Family::V4, _) => list("iptables-legacy"),
+        ChainRef::Legacy(Family::V6, _) => list("ip6tables-legacy"),
+        ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => {
             return cure(f, place, traffic);
         }
-        Place::Nft(ChainPlace { family: TableFamily::Ip6, .. }) if place.is_iptables() => {
+        ChainRef::Nft(NftChain { family: TableFamily::Ip6, .. }) if place.is_iptables() => {
             list("ip6tables")
         }
-        Place::Nft(_) if place.is_iptables() => list("iptables"),
-        Place::Nft(ChainPlace { family, table, .. }) => {
+        ChainRef::Nft(_) if place.is_iptables() => list("iptables"),
+        ChainRef::Nft(NftChain { family, table, .. }) => {
             format!("nft -a list chain {family} {table} {chain}")
         }
     };
@@ -188,24 +188,24 @@ fn cure_of_one(
 
 /// What the owner of the chain can do about it: whole, and so without a semicolon, behind the last
 /// of which others look for it.
-fn cure(f: &mut fmt::Formatter<'_>, place: &Place, traffic: &Traffic) -> fmt::Result {
+fn cure(f: &mut fmt::Formatter<'_>, place: &ChainRef, traffic: &Traffic) -> fmt::Result {
     let bridge = &traffic.bridge;
     match place {
         // Every pod is known by its address, whichever interface its packets come by.
-        Place::Nft(ChainPlace { table, .. }) if table == "firewalld" => {
+        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld" => {
             write!(f, "accept it: firewall-cmd --permanent --zone=trusted")?;
             for pool in traffic.pools.iter() {
                 write!(f, " --add-source={pool}")?;
             }
             write!(f, " && firewall-cmd --reload")
         }
-        Place::Nft(ChainPlace { table, .. }) if table == "firewalld_policy_drop" => {
+        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld_policy_drop" => {
             write!(
                 f,
                 "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
             )
         }
-        Place::Nft(ChainPlace { family, table, chain }) if !place.is_iptables() => write!(
+        ChainRef::Nft(NftChain { family, table, chain }) if !place.is_iptables() => write!(
             f,
             "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft \
              'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::checks::forward::evaluate::{Fate, Packet, UDP, fate};
+use crate::checks::forward::evaluate::{ChainVerdict, Packet, UDP, evaluate};
 use crate::net::{Family, IfName};
-use crate::nft::base_chains::{ForwardChain, FoundForward, Place};
-use crate::nft::{ChainPlace, TableFamily};
+use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains};
+use crate::nft::{NftChain, TableFamily};
 
 /// What must get in: packets of another host's tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub struct Tunnel {
 
 /// A chain that keeps them out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle<'a> {
-    chain: &'a ForwardChain,
+pub struct BlockingChain<'a> {
+    chain: &'a BaseChain,
     udp_port: u16,
 }
 
 /// The chains that keep `tunnel` out for certain.
-pub fn obstacles<'a>(tunnel: &Tunnel, found: &'a FoundForward) -> Vec<Obstacle<'a>> {
+pub fn blocking_chains<'a>(tunnel: &Tunnel, found: &'a FoundChains) -> Vec<BlockingChain<'a>> {
     let packet = Packet {
         input: tunnel.uplink.as_str(),
         output: "",
@@ -40,16 +40,16 @@ pub fn obstacles<'a>(tunnel: &Tunnel, found: &'a FoundForward) -> Vec<Obstacle<'
     let family = Family::of(tunnel.destination);
     let met = found.chains.iter().filter(|chain| chain.place.sees(family));
     let stops = met.filter(|chain| {
-        let fate = fate(chain, chain.place.chain(), &packet);
-        matches!(fate, Fate::StoppedByPolicy | Fate::StoppedIn { .. })
+        let fate = evaluate(chain, chain.place.chain(), &packet);
+        matches!(fate, ChainVerdict::DroppedByPolicy | ChainVerdict::DroppedIn { .. })
     });
-    stops.map(|chain| Obstacle { chain, udp_port: tunnel.udp_port }).collect()
+    stops.map(|chain| BlockingChain { chain, udp_port: tunnel.udp_port }).collect()
 }
 
-impl fmt::Display for Obstacle<'_> {
+impl fmt::Display for BlockingChain<'_> {
     /// One line: which chain keeps tunnels out, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Obstacle { chain, udp_port } = self;
+        let BlockingChain { chain, udp_port } = self;
         let place = &chain.place;
         write!(
             f,
@@ -62,19 +62,19 @@ impl fmt::Display for Obstacle<'_> {
             write!(f, "{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT")
         };
         match place {
-            Place::Nft(ChainPlace { table, .. }) if table.starts_with("firewalld") => write!(
+            ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => write!(
                 f,
                 "firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload"
             ),
-            Place::Legacy(Family::V4, _) => iptables(f, "iptables-legacy"),
-            Place::Legacy(Family::V6, _) => iptables(f, "ip6tables-legacy"),
-            Place::Nft(ChainPlace { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
+            ChainRef::Legacy(Family::V4, _) => iptables(f, "iptables-legacy"),
+            ChainRef::Legacy(Family::V6, _) => iptables(f, "ip6tables-legacy"),
+            ChainRef::Nft(NftChain { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
                 iptables(f, "iptables")
             }
-            Place::Nft(ChainPlace { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
+            ChainRef::Nft(NftChain { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
                 iptables(f, "ip6tables")
             }
-            Place::Nft(ChainPlace { family, table, chain }) => {
+            ChainRef::Nft(NftChain { family, table, chain }) => {
                 write!(f, "nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
             }
         }
@@ -84,20 +84,20 @@ impl fmt::Display for Obstacle<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::base_chains::{Asks, ForwardRule};
+    use crate::nft::base_chains::{ChainRule, Criterion};
     use crate::nft::{Policy, Verdict};
 
-    fn check(place: Place, called: &[&str], accepted: &[u16], wanted: &[&str]) {
-        let accept = |port: &u16| ForwardRule {
+    fn check(place: ChainRef, called: &[&str], accepted: &[u16], wanted: &[&str]) {
+        let accept = |port: &u16| ChainRule {
             handle: None,
-            conditions: vec![Asks::Port(vec![(*port, *port)]).holds()],
+            matches: vec![Criterion::Port(vec![(*port, *port)]).holds()],
             verdict: Verdict::Accept,
             comment: None,
         };
         let rules = accepted.iter().map(accept).collect();
         let called = called.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
-        let chains = vec![ForwardChain { place, policy: Policy::Drop, rules, called }];
-        let found = FoundForward { chains, unreadable: Vec::new() };
+        let chains = vec![BaseChain { place, policy: Policy::Drop, rules, called }];
+        let found = FoundChains { chains, unreadable: Vec::new() };
         let tunnel = Tunnel {
             uplink: "eth0".parse().unwrap(),
             source: "192.0.2.7".parse().unwrap(),
@@ -105,12 +105,12 @@ mod tests {
             udp_port: 10400,
         };
         let lines: Vec<String> =
-            obstacles(&tunnel, &found).iter().map(|obstacle| obstacle.to_string()).collect();
+            blocking_chains(&tunnel, &found).iter().map(|obstacle| obstacle.to_string()).collect();
         assert_eq!(lines, wanted);
     }
 
-    fn nft(family: TableFamily, table: &str, chain: &str) -> Place {
-        Place::Nft(ChainPlace { family, table: table.to_owned(), chain: chain.to_owned() })
+    fn nft(family: TableFamily, table: &str, chain: &str) -> ChainRef {
+        ChainRef::Nft(NftChain { family, table: table.to_owned(), chain: chain.to_owned() })
     }
 
     #[test]
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn a_host_that_lets_them_in_is_not() {
-        check(Place::Legacy(Family::V4, "INPUT"), &[], &[22, 10400], &[]);
-        check(Place::Legacy(Family::V6, "INPUT"), &[], &[], &[]);
+        check(ChainRef::Legacy(Family::V4, "INPUT"), &[], &[22, 10400], &[]);
+        check(ChainRef::Legacy(Family::V6, "INPUT"), &[], &[], &[]);
         check(nft(TableFamily::Ip6, "filter", "INPUT"), &[], &[], &[]);
     }
 }

@@ -1,6 +1,7 @@
 //! `status`: how this host is, on one screen.
 
 mod screen;
+mod without_agent;
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
@@ -8,9 +9,9 @@ use serde_json::{Value, json};
 use crate::agent::lock;
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
-use crate::command::look::Here;
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, Network};
+use crate::inspect::{Host, HostList};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
 use crate::settings::Settings;
@@ -63,11 +64,11 @@ pub fn run(call: &mut Call<'_>, options: &Status) -> Result<Outcome, Exit> {
 
 /// What can be known without the agent.
 fn without_agent(settings: &Settings, why: &str) -> Result<Value, Exit> {
-    let here = Here::look(settings)?;
-    let (mut value, drift) = here.status();
+    let host = Host::inspect(settings, HostList::Live)?;
+    let (mut value, drift) = without_agent::status(&host);
     value["agent"] = json!({ "answers": false, "error": why });
     first(&mut value, why, cure(settings));
-    if here.subnets.is_empty() {
+    if host.subnets.is_empty() {
         let what = "it is not known which subnet this host has, so nothing was compared with it";
         fault(&mut value, what, "an agent gets one from etcd when it starts");
     } else if !drift.is_empty() {

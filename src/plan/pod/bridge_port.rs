@@ -3,7 +3,7 @@
 
 use crate::cni::NetConf;
 use crate::net::Mac;
-use crate::netlink::link::Port;
+use crate::netlink::link::PortFlags;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BridgePort {
@@ -28,15 +28,15 @@ impl Default for BridgePort {
 
 impl BridgePort {
     /// A port of a pod whose MAC is `mac`.
-    pub fn new(port: Port, mac: Mac) -> BridgePort {
-        let Port { hairpin, isolated, locked, .. } = port;
+    pub fn new(port: PortFlags, mac: Mac) -> BridgePort {
+        let PortFlags { hairpin, isolated, locked, .. } = port;
         BridgePort { hairpin, isolated, mac: locked.then_some(mac) }
     }
 
     /// The kernel's flags.
-    pub fn port(&self) -> Port {
+    pub fn port(&self) -> PortFlags {
         let locked = self.mac.is_some();
-        Port { hairpin: self.hairpin, isolated: self.isolated, locked, fixed: false }
+        PortFlags { hairpin: self.hairpin, isolated: self.isolated, locked, fixed: false }
     }
 
     /// The port in `alias`: the word after mark, network, container and interface. A later word is the
@@ -73,9 +73,9 @@ impl BridgePort {
 }
 
 /// The port flags that `conf` gives its pods.
-pub fn port_flags(conf: &NetConf) -> Port {
+pub fn port_flags(conf: &NetConf) -> PortFlags {
     let (hairpin, isolated) = (conf.hairpin_mode, conf.port_isolation);
-    Port { hairpin, isolated, locked: conf.mac_spoof_check, fixed: conf.guard.is_on }
+    PortFlags { hairpin, isolated, locked: conf.mac_spoof_check, fixed: conf.guard.is_on }
 }
 
 /// Twelve hexadecimal digits.

@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::cni::sysctl::is_same_value;
 use crate::net::{IfName, Mac};
 use crate::netlink::link::Link;
-use crate::netlink::link_settings::Tune;
+use crate::netlink::link_settings::LinkSettings;
 use crate::netlink::route::Route;
 use crate::plan::pod::interface::PodInterface;
 use crate::plan::pod::requested::{FoundSettings, RequestedSettings};
@@ -211,7 +211,11 @@ pub fn settings_differences(
     differences
 }
 
-fn tune_differences(link: &IfName, wanted: &Tune, found: &Tune) -> Vec<PodDifference> {
+fn tune_differences(
+    link: &IfName,
+    wanted: &LinkSettings,
+    found: &LinkSettings,
+) -> Vec<PodDifference> {
     let flag = |word: &'static str, wanted: Option<bool>, found: Option<bool>| {
         let wanted = wanted.filter(|_| wanted != found)?;
         Some(format!("is{} {word}", if wanted { " not" } else { "" }))

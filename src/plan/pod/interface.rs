@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::{IfName, Mac};
-use crate::netlink::link::Port;
+use crate::netlink::link::PortFlags;
 use crate::netlink::route::Route;
 use crate::plan::pod::requested::RequestedSettings;
 
@@ -24,7 +24,7 @@ pub struct PodInterface {
     /// `None`: any.
     pub host_mac: Option<Mac>,
     /// The flags of the bridge port.
-    pub port: Port,
+    pub port: PortFlags,
     /// Name of the pod's end.
     pub ifname: IfName,
     /// `None`: any.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::cni::{Bandwidth, Tuning};
 use crate::net::IfName;
-use crate::netlink::link_settings::Tune;
+use crate::netlink::link_settings::LinkSettings;
 use crate::plan::bandwidth::{Queues, queues};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct RequestedSettings {
     /// The bandwidth limits.
     pub queues: Queues,
     /// The settings of the pod's end.
-    pub tune: Tune,
+    pub tune: LinkSettings,
     /// Path below /proc/sys, value.
     pub sysctls: Vec<(String, String)>,
 }
@@ -25,7 +25,7 @@ pub struct FoundSettings {
     pub host_rate: Option<u64>,
     /// The same at the pod's end.
     pub pod_rate: Option<u64>,
-    pub tune: Tune,
+    pub tune: LinkSettings,
     /// Those that exist.
     pub sysctls: BTreeMap<String, String>,
 }
@@ -39,7 +39,7 @@ impl RequestedSettings {
         ifname: &IfName,
         mtu: u32,
     ) -> RequestedSettings {
-        let tune = Tune {
+        let tune = LinkSettings {
             mac: None,
             mtu: None,
             promisc: tuning.promisc.then_some(true),

@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
-use crate::netlink::link::Port;
+use crate::netlink::link::PortFlags;
 use crate::netlink::qdisc::TokenBucket;
 use crate::netlink::route;
 use crate::plan::bandwidth::Queues;
 use crate::plan::pod::differences::*;
 
-const PORT: Port = Port { hairpin: true, isolated: false, locked: false, fixed: true };
+const PORT: PortFlags = PortFlags { hairpin: true, isolated: false, locked: false, fixed: true };
 
 fn name(text: &str) -> IfName {
     text.parse().unwrap()
@@ -127,10 +127,10 @@ fn each_thing_that_differs_is_named() {
     let not_a_port = "interface hz1 is not a port of bridge humanz0";
     check(|found| host(found).master = None, &[not_a_port]);
     check(|found| host(found).master = Some(4), &[not_a_port]);
-    let port = |hairpin, isolated| Some(Port { hairpin, isolated, ..PORT });
+    let port = |hairpin, isolated| Some(PortFlags { hairpin, isolated, ..PORT });
     check(|found| host(found).port = port(false, false), &["bridge port hz1 is not hairpin"]);
     check(|found| host(found).port = port(true, true), &["bridge port hz1 is isolated"]);
-    let locked = Some(Port { locked: true, ..PORT });
+    let locked = Some(PortFlags { locked: true, ..PORT });
     check(|found| host(found).port = locked, &["bridge port hz1 is locked"]);
     check(
         |found| found.bridge.as_mut().unwrap().up = false,
@@ -195,12 +195,12 @@ fn a_requested_limit_is_compared() {
 
 #[test]
 fn requested_tuning_is_compared() {
-    let tune = Tune {
+    let tune = LinkSettings {
         promisc: Some(true),
         all_multicast: Some(false),
         tx_queue_len: Some(500),
         mtu: Some(1400),
-        ..Tune::default()
+        ..LinkSettings::default()
     };
     let key = || "net/ipv4/ip_local_port_range".to_owned();
     let sysctls = vec![(key(), "1024 65535".to_owned())];
@@ -211,12 +211,12 @@ fn requested_tuning_is_compared() {
         ..FoundSettings::default()
     };
     check_settings(&tuned, &found(tune, "1024\t65535"), &[]);
-    let other = Tune {
+    let other = LinkSettings {
         promisc: Some(false),
         all_multicast: Some(true),
         tx_queue_len: Some(1000),
         mtu: Some(1500),
-        ..Tune::default()
+        ..LinkSettings::default()
     };
     let texts = [
         "interface eth0 in the pod is not promiscuous",
