@@ -49,6 +49,7 @@ pub fn clean_up(settings: &Settings, kernel: &Kernel) -> Applier {
     reconcile::routes::remove_all(&kernel.rtnl, &mut applier);
     reconcile::tunnel::remove_all(&kernel.rtnl, &mut applier);
     reconcile::firewall::remove_all(kernel, settings, &mut applier);
+    reconcile::guard::remove(kernel, settings, &mut applier);
     applier.apply(&Bridge(settings), || reconcile::bridge::remove(&kernel.rtnl, &settings.bridge));
     applier
 }

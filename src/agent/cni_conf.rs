@@ -6,6 +6,7 @@ use std::path::Path;
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
+use crate::cni::config::GuardConf;
 use crate::net::PerFamily;
 use crate::settings::{CniSettings, Settings};
 
@@ -67,6 +68,18 @@ fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<
     let further: Vec<Value> = subnets.map(|subnet| json!([{ "subnet": subnet }])).collect();
     if !further.is_empty() {
         set("ranges", json!(further));
+    }
+    // What is as usual is left out: an older plugin knows none of it.
+    let (guard, usual) = (&settings.guard, GuardConf::default());
+    if !guard.is_on {
+        set("podGuard", json!(false));
+    }
+    if guard.routes != usual.routes {
+        set("podRouting", json!("bridge"));
+    }
+    if !guard.allowed.is_empty() {
+        let allowed: Vec<String> = guard.allowed.iter().map(IpNetwork::to_string).collect();
+        set("allowedAddresses", json!(allowed));
     }
     set("mtu", json!(mtu));
     set("createBridge", json!(false));

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::agent::reconcile::guard::CachedGuards;
 use crate::lease::{Peers, Resolved};
 use crate::nft::CachedTable;
 use crate::plan::peer_routes::{self, LocalHost, PeerRoutes};
@@ -15,6 +16,8 @@ pub struct ReconcileCache {
     pub ways: CachedRoutes,
     /// Our table of the firewall.
     pub table: CachedTable,
+    /// The guards of pods.
+    pub guards: CachedGuards,
 }
 
 /// The ways to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.

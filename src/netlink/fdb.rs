@@ -78,6 +78,15 @@ pub fn parse_learned(reply: &Reply<'_>) -> Result<Option<(Mac, u32)>, NetlinkErr
     Ok(mac.map(|mac| (mac, header.ndm_index().cast_unsigned())))
 }
 
+/// The MAC in an answer to [`list_learned`] that somebody pinned to a port (`neighbour::pin`), and
+/// the index of that port.
+pub fn parse_pinned(reply: &Reply<'_>) -> Result<Option<(Mac, u32)>, NetlinkError> {
+    let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
+    let pinned = header.ndm_state().contains(Nud::NOARP);
+    let mac = attributes.array(Nda::Lladdr).map(Mac).filter(|_| pinned);
+    Ok(mac.map(|mac| (mac, header.ndm_index().cast_unsigned())))
+}
+
 fn message(
     what: String,
     kind: Rtm,

@@ -123,6 +123,14 @@ impl Rtnl {
         self.socket.dump(&fdb::list_learned(bridge), fdb::parse_learned)
     }
 
+    /// The MACs that are pinned to ports of a bridge, each with the index of its port.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn pinned(&self, bridge: u32) -> Result<Vec<(Mac, u32)>, NetlinkError> {
+        self.socket.dump(&fdb::list_learned(bridge), fdb::parse_pinned)
+    }
+
     /// All addresses, or those of one link.
     ///
     /// # Errors

@@ -150,6 +150,17 @@ impl Nft {
         Ok(())
     }
 
+    /// Removes a table of the family `netdev`, be it there or not.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn delete_device_table(&self, table: &str) -> Result<(), NetlinkError> {
+        let name = Attributes::new().text(table::NAME, table);
+        let what = format!("delete table netdev {table}");
+        let delete = netdev(what, kind::DELETE_TABLE, NlmF::empty(), name);
+        self.transact(vec![add_table(table, None), delete])
+    }
+
     /// All chains of a table of the family `netdev`; `None` if the table is not there or dormant.
     ///
     /// # Errors
@@ -162,20 +173,30 @@ impl Nft {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
             outcome => outcome?,
         };
+        let sizes = self.device_chain_sizes(table)?;
+        let mut found: FoundChains = sizes.into_keys().map(|name| (name, Vec::new())).collect();
+        let name = Attributes::new().text(rule::TABLE, table);
+        for (chain, rule) in self.socket().dump(&get(table, kind::GET_RULE, name), frame_rule)? {
+            found.entry(chain).or_default().push(rule);
+        }
+        Ok(Some(found))
+    }
+
+    /// How many rules each chain of a table has; none if the table is not there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn device_chain_sizes(&self, table: &str) -> Result<BTreeMap<String, u32>, NetlinkError> {
         let chains =
             self.socket().dump(&get(table, kind::GET_CHAIN, Attributes::new()), |reply| {
                 let (_, attributes) = found::parts(reply)?;
                 // One that is at no hook guards nothing.
                 let hooked = attributes.get(chain::HOOK).is_some();
                 let place = attributes.text(chain::TABLE).zip(attributes.text(chain::NAME));
-                Ok(place.filter(|(of, _)| hooked && of == table).map(|(_, name)| name))
+                let size = attributes.be32(chain::USE).unwrap_or(0);
+                Ok(place.filter(|(of, _)| hooked && of == table).map(|(_, name)| (name, size)))
             })?;
-        let mut found: FoundChains = chains.into_iter().map(|name| (name, Vec::new())).collect();
-        let name = Attributes::new().text(rule::TABLE, table);
-        for (chain, rule) in self.socket().dump(&get(table, kind::GET_RULE, name), frame_rule)? {
-            found.entry(chain).or_default().push(rule);
-        }
-        Ok(Some(found))
+        Ok(chains.into_iter().collect())
     }
 
     /// The rules of one chain, in order; `None` if it is not there.

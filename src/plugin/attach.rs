@@ -166,7 +166,8 @@ fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result
         wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
     let pin =
         (wanted.port.locked || wanted.port.fixed).then(|| neighbour::pin(link.index, context.mac));
-    let up = link::change(LinkRef::Index(link.index), &LinkChange { up: true, ..LinkChange::default() });
+    let up =
+        link::change(LinkRef::Index(link.index), &LinkChange { up: true, ..LinkChange::default() });
     let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
     context.rtnl.apply(&messages).or_internal(&what)
 }

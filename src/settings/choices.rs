@@ -29,6 +29,12 @@ pub const SOURCES: Choices<SubnetSource, 3> = Choices([
 pub const BACKENDS: Choices<Backend, 3> =
     Choices([("direct", Backend::Direct), ("vxlan", Backend::Vxlan), ("auto", Backend::Auto)]);
 
+/// `POD_GUARD`.
+pub const GUARDS: Choices<bool, 2> = Choices([("on", true), ("off", false)]);
+
+/// `POD_ROUTING`: whether the host routes between its own pods.
+pub const ROUTINGS: Choices<bool, 2> = Choices([("host", true), ("bridge", false)]);
+
 /// `CNI_VERSION`: those that a configuration may name.
 pub const CNI_VERSIONS: Choices<Version, 4> = Choices([
     (Version::V031.as_str(), Version::V031),

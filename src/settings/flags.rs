@@ -129,6 +129,9 @@ settings! {
     "NON_MASQ_CIDRS" non_masq_cidrs "" "further destinations that see the pod's own address"
     "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"
     "FLOWTABLE" flowtable "false" "let packets of established connections pass by forward chains, where the kernel has flow tables: faster"
+    "POD_GUARD" pod_guard "on" "let pods send under their own MAC and addresses only: on or off" in GUARDS
+    "POD_ROUTING" pod_routing "host" "how pods of this host reach each other: host (routed, through its forward hook) or bridge" in ROUTINGS
+    "ALLOWED_ADDRESSES" allowed_addresses "" "further subnets that pods may send from (VRRP, nested networks), and groups that they may send to, with commas"
     "MANAGE_SYSCTL" manage_sysctl "true" "turn on forwarding in the kernel"
     "CNI_VERSION" cni_version "1.0.0" "cniVersion of the configuration: 0.3.1, 0.4.0, 1.0.0 or 1.1.0" in CNI_VERSIONS
     "CNI_NAME" cni_name "humanz" "name of the network"
@@ -181,7 +184,7 @@ mod tests {
     fn the_help_names_every_choice_and_no_other_word_of_that_kind() {
         let with = VARIABLES.iter().filter(|variable| !variable.choices.is_empty());
         let with: Vec<&Variable> = with.collect();
-        assert_eq!(with.len(), 3);
+        assert_eq!(with.len(), 5);
         for Variable { name, default, help, choices } in with {
             assert!(choices.contains(default), "{name}={default}");
             let words: Vec<&str> = help.split(|c: char| c != '.' && !c.is_alphanumeric()).collect();

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
+use crate::cni::config::GuardConf;
 use crate::cni::version::Version;
 use crate::etcd::EtcdSettings;
 use crate::kube::KubeSettings;
@@ -55,6 +56,8 @@ pub struct Settings {
     pub manage_forward: bool,
     /// Packets of established connections take the kernel's shortcut.
     pub flowtable: bool,
+    /// What pods may send, and which way it takes.
+    pub guard: GuardConf,
     /// Turn on forwarding.
     pub manage_sysctl: bool,
     /// The configuration for the runtimes.

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cni::config::GuardConf;
 use crate::lease::records::Vxlan;
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
-use crate::settings::choices::{BACKENDS, CNI_VERSIONS};
+use crate::settings::choices::{BACKENDS, CNI_VERSIONS, GUARDS, ROUTINGS};
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
 use crate::settings::{CniSettings, HostSettings, InvalidSetting, Settings};
@@ -107,6 +108,7 @@ impl Parser<'_> {
             self.value("NON_MASQ_CIDRS", |text| values::list(text, values::subnet));
         let manage_forward = self.value("MANAGE_FORWARD", values::boolean);
         let flowtable = self.value("FLOWTABLE", values::boolean);
+        let guard = self.guard();
         let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
         let cni = self.cni();
         let socket = self.value("SOCKET", values::path_or_none);
@@ -129,6 +131,7 @@ impl Parser<'_> {
             non_masquerade: non_masquerade?,
             manage_forward: manage_forward?,
             flowtable: flowtable?,
+            guard: guard?,
             manage_sysctl: manage_sysctl?,
             cni: cni?,
             socket: socket?,
@@ -138,6 +141,13 @@ impl Parser<'_> {
             probe: probe?,
             cleanup_on_stop: cleanup_on_stop?,
         })
+    }
+
+    fn guard(&mut self) -> Option<GuardConf> {
+        let is_on = self.value("POD_GUARD", |text| GUARDS.read(text));
+        let routes = self.value("POD_ROUTING", |text| ROUTINGS.read(text));
+        let allowed = self.value("ALLOWED_ADDRESSES", |text| values::list(text, values::subnet));
+        Some(GuardConf { is_on: is_on?, routes: routes?, allowed: allowed? })
     }
 
     fn vxlan(&mut self) -> Option<Vxlan> {

@@ -1,1 +1,142 @@
+//! Guards under the agent: repaired, put before pods that had none, and what they lead to.
 
+use serde_json::json;
+
+use crate::support::cluster::Alone;
+use crate::support::cni::Network;
+use crate::support::wait::SOON;
+use crate::support::{Agent, Node, Place, Pod, eventually, soon};
+
+const STANDALONE: &[(&str, &str)] = &[
+    ("SUBNET_SOURCE", "static"),
+    ("ETCD_HOST", ""),
+    ("IPV6_SUBNET", "fd10::/48"),
+    // What is repaired is repaired because of an event.
+    ("RESYNC_INTERVAL", "3600s"),
+];
+
+fn serve(host: &Node, more: &[(&str, &str)]) -> Agent {
+    let agent = Agent::start(host, &[STANDALONE, more].concat());
+    agent.wait_ready();
+    agent
+}
+
+fn is_whole(pod: &Pod) {
+    let check = || pod.check().map_err(|error| error.to_string());
+    eventually(&format!("CHECK of {}", pod.label()), SOON, check);
+}
+
+fn chains(host: &Node) -> usize {
+    host.run("nft list table netdev humanz").stdout.matches("policy drop").count()
+}
+
+fn reaches(pod: &Pod, to: &Pod) {
+    for address in to.addresses() {
+        pod.until_ok(&format!("ping -n -c 1 -W 1 {address}"), SOON);
+    }
+}
+
+/// The pod speaks with another address and is heard.
+fn lies(pod: &Pod, to: &Pod) -> bool {
+    pod.run("ip addr replace 10.244.1.99/32 dev eth0").ok();
+    pod.run(&format!("ping -n -c 2 -i 0.2 -W 1 -I 10.244.1.99 {}", to.v4())).succeeded()
+}
+
+#[test]
+fn guards_that_somebody_changes_are_repaired_at_once() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let _agent = serve(host, &[]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    is_whole(&pods[0]);
+    for broken in [
+        "nft flush ruleset",
+        "nft delete table netdev humanz",
+        "for c in $(nft list table netdev humanz | awk '/chain/ {print $2}'); do nft insert rule netdev humanz $c accept; done",
+        "nft delete chain netdev humanz $(nft list table netdev humanz | awk '/chain/ {print $2; exit}')",
+        "for c in $(nft list table netdev humanz | awk '/chain/ {print $2}'); do nft flush chain netdev humanz $c; done",
+        "ip link set humanz0 address 02:00:00:00:00:77",
+        "ip link del humanz0",
+    ] {
+        host.shell(broken).ok();
+        pods.iter().for_each(is_whole);
+        reaches(&pods[0], &pods[1]);
+        assert!(!lies(&pods[0], &pods[1]), "{broken}");
+    }
+    let [a, b] = pods;
+    a.delete();
+    b.delete();
+    soon("no guards", || chains(host) == 0);
+}
+
+/// An agent starts beside pods of a release that knew no guards, and the other way round.
+#[test]
+fn running_pods_are_guarded_in_place() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host, &[("POD_GUARD", "off")]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    assert_eq!(chains(host), 0);
+    reaches(&pods[0], &pods[1]);
+    assert!(lies(&pods[0], &pods[1]));
+    agent.stop();
+    let agent = serve(host, &[]);
+    assert_eq!(chains(host), 2);
+    assert!(!lies(&pods[0], &pods[1]));
+    reaches(&pods[0], &pods[1]);
+    let network = Network::of(host);
+    for pod in &pods {
+        network.check(host, &pod.attachment, &pod.result).unwrap();
+    }
+    agent.stop();
+    let _agent = serve(host, &[("POD_GUARD", "off")]);
+    assert_eq!(chains(host), 0);
+    assert!(lies(&pods[0], &pods[1]));
+}
+
+#[test]
+fn allowed_addresses_reach_running_pods() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    assert!(!lies(&pods[0], &pods[1]));
+    agent.stop();
+    let _agent = serve(host, &[("ALLOWED_ADDRESSES", "10.244.1.99/32")]);
+    // Who is asked must find the way back: the host routes to the pod by ARP.
+    assert!(lies(&pods[0], &pods[1]));
+    let network = Network::of(host);
+    assert_eq!(network.plugins[0]["allowedAddresses"], json!(["10.244.1.99/32"]));
+}
+
+/// What kube-proxy does for a service, and what policies need, without br_netfilter.
+#[test]
+fn packets_between_pods_of_a_host_are_routed() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.run("sysctl -q -w net.bridge.bridge-nf-call-iptables=0").succeeded();
+    host.run("sysctl -q -w net.bridge.bridge-nf-call-ip6tables=0").succeeded();
+    for (routing, is_routed) in [("host", true), ("bridge", false)] {
+        let agent = serve(host, &[("POD_ROUTING", routing)]);
+        let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+        host.shell(&format!(
+            "nft delete table inet service 2>/dev/null || true
+             nft -f - <<RULES
+             table inet service {{
+               chain forward {{ type filter hook forward priority 0; ip saddr {0} ip daddr {1} counter comment \"seen\"; }}
+               chain dnat {{ type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 dnat ip to {1}; }}
+             }}
+RULES",
+            pods[0].v4(),
+            pods[1].v4()
+        ))
+        .ok();
+        reaches(&pods[0], &pods[1]);
+        let counted = host.run("nft list chain inet service forward").ok();
+        assert_eq!(!counted.contains("packets 0 "), is_routed, "{routing}: {counted}");
+        let served = pods[0].run("ping -n -c 1 -W 2 10.96.0.10").succeeded();
+        assert_eq!(served, is_routed, "{routing}: a service that leads to a pod of the same host");
+        pods.into_iter().for_each(Pod::delete);
+        agent.stop();
+    }
+}

@@ -7,6 +7,7 @@ pub mod bridge_ports;
 pub mod conf;
 pub mod firewall;
 pub mod flowtable;
+pub mod guard;
 pub mod host_checks;
 pub mod host_ports;
 pub mod input;

@@ -38,7 +38,7 @@ pub fn run(
     known: &mut ReconcileCache,
     applier: &mut Applier,
 ) -> Option<ReconcileOutcome> {
-    let ReconcileCache { ways, table } = known;
+    let ReconcileCache { ways, table, guards } = known;
     let before = run.previous.map(|before| before.own);
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
@@ -59,6 +59,10 @@ pub fn run(
     // Looking at every link is too much for every event of one.
     let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
     let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
+    let unguarded = (scope.links || scope.firewall)
+        .then(|| reconcile::guard::reconcile(run, at_ports, guards, applier))
+        .flatten()
+        .unwrap_or_default();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = scope == Scope::ALL;
     let mut firewall =
@@ -74,7 +78,7 @@ pub fn run(
     let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
         let found = reconcile::host_checks::look(run, applier);
-        found.into_iter().chain(crowded).collect()
+        found.into_iter().chain(crowded).chain(unguarded).collect()
     });
     Some(ReconcileOutcome {
         facts,

@@ -8,6 +8,7 @@ use crate::agent::sysctl_record;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object};
 use crate::os::sysctl;
+use crate::plan::guard::guard_sysctls;
 use crate::plan::{Describe, Line, bridge_ports};
 
 /// A sysctl that must change.
@@ -61,6 +62,22 @@ pub fn keep_tunnel(run: &Reconcile<'_>, device: &IfName, applier: &mut Applier) 
     if run.subnets.v6.is_some() {
         for (key, value) in [("disable_ipv6", "0"), ("accept_ra", "0"), ("forwarding", "1")] {
             set_own(of("ipv6", device.as_str(), key), value, applier);
+        }
+    }
+}
+
+/// Sets what goes with the guards of pods, once there is the bridge.
+pub fn keep_guard(run: &Reconcile<'_>, applier: &mut Applier) {
+    if !run.settings.manage_sysctl || !run.settings.guard.is_on {
+        return;
+    }
+    for (key, value) in guard_sysctls(&run.settings.bridge) {
+        match sysctl::read(&key) {
+            Ok(found) if found == value => {}
+            Ok(before) => set(run, Change { key, before, value: value.to_owned() }, applier),
+            // Without IPv6.
+            Err(error) if error.is_missing() => {}
+            Err(error) => applier.failed(error),
         }
     }
 }

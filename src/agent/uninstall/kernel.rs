@@ -5,12 +5,14 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
+use crate::agent::reconcile::guard::GuardTable;
 use crate::agent::sysctl_record::{self, SysctlChange};
 use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::os::sysctl;
+use crate::plan::guard::TABLE;
 use crate::plan::{Describe, Line, ownership};
 
 /// Who is plugged in.
@@ -49,6 +51,11 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
             }
         }
         Err(error) => applier.failed(format!("look at nftables: {error}")),
+    }
+    match kernel.nft.device_chains(TABLE) {
+        Ok(None) => {}
+        Ok(Some(_)) => applier.apply(&GuardTable, || kernel.nft.delete_device_table(TABLE)),
+        Err(error) => applier.failed(format!("read the guards of pods: {error}")),
     }
 }
 

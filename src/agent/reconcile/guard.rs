@@ -1,0 +1,196 @@
+//! Keeps the guards at the ports of this host's pods, and what goes with them: pinned MACs, and
+//! settings of the bridge.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::{Reconcile, sysctls};
+use crate::inspect::{Kernel, pods};
+use crate::net::{IfName, Mac, Object};
+use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
+use crate::netlink::{NetlinkError, neighbour};
+use crate::nft::netdev::DeviceChain;
+use crate::plan::guard::{COMMENT, FoundPorts, Guard, GuardChange, PodPort, TABLE, changes, ports};
+use crate::plan::pod::{BridgePort, is_of_network};
+use crate::plan::{Describe, Line};
+use crate::settings::Settings;
+
+/// What the guards were when all of them were compared: enough to see that nobody has touched them.
+#[derive(Debug, Default)]
+pub struct CachedGuards {
+    bridge: Option<Mac>,
+    /// Rules of each chain.
+    sizes: BTreeMap<String, u32>,
+}
+
+/// Repairs the guards; gives what is wrong and cannot be repaired. With `everything`, each guard is
+/// compared whole; else only if a chain has lost or gained rules, or the bridge has another MAC.
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    everything: bool,
+    cache: &mut CachedGuards,
+    applier: &mut Applier,
+) -> Option<BTreeSet<String>> {
+    let Kernel { rtnl, nft, .. } = run.kernel;
+    let bridge = match rtnl.link(&run.settings.bridge) {
+        Ok(Some(bridge)) => bridge,
+        // In a dry run, or it was reported.
+        Ok(None) => return None,
+        Err(error) => {
+            applier.failed(format!("read bridge {}: {error}", run.settings.bridge));
+            return None;
+        }
+    };
+    sysctls::keep_guard(run, applier);
+    let is_touched = || -> Result<bool, NetlinkError> {
+        let sizes = nft.device_chain_sizes(TABLE)?;
+        for (name, size) in &cache.sizes {
+            let found = sizes.get(name);
+            let name = || IfName::found(name).ok();
+            // A chain that went with its pod is not missed.
+            if found.is_some_and(|found| found != size)
+                || found.is_none()
+                    && name().map(|name| rtnl.link(&name)).transpose()?.flatten().is_some()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let compared = if everything || cache.bridge != bridge.mac {
+        repair(run, &bridge, applier).map(Some)
+    } else {
+        is_touched().map_err(anyhow::Error::from).and_then(|touched| match touched {
+            true => repair(run, &bridge, applier).map(Some),
+            false => Ok(None),
+        })
+    };
+    match compared.and_then(|problems| Ok((problems, nft.device_chain_sizes(TABLE)?))) {
+        Ok((problems, sizes)) => {
+            *cache = CachedGuards { bridge: bridge.mac, sizes };
+            problems
+        }
+        Err(error) => {
+            applier.failed(format!("read the guards of pods: {error:#}"));
+            None
+        }
+    }
+}
+
+/// Removes the guards of our network, and the table if nobody else has any.
+pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
+    let found =
+        kernel.nft.device_chains(TABLE).and_then(|chains| Ok((chains, kernel.rtnl.links(None)?)));
+    let (chains, links) = match found {
+        Ok((Some(chains), links)) => (chains, links),
+        Ok((None, _)) => return,
+        Err(error) => return applier.failed(format!("read the guards of pods: {error}")),
+    };
+    let unwanted = unwanted(&links, &settings.cni.name, false, chains.keys());
+    if unwanted.len() == chains.len() {
+        return applier.apply(&GuardTable, || kernel.nft.delete_device_table(TABLE));
+    }
+    for change in changes(&[], &unwanted, Some(&chains)) {
+        applier.apply(&change, || apply(kernel, &change, &links));
+    }
+}
+
+/// The table with the guards of all networks.
+pub struct GuardTable;
+
+impl Describe for GuardTable {
+    fn line(&self) -> Line {
+        Line::removed(Object::named(format!("nft table netdev {TABLE}")))
+    }
+}
+
+/// Compares every guard, and makes those that differ anew.
+fn repair(
+    run: &Reconcile<'_>,
+    bridge: &Link,
+    applier: &mut Applier,
+) -> anyhow::Result<BTreeSet<String>> {
+    let Kernel { rtnl, nft, .. } = run.kernel;
+    let (settings, network) = (run.settings, run.settings.cni.name.as_str());
+    // Before the links: a chain is made after its link, so that one without a link has lost it.
+    let chains = nft.device_chains(TABLE)?;
+    let links = rtnl.links(None)?;
+    let contents = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
+    let contents = contents.look()?;
+    let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);
+    let found = FoundPorts {
+        links: &links,
+        entries: &contents.entries,
+        pinned: &pinned,
+        neighbours: &neighbours,
+    };
+    let (ports, unknown) = ports(network, bridge, &found);
+    let is_on = settings.guard.is_on;
+    let wanted: Vec<DeviceChain> = match is_on {
+        true => ports.iter().map(|port| guard(settings, bridge, port).chain()).collect(),
+        false => Vec::new(),
+    };
+    let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
+        GuardChange::Fix(port.link.name.clone(), port.link.index, is_on.then_some(port.mac))
+    });
+    let chain_changes = changes(
+        &wanted,
+        &unwanted(&links, network, is_on, chains.iter().flat_map(|chains| chains.keys())),
+        chains.as_ref(),
+    );
+    for change in fixes.chain(chain_changes).collect::<Vec<_>>() {
+        applier.apply(&change, || apply(run.kernel, &change, &links));
+    }
+    let name = |link: &&Link| {
+        format!(
+            "the pod behind {} cannot be guarded: its addresses are not in the store in {} \
+             (IPAM_DIR); restart the pod",
+            link.name,
+            settings.cni.ipam_dir.display()
+        )
+    };
+    Ok(unknown.iter().filter(|_| is_on).map(name).collect())
+}
+
+/// The chains that shall go: without a link, or of our network and guards are off.
+fn unwanted<'a>(
+    links: &[Link],
+    network: &str,
+    is_on: bool,
+    chains: impl Iterator<Item = &'a String>,
+) -> BTreeSet<String> {
+    let is_unwanted = |name: &&String| match links.iter().find(|link| link.name.as_str() == *name) {
+        None => true,
+        Some(link) => !is_on && is_of_network(link.alias.as_deref(), network),
+    };
+    chains.filter(is_unwanted).cloned().collect()
+}
+
+fn guard(settings: &Settings, bridge: &Link, port: &PodPort<'_>) -> Guard {
+    let isolated = BridgePort::of_alias(port.link.alias.as_deref().unwrap_or_default()).isolated;
+    Guard {
+        device: port.link.name.clone(),
+        mac: port.mac,
+        addresses: port.addresses.clone(),
+        allowed: settings.guard.allowed.clone(),
+        routed_by: bridge.mac.filter(|_| settings.guard.routes && !isolated),
+    }
+}
+
+fn apply(kernel: &Kernel, change: &GuardChange, links: &[Link]) -> Result<(), NetlinkError> {
+    match change {
+        GuardChange::Add(chain) | GuardChange::Replace(chain) => {
+            kernel.nft.set_device_chains(TABLE, COMMENT, &[chain])
+        }
+        GuardChange::Remove(name) => kernel.nft.delete_device_chains(TABLE, [name.as_str()]),
+        GuardChange::Fix(_, index, mac) => {
+            let link = links.iter().find(|link| link.index == *index);
+            let Some(flags) = link.and_then(|link| link.port) else { return Ok(()) };
+            let port = Some(PortFlags { fixed: mac.is_some(), ..flags });
+            let which = LinkRef::Index(*index);
+            let change = link::change(which, &LinkChange { port, ..LinkChange::default() });
+            let pin = mac.map(|mac| neighbour::pin(*index, mac));
+            kernel.rtnl.apply(&pin.into_iter().chain([change]).collect::<Vec<_>>())
+        }
+    }
+}
