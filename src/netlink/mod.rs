@@ -6,6 +6,7 @@ pub mod conntrack;
 pub mod ctnetlink;
 pub mod events;
 pub mod fdb;
+pub mod filter;
 pub mod link;
 pub mod link_settings;
 pub mod neighbour;

@@ -104,17 +104,21 @@ impl List {
         }
     }
 
-    /// Writes the destination of the frame.
+    /// Writes the destination of the frame, and that it is one of this host's.
     fn send_to(self, mac: Mac) -> List {
-        let load = Attributes::new()
-            .be32(n::IMMEDIATE_REGISTER, n::REGISTER_1)
-            .nest(n::IMMEDIATE_DATA, value(&mac.0));
+        let load = |bytes: &[u8]| {
+            let data = Attributes::new().be32(n::IMMEDIATE_REGISTER, n::REGISTER_1);
+            data.nest(n::IMMEDIATE_DATA, value(bytes))
+        };
         let store = Attributes::new()
             .be32(n::PAYLOAD_SOURCE, n::REGISTER_1)
             .be32(n::PAYLOAD_BASE, n::LINK_HEADER)
             .be32(n::PAYLOAD_OFFSET, 0)
             .be32(n::PAYLOAD_LENGTH, mac.0.len() as u32);
-        self.then("immediate", load).then("payload", store)
+        let mark =
+            Attributes::new().be32(n::META_KEY, n::PACKET_TYPE).be32(n::META_SOURCE, n::REGISTER_1);
+        let list = self.then("immediate", load(&mac.0)).then("payload", store);
+        list.then("immediate", load(&[n::FOR_THIS_HOST])).then("meta", mark)
     }
 
     fn network(self, network: IpNetwork, field: fn(Family) -> Field) -> List {

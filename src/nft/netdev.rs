@@ -69,7 +69,7 @@ pub enum Compare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameAction {
     Accept,
-    /// The frame goes on to this MAC instead of the one that it was sent to.
+    /// The frame goes on to this MAC, one of this host's, instead of the one that it was sent to.
     AcceptTo(Mac),
     /// Counted.
     Drop,
@@ -295,7 +295,9 @@ impl fmt::Display for FrameRule {
         }
         match self.action {
             FrameAction::Accept => f.write_str("accept"),
-            FrameAction::AcceptTo(mac) => write!(f, "ether daddr set {mac} accept"),
+            FrameAction::AcceptTo(mac) => {
+                write!(f, "ether daddr set {mac} meta pkttype set host accept")
+            }
             FrameAction::Drop => f.write_str("counter drop"),
         }
     }
@@ -362,7 +364,7 @@ mod tests {
             action: FrameAction::AcceptTo(Mac([0x0a, 0x58, 0, 0, 0, 1])),
         };
         let text = "@ll,96,16 0x0800 @nh,128,16 & 0xff00 != 0x7f00 @ll,0,8 & 0x01 == 0x00 \
-                    meta l4proto != 58 ether daddr set 0a:58:00:00:00:01 accept";
+                    meta l4proto != 58 ether daddr set 0a:58:00:00:00:01 meta pkttype set host accept";
         assert_eq!(rule.to_string(), text);
     }
 }

@@ -180,6 +180,9 @@ pub mod expression {
     pub const CONNECTION_STATE: u32 = 0;
     pub const ESTABLISHED: u32 = 2;
     pub const L4_PROTOCOL: u32 = 16;
+    pub const PACKET_TYPE: u32 = 19;
+    /// PACKET_HOST of linux/if_packet.h.
+    pub const FOR_THIS_HOST: u8 = 0;
     pub const DESTINATION_NAT: u32 = 1;
     /// NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR; RTN_LOCAL of linux/rtnetlink.h.
     pub const FIB_ADDRESS_TYPE: u32 = 3;

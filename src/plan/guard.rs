@@ -3,8 +3,9 @@
 //!
 //! A pod sends as itself only: with its MAC, its addresses and what the network allows besides, in
 //! IP, ARP and NDP. It does not play router (RA, redirect), DHCP server or switch (BPDU, tags).
-//! Unicast IP goes to the bridge's MAC whatever MAC the pod sent it to, so that the host routes it:
-//! also a packet to a pod of the same host passes the hooks of netfilter.
+//! Unicast IP goes to the MAC of the host's end, which the bridge takes for its own, whatever MAC the
+//! pod sent it to. So the host routes it: also a packet to a pod of the same host passes the hooks of
+//! netfilter. (The bridge's MAC would do as well, but somebody may change it.)
 //!
 //! Sources: RFC 826 (ARP), RFC 4861 §4 and RFC 6980 (NDP, and no fragments of it), RFC 5227 §1.1
 //! (ARP probe), RFC 2131 §4.1 and RFC 8415 §7.2 (ports of DHCP).
@@ -42,7 +43,7 @@ pub struct Guard {
     pub addresses: Vec<IpAddr>,
     /// Further sources; those that are multicast are destinations instead.
     pub allowed: Vec<IpNetwork>,
-    /// The MAC of the bridge if the host routes what the pod sends; `None`: it is bridged.
+    /// The MAC of the device if the host routes what the pod sends; `None`: it is bridged.
     pub routed_by: Option<Mac>,
 }
 
@@ -254,7 +255,7 @@ impl Guard {
         device: &IfName,
         mac: Mac,
         addresses: &[IpAddr],
-        bridge: Option<Mac>,
+        host_mac: Option<Mac>,
     ) -> Option<Guard> {
         let routes = conf.guard.routes && conf.is_gateway && !conf.port_isolation;
         conf.guard.is_on.then(|| Guard {
@@ -262,7 +263,7 @@ impl Guard {
             mac,
             addresses: addresses.to_vec(),
             allowed: conf.guard.allowed.clone(),
-            routed_by: bridge.filter(|_| routes),
+            routed_by: host_mac.filter(|_| routes),
         })
     }
 
@@ -594,8 +595,8 @@ mod tests {
     }
 
     #[test]
-    fn unicast_goes_to_the_bridge_or_as_it_was_sent() {
-        let set = "ether daddr set 0a:58:0a:f4:01:01 accept";
+    fn unicast_goes_to_the_host_or_as_it_was_sent() {
+        let set = "ether daddr set 0a:58:0a:f4:01:01 meta pkttype set host accept";
         assert_eq!(texts(&guard()).iter().filter(|rule| rule.ends_with(set)).count(), 3);
         let bridged = Guard { routed_by: None, ..guard() };
         assert!(texts(&bridged).iter().all(|rule| !rule.contains("daddr set")));

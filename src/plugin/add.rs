@@ -130,7 +130,7 @@ impl<'a> Plan<'a> {
             mtu,
             alias: identity.alias_of_port(&bridge_port, add.args.pod().as_deref()),
             is_gateway: conf.is_gateway,
-            guard: Guard::of(conf, host_end, mac, &addresses, host.bridge.mac),
+            guard: Guard::of(conf, host_end, mac, &addresses, wanted.host_mac),
         };
         Plan { context, wanted, assigned, routes }
     }

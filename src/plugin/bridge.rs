@@ -8,7 +8,7 @@ use crate::cni::error::CniError;
 use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::Message;
 use crate::netlink::address;
-use crate::netlink::link::{self, Link, LinkChange, LinkRef};
+use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::sysctl;
 use crate::plan::Describe;
@@ -46,7 +46,6 @@ pub fn ensure(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Lin
     repair(rtnl, conf, gateways, &found)?;
     enable_forwarding(gateways)?;
     if conf.guard.is_on {
-        pin_mac(rtnl, &found)?;
         set_guard_sysctls(&conf.bridge);
     }
     Ok(found)
@@ -179,24 +178,6 @@ fn addresses(rtnl: &Rtnl, bridge: &Link) -> Result<Vec<IpNetwork>, CniError> {
     let found = rtnl.addresses(Some(bridge.index));
     let found = found.or_internal(format_args!("list the addresses of bridge {}", bridge.name))?;
     Ok(found.into_iter().map(|found| found.address).collect())
-}
-
-/// Keeps the MAC that frames of guarded pods are sent to: that of a bridge that nobody gave one
-/// follows its ports. Setting it anew, even to what it is, would cost the neighbours their entries.
-fn pin_mac(rtnl: &Rtnl, found: &Link) -> Result<(), CniError> {
-    /// NET_ADDR_SET of linux/netdevice.h.
-    const SET: &str = "3";
-    let of = |file: &str| {
-        let path = format!("/sys/class/net/{}/{file}", found.name);
-        std::fs::read_to_string(path).unwrap_or_default().trim_end().to_owned()
-    };
-    // /sys may show another network namespace.
-    if is_ours(found) || of("addr_assign_type") == SET || of("ifindex") != found.index.to_string() {
-        return Ok(());
-    }
-    let mac = LinkChange { mac: found.mac, ..LinkChange::default() };
-    let change = link::change(LinkRef::Index(found.index), &mac);
-    rtnl.apply(&[change]).or_internal(format_args!("pin the MAC of bridge {}", found.name))
 }
 
 /// The bridge listens to no router, and does not send its pods to each other.

@@ -52,10 +52,10 @@ fn guard_difference(
     wanted: &PodInterface,
     found: &FoundPod,
 ) -> Result<Option<PodDifference>, CniError> {
-    let (device, bridge) = (&wanted.host_ifname, found.bridge.as_ref());
+    let device = &wanted.host_ifname;
     let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
-    let bridge_mac = bridge.and_then(|bridge| bridge.mac);
-    let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, bridge_mac);
+    let host_mac = found.host.as_ref().and_then(|host| host.mac);
+    let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, host_mac);
     let Some(guard) = wanted.mac.filter(|_| found.host.is_some()).and_then(guard) else {
         return Ok(None);
     };

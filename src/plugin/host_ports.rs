@@ -4,6 +4,7 @@
 //! the nftables table only forwards. If the table is flushed, no port changes its owner, and the next
 //! call restores it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use nix::errno::Errno;
@@ -15,6 +16,7 @@ use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaim, PortClaims, Store, StoreEntry};
 use crate::net::{Family, HostPort, IfName, port};
 use crate::netlink::NetlinkError;
+use crate::netlink::filter;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::sysctl;
@@ -49,7 +51,7 @@ pub fn open(
     let table = KernelTable::open(store.ports())?;
     table.put(&locked, rtnl, &claims)?;
     if claims.iter().any(|claim| claim.forward.from.family() == Family::V4) {
-        allow_loopback(&conf.bridge);
+        allow_loopback(rtnl, &conf.bridge);
     }
     drop(locked);
     let opened: Vec<HostPort> = claims.iter().map(|claim| claim.forward.from).collect();
@@ -81,7 +83,28 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
         // Not later with the addresses: whoever restores the table would open them again.
         locked.release(entry)?;
     }
+    let held = locked.held()?;
+    let bridges: BTreeSet<&IfName> =
+        entries.iter().filter_map(|entry| Some(&entry.ports.as_ref()?.bridge)).collect();
+    for bridge in bridges {
+        let is_of = |claim: &PortClaim| {
+            claim.bridge == *bridge && claim.forward.from.family() == Family::V4
+        };
+        if !held.iter().any(is_of) {
+            forbid_loopback(bridge);
+        }
+    }
     Ok(())
+}
+
+/// Only ports of the host need the way from 127.0.0.1 to pods.
+fn forbid_loopback(bridge: &IfName) {
+    let key = format!("net/ipv4/conf/{bridge}/route_localnet");
+    if sysctl::read(&key).is_ok_and(|value| value == "1")
+        && let Err(error) = sysctl::write(&key, "0")
+    {
+        log::warn!("{error}");
+    }
 }
 
 /// The host ports that `entry` requests, open or not.
@@ -271,15 +294,20 @@ impl KernelTable {
 }
 
 /// Lets the host reach pods from 127.0.0.1 through `bridge`. The table drops the reverse direction.
-fn allow_loopback(bridge: &IfName) {
+fn allow_loopback(rtnl: &Rtnl, bridge: &IfName) {
     let key = format!("net/ipv4/conf/{bridge}/route_localnet");
-    let outcome = match sysctl::read(&key) {
-        Ok(value) if value == "1" => Ok(()),
-        Ok(_) => sysctl::write(&key, "1"),
-        Err(error) => Err(error),
+    let allow = || -> anyhow::Result<()> {
+        if sysctl::read(&key)? != "1" {
+            // Before: with the sysctl alone, pods would reach what the host serves to itself as soon
+            // as somebody flushed nftables.
+            let link = rtnl.link(bridge)?.ok_or_else(|| anyhow::anyhow!("there is no {bridge}"))?;
+            rtnl.apply(&filter::drop_loopback(link.index))?;
+            sysctl::write(&key, "1")?;
+        }
+        Ok(())
     };
-    if let Err(error) = outcome {
-        log::warn!("host ports do not answer on 127.0.0.1: {error}");
+    if let Err(error) = allow() {
+        log::warn!("host ports do not answer on 127.0.0.1: {error:#}");
     }
 }
 

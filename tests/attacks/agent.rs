@@ -124,7 +124,7 @@ fn packets_between_pods_of_a_host_are_routed() {
              nft -f - <<RULES
              table inet service {{
                chain forward {{ type filter hook forward priority 0; ip saddr {0} ip daddr {1} counter comment \"seen\"; }}
-               chain dnat {{ type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 dnat ip to {1}; }}
+               chain lead {{ type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 dnat ip to {1}; }}
              }}
 RULES",
             pods[0].v4(),

@@ -176,3 +176,39 @@ fn without_a_guard_pods_are_as_they_were() {
     host.run("ip netns exec c1 ip addr add 10.1.2.99/24 dev eth0").ok();
     host.run("ip netns exec c1 ping -n -c 1 -W 10 -I 10.1.2.99 10.1.2.3").ok();
 }
+
+/// route_localnet, which host ports need, lets pods reach what the host serves to itself; the rules
+/// against that go with a flush of nftables.
+#[test]
+fn no_pod_reaches_the_loopback_of_its_host() {
+    let host = PluginHost::new();
+    let ports =
+        json!({ "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }] });
+    let conf =
+        conf("1.0.0", json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]], "runtimeConfig": ports }));
+    let without = crate::support::plugin_host::conf(
+        "1.0.0",
+        json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]] }),
+    );
+    let localnet = || host.read("/proc/sys/net/ipv4/conf/hz0/route_localnet").unwrap();
+    host.add(&without, "a");
+    assert_eq!(localnet().trim(), "0");
+    host.add(&conf, "c1");
+    assert_eq!(localnet().trim(), "1");
+    let echo = crate::support::echo::Echo::serve(&*host, 7777);
+    let attacker = host.container("a");
+    attacker.shell("ip route add 127.0.0.0/8 via 10.1.2.1 table 7; ip rule add pref 1 to 127.0.0.2 lookup 7; ip rule add pref 2 lookup local; ip rule del pref 0; sysctl -q -w net.ipv4.conf.eth0.route_localnet=1").ok();
+    let reaches = || {
+        let to = std::net::SocketAddr::from(([127, 0, 0, 2], 7777));
+        crate::support::echo::ask_udp(&attacker, 0, to).is_ok()
+    };
+    assert!(!reaches());
+    host.run("nft flush ruleset").ok();
+    assert!(!reaches(), "after the rules were flushed");
+    // The control: without the filter it is reached.
+    host.run("tc qdisc del dev hz0 clsact").ok();
+    assert!(reaches(), "the attack does not work at all");
+    drop(echo);
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    assert_eq!(localnet().trim(), "0");
+}

@@ -51,7 +51,7 @@ fn each_thing_that_differs_is_named_first() {
     pod.names(
         "ip link set VETH nomaster",
         "interface VETH is not a port of bridge hz0",
-        "ip link set VETH master hz0; bridge link set dev VETH hairpin on",
+        "ip link set VETH master hz0; bridge link set dev VETH hairpin on learning off flood off",
     );
     pod.names(
         "bridge link set dev VETH hairpin off",
@@ -224,11 +224,17 @@ fn what_later_plugins_added_or_changed_is_accepted() {
     pod.host
         .shell(
             "ip -n c1 addr add 192.0.2.9/24 dev eth0
-             ip -n c1 route add 198.51.100.0/24 via 10.1.2.1
-             ip -n c1 link set eth0 address 02:00:00:00:00:77",
+             ip -n c1 route add 198.51.100.0/24 via 10.1.2.1",
         )
         .ok();
+    pod.ok();
+    // Another MAC is one that the guard does not let pass.
+    pod.host.run("ip -n c1 link set eth0 address 02:00:00:00:00:77").ok();
     pod.result["interfaces"][2]["mac"] = json!("02:00:00:00:00:77");
+    let answer = pod.call().run(&pod.host);
+    assert!(answer.error().contains("the guard of interface"), "{}", answer.error());
+    pod.conf["podGuard"] = json!(false);
+    pod.host.run(&format!("bridge link set dev {} learning on flood on", pod.veth)).ok();
     pod.ok();
 }
 

@@ -9,7 +9,9 @@ use crate::support::plugin_host::{Call, PluginHost, conf};
 /// The network `net`.
 fn first() -> Value {
     let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
-    conf("1.1.0", json!({ "ranges": sets }))
+    // A pod with two interfaces in one subnet answers for both by the first.
+    let allowed = json!(["10.1.2.0/24", "fd00::/64"]);
+    conf("1.1.0", json!({ "ranges": sets, "allowedAddresses": allowed }))
 }
 
 /// Another network, on a bridge of its own.

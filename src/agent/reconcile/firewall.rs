@@ -49,7 +49,7 @@ pub fn reconcile(
         pods_come_by: pods_come_by(facts, ways),
         subnets: *run.subnets,
         pools: run.settings.pool_networks(),
-        bridged: bridged(),
+        bridged: if routes_own(run.settings) { Family::BOTH.to_vec() } else { bridged() },
     };
     let plan = forward::plan(&traffic, others(run), &found);
     obstacles.extend(plan.blocking_rules.iter().map(ToString::to_string));
@@ -159,6 +159,11 @@ fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSp
         tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
         accept_forward: settings.manage_forward,
     }
+}
+
+/// The host routes what its pods send to each other, by the bridge and back.
+fn routes_own(settings: &Settings) -> bool {
+    settings.guard.is_on && settings.guard.routes
 }
 
 /// The families whose packets from pod to pod on one bridge are shown to firewalls.

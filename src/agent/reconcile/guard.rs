@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, sysctls};
 use crate::inspect::{Kernel, pods};
-use crate::net::{IfName, Mac, Object};
+use crate::net::{IfName, Object};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
 use crate::netlink::{NetlinkError, neighbour};
 use crate::nft::netdev::DeviceChain;
@@ -18,13 +18,12 @@ use crate::settings::Settings;
 /// What the guards were when all of them were compared: enough to see that nobody has touched them.
 #[derive(Debug, Default)]
 pub struct CachedGuards {
-    bridge: Option<Mac>,
     /// Rules of each chain.
     sizes: BTreeMap<String, u32>,
 }
 
 /// Repairs the guards; gives what is wrong and cannot be repaired. With `everything`, each guard is
-/// compared whole; else only if a chain has lost or gained rules, or the bridge has another MAC.
+/// compared whole; else only if a chain has lost or gained rules.
 pub fn reconcile(
     run: &Reconcile<'_>,
     everything: bool,
@@ -57,7 +56,7 @@ pub fn reconcile(
         }
         Ok(false)
     };
-    let compared = if everything || cache.bridge != bridge.mac {
+    let compared = if everything {
         repair(run, &bridge, applier).map(Some)
     } else {
         is_touched().map_err(anyhow::Error::from).and_then(|touched| match touched {
@@ -67,7 +66,7 @@ pub fn reconcile(
     };
     match compared.and_then(|problems| Ok((problems, nft.device_chain_sizes(TABLE)?))) {
         Ok((problems, sizes)) => {
-            *cache = CachedGuards { bridge: bridge.mac, sizes };
+            *cache = CachedGuards { sizes };
             problems
         }
         Err(error) => {
@@ -127,7 +126,7 @@ fn repair(
     let (ports, unknown) = ports(network, bridge, &found);
     let is_on = settings.guard.is_on;
     let wanted: Vec<DeviceChain> = match is_on {
-        true => ports.iter().map(|port| guard(settings, bridge, port).chain()).collect(),
+        true => ports.iter().map(|port| guard(settings, port).chain()).collect(),
         false => Vec::new(),
     };
     let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
@@ -166,14 +165,14 @@ fn unwanted<'a>(
     chains.filter(is_unwanted).cloned().collect()
 }
 
-fn guard(settings: &Settings, bridge: &Link, port: &PodPort<'_>) -> Guard {
+fn guard(settings: &Settings, port: &PodPort<'_>) -> Guard {
     let isolated = BridgePort::of_alias(port.link.alias.as_deref().unwrap_or_default()).isolated;
     Guard {
         device: port.link.name.clone(),
         mac: port.mac,
         addresses: port.addresses.clone(),
         allowed: settings.guard.allowed.clone(),
-        routed_by: bridge.mac.filter(|_| settings.guard.routes && !isolated),
+        routed_by: port.link.mac.filter(|_| settings.guard.routes && !isolated),
     }
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
+use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
 use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
+use crate::netlink::filter;
 use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
 use crate::plan::host_ports::{
@@ -112,16 +114,35 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
     }
     let v4 = held.iter().filter(|claim| claim.forward.from.family() == Family::V4);
     let bridges: BTreeSet<&IfName> = v4.map(|claim| &claim.bridge).collect();
+    let own = &run.settings.bridge;
+    let key = format!("net/ipv4/conf/{own}/route_localnet");
+    if !bridges.contains(own) && sysctl::read(&key).is_ok_and(|value| value == "1") {
+        applier.apply(&NoLoopback(own), || sysctl::write(&key, "0"));
+    }
     for bridge in bridges {
         let key = format!("net/ipv4/conf/{bridge}/route_localnet");
         match sysctl::read(&key) {
+            // An older release set it without the filter.
+            Ok(value) if value == "1" && run.scope == Scope::ALL => {
+                if let Err(error) = allow_loopback(run, bridge, &key) {
+                    applier.failed(format!("{error:#}"));
+                }
+            }
             Ok(value) if value == "1" => {}
-            Ok(_) => applier.apply(&Loopback(bridge), || sysctl::write(&key, "1")),
+            Ok(_) => applier.apply(&Loopback(bridge), || allow_loopback(run, bridge, &key)),
             // There is no such bridge: another network's, or ours in a moment.
             Err(error) if error.is_missing() => {}
             Err(error) => applier.failed(error),
         }
     }
+}
+
+/// Pods shall not reach 127.0.0.0/8 of the host by it, whoever flushes nftables.
+fn allow_loopback(run: &Reconcile<'_>, bridge: &IfName, key: &str) -> anyhow::Result<()> {
+    let rtnl = &run.kernel.rtnl;
+    let link = rtnl.link(bridge)?.ok_or_else(|| anyhow::anyhow!("there is no bridge {bridge}"))?;
+    rtnl.apply(&filter::drop_loopback(link.index))?;
+    Ok(sysctl::write(key, "1")?)
 }
 
 /// The table as a whole.
@@ -130,6 +151,15 @@ struct Table;
 impl Describe for Table {
     fn line(&self) -> Line {
         Line::removed(Object::Table(TABLE.to_owned()))
+    }
+}
+
+/// No way from 127.0.0.1 through a bridge that has no host ports.
+struct NoLoopback<'a>(&'a IfName);
+
+impl Describe for NoLoopback<'_> {
+    fn line(&self) -> Line {
+        Line::changed(Object::Loopback(self.0.clone())).with(" = 0")
     }
 }
 

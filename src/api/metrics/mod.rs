@@ -8,8 +8,11 @@ use std::time::SystemTime;
 use crate::cni::error::code;
 use crate::ipam::calls;
 use crate::net::Family;
+use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
+use crate::nft::Nft;
 use crate::os::usage::Usage;
+use crate::plan::guard::{self, TABLE};
 use crate::settings::Settings;
 
 use crate::agent::counters::{BOUNDS_SECONDS, Counters, Durations, KINDS};
@@ -40,6 +43,7 @@ pub fn metrics(shared: &SharedState) -> String {
         let uses = addresses(&known.settings, known.subnets);
         faults(&mut page, known, &uses);
         bridge(&mut page, &known.settings);
+        guards(&mut page);
         usage(&mut page, &uses);
         plugin(&mut page, &known.settings);
     }
@@ -211,6 +215,30 @@ fn bridge(page: &mut Page, settings: &Settings) {
     let ports = links.iter().filter(|link| link.master == Some(own.index)).count();
     let help = "Pods plugged into the bridge, which takes 1,023.";
     page.gauge("humanz_bridge_ports", help, ports as f64);
+}
+
+/// By pod and reason, as far as there were any.
+fn guards(page: &mut Page) {
+    let found = || -> Result<_, NetlinkError> {
+        Ok((Nft::open()?.device_chains(TABLE)?, Rtnl::open()?.links(None)?))
+    };
+    let Ok((Some(chains), links)) = found() else { return };
+    let help = "Frames of pods that the guard at their port dropped.";
+    let mut dropped = page.counters("humanz_guard_dropped_frames_total", help);
+    for link in &links {
+        let Some(rules) = chains.get(link.name.as_str()) else { continue };
+        let owner = owner(link.alias.as_deref().unwrap_or_default());
+        for (reason, packets) in guard::dropped(rules).into_iter().filter(|(_, count)| *count > 0) {
+            dropped.sample(&[("pod", &owner), ("reason", reason.word())], packets as f64);
+        }
+    }
+}
+
+/// Whose a link is, as its alias says: `namespace/name` of a pod, else the container.
+fn owner(alias: &str) -> String {
+    let words: Vec<&str> = alias.split(' ').collect();
+    let pod = words.iter().skip(4).find(|word| word.contains('/') && !word.contains('='));
+    pod.or(words.get(2)).map(|word| (*word).to_owned()).unwrap_or_default()
 }
 
 fn usage(page: &mut Page, uses: &[Use]) {

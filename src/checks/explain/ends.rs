@@ -3,6 +3,7 @@
 use crate::checks::explain::{AGENT, Endpoint, HERE, Hop, Path, PathHost, Pod, PodNetns};
 use crate::net::Family;
 use crate::netlink::link::Link;
+use crate::plan::guard::DropReason;
 
 /// The sender, up to the bridge.
 pub fn source(path: &Path) -> Vec<Hop> {
@@ -13,6 +14,7 @@ pub fn source(path: &Path) -> Vec<Hop> {
     }
     hops.extend(bridge(path));
     hops.push(port(&path.from, pod, &path.host));
+    hops.extend(guard(&path.from, pod, &path.host));
     hops
 }
 
@@ -149,6 +151,33 @@ fn port(end: &Endpoint, pod: &Pod, host: &PathHost) -> Hop {
     )
 }
 
+/// What the guard at the port does to what the pod sends.
+fn guard(end: &Endpoint, pod: &Pod, host: &PathHost) -> Option<Hop> {
+    let (name, at) = ("pod-guard", format!("{HERE}, from {}", end.name));
+    let port = &pod.port_name;
+    let Some(dropped) = &pod.guard else {
+        let seen = format!("{port} has no guard (POD_GUARD): the pod may send as anybody");
+        return host.guards.is_on.then(|| Hop::odd(name, &at, seen, AGENT));
+    };
+    let counts: Vec<String> = dropped
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    if counts.is_empty() {
+        return Some(Hop::fine(name, &at, format!("the guard of {port} has dropped nothing")));
+    }
+    let seen = format!("the guard of {port} has dropped frames of the pod: {}", counts.join(", "));
+    let cure = "right if the pod sends multicast, or as somebody else; what it needs besides its own \
+                addresses goes into ALLOWED_ADDRESSES";
+    let others = [DropReason::Multicast, DropReason::Ndp];
+    match dropped.iter().any(|(reason, count)| *count > 0 && !others.contains(reason)) {
+        true => Some(Hop::odd(name, &at, seen, cure)),
+        // Every pod asks for routers and says which groups it wants.
+        false => Some(Hop::fine(name, &at, seen)),
+    }
+}
+
 /// What the bridge believes of the pod's MAC and is wrong, and what to do.
 fn behind(pod: &Pod, port: &Link, host: &PathHost) -> Option<(String, String)> {
     let mac = pod.inside.as_ref().ok()?.link.as_ref()?.mac?;
@@ -160,8 +189,10 @@ fn behind(pod: &Pod, port: &Link, host: &PathHost) -> Option<(String, String)> {
             let seen = format!("{bridge} takes the pod's MAC {mac} for one behind {other}");
             Some((seen, format!("bridge fdb delete {mac} dev {other} master")))
         }
-        None if port.port.is_some_and(|port| port.locked) => {
-            let seen = format!("{} is locked (macspoofchk) for the pod's MAC {mac}", port.name);
+        None if port.port.is_some_and(|port| port.locked || port.fixed) => {
+            let why =
+                if port.port.is_some_and(|port| port.locked) { "macspoofchk" } else { "its guard" };
+            let seen = format!("{} is closed ({why}) for the pod's MAC {mac}", port.name);
             Some((seen, "the pod changed its MAC: give it back the one that ADD gave".to_owned()))
         }
         _ => None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
+use crate::cni::config::GuardConf;
 use crate::net::{Family, IfName, Mac, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::connections::Connection;
@@ -14,6 +15,7 @@ use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::route::RouteLookup;
 use crate::nft::base_chains::FoundChains;
+use crate::plan::guard::DropReason;
 
 /// Packets from one address to another, both of one family.
 #[derive(Debug)]
@@ -73,6 +75,8 @@ pub struct Pod {
     pub port_name: IfName,
     /// The host's end.
     pub port: Option<Link>,
+    /// Frames that the guard at the port dropped, by reason; `None` if there is no guard.
+    pub guard: Option<BTreeMap<DropReason, u64>>,
     /// What its namespace looks like; an error is why it could not be looked at.
     pub inside: Result<PodNetns, String>,
 }
@@ -129,6 +133,8 @@ pub struct PathHost {
     /// The reverse path filter of each link by name, the larger of its own and that of all. Of IPv4
     /// alone.
     pub reverse_path: BTreeMap<IfName, u8>,
+    /// Pods have guards, which send what goes from pod to pod to this host.
+    pub guards: GuardConf,
     /// Packets from pod to pod on the bridge are shown to firewalls.
     pub bridged: bool,
     /// Chains at the hook `forward`; an error is why they could not be looked at.
@@ -184,9 +190,13 @@ impl Path {
         Family::of(self.to.address)
     }
 
-    /// Both are pods of this host, and the sender finds the other on its own link.
+    /// Both are pods of this host, the sender finds the other on its own link, and no guard leads what
+    /// it sends to the host.
     pub fn is_bridged(&self) -> bool {
         let (Some(from), Some(_)) = (self.from.pod(), self.to.pod()) else { return false };
+        if self.host.guards.routes && from.guard.is_some() {
+            return false;
+        }
         let way = from.inside.as_ref().ok().and_then(|inside| inside.way.as_ref().ok());
         way.is_none_or(|way| way.is_none_or(|way| way.gateway.is_none()))
     }

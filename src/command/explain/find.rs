@@ -302,6 +302,7 @@ fn pod_of(attachment: &Attachment) -> Pod {
         ifname: ifname.to_owned(),
         port_name: LinkIdentity { network, container_id, ifname }.host_ifname(),
         port: None,
+        guard: None,
         inside: Err("not inspected".to_owned()),
     }
 }

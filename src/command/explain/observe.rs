@@ -15,9 +15,11 @@ use crate::netlink::NetlinkError;
 use crate::netlink::connections;
 use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
+use crate::nft::Nft;
 use crate::os::netns::NetNs;
 use crate::os::{echo, sysctl};
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
+use crate::plan::guard::{TABLE, dropped};
 use crate::settings::exit::Exit;
 
 /// Longest wait for an echo reply.
@@ -63,6 +65,9 @@ fn inspect(end: &mut Endpoint, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
     match &mut end.place {
         Place::Pod(pod) => {
             pod.port = rtnl.link(&pod.port_name).context("look up the host's end of a veth")?;
+            let nft = Nft::open().context("open nftables socket")?;
+            let rules = nft.device_chain(TABLE, &pod.port_name).context("read a guard")?;
+            pod.guard = rules.map(|rules| dropped(&rules));
             pod.inside = inside(&pod.netns, &pod.ifname, other);
         }
         Place::RemoteHost(remote) => {
@@ -126,6 +131,7 @@ fn host(from: &Endpoint, to: &Endpoint, found: &Host) -> Result<PathHost, Exit> 
         pools: settings.pool_networks(),
         addresses: found.addresses()?.to_vec(),
         forwarding: (forwarding, sysctl::read(forwarding).ok()),
+        guards: settings.guard.clone(),
         bridged: sysctl::read(bridged).is_ok_and(|value| value == "1"),
         forward: kernel.forward.observe(&[family]).map_err(|error| error.to_string()),
         input: kernel.forward.observe_input(&[family]).map_err(|error| error.to_string()),
