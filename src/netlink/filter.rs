@@ -41,7 +41,10 @@ const NEXT_FILTER: u32 = u32::MAX;
 /// Where the destination is in an IPv4 packet behind an Ethernet header.
 const DESTINATION: u32 = 14 + 16;
 
-/// Drops what comes in by a link for 127.0.0.0/8: nobody else sees it before. May run twice.
+/// Drops what comes in by a link for 127.0.0.0/8. May run twice.
+///
+/// For the ports of a bridge, not for the bridge: br_netfilter translates before a packet leaves the
+/// bridge, so that what is answered to 127.0.0.1 would be dropped there.
 pub fn drop_loopback(device: u32) -> [Message; 2] {
     let what = format!("add the ingress of link {device} (sch_ingress)");
     let kind = Attributes::new().text(Tca::Kind, "clsact");

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::address::{self, Address};
 use crate::netlink::fdb::{self, Destination};
+use crate::netlink::filter;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::neighbour::{self, Neighbour, NeighbourState};
@@ -121,6 +122,18 @@ impl Rtnl {
     /// [`NetlinkError`].
     pub fn learned(&self, bridge: u32) -> Result<Vec<(Mac, u32)>, NetlinkError> {
         self.socket.dump(&fdb::list_learned(bridge), fdb::parse_learned)
+    }
+
+    /// Lets no packet for 127.0.0.0/8 in by a port of the bridge of that number.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn drop_loopback_at_ports(&self, bridge: u32) -> Result<(), NetlinkError> {
+        for port in self.links(Some(bridge))? {
+            let messages = filter::drop_loopback(port.index);
+            self.apply(&messages.map(|message| message.tolerating(Errno::ENODEV)))?;
+        }
+        Ok(())
     }
 
     /// The MACs that are pinned to ports of a bridge, each with the index of its port.

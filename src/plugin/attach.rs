@@ -14,7 +14,7 @@ use crate::netlink::neighbour::{self, Neighbour};
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::netlink::{address, qdisc};
+use crate::netlink::{address, filter, qdisc};
 use crate::os::netns::NetNs;
 use crate::os::sysctl;
 use crate::plan::bridge_ports;
@@ -168,7 +168,13 @@ fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result
         (wanted.port.locked || wanted.port.fixed).then(|| neighbour::pin(link.index, context.mac));
     let up =
         link::change(LinkRef::Index(link.index), &LinkChange { up: true, ..LinkChange::default() });
-    let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
+    // Since host ports need it, the rules alone keep pods from the host's loopback, and may be flushed.
+    let localnet = format!("net/ipv4/conf/{}/route_localnet", context.bridge.name);
+    let loopback = sysctl::read(&localnet)
+        .is_ok_and(|value| value == "1")
+        .then(|| filter::drop_loopback(link.index));
+    let messages: Vec<Message> =
+        limit.into_iter().chain(pin).chain(loopback.into_iter().flatten()).chain([up]).collect();
     context.rtnl.apply(&messages).or_internal(&what)
 }
 

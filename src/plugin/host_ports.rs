@@ -16,7 +16,6 @@ use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaim, PortClaims, Store, StoreEntry};
 use crate::net::{Family, HostPort, IfName, port};
 use crate::netlink::NetlinkError;
-use crate::netlink::filter;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::sysctl;
@@ -301,8 +300,10 @@ fn allow_loopback(rtnl: &Rtnl, bridge: &IfName) {
             // Before: with the sysctl alone, pods would reach what the host serves to itself as soon
             // as somebody flushed nftables.
             let link = rtnl.link(bridge)?.ok_or_else(|| anyhow::anyhow!("there is no {bridge}"))?;
-            rtnl.apply(&filter::drop_loopback(link.index))?;
+            rtnl.drop_loopback_at_ports(link.index)?;
             sysctl::write(&key, "1")?;
+            // An ADD that came between looked at the sysctl before.
+            rtnl.drop_loopback_at_ports(link.index)?;
         }
         Ok(())
     };

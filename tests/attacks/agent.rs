@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::support::cluster::Alone;
 use crate::support::cni::Network;
+use crate::support::echo::{Echo, ask_tcp};
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 
@@ -134,7 +135,8 @@ RULES",
         reaches(&pods[0], &pods[1]);
         let counted = host.run("nft list chain inet service forward").ok();
         assert_eq!(!counted.contains("packets 0 "), is_routed, "{routing}: {counted}");
-        let served = pods[0].run("ping -n -c 1 -W 2 10.96.0.10").succeeded();
+        let _echo = Echo::serve(&pods[1], 7777);
+        let served = ask_tcp(&pods[0], "10.96.0.10:7777".parse().unwrap()).is_ok();
         assert_eq!(served, is_routed, "{routing}: a service that leads to a pod of the same host");
         pods.into_iter().for_each(Pod::delete);
         agent.stop();

@@ -197,7 +197,14 @@ fn no_pod_reaches_the_loopback_of_its_host() {
     assert_eq!(localnet().trim(), "1");
     let echo = crate::support::echo::Echo::serve(&*host, 7777);
     let attacker = host.container("a");
-    attacker.shell("ip route add 127.0.0.0/8 via 10.1.2.1 table 7; ip rule add pref 1 to 127.0.0.2 lookup 7; ip rule add pref 2 lookup local; ip rule del pref 0; sysctl -q -w net.ipv4.conf.eth0.route_localnet=1").ok();
+    attacker
+        .shell(
+            "ip rule add pref 0 to 127.0.0.0/8 lookup 77; ip rule del pref 0 lookup local
+             ip rule add pref 9 lookup local
+             ip route add 127.0.0.2/32 via 10.1.2.1 dev eth0 table 77
+             sysctl -q -w net.ipv4.conf.eth0.route_localnet=1 net.ipv4.conf.all.route_localnet=1",
+        )
+        .ok();
     let reaches = || {
         let to = std::net::SocketAddr::from(([127, 0, 0, 2], 7777));
         crate::support::echo::ask_udp(&attacker, 0, to).is_ok()
@@ -206,7 +213,7 @@ fn no_pod_reaches_the_loopback_of_its_host() {
     host.run("nft flush ruleset").ok();
     assert!(!reaches(), "after the rules were flushed");
     // The control: without the filter it is reached.
-    host.run("tc qdisc del dev hz0 clsact").ok();
+    host.shell("for port in $(ip -o link show master hz0 | cut -d: -f2 | cut -d@ -f1); do tc qdisc del dev $port clsact; done").ok();
     assert!(reaches(), "the attack does not work at all");
     drop(echo);
     Call::new("DEL", &conf, "c1").run(&host).ok();

@@ -10,7 +10,6 @@ use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
 use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
-use crate::netlink::filter;
 use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
 use crate::plan::host_ports::{
@@ -141,8 +140,10 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
 fn allow_loopback(run: &Reconcile<'_>, bridge: &IfName, key: &str) -> anyhow::Result<()> {
     let rtnl = &run.kernel.rtnl;
     let link = rtnl.link(bridge)?.ok_or_else(|| anyhow::anyhow!("there is no bridge {bridge}"))?;
-    rtnl.apply(&filter::drop_loopback(link.index))?;
-    Ok(sysctl::write(key, "1")?)
+    rtnl.drop_loopback_at_ports(link.index)?;
+    sysctl::write(key, "1")?;
+    // An ADD that came between looked at the sysctl before.
+    Ok(rtnl.drop_loopback_at_ports(link.index)?)
 }
 
 /// The table as a whole.
