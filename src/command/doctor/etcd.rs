@@ -73,7 +73,7 @@ fn records(context: &DoctorContext<'_>, cluster: &Cluster) -> Vec<Finding> {
 
 /// Certificates, key and password, as the agent looks at them; and who may read what is secret.
 fn files(server: &EtcdSettings) -> Vec<Finding> {
-    let (faults, untimely) = etcd::look_at_files(server);
+    let (faults, untimely) = etcd::check_files(server);
     let faults = faults.into_iter().map(|fault| {
         let how = format!("{}={}", fault.variable, fault.path);
         let seen = format!("{}: {}", fault.path, fault.wrong);
