@@ -213,7 +213,7 @@ mod tests {
             &["b 10.244.2.0/25 192.0.2.22", "e 10.244.5.0/24 -"],
             &[
                 "host c: subnet 10.244.1.128/25 is ignored: it overlaps 10.244.1.0/24 of host h1 (this host)",
-                "host d: subnet 10.9.9.0/24 is ignored: it is no part of the pool 10.244.0.0/16",
+                "host d: subnet 10.9.9.0/24 is ignored: it is not in the pool 10.244.0.0/16",
                 "host a: subnet 10.244.2.0/24 is ignored: it overlaps 10.244.2.0/25 of host b",
                 "host e: address 127.0.0.1 is ignored: it is not an address by which other hosts reach a host",
             ],

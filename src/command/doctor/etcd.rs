@@ -80,9 +80,9 @@ fn files(server: &EtcdSettings) -> Vec<Finding> {
         Finding::new(Severity::Wrong, "etcd-files", how, seen, "put a good one there")
     });
     let untimely = untimely.into_iter().map(|found| {
-        let severity = if found.holds { Severity::Warning } else { Severity::Wrong };
+        let severity = if found.is_valid { Severity::Warning } else { Severity::Wrong };
         let seen = format!("{}: {}", found.name, found.what);
-        Finding::new(severity, "certificate", found.name, seen, found.cure)
+        Finding::new(severity, "certificate", found.name, seen, found.fix)
     });
     let secrets = [("ETCD_KEY", &server.key), ("ETCD_PASSWORD_FILE", &server.password_file)];
     let open = secrets.into_iter().filter_map(|(variable, path)| open(variable, path.as_deref()?));
