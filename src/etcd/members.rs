@@ -353,4 +353,4 @@ impl Members {
 }
 
 /// The consequence of files that cannot be used.
-const GOES_ON: &str = "the previous files stay in use";
+const GOES_ON: &str = "the previous content stays in use";

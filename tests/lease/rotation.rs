@@ -154,7 +154,7 @@ fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
         replace(&certificates.path("mine.key"), &key);
         before.files(&[
             "mine.key: not the key of the certificate in",
-            "the previous files stay in use",
+            "the previous content stays in use",
         ]);
         before.undisturbed(&etcd);
         fs::write(certificates.path("mine.pem"), "-----BEGIN CERT").unwrap();
