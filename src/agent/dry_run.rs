@@ -78,7 +78,7 @@ impl DryRun {
     pub fn problems(&self) -> Vec<String> {
         let found = self.outcome.iter().flat_map(|found| {
             let some = [&found.unreachable, &found.obstacles, &found.surroundings];
-            some.into_iter().flatten().chain([&found.conf_problems]).flatten()
+            some.into_iter().flatten().flatten()
         });
         self.failures.iter().chain(found).cloned().collect()
     }

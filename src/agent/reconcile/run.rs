@@ -26,8 +26,6 @@ pub struct ReconcileOutcome {
     pub obstacles: Option<BTreeSet<String>>,
     /// … and everything else on the host.
     pub surroundings: Option<BTreeSet<String>>,
-    /// What is wrong with the record of where the CNI configuration was written, as far as was looked.
-    pub conf_problems: BTreeSet<String>,
     /// The files that were not as they should be, and are now.
     pub repaired: Vec<Object>,
 }
@@ -70,34 +68,23 @@ pub fn run(
         reconcile::host_ports::reconcile(run, applier);
     }
     let before = applier.changes().len();
-    let record = if scope.files { files(run, &facts, bridge, applier) } else { BTreeSet::new() };
-    let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
+    if scope.files {
+        files(run, &facts, bridge, applier);
+    }
+    let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     let surroundings = start.then(|| {
         let found = reconcile::host_checks::look(run, applier);
         found.into_iter().chain(crowded).collect()
     });
-    Some(ReconcileOutcome {
-        facts,
-        unreachable,
-        obstacles,
-        surroundings,
-        conf_problems: record,
-        repaired: mended,
-    })
+    Some(ReconcileOutcome { facts, unreachable, obstacles, surroundings, repaired })
 }
 
-/// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
-/// were given stays as it was. Gives what is wrong with the record of it.
-fn files(
-    run: &Reconcile<'_>,
-    facts: &HostState,
-    bridge: BridgeOutcome,
-    applier: &mut Applier,
-) -> BTreeSet<String> {
-    let is_given = reconcile::plugin::reconcile(run, applier) || run.was_ready;
-    match is_given && bridge != BridgeOutcome::Broken {
-        true => reconcile::conf::reconcile(run, facts, applier),
-        false => BTreeSet::new(),
+/// Reconciles plugin and CNI configuration: the first configuration waits for its plugin and the bridge, and
+/// one that runtimes have stays in place without them.
+fn files(run: &Reconcile<'_>, facts: &HostState, bridge: BridgeOutcome, applier: &mut Applier) {
+    let is_installed = reconcile::plugin::reconcile(run, applier) || run.was_ready;
+    if is_installed && bridge != BridgeOutcome::Broken {
+        reconcile::conf::reconcile(run, facts, applier);
     }
 }
 

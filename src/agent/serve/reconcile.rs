@@ -56,7 +56,7 @@ impl Agent {
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
         let repair = self.record_changes(&applier, &why, same_host);
         if let Some(seen) = seen.as_ref().filter(|_| repair) {
-            self.files.mended(&seen.repaired, now);
+            self.files.repaired(&seen.repaired, now);
         }
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
@@ -102,8 +102,7 @@ impl Agent {
         };
         warn(&mut state.unreachable, seen.unreachable);
         warn(&mut state.obstacles, seen.obstacles);
-        let files: BTreeSet<String> =
-            self.files.contended(now).into_iter().chain(seen.conf_problems).collect();
+        let files = self.files.contended(now);
         match seen.surroundings {
             Some(found) => {
                 let found = found.into_iter().chain(files).collect();
