@@ -20,7 +20,7 @@ use crate::lease::dry_run_claim::{Foreseen, foresee};
 use crate::lease::growth;
 use crate::lease::records::Key;
 use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
-use crate::net::{Object, PerFamily};
+use crate::net::{Object, PerFamily, Problem};
 use crate::os::files;
 use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
@@ -44,7 +44,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
         Source::Kubernetes(api) => given(&settings, &world, &api)?,
     };
     let looked = look(&settings, &world, &lease.subnets, peers.map(Arc::new).as_ref());
-    let trouble = looked.trouble.iter().map(|text| format!("! {text}"));
+    let trouble = looked.trouble.iter().map(|problem| format!("! {problem}"));
     let lines = lines.iter().chain(&looked.lines).map(Line::to_string);
     Ok(lines.chain(trouble).collect())
 }
@@ -54,8 +54,8 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
 pub struct Looked {
     /// The changes.
     pub lines: Vec<Line>,
-    /// What could not be looked at, and what is not ours to mend.
-    pub trouble: Vec<String>,
+    /// What could not be inspected, and what only the operator can fix.
+    pub trouble: Vec<Problem>,
 }
 
 /// Makes a pass that changes nothing.
@@ -79,11 +79,8 @@ pub fn look(
         look: Look::ALL,
     };
     let seen = run::run(&pass, &mut Known::default(), &mut applier);
-    let told = seen.into_iter().flat_map(|seen| {
-        let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.record)];
-        told.into_iter().flatten().flatten().collect::<Vec<String>>()
-    });
-    let trouble = applier.failures().iter().cloned().chain(told).collect();
+    let found = seen.into_iter().flat_map(|seen| seen.problems).flat_map(|(_, found)| found);
+    let trouble = applier.failures().iter().cloned().chain(found).collect();
     Looked { lines: applier.lines().to_vec(), trouble }
 }
 

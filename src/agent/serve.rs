@@ -108,7 +108,7 @@ impl Agent {
             }
             self.wait()?;
             self.use_last_known_good();
-            let failures = self.look().map(|report| report.failures().join("\n"));
+            let failures = self.look().map(|applier| applier.failure_lines());
             if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
                 return Err(Exit::new(exit::FAILURE, failures));
             }

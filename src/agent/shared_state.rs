@@ -7,6 +7,7 @@ use crate::agent::probe::Probes;
 use crate::etcd::Rows;
 use crate::os::heartbeat::Heartbeat;
 
+use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
 use crate::agent::journal::Journal;
 use crate::agent::snapshot::AgentSnapshot;
@@ -23,6 +24,8 @@ pub struct SharedState {
     pub machine_id: String,
     /// When the agent started.
     pub started: SystemTime,
+    /// What is wrong now.
+    pub problems: ActiveProblems,
     /// The changes of late.
     pub journal: Journal,
     counters: Mutex<Counters>,
@@ -41,6 +44,7 @@ impl SharedState {
             name,
             machine_id,
             started: SystemTime::now(),
+            problems: ActiveProblems::default(),
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),

@@ -250,7 +250,8 @@ where
                 lines.push_str(&format!("{lost}\n"));
             }
             told = entry.number;
-            lines.push_str(&format!("{}\n", status::change(&entry)));
+            lines.push_str(&serde_json::to_string(&status::change(&entry))?);
+            lines.push('\n');
         }
         told = told.max(newest);
         timeout(PATIENCE, stream.write_all(lines.as_bytes())).await??;

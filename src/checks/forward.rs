@@ -15,7 +15,7 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::forward::evaluate::{Fate, Packet, fate};
 use crate::checks::forward::per_subnet::Stopped;
-use crate::net::{Family, IfName, Object, PerFamily, subnet};
+use crate::net::{Family, IfName, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
     Action, Direction, Edit, ForwardChain, ForwardError, ForwardRule, FoundForward, MARK, Place,
 };
@@ -226,14 +226,13 @@ fn stopping_chain(fate: &Fate) -> Option<Option<String>> {
 }
 
 /// What is in the way if `edit` must not be made.
-pub fn not_ours(edit: &Edit) -> Option<String> {
+pub fn not_ours(edit: &Edit) -> Option<Problem> {
     let Edit { place, direction, bridge, .. } = edit;
+    let option = direction.option();
     (edit.action == Action::Insert).then(|| {
-        format!(
-            "{place} drops pod traffic, and MANAGE_FORWARD=false; put `{} {bridge} -j ACCEPT` at \
-             its head",
-            direction.option()
-        )
+        let what = format!("{place} drops pod traffic, and MANAGE_FORWARD=false");
+        Problem::new(ProblemKind::ForwardBlocked, Object::Chain(place.to_string()), what)
+            .with_fix(format!("put `{option} {bridge} -j ACCEPT` at its head"))
     })
 }
 

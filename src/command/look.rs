@@ -1,23 +1,24 @@
 //! This host as an agent would find it: one pass that changes nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::Value;
-
+use crate::agent::active_problems::sort;
 use crate::agent::applier::Applier;
+use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::run;
 use crate::agent::reconcile::{Pass, World};
 use crate::agent::reconcile_cache::Known as Memory;
-use crate::agent::shared_state::SharedState;
-use crate::agent::snapshot::{AgentSnapshot, StoreStatus, Wrong};
+use crate::agent::snapshot::{AgentSnapshot, StoreStatus};
 use crate::agent::trigger::Look;
 use crate::agent::{names, start};
-use crate::api::status;
+use crate::api::status::{self, Status};
 use crate::command::cluster::{self, Cluster};
-use crate::command::drift::Waiting;
+use crate::command::drift::PendingChanges;
 use crate::lease::Peers;
 use crate::lease::Resolved;
+use crate::lease::snapshot::Fault;
 use crate::net::PerFamily;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
@@ -90,63 +91,46 @@ impl Here {
         }
     }
 
-    /// The state as the agent would tell it, and what it would change.
-    pub fn status(&self) -> (Value, Vec<String>) {
+    /// The status as an agent would fill it, and the changes that it would make.
+    pub fn status(&self) -> (Status, Vec<String>) {
         let pass = self.pass();
         let mut applier = Applier::new(true);
         let has_subnet = !self.subnets.is_empty();
         let mut memory = Memory::default();
-        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut applier));
-        let seen = seen.flatten();
-        let found = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
-        let faults = found.iter().flat_map(|found| found.faults.values().map(ToString::to_string));
-        let set = |part: Option<_>| Arc::new(part.unwrap_or_default());
-        let (facts, unreachable, obstacles, surroundings) = match seen {
-            Some(seen) => (Some(seen.facts), seen.unreachable, seen.obstacles, seen.surroundings),
-            None => Default::default(),
-        };
-        let wrong = Wrong {
-            failures: Arc::new(applier.failures().iter().cloned().collect()),
-            unreachable: set(unreachable),
-            obstacles: set(obstacles),
-            surroundings: set(surroundings),
-            records: Arc::new(faults.collect()),
-            ..Wrong::default()
-        };
-        let known = AgentSnapshot {
+        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut applier)).flatten();
+        let cluster = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
+        let (facts, found) = seen.map(|seen| (seen.facts, seen.problems)).unzip();
+        let snapshot = AgentSnapshot {
             settings: self.settings.clone(),
             subnets: has_subnet.then_some(self.subnets),
             since: None,
             in_sync: pass.in_sync,
             ready: false,
-            revision: found.map(|found| found.revision),
+            revision: cluster.map(|cluster| cluster.revision),
             peers: self.peers.clone(),
             ways: memory.ways.last(),
             facts,
             etcd: self.etcd(),
             contact: None,
-            wrong,
         };
+        let uses = addresses(&snapshot.settings, snapshot.subnets);
+        let mut problems = snapshot.etcd.problems(&self.settings.source);
+        problems.extend(applier.failures().iter().cloned());
+        problems.extend(found.into_iter().flatten().flat_map(|(_, found)| found));
+        problems.extend(cluster.iter().flat_map(|found| found.faults.values().map(Fault::problem)));
+        problems.extend(scarce(&uses));
+        sort(&mut problems);
         let name = start::node_name(&self.settings).map(|name| name.to_string());
-        let shared = SharedState::new(name.unwrap_or_default(), self.world.machine_id.clone());
-        shared.publish(known);
-        let mut value = status::status(&shared);
-        // These are an agent's, and there is none.
-        value["ready"] = Value::Null;
-        value["node"]["pid"] = Value::Null;
-        value["node"]["started"] = Value::Null;
-        value["repairs"] = Value::Null;
-        value["changes"] = Value::Null;
-        if !has_subnet {
-            // Nobody looked.
-            value["firewall"] = Value::Null;
+        let name = (name.unwrap_or_default(), &self.world.machine_id);
+        let name = (name.0.as_str(), name.1.as_str());
+        let mut status = status::host(name, &snapshot, &uses, &BTreeMap::new(), problems);
+        let pending = PendingChanges::among(applier.lines());
+        if let (Some(peers), Some(ways)) = (&self.peers, &snapshot.ways) {
+            pending.correct_peers(status.peers.as_deref_mut().unwrap_or_default(), peers, ways);
         }
-        let waiting = Waiting::among(applier.lines());
-        if let (Some(peers), Some(ways)) = (&self.peers, memory.ways.last()) {
-            waiting.correct_peers(&mut value, peers, &ways);
-        }
-        waiting.correct_firewall(&mut value);
-        (value, applier.lines().iter().map(ToString::to_string).collect())
+        status.firewall = status.firewall.filter(|_| has_subnet);
+        status.firewall.iter_mut().for_each(|firewall| pending.correct_firewall(firewall));
+        (status, applier.lines().iter().map(ToString::to_string).collect())
     }
 
     fn etcd(&self) -> StoreStatus {

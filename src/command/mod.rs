@@ -44,7 +44,7 @@ use crate::settings::loader::Origin;
 #[argh(subcommand)]
 pub enum Command {
     /// How this host is.
-    Status(status::Status),
+    Status(status::Options),
     /// The hosts of the network.
     Nodes(nodes::Nodes),
     /// The addresses of pods.

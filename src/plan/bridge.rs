@@ -2,8 +2,8 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{IfName, Mac};
-use crate::net::{Object, subnet};
+use crate::net::subnet;
+use crate::net::{IfName, Mac, Object, Problem, ProblemKind};
 use crate::plan::{Describe, Line};
 
 /// The bridge as it should be.
@@ -39,16 +39,6 @@ pub struct FoundBridge {
     pub addresses: Vec<IpNetwork>,
 }
 
-/// A device of the bridge's name that is no bridge.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "interface {name} exists and is {kind}, not a bridge: remove it or set BRIDGE_NAME to another name"
-)]
-pub struct ForeignBridge {
-    name: IfName,
-    kind: String,
-}
-
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BridgeChange {
@@ -73,11 +63,11 @@ pub enum BridgeChange {
 /// Addresses outside the cluster's pools were put there by somebody else and stay.
 ///
 /// # Errors
-/// [`ForeignBridge`] if the name belongs to something that is no bridge.
+/// [`ProblemKind::ForeignLink`] if the name belongs to something that is no bridge.
 pub fn changes(
     wanted: &Bridge,
     found: Option<&FoundBridge>,
-) -> Result<Vec<BridgeChange>, ForeignBridge> {
+) -> Result<Vec<BridgeChange>, Box<Problem>> {
     let name = || wanted.name.clone();
     let Some(found) = found else {
         let addresses =
@@ -89,7 +79,9 @@ pub fn changes(
     if found.kind.as_deref() != Some("bridge") {
         let kind =
             found.kind.as_deref().map_or("a physical device".into(), |kind| format!("a {kind}"));
-        return Err(ForeignBridge { name: name(), kind });
+        let what = format!("interface {} exists and is {kind}, not a bridge", wanted.name);
+        let problem = Problem::new(ProblemKind::ForeignLink, Object::Bridge(name()), what);
+        return Err(problem.with_fix("remove it or set BRIDGE_NAME to another name").into());
     }
     let mut changes = Vec::new();
     if found.mac != Some(wanted.mac) {

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-pub use device::{ForeignTunnel, TunnelChange, TunnelDevice, changes, is_marked, removals};
+pub use device::{TunnelChange, TunnelDevice, changes, is_marked, removals};
 pub use entries::{Entries, EntryChange, FoundEntries, missing, surplus};
 
 use crate::net::{Family, IfName, Mac, PerFamily, subnet};

@@ -60,7 +60,9 @@ fn has_free_port(
     let count = rtnl.count_ports(index);
     let count = count.map_err(|error| failure::internal("count the bridge's ports", &error));
     match count.map_err(unavailable)? {
-        bridge_ports::MOST.. => Err(CniError::not_available(bridge_ports::full(&conf.bridge))),
+        bridge_ports::MOST.. => {
+            Err(CniError::not_available(bridge_ports::full(&conf.bridge).to_string()))
+        }
         _ => Ok(()),
     }
 }

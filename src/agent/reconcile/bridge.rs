@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, sysctls};
 use crate::inspect::host::Facts;
-use crate::net::{IfName, Mac};
+use crate::net::{IfName, Mac, Object};
 use crate::netlink::address;
 use crate::netlink::link::Link;
 use crate::netlink::link::{self, Which};
@@ -42,8 +42,10 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Kept {
                 applier.apply(&change, || apply(rtnl, &change));
             }
         }
-        Ok(Err(foreign)) => applier.failed(foreign),
-        Err(error) => applier.failed(format!("{error:#}")),
+        Ok(Err(foreign)) => applier.failed(*foreign),
+        Err(error) => {
+            applier.inspect_failed(Object::Bridge(wanted.name), format!("{error:#}"));
+        }
     }
     if applier.failures().len() == before { kept } else { Kept::Broken }
 }

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Pass;
-use crate::net::IfName;
+use crate::net::{IfName, Object, Problem};
 use crate::netlink::link::{self, Which};
 use crate::netlink::neighbour;
 use crate::netlink::rtnl::Rtnl;
@@ -14,13 +14,13 @@ use crate::plan::bridge_ports::{Reattach, changes, crowded};
 use crate::plan::pod::BridgePort;
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
-pub fn keep(pass: &Pass<'_>, applier: &mut Applier) -> Option<String> {
+pub fn keep(pass: &Pass<'_>, applier: &mut Applier) -> Option<Problem> {
     let rtnl = &pass.world.rtnl;
     let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
     let found = match rtnl.links(None) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("look for pods without a bridge: {error}"));
+            applier.inspect_failed(Object::named("ports of the bridge"), error);
             return None;
         }
     };

@@ -1,15 +1,14 @@
 //! Keeps our nftables table, and a way for pods through the forward chains of others.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, World, flowtable, host_ports, input, tunnel};
-use crate::checks::forward::{self, Traffic};
+use crate::checks::forward::{self, Obstacle, Traffic};
 use crate::inspect::host::Facts;
-use crate::net::{Family, IfName, Object, subnet};
+use crate::net::{Family, IfName, Object, Problem, subnet};
 use crate::nft::base_chains::Edit;
 use crate::nft::{Ruleset, SeenTable, SetKind};
 use crate::os::sysctl;
@@ -21,24 +20,23 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
-/// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
+/// Puts right what differs; gives what firewalls of other programs do to pod traffic.
 pub fn keep(
     pass: &Pass<'_>,
     facts: &Facts,
     ways: &PeerRoutes,
     table: &mut SeenTable,
     applier: &mut Applier,
-) -> BTreeSet<String> {
+) -> Vec<Problem> {
     let complete = pass.in_sync && ways.unresolved().is_empty();
     keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, applier);
-    let mut obstacles: BTreeSet<String> =
-        flowtable::keep(pass, facts, applier).into_iter().collect();
+    let mut problems: Vec<Problem> = flowtable::keep(pass, facts, applier).into_iter().collect();
     let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
     let found = match pass.world.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("look at forward chains: {error}"));
-            return obstacles;
+            applier.inspect_failed(Object::named("forward chains"), error);
+            return problems;
         }
     };
     let traffic = Traffic {
@@ -50,13 +48,13 @@ pub fn keep(
         bridged: bridged(),
     };
     let plan = forward::plan(&traffic, others(pass), &found);
-    obstacles.extend(plan.obstacles.iter().map(ToString::to_string));
+    problems.extend(plan.obstacles.iter().map(Obstacle::problem));
     match pass.settings.manage_forward {
         true => apply_edits(pass.world, &plan.edits, applier),
-        false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
+        false => problems.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
-    obstacles.extend(input::look(pass, facts, ways, applier));
-    obstacles
+    problems.extend(input::look(pass, facts, ways, applier));
+    problems
 }
 
 /// The pod subnets of the other hosts, with the names of those: host by host.
@@ -90,7 +88,7 @@ pub fn leave_foreign(world: &World, settings: &Settings, applier: &mut Applier) 
         Ok(found) => {
             apply_edits(world, &forward::removals(&settings.bridge, &found), applier);
         }
-        Err(error) => applier.failed(format!("look at forward chains: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("forward chains"), error),
     }
 }
 
@@ -105,7 +103,7 @@ fn keep_table(
     let found = match known.look(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            return applier.failed(format!("look at nftables table {AGENT_TABLE}: {error}"));
+            return applier.inspect_failed(Object::Table(AGENT_TABLE.to_owned()), error);
         }
     };
     let mut changes = changes(wanted.as_ref(), found);

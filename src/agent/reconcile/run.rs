@@ -4,30 +4,25 @@
 //! configuration last, because runtimes start pods as soon as it is there.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
+use crate::agent::active_problems::Check;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::Kept;
 use crate::agent::reconcile::{self, Pass};
 use crate::agent::reconcile_cache::Known;
 use crate::agent::trigger::Look;
 use crate::inspect::host::{self, Facts};
-use crate::net::Object;
-use crate::plan::peer_routes::{LocalHost, PeerRoutes};
+use crate::lease::{PeerFault, TunnelFault};
+use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::plan::peer_routes::{LocalHost, PeerRoutes, UnreachableSubnet};
 
 /// What a pass saw that others want to know.
 #[derive(Debug)]
 pub struct Seen {
     /// What this host is like.
     pub facts: Facts,
-    /// What is wrong and not ours to mend, if it was looked at: hosts without a way to them …
-    pub unreachable: Option<BTreeSet<String>>,
-    /// … and other people's firewall.
-    pub obstacles: Option<BTreeSet<String>>,
-    /// … and everything else on the host.
-    pub surroundings: Option<BTreeSet<String>>,
-    /// What is wrong with the record of where the CNI configuration was written, as far as was looked.
-    pub record: BTreeSet<String>,
+    /// What is wrong, for each check that was made.
+    pub problems: Vec<(Check, Vec<Problem>)>,
     /// The files that were not as they should be, and are now.
     pub mended: Vec<Object>,
 }
@@ -39,7 +34,7 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, applier: &mut Applier) -> Option<
     let mut facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
-            applier.failed(format!("{error:#}"));
+            applier.inspect_failed(Object::named("this host"), format!("{error:#}"));
             return None;
         }
     };
@@ -60,28 +55,45 @@ pub fn run(pass: &Pass<'_>, known: &mut Known, applier: &mut Applier) -> Option<
     let mut firewall =
         |applier: &mut Applier| reconcile::firewall::keep(pass, &facts, ways, table, applier);
     let first = start.then(|| firewall(applier));
-    let unreachable = look.routes.then(|| routes(pass, &facts, ways, applier));
-    let obstacles = first.or_else(|| look.firewall.then(|| firewall(applier)));
+    let mut problems = vec![(Check::Uplinks, uplinks(&facts))];
+    if look.routes {
+        problems.push((Check::PeerRoutes, routes(pass, &facts, ways, applier)));
+    }
+    let blocked = first.or_else(|| look.firewall.then(|| firewall(applier)));
+    problems.extend(blocked.map(|found| (Check::Firewall, found)));
     if look.firewall || bridge == Kept::New {
         reconcile::host_ports::keep(pass, applier);
     }
     let before = applier.changes().len();
-    let record = if look.files { files(pass, &facts, bridge, applier) } else { BTreeSet::new() };
+    if look.files {
+        problems.push((Check::ConfRecord, files(pass, &facts, bridge, applier)));
+    }
     let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
-    let surroundings = start.then(|| {
+    if start {
         let found = reconcile::host_checks::look(pass, applier);
-        found.into_iter().chain(crowded).collect()
-    });
-    Some(Seen { facts, unreachable, obstacles, surroundings, record, mended })
+        problems.push((Check::Host, found.into_iter().chain(crowded).collect()));
+    }
+    Some(Seen { facts, problems, mended })
+}
+
+/// Links that are down; etcd may be away because of them.
+fn uplinks(facts: &Facts) -> Vec<Problem> {
+    let problem = |link: &IfName| {
+        let subject = Object::Link("interface".to_owned(), link.clone());
+        let what = format!("interface {link}, which has this host's address, is down");
+        Problem::new(ProblemKind::InterfaceDown, subject, what)
+            .with_fix(format!("ip link set {link} up"))
+    };
+    facts.down.iter().map(problem).collect()
 }
 
 /// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
 /// were given stays as it was. Gives what is wrong with the record of it.
-fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, applier: &mut Applier) -> BTreeSet<String> {
+fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, applier: &mut Applier) -> Vec<Problem> {
     let is_given = reconcile::plugin::keep(pass, applier) || pass.was_ready;
     match is_given && bridge != Kept::Broken {
         true => reconcile::conf::keep(pass, facts, applier),
-        false => BTreeSet::new(),
+        false => Vec::new(),
     }
 }
 
@@ -118,13 +130,15 @@ fn routes(
     facts: &Facts,
     ways: &PeerRoutes,
     applier: &mut Applier,
-) -> BTreeSet<String> {
-    let Some(peers) = pass.peers else { return BTreeSet::new() };
-    let unreachable = ways.unreachable.iter().map(ToString::to_string);
-    let faults = peers.faults.iter().map(ToString::to_string);
-    let told =
-        unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
-    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, applier) else { return told };
+) -> Vec<Problem> {
+    let Some(peers) = pass.peers else { return Vec::new() };
+    let unreachable = ways.unreachable.iter().map(UnreachableSubnet::problem);
+    let tunnels = ways.faults.iter().map(TunnelFault::problem);
+    let problems =
+        unreachable.chain(tunnels).chain(peers.faults.iter().map(PeerFault::problem)).collect();
+    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, applier) else {
+        return problems;
+    };
     tunnels.prepare(pass, ways, applier);
     let mut wanted = Cow::Borrowed(&ways.direct);
     if !ways.remotes.is_empty() {
@@ -132,5 +146,5 @@ fn routes(
     }
     reconcile::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, applier);
     tunnels.tidy(pass, ways, applier);
-    told
+    problems
 }

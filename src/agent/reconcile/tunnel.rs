@@ -10,7 +10,7 @@ use crate::agent::trigger::Look;
 use crate::inspect::host::Facts;
 use crate::lease::records::Tunnel;
 use crate::net::subnet::{gateway, host};
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily};
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
@@ -69,7 +69,7 @@ pub fn keep(
     let found = match found(rtnl, pass.look == Look::ALL) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("look at the tunnels: {error}"));
+            applier.inspect_failed(Object::named("tunnels"), error);
             return None;
         }
     };
@@ -149,8 +149,7 @@ impl Tunnels {
                     applier.apply_each(&changes, || rtnl.apply_each(&messages()));
                 }
                 Err(error) => {
-                    let name = device_name(underlay);
-                    applier.failed(format!("look at what tunnel {name} knows: {error}"));
+                    applier.inspect_failed(Object::Tunnel(device_name(underlay)), error);
                 }
             }
         }
@@ -161,7 +160,7 @@ impl Tunnels {
 pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl, true) {
         Ok(found) => device::apply_all(rtnl, &removals(&found), applier),
-        Err(error) => applier.failed(format!("look at the tunnels: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("tunnels"), error),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::agent::trigger::Look;
 use crate::agent::{cleanup, dry_run, logger, notify, start};
 use crate::api::Listen;
 use crate::lease::growth;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::loader::{self, Against, Told};
 use crate::settings::{Settings, Source};
 
@@ -90,7 +91,11 @@ impl Agent {
         {
             match dry_run::growth(found, &start::network(settings, roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
-                Err(error) => applier.failed(error),
+                Err(error) => applier.failed(Problem::new(
+                    ProblemKind::Lease,
+                    Object::named("pools"),
+                    error.to_string(),
+                )),
             }
         }
         run::run(&pass, &mut Known::default(), &mut applier);

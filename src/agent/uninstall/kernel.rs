@@ -30,7 +30,7 @@ pub fn links(world: &World, applier: &mut Applier) {
                 applier.apply(&Device(link), || remove(world, link));
             }
         }
-        Err(error) => applier.failed(format!("look at links: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("links"), error),
     }
 }
 
@@ -48,7 +48,7 @@ pub fn tables(world: &World, applier: &mut Applier) {
                 applier.apply(&Table(&name), || world.nft.delete(&name));
             }
         }
-        Err(error) => applier.failed(format!("look at nftables: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("nftables"), error),
     }
 }
 

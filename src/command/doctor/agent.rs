@@ -116,8 +116,11 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
     });
     let others = Arc::new(fresh.unwrap_or_else(|| around.peers.clone()));
     let looked = dry_run::look(settings, &world, &around.subnets, Some(&others));
-    let mut findings: Vec<Finding> =
-        looked.trouble.iter().map(|line| Finding::told("surroundings", line)).collect();
+    let mut findings: Vec<Finding> = looked
+        .trouble
+        .iter()
+        .map(|line| Finding::told("surroundings", &line.to_string()))
+        .collect();
     if !looked.lines.is_empty() {
         let lines: Vec<String> = looked.lines.iter().take(SHOWN).map(Line::to_string).collect();
         let more = match looked.lines.len().saturating_sub(SHOWN) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::plan::tunnel::ALIAS;
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, IfName, Mac, Object};
+use crate::net::{Family, IfName, Mac, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::netlink::vxlan::Vxlan;
 use crate::plan::{Describe, Line};
@@ -29,16 +29,6 @@ pub struct TunnelDevice {
     /// tunnel (kube-proxy) takes one of them, for which the other hosts have the way back; any other
     /// address of this host they answer around the tunnel, and in the name of a pod.
     pub addresses: Vec<IpNetwork>,
-}
-
-/// A device of the tunnel's name that is not ours.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "interface {name} exists and is {what}: remove or rename it, or set BACKEND=direct, for the tunnel needs its name"
-)]
-pub struct ForeignTunnel {
-    name: IfName,
-    what: String,
 }
 
 /// One step.
@@ -73,12 +63,12 @@ pub enum TunnelChange {
 /// then another one is made.
 ///
 /// # Errors
-/// [`ForeignTunnel`] if the name belongs to somebody else.
+/// [`ProblemKind::ForeignLink`] if the name belongs to somebody else.
 pub fn changes(
     wanted: &TunnelDevice,
     found: &[Link],
     addresses: &[IpNetwork],
-) -> Result<Vec<TunnelChange>, ForeignTunnel> {
+) -> Result<Vec<TunnelChange>, Box<Problem>> {
     let mut changes = removals(found.iter().filter(|link| stands_in_the_way(wanted, link)));
     let Some(link) = found.iter().find(|link| link.name == wanted.name) else {
         changes.extend(made(wanted));
@@ -125,14 +115,17 @@ fn stands_in_the_way(wanted: &TunnelDevice, link: &Link) -> bool {
     link.name != wanted.name && link.vxlan.as_ref().is_some_and(same_family)
 }
 
-fn refuse_foreign(link: &Link) -> Result<(), ForeignTunnel> {
+fn refuse_foreign(link: &Link) -> Result<(), Box<Problem>> {
     let what = match (link.kind.as_deref(), link.alias.as_deref()) {
         (Some("vxlan"), None | Some(ALIAS)) => return Ok(()),
         (Some("vxlan"), Some(alias)) => format!("marked as {alias:?}"),
         (Some(kind), _) => format!("a {kind}"),
         (None, _) => "a physical device".to_owned(),
     };
-    Err(ForeignTunnel { name: link.name.clone(), what })
+    let what = format!("interface {} exists and is {what}", link.name);
+    let problem = Problem::new(ProblemKind::ForeignLink, Object::Tunnel(link.name.clone()), what);
+    let fix = "remove or rename it, or set BACKEND=direct, for the tunnel needs its name";
+    Err(problem.with_fix(fix).into())
 }
 
 fn same_kind(wanted: &TunnelDevice, found: &Vxlan) -> bool {

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Pass, sysctls};
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object};
 use crate::netlink::address;
 use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
@@ -31,7 +31,7 @@ pub(super) fn keep(
     match changes(device, &found, &addresses) {
         Ok(changes) => apply_all(rtnl, &changes, applier),
         Err(foreign) => {
-            applier.failed(foreign);
+            applier.failed(*foreign);
             return None;
         }
     }
@@ -42,7 +42,7 @@ pub(super) fn keep(
         }
         Ok(_) => applier.is_dry().then_some(0),
         Err(error) => {
-            applier.failed(format!("look at tunnel {}: {error}", device.name));
+            applier.inspect_failed(Object::Tunnel(device.name.clone()), error);
             None
         }
     }
