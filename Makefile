@@ -14,15 +14,21 @@ SOAK ?= 3600
 TIME ?= 600
 TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 
-.PHONY: build demo test fuzz soak bench lint install packages image clean help deps
+.PHONY: build demo test fuzz soak bench lint count install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
 	packaging/build
 
-demo: build ## three hosts, etcd and pods in namespaces of this machine (as root)
-	@packaging/deps test
-	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --example demo
+demo: ## three hosts, etcd and pods in namespaces of this machine (as root)
+	@echo "demo: 1 of 4: packages that are missing"
+	@packaging/deps demo
+	@echo "demo: 2 of 4: the executable (the first time: two to three minutes)"
+	packaging/build
+	@echo "demo: 3 of 4: the demo"
+	$(CARGO) build --locked --package humanz-demo
+	@echo "demo: 4 of 4: three hosts"
+	HUMANZ_BIN=$(AGENT) $(CARGO) run --quiet --locked --package humanz-demo
 
 # Most tests wait, for etcd or for the kernel: more of them at once than there are processors.
 # SCHEDULES: of the simulator of leases, which alone needs a minute for them.
@@ -53,12 +59,15 @@ bench: build ## humanz, the reference plugins and the kernel's own price, in one
 
 lint: ## format, clippy, licences
 	@packaging/deps test
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) fetch --quiet --locked # for the licences of all platforms
-	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny --offline check licenses bans sources; fi
 	$(CARGO) test --locked --quiet --test licences
+
+count: ## lines of code, files and names of types in src
+	@tests/count
 
 install: ## into DESTDIR and PREFIX; run `make build` first
 	@test -x dist/humanz-agent || { echo "dist/humanz-agent is missing: run make build" >&2; exit 1; }
@@ -70,8 +79,10 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 		file=$(DESTDIR)$(PREFIX)/share/$${shell#*:}; install -d $${file%/*} && \
 		dist/humanz-agent completion $${shell%%:*} > $$file && chmod 0644 $$file || exit 1; done
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/operations.md packaging/migration.md
-	install -D -m 0644 packaging/LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
+		packaging/coexistence.md packaging/migration.md packaging/operations.md
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg
+	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
 	install -D -m 0644 packaging/monitoring/alerts.yml $(DESTDIR)$(PREFIX)/share/humanz/alerts.yml
 	install -D -m 0644 packaging/monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/humanz/dashboard.json

@@ -61,11 +61,70 @@ fn every_test_that_the_guides_name_is_there() {
     }
 }
 
+/// The documents for people, and where each lies.
+const DOCUMENTS: [&str; 9] = [
+    "README.md",
+    ".github/CONTRIBUTING.md",
+    ".github/SECURITY.md",
+    "packaging/architecture.md",
+    "packaging/coexistence.md",
+    "packaging/migration.md",
+    "packaging/operations.md",
+    "packaging/humanz-agent.8",
+    "packaging/humanz.5",
+];
+
+#[test]
+fn every_link_in_the_documents_leads_to_a_file() {
+    for document in DOCUMENTS {
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for link in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap();
+            assert!(folder.join(file).is_file(), "{document}: {link}");
+        }
+    }
+}
+
+/// Every file of these folders that a document mentions by its path.
+#[test]
+fn every_path_in_the_documents_is_there() {
+    for document in DOCUMENTS {
+        let text = read(document);
+        let words = text.split(|c: char| c.is_whitespace() || "`(),;#".contains(c));
+        for word in
+            words.filter(|word| word.starts_with("packaging/") || word.starts_with("tests/"))
+        {
+            let path = root().join(word.trim_end_matches(['.', ':']));
+            assert!(path.exists(), "{document}: {word}");
+        }
+    }
+}
+
+#[test]
+fn the_first_page_is_short() {
+    assert!(read("README.md").lines().count() <= 120);
+}
+
+/// Words that an engineer would have to guess.
+#[test]
+fn the_documents_use_plain_words() {
+    let private = ["told", "mend", "mends", "mended", "whom", "cure", "at fault", "is named"];
+    for document in DOCUMENTS.iter().chain(&["packaging/agent.env"]) {
+        let text = read(document).to_lowercase();
+        let words =
+            text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty());
+        let text = format!(" {} ", words.collect::<Vec<_>>().join(" "));
+        let found = private.iter().filter(|word| text.contains(&format!(" {word} ")));
+        let found: Vec<_> = found.collect();
+        assert!(found.is_empty(), "{document}: {found:?}");
+    }
+}
+
 #[test]
 fn everything_is_installed_below_the_folder_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let source = tempfile::tempdir().unwrap();
-    for name in ["Makefile", "packaging"] {
+    for name in ["LICENSE", "Makefile", "packaging"] {
         let copied =
             Command::new("cp").arg("-a").arg(root().join(name)).arg(source.path()).status();
         assert!(copied.unwrap().success());
@@ -94,8 +153,12 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/copyright",
         "/usr/share/humanz/alerts.yml",
         "/usr/share/humanz/dashboard.json",
-        "/usr/share/doc/humanz/operations.md",
+        "/usr/share/doc/humanz/architecture.md",
+        "/usr/share/doc/humanz/coexistence.md",
+        "/usr/share/doc/humanz/doc/overview.svg",
         "/usr/share/doc/humanz/migration.md",
+        "/usr/share/doc/humanz/operations.md",
+        "/usr/share/licenses/humanz/LICENSE",
     ] {
         assert!(installed(path).is_file(), "{path}");
     }
@@ -125,10 +188,10 @@ fn everything_is_installed_below_the_folder_asked_for() {
     assert_eq!(std::fs::read_to_string(&settings).unwrap(), "ETCD_HOST=mine\n", "kept");
 }
 
-/// With what the files say that tell systemd-networkd, udev and NetworkManager to leave our links
-/// alone. Tried with systemd 252 and NetworkManager 1.42.
+/// The drop-in files make systemd-networkd, udev and NetworkManager ignore our links, and no others.
+/// Tried with systemd 252 and NetworkManager 1.42.
 #[test]
-fn network_managers_are_told_the_names_of_our_links() {
+fn network_managers_ignore_our_links_only() {
     let pod = LinkIdentity { network: "humanz", container_id: "c1", ifname: "eth0" }.host_ifname();
     let names = ["humanz0", "humanz-vx4", "humanz-vx6", pod.as_str()];
     for (file, key) in [

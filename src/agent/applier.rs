@@ -44,7 +44,7 @@ impl Applier {
     /// As [`Applier::apply_together`], for what the host may do without.
     ///
     /// # Errors
-    /// Those of `apply`, which are no failure of the pass.
+    /// Those of `apply`, which are no failure of the reconcile.
     pub fn attempt<E>(
         &mut self,
         changes: &[impl Describe],

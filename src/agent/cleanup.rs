@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile;
-use crate::agent::reconcile::World;
+use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::os::files;
 use crate::plan::{Describe, Line};
@@ -27,23 +27,28 @@ impl Describe for Bridge<'_> {
 }
 
 /// Removes what `before` had made and `now` does not replace: our rules in the chains of others. (A
-/// CNI configuration that moved went with the pass.) The plugin stays: the DELs of pods still come to
+/// CNI configuration that moved went with the reconcile.) The plugin stays: the DELs of pods still come to
 /// it.
-pub fn retire(before: &Settings, now: &Settings, world: &World, applier: &mut Applier) {
+pub fn remove_superseded(
+    before: &Settings,
+    now: &Settings,
+    kernel: &Kernel,
+    applier: &mut Applier,
+) {
     if before.manage_forward && !now.manage_forward {
-        reconcile::firewall::leave_foreign(world, before, applier);
+        reconcile::firewall::leave_foreign(kernel, before, applier);
     }
 }
 
 /// Removes the CNI configuration first, so that no new pod is plugged in, then routes, tunnels,
 /// firewall and bridge. The lease, the plugin and the state stay: DELs must go on working.
-pub fn clean_up(settings: &Settings, world: &World) -> Applier {
+pub fn clean_up(settings: &Settings, kernel: &Kernel) -> Applier {
     let mut applier = Applier::new(false);
     let config = &settings.cni.config;
     applier.apply(&Configuration(config), || files::remove(config));
-    reconcile::routes::remove_all(&world.rtnl, &mut applier);
-    reconcile::tunnel::remove_all(&world.rtnl, &mut applier);
-    reconcile::firewall::remove_all(world, settings, &mut applier);
-    applier.apply(&Bridge(settings), || reconcile::bridge::remove(&world.rtnl, &settings.bridge));
+    reconcile::routes::remove_all(&kernel.rtnl, &mut applier);
+    reconcile::tunnel::remove_all(&kernel.rtnl, &mut applier);
+    reconcile::firewall::remove_all(kernel, settings, &mut applier);
+    applier.apply(&Bridge(settings), || reconcile::bridge::remove(&kernel.rtnl, &settings.bridge));
     applier
 }

@@ -7,7 +7,7 @@ use crate::net::Object;
 use crate::plan::line::Sign;
 use crate::plan::{Line, host_ports};
 
-/// Upper bounds of the classes of durations, in seconds: a pass over nothing takes a millisecond, one
+/// Upper bounds of the classes of durations, in seconds: a reconcile over nothing takes a millisecond, one
 /// that makes 10,000 routes a second.
 pub const BOUNDS_SECONDS: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -34,11 +34,11 @@ impl Durations {
 /// Everything that is counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counters {
-    /// Passes over everything.
+    /// Reconciles over everything.
     pub whole: Durations,
-    /// Passes over a part, after an event.
+    /// Reconciles over a part, after an event.
     pub part: Durations,
-    /// Passes that left something undone.
+    /// Reconciles that left something undone.
     pub failed: u64,
     /// Changes by kind and what was done.
     pub changes: BTreeMap<(&'static str, &'static str), u64>,
@@ -49,13 +49,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// One more pass.
+    /// One more reconcile.
     pub fn pass(&mut self, whole: bool, took: Duration, failed: bool) {
         if whole { &mut self.whole } else { &mut self.part }.add(took);
         self.failed += u64::from(failed);
     }
 
-    /// What a pass changed.
+    /// What a reconcile changed.
     pub fn changes(&mut self, lines: &[Line], repair: bool) {
         for line in lines {
             let kind = kind(&line.object);

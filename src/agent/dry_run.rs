@@ -5,21 +5,18 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
-use crate::agent::names;
-use crate::agent::reconcile::run;
-use crate::agent::reconcile::{Pass, World};
-use crate::agent::reconcile_cache::Known;
-use crate::agent::serve::{attributes, refused};
+use crate::agent::reconcile::{Reconcile, run};
+use crate::agent::reconcile_cache::ReconcileCache;
+use crate::agent::serve::refused;
 use crate::agent::start;
-use crate::agent::trigger::Look;
+use crate::agent::trigger::Scope;
 use crate::etcd::{self, EtcdSettings};
-use crate::inspect::{host, state_file};
+use crate::inspect::host_state::{self, NodeAddresses, attributes};
+use crate::inspect::{Kernel, identity, names, state_file};
 use crate::kube::{self, KubeSettings};
-use crate::lease::claim::Claimant;
-use crate::lease::dry_run_claim::{Foreseen, foresee};
-use crate::lease::growth;
 use crate::lease::records::Key;
-use crate::lease::{Lease, LeaseError, Network, Peers, Roots, Snapshot, peers};
+use crate::lease::session::{ClaimPreview, dry_run_claim};
+use crate::lease::{Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers};
 use crate::net::{Object, PerFamily, Problem};
 use crate::os::files;
 use crate::plan::Line;
@@ -36,20 +33,20 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     if let Some(path) = read.into_iter().find(|path| files::is_denied(path)) {
         return Err(Exit::denied("read", path));
     }
-    let world = start::world(settings)?;
+    let kernel = Kernel::open(settings)?;
     let mut settings = settings.clone();
     let (lines, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
-        Source::Etcd { server, roots } => claim(&mut settings, &world, &server, &roots)?,
-        Source::Kubernetes(api) => given(&settings, &world, &api)?,
+        Source::Etcd { server, roots } => claim(&mut settings, &kernel, &server, &roots)?,
+        Source::Kubernetes(api) => given(&settings, &kernel, &api)?,
     };
-    let looked = look(&settings, &world, &lease.subnets, peers.map(Arc::new).as_ref());
+    let looked = look(&settings, &kernel, &lease.subnets, peers.map(Arc::new).as_ref());
     let trouble = looked.trouble.iter().map(|problem| format!("! {problem}"));
     let lines = lines.iter().chain(&looked.lines).map(Line::to_string);
     Ok(lines.chain(trouble).collect())
 }
 
-/// What a pass would do, and what is in its way.
+/// What a reconcile would do, and what is in its way.
 #[derive(Debug)]
 pub struct Looked {
     /// The changes.
@@ -58,27 +55,27 @@ pub struct Looked {
     pub trouble: Vec<Problem>,
 }
 
-/// Makes a pass that changes nothing.
+/// Makes a reconcile that changes nothing.
 pub fn look(
     settings: &Settings,
-    world: &World,
+    kernel: &Kernel,
     subnets: &PerFamily<IpNetwork>,
     peers: Option<&Arc<Peers>>,
 ) -> Looked {
     let mut applier = Applier::new(true);
     let resolved = peers.map(|peers| names::resolve_all(peers, settings)).unwrap_or_default();
-    let pass = Pass {
+    let run = Reconcile {
         settings,
-        world,
+        kernel: kernel,
         subnets,
         peers,
         in_sync: true,
         resolved: &resolved,
-        before: None,
+        previous: None,
         was_ready: false,
-        look: Look::ALL,
+        scope: Scope::ALL,
     };
-    let seen = run::run(&pass, &mut Known::default(), &mut applier);
+    let seen = run::run(&run, &mut ReconcileCache::default(), &mut applier);
     let found = seen.into_iter().flat_map(|seen| seen.problems).flat_map(|(_, found)| found);
     let trouble = applier.failures().iter().cloned().chain(found).collect();
     Looked { lines: applier.lines().to_vec(), trouble }
@@ -98,12 +95,12 @@ pub fn growth(found: &Snapshot, ours: &Network) -> Result<Option<Line>, LeaseErr
 /// The subnets that Kubernetes gives this host, and the other hosts.
 fn given(
     settings: &Settings,
-    world: &World,
+    kernel: &Kernel,
     api: &KubeSettings,
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
-    let name = start::node_name(settings)?;
-    let own = start::this_host(&name, world)?;
-    let nodes = kube::read(api, &name, start::reach(settings))
+    let name = identity::node_name(settings)?;
+    let own = identity::of_host(&name, &kernel.machine_id)?;
+    let nodes = kube::read(api, &name, host_state::attributes(settings, NodeAddresses::default()))
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("the Kubernetes API: {error}")))?;
     let lease = kube::own::lease(nodes.own(), &own, &settings.pools);
     let lease = lease.map_err(|error| refused(&error.into()))?;
@@ -115,17 +112,17 @@ fn given(
 /// the network has.
 fn claim(
     settings: &mut Settings,
-    world: &World,
+    kernel: &Kernel,
     server: &EtcdSettings,
     roots: &Roots,
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
     let found = etcd::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
     settings.pools = growth::followed(&settings.pools, &found);
-    let name = start::node_name(settings)?;
-    let facts = host::observe(&world.rtnl, settings, None)?;
+    let name = identity::node_name(settings)?;
+    let facts = host_state::observe(&kernel.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
-    let identity = start::this_host(&name, world)?;
+    let identity = identity::of_host(&name, &kernel.machine_id)?;
     let saved = state_file::read(&settings.state_file()).ok().flatten();
     let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
@@ -135,19 +132,19 @@ fn claim(
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         ticket: None,
-        shown: false,
+        alive: false,
     };
     let grows = growth(&found, &claimant.network).map_err(|error| refused(&error))?;
-    let foreseen = foresee(&found, &claimant).map_err(|error| refused(&error))?;
-    let lease = foreseen.lease().clone();
+    let preview = dry_run_claim(&found, claimant).map_err(|error| refused(&error))?;
+    let lease = preview.lease().clone();
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
     let subnets = subnets.join(", ");
-    let line = match foreseen {
-        Foreseen::Held(_) => None,
-        Foreseen::Repaired(_) => {
+    let line = match preview {
+        ClaimPreview::Held(_) => None,
+        ClaimPreview::Repaired(_) => {
             Some(Line::changed(Object::Keys(name.clone())).with(format!(" ({subnets})")))
         }
-        Foreseen::Chosen(_) => {
+        ClaimPreview::Chosen(_) => {
             Some(Line::added(Object::Lease(name.clone())).with(format!(", such as {subnets}")))
         }
     };

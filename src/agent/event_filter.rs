@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::agent::trigger::Look;
+use crate::agent::trigger::Scope;
 use crate::net::{Family, IfName};
 use crate::netlink::events::{Event, LinkNow};
 use crate::netlink::route;
@@ -10,27 +10,27 @@ use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel::device_name;
 
 /// Knows what concerns this host's pods.
-pub struct Ears {
+pub struct EventFilter {
     bridge: IfName,
     /// Indexes of the tunnels' devices, also of earlier ones: the kernel does not give a number
     /// twice for a long time.
     tunnels: BTreeSet<u32>,
     /// Indexes of pods' ends that are plugged in somewhere.
-    plugged: BTreeSet<u32>,
+    attached: BTreeSet<u32>,
 }
 
-impl Ears {
+impl EventFilter {
     /// Ears for this bridge, and for the tunnels and pods of the calling thread's network namespace.
-    pub fn new(bridge: &IfName) -> Ears {
+    pub fn new(bridge: &IfName) -> EventFilter {
         let (tunnels, plugged) = Default::default();
-        let mut ears = Ears { bridge: bridge.clone(), tunnels, plugged };
-        ears.find_links();
-        ears
+        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached: plugged };
+        filter.find_links();
+        filter
     }
 
     /// Where these events say to look.
-    pub fn hear(&mut self, events: &[Event]) -> Look {
-        events.iter().map(|event| self.look_for(event)).fold(Look::default(), Look::and)
+    pub fn classify(&mut self, events: &[Event]) -> Scope {
+        events.iter().map(|event| self.scope_of(event)).fold(Scope::default(), Scope::and)
     }
 
     /// Ends of pods come and go all the time and are the plugin's, but for those that somebody takes
@@ -38,50 +38,50 @@ impl Ears {
     /// routes only those matter that
     /// bear our mark and went, and the default route: it decides which of its addresses this host
     /// tells the others, and comes after them; of neighbours those of the tunnels.
-    fn look_for(&mut self, event: &Event) -> Look {
+    fn scope_of(&mut self, event: &Event) -> Scope {
         match event {
             Event::Link { name, index, .. } if is_tunnel(name) => {
                 self.tunnels.insert(*index);
-                Look::LINKS
+                Scope::LINKS
             }
-            Event::Link { name, .. } if *name == self.bridge => Look::LINKS,
-            Event::Link { name, index, now } if is_of_pod(name) => self.look_for_pod(*index, *now),
-            Event::Link { .. } | Event::Address { .. } => Look::LINKS,
-            Event::NeighbourGone { index } if self.tunnels.contains(index) => Look::ROUTES,
-            Event::NeighbourGone { .. } => Look::default(),
-            Event::Route { default: true, .. } => Look::LINKS,
-            Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Look::ROUTES,
-            Event::Route { .. } => Look::default(),
+            Event::Link { name, .. } if *name == self.bridge => Scope::LINKS,
+            Event::Link { name, index, now } if is_of_pod(name) => self.scope_of_pod(*index, *now),
+            Event::Link { .. } | Event::Address { .. } => Scope::LINKS,
+            Event::NeighbourGone { index } if self.tunnels.contains(index) => Scope::ROUTES,
+            Event::NeighbourGone { .. } => Scope::default(),
+            Event::Route { default: true, .. } => Scope::LINKS,
+            Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Scope::ROUTES,
+            Event::Route { .. } => Scope::default(),
             // Of the devices of tunnels, too, and those are looked at with the routes.
-            Event::ForwardingOff => Look::LINKS,
-            Event::Nftables => Look::FIREWALL,
+            Event::ForwardingOff => Scope::LINKS,
+            Event::Nftables => Scope::FIREWALL,
             Event::Lost => {
                 self.find_links();
-                Look::ALL
+                Scope::ALL
             }
         }
     }
 
-    fn look_for_pod(&mut self, index: u32, now: LinkNow) -> Look {
+    fn scope_of_pod(&mut self, index: u32, now: LinkNow) -> Scope {
         match now {
             LinkNow::Port => {
-                self.plugged.insert(index);
+                self.attached.insert(index);
             }
-            LinkNow::Alone if self.plugged.remove(&index) => return Look::ALL,
+            LinkNow::Alone if self.attached.remove(&index) => return Scope::ALL,
             LinkNow::Alone | LinkNow::Down => {}
             LinkNow::Gone => {
-                self.plugged.remove(&index);
+                self.attached.remove(&index);
             }
         }
-        Look::default()
+        Scope::default()
     }
 
-    /// Without an answer from the kernel the full pass, once a minute, sees what is missed here.
+    /// Without an answer from the kernel the full reconcile, once a minute, sees what is missed here.
     fn find_links(&mut self) {
         let Ok(links) = Rtnl::open().and_then(|rtnl| rtnl.links(None)) else { return };
         self.tunnels.extend(links.iter().filter(|link| is_tunnel(&link.name)).map(|l| l.index));
         let plugged = links.iter().filter(|link| is_of_pod(&link.name) && link.master.is_some());
-        self.plugged = plugged.map(|link| link.index).collect();
+        self.attached = plugged.map(|link| link.index).collect();
     }
 }
 
@@ -97,9 +97,9 @@ fn is_tunnel(name: &IfName) -> bool {
 mod tests {
     use super::*;
 
-    fn ears() -> Ears {
+    fn filter() -> EventFilter {
         let (tunnels, plugged) = Default::default();
-        Ears { bridge: "hz-br".parse().unwrap(), tunnels, plugged }
+        EventFilter { bridge: "hz-br".parse().unwrap(), tunnels, attached: plugged }
     }
 
     fn link(name: &str) -> Event {
@@ -112,40 +112,44 @@ mod tests {
 
     #[test]
     fn the_bridge_counts_and_the_end_of_a_pod_does_not() {
-        assert_eq!(ears().hear(&[link("hz-br")]), Look::LINKS);
-        assert_eq!(ears().hear(&[link("eth0")]), Look::LINKS);
-        assert_eq!(ears().hear(&[link("hz0123456789abc")]), Look::default());
+        assert_eq!(filter().classify(&[link("hz-br")]), Scope::LINKS);
+        assert_eq!(filter().classify(&[link("eth0")]), Scope::LINKS);
+        assert_eq!(filter().classify(&[link("hz0123456789abc")]), Scope::default());
     }
 
     #[test]
     fn a_pod_that_is_taken_off_its_bridge_counts_and_one_that_comes_or_goes_does_not() {
         use LinkNow::{Alone, Down, Gone, Port};
         let heard = |story: &[LinkNow]| {
-            let mut ears = ears();
-            let looks = story.iter().map(|now| ears.hear(&[link_that("hz0123456789abc", *now)]));
-            let looks: Vec<Look> = looks.collect();
-            (looks.into_iter().fold(Look::default(), Look::and), ears.plugged.len())
+            let mut filter = filter();
+            let scopes =
+                story.iter().map(|now| filter.classify(&[link_that("hz0123456789abc", *now)]));
+            let scopes: Vec<Scope> = scopes.collect();
+            (scopes.into_iter().fold(Scope::default(), Scope::and), filter.attached.len())
         };
-        assert_eq!(heard(&[Down, Port, Port, Down, Down, Gone]), (Look::default(), 0));
-        assert_eq!(heard(&[Down, Port, Alone]), (Look::ALL, 0));
-        assert_eq!(heard(&[Down, Alone]), (Look::default(), 0));
-        assert_eq!(heard(&[Down, Port, Alone, Port]), (Look::ALL, 1));
+        assert_eq!(heard(&[Down, Port, Port, Down, Down, Gone]), (Scope::default(), 0));
+        assert_eq!(heard(&[Down, Port, Alone]), (Scope::ALL, 0));
+        assert_eq!(heard(&[Down, Alone]), (Scope::default(), 0));
+        assert_eq!(heard(&[Down, Port, Alone, Port]), (Scope::ALL, 1));
     }
 
     #[test]
     fn of_neighbours_only_those_of_tunnels_count() {
-        let mut ears = ears();
+        let mut filter = filter();
         let gone = [Event::NeighbourGone { index: 7 }];
-        assert_eq!(ears.hear(&gone), Look::default());
-        assert_eq!(ears.hear(&[link("humanz-vx4")]), Look::LINKS);
-        assert_eq!(ears.hear(&gone), Look::ROUTES);
+        assert_eq!(filter.classify(&gone), Scope::default());
+        assert_eq!(filter.classify(&[link("humanz-vx4")]), Scope::LINKS);
+        assert_eq!(filter.classify(&gone), Scope::ROUTES);
     }
 
     #[test]
     fn of_routes_only_ours_that_went_count() {
         let route = |protocol, gone| Event::Route { protocol, default: false, gone };
-        assert_eq!(ears().hear(&[route(route::PROTOCOL, true)]), Look::ROUTES);
-        assert_eq!(ears().hear(&[route(route::PROTOCOL, false), route(2, true)]), Look::default());
-        assert_eq!(ears().hear(&[Event::Nftables, Event::Lost]), Look::ALL);
+        assert_eq!(filter().classify(&[route(route::PROTOCOL, true)]), Scope::ROUTES);
+        assert_eq!(
+            filter().classify(&[route(route::PROTOCOL, false), route(2, true)]),
+            Scope::default()
+        );
+        assert_eq!(filter().classify(&[Event::Nftables, Event::Lost]), Scope::ALL);
     }
 }

@@ -46,7 +46,7 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Notes changes of one pass, in order: what, and whether it is a repair. Only the last ones of
+    /// Notes changes of one reconcile, in order: what, and whether it is a repair. Only the last ones of
     /// very many are kept.
     pub fn note(&self, what: impl ExactSizeIterator<Item = (String, bool)>, why: &str) {
         if what.len() == 0 {

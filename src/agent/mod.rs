@@ -2,7 +2,7 @@
 //!
 //! The main thread reconciles; it alone changes the kernel. Other threads only wake it: the
 //! registry (etcd), the kernel's events, files, names, signals. What is wanted is computed anew from
-//! whole states at every pass, so a lost or doubled wake does no harm.
+//! whole states at every reconcile, so a lost or doubled wake does no harm.
 
 pub mod counters;
 pub mod journal;
@@ -40,22 +40,22 @@ pub(crate) mod uninstall;
 use crate::agent::uninstall::Removed;
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags;
-use crate::settings::loader::{Against, Origin, Told};
+use crate::settings::loader::{LoadedSettings, SettingsLoader, Validation};
 
 /// Serves this host, for ever or as `how` says.
 ///
 /// # Errors
 /// A setting is wrong, or why the host cannot be served.
-pub fn serve(mut origin: Origin, how: How) -> Result<(), Exit> {
-    let told = check(&mut origin)?;
+pub fn serve(mut origin: SettingsLoader, how: ServeMode) -> Result<(), Exit> {
+    let told = check_settings(&mut origin)?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
-    told.remarks.iter().for_each(|remark| log::warn!("{remark}"));
-    start::serve(origin, told, how == How::Once)
+    told.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    start::serve(origin, told, how == ServeMode::Once)
 }
 
 /// How long the agent serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum ServeMode {
     /// Until all is as wanted.
     Once,
     /// Until it is stopped.
@@ -66,10 +66,10 @@ pub enum How {
 ///
 /// # Errors
 /// A setting is wrong, etcd cannot be read, or this host would get no subnet.
-pub fn foretell(mut origin: Origin) -> Result<Vec<String>, Exit> {
-    let told = check(&mut origin)?;
+pub fn dry_run_start(mut origin: SettingsLoader) -> Result<Vec<String>, Exit> {
+    let told = check_settings(&mut origin)?;
     logger::set(told.log.as_deref().unwrap_or("warn"));
-    told.remarks.iter().for_each(|remark| log::warn!("{remark}"));
+    told.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     dry_run::dry_run(&told.settings)
 }
 
@@ -77,8 +77,8 @@ pub fn foretell(mut origin: Origin) -> Result<Vec<String>, Exit> {
 ///
 /// # Errors
 /// Every setting that is wrong.
-pub fn check(origin: &mut Origin) -> Result<Told, Exit> {
-    origin.read(Against::Host).map_err(|faults| wrong(&faults))
+pub fn check_settings(origin: &mut SettingsLoader) -> Result<LoadedSettings, Exit> {
+    origin.read(Validation::WithHost).map_err(|faults| invalid_settings(&faults))
 }
 
 /// Takes humanz off this host, or only tells what would go. Which etcd there was matters only for a
@@ -86,17 +86,17 @@ pub fn check(origin: &mut Origin) -> Result<Told, Exit> {
 ///
 /// # Errors
 /// As [`uninstall::run`].
-pub fn uninstall(origin: &mut Origin, options: &flags::Uninstall) -> Result<Removed, Exit> {
+pub fn uninstall(origin: &mut SettingsLoader, options: &flags::Uninstall) -> Result<Removed, Exit> {
     if !options.release {
-        origin.fall_back("ETCD_HOST", "https://localhost");
+        origin.set_default("ETCD_HOST", "https://localhost");
     }
-    let told = origin.read(Against::Nothing).map_err(|faults| wrong(&faults))?;
+    let told = origin.read(Validation::ValuesOnly).map_err(|faults| invalid_settings(&faults))?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
     uninstall::run(&told.settings, options)
 }
 
 /// Leaves because of settings.
-pub fn wrong(faults: &[String]) -> Exit {
+pub fn invalid_settings(faults: &[String]) -> Exit {
     let lines: Vec<String> = faults.iter().map(|fault| format!("  {fault}")).collect();
     let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
     Exit::new(exit::SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))

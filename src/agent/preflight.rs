@@ -4,11 +4,11 @@ use crate::etcd;
 use crate::kube::{self, KubeSettings};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel;
-use crate::settings::{Fault, OfHost, Source};
+use crate::settings::{Fault, HostSettings, Source};
 
 /// Every setting that does not fit this host. What cannot be looked at is no fault: the start will
 /// tell.
-pub fn faults(settings: &OfHost) -> Vec<Fault> {
+pub fn faults(settings: &HostSettings) -> Vec<Fault> {
     let mut faults = useless_files(settings);
     if let Ok(rtnl) = Rtnl::open() {
         faults.extend(foreign_bridge(settings, &rtnl));
@@ -18,7 +18,7 @@ pub fn faults(settings: &OfHost) -> Vec<Fault> {
 }
 
 /// Certificates, key and password that cannot be used.
-fn useless_files(settings: &OfHost) -> Vec<Fault> {
+fn useless_files(settings: &HostSettings) -> Vec<Fault> {
     let server = match &settings.source {
         Some(Source::Etcd { server, .. }) => server,
         Some(Source::Kubernetes(api)) => return api_unknown(api).into_iter().collect(),
@@ -26,17 +26,17 @@ fn useless_files(settings: &OfHost) -> Vec<Fault> {
     };
     let faults = etcd::look_at_files(server).0.into_iter();
     faults
-        .map(|fault| Fault { variable: fault.variable, value: fault.path, wrong: fault.wrong })
+        .map(|fault| Fault { variable: fault.variable, value: fault.path, problem: fault.wrong })
         .collect()
 }
 
 fn api_unknown(api: &KubeSettings) -> Option<Fault> {
     let wrong = kube::check(api).err()?;
     let path = api.kubeconfig.as_ref().map(|path| path.display().to_string());
-    Some(Fault { variable: "KUBECONFIG", value: path.unwrap_or_default(), wrong })
+    Some(Fault { variable: "KUBECONFIG", value: path.unwrap_or_default(), problem: wrong })
 }
 
-fn foreign_bridge(settings: &OfHost, rtnl: &Rtnl) -> Option<Fault> {
+fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Fault> {
     let name = settings.bridge.as_ref()?;
     let link = rtnl.link(name).ok().flatten()?;
     let kind = match link.kind.as_deref() {
@@ -47,13 +47,13 @@ fn foreign_bridge(settings: &OfHost, rtnl: &Rtnl) -> Option<Fault> {
     Some(Fault {
         variable: "BRIDGE_NAME",
         value: name.to_string(),
-        wrong: format!("this interface exists and is {kind}, not a bridge; choose another name"),
+        problem: format!("this interface exists and is {kind}, not a bridge; choose another name"),
     })
 }
 
 /// The pool covers an address of this host: it could no longer reach its own segment. (The bridge's
 /// own are meant to be there; if its name is wrong nobody knows which they are.)
-fn pool_around_host(settings: &OfHost, rtnl: &Rtnl) -> Option<Fault> {
+fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Fault> {
     let bridge = rtnl.link(settings.bridge.as_ref()?).ok().flatten().map(|link| link.index);
     let addresses = rtnl.addresses(None).ok()?;
     let mut foreign = addresses.iter().filter(|found| Some(found.index) != bridge);
@@ -69,7 +69,7 @@ fn pool_around_host(settings: &OfHost, rtnl: &Rtnl) -> Option<Fault> {
     Some(Fault {
         variable,
         value: pool.to_string(),
-        wrong: format!(
+        problem: format!(
             "contains {}, an address of this host on {link}; choose a pool that nobody uses, or \
              remove {link} if it is left from another pod network",
             found.address

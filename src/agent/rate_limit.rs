@@ -13,17 +13,17 @@ const FREE: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// What stayed as it was for so long after the wait is at peace again.
-const PEACE: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_secs(30);
 
 /// How often somebody else changed one thing that is kept.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct RateLimit {
     /// In a row.
     times: u32,
     last: Option<Instant>,
 }
 
-impl Pace {
+impl RateLimit {
     /// When to look at what was touched `now`.
     pub fn due(&self, now: Instant) -> Instant {
         let settled = now + SETTLE;
@@ -31,19 +31,19 @@ impl Pace {
     }
 
     /// It was put right `now`.
-    pub fn mended(&mut self, now: Instant) {
-        self.times = if self.is_at_war(now) { self.times.saturating_add(1) } else { 1 };
+    pub fn repaired(&mut self, now: Instant) {
+        self.times = if self.is_recent(now) { self.times.saturating_add(1) } else { 1 };
         self.last = Some(now);
     }
 
     /// Somebody changes it again and again.
-    pub fn is_contested(&self, now: Instant) -> bool {
-        self.times > FREE && self.is_at_war(now)
+    pub fn is_contended(&self, now: Instant) -> bool {
+        self.times > FREE && self.is_recent(now)
     }
 
     /// Somebody else changed it lately.
-    pub fn is_at_war(&self, now: Instant) -> bool {
-        let ends = |last: Instant| last + self.wait() + PEACE;
+    pub fn is_recent(&self, now: Instant) -> bool {
+        let ends = |last: Instant| last + self.wait() + QUIET;
         self.last.is_some_and(|last| now <= ends(last))
     }
 
@@ -58,12 +58,12 @@ mod tests {
     use super::*;
 
     /// Somebody changes it back within a millisecond, `times` times: when it was put right.
-    fn war(pace: &mut Pace, begun: Instant, times: usize) -> Vec<Duration> {
+    fn war(pace: &mut RateLimit, begun: Instant, times: usize) -> Vec<Duration> {
         let mut now = begun;
         let mut mended = Vec::new();
         for _ in 0..times {
             now = pace.due(now + Duration::from_millis(1));
-            pace.mended(now);
+            pace.repaired(now);
             mended.push(now - begun);
         }
         mended
@@ -72,16 +72,16 @@ mod tests {
     #[test]
     fn one_change_is_put_right_at_once_and_so_is_a_second() {
         let begun = Instant::now();
-        let mended = war(&mut Pace::default(), begun, 2);
+        let mended = war(&mut RateLimit::default(), begun, 2);
         assert!(mended[1] < Duration::from_millis(500), "{mended:?}");
     }
 
     #[test]
     fn whoever_does_not_stop_is_answered_once_a_minute() {
-        let (mut pace, begun) = (Pace::default(), Instant::now());
-        assert!(!pace.is_contested(begun));
+        let (mut pace, begun) = (RateLimit::default(), Instant::now());
+        assert!(!pace.is_contended(begun));
         let mended = war(&mut pace, begun, 100);
-        assert!(pace.is_contested(begun + mended[99] + LONGEST));
+        assert!(pace.is_contended(begun + mended[99] + LONGEST));
         let hour = mended.iter().filter(|at| **at < Duration::from_secs(3600)).count();
         assert!((60..80).contains(&hour), "{hour} times in an hour");
         for pair in mended.windows(2) {
@@ -91,12 +91,12 @@ mod tests {
 
     #[test]
     fn peace_is_seen_and_a_later_change_put_right_at_once() {
-        let (mut pace, begun) = (Pace::default(), Instant::now());
+        let (mut pace, begun) = (RateLimit::default(), Instant::now());
         let end = begun + *war(&mut pace, begun, 50).last().unwrap();
-        let later = end + LONGEST + PEACE + Duration::from_secs(1);
-        assert!(!pace.is_contested(later));
+        let later = end + LONGEST + QUIET + Duration::from_secs(1);
+        assert!(!pace.is_contended(later));
         assert_eq!(pace.due(later), later + SETTLE);
-        pace.mended(later);
-        assert!(!pace.is_contested(later));
+        pace.repaired(later);
+        assert!(!pace.is_contended(later));
     }
 }

@@ -1,30 +1,30 @@
-//! What a pass found out that the next one need not find out again.
+//! What a reconcile found out that the next one need not find out again.
 //!
-//! Only a matter of time: with an empty memory a pass does the same.
+//! Only a matter of time: with an empty memory a reconcile does the same.
 
 use std::sync::Arc;
 
 use crate::lease::{Peers, Resolved};
-use crate::nft::SeenTable;
+use crate::nft::CachedTable;
 use crate::plan::peer_routes::{self, LocalHost, PeerRoutes};
 
 /// Everything that is remembered.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct ReconcileCache {
     /// How the other hosts are reached.
-    pub ways: KnownWays,
+    pub ways: CachedRoutes,
     /// Our table of the firewall.
-    pub table: SeenTable,
+    pub table: CachedTable,
 }
 
 /// The ways to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.
 #[derive(Debug, Default)]
-pub struct KnownWays {
+pub struct CachedRoutes {
     of: Option<(Arc<Peers>, Resolved, LocalHost)>,
     ways: Arc<PeerRoutes>,
 }
 
-impl KnownWays {
+impl CachedRoutes {
     /// The ways to `peers`.
     pub fn to(
         &mut self,
@@ -42,7 +42,7 @@ impl KnownWays {
         Arc::clone(&self.ways)
     }
 
-    /// Those of the last pass, once there was one.
+    /// Those of the last reconcile, once there was one.
     pub fn last(&self) -> Option<Arc<PeerRoutes>> {
         self.of.is_some().then(|| Arc::clone(&self.ways))
     }

@@ -58,7 +58,7 @@ pub struct Plan {
 }
 
 /// Settings as they are, or as they would be.
-pub struct Side<'a> {
+pub struct SettingsView<'a> {
     /// Their texts.
     pub texts: &'a Texts,
     /// Their values.
@@ -69,7 +69,11 @@ pub struct Side<'a> {
 
 /// What becomes of the changes between `running` and `wanted`. `found`: what etcd holds, as far as
 /// that is known.
-pub fn plan(running: &Side<'_>, wanted: &Side<'_>, found: Option<&Snapshot>) -> Plan {
+pub fn plan(
+    running: &SettingsView<'_>,
+    wanted: &SettingsView<'_>,
+    found: Option<&Snapshot>,
+) -> Plan {
     let mut plan = Plan { texts: wanted.texts.clone(), ..Plan::default() };
     let pools = pools(running, wanted, found);
     let why = |variable: &'static str| {
@@ -94,7 +98,7 @@ pub fn plan(running: &Side<'_>, wanted: &Side<'_>, found: Option<&Snapshot>) -> 
 }
 
 /// Why `variable` cannot change while the agent runs.
-fn fixed(variable: &str, running: &Side<'_>, wanted: &Side<'_>) -> Option<String> {
+fn fixed(variable: &str, running: &SettingsView<'_>, wanted: &SettingsView<'_>) -> Option<String> {
     let is_etcd = matches!(running.settings.source, Source::Etcd { .. });
     let why = match variable {
         "NODE_NAME" if running.name != wanted.name => {
@@ -136,8 +140,8 @@ fn fixed(variable: &str, running: &Side<'_>, wanted: &Side<'_>) -> Option<String
 
 /// The variables of pools that cannot become what is wanted, and why.
 fn pools(
-    running: &Side<'_>,
-    wanted: &Side<'_>,
+    running: &SettingsView<'_>,
+    wanted: &SettingsView<'_>,
     found: Option<&Snapshot>,
 ) -> Vec<([&'static str; 2], String)> {
     let mut refused = Vec::new();
@@ -180,7 +184,7 @@ fn not_wider(from: &Pool, to: &Pool, family: Family, found: Option<&Snapshot>) -
 }
 
 /// This host's subnet is told by its operator, and would be another one.
-fn subnet_changes(running: &Side<'_>, wanted: &Side<'_>) -> bool {
+fn subnet_changes(running: &SettingsView<'_>, wanted: &SettingsView<'_>) -> bool {
     match (&running.settings.source, &wanted.settings.source) {
         (Source::Static(before), Source::Static(after)) => before != after,
         _ => false,

@@ -15,28 +15,25 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::agent::cleanup;
-use crate::agent::names::{self, Names};
-use crate::agent::notify;
-use crate::agent::reconcile::World;
+use crate::agent::names::Names;
 use crate::agent::shared_state::SharedState;
-use crate::agent::source::Source;
-use crate::agent::trigger::{Look, Wake, Why};
+use crate::agent::source::Registry;
+use crate::agent::trigger::{Scope, Trigger, TriggerReason};
+use crate::agent::{cleanup, notify};
 use crate::api::server::Server;
-use crate::inspect::host::Own;
-use crate::lease::Attributes;
+use crate::inspect::Kernel;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
 use crate::os::heartbeat::{self, Heartbeat};
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::{Origin, Texts};
-use crate::settings::{Backend, Settings};
+use crate::settings::loader::{SettingsLoader, Texts};
 
 pub use files::Files;
 pub use reconcile::SETTLE;
 pub use state::State;
 
-/// First wait before a failed pass is tried again; doubled up to the resync interval.
+/// First wait before a failed reconcile is tried again; doubled up to the resync interval.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How long `--once` waits for etcd.
@@ -45,7 +42,7 @@ const ONCE: Duration = Duration::from_secs(30);
 /// The agent while it runs.
 pub struct Agent {
     /// Where the settings come from.
-    pub origin: Origin,
+    pub loader: SettingsLoader,
     /// What the operator wants, as text.
     pub texts: Texts,
     /// What the operator wants.
@@ -53,13 +50,13 @@ pub struct Agent {
     /// This host's name.
     pub name: NodeName,
     /// Reasons to look.
-    pub inbox: Receiver<Wake>,
+    pub inbox: Receiver<Trigger>,
     /// Subnet and other hosts.
-    pub source: Source,
+    pub source: Registry,
     /// Resolves names of hosts.
     pub names: Names,
     /// The kernel.
-    pub world: World,
+    pub kernel: Kernel,
     /// What is told to those who ask on this host.
     pub shared: Arc<SharedState>,
     /// Who tells them.
@@ -84,10 +81,10 @@ impl Agent {
             self.use_last_known_good();
             notify::alive();
             self.beat.beat();
-            self.look();
-            self.tell();
+            self.reconcile();
+            self.publish();
         }
-        self.leave();
+        self.shut_down();
         Ok(())
     }
 
@@ -100,7 +97,9 @@ impl Agent {
         self.state.once = true;
         while !self.state.stop {
             let waited = begun.elapsed();
-            if self.state.ready && (self.knows_names() || waited > names::PATIENCE) {
+            if self.state.ready
+                && (self.has_all_addresses() || waited > crate::inspect::names::PATIENCE)
+            {
                 break;
             }
             if !self.state.ready && waited > ONCE {
@@ -108,7 +107,7 @@ impl Agent {
             }
             self.wait()?;
             self.use_last_known_good();
-            let failures = self.look().map(|applier| applier.failure_lines());
+            let failures = self.reconcile().map(|applier| applier.failure_lines());
             if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
                 return Err(Exit::new(exit::FAILURE, failures));
             }
@@ -123,7 +122,7 @@ impl Agent {
         let now = Instant::now();
         let can_look = self.state.peers.is_some();
         let due = [
-            (can_look && !self.state.look.is_nothing()).then_some(self.state.look_at),
+            (can_look && !self.state.scope.is_empty()).then_some(self.state.reconcile_at),
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
             self.source.patience_ends().filter(|_| !can_look),
@@ -133,19 +132,19 @@ impl Agent {
         ];
         let until = due.into_iter().flatten().min().unwrap_or(now + RETRY);
         match self.inbox.recv_timeout(until.saturating_duration_since(now)) {
-            Ok(wake) => self.take(wake)?,
+            Ok(trigger) => self.handle(trigger)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Exit::new(
                     exit::FAILURE,
-                    "every thread that could wake the agent ended",
+                    "every thread that could trigger the agent ended",
                 ));
             }
         }
-        while let Ok(wake) = self.inbox.try_recv() {
-            self.take(wake)?;
+        while let Ok(trigger) = self.inbox.try_recv() {
+            self.handle(trigger)?;
         }
-        if std::mem::take(&mut self.state.hung_up) {
+        if std::mem::take(&mut self.state.reload_requested) {
             self.reload();
         }
         if self.source.save_due().is_some_and(|due| due <= Instant::now()) {
@@ -154,55 +153,48 @@ impl Agent {
         Ok(())
     }
 
-    fn take(&mut self, wake: Wake) -> Result<(), Exit> {
-        let (look, why) = match wake {
-            Wake::Kernel(look) => (look, Why::KERNEL),
-            Wake::Names(resolved) => {
-                self.know_names(resolved);
-                (Look::ROUTES.and(Look::FIREWALL), Why::NAMES)
+    fn handle(&mut self, trigger: Trigger) -> Result<(), Exit> {
+        let (scope, why) = match trigger {
+            Trigger::Kernel(scope) => (scope, TriggerReason::KERNEL),
+            Trigger::Names(resolved) => {
+                self.apply_names(resolved);
+                (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)
             }
-            Wake::Files(files) => {
+            Trigger::Files(files) => {
                 self.files.touched(&files, Instant::now());
                 return Ok(());
             }
-            Wake::Signal(Signal::SIGHUP) => {
-                self.state.hung_up = true;
-                (Look::ALL, Why::SETTINGS)
+            Trigger::Signal(Signal::SIGHUP) => {
+                self.state.reload_requested = true;
+                (Scope::ALL, TriggerReason::SETTINGS)
             }
-            Wake::Signal(signal) => {
+            Trigger::Signal(signal) => {
                 log::info!("{signal}: stopping; pods keep their network");
                 self.state.stop = true;
                 return Ok(());
             }
-            Wake::Registry(update) => (self.take_update(update)?, Why::HOSTS),
+            Trigger::Registry(update) => (self.handle_update(update)?, TriggerReason::HOSTS),
         };
-        if !look.is_nothing() {
-            self.state.why.and(why);
+        if !scope.is_empty() {
+            self.state.reasons.and(why);
         }
-        self.state.look = self.state.look.and(look);
+        self.state.scope = self.state.scope.and(scope);
         Ok(())
     }
 
-    fn leave(mut self) {
+    fn shut_down(mut self) {
         notify::stopping();
         if let Some(server) = self.server.take() {
             server.stop();
         }
         self.source.save();
         if self.settings.cleanup_on_stop {
-            for failure in cleanup::clean_up(&self.settings, &self.world).failures() {
+            for failure in cleanup::clean_up(&self.settings, &self.kernel).failures() {
                 log::error!("{failure}");
             }
         }
         self.source.stop();
     }
-}
-
-/// How the other hosts reach this one.
-pub fn attributes(settings: &Settings, own: Own) -> Attributes {
-    let tunnel = (settings.backend != Backend::Direct).then_some(settings.vxlan);
-    let backend = settings.backend.into();
-    Attributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
 }
 
 /// This host cannot have a subnet: the exit code tells whether waiting helps.

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 
 use crate::etcd::Contact;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::lease::Peers;
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::PeerRoutes;
@@ -23,7 +23,7 @@ pub struct AgentSnapshot {
     pub since: Option<SystemTime>,
     /// All hosts are known from etcd; else from what was saved, if at all.
     pub in_sync: bool,
-    /// A whole pass was made without a failure.
+    /// A whole reconcile was made without a failure.
     pub ready: bool,
     /// Revision of etcd that the other hosts are known from.
     pub revision: Option<i64>,
@@ -32,7 +32,7 @@ pub struct AgentSnapshot {
     /// How their pods are reached, as the loop found it for its routes.
     pub ways: Option<Arc<PeerRoutes>>,
     /// What this host is.
-    pub facts: Option<Facts>,
+    pub facts: Option<HostState>,
     /// What was said about the connection with etcd.
     pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const SAVE_SHARE: u32 = 50;
 
 /// Where this host's subnet and the other hosts come from.
-pub enum Source {
+pub enum Registry {
     /// etcd, or the nodes of Kubernetes.
     Leased(Box<Leased>),
     /// The operator said so; there are no other hosts.
@@ -33,7 +33,7 @@ pub enum Source {
 }
 
 /// A connection with whoever knows the hosts.
-pub enum Registry {
+pub enum Connection {
     /// With etcd.
     Etcd(etcd::Handle),
     /// With the API of Kubernetes.
@@ -43,13 +43,13 @@ pub enum Registry {
 /// A host whose subnet is given by somebody who knows all hosts.
 pub struct Leased {
     /// The connection.
-    pub registry: Registry,
+    pub connection: Connection,
     /// How it goes.
     pub contact: Arc<Contact>,
     /// This host.
     pub identity: Identity,
     /// What it knew when the agent last ran.
-    pub known: Option<Saved>,
+    pub saved: Option<Saved>,
     /// Where that is kept.
     pub path: PathBuf,
     /// When the agent started.
@@ -62,70 +62,70 @@ pub struct Leased {
     pub save_at: Instant,
 }
 
-impl Source {
+impl Registry {
     /// The subnets, if they need no etcd.
     pub fn fixed(&self) -> Option<PerFamily<IpNetwork>> {
         match self {
-            Source::Fixed(subnets) => Some(*subnets),
-            Source::Leased(_) => None,
+            Registry::Fixed(subnets) => Some(*subnets),
+            Registry::Leased(_) => None,
         }
     }
 
     /// What names resolved to when the agent last ran.
     pub fn resolved(&self) -> Resolved {
         match self {
-            Source::Leased(leased) => {
-                leased.known.as_ref().map(|known| known.resolved.clone()).unwrap_or_default()
+            Registry::Leased(leased) => {
+                leased.saved.as_ref().map(|known| known.resolved.clone()).unwrap_or_default()
             }
-            Source::Fixed(_) => Resolved::new(),
+            Registry::Fixed(_) => Resolved::new(),
         }
     }
 
     /// How the connection with etcd goes, if there is one.
     pub fn contact(&self) -> Option<&Arc<Contact>> {
         match self {
-            Source::Leased(leased) => Some(&leased.contact),
-            Source::Fixed(_) => None,
+            Registry::Leased(leased) => Some(&leased.contact),
+            Registry::Fixed(_) => None,
         }
     }
 
     /// What it is called.
     pub fn store(&self) -> &'static str {
         match self {
-            Source::Leased(leased) => leased.registry.name(),
-            Source::Fixed(_) => "the agent",
+            Registry::Leased(leased) => leased.connection.name(),
+            Registry::Fixed(_) => "the agent",
         }
     }
 
     /// When the agent has waited long enough for etcd, if it has something else to serve from.
     pub fn patience_ends(&self) -> Option<Instant> {
-        let Source::Leased(leased) = self else { return None };
-        leased.known.as_ref().map(|_| leased.started + PATIENCE)
+        let Registry::Leased(leased) = self else { return None };
+        leased.saved.as_ref().map(|_| leased.started + PATIENCE)
     }
 
     /// When what waits to be saved may be.
     pub fn save_due(&self) -> Option<Instant> {
-        let Source::Leased(leased) = self else { return None };
+        let Registry::Leased(leased) = self else { return None };
         leased.unsaved.as_ref().map(|_| leased.save_at)
     }
 
     /// What this host knew last. It is given once.
     pub fn last_known_good(&mut self) -> Option<(Saved, String)> {
-        let Source::Leased(leased) = self else { return None };
+        let Registry::Leased(leased) = self else { return None };
         let down = leased.down.clone().unwrap_or_else(|| "no answer yet".to_owned());
-        leased.known.take().map(|known| (known, down))
+        leased.saved.take().map(|known| (known, down))
     }
 
     /// Reaches etcd or the API as `settings` say from now on, and belongs to the network that they
     /// describe.
     pub fn set_up(&self, settings: &Settings) {
-        let Source::Leased(leased) = self else { return };
-        match (&leased.registry, &settings.source) {
-            (Registry::Etcd(handle), Wanted::Etcd { server, roots }) => {
+        let Registry::Leased(leased) = self else { return };
+        match (&leased.connection, &settings.source) {
+            (Connection::Etcd(handle), Wanted::Etcd { server, roots }) => {
                 let network = start::network(settings, roots);
                 handle.set_up(etcd::Setup { etcd: server.clone(), network });
             }
-            (Registry::Kubernetes(handle), Wanted::Kubernetes(api)) => {
+            (Connection::Kubernetes(handle), Wanted::Kubernetes(api)) => {
                 handle.set_up(kube::Setup { api: api.clone(), pools: settings.pools });
             }
             _ => {}
@@ -134,41 +134,41 @@ impl Source {
 
     /// Connects anew.
     pub fn reconnect(&self) {
-        if let Source::Leased(leased) = self {
-            match &leased.registry {
-                Registry::Etcd(handle) => handle.reconnect(),
-                Registry::Kubernetes(handle) => handle.reconnect(),
+        if let Registry::Leased(leased) = self {
+            match &leased.connection {
+                Connection::Etcd(handle) => handle.reconnect(),
+                Connection::Kubernetes(handle) => handle.reconnect(),
             }
         }
     }
 
     /// Tells the other hosts how to reach this one now, or takes it that they are reached alike.
     pub fn publish(&self, attributes: Attributes) {
-        if let Source::Leased(leased) = self {
-            match &leased.registry {
-                Registry::Etcd(handle) => handle.set_attributes(attributes),
-                Registry::Kubernetes(handle) => handle.set_attributes(attributes),
+        if let Registry::Leased(leased) = self {
+            match &leased.connection {
+                Connection::Etcd(handle) => handle.set_attributes(attributes),
+                Connection::Kubernetes(handle) => handle.set_attributes(attributes),
             }
         }
     }
 
     /// The host is as it should be, and pods may come.
     pub fn set_ready(&self) {
-        if let Source::Leased(leased) = self
-            && let Registry::Kubernetes(handle) = &leased.registry
+        if let Registry::Leased(leased) = self
+            && let Connection::Kubernetes(handle) = &leased.connection
         {
             handle.set_ready();
         }
     }
 
     /// Keeps what was applied for the next start; it is saved when it is due.
-    pub fn keep(
+    pub fn save_later(
         &mut self,
         subnets: PerFamily<IpNetwork>,
         snapshot: &Arc<Snapshot>,
         resolved: &Resolved,
     ) {
-        let Source::Leased(leased) = self else { return };
+        let Registry::Leased(leased) = self else { return };
         let mut resolved = resolved.clone();
         resolved.retain(|host, _| snapshot.hosts.contains_key(host));
         leased.unsaved = Some(Saved {
@@ -182,7 +182,7 @@ impl Source {
 
     /// Saves what waits for it.
     pub fn save(&mut self) {
-        let Source::Leased(leased) = self else { return };
+        let Registry::Leased(leased) = self else { return };
         if let Some(unsaved) = leased.unsaved.take() {
             let begun = Instant::now();
             if let Err(error) = state_file::write(&leased.path, &unsaved) {
@@ -195,28 +195,28 @@ impl Source {
     /// The subnet cannot be had in time.
     pub fn unavailable(&self) -> Exit {
         let why = match self {
-            Source::Leased(leased) => leased.down.as_deref().unwrap_or("no answer"),
-            Source::Fixed(_) => "the host could not be brought into its state in time",
+            Registry::Leased(leased) => leased.down.as_deref().unwrap_or("no answer"),
+            Registry::Fixed(_) => "the host could not be brought into its state in time",
         };
         Exit::new(exit::UNAVAILABLE, format!("{}: {why}", self.store()))
     }
 
     /// Ends the connection; the lease stays.
     pub fn stop(self) {
-        if let Source::Leased(leased) = self {
-            match leased.registry {
-                Registry::Etcd(handle) => handle.stop(),
-                Registry::Kubernetes(handle) => handle.stop(),
+        if let Registry::Leased(leased) = self {
+            match leased.connection {
+                Connection::Etcd(handle) => handle.stop(),
+                Connection::Kubernetes(handle) => handle.stop(),
             }
         }
     }
 }
 
-impl Registry {
+impl Connection {
     fn name(&self) -> &'static str {
         match self {
-            Registry::Etcd(_) => "etcd",
-            Registry::Kubernetes(_) => "the Kubernetes API",
+            Connection::Etcd(_) => "etcd",
+            Connection::Kubernetes(_) => "the Kubernetes API",
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The start: who this host is, the threads that wake the loop, the loop.
 
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -10,25 +10,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::agent::event_filter::Ears;
-use crate::agent::lock;
+use crate::agent::event_filter::EventFilter;
 use crate::agent::names::{self, Names};
-use crate::agent::probe;
-use crate::agent::reconcile::World;
-use crate::agent::serve::{Agent, Files, SETTLE, State, attributes};
+use crate::agent::serve::{Agent, Files, SETTLE, State};
 use crate::agent::shared_state::{self, SharedState};
-use crate::agent::signals;
-use crate::agent::source::{Leased, Registry, Source};
-use crate::agent::trigger::{Look, Wake};
+use crate::agent::source::{Connection, Leased, Registry};
+use crate::agent::trigger::{Scope, Trigger};
+use crate::agent::{lock, probe, signals};
 use crate::api::Listen;
 use crate::api::server::Server;
 use crate::etcd::{self, Contact, Start};
-use crate::inspect::host::{self, Own};
-use crate::inspect::state_file;
+use crate::inspect::host_state::{self, attributes};
+use crate::inspect::identity::{node_name, of_host, own_machine_id};
+use crate::inspect::{Kernel, state_file};
 use crate::kube;
 use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
-use crate::lease::{Attributes, Identity, Network, Roots};
+use crate::lease::{Identity, Network, Roots};
 use crate::net::IfName;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
@@ -36,31 +34,32 @@ use crate::os::file_watch::{FileEvents, FileWatch};
 use crate::os::heartbeat::{self, Heartbeat};
 use crate::os::{files, identity};
 use crate::settings::exit::Exit;
-use crate::settings::loader::{Origin, Told};
+use crate::settings::loader::{LoadedSettings, SettingsLoader};
 use crate::settings::{Settings, Source as Wanted};
 
 /// Serves this host until it is told to stop, or once.
 ///
 /// # Errors
 /// Why it cannot be served.
-pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
-    let Told { settings, texts, .. } = told;
-    let (wakes, inbox) = channel();
-    let signalled = wakes.clone();
-    signals::watch(move |signal| send(&signalled, Wake::Signal(signal)))
+pub fn serve(origin: SettingsLoader, told: LoadedSettings, once: bool) -> Result<(), Exit> {
+    let LoadedSettings { settings, texts, .. } = told;
+    let (triggers, inbox) = channel();
+    let on_signal = triggers.clone();
+    signals::watch(move |signal| send(&on_signal, Trigger::Signal(signal)))
         .context("watch for signals")?;
-    let world = world(&settings)?;
-    make_state_dir(&settings.state_dir, &world.machine_id)?;
+    let kernel = Kernel::open(&settings)?;
+    make_state_dir(&settings.state_dir, &kernel.machine_id)?;
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
-    let shared = Arc::new(SharedState::new(name.to_string(), world.machine_id.clone()));
-    watch_kernel(&settings.bridge, &wakes, &shared)?;
-    let files = Files::new(watch_files(wakes.clone(), &shared)?);
-    let told = wakes.clone();
-    let source = source(&settings, &name, &world, wakes, &shared)?;
+    let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
+    watch_kernel(&settings.bridge, &triggers, &shared)?;
+    let files = Files::new(watch_files(triggers.clone(), &shared)?);
+    let told = triggers.clone();
+    let source = source(&settings, &name, &kernel, triggers, &shared)?;
     let beat = shared.expect("names", names::LIMIT);
-    let names = Names::spawn(beat, source.resolved(), move |names| send(&told, Wake::Names(names)))
-        .context("start a thread")?;
+    let names =
+        Names::spawn(beat, source.resolved(), move |names| send(&told, Trigger::Names(names)))
+            .context("start a thread")?;
     let state = State::new(source.fixed(), source.resolved());
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
@@ -68,14 +67,14 @@ pub fn serve(origin: Origin, told: Told, once: bool) -> Result<(), Exit> {
     let server = if once { None } else { local_server(&shared, &settings) };
     let beat = shared.expect("reconcile", shared_state::LIMIT);
     let agent = Agent {
-        origin,
+        loader: origin,
         texts,
         settings,
         name,
         inbox,
         source,
         names,
-        world,
+        kernel: kernel,
         shared,
         server,
         beat,
@@ -91,44 +90,9 @@ fn local_server(shared: &Arc<SharedState>, settings: &Settings) -> Option<Server
     started.inspect_err(|error| log::warn!("start the local server: {error}")).ok()
 }
 
-fn send(wakes: &Sender<Wake>, wake: Wake) {
+fn send(triggers: &Sender<Trigger>, trigger: Trigger) {
     // The loop has ended: nobody needs to be woken.
-    let _ended = wakes.send(wake);
-}
-
-/// Opens the kernel of this host.
-pub fn world(settings: &Settings) -> Result<World, Exit> {
-    let machine_id = machine_id(&settings.state_dir)?;
-    Ok(World::open(machine_id).context(
-        "speak to the kernel's rtnetlink and nftables (without nftables pods are neither masqueraded \
-         nor let through firewalls; try: modprobe nf_tables)",
-    )?)
-}
-
-/// The name of this host in etcd, or of its node in Kubernetes.
-pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
-    if let Some(name) = &settings.node_name {
-        return Ok(name.clone());
-    }
-    let mut name = identity::host_name().context("NODE_NAME is not set")?;
-    if matches!(settings.source, Wanted::Kubernetes(_)) {
-        // As the kubelet does.
-        name.make_ascii_lowercase();
-    }
-    let parsed = name.parse();
-    Ok(parsed
-        .with_context(|| format!("the host name {name:?} is no name for etcd: set NODE_NAME"))?)
-}
-
-/// /etc/machine-id; on a host without one, an identifier of our own, fresh if there is none yet.
-fn machine_id(state_dir: &Path) -> anyhow::Result<String> {
-    if let Some(id) = identity::machine_id() {
-        return Ok(id);
-    }
-    match fs::read_to_string(own_machine_id(state_dir)) {
-        Ok(id) => Ok(id.trim().to_owned()),
-        Err(_) => Ok(identity::random_id()?.replace('-', "")),
-    }
+    let _ended = triggers.send(trigger);
 }
 
 /// Makes the state directory, and keeps the identifier of a machine that has none but ours.
@@ -143,19 +107,19 @@ fn make_state_dir(path: &Path, machine_id: &str) -> Result<(), Exit> {
     Ok(())
 }
 
-fn own_machine_id(state_dir: &Path) -> PathBuf {
-    state_dir.join("machine-id")
-}
-
 /// Starts the threads that hear the kernel.
-fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, shared: &SharedState) -> Result<(), Exit> {
+fn watch_kernel(
+    bridge: &IfName,
+    triggers: &Sender<Trigger>,
+    shared: &SharedState,
+) -> Result<(), Exit> {
     for (protocol, name) in [(Protocol::Route, "rtnetlink"), (Protocol::Netfilter, "nftables")] {
         let events = Events::open(protocol).context("watch the kernel")?;
-        let (ears, wakes) = (Ears::new(bridge), wakes.clone());
+        let (filter, triggers) = (EventFilter::new(bridge), triggers.clone());
         let beat = shared.expect(name, shared_state::LIMIT);
         let thread = thread::Builder::new().name(name.into());
         thread
-            .spawn(move || hear_for_ever(events, protocol, ears, &wakes, &beat))
+            .spawn(move || forward_kernel_events(events, protocol, filter, &triggers, &beat))
             .context("start a thread")?;
     }
     Ok(())
@@ -163,7 +127,10 @@ fn watch_kernel(bridge: &IfName, wakes: &Sender<Wake>, shared: &SharedState) -> 
 
 /// Starts the thread that hears iptables-legacy, and who touches the files that the agent keeps.
 /// Without it both are found at the next full look.
-fn watch_files(wakes: Sender<Wake>, shared: &SharedState) -> Result<Option<Arc<FileWatch>>, Exit> {
+fn watch_files(
+    triggers: Sender<Trigger>,
+    shared: &SharedState,
+) -> Result<Option<Arc<FileWatch>>, Exit> {
     let watch = match FileWatch::open() {
         Ok(watch) => Arc::new(watch),
         Err(error) => {
@@ -174,7 +141,7 @@ fn watch_files(wakes: Sender<Wake>, shared: &SharedState) -> Result<Option<Arc<F
     let beat = shared.expect("files", shared_state::LIMIT);
     let shared = Arc::clone(&watch);
     let hear = move || {
-        if let Err(error) = hear_files(&shared, &wakes, &beat) {
+        if let Err(error) = forward_file_events(&shared, &triggers, &beat) {
             log::warn!("watch files (inotify): {error}; {LATER}");
             beat.retire();
         }
@@ -188,15 +155,19 @@ const LATER: &str = "runs of iptables-legacy, and changes to the plugin and the 
                      are noticed at the next full check (RESYNC_INTERVAL)";
 
 /// Hands on what is heard, until that is no longer possible.
-fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Heartbeat) -> std::io::Result<()> {
+fn forward_file_events(
+    watch: &FileWatch,
+    triggers: &Sender<Trigger>,
+    beat: &Heartbeat,
+) -> std::io::Result<()> {
     loop {
         beat.beat();
         let FileEvents { iptables, files } = watch.wait(heartbeat::EVERY)?;
         if iptables {
-            send(wakes, Wake::Kernel(Look::FIREWALL));
+            send(triggers, Trigger::Kernel(Scope::FIREWALL));
         }
         if !files.is_empty() {
-            send(wakes, Wake::Files(files));
+            send(triggers, Trigger::Files(files));
         }
         // Whoever writes without end in a folder that is watched costs a look at it now and then.
         thread::sleep(SETTLE);
@@ -204,18 +175,18 @@ fn hear_files(watch: &FileWatch, wakes: &Sender<Wake>, beat: &Heartbeat) -> std:
 }
 
 /// Hands on what is heard; a socket that breaks is replaced, and everything looked at.
-fn hear_for_ever(
+fn forward_kernel_events(
     mut events: Events,
     protocol: Protocol,
-    mut ears: Ears,
-    wakes: &Sender<Wake>,
+    mut filter: EventFilter,
+    triggers: &Sender<Trigger>,
     beat: &Heartbeat,
 ) {
     loop {
         beat.beat();
-        match events.wait(heartbeat::EVERY).map(|batch| ears.hear(&batch)) {
-            Ok(look) if look.is_nothing() => {}
-            Ok(look) => send(wakes, Wake::Kernel(look)),
+        match events.wait(heartbeat::EVERY).map(|batch| filter.classify(&batch)) {
+            Ok(scope) if scope.is_empty() => {}
+            Ok(scope) => send(triggers, Trigger::Kernel(scope)),
             Err(error) => {
                 log::error!("watch the kernel: {error}; watching anew");
                 thread::sleep(WATCH_AGAIN);
@@ -223,7 +194,7 @@ fn hear_for_ever(
                     Ok(opened) => events = opened,
                     Err(error) => log::error!("watch the kernel: {error}"),
                 }
-                send(wakes, Wake::Kernel(ears.hear(&[Event::Lost])));
+                send(triggers, Trigger::Kernel(filter.classify(&[Event::Lost])));
             }
         }
     }
@@ -235,30 +206,30 @@ const WATCH_AGAIN: Duration = Duration::from_secs(1);
 fn source(
     settings: &Settings,
     name: &NodeName,
-    world: &World,
-    wakes: Sender<Wake>,
+    kernel: &Kernel,
+    triggers: Sender<Trigger>,
     shared: &SharedState,
-) -> Result<Source, Exit> {
+) -> Result<Registry, Exit> {
     if let Wanted::Static(subnets) = &settings.source {
-        return Ok(Source::Fixed(*subnets));
+        return Ok(Registry::Fixed(*subnets));
     }
-    let identity = this_host(name, world)?;
+    let identity = of_host(name, &kernel.machine_id)?;
     let path = settings.state_file();
     let known = last_known_good(&path, &identity);
-    let facts = host::observe(&world.rtnl, settings, None)?;
+    let facts = host_state::observe(&kernel.rtnl, settings, None)?;
     let attributes = attributes(settings, facts.own);
-    let publish = move |update| send(&wakes, Wake::Registry(update));
+    let publish = move |update| send(&triggers, Trigger::Registry(update));
     let (registry, contact) = match &settings.source {
         Wanted::Etcd { server, roots } => {
             let (etcd, network) = (server.clone(), network(settings, roots));
-            let (identity, known) = (identity.clone(), known.clone());
-            let start = Start { etcd, network, identity, attributes, known };
+            let (identity, saved) = (identity.clone(), known.clone());
+            let start = Start { etcd, network, identity, attributes, saved };
             let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
             let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
             let contact = Arc::new(Contact::new(beat));
             let registry =
                 etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.rows), publish);
-            (registry.map(Registry::Etcd), contact)
+            (registry.map(Connection::Etcd), contact)
         }
         Wanted::Kubernetes(api) => {
             let setup = kube::Setup { api: api.clone(), pools: settings.pools };
@@ -267,38 +238,23 @@ fn source(
             let contact = Contact::new(shared.expect("kubernetes", shared_state::LIMIT));
             let contact = Arc::new(contact);
             let registry = kube::spawn(start, Arc::clone(&contact), publish);
-            (registry.map(Registry::Kubernetes), contact)
+            (registry.map(Connection::Kubernetes), contact)
         }
         Wanted::Static(_) => unreachable!("it needs no connection"),
     };
     let registry = registry.context("start the connection with whoever knows the hosts")?;
     let started = Instant::now();
-    Ok(Source::Leased(Box::new(Leased {
-        registry,
+    Ok(Registry::Leased(Box::new(Leased {
+        connection: registry,
         contact,
         identity,
-        known,
+        saved: known,
         path,
         started,
         down: None,
         unsaved: None,
         save_at: started,
     })))
-}
-
-/// How hosts are reached, as far as the settings say.
-pub fn reach(settings: &Settings) -> Attributes {
-    attributes(settings, Own::default())
-}
-
-/// Who this host is.
-pub fn this_host(name: &NodeName, world: &World) -> Result<Identity, Exit> {
-    Ok(Identity {
-        name: name.clone(),
-        machine_id: world.machine_id.clone(),
-        boot_id: identity::boot_id().context("identify this boot")?,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    })
 }
 
 /// The network that the settings describe.

@@ -23,7 +23,7 @@ const MODE: u32 = 0o600;
 
 /// A setting of the kernel that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changed {
+pub struct SysctlChange {
     /// What it was before the first change of this boot.
     pub before: String,
     /// What it was set to last.
@@ -31,25 +31,25 @@ pub struct Changed {
 }
 
 /// Key below /proc/sys → change.
-pub type Sysctls = BTreeMap<String, Changed>;
+pub type SysctlChanges = BTreeMap<String, SysctlChange>;
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
     schema: u32,
     boot_id: String,
-    sysctls: Sysctls,
+    sysctls: SysctlChanges,
 }
 
 /// What was changed since the kernel started; nothing if that is not known.
-pub fn sysctls(state_dir: &Path) -> Sysctls {
-    let read = || -> anyhow::Result<Sysctls> {
+pub fn sysctls(state_dir: &Path) -> SysctlChanges {
+    let read = || -> anyhow::Result<SysctlChanges> {
         let boot_id = identity::boot_id()?;
         Ok(of_boot(state_dir, &boot_id)?.sysctls)
     };
     read().unwrap_or_else(|error| {
         log::warn!("{error:#}: settings of the kernel stay as they are");
-        Sysctls::new()
+        SysctlChanges::new()
     })
 }
 
@@ -68,10 +68,10 @@ pub fn note(state_dir: &Path, key: &str, before: &str, set: &str) -> anyhow::Res
 }
 
 /// What somebody else set in between is what it was before.
-fn add(sysctls: &mut Sysctls, key: &str, before: &str, set: &str) {
+fn add(sysctls: &mut SysctlChanges, key: &str, before: &str, set: &str) {
     let known = sysctls.get(key).filter(|known| known.set == before);
     let before = known.map_or(before, |known| &known.before).to_owned();
-    sysctls.insert(key.to_owned(), Changed { before, set: set.to_owned() });
+    sysctls.insert(key.to_owned(), SysctlChange { before, set: set.to_owned() });
 }
 
 /// The record, if it is of this boot; else an empty one.
@@ -102,16 +102,16 @@ mod tests {
 
     const KEY: &str = "net/ipv4/ip_forward";
 
-    fn changes(steps: &[(&str, &str)]) -> Changed {
-        let mut sysctls = Sysctls::new();
+    fn changes(steps: &[(&str, &str)]) -> SysctlChange {
+        let mut sysctls = SysctlChanges::new();
         for (before, set) in steps {
             add(&mut sysctls, KEY, before, set);
         }
         sysctls[KEY].clone()
     }
 
-    fn changed(before: &str, set: &str) -> Changed {
-        Changed { before: before.to_owned(), set: set.to_owned() }
+    fn changed(before: &str, set: &str) -> SysctlChange {
+        SysctlChange { before: before.to_owned(), set: set.to_owned() }
     }
 
     #[test]

@@ -11,11 +11,11 @@ use crate::lease::Resolved;
 
 /// A reason to look, from one of the other threads.
 #[derive(Debug)]
-pub enum Wake {
+pub enum Trigger {
     /// The registry has something new.
     Registry(Update),
     /// Something changed in the kernel.
-    Kernel(Look),
+    Kernel(Scope),
     /// Names of hosts resolve to other addresses.
     Names(Resolved),
     /// Somebody touched these files that the agent keeps.
@@ -26,7 +26,7 @@ pub enum Wake {
 
 /// What to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct Scope {
     /// Sysctls, the bridge and its addresses, this host's own addresses and segments.
     pub links: bool,
     /// Routes to other hosts.
@@ -37,24 +37,24 @@ pub struct Look {
     pub files: bool,
 }
 
-impl Look {
+impl Scope {
     /// Everything.
-    pub const ALL: Look = Look { links: true, routes: true, firewall: true, files: true };
+    pub const ALL: Scope = Scope { links: true, routes: true, firewall: true, files: true };
     /// Links or addresses changed; routes hang on both.
-    pub const LINKS: Look = Look { links: true, routes: true, firewall: false, files: false };
+    pub const LINKS: Scope = Scope { links: true, routes: true, firewall: false, files: false };
     /// Routes changed.
-    pub const ROUTES: Look = Look { links: false, routes: true, firewall: false, files: false };
+    pub const ROUTES: Scope = Scope { links: false, routes: true, firewall: false, files: false };
     /// nftables changed.
-    pub const FIREWALL: Look = Look { links: false, routes: false, firewall: true, files: false };
+    pub const FIREWALL: Scope = Scope { links: false, routes: false, firewall: true, files: false };
 
     /// Nothing to look at.
-    pub fn is_nothing(self) -> bool {
-        self == Look::default()
+    pub fn is_empty(self) -> bool {
+        self == Scope::default()
     }
 
     /// This and `other`.
-    pub fn and(self, other: Look) -> Look {
-        Look {
+    pub fn and(self, other: Scope) -> Scope {
+        Scope {
             links: self.links || other.links,
             routes: self.routes || other.routes,
             firewall: self.firewall || other.firewall,
@@ -65,9 +65,9 @@ impl Look {
 
 /// Everything that made the loop look, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Why(BTreeSet<&'static str>);
+pub struct TriggerReason(BTreeSet<&'static str>);
 
-impl Why {
+impl TriggerReason {
     /// The agent started.
     pub const START: &str = "the agent started";
     /// The kernel said that something changed.
@@ -89,12 +89,14 @@ impl Why {
     }
 
     /// Nothing that is wanted can have changed: what differs was changed by somebody else.
-    pub fn is_others(&self) -> bool {
-        self.0.iter().all(|why| [Why::KERNEL, Why::FILES, Why::RESYNC].contains(why))
+    pub fn is_external(&self) -> bool {
+        self.0.iter().all(|why| {
+            [TriggerReason::KERNEL, TriggerReason::FILES, TriggerReason::RESYNC].contains(why)
+        })
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for TriggerReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: Vec<&str> = self.0.iter().copied().collect();
         f.write_str(&all.join("; "))

@@ -206,6 +206,13 @@ impl<'de> Deserialize<'de> for Problems {
     }
 }
 
+impl Status {
+    /// Of the JSON that an agent gave; an error says why it is none.
+    pub fn read(value: serde_json::Value) -> Result<Status, String> {
+        serde_json::from_value(value).map_err(|error| format!("the agent's answer: {error}"))
+    }
+}
+
 /// What the agent knows.
 pub fn status(shared: &SharedState) -> Status {
     let (changes, repairs) = shared.journal.all();

@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use anyhow::Context;
 use ipnetwork::IpNetwork;
 
-use crate::agent::start;
-use crate::command::pods::Network;
-use crate::command::{cluster, pods};
+use crate::inspect::pods::{self, Network};
+use crate::inspect::{cluster, identity};
 use crate::ipam::StoreEntry;
 use crate::lease::{NodeName, Peer, Peers};
 use crate::net::{Family, PerFamily};
@@ -90,7 +89,7 @@ fn cluster(settings: &mut Settings, unknown: &mut Vec<String>) -> (PerFamily<IpN
     if let Source::Static(subnets) = &settings.source {
         return (*subnets, Peers::default());
     }
-    let own = start::node_name(settings);
+    let own = identity::node_name(settings);
     match own.and_then(|own| cluster::known(settings, &own, "the other hosts are not known")) {
         Ok(cluster) => {
             let others = cluster.others(&mut settings.pools);

@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 use serde_json::Value;
 
 use crate::agent::{self, logger};
-use crate::command::socket;
 use crate::command::table::Style;
+use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::{Against, Origin, Told};
+use crate::settings::loader::{LoadedSettings, SettingsLoader, Validation};
 
 /// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
 /// given another meaning.
@@ -34,7 +34,7 @@ impl Outcome {
 /// One subcommand that was typed.
 pub struct Call<'a> {
     /// Where settings come from.
-    pub origin: Origin,
+    pub origin: SettingsLoader,
     /// How text looks.
     pub style: Style,
     out: &'a mut dyn Write,
@@ -42,7 +42,7 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Answers on `out`.
-    pub fn new(origin: Origin, style: Style, out: &'a mut dyn Write) -> Call<'a> {
+    pub fn new(origin: SettingsLoader, style: Style, out: &'a mut dyn Write) -> Call<'a> {
         Call { origin, style, out }
     }
 
@@ -51,8 +51,11 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Every setting that is wrong.
-    pub fn told(&mut self) -> Result<Told, Exit> {
-        let told = self.origin.read(Against::Nothing).map_err(|faults| agent::wrong(&faults))?;
+    pub fn told(&mut self) -> Result<LoadedSettings, Exit> {
+        let told = self
+            .origin
+            .read(Validation::ValuesOnly)
+            .map_err(|faults| agent::invalid_settings(&faults))?;
         logger::set(told.log.as_deref().unwrap_or("error"));
         Ok(told)
     }
@@ -62,15 +65,15 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Every setting that is wrong.
-    pub fn told_beside_agent(&mut self) -> Result<Told, Exit> {
+    pub fn told_beside_agent(&mut self) -> Result<LoadedSettings, Exit> {
         let refused = match self.told() {
             Ok(told) => return Ok(told),
             Err(refused) => refused,
         };
         let without = self.origin.clone();
-        self.origin.fall_back("ETCD_HOST", "https://localhost");
+        self.origin.set_default("ETCD_HOST", "https://localhost");
         match self.told() {
-            Ok(told) if socket::answers(&told.settings) => Ok(told),
+            Ok(told) if agent_socket::answers(&told.settings) => Ok(told),
             _ => {
                 self.origin = without;
                 Err(refused)

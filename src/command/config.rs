@@ -12,7 +12,7 @@ use crate::command::config::found::{Found, Places};
 use crate::command::table::{Cell, Table, Tone};
 use crate::settings::exit::Exit;
 use crate::settings::flags::{VARIABLES, Variable};
-use crate::settings::loader::{Against, LOG, Texts, Whence};
+use crate::settings::loader::{LOG, SettingSource, Texts, Validation};
 use crate::settings::values::without_secrets;
 
 /// print the settings that hold and where each is from: option, environment, a line of the settings
@@ -41,8 +41,8 @@ pub struct Config {
 /// # Errors
 /// The settings file cannot be read, or a setting is wrong (after it was shown).
 pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
-    let said = call.origin.said().map_err(|faults| agent::wrong(&faults))?;
-    let (settings, faults) = match said.read(Against::Nothing) {
+    let said = call.origin.said().map_err(|faults| agent::invalid_settings(&faults))?;
+    let (settings, faults) = match said.read(Validation::ValuesOnly) {
         Ok(settings) => (Some(settings), Vec::new()),
         Err(faults) => (None, faults),
     };
@@ -53,19 +53,19 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
             .get(variable.name)
             .or(said.log.as_ref())
             .cloned()
-            .unwrap_or_else(|| (variable.default.to_owned(), Whence::Default));
+            .unwrap_or_else(|| (variable.default.to_owned(), SettingSource::Default));
         let places = places.as_ref().filter(|_| text.is_empty() || text == "auto");
         let found = places.and_then(|places| places.look(variable.name));
         Shown { variable, text: without_secrets(&text), whence, found }
     });
     let shown: Vec<Shown> =
-        all.filter(|shown| !options.changed || shown.whence != Whence::Default).collect();
+        all.filter(|shown| !options.changed || shown.whence != SettingSource::Default).collect();
     let settings: Vec<Value> = shown.iter().map(setting).collect();
-    let value = json!({ "settings": settings, "remarks": said.remarks, "faults": faults });
+    let value = json!({ "settings": settings, "remarks": said.warnings, "faults": faults });
     let text = table(&shown).render(call.style);
-    let remarks = said.remarks.iter().map(|remark| format!("\n! {remark}"));
+    let remarks = said.warnings.iter().map(|remark| format!("\n! {remark}"));
     call.answer(options.json, value, &(text + &remarks.collect::<String>()))?;
-    if faults.is_empty() { Ok(Outcome::Fine) } else { Err(agent::wrong(&faults)) }
+    if faults.is_empty() { Ok(Outcome::Fine) } else { Err(agent::invalid_settings(&faults)) }
 }
 
 /// What is logged is no setting, but said in the same places.
@@ -80,7 +80,7 @@ const LOGGED: Variable = Variable {
 struct Shown {
     variable: &'static Variable,
     text: String,
-    whence: Whence,
+    whence: SettingSource,
     /// What holds as nothing is said, and what that follows from.
     found: Option<Found>,
 }
@@ -101,14 +101,14 @@ fn setting(shown: &Shown) -> Value {
         None => Some(text),
     };
     let (file, line) = match whence {
-        Whence::File(path, line) => (Some(path.display().to_string()), Some(line)),
+        SettingSource::File(path, line) => (Some(path.display().to_string()), Some(line)),
         _ => (None, None),
     };
     let from = match whence {
-        Whence::Option => "option",
-        Whence::Environment => "environment",
-        Whence::File(..) => "file",
-        Whence::Default => "default",
+        SettingSource::Option => "option",
+        SettingSource::Environment => "environment",
+        SettingSource::File(..) => "file",
+        SettingSource::Default => "default",
     };
     json!({
         "name": variable.name, "value": text, "effective": effective,
@@ -120,7 +120,7 @@ fn setting(shown: &Shown) -> Value {
 fn table(shown: &[Shown]) -> Table {
     let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
     for Shown { variable, text, whence, found } in shown {
-        let tone = if *whence == Whence::Default { Tone::Faint } else { Tone::Plain };
+        let tone = if *whence == SettingSource::Default { Tone::Faint } else { Tone::Plain };
         let cell = |text: &str| Cell::new(text).tone(tone);
         let (value, from) = match found {
             Some(Found { value, why }) => {

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use crate::checks::finding::{Finding, Severity};
 use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
-use crate::command::socket;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::inspect::agent_socket;
 use crate::lease::Snapshot;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::Told;
+use crate::settings::loader::LoadedSettings;
 
 /// look for everything that is known to go wrong on a host, and say how it was seen and what to do.
 /// Changes nothing
@@ -46,7 +46,7 @@ pub struct Doctor {
 
 /// Who is looked at.
 struct Patient<'a> {
-    told: &'a Told,
+    told: &'a LoadedSettings,
     around: &'a Around,
     /// What the agent says of itself, or why it says nothing.
     status: Result<Value, String>,
@@ -62,7 +62,7 @@ pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
     let told = call.told()?;
     let around = Around::look(&told.settings)?;
     let status = match &told.settings.socket {
-        Some(path) => socket::get(path, "/v1/status"),
+        Some(path) => agent_socket::get(path, "/v1/status"),
         None => Err("SOCKET=none: the agent cannot be asked".to_owned()),
     };
     let etcd = etcd::read(&told.settings);

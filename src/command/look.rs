@@ -7,18 +7,17 @@ use std::time::SystemTime;
 use crate::agent::active_problems::sort;
 use crate::agent::applier::Applier;
 use crate::agent::pool_use::{addresses, scarce};
+use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
-use crate::agent::reconcile::{Pass, World};
-use crate::agent::reconcile_cache::Known as Memory;
+use crate::agent::reconcile_cache::ReconcileCache as Memory;
 use crate::agent::snapshot::{AgentSnapshot, StoreStatus};
-use crate::agent::trigger::Look;
-use crate::agent::{names, start};
+use crate::agent::trigger::Scope;
 use crate::api::status::{self, Status};
-use crate::command::cluster::{self, Cluster};
 use crate::command::drift::PendingChanges;
-use crate::lease::Peers;
-use crate::lease::Resolved;
+use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::{Kernel, identity};
 use crate::lease::snapshot::Fault;
+use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::exit::Exit;
 use crate::settings::{Settings, Source};
@@ -28,7 +27,7 @@ pub struct Here {
     /// The settings, with the pools that the network has.
     pub settings: Settings,
     /// The kernel.
-    pub world: World,
+    pub kernel: Kernel,
     /// This host's subnets, as far as they are known.
     pub subnets: PerFamily<ipnetwork::IpNetwork>,
     /// The other hosts, if they are known.
@@ -47,10 +46,10 @@ impl Here {
     /// # Errors
     /// The kernel cannot be spoken to, or this host has no name.
     pub fn look(settings: &Settings) -> Result<Here, Exit> {
-        let world = start::world(settings)?;
+        let kernel = Kernel::open(settings)?;
         let mut here = Here {
             settings: settings.clone(),
-            world,
+            kernel,
             subnets: PerFamily::default(),
             peers: None,
             resolved: Resolved::new(),
@@ -71,40 +70,40 @@ impl Here {
     fn join(&mut self, cluster: Cluster) {
         let others = cluster.others(&mut self.settings.pools);
         self.subnets = cluster.lease.subnets;
-        self.resolved = names::resolve_all(&others, &self.settings);
+        self.resolved = crate::inspect::names::resolve_all(&others, &self.settings);
         self.peers = Some(Arc::new(others));
         self.cluster = Some(cluster);
     }
 
     /// What a pass works from.
-    pub fn pass(&self) -> Pass<'_> {
-        Pass {
+    pub fn pass(&self) -> Reconcile<'_> {
+        Reconcile {
             settings: &self.settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets: &self.subnets,
             peers: self.peers.as_ref(),
             in_sync: self.cluster.as_ref().is_some_and(|cluster| cluster.stale.is_none()),
             resolved: &self.resolved,
-            before: None,
+            previous: None,
             was_ready: false,
-            look: Look::ALL,
+            scope: Scope::ALL,
         }
     }
 
     /// The status as an agent would fill it, and the changes that it would make.
     pub fn status(&self) -> (Status, Vec<String>) {
-        let pass = self.pass();
+        let run = self.pass();
         let mut applier = Applier::new(true);
         let has_subnet = !self.subnets.is_empty();
         let mut memory = Memory::default();
-        let seen = has_subnet.then(|| run::run(&pass, &mut memory, &mut applier)).flatten();
+        let seen = has_subnet.then(|| run::run(&run, &mut memory, &mut applier)).flatten();
         let cluster = self.cluster.as_ref().map(|cluster| &cluster.snapshot);
         let (facts, found) = seen.map(|seen| (seen.facts, seen.problems)).unzip();
         let snapshot = AgentSnapshot {
             settings: self.settings.clone(),
             subnets: has_subnet.then_some(self.subnets),
             since: None,
-            in_sync: pass.in_sync,
+            in_sync: run.in_sync,
             ready: false,
             revision: cluster.map(|cluster| cluster.revision),
             peers: self.peers.clone(),
@@ -120,8 +119,8 @@ impl Here {
         problems.extend(cluster.iter().flat_map(|found| found.faults.values().map(Fault::problem)));
         problems.extend(scarce(&uses));
         sort(&mut problems);
-        let name = start::node_name(&self.settings).map(|name| name.to_string());
-        let name = (name.unwrap_or_default(), &self.world.machine_id);
+        let name = identity::node_name(&self.settings).map(|name| name.to_string());
+        let name = (name.unwrap_or_default(), &self.kernel.machine_id);
         let name = (name.0.as_str(), name.1.as_str());
         let mut status = status::host(name, &snapshot, &uses, &BTreeMap::new(), problems);
         let pending = PendingChanges::among(applier.lines());

@@ -7,19 +7,17 @@
 pub mod arguments;
 mod around;
 pub mod call;
-pub mod cluster;
 pub mod completion;
 pub mod config;
 pub mod doctor;
 mod drift;
 pub mod explain;
 pub mod ipam;
+pub mod json;
 mod look;
 pub mod nodes;
-mod pods;
 pub mod probe;
 pub mod routes;
-pub mod socket;
 pub mod status;
 pub mod table;
 pub mod ui;
@@ -31,13 +29,13 @@ use std::io::{self, IsTerminal, Write};
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::agent::{self, How};
+use crate::agent::{self, ServeMode};
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Style;
 use crate::os::process;
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::{self, CheckConfig, Uninstall};
-use crate::settings::loader::Origin;
+use crate::settings::loader::SettingsLoader;
 
 /// What to do instead of serving.
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -110,15 +108,15 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
     if arguments.version {
         return say(out, concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
-    let mut origin = Origin::of(arguments.given(), arguments.env_file.as_deref());
+    let mut origin = SettingsLoader::of(arguments.given(), arguments.env_file.as_deref());
     let Some(command) = arguments.command else {
         return serve(origin, arguments.once, arguments.dry_run, out);
     };
     let style = Style::of(io::stdout().is_terminal(), |name| std::env::var_os(name));
     match command {
         Command::CheckConfig(_) => {
-            let told = agent::check(&mut origin)?;
-            told.remarks.iter().for_each(|remark| complain(remark));
+            let told = agent::check_settings(&mut origin)?;
+            told.warnings.iter().for_each(|warning| complain(warning));
             say(out, &config::lines(&told.texts))
         }
         Command::Uninstall(options) => uninstall::run(&mut Call::new(origin, style, out), &options),
@@ -137,13 +135,18 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
 }
 
 /// The agent itself.
-fn serve(origin: Origin, once: bool, dry_run: bool, out: &mut dyn Write) -> Result<Outcome, Exit> {
+fn serve(
+    origin: SettingsLoader,
+    once: bool,
+    dry_run: bool,
+    out: &mut dyn Write,
+) -> Result<Outcome, Exit> {
     if dry_run {
-        let lines = agent::foretell(origin)?;
+        let lines = agent::dry_run_start(origin)?;
         let nothing = lines.is_empty().then(|| "nothing would change".to_owned());
         return say(out, &nothing.unwrap_or_else(|| lines.join("\n")));
     }
-    agent::serve(origin, if once { How::Once } else { How::ForEver })?;
+    agent::serve(origin, if once { ServeMode::Once } else { ServeMode::ForEver })?;
     Ok(Outcome::Fine)
 }
 

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{self, run};
 use crate::command::call::{Call, Outcome};
+use crate::command::json;
 use crate::command::look::Here;
 use crate::command::table::{Cell, Table, Tone};
-use crate::inspect::host;
+use crate::inspect::host_state;
 use crate::plan::peer_routes::{self, PeerRoutes};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
 use crate::settings::exit::Exit;
@@ -54,7 +55,7 @@ struct Row {
 /// A setting is wrong, the kernel cannot be looked at, or the hosts are not known.
 pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     let told = call.told()?;
-    crate::command::cluster::etcd(&told.settings)?;
+    crate::inspect::cluster::etcd(&told.settings)?;
     let here = Here::look(&told.settings)?;
     if let Some(why) = &here.unknown {
         return Err(Exit::new(crate::settings::exit::UNAVAILABLE, why));
@@ -66,8 +67,8 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
         all.into_iter().filter(|row| !options.wrong || row.state != "ok").collect();
     let devices = devices(&here)?;
     let cluster = here.cluster.as_ref();
-    let origin = cluster.map_or(Value::Null, |cluster| cluster.origin());
-    let stale = cluster.and_then(|cluster| cluster.stale.as_ref()).map(|stale| stale.line());
+    let origin = cluster.map_or(Value::Null, |cluster| json::origin(cluster));
+    let stale = cluster.and_then(|cluster| cluster.stale.as_ref()).map(|stale| json::stale(stale));
     let value = json!({
         "routes": shown.iter().map(|row| object(row, &devices)).collect::<Vec<_>>(),
         "origin": origin,
@@ -88,13 +89,13 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
 
 fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
     let pass = here.pass();
-    let facts = host::observe(&here.world.rtnl, &here.settings, None)?;
+    let facts = host_state::observe(&here.kernel.rtnl, &here.settings, None)?;
     let Some(peers) = pass.peers else { return Ok(Vec::new()) };
-    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::here(&pass, &facts));
-    let tunnels = reconcile::tunnel::keep(&pass, &facts, &ways, &mut Applier::new(true));
+    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::local_host(&pass, &facts));
+    let tunnels = reconcile::tunnel::reconcile(&pass, &facts, &ways, &mut Applier::new(true));
     let mut wanted = ways.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
-    let found = reconcile::routes::found(&here.world.rtnl).context("list routes")?;
+    let found = reconcile::routes::found(&here.kernel.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =
         owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));
@@ -147,7 +148,7 @@ fn unreachable(destination: IpNetwork, ways: &PeerRoutes) -> String {
 
 /// The names of the interfaces.
 fn devices(here: &Here) -> Result<BTreeMap<u32, String>, Exit> {
-    let links = here.world.rtnl.links(None).context("list interfaces")?;
+    let links = here.kernel.rtnl.links(None).context("list interfaces")?;
     Ok(links.into_iter().map(|link| (link.index, link.name.to_string())).collect())
 }
 

@@ -11,8 +11,8 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::socket;
 use crate::command::table::printable;
+use crate::inspect::agent_socket;
 use crate::net::time::timestamp;
 use crate::netlink::Protocol;
 use crate::netlink::events::{Event, Events};
@@ -40,9 +40,10 @@ pub struct Watch {
 /// # Errors
 /// The agent has ended, or the kernel cannot be heard.
 pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
-    call.origin.fall_back("ETCD_HOST", "localhost");
+    call.origin.set_default("ETCD_HOST", "localhost");
     let told = call.told()?;
-    let agents = socket::of(&told.settings).and_then(|path| socket::follow(path, "/v1/changes"));
+    let agents =
+        agent_socket::of(&told.settings).and_then(|path| agent_socket::follow(path, "/v1/changes"));
     match agents {
         Ok(stream) => agent(call, options, stream),
         Err(why) => {

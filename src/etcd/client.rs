@@ -10,12 +10,12 @@ use etcd_client::{
 use tokio::time::{sleep, timeout};
 
 use crate::etcd::connection::Member;
-use crate::etcd::error::EtcdError;
 use crate::etcd::failure::reason;
 use crate::etcd::members::Members;
 use crate::etcd::rows::Found;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::watch::Watch;
+use crate::lease::EtcdError;
 use crate::lease::records::{Key, NodeName, Roots, Row};
 use crate::lease::snapshot::{Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
@@ -141,7 +141,7 @@ impl Etcd {
     }
 
     /// A number that nobody else gets: the version of the counter key after putting it.
-    pub async fn draw(&self) -> Result<i64, EtcdError> {
+    pub async fn allocate_ticket(&self) -> Result<i64, EtcdError> {
         let key = self.roots.counter.as_str();
         let request = async |mut member: Member| {
             let operations = [TxnOp::put(key, "", None), TxnOp::get(key, None)];

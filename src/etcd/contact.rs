@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use crate::etcd::error::EtcdError;
+use crate::lease::EtcdError;
 use crate::os::heartbeat::Heartbeat;
 
 /// How the connection goes.

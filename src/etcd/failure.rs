@@ -4,9 +4,9 @@ use std::fmt;
 
 use etcd_client::Error;
 
-use crate::etcd::error::{EtcdError, chain};
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::meaning;
+use crate::lease::EtcdError;
 
 /// Why one attempt on one member failed.
 pub enum Failure {
@@ -134,4 +134,19 @@ pub fn reason(error: &Error) -> String {
         Error::TransportError(error) => chain(error),
         other => chain(other),
     }
+}
+
+/// `error` and its sources in one line; a source that the text already contains is left out.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let reason = source.to_string();
+        if !text.contains(&reason) {
+            text.push_str(": ");
+            text.push_str(&reason);
+        }
+        next = source.source();
+    }
+    text
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::etcd::Update;
 use crate::etcd::client::Etcd;
+use crate::etcd::update::Update;
 
 /// Time between two looks at the files. What is in them is taken when it was the same at two of them:
 /// a certificate and its key are not written at once.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::watch as latest;
 use tokio::time::sleep;
 
-use crate::etcd::Setup;
 use crate::etcd::client::Etcd;
 use crate::etcd::contact::Contact;
-use crate::etcd::error::EtcdError;
+use crate::etcd::settings::Setup;
+use crate::lease::EtcdError;
 use crate::os::random;
 
 /// How long the sign of life outlives its agent.

@@ -10,11 +10,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::etcd::connection::{Member, Opened, open};
-use crate::etcd::error::EtcdError;
 use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::{FileFault, Files, Stamp};
 use crate::etcd::tls::{handshake, meaning};
+use crate::lease::EtcdError;
 use crate::os::random;
 
 /// A password that was refused is not tried again for so long, unless the file changes: etcd makes

@@ -14,8 +14,7 @@
 mod client;
 mod connection;
 mod contact;
-pub(super) mod error;
-mod failure;
+pub mod failure;
 mod files;
 mod liveness;
 mod members;
@@ -23,85 +22,23 @@ pub mod rows;
 mod session;
 mod settings;
 mod tls;
+mod update;
 mod watch;
 
 pub use contact::Contact;
-pub use error::EtcdError;
 pub use rows::Rows;
-pub use settings::EtcdSettings;
+pub use settings::{EtcdSettings, Setup, Start};
 pub use tls::files::{FileFault, Untimely};
+pub use update::Update;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch as latest;
 
-use crate::lease::error::LeaseError;
-use crate::lease::identity::{Attributes, Identity, Lease, Network};
-use crate::lease::records::Roots;
-use crate::lease::saved::Saved;
-use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
+use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
 use crate::os::event_loop::{self, EventLoop};
-
-/// What the operator may change while the registry runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setup {
-    /// How etcd is reached.
-    pub etcd: EtcdSettings,
-    /// The network, as this host is configured. Its roots stay.
-    pub network: Network,
-}
-
-/// What the registry needs to know.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// How etcd is reached.
-    pub etcd: EtcdSettings,
-    /// The network, as this host is configured.
-    pub network: Network,
-    /// Who this host is.
-    pub identity: Identity,
-    /// How the others reach it.
-    pub attributes: Attributes,
-    /// What was known when the agent last ran: its subnets are taken again, and if etcd has lost
-    /// its data meanwhile, all of it is put back.
-    pub known: Option<Saved>,
-}
-
-/// What the registry has to say.
-#[derive(Clone, Debug)]
-pub enum Update {
-    /// etcd answers; a snapshot follows.
-    Connected {
-        /// The member that answers.
-        endpoint: String,
-    },
-    /// etcd does not answer. What was published stays true. Said again for every new reason.
-    Disconnected {
-        /// Why.
-        why: String,
-    },
-    /// The subnets of this host; before the first snapshot, and again if they change.
-    Lease(Lease),
-    /// Everything that etcd holds. Never partial, never before this host's lease, and never
-    /// without hosts only because etcd lost its data.
-    Snapshot(Arc<Snapshot>),
-    /// etcd no longer agrees with what this host holds; it goes on with what it has. `None`: it
-    /// agrees again.
-    Trouble(Option<LeaseError>),
-    /// What became of the files of certificates, key and password. Said when it changes.
-    Files {
-        /// What is wrong with them or soon will be, and what to do; empty: nothing.
-        wrong: BTreeSet<String>,
-        /// When the first of the certificates in use ends.
-        until: Option<SystemTime>,
-    },
-    /// This host cannot have a lease. The last update.
-    Fatal(LeaseError),
-}
 
 /// The running registry. Dropped, it stops like [`Handle::stop`], but nobody waits for it.
 #[derive(Debug)]
@@ -125,9 +62,9 @@ pub fn spawn(
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
-    let told = session::Told { setup: set_up, attributes: changes, contact, rows };
+    let inputs = session::Inputs { setup: set_up, attributes: changes, contact, rows };
     let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
-        session::run(start, told, &mut stopped, &mut publish).await;
+        session::run(start, inputs, &mut stopped, &mut publish).await;
     })?;
     Ok(Handle { setup, attributes, event_loop })
 }
@@ -161,19 +98,19 @@ pub fn look_at_files(settings: &EtcdSettings) -> (Vec<FileFault>, Vec<Untimely>)
     (faults, files.untimely())
 }
 
-/// Draws a number that nobody else has.
+/// Allocates a number that no other host has.
 ///
 /// # Errors
 /// No member answers, or writing is not allowed.
-pub fn draw(settings: &EtcdSettings, roots: &Roots) -> Result<i64, String> {
-    once(settings, roots, async |etcd| etcd.draw().await)
+pub fn allocate_ticket(settings: &EtcdSettings, roots: &Roots) -> Result<i64, String> {
+    once(settings, roots, async |etcd| etcd.allocate_ticket().await)
 }
 
 /// Asks etcd something, without a connection that stays.
 fn once<T>(
     settings: &EtcdSettings,
     roots: &Roots,
-    ask: impl AsyncFnOnce(&client::Etcd) -> Result<T, error::EtcdError>,
+    ask: impl AsyncFnOnce(&client::Etcd) -> Result<T, EtcdError>,
 ) -> Result<T, String> {
     let etcd = client::Etcd::new(settings.clone(), roots.clone());
     event_loop::once(async || ask(&etcd).await.map_err(|error| error.to_string()))
@@ -198,12 +135,9 @@ impl Handle {
         event_loop::tell(&self.attributes, attributes);
     }
 
-    /// Withdraws the sign of life and ends the thread: within [`STOP_WITHIN`], whatever etcd does.
+    /// Withdraws the sign of life and ends the thread: within [`session::STOP_WITHIN`], whatever etcd does.
     /// The lease stays.
     pub fn stop(self) {
         self.event_loop.stop();
     }
 }
-
-/// How long the withdrawal of the sign of life may take.
-pub const STOP_WITHIN: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch as latest};
 use tokio::time::sleep;
 
 use crate::etcd::client::Etcd;
-use crate::etcd::error::EtcdError;
+use crate::lease::EtcdError;
 use crate::lease::records::{NodeName, Row};
 use crate::os::random;
 

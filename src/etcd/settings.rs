@@ -1,9 +1,11 @@
-//! How etcd is reached.
+//! Pure. Settings and start values of the connection with etcd.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How etcd is reached. The files are read at every new connection and when they change, so that
+use crate::lease::{Attributes, Identity, Network, Saved};
+
+/// How to reach etcd. The files are read at every new connection and when they change, so that
 /// renewed certificates and passwords are used without a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdSettings {
@@ -21,4 +23,24 @@ pub struct EtcdSettings {
     pub password_file: Option<PathBuf>,
     /// How long one call to one member may take.
     pub timeout: Duration,
+}
+
+/// Settings that may change while the connection runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    pub etcd: EtcdSettings,
+    /// The network as configured on this host. Its key roots never change.
+    pub network: Network,
+}
+
+/// Start values of the connection.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub etcd: EtcdSettings,
+    pub network: Network,
+    pub identity: Identity,
+    pub attributes: Attributes,
+    /// The state saved by an earlier run: its subnets are claimed again, and put back with all else
+    /// if etcd has lost its data since.
+    pub saved: Option<Saved>,
 }

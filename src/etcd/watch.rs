@@ -3,8 +3,8 @@
 use etcd_client::{Event, KeyValue, WatchResponse, WatchStream};
 
 use crate::etcd::client::raw;
-use crate::etcd::error::EtcdError;
 use crate::etcd::failure::reason;
+use crate::lease::EtcdError;
 use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::Snapshot;
 

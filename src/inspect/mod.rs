@@ -1,4 +1,13 @@
 //! One look at this host, read only: kernel, disk, cluster.
 
-pub mod host;
+pub mod agent_socket;
+pub mod cluster;
+pub mod host_ports;
+pub mod host_state;
+pub mod identity;
+mod kernel;
+pub mod names;
+pub mod pods;
 pub mod state_file;
+
+pub use kernel::Kernel;

@@ -16,7 +16,7 @@ use tonic::transport::channel::Change;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tower_service::Service;
 
-use crate::etcd::error::chain;
+use crate::etcd::failure::chain;
 use crate::kube::access::Access;
 use crate::kube::nodes::Nodes;
 use crate::kube::object::{self, Event, Page};

@@ -1,105 +1,9 @@
 //! Pure. The pod subnets of this host, as its node has them.
 
-use ipnetwork::IpNetwork;
-
 use crate::kube::object::Node;
-use crate::lease::choose;
-use crate::lease::identity::{Identity, Lease};
-use crate::lease::records::NodeName;
-use crate::net::subnet::{self, Pool};
-use crate::net::{Family, PerFamily};
-
-/// Why the API gives this host no subnets that it can serve.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NodeError {
-    /// There is no such node.
-    #[error(
-        "the API knows no node {0}: does the kubelet run, and is NODE_NAME the name it registers \
-        this host under?"
-    )]
-    Unknown(NodeName),
-    /// The node is another host's.
-    #[error(
-        "node {name} is another machine (machine id {theirs}, this one has {ours}): correct NODE_NAME"
-    )]
-    AnotherMachine {
-        /// The node.
-        name: NodeName,
-        /// Its machine id.
-        theirs: String,
-        /// That of this host.
-        ours: String,
-    },
-    /// The node has none.
-    #[error(
-        "node {0} has no podCIDR yet: kube-controller-manager gives it one, if it is started with \
-        --allocate-node-cidrs and --cluster-cidr"
-    )]
-    NoSubnet(NodeName),
-    /// The node has none of a family that pods shall have.
-    #[error(
-        "node {name} has no {family} podCIDR, but there is {}: give kube-controller-manager a \
-        --cluster-cidr of that family, or take the pool away",
-        pool_of(*family)
-    )]
-    NoFamily {
-        /// The node.
-        name: NodeName,
-        /// The family.
-        family: Family,
-    },
-    /// It is not in the pool.
-    #[error(
-        "the podCIDR {subnet} of node {name} is no part of the pool {pool}: set {} to the \
-        --cluster-cidr of kube-controller-manager",
-        pool_of(subnet::family(*subnet))
-    )]
-    OutsidePool {
-        /// The node.
-        name: NodeName,
-        /// The subnet.
-        subnet: IpNetwork,
-        /// The pool.
-        pool: IpNetwork,
-    },
-    /// No pod would find room in it.
-    #[error(
-        "the podCIDR {subnet} of node {name} is too small: it must be /30 (IPv6: /126) or wider"
-    )]
-    TooSmall {
-        /// The node.
-        name: NodeName,
-        /// The subnet.
-        subnet: IpNetwork,
-    },
-    /// The node has another one than this host serves.
-    #[error(
-        "node {name} has the podCIDR {theirs} now, and this host serves {ours}, which it keeps for \
-        its pods: drain it and restart its agent"
-    )]
-    Changed {
-        /// The node.
-        name: NodeName,
-        /// What it has.
-        theirs: String,
-        /// What this host serves.
-        ours: String,
-    },
-}
-
-impl NodeError {
-    /// Nothing but other settings helps.
-    pub fn is_setting(&self) -> bool {
-        matches!(self, NodeError::NoFamily { .. } | NodeError::OutsidePool { .. })
-    }
-}
-
-fn pool_of(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IP_SUBNET",
-        Family::V6 => "IPV6_SUBNET",
-    }
-}
+use crate::lease::{Identity, Lease, NodeError, choose};
+use crate::net::PerFamily;
+use crate::net::subnet::Pool;
 
 /// The subnets that this host gets: those of its `node`, of each family that has a pool.
 ///
@@ -170,7 +74,7 @@ fn listed(lease: &Lease) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::subnet::parse;
+    use crate::net::subnet::{self, parse};
 
     /// What h1 (machine m, boot b, pools 10.244.0.0/16 and, if so, fd10:244::/48) makes of its node.
     fn check(subnets: &[&str], (machine, boot): (&str, &str), dual: bool) -> String {

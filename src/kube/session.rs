@@ -12,10 +12,9 @@ use crate::etcd::{Contact, Update};
 use crate::kube::client::{Api, ApiError};
 use crate::kube::nodes::Nodes;
 use crate::kube::object::Event;
-use crate::kube::own::{self, NodeError};
+use crate::kube::own;
 use crate::kube::{Setup, Start};
-use crate::lease::identity::{Attributes, Identity, Lease};
-use crate::lease::snapshot::Snapshot;
+use crate::lease::{Attributes, Identity, Lease, NodeError, Snapshot};
 use crate::net::time::rfc3339;
 use crate::os::random;
 

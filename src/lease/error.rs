@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::kube::own::NodeError;
+use crate::lease::node_error::NodeError;
 use crate::lease::records::{NodeName, RecordError};
 use crate::net::PerFamily;
 

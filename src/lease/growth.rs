@@ -1,9 +1,9 @@
 //! Pure. The pool of a network, widened while hosts use it.
 //!
 //! A pool may become one that contains it and is cut into subnets of the same size. The first agent
-//! that is told the wider pool writes it into the settings of the network; the others follow. Every
-//! subnet is claimed by its address, so hosts that know the narrow pool and hosts that know the wide
-//! one never get the same.
+//! that is configured with the wider pool writes it to the network settings; the others follow. Every
+//! subnet is claimed by its address, so hosts with the narrow pool and hosts with the wide one never
+//! get the same subnet.
 
 use ipnetwork::IpNetwork;
 
@@ -18,8 +18,8 @@ use crate::net::subnet::{self, Pool};
 
 /// `ours`, with each pool that grew as wide as the network has it.
 ///
-/// Followed is only what stays in private address space: otherwise whoever can write to etcd could
-/// draw the hosts' traffic to any address to himself.
+/// Only inside private address space: otherwise anybody with write access to etcd could redirect the
+/// hosts' traffic to any address.
 pub fn followed(ours: &PerFamily<Pool>, found: &Snapshot) -> PerFamily<Pool> {
     let theirs = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
     let mut followed = *ours;
@@ -32,7 +32,7 @@ pub fn followed(ours: &PerFamily<Pool>, found: &Snapshot) -> PerFamily<Pool> {
     followed
 }
 
-/// What widens the pools of the network to those of `ours`, if they are narrower.
+/// Widens the pools of the network to those of `ours`, if they are narrower.
 ///
 /// # Errors
 /// [`LeaseError::CannotGrow`].
@@ -55,9 +55,9 @@ pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, Lease
     }
     let mut settings = config.value.clone();
     settings.set_pools(&grown);
-    let key = ours.key(&Key::Config);
     let mut transaction = Transaction::default();
-    transaction.unchanged(&key, config.modified).put(key, settings.to_json());
+    let key = found.unchanged(&mut transaction, &ours.roots, &Key::Config);
+    transaction.put(key, settings.to_json());
     Ok(Some(transaction))
 }
 
@@ -70,8 +70,7 @@ pub fn obstacle(found: &Snapshot, narrow: &Pool, wide: &Pool) -> Option<String> 
     if let Some((host, address)) = addresses.find(|(_, a)| wide.network().contains(*a)) {
         return Some(format!("it contains {address}, the address of host {host}"));
     }
-    // Such a host counts its slots from the beginning of the pool it was told, and takes them
-    // without looking.
+    // Such a host counts slots from the beginning of its configured pool and takes them without a check.
     let python = found.hosts.keys().find(|host| python::is_python(found, host));
     let moved = wide.network().network() != narrow.network().network();
     python.filter(|_| moved && wide.network().is_ipv4()).map(|host| {
@@ -95,7 +94,7 @@ pub fn outside<'a>(
     outside.map(|(subnet, host)| format!("{host} ({subnet})"))
 }
 
-/// Lies in address space that nobody routes on the Internet.
+/// In address space that is not routed on the Internet.
 ///
 /// Source: RFC 1918, RFC 6598 (shared), RFC 2544 (benchmarks), RFC 4193 (unique local).
 fn is_private(network: IpNetwork) -> bool {
@@ -152,7 +151,7 @@ mod tests {
 
     const NODE: &str = r#"{"schema":1,"machineId":"m2","bootId":"b","version":"0.1.0","subnets":["10.244.2.0/24"],"addresses":["10.245.9.9"],"backend":"direct","mtu":1500}"#;
 
-    /// What the settings of the network become if one host is told `wide`.
+    /// What the pools of the network become if one host is configured with `wide`.
     fn grown(
         narrow: &Network,
         wide: &Network,
@@ -165,7 +164,7 @@ mod tests {
             Ok(Some(transaction)) => {
                 found.written(&wide.roots, &transaction, 99);
                 let config = found.config.unwrap();
-                assert_eq!(&*config.value.id, "a", "it is the same store");
+                assert_eq!(&*config.value.id, "a", "same store");
                 Ok(Some(config.value.pools()))
             }
         }
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_does_not_grow_around_a_host() {
+    fn a_pool_does_not_grow_over_a_node_address() {
         let narrow = network(("10.244.0.0/16", 8), None);
         let wide = network(("10.244.0.0/15", 9), None);
         let why = grown(&narrow, &wide, &[("/h/h2", "10.244.2.0/24"), ("/z/nodes/h2", NODE)]);
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_the_python_agent_keep_the_beginning() {
+    fn python_hosts_keep_the_first_address_of_the_pool() {
         let python = [("/h/p1", "10.245.1.0/24")];
         let narrow = network(("10.245.0.0/16", 8), None);
         let down = network(("10.244.0.0/15", 9), None);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grown_pool_is_followed_inside_private_space() {
+    fn a_grown_pool_is_followed_in_private_address_space_only() {
         for (narrow, wide, follows) in [
             (("10.244.0.0/16", 8), ("10.244.0.0/15", 9), true),
             (("10.244.0.0/16", 8), ("8.0.0.0/6", 18), false),
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_outside_the_narrow_pool_is_named() {
+    fn hosts_outside_the_narrow_pool_are_listed() {
         let wide = network(("10.244.0.0/15", 9), None);
         let found = store(
             &wide,

@@ -55,6 +55,22 @@ pub struct Lease {
     pub subnets: PerFamily<IpNetwork>,
 }
 
+/// This host's side of the claim.
+#[derive(Clone, Debug)]
+pub struct Claimant {
+    pub identity: Identity,
+    pub attributes: Attributes,
+    pub network: Network,
+    /// Subnets in use by this host's pods: never given up, whatever etcd holds.
+    pub keep: PerFamily<IpNetwork>,
+    /// Subnets of an earlier run: claimed again if etcd records none and they are free.
+    pub remembered: PerFamily<IpNetwork>,
+    /// A number that no other host has, once allocated.
+    pub ticket: Option<i64>,
+    /// The alive key was put with the current etcd lease.
+    pub alive: bool,
+}
+
 impl Network {
     /// The text of a key.
     pub fn key(&self, key: &Key) -> String {

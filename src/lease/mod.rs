@@ -1,19 +1,18 @@
-//! Who owns which subnet.
+//! Pure. Ownership of pod subnets: what hosts record in etcd, and how a host claims its subnets.
 //!
 //! ```text
-//! etcd ⇄ registry ──▶ Snapshot (all of etcd at one revision) ──▶ peers ──▶ the other hosts
-//!            ▲              │
-//!            └── dialogue ──┴─ claim, restore, growth: what this host must ask or write next
+//! etcd ⇄ etcd/ ──▶ Snapshot (both key ranges at one revision) ──▶ peers ──▶ the other hosts
+//!          ▲              │
+//!          └── session ───┴─ claim, restore, growth: what this host reads or writes next
 //! ```
-//!
-//! Everything but [`registry`], [`kube`], `event_loop` and [`saved`] is pure.
 
 pub mod choose;
 pub mod claim;
-pub mod dry_run_claim;
 pub mod error;
+pub mod etcd_error;
 pub mod growth;
 pub mod identity;
+pub mod node_error;
 pub mod peers;
 pub mod publish;
 pub mod records;
@@ -25,7 +24,9 @@ pub mod transaction;
 pub mod tunnels;
 
 pub use error::LeaseError;
-pub use identity::{Attributes, Identity, Lease, Network};
+pub use etcd_error::EtcdError;
+pub use identity::{Attributes, Claimant, Identity, Lease, Network};
+pub use node_error::NodeError;
 pub use peers::{Peer, PeerFault, Peers, peers};
 pub use records::{NodeName, Roots};
 pub use saved::{Resolved, Saved};

@@ -1,6 +1,6 @@
-//! Pure. Whether etcd lost its data, and what a survivor puts back.
+//! Pure. Whether etcd lost its data, and the keys that a survivor puts back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
@@ -12,21 +12,19 @@ use crate::lease::snapshot::{Raw, Snapshot, Stored};
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::subnet;
 
-/// What `found` has to do with the store that `known` was read from.
+/// How the store `found` was read from relates to that of an earlier snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {
-    /// It is the same store.
+    /// The same store.
     Same,
-    /// It lost its data and was rebuilt by somebody who knew at least as much.
+    /// The store lost its data and was rebuilt from a snapshot at least as new.
     Rebuilt,
-    /// It lost data that `known` has: wiped, restored from a backup, or another store.
+    /// The store lost data of the earlier snapshot: wiped, restored from a backup, or another store.
     Lost,
 }
 
-/// What `found` has to do with the store that `known` was read from.
-///
-/// The store is recognised by the random mark in its settings, and by its revision, which never
-/// goes back.
+/// How the store of `found` relates to the store of `known`: by the random id in the network settings,
+/// and by the revision, which never decreases.
 pub fn continuity(known: &Snapshot, found: &Snapshot) -> Continuity {
     let Some(before) = &known.config else { return Continuity::Same };
     let Some(now) = &found.config else { return Continuity::Lost };
@@ -42,11 +40,38 @@ pub fn continuity(known: &Snapshot, found: &Snapshot) -> Continuity {
     }
 }
 
-/// What puts back the hosts that `known` has and `found` has not: batches that fit into one etcd
-/// transaction each, made one by one.
+/// The keys that are still to be put back, one transaction at a time.
+#[derive(Clone, Debug)]
+pub struct Restoration {
+    pub known: Arc<Snapshot>,
+    pub batches: VecDeque<Transaction>,
+    /// The last transaction: [`mark`]s the store as rebuilt.
+    pub mark: Transaction,
+    /// The store has network settings.
+    pub has_settings: bool,
+    /// The last transaction is under way.
+    pub marking: bool,
+}
+
+impl Restoration {
+    /// Puts back the hosts that `known` has and `found` lacks; the store gets the id `new_store_id`.
+    pub fn new(
+        known: Arc<Snapshot>,
+        found: &Snapshot,
+        network: &Network,
+        new_store_id: &str,
+    ) -> Restoration {
+        let batches = transactions(&known, found, network).collect();
+        let mark = mark(&known, found, &network.config(""), new_store_id, &network.roots);
+        let has_settings = found.config.is_some();
+        Restoration { known, batches, mark, has_settings, marking: false }
+    }
+}
+
+/// Puts back the hosts that `known` has and `found` lacks: batches of the size of one etcd transaction.
 ///
-/// What is missing of a host is put back together, if it has not got another subnet meanwhile and
-/// nobody else is on its subnets: several survivors may do this at once.
+/// The keys of one host are put back together, unless it has another subnet meanwhile or another host
+/// has one of its subnets: several survivors may do this at once.
 pub fn transactions<'a>(
     known: &'a Snapshot,
     found: &'a Snapshot,
@@ -69,8 +94,8 @@ pub fn transactions<'a>(
     })
 }
 
-/// What marks the store as rebuilt from `known`, if its settings are still as `found`. They get the
-/// new mark `id`, unless they have another than `known` already: every change of it makes all hosts
+/// Marks the store as rebuilt from `known`, if its settings are still as `found`. They get the new
+/// `id`, unless their id differs from that of `known` already: every change of it makes all hosts
 /// read again.
 pub fn mark(
     known: &Snapshot,
@@ -87,15 +112,14 @@ pub fn mark(
         let changed = now.filter(|now| now.id != before.id).map(|now| &*now.id);
         settings = settings.rebuilt(changed.unwrap_or(id), ancestor);
     }
-    let key = roots.key(&Key::Config);
     let mut transaction = Transaction::default();
-    let modified = found.modified(roots, &Key::Config);
-    transaction.unchanged(&key, modified).put(key, settings.to_json());
+    let key = found.unchanged(&mut transaction, roots, &Key::Config);
+    transaction.put(key, settings.to_json());
     transaction
 }
 
 /// `found`, with the other hosts of `known` that it lacks: for a store into which this host may not
-/// write them. What is only remembered has revision 0.
+/// write them. Keys that are only remembered have revision 0.
 pub fn remembering(
     known: &Snapshot,
     mut found: Snapshot,
@@ -113,7 +137,7 @@ pub fn remembering(
     found
 }
 
-/// `known` without the hosts that `found` has: they need not be remembered any more.
+/// `known` without the hosts that `found` has.
 pub fn still_absent(known: &Snapshot, found: &Snapshot) -> Snapshot {
     let absent = |host: &NodeName| !found.hosts.contains_key(host);
     let mut rest = known.clone();
@@ -129,7 +153,7 @@ const BATCH_HOSTS: usize = 100;
 /// A batch is sent when it is larger: etcd takes 1.5 MiB.
 const BATCH_BYTES: usize = 512 * 1024;
 
-/// What is left of a host: the subnets that it had or claimed.
+/// The subnets that a host had or claimed.
 #[derive(Default)]
 struct Remains {
     subnets: Vec<IpNetwork>,
@@ -150,8 +174,7 @@ fn remains(known: &Snapshot) -> BTreeMap<&NodeName, Remains> {
     hosts
 }
 
-/// The keys and values of a host that `found` has not; none if the host has got another subnet, or
-/// somebody else one of its subnets.
+/// The keys and values of a host that `found` lacks; none if [`has_moved`].
 fn missing(
     host: &NodeName,
     remains: &Remains,
@@ -174,19 +197,14 @@ fn missing(
     for subnet in remains.subnets.iter().filter(|subnet| known.claims.contains_key(subnet)) {
         add(Key::Claim(*subnet), &|| host.to_string());
     }
-    if !missing.is_empty() && has_lost_its_place(host, remains, found, network) {
+    if !missing.is_empty() && has_moved(host, remains, found, network) {
         missing.clear();
     }
     missing
 }
 
-/// The host has got another subnet, or somebody else one of its subnets.
-fn has_lost_its_place(
-    host: &NodeName,
-    remains: &Remains,
-    found: &Snapshot,
-    network: &Network,
-) -> bool {
+/// The host has another subnet now, or another host has one of its subnets.
+fn has_moved(host: &NodeName, remains: &Remains, found: &Snapshot, network: &Network) -> bool {
     let possible = |subnet| network.pools.iter().any(|pool| choose::possible(pool, subnet));
     let overlap = |subnet| remains.subnets.iter().any(|ours| subnet::overlap(*ours, subnet));
     let claims = found.claims.iter().map(|(subnet, claim)| (*subnet, &claim.value));
@@ -207,7 +225,7 @@ fn put_back(
     let mut transaction = Transaction::default();
     let claims = remains.subnets.iter().map(|subnet| Key::Claim(*subnet));
     for key in [Key::Host(host.clone()), Key::Node(host.clone())].into_iter().chain(claims) {
-        transaction.unchanged(roots.key(&key), found.modified(roots, &key));
+        found.unchanged(&mut transaction, roots, &key);
     }
     for (key, value) in missing {
         transaction.put(key, value);

@@ -154,6 +154,13 @@ impl Snapshot {
         self.revisions(roots, key).1
     }
 
+    /// Adds to `transaction` the condition that `key` is as in this snapshot; gives the key's text.
+    pub fn unchanged(&self, transaction: &mut Transaction, roots: &Roots, key: &Key) -> String {
+        let text = roots.key(key);
+        transaction.unchanged(&text, self.modified(roots, key));
+        text
+    }
+
     /// Revisions at which `key` was created and written; 0 if it is not in the store.
     fn revisions(&self, roots: &Roots, key: &Key) -> (i64, i64) {
         let valid = match key {

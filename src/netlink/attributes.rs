@@ -70,6 +70,17 @@ impl Attributes {
         self.write(kind.into() | NESTED, &inner.bytes)
     }
 
+    /// Adds all of `others` behind these.
+    pub fn append(&mut self, others: Attributes) {
+        self.bytes.extend(others.bytes);
+        self.fault = self.fault.take().or(others.fault);
+    }
+
+    /// In bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// As bytes, for a payload that holds a header before its attributes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes

@@ -11,7 +11,8 @@ use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
 
 use crate::netlink::message::{Replies, Reply};
-use crate::netlink::{DATAGRAM_BYTES, NetlinkError, Protocol};
+use crate::netlink::socket::DATAGRAM_BYTES;
+use crate::netlink::{NetlinkError, Protocol};
 use crate::os::wait::is_readable;
 
 /// Room for a burst of notifications while the agent works: 8 MiB where the host allows it.

@@ -6,7 +6,6 @@ mod legacy;
 pub mod legacy_text;
 mod numbers;
 mod rule;
-pub mod sets;
 mod value;
 mod xt;
 
@@ -19,14 +18,17 @@ use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
 pub use chain::{Action, Direction, Edit, ForwardChain, MARK, Place};
-pub use rule::{Asks, Condition, End, ForwardRule, NamePattern, Verdict};
+pub use decode::FoundSets;
+pub use rule::{Asks, Condition, End, ForwardRule, NamePattern};
 
 use crate::net::Family;
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
 use crate::nft::base_chains::legacy::LegacyTables;
-use crate::nft::base_chains::sets::{FoundSet, FoundSets};
 use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
-use crate::nft::{ChainPlace, Hook, Policy, TableFamily, expression, found, message, userdata};
+use crate::nft::{
+    ChainPlace, FoundSet, Hook, Policy, TableFamily, Type, Userdata, Verdict, expression, found,
+    message,
+};
 
 /// Where iptables-legacy is looked for.
 const PROGRAM_DIRS: [&str; 6] =
@@ -238,16 +240,28 @@ impl Forward {
         let number = place.family.number();
         let what = format!("look at set {name} of nft table {}", place.table);
         let named = Attributes::new().text(set::TABLE, &place.table).text(set::NAME, name);
-        let found = self.socket.ask(&get(what.clone(), kind::GET_SET, number, named), sets::set);
+        let found = self.socket.ask(&get(what.clone(), kind::GET_SET, number, named), found::set);
         let found = match found {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
-            found => found?.map(|(_, set)| set),
+            found => found?,
         };
-        let Some(mut found) = found.filter(FoundSet::is_readable) else { return Ok(None) };
+        let Some(mut found) = found.filter(is_readable) else { return Ok(None) };
+        let Some(shape) = &found.shape else { return Ok(None) };
         let list = Attributes::new().text(set::LIST_TABLE, &place.table).text(set::LIST_SET, name);
         let request = get(what, kind::GET_ELEMENT, number, list);
-        found.elements = self.socket.dump(&request, sets::elements)?.concat();
+        let entries = self.socket.dump(&request, |reply| found::entries(reply).map(Some))?;
+        found.elements = shape.elements(entries.concat());
         Ok(Some(found))
+    }
+}
+
+/// Its elements are worth reading. (A list of addresses that somebody keeps may be long.)
+fn is_readable(set: &FoundSet) -> bool {
+    let key = set.shape.as_ref().map_or(&[][..], |shape| &shape.key);
+    match key {
+        [Type::Ipv4 | Type::Ipv6] => set.is_anonymous,
+        [_] => true,
+        _ => false,
     }
 }
 
@@ -283,7 +297,7 @@ fn insert(place: &ChainPlace, edit: &Edit) -> Message {
         .text(attribute::TABLE, &place.table)
         .text(attribute::CHAIN, &place.chain)
         .nest(attribute::EXPRESSIONS, expression::accept_like_iptables(meta_key, &edit.bridge))
-        .put(attribute::USERDATA, userdata::of_table(&edit.direction.comment()));
+        .put(attribute::USERDATA, Userdata::comment(&edit.direction.comment()).bytes());
     let header = message::header(place.family.number());
     Message::new(edit.to_string(), kind::NEW_RULE, NlmF::CREATE, &header, attributes)
 }

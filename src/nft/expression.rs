@@ -8,22 +8,16 @@ use ipnetwork::IpNetwork;
 use crate::net::{Family, IfName, subnet};
 use crate::netlink::Attributes;
 use crate::netlink::wire::octets;
-use crate::nft::host_port_maps::PortMap;
 use crate::nft::numbers::{expression as n, family};
-use crate::nft::ruleset::{Match, Rule, Verdict};
-
-/// Bytes of an interface's name in a register: IFNAMSIZ.
-const IFNAMSIZ: usize = 16;
+use crate::nft::ruleset::{Action, Field, Match, Rule};
+use crate::nft::set::{padded, value};
+use crate::nft::verdict::Verdict;
 
 /// The list of a rule's expressions.
 pub fn of_rule(rule: &Rule) -> Attributes {
-    let mut list = List::default();
-    for condition in &rule.matches {
-        list = list.condition(condition);
-    }
-    let counted = !matches!(rule.verdict, Verdict::Forward(_));
-    let list = if counted { list.counter() } else { list };
-    list.verdict(rule.verdict).expressions
+    let list = rule.matches.iter().fold(List::default(), List::condition);
+    let list = if rule.is_counted() { list.counter() } else { list };
+    list.action(&rule.action).expressions
 }
 
 /// `meta iifname` or `oifname` (by its number) equal to `name`, the verdict `accept`, as
@@ -31,7 +25,7 @@ pub fn of_rule(rule: &Rule) -> Attributes {
 pub fn accept_like_iptables(meta_key: u32, name: &IfName) -> Attributes {
     let name = [name.as_str().as_bytes(), &[0]].concat();
     let list = List::default().meta(meta_key).compare(n::EQUAL, &name);
-    list.counter().verdict(Verdict::Accept).expressions
+    list.counter().verdict(&Verdict::Accept).expressions
 }
 
 /// A list of expressions that grows.
@@ -45,23 +39,27 @@ struct List {
 impl List {
     fn condition(self, condition: &Match) -> List {
         match condition {
-            Match::DestinationOutside(family, set) => {
-                self.of_family(*family).address(*family, End::Destination).outside(set)
+            Match::Source(network) => self.network(*network, Field::Source),
+            Match::Destination(network) => self.network(*network, Field::Destination),
+            Match::InputInterface(name) => {
+                self.load(Field::InputInterface).compare(n::EQUAL, &padded(name))
             }
-            Match::Input(name) => self.meta(n::INPUT_NAME).compare(n::EQUAL, &padded(name)),
-            Match::Output(name) => self.meta(n::OUTPUT_NAME).compare(n::EQUAL, &padded(name)),
-            Match::OutputNot(name) => {
-                self.meta(n::OUTPUT_NAME).compare(n::NOT_EQUAL, &padded(name))
+            Match::OutputInterface(name) => {
+                self.load(Field::OutputInterface).compare(n::EQUAL, &padded(name))
+            }
+            Match::OutputInterfaceNot(name) => {
+                self.load(Field::OutputInterface).compare(n::NOT_EQUAL, &padded(name))
+            }
+            Match::In(field, set) => self.load(*field).then("lookup", lookup(set)),
+            Match::NotIn(field, set) => {
+                let lookup = lookup(set).be32(n::LOOKUP_FLAGS, n::LOOKUP_INVERTED);
+                self.load(*field).then("lookup", lookup)
             }
             Match::Established => self.established(),
             Match::Vxlan(vni) => self.vxlan(*vni),
-            Match::Source(network) => self.network(*network, End::Source),
-            Match::Destination(network) => self.network(*network, End::Destination),
             Match::NotLocal => {
                 self.destination_type().compare(n::NOT_EQUAL, &n::LOCAL.to_ne_bytes())
             }
-            Match::InputIn(set) => self.meta(n::INPUT_NAME).inside(set),
-            Match::OutputIn(set) => self.meta(n::OUTPUT_NAME).inside(set),
             Match::Marked(bits) => {
                 let bits = bits.to_ne_bytes();
                 self.meta(n::MARK).bitwise(&bits, &[0; 4]).compare(n::EQUAL, &bits)
@@ -69,10 +67,9 @@ impl List {
         }
     }
 
-    fn network(self, network: IpNetwork, end: End) -> List {
-        let family = subnet::family(network);
-        let list = self.of_family(family).address(family, end);
-        list.mask(&octets(network.mask())).compare(n::EQUAL, &octets(network.network()))
+    fn network(self, network: IpNetwork, field: fn(Family) -> Field) -> List {
+        let list = self.load(field(subnet::family(network))).mask(&octets(network.mask()));
+        list.compare(n::EQUAL, &octets(network.network()))
     }
 
     /// The packet is of `family`: a table `inet` sees both.
@@ -84,15 +81,43 @@ impl List {
         List { family: Some(family), ..list }
     }
 
-    /// Loads the source or destination address.
-    fn address(self, family: Family, end: End) -> List {
-        let (offset, length) = match (family, end) {
-            (Family::V4, End::Source) => (12, 4),
-            (Family::V4, End::Destination) => (16, 4),
-            (Family::V6, End::Source) => (8, 16),
-            (Family::V6, End::Destination) => (24, 16),
+    /// Loads a field into register 1.
+    fn load(self, field: Field) -> List {
+        let list = field.family().into_iter().fold(self, List::of_family);
+        list.load_into(n::REGISTER_1, field)
+    }
+
+    fn load_into(self, register: u32, field: Field) -> List {
+        let (offset, length) = match field {
+            Field::Source(Family::V4) => (12, 4),
+            Field::Destination(Family::V4) => (16, 4),
+            Field::Source(Family::V6) => (8, 16),
+            Field::Destination(Family::V6) => (24, 16),
+            Field::Protocol => return self.meta_into(register, n::L4_PROTOCOL),
+            Field::InputInterface => return self.meta_into(register, n::INPUT_NAME),
+            Field::OutputInterface => return self.meta_into(register, n::OUTPUT_NAME),
+            Field::DestinationPort => {
+                return self.payload_into(register, n::TRANSPORT_HEADER, (n::PORT_OFFSET, 2));
+            }
         };
-        self.payload(n::NETWORK_HEADER, offset, length)
+        self.payload_into(register, n::NETWORK_HEADER, (offset, length))
+    }
+
+    /// Puts a map's key together in register 1 and those that follow, each field in whole groups
+    /// of 4 bytes.
+    fn load_key(self, fields: &[Field]) -> List {
+        let families = fields.iter().filter_map(|field| field.family());
+        let mut list = families.fold(self, List::of_family);
+        let mut at = 0;
+        for field in fields {
+            list = list.load_into(register(at), *field);
+            at += match field {
+                Field::Source(family) | Field::Destination(family) => u32::from(family.bits() / 8),
+                Field::Protocol | Field::DestinationPort => 4,
+                Field::InputInterface | Field::OutputInterface => 16,
+            };
+        }
+        list
     }
 
     fn mask(self, mask: &[u8]) -> List {
@@ -128,14 +153,17 @@ impl List {
         const HAS_VNI: [u8; 4] = [0x08, 0, 0, 0];
         let [_, a, b, c] = vni.to_be_bytes();
         let list = self.meta(n::L4_PROTOCOL).compare(n::EQUAL, &[UDP]);
-        let list = list.payload(n::TRANSPORT_HEADER, UDP_HEADER, 4).compare(n::EQUAL, &HAS_VNI);
-        list.payload(n::TRANSPORT_HEADER, UDP_HEADER + 4, 3).compare(n::EQUAL, &[a, b, c])
+        let header = |list: List, at, bytes: &[u8]| {
+            let place = (UDP_HEADER + at, bytes.len() as u32);
+            list.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place).compare(n::EQUAL, bytes)
+        };
+        header(header(list, 0, &HAS_VNI), 4, &[a, b, c])
     }
 
-    /// Loads bytes of the packet.
-    fn payload(self, base: u32, offset: u32, length: u32) -> List {
+    /// Loads bytes of the packet: from where in the header, and how many.
+    fn payload_into(self, register: u32, base: u32, (offset, length): (u32, u32)) -> List {
         let load = Attributes::new()
-            .be32(n::PAYLOAD_REGISTER, n::REGISTER_1)
+            .be32(n::PAYLOAD_REGISTER, register)
             .be32(n::PAYLOAD_BASE, base)
             .be32(n::PAYLOAD_OFFSET, offset)
             .be32(n::PAYLOAD_LENGTH, length);
@@ -160,48 +188,15 @@ impl List {
         self.then("fib", load)
     }
 
-    /// The destination becomes what `map` says of it, if it says anything.
-    ///
-    /// The map's key is put together in register 1 and those that follow, each part in whole
-    /// groups of 4 bytes; its answer, address and port, comes to the same place.
-    fn forward(self, map: PortMap) -> List {
-        let family = map.family();
-        let number = family_number(family);
-        let behind_address = match family {
-            Family::V4 => n::REGISTER_4_BYTES + 1,
-            Family::V6 => n::REGISTER_2,
-        };
-        let (list, protocol, port) = match map.has_address() {
-            true => {
-                let list = self.of_family(family).address(family, End::Destination);
-                let port = match family {
-                    Family::V4 => n::REGISTER_4_BYTES + 2,
-                    Family::V6 => n::REGISTER_4_BYTES + 5,
-                };
-                (list, behind_address, port)
-            }
-            false => (self.of_family(family), n::REGISTER_1, n::REGISTER_4_BYTES + 1),
-        };
-        let lookup = Attributes::new()
-            .text(n::LOOKUP_SET, map.name())
-            .be32(n::LOOKUP_REGISTER, n::REGISTER_1)
-            .be32(n::LOOKUP_DESTINATION, n::REGISTER_1);
+    /// The destination becomes what the map holds, address and port, if it holds anything.
+    fn dnat(self, family: Family, key: &[Field], map: &str) -> List {
+        let lookup = lookup(map).be32(n::LOOKUP_DESTINATION, n::REGISTER_1);
         let nat = Attributes::new()
             .be32(n::NAT_KIND, n::DESTINATION_NAT)
-            .be32(n::NAT_FAMILY, u32::from(number))
+            .be32(n::NAT_FAMILY, u32::from(family_number(family)))
             .be32(n::NAT_ADDRESS, n::REGISTER_1)
-            .be32(n::NAT_PORT, behind_address);
-        let list = list.meta_into(protocol, n::L4_PROTOCOL).destination_port_into(port);
-        list.then("lookup", lookup).then("nat", nat)
-    }
-
-    fn destination_port_into(self, register: u32) -> List {
-        let load = Attributes::new()
-            .be32(n::PAYLOAD_REGISTER, register)
-            .be32(n::PAYLOAD_BASE, n::TRANSPORT_HEADER)
-            .be32(n::PAYLOAD_OFFSET, 2)
-            .be32(n::PAYLOAD_LENGTH, 2);
-        self.then("payload", load)
+            .be32(n::NAT_PORT, register(u32::from(family.bits() / 8)));
+        self.of_family(family).load_key(key).then("lookup", lookup).then("nat", nat)
     }
 
     fn compare(self, operation: u32, data: &[u8]) -> List {
@@ -212,56 +207,40 @@ impl List {
         self.then("cmp", compare)
     }
 
-    /// What was loaded is in the set.
-    fn inside(self, set: &str) -> List {
-        let lookup =
-            Attributes::new().text(n::LOOKUP_SET, set).be32(n::LOOKUP_REGISTER, n::REGISTER_1);
-        self.then("lookup", lookup)
-    }
-
-    /// What was loaded is not in the set.
-    fn outside(self, set: &str) -> List {
-        let lookup = Attributes::new()
-            .text(n::LOOKUP_SET, set)
-            .be32(n::LOOKUP_REGISTER, n::REGISTER_1)
-            .be32(n::LOOKUP_FLAGS, n::LOOKUP_INVERTED);
-        self.then("lookup", lookup)
-    }
-
     fn counter(self) -> List {
         let zero = Attributes::new().be64(n::COUNTER_BYTES, 0).be64(n::COUNTER_PACKETS, 0);
         self.then("counter", zero)
     }
 
-    fn verdict(self, verdict: Verdict) -> List {
-        match verdict {
-            Verdict::Masquerade => {
+    fn action(self, action: &Action) -> List {
+        match action {
+            Action::Verdict(verdict) => self.verdict(verdict),
+            Action::Masquerade => {
                 self.then("masq", Attributes::new().be32(n::MASQUERADE_FLAGS, n::FULLY_RANDOM))
             }
-            Verdict::Accept => self.decide(n::ACCEPT),
-            Verdict::Drop => self.decide(n::DROP),
-            Verdict::Return => self.decide(n::RETURN),
-            Verdict::Mark(bits) => {
+            Action::Mark(bits) => {
                 let list = self.meta(n::MARK).bitwise(&(!bits).to_ne_bytes(), &bits.to_ne_bytes());
                 let store = Attributes::new()
                     .be32(n::META_KEY, n::MARK)
                     .be32(n::META_SOURCE, n::REGISTER_1);
                 list.then("meta", store)
             }
-            Verdict::Untracked => self.then("notrack", Attributes::new()),
-            Verdict::Offload(flowtable) => {
+            Action::Untracked => self.then("notrack", Attributes::new()),
+            Action::Offload(flowtable) => {
                 self.then("flow_offload", Attributes::new().text(n::OFFLOAD_TABLE, flowtable))
             }
-            Verdict::Forward(map) => self.forward(map),
+            Action::Dnat(family, key, map) => self.dnat(*family, key, map),
+            Action::VerdictMap(key, map) => {
+                let lookup = lookup(map).be32(n::LOOKUP_DESTINATION, n::REGISTER_VERDICT);
+                self.load_key(key).then("lookup", lookup)
+            }
         }
     }
 
-    fn decide(self, code: u32) -> List {
-        let code = Attributes::new().be32(n::VERDICT_CODE, code);
-        let data = Attributes::new().nest(n::DATA_VERDICT, code);
+    fn verdict(self, verdict: &Verdict) -> List {
         let immediate = Attributes::new()
             .be32(n::IMMEDIATE_REGISTER, n::REGISTER_VERDICT)
-            .nest(n::IMMEDIATE_DATA, data);
+            .nest(n::IMMEDIATE_DATA, verdict.encode());
         self.then("immediate", immediate)
     }
 
@@ -271,11 +250,18 @@ impl List {
     }
 }
 
-/// Which address of a packet.
-#[derive(Clone, Copy)]
-enum End {
-    Source,
-    Destination,
+/// Looks up register 1 and those that follow.
+fn lookup(set: &str) -> Attributes {
+    Attributes::new().text(n::LOOKUP_SET, set).be32(n::LOOKUP_REGISTER, n::REGISTER_1)
+}
+
+/// The register that begins so many bytes behind the begin of register 1; as nft, by 16 bytes where
+/// possible.
+fn register(at: u32) -> u32 {
+    match at % 16 {
+        0 => n::REGISTER_1 + at / 16,
+        _ => n::REGISTER_4_BYTES + at / 4,
+    }
 }
 
 fn family_number(family: Family) -> u8 {
@@ -283,15 +269,4 @@ fn family_number(family: Family) -> u8 {
         Family::V4 => family::IPV4,
         Family::V6 => family::IPV6,
     }
-}
-
-fn value(bytes: &[u8]) -> Attributes {
-    Attributes::new().put(n::DATA_VALUE, bytes)
-}
-
-/// An interface's name as nft compares it: filled up with zeros.
-fn padded(name: &IfName) -> [u8; IFNAMSIZ] {
-    let mut bytes = [0; IFNAMSIZ];
-    bytes[..name.as_str().len()].copy_from_slice(name.as_str().as_bytes());
-    bytes
 }

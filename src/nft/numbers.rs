@@ -79,18 +79,17 @@ pub mod set {
     pub const ELEMENT_DATA: u16 = 2;
     pub const ELEMENT_FLAGS: u16 = 3;
     pub const ELEMENT_USERDATA: u16 = 6;
+    /// Flags of a set: it is part of a rule; it never changes.
+    pub const ANONYMOUS: u32 = 1;
+    pub const CONSTANT: u32 = 2;
     /// Flag of a set: its elements are ranges.
     pub const INTERVAL: u32 = 4;
     /// Flag of a set: its elements have data.
     pub const MAP: u32 = 8;
     /// Flag of an element: it is the first address behind a range.
     pub const INTERVAL_END: u32 = 1;
-    /// Key types are nft's own numbers (its `datatype.h`); the kernel only keeps them.
-    pub const TYPE_IPV4: u32 = 7;
-    pub const TYPE_IPV6: u32 = 8;
-    pub const TYPE_PROTOCOL: u32 = 12;
-    pub const TYPE_PORT: u32 = 13;
-    pub const TYPE_IFNAME: u32 = 41;
+    /// NFT_DATA_VERDICT of linux/netfilter/nf_tables.h as the type of data.
+    pub const TYPE_VERDICT: u32 = 0xffff_ff00;
     /// Of a concatenation: the types of its parts, so many bits each, the last one lowest.
     pub const TYPE_BITS: u32 = 6;
 }
@@ -117,6 +116,7 @@ pub mod expression {
     pub const DATA_VALUE: u16 = 1;
     pub const DATA_VERDICT: u16 = 2;
     pub const VERDICT_CODE: u16 = 1;
+    pub const VERDICT_CHAIN: u16 = 2;
     pub const IMMEDIATE_REGISTER: u16 = 1;
     pub const IMMEDIATE_DATA: u16 = 2;
     pub const BITWISE_SOURCE: u16 = 1;
@@ -160,6 +160,8 @@ pub mod expression {
     pub const LOOKUP_INVERTED: u32 = 1;
     pub const NETWORK_HEADER: u32 = 1;
     pub const TRANSPORT_HEADER: u32 = 2;
+    /// Where TCP, UDP and SCTP have the destination port.
+    pub const PORT_OFFSET: u32 = 2;
     pub const MARK: u32 = 3;
     pub const INPUT_NAME: u32 = 6;
     pub const OUTPUT_NAME: u32 = 7;
@@ -175,12 +177,14 @@ pub mod expression {
     pub const LOCAL: u32 = 2;
     pub const REGISTER_VERDICT: u32 = 0;
     pub const REGISTER_1: u32 = 1;
-    pub const REGISTER_2: u32 = 2;
     /// NFT_REG32_00: the first 4 bytes of register 1; the others follow.
     pub const REGISTER_4_BYTES: u32 = 8;
     /// NF_NAT_RANGE_PROTO_RANDOM_FULLY of linux/netfilter/nf_nat.h.
     pub const FULLY_RANDOM: u32 = 1 << 4;
-    /// NFT_RETURN of linux/netfilter/nf_tables.h, a negative number.
+    /// NFT_CONTINUE and others of linux/netfilter/nf_tables.h, negative numbers.
+    pub const CONTINUE: u32 = (-1_i32).cast_unsigned();
+    pub const JUMP: u32 = (-3_i32).cast_unsigned();
+    pub const GOTO: u32 = (-4_i32).cast_unsigned();
     pub const RETURN: u32 = (-5_i32).cast_unsigned();
     /// NF_DROP and NF_ACCEPT of linux/netfilter.h.
     pub const DROP: u32 = 0;

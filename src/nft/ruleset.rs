@@ -7,9 +7,10 @@ use std::fmt;
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{AddressRange, Family, IfName, hash, subnet};
-use crate::nft::host_port_maps::PortMap;
-use crate::nft::userdata;
+use crate::net::{Family, IfName, hash, subnet};
+use crate::nft::set::Set;
+use crate::nft::userdata::Userdata;
+use crate::nft::verdict::Verdict;
 
 /// Raised when the same rule is given to the kernel in another way than before, so that tables
 /// written by an earlier release are written anew.
@@ -18,69 +19,30 @@ const SHAPE: &str = "1";
 /// A table of the family `inet`, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset {
-    /// The table's name: letters, digits, `_`, `-`, `.`; at most 255 bytes.
+    /// Letters, digits, `_`, `-`, `.`; at most 255 bytes.
     pub table: String,
-    /// What an operator reads at the table's head; at most 127 bytes.
+    /// At most 127 bytes.
     pub comment: String,
-    /// The sets that the rules look into.
     pub sets: Vec<Set>,
-    /// The shortcut for packets of established connections, if there is to be one.
     pub flowtable: Option<Flowtable>,
-    /// Its chains, all of them base chains.
     pub chains: Vec<Chain>,
 }
 
-/// A table of connections whose packets go from device to device without being looked at again.
+/// Connections whose packets go from device to device without passing the hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flowtable {
-    /// Its name, unique in the table.
+    /// Unique in the table.
     pub name: String,
     /// Where packets are looked up as they come in; they must exist.
     pub devices: BTreeSet<IfName>,
 }
 
-/// A named set of addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Set {
-    /// Its name, unique in the table.
-    pub name: String,
-    /// The family of all its elements.
-    pub family: Family,
-    /// Single addresses, or ranges.
-    pub kind: SetKind,
-    /// Its elements; those of [`SetKind::Ranges`] must not touch each other
-    /// ([`crate::net::range::covering`] sees to it).
-    pub elements: BTreeSet<AddressRange>,
-}
-
-/// How the kernel keeps a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetKind {
-    /// Hash of single addresses.
-    Addresses,
-    /// Tree of ranges (`flags interval`).
-    Ranges,
-}
-
-/// Elements to add to and to take from one set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ElementChange {
-    /// The set; its elements are not looked at.
-    pub set: Set,
-    /// Elements it lacks.
-    pub added: BTreeSet<AddressRange>,
-    /// Elements it has and should not.
-    pub removed: BTreeSet<AddressRange>,
-}
-
-/// A chain that the kernel calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name, unique in the table.
+    /// Unique in the table.
     pub name: String,
-    /// Where and when it is called.
-    pub base: Base,
-    /// Its rules, in order.
+    /// `None`: only other chains call it.
+    pub base: Option<Base>,
     pub rules: Vec<Rule>,
 }
 
@@ -89,7 +51,6 @@ pub struct Chain {
 pub struct Base {
     /// `filter`, `nat` or `route`.
     pub kind: String,
-    /// Where packets meet it.
     pub hook: Hook,
     /// Its place among the chains of that hook: lower comes first.
     pub priority: i32,
@@ -102,13 +63,13 @@ pub struct Base {
 pub struct Hook(pub u32);
 
 impl Hook {
-    /// Packets that came in, before it is known whom they are for.
+    /// Packets that came in, before routing.
     pub const PREROUTING: Hook = Hook(0);
     /// Packets that this host sends itself.
     pub const OUTPUT: Hook = Hook(3);
     /// Packets that are neither from nor for this host.
     pub const FORWARD: Hook = Hook(2);
-    /// Before a packet reaches a socket of the host.
+    /// Packets for this host.
     pub const INPUT: Hook = Hook(1);
     /// Packets about to leave.
     pub const POSTROUTING: Hook = Hook(4);
@@ -117,72 +78,70 @@ impl Hook {
 /// What happens to a packet that no rule has decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// It goes on.
     Accept,
-    /// It is dropped.
     Drop,
 }
 
-/// One rule: if all `matches` hold, count the packet and do as `verdict` says.
+/// One rule: if all `matches` hold, the packet is counted and `action` is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What an operator reads behind it; at most 127 bytes.
+    /// At most 127 bytes.
     pub comment: String,
-    /// Conditions, looked at from left to right.
+    /// Evaluated from left to right.
     pub matches: Vec<Match>,
-    /// What is done.
-    pub verdict: Verdict,
+    pub action: Action,
 }
 
 /// A condition on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// It comes from this network.
     Source(IpNetwork),
-    /// It is of this family and goes to no address in the set of that name.
-    DestinationOutside(Family, String),
-    /// It came in by this interface.
-    Input(IfName),
-    /// It goes out by this interface.
-    Output(IfName),
-    /// It goes out by any other interface.
-    OutputNot(IfName),
+    Destination(IpNetwork),
+    InputInterface(IfName),
+    OutputInterface(IfName),
+    OutputInterfaceNot(IfName),
+    /// The field is in the set of that name.
+    In(Field, String),
+    /// The packet is of the field's family, and the field is not in the set of that name.
+    NotIn(Field, String),
     /// Packets of its connection were seen in both directions.
     Established,
     /// It is the outer packet of a VXLAN tunnel with that identifier, whatever the port.
     Vxlan(u32),
-    /// It goes to this network.
-    Destination(IpNetwork),
-    /// It goes to no address of this host.
+    /// Its destination is no address of this host.
     NotLocal,
-    /// It came in by an interface in the set of that name.
-    InputIn(String),
-    /// It goes out by an interface in the set of that name.
-    OutputIn(String),
     /// All these bits of its mark are set.
     Marked(u32),
 }
 
-/// What a rule does.
+/// A field of a packet that is looked up in a set or map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// This chain lets the packet pass.
-    Accept,
+pub enum Field {
+    Source(Family),
+    Destination(Family),
+    Protocol,
+    DestinationPort,
+    InputInterface,
+    OutputInterface,
+}
+
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Verdict(Verdict),
     /// The packet leaves with the address of the interface it leaves by, and a random port.
     Masquerade,
     /// Its connection goes into the flow table of this name; the packet goes on.
     Offload(&'static str),
-    /// No connection is made of it, and nobody translates its addresses; the packet goes on.
+    /// No connection is made of it, and its addresses are not translated; the packet goes on.
     Untracked,
-    /// The packet goes nowhere.
-    Drop,
-    /// The chain's policy decides.
-    Return,
-    /// These bits of the packet's mark are set, and the next rule is looked at.
+    /// These bits of the packet's mark are set, and the next rule is evaluated.
     Mark(u32),
-    /// The packet goes where the map leads its destination; if it does not say, the next rule is
-    /// looked at.
-    Forward(PortMap),
+    /// The packet of this family goes to the address and port that the map of this name holds for
+    /// these fields; if it holds nothing, the next rule is evaluated.
+    Dnat(Family, Vec<Field>, &'static str),
+    /// The verdict that the map of this name holds for these fields, if any.
+    VerdictMap(Vec<Field>, String),
 }
 
 impl Rule {
@@ -194,7 +153,22 @@ impl Rule {
 
     /// What the kernel keeps beside the rule: comment and fingerprint.
     pub(super) fn userdata(&self) -> Vec<u8> {
-        userdata::of_rule(&self.comment, self.fingerprint())
+        let fingerprint = Some(self.fingerprint());
+        Userdata { fingerprint, ..Userdata::comment(&self.comment) }.bytes()
+    }
+
+    /// A map counts nothing: the counter would also count what the map does not hold.
+    pub(super) fn is_counted(&self) -> bool {
+        !matches!(self.action, Action::Dnat(..) | Action::VerdictMap(..))
+    }
+}
+
+impl Field {
+    pub(super) fn family(self) -> Option<Family> {
+        match self {
+            Field::Source(family) | Field::Destination(family) => Some(family),
+            _ => None,
+        }
     }
 }
 
@@ -203,11 +177,8 @@ impl fmt::Display for Rule {
         for condition in &self.matches {
             write!(f, "{condition} ")?;
         }
-        match self.verdict {
-            // It would count what the map does not hold as well.
-            Verdict::Forward(_) => write!(f, "{}", self.verdict),
-            verdict => write!(f, "counter {verdict}"),
-        }
+        let counter = if self.is_counted() { "counter " } else { "" };
+        write!(f, "{counter}{}", self.action)
     }
 }
 
@@ -215,40 +186,54 @@ impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Match::Source(network) => {
-                write!(f, "{} saddr {network}", protocol(subnet::family(*network)))
+                write!(f, "{} {network}", Field::Source(subnet::family(*network)))
             }
-            Match::DestinationOutside(family, set) => {
-                write!(f, "{} daddr != @{set}", protocol(*family))
+            Match::Destination(network) => {
+                write!(f, "{} {network}", Field::Destination(subnet::family(*network)))
             }
-            Match::Input(name) => write!(f, "iifname \"{name}\""),
-            Match::Output(name) => write!(f, "oifname \"{name}\""),
-            Match::OutputNot(name) => write!(f, "oifname != \"{name}\""),
+            Match::InputInterface(name) => write!(f, "iifname \"{name}\""),
+            Match::OutputInterface(name) => write!(f, "oifname \"{name}\""),
+            Match::OutputInterfaceNot(name) => write!(f, "oifname != \"{name}\""),
+            Match::In(field, set) => write!(f, "{field} @{set}"),
+            Match::NotIn(field, set) => write!(f, "{field} != @{set}"),
             Match::Established => f.write_str("ct state established"),
             Match::Vxlan(vni) => {
                 write!(f, "meta l4proto udp @th,64,32 0x8000000 @th,96,24 {vni:#x}")
             }
-            Match::Destination(network) => {
-                write!(f, "{} daddr {network}", protocol(subnet::family(*network)))
-            }
             Match::NotLocal => f.write_str("fib daddr type != local"),
-            Match::InputIn(set) => write!(f, "iifname @{set}"),
-            Match::OutputIn(set) => write!(f, "oifname @{set}"),
             Match::Marked(bits) => write!(f, "meta mark & {bits:#x} == {bits:#x}"),
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Accept => f.write_str("accept"),
-            Verdict::Masquerade => f.write_str("masquerade fully-random"),
-            Verdict::Offload(flowtable) => write!(f, "flow add @{flowtable}"),
-            Verdict::Untracked => f.write_str("notrack"),
-            Verdict::Drop => f.write_str("drop"),
-            Verdict::Return => f.write_str("return"),
-            Verdict::Mark(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),
-            Verdict::Forward(map) => write!(f, "{map}"),
+            Field::Source(family) => write!(f, "{} saddr", protocol(*family)),
+            Field::Destination(family) => write!(f, "{} daddr", protocol(*family)),
+            Field::Protocol => f.write_str("meta l4proto"),
+            Field::DestinationPort => f.write_str("th dport"),
+            Field::InputInterface => f.write_str("iifname"),
+            Field::OutputInterface => f.write_str("oifname"),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = |fields: &[Field]| {
+            fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
+        };
+        match self {
+            Action::Verdict(verdict) => verdict.fmt(f),
+            Action::Masquerade => f.write_str("masquerade fully-random"),
+            Action::Offload(flowtable) => write!(f, "flow add @{flowtable}"),
+            Action::Untracked => f.write_str("notrack"),
+            Action::Mark(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),
+            Action::Dnat(family, key, map) => {
+                write!(f, "dnat {} to {} map @{map}", protocol(*family), fields(key))
+            }
+            Action::VerdictMap(key, map) => write!(f, "{} vmap @{map}", fields(key)),
         }
     }
 }
@@ -300,10 +285,10 @@ mod tests {
             comment: "pods to the outside".to_owned(),
             matches: vec![
                 Match::Source(network.parse().unwrap()),
-                Match::DestinationOutside(Family::V4, "cluster4".to_owned()),
-                Match::OutputNot("humanz0".parse().unwrap()),
+                Match::NotIn(Field::Destination(Family::V4), "cluster4".to_owned()),
+                Match::OutputInterfaceNot("humanz0".parse().unwrap()),
             ],
-            verdict: Verdict::Masquerade,
+            action: Action::Masquerade,
         }
     }
 
@@ -322,11 +307,11 @@ mod tests {
             comment: String::new(),
             matches: vec![
                 Match::Source("fd00::/64".parse().unwrap()),
-                Match::DestinationOutside(Family::V6, "cluster6".to_owned()),
-                Match::Input(name()),
-                Match::Output(name()),
+                Match::NotIn(Field::Destination(Family::V6), "cluster6".to_owned()),
+                Match::InputInterface(name()),
+                Match::OutputInterface(name()),
             ],
-            verdict: Verdict::Accept,
+            action: Action::Verdict(Verdict::Accept),
         };
         let bytes = [masquerade("10.244.3.0/24"), v6].map(|rule| of_rule(&rule).into_bytes());
         let hex: String = bytes.concat().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -340,7 +325,7 @@ mod tests {
         assert_ne!(rule.fingerprint(), masquerade("10.244.4.0/24").fingerprint());
         let renamed = Rule { comment: "x".to_owned(), ..rule.clone() };
         assert_ne!(rule.fingerprint(), renamed.fingerprint());
-        let accepted = Rule { verdict: Verdict::Accept, ..rule.clone() };
+        let accepted = Rule { action: Action::Verdict(Verdict::Accept), ..rule.clone() };
         assert_ne!(rule.fingerprint(), accepted.fingerprint());
     }
 }

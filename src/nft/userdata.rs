@@ -23,54 +23,57 @@ const LINK: u8 = 105;
 /// The longest comment that nft reads, in bytes (its NFTNL_UDATA_COMMENT_MAXLEN less the zero).
 const COMMENT_MAX_BYTES: usize = 127;
 
-/// A comment alone, for a table.
-pub fn of_table(comment: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    put_comment(&mut bytes, comment);
-    bytes
+/// What humanz writes and reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Userdata {
+    /// Cut after 127 bytes.
+    pub comment: Option<String>,
+    pub fingerprint: Option<u64>,
+    /// At most 15 bytes.
+    pub link: Option<String>,
 }
 
-/// For a set of interfaces' names. Without it nft reads a name from its end and lists it as "",
-/// and refuses its own listing.
-pub fn of_names() -> Vec<u8> {
-    let mut bytes = vec![KEY_BYTE_ORDER, 4];
-    bytes.extend(HOST_ENDIAN.to_ne_bytes());
-    bytes
-}
+impl Userdata {
+    pub fn comment(comment: &str) -> Userdata {
+        Userdata { comment: Some(comment.to_owned()), ..Userdata::default() }
+    }
 
-/// A comment and a fingerprint.
-pub fn of_rule(comment: &str, fingerprint: u64) -> Vec<u8> {
-    let mut bytes = of_table(comment);
-    bytes.extend([FINGERPRINT, 8]);
-    bytes.extend(fingerprint.to_be_bytes());
-    bytes
-}
+    /// For a set of interfaces' names. Without it nft reads a name from its end and lists it as "",
+    /// and refuses its own listing.
+    pub fn host_byte_order() -> Vec<u8> {
+        let mut bytes = vec![KEY_BYTE_ORDER, 4];
+        bytes.extend(HOST_ENDIAN.to_ne_bytes());
+        bytes
+    }
 
-/// A comment, a fingerprint and the name of a link (at most 15 bytes), for an element.
-pub fn of_port(comment: &str, fingerprint: u64, link: &str) -> Vec<u8> {
-    let mut bytes = of_rule(comment, fingerprint);
-    bytes.extend([LINK, link.len() as u8]);
-    bytes.extend(link.bytes());
-    bytes
-}
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some(comment) = &self.comment {
+            put_comment(&mut bytes, comment);
+        }
+        if let Some(fingerprint) = self.fingerprint {
+            bytes.extend([FINGERPRINT, 8]);
+            bytes.extend(fingerprint.to_be_bytes());
+        }
+        if let Some(link) = &self.link {
+            bytes.extend([LINK, link.len() as u8]);
+            bytes.extend(link.bytes());
+        }
+        bytes
+    }
 
-/// The fingerprint and the name in userdata that [`of_port`] wrote.
-pub fn port(bytes: &[u8]) -> Option<(u64, String)> {
-    let link = entries(bytes).find(|(kind, _)| *kind == LINK)?.1;
-    Some((fingerprint(bytes)?, String::from_utf8_lossy(link).into_owned()))
-}
-
-/// The comment in userdata written by anyone.
-pub fn comment(bytes: &[u8]) -> Option<String> {
-    let value = entries(bytes).find(|(kind, _)| *kind == COMMENT)?.1;
-    let text = value.strip_suffix(&[0]).unwrap_or(value);
-    Some(String::from_utf8_lossy(text).into_owned())
-}
-
-/// The fingerprint in userdata written by humanz.
-pub fn fingerprint(bytes: &[u8]) -> Option<u64> {
-    let value = entries(bytes).find(|(kind, _)| *kind == FINGERPRINT)?.1;
-    value.try_into().ok().map(u64::from_be_bytes)
+    /// Of bytes that anybody wrote.
+    pub fn read(bytes: &[u8]) -> Userdata {
+        let value =
+            |wanted| entries(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        let fingerprint = value(FINGERPRINT).and_then(|value| value.try_into().ok());
+        Userdata {
+            comment: value(COMMENT).map(|value| text(value.strip_suffix(&[0]).unwrap_or(value))),
+            fingerprint: fingerprint.map(u64::from_be_bytes),
+            link: value(LINK).map(text),
+        }
+    }
 }
 
 fn put_comment(bytes: &mut Vec<u8>, comment: &str) {
@@ -96,44 +99,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
-        let bytes = of_rule("pods to the outside", 0x0102_0304_0506_0708);
-        assert_eq!(comment(&bytes).unwrap(), "pods to the outside");
-        assert_eq!(fingerprint(&bytes), Some(0x0102_0304_0506_0708));
-    }
-
-    #[test]
-    fn an_element_has_the_name_of_a_link_too() {
-        let bytes = of_port("net c1 eth0", 7, "hz0123456789abc");
-        assert_eq!(port(&bytes), Some((7, "hz0123456789abc".to_owned())));
-        assert_eq!(
-            (comment(&bytes).unwrap(), port(&of_rule("x", 7))),
-            ("net c1 eth0".into(), None)
-        );
+    fn userdata_is_read_back_as_it_was_written() {
+        let comment = Userdata::comment("net c1 eth0");
+        let rule = Userdata { fingerprint: Some(0x0102_0304_0506_0708), ..comment.clone() };
+        let element = Userdata { link: Some("hz0123456789abc".to_owned()), ..rule.clone() };
+        for written in [Userdata::default(), comment, rule, element] {
+            assert_eq!(Userdata::read(&written.bytes()), written);
+        }
     }
 
     #[test]
     fn the_layout_is_that_of_nft() {
-        assert_eq!(of_table("x"), [0, 2, b'x', 0]);
-    }
-
-    #[test]
-    fn what_nft_writes_has_no_fingerprint() {
-        assert_eq!(fingerprint(b"\x00\x02x\x00"), None);
-        assert_eq!(comment(b"\x00\x02x\x00").unwrap(), "x");
+        assert_eq!(Userdata::comment("x").bytes(), [0, 2, b'x', 0]);
     }
 
     #[test]
     fn a_long_comment_is_cut_at_a_character() {
-        let bytes = of_table(&"ü".repeat(100));
-        assert_eq!(comment(&bytes).unwrap(), "ü".repeat(63));
+        let bytes = Userdata::comment(&"ü".repeat(100)).bytes();
+        assert_eq!(Userdata::read(&bytes).comment.unwrap(), "ü".repeat(63));
     }
 
     #[test]
     fn broken_bytes_give_nothing() {
         for broken in [&b""[..], b"\x00", b"\x00\x05ab", b"\x68\x02ab"] {
-            assert_eq!(fingerprint(broken), None);
+            assert_eq!(Userdata::read(broken), Userdata::default());
         }
-        assert_eq!(comment(b"\x00\x05ab"), None);
     }
 }

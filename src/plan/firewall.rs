@@ -10,7 +10,10 @@ use ipnetwork::IpNetwork;
 
 use crate::net::range::covering;
 use crate::net::{AddressRange, Family, IfName, subnet};
-use crate::nft::{Base, Chain, Hook, Match, Policy, Rule, Ruleset, Set, SetKind, Verdict};
+use crate::nft::{
+    Action, Base, Chain, Element, Field, Hook, Match, Policy, Rule, Ruleset, Set, Shape, Type,
+    Verdict,
+};
 
 pub use changes::{TableChange, TableDifference, TableRepair, changes, repair};
 
@@ -75,9 +78,9 @@ impl FirewallSpec {
         self.pod_subnets.iter().any(|network| subnet::family(*network) == family)
     }
 
-    fn nodes(&self, family: Family) -> BTreeSet<AddressRange> {
+    fn nodes(&self, family: Family) -> BTreeSet<Element> {
         let nodes = self.node_addresses.iter().filter(|node| Family::of(**node) == family);
-        nodes.copied().map(AddressRange::single).collect()
+        nodes.copied().map(|node| AddressRange::single(node).into()).collect()
     }
 }
 
@@ -85,14 +88,14 @@ fn forward(spec: &FirewallSpec) -> Option<Chain> {
     let accept = |comment: &str, condition| Rule {
         comment: comment.to_owned(),
         matches: vec![condition],
-        verdict: Verdict::Accept,
+        action: Action::Verdict(Verdict::Accept),
     };
     let rules = vec![
-        accept("from pods", Match::Input(spec.bridge.clone())),
-        accept("to pods", Match::Output(spec.bridge.clone())),
+        accept("from pods", Match::InputInterface(spec.bridge.clone())),
+        accept("to pods", Match::OutputInterface(spec.bridge.clone())),
     ];
     let base = base("filter", Hook::FORWARD, PRIORITY_FILTER);
-    spec.accept_forward.then(|| Chain { name: "forward".to_owned(), base, rules })
+    spec.accept_forward.then(|| Chain { name: "forward".to_owned(), base: Some(base), rules })
 }
 
 /// What goes through a tunnel keeps the mark of what is in it, and whoever masquerades by a mark
@@ -103,31 +106,32 @@ fn tunnel(spec: &FirewallSpec) -> Option<Chain> {
     let rule = Rule {
         comment: "tunnels: no address is translated".to_owned(),
         matches: vec![Match::Vxlan(vni)],
-        verdict: Verdict::Untracked,
+        action: Action::Untracked,
     };
     let base = base("filter", Hook::OUTPUT, PRIORITY_RAW);
-    Some(Chain { name: "tunnel".to_owned(), base, rules: vec![rule] })
+    Some(Chain { name: "tunnel".to_owned(), base: Some(base), rules: vec![rule] })
 }
 
 fn postrouting(spec: &FirewallSpec, families: &[Family]) -> Option<Chain> {
     let rules: Vec<Rule> = families.iter().flat_map(|family| masquerade(spec, *family)).collect();
     let base = base("nat", Hook::POSTROUTING, PRIORITY_SRCNAT);
-    (!rules.is_empty()).then(|| Chain { name: "postrouting".to_owned(), base, rules })
+    (!rules.is_empty()).then(|| Chain { name: "postrouting".to_owned(), base: Some(base), rules })
 }
 
 /// One rule for each pod subnet.
 fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
     let subnets = spec.pod_subnets.iter().filter(|network| subnet::family(**network) == family);
     let subnets: BTreeSet<IpNetwork> = subnets.copied().map(subnet::masked).collect();
-    let mut outside = vec![Match::DestinationOutside(family, cluster_set(family))];
+    let outside_of = |set| Match::NotIn(Field::Destination(family), set);
+    let mut outside = vec![outside_of(cluster_set(family))];
     if !spec.nodes(family).is_empty() {
-        outside.push(Match::DestinationOutside(family, nodes_set(family)));
+        outside.push(outside_of(nodes_set(family)));
     }
-    outside.push(Match::OutputNot(spec.bridge.clone()));
+    outside.push(Match::OutputInterfaceNot(spec.bridge.clone()));
     let rule = |network| Rule {
         comment: "pods to the outside".to_owned(),
         matches: [vec![Match::Source(network)], outside.clone()].concat(),
-        verdict: Verdict::Masquerade,
+        action: Action::Masquerade,
     };
     subnets.into_iter().map(rule).collect()
 }
@@ -138,12 +142,12 @@ fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
     let networks = lists.concat().into_iter().filter(|network| subnet::family(*network) == family);
     let cluster = Set {
         name: cluster_set(family),
-        family,
-        kind: SetKind::Ranges,
-        elements: covering(networks).into_iter().collect(),
+        shape: Shape { intervals: true, ..Shape::set([Type::address(family)]) },
+        elements: covering(networks).into_iter().map(Element::from).collect(),
     };
     let elements = spec.nodes(family);
-    let nodes = Set { name: nodes_set(family), family, kind: SetKind::Addresses, elements };
+    let shape = Shape::set([Type::address(family)]);
+    let nodes = Set { name: nodes_set(family), shape, elements };
     let nodes = Some(nodes).filter(|nodes| !nodes.elements.is_empty());
     [cluster].into_iter().chain(nodes).collect()
 }
@@ -248,7 +252,7 @@ mod tests {
         assert!(
             cluster
                 .elements
-                .contains(&AddressRange::from("10.9.0.0/24".parse::<IpNetwork>().unwrap()))
+                .contains(&AddressRange::from("10.9.0.0/24".parse::<IpNetwork>().unwrap()).into())
         );
     }
 

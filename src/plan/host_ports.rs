@@ -3,12 +3,16 @@
 //! One table for all networks of the host, with or without an agent. No rule knows a port: the maps
 //! do, and cost the same with one port and with thousands.
 
+mod maps;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::net::{HostPort, IfName, Object, PortForward};
 use crate::nft::{
-    BRIDGES, Base, Chain, Fingerprints, FoundPort, Hook, Match, Policy, PortChange, PortElement,
-    PortMap, PortMark, Rule, Ruleset, Verdict,
+    Action, Base, Chain, Field, Fingerprints, Hook, Match, Policy, Rule, Ruleset, Verdict,
+};
+pub use crate::plan::host_ports::maps::{
+    BRIDGES, PortChange, PortElement, PortMap, PortMark, bridge_names, bridges, element_changes,
 };
 use crate::plan::pod::LinkIdentity;
 use crate::plan::{Describe, Line};
@@ -38,7 +42,7 @@ const FROM_POD: u32 = 1 << 13;
 pub fn ruleset() -> Ruleset {
     let chain = |name: &str, kind: &str, hook, priority, rules| {
         let base = Base { kind: kind.to_owned(), hook, priority, policy: Policy::Accept };
-        Chain { name: name.to_owned(), base, rules }
+        Chain { name: name.to_owned(), base: Some(base), rules }
     };
     let comment = "written by humanz: ports of this host that lead to pods".to_owned();
     let chains = vec![
@@ -47,11 +51,12 @@ pub fn ruleset() -> Ruleset {
         chain("output", "nat", Hook::OUTPUT, PRIORITY_DSTNAT, output()),
         chain("postrouting", "nat", Hook::POSTROUTING, PRIORITY_SRCNAT, postrouting()),
     ];
-    Ruleset { table: TABLE.to_owned(), comment, flowtable: None, sets: Vec::new(), chains }
+    let sets = [bridges()].into_iter().chain(PortMap::ALL.map(PortMap::set)).collect();
+    Ruleset { table: TABLE.to_owned(), comment, flowtable: None, sets, chains }
 }
 
-fn rule(comment: &str, matches: &[Match], verdict: Verdict) -> Rule {
-    Rule { comment: comment.to_owned(), matches: matches.to_vec(), verdict }
+fn rule(comment: &str, matches: &[Match], action: Action) -> Rule {
+    Rule { comment: comment.to_owned(), matches: matches.to_vec(), action }
 }
 
 fn loopback4() -> ipnetwork::IpNetwork {
@@ -59,46 +64,59 @@ fn loopback4() -> ipnetwork::IpNetwork {
 }
 
 fn guard() -> Vec<Rule> {
-    let from_pods = Match::InputIn(BRIDGES.to_owned());
+    let from_pods = Match::In(Field::InputInterface, BRIDGES.to_owned());
     let comment = "127.0.0.1 is the host alone";
     vec![
         // Every packet of the host comes by: the match that hardly one passes is first.
-        rule(comment, &[Match::Source(loopback4()), from_pods.clone()], Verdict::Drop),
-        rule(comment, &[Match::Destination(loopback4()), from_pods], Verdict::Drop),
+        rule(
+            comment,
+            &[Match::Source(loopback4()), from_pods.clone()],
+            Action::Verdict(Verdict::Drop),
+        ),
+        rule(
+            comment,
+            &[Match::Destination(loopback4()), from_pods],
+            Action::Verdict(Verdict::Drop),
+        ),
     ]
 }
 
 fn prerouting() -> Vec<Rule> {
-    let from_pods = Match::InputIn(BRIDGES.to_owned());
-    let mark = rule("from pods of this host", &[from_pods], Verdict::Mark(FROM_POD));
+    let from_pods = Match::In(Field::InputInterface, BRIDGES.to_owned());
+    let mark = rule("from pods of this host", &[from_pods], Action::Mark(FROM_POD));
     [not_local(), mark].into_iter().chain(forward()).collect()
 }
 
 fn output() -> Vec<Rule> {
     let loopback6 = Match::Destination("::1/128".parse().expect("a network"));
     let comment = "the kernel carries ::1 nowhere";
-    let refused = rule(comment, &[loopback6], Verdict::Return);
+    let refused = rule(comment, &[loopback6], Action::Verdict(Verdict::Return));
     [not_local(), refused].into_iter().chain(forward()).collect()
 }
 
 fn not_local() -> Rule {
-    rule("not for this host", &[Match::NotLocal], Verdict::Return)
+    rule("not for this host", &[Match::NotLocal], Action::Verdict(Verdict::Return))
 }
 
 fn forward() -> impl Iterator<Item = Rule> {
-    let comment = |map: &PortMap| match map {
-        PortMap::At(_) => "ports of one address",
-        PortMap::Any(_) => "ports of every address",
-    };
-    PortMap::ALL.into_iter().map(move |map| rule(comment(&map), &[], Verdict::Forward(map)))
+    PortMap::ALL.into_iter().map(|map| {
+        let key = [Field::Protocol, Field::DestinationPort];
+        let (comment, key) = match map {
+            PortMap::At(family) => {
+                ("ports of one address", [&[Field::Destination(family)], &key[..]].concat())
+            }
+            PortMap::Any(_) => ("ports of every address", key.to_vec()),
+        };
+        rule(comment, &[], Action::Dnat(map.family(), key, map.name()))
+    })
 }
 
 fn postrouting() -> Vec<Rule> {
-    let to_pods = Match::OutputIn(BRIDGES.to_owned());
+    let to_pods = Match::In(Field::OutputInterface, BRIDGES.to_owned());
     let pods = [to_pods.clone(), Match::Marked(FROM_POD)];
     vec![
-        rule("pods to ports of their own host", &pods, Verdict::Masquerade),
-        rule("127.0.0.1", &[to_pods, Match::Source(loopback4())], Verdict::Masquerade),
+        rule("pods to ports of their own host", &pods, Action::Masquerade),
+        rule("127.0.0.1", &[to_pods, Match::Source(loopback4())], Action::Masquerade),
     ]
 }
 
@@ -134,8 +152,8 @@ impl Claim {
         let identity = LinkIdentity { network: &self.network, container_id, ifname };
         PortElement {
             forward: self.forward,
-            comment: identity.alias(self.pod.as_deref()),
-            mark: PortMark { store, link: identity.host_ifname() },
+            comment: Some(identity.alias(self.pod.as_deref())),
+            mark: Some(PortMark { store, link: identity.host_ifname() }),
         }
     }
 }
@@ -152,7 +170,7 @@ pub enum HostPortChange {
     /// The port leads elsewhere, or has another owner.
     Replace(PortElement),
     /// Nobody has the port any more.
-    Remove(FoundPort),
+    Remove(PortElement),
 }
 
 /// What turns the elements and bridges found into those that `claims`, all of the store of the
@@ -160,11 +178,11 @@ pub enum HostPortChange {
 pub fn changes(
     claims: &[Claim],
     store: u64,
-    found: &[FoundPort],
+    found: &[PortElement],
     bridges: &BTreeSet<IfName>,
 ) -> Vec<HostPortChange> {
-    let own = |found: &&FoundPort| found.mark.as_ref().is_some_and(|mark| mark.store == store);
-    let by_port: BTreeMap<HostPort, &FoundPort> =
+    let own = |found: &&PortElement| found.mark.as_ref().is_some_and(|mark| mark.store == store);
+    let by_port: BTreeMap<HostPort, &PortElement> =
         found.iter().map(|found| (found.forward.from, found)).collect();
     let wanted: BTreeMap<HostPort, PortElement> =
         claims.iter().map(|claim| (claim.forward.from, claim.element(store))).collect();
@@ -184,8 +202,8 @@ pub fn changes(
     changes
 }
 
-fn is(element: &PortElement, found: &FoundPort) -> bool {
-    element.forward == found.forward && Some(&element.mark) == found.mark.as_ref()
+fn is(element: &PortElement, found: &PortElement) -> bool {
+    (element.forward, &element.mark) == (found.forward, &found.mark)
 }
 
 impl HostPortChange {
@@ -210,20 +228,18 @@ impl Describe for HostPortChange {
             HostPortChange::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
             HostPortChange::Add(element) => port(Line::added, element),
             HostPortChange::Replace(element) => port(Line::changed, element),
-            HostPortChange::Remove(found) => {
-                let comment = found.comment.as_deref().unwrap_or("no comment");
-                Line::removed(Object::HostPort(found.forward)).with(format!(" ({comment})"))
-            }
+            HostPortChange::Remove(found) => port(Line::removed, found),
         }
     }
 }
 
 fn port(done: fn(Object) -> Line, element: &PortElement) -> Line {
-    done(Object::HostPort(element.forward)).with(format!(" ({})", element.comment))
+    let comment = element.comment.as_deref().unwrap_or("no comment");
+    done(Object::HostPort(element.forward)).with(format!(" ({comment})"))
 }
 
 /// What keeps the ports of `forwards` from leading where they should, given what is `found`.
-pub fn faults(forwards: &[PortForward], found: &[FoundPort]) -> Vec<String> {
+pub fn faults(forwards: &[PortForward], found: &[PortElement]) -> Vec<String> {
     let fault =
         |forward: &PortForward| match found.iter().find(|found| found.forward.from == forward.from)
         {

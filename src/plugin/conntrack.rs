@@ -78,7 +78,7 @@ fn may_be_some() -> bool {
 /// person. What cannot be found out is so.
 fn others_translate() -> bool {
     let by_nft = || {
-        let tables = Nft::open()?.tables_of_all_families()?;
+        let tables = Nft::open()?.all_tables()?;
         let foreign = |(family, name): &(TableFamily, String)| match family {
             TableFamily::Inet => !ownership::is_table(name),
             TableFamily::Ip => true,

@@ -12,14 +12,18 @@ use nix::errno::Errno;
 use crate::cni::config::NetConf;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
+use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaims, Store, StoreEntry};
 use crate::net::{Family, HostPort, IfName, port};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
-use crate::nft::{FoundPort, Nft, PortChange, PortElement};
+use crate::nft::Nft;
 use crate::os::sysctl;
 use crate::plan::Describe;
-use crate::plan::host_ports::{self, Claim, HostPortChange, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{
+    self, Claim, HostPortChange, PortChange, PortElement, TABLE, changes, element_changes,
+    is_intact, ruleset,
+};
 use crate::plugin::{claim, conntrack, del, failure};
 
 /// How long a call waits for the ports: as for the store.
@@ -153,7 +157,7 @@ pub fn faults(check: &Check, addresses: &[IpAddr]) -> Result<Vec<String>, CniErr
     let nft = Nft::open().map_err(failed)?;
     let mut found = Vec::new();
     for forward in &forwards {
-        found.extend(nft.port(TABLE, &forward.from).map_err(failed)?);
+        found.extend(inspect::one(&nft, &forward.from).map_err(failed)?);
     }
     let mut faults = host_ports::faults(&forwards, &found);
     if !is_intact(nft.fingerprints(TABLE).map_err(failed)?.as_ref()) {
@@ -188,13 +192,17 @@ impl Table {
         Ok(Table { nft: Nft::open().map_err(failed)?, store: claims.fingerprint() })
     }
 
+    fn change(&self, steps: &[PortChange]) -> Result<(), NetlinkError> {
+        self.nft.change_elements(TABLE, &element_changes(steps))
+    }
+
     fn is_intact(&self) -> Result<bool, CniError> {
         Ok(is_intact(self.nft.fingerprints(TABLE).map_err(failed)?.as_ref()))
     }
 
     fn ensure(&self) -> Result<(), CniError> {
         if !self.is_intact()? {
-            self.nft.ensure_ports(&ruleset()).map_err(failed)?;
+            self.nft.ensure(&ruleset()).map_err(failed)?;
             log::info!("wrote nftables table inet {TABLE}");
         }
         Ok(())
@@ -218,7 +226,7 @@ impl Table {
                 self.ensure()?;
                 self.restore(locked)?;
             }
-            match self.nft.change_ports(TABLE, &steps) {
+            match self.change(&steps) {
                 Err(error) if error.errno() == Some(Errno::EEXIST) => {
                     steps = vec![bridge.clone()];
                     steps.extend(self.make_way(rtnl, &elements)?);
@@ -237,7 +245,7 @@ impl Table {
         let mut steps = Vec::new();
         for element in elements {
             let port = &element.forward.from;
-            match self.nft.port(TABLE, port).map_err(failed)? {
+            match inspect::one(&self.nft, port).map_err(failed)? {
                 None => steps.push(PortChange::Add(element.clone())),
                 Some(found) if self.is_leftover(rtnl, &found)? => {
                     steps.extend(HostPortChange::Replace(element.clone()).steps());
@@ -256,7 +264,7 @@ impl Table {
 
     /// Nobody has the element: its claim, if it had one in our store, is ours now; of another store
     /// the pod is gone.
-    fn is_leftover(&self, rtnl: &Rtnl, found: &FoundPort) -> Result<bool, CniError> {
+    fn is_leftover(&self, rtnl: &Rtnl, found: &PortElement) -> Result<bool, CniError> {
         let Some(mark) = &found.mark else { return Ok(false) };
         let link = rtnl.link(&mark.link);
         Ok(mark.store == self.store || link.map_err(failed)?.is_none())
@@ -265,11 +273,11 @@ impl Table {
     /// Makes the elements what all claims ask for.
     fn restore(&self, locked: &LockedClaims<'_>) -> Result<(), CniError> {
         let claims = locked.held().map_err(|error| failure::of_store(&error))?;
-        let found = self.nft.ports(TABLE).map_err(failed)?;
-        let bridges = self.nft.port_bridges(TABLE).map_err(failed)?;
+        let found = inspect::all(&self.nft).map_err(failed)?;
+        let bridges = inspect::bridge_set(&self.nft).map_err(failed)?;
         let changes = changes(&claims, self.store, &found, &bridges);
         let steps: Vec<PortChange> = changes.iter().flat_map(HostPortChange::steps).collect();
-        self.nft.change_ports(TABLE, &steps).map_err(failed)?;
+        self.change(&steps).map_err(failed)?;
         for change in &changes {
             log::info!("{}", change.line().past());
         }
@@ -278,13 +286,13 @@ impl Table {
 
     fn remove(&self, ports: &[HostPort]) -> Result<(), CniError> {
         let steps: Vec<PortChange> = ports.iter().copied().map(PortChange::Remove).collect();
-        match self.nft.change_ports(TABLE, &steps) {
+        match self.change(&steps) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => {}
             outcome => return outcome.map_err(failed),
         }
         // Some are gone already, so the others go one by one.
         for step in steps {
-            match self.nft.change_ports(TABLE, &[step]) {
+            match self.change(&[step]) {
                 Err(error) if error.errno() == Some(Errno::ENOENT) => {}
                 outcome => outcome.map_err(failed)?,
             }

@@ -9,7 +9,7 @@ pub struct Choices<T: 'static, const N: usize>([(&'static str, T); N]);
 
 /// Who gives this host its subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Giver {
+pub enum SubnetSource {
     /// A lease in etcd.
     Etcd,
     /// Kubernetes, with the podCIDRs of the nodes.
@@ -19,10 +19,10 @@ pub enum Giver {
 }
 
 /// `SUBNET_SOURCE`.
-pub const SOURCES: Choices<Giver, 3> = Choices([
-    ("etcd", Giver::Etcd),
-    ("kubernetes", Giver::Kubernetes),
-    ("static", Giver::Operator),
+pub const SOURCES: Choices<SubnetSource, 3> = Choices([
+    ("etcd", SubnetSource::Etcd),
+    ("kubernetes", SubnetSource::Kubernetes),
+    ("static", SubnetSource::Operator),
 ]);
 
 /// `BACKEND`.

@@ -13,7 +13,7 @@ use crate::agent::preflight;
 use crate::settings::env_file::{self, Assignments};
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::values;
-use crate::settings::{self, Fault, OfHost, Settings, Source};
+use crate::settings::{self, Fault, HostSettings, Settings, Source};
 
 /// The settings file that is read if it is there and no other is asked for.
 const DEFAULT: &str = "/etc/humanz/agent.env";
@@ -29,26 +29,26 @@ pub type Texts = BTreeMap<&'static str, String>;
 
 /// What settings are compared with, besides each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Against {
+pub enum Validation {
     /// Nothing.
-    Nothing,
+    ValuesOnly,
     /// This host: its files, its links and its addresses.
-    Host,
+    WithHost,
 }
 
-impl Against {
+impl Validation {
     /// The faults that only the host shows.
-    fn faults(self, settings: &OfHost) -> Vec<Fault> {
+    fn faults(self, settings: &HostSettings) -> Vec<Fault> {
         match self {
-            Against::Nothing => Vec::new(),
-            Against::Host => preflight::faults(settings),
+            Validation::ValuesOnly => Vec::new(),
+            Validation::WithHost => preflight::faults(settings),
         }
     }
 }
 
 /// Where the settings come from; the file can be read again and again.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct SettingsLoader {
     options: BTreeMap<&'static str, String>,
     environment: BTreeMap<&'static str, String>,
     /// The file that must be there: it was asked for, or it has been read once.
@@ -59,7 +59,7 @@ pub struct Origin {
 
 /// Who says what a setting is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whence {
+pub enum SettingSource {
     /// An option.
     Option,
     /// The environment.
@@ -70,31 +70,31 @@ pub enum Whence {
     Default,
 }
 
-impl fmt::Display for Whence {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Whence::Option => f.write_str("option"),
-            Whence::Environment => f.write_str("environment"),
-            Whence::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Whence::Default => f.write_str("default"),
+            SettingSource::Option => f.write_str("option"),
+            SettingSource::Environment => f.write_str("environment"),
+            SettingSource::File(path, line) => write!(f, "{}:{line}", path.display()),
+            SettingSource::Default => f.write_str("default"),
         }
     }
 }
 
 /// What was said, before anybody asks whether it is right.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct RawSettings {
     /// The text of every setting, and who said it.
-    pub texts: BTreeMap<&'static str, (String, Whence)>,
+    pub texts: BTreeMap<&'static str, (String, SettingSource)>,
     /// What to log, as the logger wants it, and who said it.
-    pub log: Option<(String, Whence)>,
+    pub log: Option<(String, SettingSource)>,
     /// What is odd and no fault.
-    pub remarks: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// All settings, checked.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct LoadedSettings {
     /// The settings.
     pub settings: Settings,
     /// Their texts.
@@ -102,10 +102,10 @@ pub struct Told {
     /// What to log, as the logger wants it.
     pub log: Option<String>,
     /// What is odd and no fault.
-    pub remarks: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
-impl Said {
+impl RawSettings {
     /// The text of every setting.
     pub fn texts(&self) -> Texts {
         self.texts.iter().map(|(name, (text, _))| (*name, text.clone())).collect()
@@ -115,23 +115,23 @@ impl Said {
     ///
     /// # Errors
     /// Every fault, one line each; also of what to log.
-    pub fn read(&self, against: Against) -> Result<Settings, Vec<String>> {
+    pub fn read(&self, against: Validation) -> Result<Settings, Vec<String>> {
         let settings = read(&self.texts(), against);
         let Some((value, _)) = &self.log else { return settings };
         let Err(wrong) = values::log_filter(value) else { return settings };
         let mut faults = settings.err().unwrap_or_default();
-        faults.push(Fault { variable: LOG, value: value.clone(), wrong }.to_string());
+        faults.push(Fault { variable: LOG, value: value.clone(), problem: wrong }.to_string());
         Err(faults)
     }
 }
 
-impl Origin {
+impl SettingsLoader {
     /// The options that were given, by variable, the file that was asked for, and this process's
     /// environment.
-    pub fn of(options: BTreeMap<&'static str, String>, file: Option<&str>) -> Origin {
+    pub fn of(options: BTreeMap<&'static str, String>, file: Option<&str>) -> SettingsLoader {
         let names = VARIABLES.iter().map(|variable| variable.name).chain([LOG]);
         let set = names.filter_map(|name| Some((name, std::env::var(name).ok()?)));
-        Origin {
+        SettingsLoader {
             options,
             environment: set.collect(),
             file: file.map(PathBuf::from),
@@ -140,7 +140,7 @@ impl Origin {
     }
 
     /// What shall hold where nothing is told, instead of the default.
-    pub fn fall_back(&mut self, variable: &'static str, value: &str) {
+    pub fn set_default(&mut self, variable: &'static str, value: &str) {
         self.fallback.insert(variable, value.to_owned());
     }
 
@@ -148,27 +148,27 @@ impl Origin {
     ///
     /// # Errors
     /// Every fault there is, one line each.
-    pub fn read(&mut self, against: Against) -> Result<Told, Vec<String>> {
-        let said = self.said()?;
-        let settings = said.read(against)?;
-        let log = said.log.as_ref().map(|(text, _)| text.clone());
-        let (texts, mut remarks) = (said.texts(), said.remarks);
-        remarks.extend(without_effect(&texts, &settings));
-        Ok(Told { settings, texts, log, remarks })
+    pub fn read(&mut self, against: Validation) -> Result<LoadedSettings, Vec<String>> {
+        let load_raw = self.said()?;
+        let settings = load_raw.read(against)?;
+        let log = load_raw.log.as_ref().map(|(text, _)| text.clone());
+        let (texts, mut warnings) = (load_raw.texts(), load_raw.warnings);
+        warnings.extend(without_effect(&texts, &settings));
+        Ok(LoadedSettings { settings, texts, log, warnings })
     }
 
     /// Reads the file and says who says what.
     ///
     /// # Errors
     /// Every fault of the file, one line each.
-    pub fn said(&mut self) -> Result<Said, Vec<String>> {
+    pub fn said(&mut self) -> Result<RawSettings, Vec<String>> {
         let file = self.file()?;
         let texts = VARIABLES.iter().map(|variable| (variable.name, self.text(variable, &file)));
         let texts = texts.collect();
-        let log = self.environment.get(LOG).map(|text| (text.clone(), Whence::Environment));
+        let log = self.environment.get(LOG).map(|text| (text.clone(), SettingSource::Environment));
         let log = log.or_else(|| file.get(LOG).map(|set| self.line(set)));
         let log = log.filter(|(text, _)| !text.is_empty());
-        Ok(Said { texts, log, remarks: self.remarks(&file) })
+        Ok(RawSettings { texts, log, warnings: self.remarks(&file) })
     }
 
     /// The assignments of the settings file; none if it is not there and need not be.
@@ -193,21 +193,22 @@ impl Origin {
         self.file.as_deref().unwrap_or(Path::new(DEFAULT))
     }
 
-    fn text(&self, variable: &Variable, file: &Assignments) -> (String, Whence) {
+    fn text(&self, variable: &Variable, file: &Assignments) -> (String, SettingSource) {
         let Variable { name, default, .. } = *variable;
-        let option = || self.options.get(name).map(|text| (text.clone(), Whence::Option));
+        let option = || self.options.get(name).map(|text| (text.clone(), SettingSource::Option));
         let environment =
-            || self.environment.get(name).map(|text| (text.clone(), Whence::Environment));
-        let fallback = || self.fallback.get(name).map(|text| (text.clone(), Whence::Default));
+            || self.environment.get(name).map(|text| (text.clone(), SettingSource::Environment));
+        let fallback =
+            || self.fallback.get(name).map(|text| (text.clone(), SettingSource::Default));
         let said =
             option().or_else(environment).or_else(|| file.get(name).map(|set| self.line(set)));
         let said = said.or_else(fallback).map(|(text, whence)| (text.trim().to_owned(), whence));
         let said = said.filter(|(text, _)| !text.is_empty());
-        said.unwrap_or_else(|| (default.to_owned(), Whence::Default))
+        said.unwrap_or_else(|| (default.to_owned(), SettingSource::Default))
     }
 
-    fn line(&self, set: &env_file::Assignment) -> (String, Whence) {
-        (set.value.clone(), Whence::File(self.path().to_owned(), set.line))
+    fn line(&self, set: &env_file::Assignment) -> (String, SettingSource) {
+        (set.value.clone(), SettingSource::File(self.path().to_owned(), set.line))
     }
 
     fn remarks(&self, file: &Assignments) -> Vec<String> {
@@ -248,8 +249,8 @@ fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
 ///
 /// # Errors
 /// Every fault, one line each.
-pub fn read(texts: &Texts, against: Against) -> Result<Settings, Vec<String>> {
-    let look = |settings: &OfHost| against.faults(settings);
+pub fn read(texts: &Texts, against: Validation) -> Result<Settings, Vec<String>> {
+    let look = |settings: &HostSettings| against.faults(settings);
     let read = settings::read(&|name| texts.get(name).cloned(), &look);
     read.map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }

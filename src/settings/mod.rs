@@ -63,7 +63,7 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Directory of the last known good state.
     pub state_dir: PathBuf,
-    /// Time between full passes.
+    /// Time between full reconciles.
     pub resync: Duration,
     /// Time between two echo requests to each other host; `None`: none are sent.
     pub probe: Option<Duration>,
@@ -150,7 +150,7 @@ pub struct CniSettings {
 
 /// The settings that must fit a host, as far as they could be read.
 #[derive(Clone, Debug, Default)]
-pub struct OfHost {
+pub struct HostSettings {
     /// Where the subnet comes from. After a fault it may lack members of etcd.
     pub source: Option<Source>,
     /// What pods of all hosts get their addresses from.
@@ -167,16 +167,16 @@ pub struct Fault {
     /// What it was set to; empty if it was not.
     pub value: String,
     /// What is wrong, and what would be right.
-    pub wrong: String,
+    pub problem: String,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.value.is_empty() {
-            write!(f, "{} is not set: {}", self.variable, self.wrong)
+            write!(f, "{} is not set: {}", self.variable, self.problem)
         } else {
             let value = values::without_secrets(&self.value);
-            write!(f, "{}={value}: {}", self.variable, self.wrong)
+            write!(f, "{}={value}: {}", self.variable, self.problem)
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::net::{Family, PerFamily};
 use crate::settings::choices::{BACKENDS, CNI_VERSIONS};
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
-use crate::settings::{CniSettings, Fault, OfHost, Settings};
+use crate::settings::{CniSettings, Fault, HostSettings, Settings};
 
 /// The settings that `told` (text by variable; nothing and the empty text mean the default) makes.
 /// `look` gives the faults that only the host shows.
@@ -19,9 +19,9 @@ use crate::settings::{CniSettings, Fault, OfHost, Settings};
 /// Every [`Fault`] there is, in the order of [`VARIABLES`].
 pub fn read(
     told: &dyn Fn(&str) -> Option<String>,
-    look: &dyn Fn(&OfHost) -> Vec<Fault>,
+    look: &dyn Fn(&HostSettings) -> Vec<Fault>,
 ) -> Result<Settings, Vec<Fault>> {
-    let mut reader = Reader { told, faults: Vec::new(), of_host: OfHost::default() };
+    let mut reader = Reader { told, faults: Vec::new(), of_host: HostSettings::default() };
     let settings = reader.settings();
     let mut faults = reader.faults;
     faults.extend(look(&reader.of_host));
@@ -39,7 +39,7 @@ pub fn read(
 pub(super) struct Reader<'a> {
     told: &'a dyn Fn(&str) -> Option<String>,
     faults: Vec<Fault>,
-    of_host: OfHost,
+    of_host: HostSettings,
 }
 
 impl Reader<'_> {
@@ -56,7 +56,7 @@ impl Reader<'_> {
 
     pub(super) fn fault(&mut self, variable: &'static str, wrong: impl Into<String>) {
         let value = self.text(variable);
-        self.faults.push(Fault { variable, value, wrong: wrong.into() });
+        self.faults.push(Fault { variable, value, problem: wrong.into() });
     }
 
     /// The variable through `parse`; a fault is noted and gives `None`.
@@ -89,7 +89,7 @@ impl Reader<'_> {
         let node_name = self.optional("NODE_NAME", values::node_name);
         let node_addresses = self.node_addresses(&pools);
         let bridge = self.value("BRIDGE_NAME", values::interface);
-        self.of_host = OfHost { source: source.clone(), pools, bridge: bridge.clone() };
+        self.of_host = HostSettings { source: source.clone(), pools, bridge: bridge.clone() };
         let mtu_bytes = self.value("MTU", |text| values::mtu(text, pools.v6.is_some()));
         let backend = self.value("BACKEND", |text| BACKENDS.read(text));
         let vxlan = self.vxlan();

@@ -10,16 +10,16 @@ use crate::lease::records::Roots;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 use crate::settings::Source;
-use crate::settings::choices::{Giver, SOURCES};
+use crate::settings::choices::{SOURCES, SubnetSource};
 use crate::settings::read::Reader;
 use crate::settings::values;
 
 impl Reader<'_> {
     pub(super) fn source(&mut self, pools: &PerFamily<Pool>) -> Option<Source> {
         match self.value("SUBNET_SOURCE", |text| SOURCES.read(text))? {
-            Giver::Etcd => self.etcd(),
-            Giver::Kubernetes => self.kubernetes().map(Source::Kubernetes),
-            Giver::Operator => self.fixed(pools).map(Source::Static),
+            SubnetSource::Etcd => self.etcd(),
+            SubnetSource::Kubernetes => self.kubernetes().map(Source::Kubernetes),
+            SubnetSource::Operator => self.fixed(pools).map(Source::Static),
         }
     }
 

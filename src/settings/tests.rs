@@ -31,7 +31,7 @@ fn a_missing_etcd_is_an_error_that_names_the_way_out() {
     let faults = with(&[]).unwrap_err();
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].to_string().contains("ETCD_HOST is not set"), "{}", faults[0]);
-    assert!(faults[0].wrong.contains("--standalone"));
+    assert!(faults[0].problem.contains("--standalone"));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn one_host_needs_no_etcd() {
     let Source::Static(subnets) = settings.source else { panic!("not static") };
     assert_eq!(subnets.v4.unwrap().to_string(), "10.244.1.0/24");
     let outside = with(&[("SUBNET_SOURCE", "static"), ("SUBNET", "192.0.2.0/24")]).unwrap_err();
-    assert!(outside[0].wrong.contains("outside the pool 10.244.0.0/16"));
+    assert!(outside[0].problem.contains("outside the pool 10.244.0.0/16"));
 }
 
 #[test]

@@ -8,11 +8,9 @@
     reason = "it tells a story, and ends at the first surprise"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod page;
 mod scenes;
+mod support;
 mod tidy;
 
 use std::process::ExitCode;
@@ -50,6 +48,7 @@ fn main() -> ExitCode {
     stage.etcd_goes_away(&mut page);
     stage.an_agent_dies(&mut page);
     stage.somebody_deletes_a_route(&mut page);
+    stage.an_operator_asks(&mut page);
     stage.pods_go(&mut page);
     drop(stage);
     page.summary(start.elapsed());

@@ -54,6 +54,15 @@ impl Page {
         println!();
     }
 
+    /// A command and its output, indented.
+    pub fn transcript(&mut self, command: &str, output: &str) {
+        println!("    $ {command}");
+        for line in output.lines() {
+            println!("{}", format!("    {line}").trim_end());
+        }
+        println!();
+    }
+
     /// Something for the summary.
     pub fn remember(&mut self, what: &str, value: impl Into<String>) {
         self.facts.push((what.into(), value.into()));

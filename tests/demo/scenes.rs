@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::page::{Page, milliseconds, row};
 use crate::support::cluster::OUTSIDE;
+use crate::support::disk::EXECUTABLE;
+use crate::support::node::command;
 use crate::support::process::lock;
 use crate::support::wait::{SOON, eventually};
 use crate::support::watch::Watch;
 use crate::support::web::Web;
-use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, facts, ping};
+use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, facts, local, ping};
 use crate::tidy;
 
 /// Both address families.
@@ -38,7 +40,7 @@ impl Stage {
     pub fn hosts_lease_subnets(&mut self, page: &mut Page) {
         page.chapter("Every host gets a piece of the address space");
         page.text(
-            "On each host the agent starts with one thing told: where etcd is. It takes a subnet \
+            "On each host the agent starts with one setting: the address of etcd. It takes a subnet \
              for its host's pods that no other host has, and makes a bridge, a switch in software, \
              for them.",
         );
@@ -146,7 +148,7 @@ impl Stage {
     }
 
     pub fn etcd_goes_away(&mut self, page: &mut Page) {
-        page.chapter("etcd is killed, and nobody notices");
+        page.chapter("etcd is killed, and pods do not notice");
         page.text(
             "Pods keep pinging each other, a hundred times a second, while etcd is killed. A new \
              pod is connected meanwhile: the plugin needs neither etcd nor the agent.",
@@ -223,9 +225,33 @@ impl Stage {
         let took = milliseconds(watch.after(start, &[&subnet, &via]));
         page.table(&[
             row([&"h1 #", &format!("ip route del {subnet}")]),
-            row([&"", &format!("the kernel tells the agent; the route is back {took} after that")]),
+            row([&"", &format!("the kernel sends the agent an event; the route is back {took} after the deletion")]),
         ]);
         page.remember("a route deleted by hand is back after", took);
+    }
+
+    pub fn an_operator_asks(&mut self, page: &mut Page) {
+        page.chapter("An operator asks");
+        page.text(
+            "The same executable answers questions, here on h1. Before the last one somebody adds a \
+             firewall rule that drops what h1 forwards to the pods of h2.",
+        );
+        let host = &self.cluster.hosts[0];
+        local::status_when(host, "etcd is back", |status| !status["etcd"]["connected"].is_null());
+        ask(page, host, "status");
+        ask(page, host, "nodes ls");
+        let (near, far) = (&self.pods[0], &self.pods[2]);
+        let rule = format!("add rule inet mine forward ip daddr {} drop", far.v4());
+        for line in [
+            "add table inet mine",
+            "add chain inet mine forward { type filter hook forward priority 0; }",
+            &rule,
+        ] {
+            host.run_command(command("nft").arg(line), "").ok();
+        }
+        page.transcript(&format!("nft {rule}"), "");
+        ask(page, host, &format!("explain default/{} {}", near.attachment.container, far.v4()));
+        host.run("nft delete table inet mine").ok();
     }
 
     pub fn pods_go(&mut self, page: &mut Page) {
@@ -244,6 +270,15 @@ impl Stage {
         ));
         page.remember("disconnecting a pod (median of six)", milliseconds(times[times.len() / 2]));
     }
+}
+
+/// Runs a subcommand on a host and shows what it prints; some exit with 1 when they find a problem.
+fn ask(page: &mut Page, host: &Node, line: &str) {
+    let mut humanz = command(&format!("{EXECUTABLE} {line}"));
+    humanz.env("ETCD_HOST", "etcd").envs(VARIABLES.iter().copied());
+    let answer = host.run_command(&mut humanz, "");
+    assert!(matches!(answer.status.code(), Some(0 | 1)) && answer.stderr.is_empty(), "{answer}");
+    page.transcript(&format!("humanz-agent {line}"), &answer.stdout);
 }
 
 /// The routes of a host, once it has one of each family to both other hosts.

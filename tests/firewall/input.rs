@@ -15,7 +15,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
         let shell = |script: &str| run_args("sh", &["-ec", script]);
         shell(firewall);
         let forward = Forward::open().unwrap();
-        let fixes = || {
+        let observe = || {
             let found = forward.observe_input(&Family::BOTH).unwrap();
             let family = |family: usize| Tunnel {
                 uplink: "uplink".parse().unwrap(),
@@ -30,7 +30,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
         };
         // Neighbours have found each other before anything is lost.
         assert_eq!(network.reaches_host(PORT, gets_in), gets_in, "{firewall}");
-        let found = fixes();
+        let found = observe();
         assert_eq!(found.each_ref().map(Vec::is_empty), gets_in, "{found:?}");
         let fixes = found.concat();
         let here: Vec<&String> =
@@ -38,7 +38,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
         here.iter().for_each(|fix| drop(shell(fix)));
         if !here.is_empty() {
             assert_eq!(network.reaches_host(PORT, [true; 2]), [true; 2], "{here:?}");
-            assert_eq!(told().concat(), [""; 0]);
+            assert_eq!(observe().concat(), [""; 0]);
         }
     });
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use humanz::net::Family;
-use humanz::nft::{Match, Nft, Ruleset, SeenTable};
+use humanz::nft::{CachedTable, Field, Match, Nft, Ruleset};
 use humanz::plan::Describe;
 use humanz::plan::firewall::{FirewallSpec, TableChange, TableRepair, changes, repair, ruleset};
 
@@ -46,12 +46,12 @@ fn check(meddle: &str, wanted: &str) {
 fn a_table_is_read_again_whenever_anybody_changed_it() {
     on_host(|_| {
         let nft = Nft::open().unwrap();
-        let mut seen = SeenTable::default();
+        let mut cached = CachedTable::default();
         let mut is_true = |what: &str| {
             let fresh = nft.observe("humanz").unwrap();
-            assert_eq!(seen.look(&nft, "humanz").unwrap(), fresh.as_ref(), "{what}");
+            assert_eq!(cached.observe(&nft, "humanz").unwrap(), fresh.as_ref(), "{what}");
             // Now from memory.
-            assert_eq!(seen.look(&nft, "humanz").unwrap(), fresh.as_ref(), "{what}");
+            assert_eq!(cached.observe(&nft, "humanz").unwrap(), fresh.as_ref(), "{what}");
         };
         is_true("no table");
         reconcile(&nft, &spec());
@@ -72,22 +72,22 @@ fn own_changes_of_elements_are_taken_in_unless_somebody_else_changed_something()
     on_host(|_| {
         let nft = Nft::open().unwrap();
         reconcile(&nft, &spec());
-        let mut seen = SeenTable::default();
+        let mut cached = CachedTable::default();
         for (address, meddle) in
             [("192.0.2.70", false), ("192.0.2.71", true), ("192.0.2.72", false)]
         {
             let mut more = spec();
             more.node_addresses.insert(address.parse().unwrap());
             let wanted = ruleset(&more);
-            let differ = changes(wanted.as_ref(), seen.look(&nft, "humanz").unwrap());
+            let differ = changes(wanted.as_ref(), cached.observe(&nft, "humanz").unwrap());
             let TableRepair::Elements(elements) = repair(&differ) else { panic!("{differ:?}") };
             if meddle {
                 run_args("nft", &["add element inet humanz nodes4 { 192.0.2.99 }"]);
             }
             nft.change_elements("humanz", &elements).unwrap();
-            seen.take_in(&nft, &elements);
+            cached.note_changes(&nft, &elements);
             let fresh = nft.observe("humanz").unwrap();
-            assert_eq!(seen.look(&nft, "humanz").unwrap(), fresh.as_ref(), "{address}");
+            assert_eq!(cached.observe(&nft, "humanz").unwrap(), fresh.as_ref(), "{address}");
         }
     });
 }
@@ -232,7 +232,7 @@ fn a_refused_table_leaves_the_old_one_and_names_the_rule() {
         reconcile(&nft, &spec());
         let before = run("nft -a list ruleset");
         let mut broken = ruleset(&spec()).unwrap();
-        let lost = Match::DestinationOutside(Family::V4, "lost".to_owned());
+        let lost = Match::NotIn(Field::Destination(Family::V4), "lost".to_owned());
         broken.chains[1].rules[0].matches.push(lost);
         let error = nft.replace(&broken).unwrap_err();
         assert_eq!(error.errno(), Some(nix::errno::Errno::ENOENT));

@@ -105,11 +105,11 @@ fn each_permission_is_needed_and_named_when_it_is_missing() {
             &["read /humanz/hosts/:"],
             &["read /humanz/v1/:"],
             &["count up /humanz/counter:"],
-            &["write the settings of the network", "write /humanz/v1/config"],
+            &["write the network settings", "write /humanz/v1/config"],
             &["claim this host's subnet", "/humanz/v1/subnets/4/10.244.1.0-24"],
             &["claim this host's subnet", "write /humanz/hosts/h1"],
             &["claim this host's subnet", "/humanz/v1/nodes/h1"],
-            &["write the sign of life", "write /humanz/v1/alive/h1"],
+            &["write the alive key", "write /humanz/v1/alive/h1"],
         ];
         assert_eq!(said.len(), needed("h1").len());
         for (missing, words) in said.iter().enumerate() {
@@ -128,7 +128,7 @@ fn each_permission_is_needed_and_named_when_it_is_missing() {
             });
             etcd.call(async |client| client.role_grant_permission("host", missing).await.map(drop));
             assert_eq!(host.subnet(), "10.244.1.0/24", "with the permission that was missing");
-            host.until("a sign of life", |found| found.alive.contains_key("h1"));
+            host.until("the alive key", |found| found.alive.contains_key("h1"));
         }
     });
 }
@@ -187,7 +187,7 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         let mut etcd = EtcdServer::start();
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
-        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        host.until("the alive key", |found| found.alive.contains_key("h1"));
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         password_file(folder.path(), "another");
         host.told(mark, "that etcd refuses it", |update| match update {
@@ -217,7 +217,7 @@ fn a_password_that_is_replaced_in_etcd_first_is_waited_for() {
         let mut etcd = EtcdServer::start();
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
-        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        host.until("the alive key", |found| found.alive.contains_key("h1"));
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         change_password(&etcd, "another");
         let mut attributes = host.attributes.clone();
@@ -258,7 +258,7 @@ fn that_etcd_asks_nobody_is_no_longer_told_once_it_asks() {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
-        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        host.until("the alive key", |found| found.alive.contains_key("h1"));
         let asks_nobody = |update: &Update| match update {
             Update::Files { wrong, .. } => {
                 wrong.iter().any(|text| text.contains("authentication is not enabled"))
@@ -286,7 +286,7 @@ fn a_password_that_turns_out_to_be_wrong_is_told_when_etcd_begins_to_ask() {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "wrong")));
-        host.until("a sign of life", |found| found.alive.contains_key("h1"));
+        host.until("the alive key", |found| found.alive.contains_key("h1"));
         let mark = host.mark();
         enable(&mut etcd, needed("h1"));
         host.told(mark, "that it is refused", |update| match update {

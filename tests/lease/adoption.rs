@@ -43,7 +43,7 @@ fn a_restart_keeps_the_subnet_whichever_keys_are_missing() {
             etcd.delete_all(&gone);
         }
         let mut start = start(&etcd, "h2");
-        start.known = Some(saved);
+        start.saved = Some(saved);
         assert_eq!(Host::launch(start).subnet(), "10.244.2.0/24", "it is remembered");
     });
 }

@@ -64,7 +64,7 @@ fn whatever_happens_every_host_keeps_its_own_subnet() {
                         Agent::Runs(host) => Agent::Stopped(host.stop()),
                         Agent::Stopped(known) => {
                             let mut start = start(&etcd, known.host.as_str());
-                            start.known = Some(known);
+                            start.saved = Some(known);
                             Agent::Runs(Box::new(Host::launch(start)))
                         }
                     });
@@ -74,7 +74,7 @@ fn whatever_happens_every_host_keeps_its_own_subnet() {
         for agent in &mut agents {
             if let Agent::Stopped(known) = agent {
                 let mut start = start(&etcd, known.host.as_str());
-                start.known = Some(known.clone());
+                start.saved = Some(known.clone());
                 *agent = Agent::Runs(Box::new(Host::launch(start)));
             }
         }

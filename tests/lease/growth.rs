@@ -51,7 +51,7 @@ fn one_host_widens_the_pool_and_the_others_go_on() {
         assert_eq!(second.subnet(), "10.244.2.0/24");
         assert!(config(&etcd).contains("10.244.0.0/15"));
         let mut wider = start(&etcd, "h2");
-        wider.known = Some(second.stop());
+        wider.saved = Some(second.stop());
         wider.network.pools.v4 = Some(pool("10.244.0.0/14", 10));
         let second = Host::launch(wider);
         assert_eq!(second.subnet(), "10.244.2.0/24");

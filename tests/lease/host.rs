@@ -65,7 +65,7 @@ pub fn start(etcd: &EtcdServer, name: &str) -> Start {
             mtu: 1500,
             ..Attributes::default()
         },
-        known: None,
+        saved: None,
     }
 }
 
@@ -93,7 +93,7 @@ pub fn contact() -> Arc<Contact> {
 impl Host {
     pub fn launch(start: Start) -> Host {
         let (identity, attributes) = (start.identity.clone(), start.attributes.clone());
-        let (network, known) = (start.network.clone(), start.known.clone());
+        let (network, known) = (start.network.clone(), start.saved.clone());
         let said = Arc::new(Said::default());
         let to = Arc::clone(&said);
         let publish = move |update| {

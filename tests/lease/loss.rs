@@ -158,7 +158,7 @@ fn an_etcd_restored_from_a_backup_gets_back_what_came_after_it() {
 /// A host that starts with what it knew.
 fn started_with(etcd: &EtcdServer, known: Saved) -> Host {
     let mut start = start(etcd, known.host.as_str());
-    start.known = Some(known);
+    start.saved = Some(known);
     Host::launch(start)
 }
 
@@ -214,7 +214,7 @@ fn what_is_known_of_a_network_with_other_settings_is_not_put_back() {
         let saved = Host::up(&etcd, "h1").stop();
         etcd.restart_empty();
         let mut start = start(&etcd, "h1");
-        start.known = Some(saved);
+        start.saved = Some(saved);
         start.network.pools.v4 = Some(pool("10.99.0.0/16", 8));
         let host = Host::launch(start);
         assert_eq!(host.subnet(), "10.99.1.0/24");

@@ -46,7 +46,8 @@ fn both_packages_install_the_same_files() {
         files.sort();
         files
     };
-    let folders = ["/etc/humanz", "/usr/share/doc/humanz", "/usr/share/humanz"];
+    let doc = "/usr/share/doc/humanz";
+    let folders = ["/etc/humanz", doc, "/usr/share/doc/humanz/doc", "/usr/share/humanz"];
     let zsh = (
         deb.clone().any(|path| path == "/usr/share/zsh/vendor-completions/_humanz-agent"),
         rpm.contains("/usr/share/zsh/site-functions/_humanz-agent"),

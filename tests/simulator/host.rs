@@ -1,10 +1,10 @@
-//! A host: the real dialogue of its agent, and what is left of the host when the agent is killed.
+//! A host: the session state machine of its agent, and what is left of the host when the agent is killed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::UNIX_EPOCH;
 
 use humanz::lease::records::{Backend, NodeName, Roots};
-use humanz::lease::session::Dialogue;
+use humanz::lease::session::SessionMachine;
 use humanz::lease::{Attributes, Identity, Network, Saved};
 use humanz::net::PerFamily;
 use humanz::net::subnet::{self, Pool};
@@ -18,32 +18,32 @@ pub struct Host {
     pub installed: u32,
     /// The last part of its address.
     pub address: u8,
-    /// Its operator was told of the wider pool.
+    /// It is configured with the wider pool.
     pub wide: bool,
-    /// Counts starts and ends of the agent: what was meant for an earlier life is nobody's.
+    /// Counts starts and ends of the agent: messages for an earlier life are ignored.
     pub life: u32,
     /// The agent, while it runs.
     pub agent: Option<Agent>,
     /// It was started at some time.
     pub exists: bool,
-    /// It left for good.
+    /// It left permanently.
     pub left: bool,
     /// It does not reach etcd, and since when.
     pub cut: Option<u64>,
-    /// When something was last in its way, or still will be: a start, a cut, a lost message.
+    /// Time of the last disturbance: a start, a cut, a lost message.
     pub disturbed: u64,
     /// The last known good state.
     pub disk: Option<Saved>,
-    /// The subnet of its bridge and pods, in the kernel.
+    /// The subnet of its bridge and pods.
     pub uses: Option<IpNetwork>,
 }
 
 /// A running agent.
 pub struct Agent {
-    pub dialogue: Dialogue,
-    /// Counts questions: the answer to an earlier one is nobody's.
-    pub asked: u32,
-    pub place: Place,
+    pub machine: SessionMachine,
+    /// Counts commands: the response to an earlier one is ignored.
+    pub sequence: u32,
+    pub state: AgentState,
     /// The etcd lease that is kept alive.
     pub kept: Option<i64>,
     /// Something changed since everything was read.
@@ -53,14 +53,14 @@ pub struct Agent {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Place {
-    /// An answer is awaited.
-    Asks,
+pub enum AgentState {
+    /// A response is awaited.
+    Waits,
     /// Another etcd lease is awaited.
     AwaitsLease,
-    /// All is well: the watch of the store of that number.
+    /// It watches the store of that number.
     Follows(u32),
-    /// It rests after a failure.
+    /// It pauses after a failure.
     Rests,
 }
 
@@ -104,9 +104,9 @@ impl Host {
         self.exists = true;
         self.disturbed = self.disturbed.max(now);
         self.agent = Some(Agent {
-            dialogue: Dialogue::new(identity, self.attributes(), network, known, UNIX_EPOCH),
-            asked: 0,
-            place: Place::Rests,
+            machine: SessionMachine::new(identity, self.attributes(), network, known, UNIX_EPOCH),
+            sequence: 0,
+            state: AgentState::Rests,
             kept: None,
             changed: false,
             attempts: 0,

@@ -6,7 +6,7 @@ use humanz::lease::{Snapshot, peers};
 use humanz::net::subnet;
 use ipnetwork::IpNetwork;
 
-use super::host::{Place, network};
+use super::host::{AgentState, network};
 use super::world::World;
 
 /// How long survivors of a loss need until they have put back what they know, in milliseconds.
@@ -54,14 +54,14 @@ impl World {
     /// Data was lost, and no agent that ran undisturbed since before knew of the host.
     fn is_forgotten(&self, victim: usize) -> bool {
         let Some(lost) = self.lost else { return false };
-        // A host that is new cannot tell a backup from the store that it was made of; it claims a
+        // A host that is new cannot distinguish a backup from the store that it was made of; it claims a
         // subnet at once, and a survivor reads again within half a second.
         if self.back > lost && self.now < self.back + SURVIVORS {
             return true;
         }
         let name = self.hosts[victim].name(self.flaw);
         !self.hosts.iter().any(|host| {
-            let known = host.agent.as_ref().and_then(|agent| agent.dialogue.known());
+            let known = host.agent.as_ref().and_then(|agent| agent.machine.last_known());
             let undisturbed = host.disturbed < lost && host.cut.is_none();
             undisturbed && known.is_some_and(|known| known.hosts.contains_key(&name))
         })
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// What a host is told of the others: nobody is missing whom it knew and who has not left.
+    /// The published snapshot: it lacks no host that the host knew and that has not left.
     pub fn judge_snapshot(&mut self, host: usize, snapshot: &Snapshot) {
         let Some(known) = self.hosts[host].disk.as_ref().map(|saved| &saved.snapshot) else {
             return;
@@ -146,7 +146,7 @@ impl World {
             other.uses.is_some() && !other.left && other.number != host && is_there
         };
         if let Some(other) = self.hosts.iter().find(missing).map(|other| other.number) {
-            self.wrong_about(other, format!("h{host} is told that h{other} is gone"));
+            self.wrong_about(other, format!("the snapshot of h{host} lacks h{other}"));
         }
     }
 
@@ -169,13 +169,13 @@ impl World {
         let Some(agent) = &self.hosts[host].agent else {
             return Some("its agent does not run".to_owned());
         };
-        let (name, dialogue) = (self.hosts[host].name(self.flaw), &agent.dialogue);
-        let Some(lease) = dialogue.lease() else { return Some("it has no subnet".to_owned()) };
+        let (name, machine) = (self.hosts[host].name(self.flaw), &agent.machine);
+        let Some(lease) = machine.lease() else { return Some("it has no subnet".to_owned()) };
         let subnet = lease.subnets.v4?;
-        if agent.place != Place::Follows(self.epoch) {
-            return Some(format!("it does not watch: {:?}", agent.place));
+        if agent.state != AgentState::Follows(self.epoch) {
+            return Some(format!("it does not watch: {:?}", agent.state));
         }
-        if let Some(trouble) = dialogue.trouble() {
+        if let Some(trouble) = machine.trouble() {
             return Some(trouble.to_string());
         }
         if found.hosts.get(&name).map(|stored| stored.value) != Some(subnet) {
@@ -189,13 +189,13 @@ impl World {
             return Some("its record is not true".to_owned());
         }
         if !found.alive.contains_key(&name) {
-            return Some("it gives no sign of life".to_owned());
+            return Some("its alive key is missing".to_owned());
         }
-        let known = dialogue.known()?;
+        let known = machine.last_known()?;
         if !known.says_the_same(found) {
             return Some("it does not know what etcd holds".to_owned());
         }
-        let pools = &dialogue.claimant().network.pools;
+        let pools = &machine.claimant().network.pools;
         let peers = peers(known, &name, &lease.subnets, pools);
         present.iter().filter(|other| **other != host).find_map(|other| {
             let theirs = self.hosts[*other].uses;

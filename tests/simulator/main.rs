@@ -1,7 +1,7 @@
 //! The protocol of leases against everything that can happen: the agents' real decisions, a model of
 //! etcd, and a hundred thousand schedules, each of which follows from its seed.
 //!
-//! `SEED=7 cargo test --test simulator replay -- --ignored --nocapture` tells one of them step by step;
+//! `SEED=7 cargo test --test simulator replay -- --ignored --nocapture` shows one of them step by step;
 //! `SCHEDULES` is how many there are.
 #![allow(clippy::print_stdout, reason = "a test may talk")]
 
@@ -38,9 +38,9 @@ fn shortest(mut script: Script, flaw: Flaw) -> (Script, String) {
     let mut shorter = true;
     while shorter {
         shorter = false;
-        for place in (0..script.acts.len()).rev() {
+        for index in (0..script.acts.len()).rev() {
             let mut without = script.clone();
-            without.acts.remove(place);
+            without.acts.remove(index);
             if let Some(still) = wrong(&without) {
                 (script, what, shorter) = (without, still, true);
             }
@@ -53,8 +53,8 @@ fn shortest(mut script: Script, flaw: Flaw) -> (Script, String) {
     (script, what)
 }
 
-/// What is told of a schedule that went wrong: how to see it again, the schedule, and its steps.
-fn told(script: Script, flaw: Flaw) -> String {
+/// Report of a schedule that failed: how to replay it, the schedule, and its steps.
+fn report(script: Script, flaw: Flaw) -> String {
     let (seed, (script, what)) = (script.seed, shortest(script, flaw));
     let mut world = World::new(&script, flaw);
     world.trace = Some(Vec::new());
@@ -100,7 +100,7 @@ fn whatever_happens_in_whatever_order_no_subnet_has_two_owners_and_all_comes_to_
     let schedules = schedules();
     let (wrong, undecided) = explore(0..schedules, Flaw::None);
     if let Some(script) = wrong {
-        panic!("{}", told(script, Flaw::None));
+        panic!("{}", report(script, Flaw::None));
     }
     println!("{schedules} schedules, {undecided} of them with a loss that nobody could prevent");
     assert!(undecided * 10 < schedules, "{undecided} of {schedules} were not judged to the end");
@@ -118,7 +118,7 @@ fn found_out(flaw: Flaw, by: &[&str]) {
 
 #[test]
 fn ownership_that_expires_is_found_out() {
-    found_out(Flaw::OwnershipExpires, &["under pods", "both use", "is gone"]);
+    found_out(Flaw::OwnershipExpires, &["under pods", "both use", "lacks"]);
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn a_renewal_by_a_plain_put_is_found_out() {
 }
 
 #[test]
-fn a_loss_of_data_that_nobody_notices_is_found_out() {
-    found_out(Flaw::LossUnnoticed, &["both use", "is gone"]);
+fn an_unnoticed_loss_of_data_is_found_out() {
+    found_out(Flaw::LossUnnoticed, &["both use", "lacks"]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_host_known_by_its_address_is_found_out() {
 
 #[test]
 fn a_reservation_that_gets_an_expiry_at_a_restart_is_found_out() {
-    found_out(Flaw::ReservationExpires, &["both use", "is gone"]);
+    found_out(Flaw::ReservationExpires, &["both use", "lacks"]);
 }
 
 #[test]
@@ -148,12 +148,12 @@ fn a_number_that_is_put_and_then_read_is_found_out() {
 
 #[test]
 fn a_removal_before_everything_was_read_is_found_out() {
-    found_out(Flaw::RemovesBeforeReading, &["is gone"]);
+    found_out(Flaw::RemovesBeforeReading, &["lacks"]);
 }
 
 #[test]
 #[ignore = "for people: SEED=7"]
 fn replay() {
     let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    println!("{}", told(Script::of(seed), Flaw::None));
+    println!("{}", report(Script::of(seed), Flaw::None));
 }

@@ -21,9 +21,9 @@ pub enum Act {
     Heal(usize),
     /// The host gets another address, and its agent starts anew.
     Move(usize),
-    /// The host leaves for good and takes its keys along.
+    /// The host leaves permanently and deletes its keys.
     Leave(usize),
-    /// The operator tells the host a wider pool.
+    /// The operator configures the host with a wider pool.
     Widen(usize),
     /// A host with the Python agent joins.
     Python(usize),

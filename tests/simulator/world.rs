@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use humanz::etcd::EtcdError;
+use humanz::lease::EtcdError;
 use humanz::lease::claim::leave;
-use humanz::lease::session::{Answer, End, Found, Pause, Question, Settled, is_same_store};
+use humanz::lease::session::{Command, Event, Exit, Found, Pause, Settled, is_same_store};
 use humanz::lease::transaction::{Condition, Transaction, Write};
 use humanz::lease::{Lease, Saved, Snapshot};
 use humanz::net::subnet::Pool;
 use ipnetwork::IpNetwork;
 
 use super::flaw::Flaw;
-use super::host::{Host, Place, network, roots};
+use super::host::{AgentState, Host, network, roots};
 use super::judge::{Verdict, Wrong};
 use super::random::Random;
 use super::script::{Act, Script};
@@ -25,13 +25,13 @@ const REPAIRED: u64 = 100_000;
 const REST: u64 = 200_000;
 
 /// Something that will happen.
-enum Event {
+enum Scheduled {
     Act(Act),
     Repair,
     Begin(usize, u32),
-    /// A question arrives at etcd; if answered, the answer is for that life and question.
+    /// A command arrives at etcd; if answered, the response is for that life and command.
     Execute(Box<Call>),
-    Answer(usize, u32, u32, Box<Result<Answer, EtcdError>>),
+    Response(usize, u32, u32, Box<Result<Event, EtcdError>>),
     Heard(usize, u32),
     Broken(usize, u32),
     Grant(usize, u32),
@@ -44,13 +44,13 @@ enum Event {
     Reads(usize, u32, u32),
 }
 
-/// A question under way.
+/// A command under way.
 #[derive(Clone)]
 struct Call {
     host: usize,
     life: u32,
-    asked: u32,
-    question: Question,
+    sequence: u32,
+    command: Command,
     found: Found,
     answered: bool,
 }
@@ -70,7 +70,7 @@ pub struct World {
     pub hosts: Vec<Host>,
     /// Hosts of the Python agent: who runs, and what it took.
     pub pythons: BTreeMap<usize, Option<IpNetwork>>,
-    queue: BTreeMap<(u64, u64), Event>,
+    queue: BTreeMap<(u64, u64), Scheduled>,
     scheduled: u64,
     random: Random,
     repaired: bool,
@@ -103,9 +103,9 @@ impl World {
             trace: None,
         };
         for planned in &script.acts {
-            world.at(planned.at, Event::Act(planned.act));
+            world.at(planned.at, Scheduled::Act(planned.act));
         }
-        world.at(REPAIRED, Event::Repair);
+        world.at(REPAIRED, Scheduled::Repair);
         world
     }
 
@@ -125,12 +125,12 @@ impl World {
         self.wrong.take().map_or(Verdict::Fine, Wrong::verdict)
     }
 
-    fn at(&mut self, time: u64, event: Event) {
+    fn at(&mut self, time: u64, event: Scheduled) {
         self.scheduled += 1;
         self.queue.insert((time, self.scheduled), event);
     }
 
-    fn after(&mut self, delay: u64, event: Event) {
+    fn after(&mut self, delay: u64, event: Scheduled) {
         self.at(self.now + delay, event);
     }
 
@@ -141,26 +141,26 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: Scheduled) {
         match event {
-            Event::Act(act) => self.act(act),
-            Event::Repair => self.repair(),
-            Event::Begin(host, life) if self.lives(host, life) => self.begin(host),
-            Event::Execute(call) => self.execute(*call),
-            Event::Answer(host, life, asked, answer) if self.lives(host, life) => {
-                self.answer(host, asked, *answer);
+            Scheduled::Act(act) => self.act(act),
+            Scheduled::Repair => self.repair(),
+            Scheduled::Begin(host, life) if self.lives(host, life) => self.begin(host),
+            Scheduled::Execute(call) => self.execute(*call),
+            Scheduled::Response(host, life, sequence, event) if self.lives(host, life) => {
+                self.respond(host, sequence, *event);
             }
-            Event::Heard(host, life) if self.lives(host, life) => self.heard(host),
-            Event::Broken(host, life) if self.lives(host, life) => self.broken(host),
-            Event::Grant(host, life) if self.lives(host, life) => self.grant(host),
-            Event::Expire(host, life, lease) => self.expire(host, life, lease),
-            Event::LastKnownGood(host, life) if self.lives(host, life) => self.last_known(host),
-            Event::PythonReads(python) => self.python_reads(python),
-            Event::PythonWrites(python, number) => self.python_writes(python, number),
-            Event::Leaves(host) => self.leaves(host),
-            Event::Reads(host, life, asked) if self.lives(host, life) => {
-                let drawn = Answer::Drawn(self.store.counter);
-                self.answer(host, asked, Ok(drawn));
+            Scheduled::Heard(host, life) if self.lives(host, life) => self.heard(host),
+            Scheduled::Broken(host, life) if self.lives(host, life) => self.broken(host),
+            Scheduled::Grant(host, life) if self.lives(host, life) => self.grant(host),
+            Scheduled::Expire(host, life, lease) => self.expire(host, life, lease),
+            Scheduled::LastKnownGood(host, life) if self.lives(host, life) => self.last_known(host),
+            Scheduled::PythonReads(python) => self.python_reads(python),
+            Scheduled::PythonWrites(python, number) => self.python_writes(python, number),
+            Scheduled::Leaves(host) => self.leaves(host),
+            Scheduled::Reads(host, life, sequence) if self.lives(host, life) => {
+                let drawn = Event::TicketAllocated(self.store.counter);
+                self.respond(host, sequence, Ok(drawn));
             }
             _ => {}
         }
@@ -185,7 +185,7 @@ impl World {
                         self.hosts[host].installed += 1;
                     }
                     let delay = self.random.between(100, 40_000);
-                    self.after(delay, Event::Act(Act::Start(host)));
+                    self.after(delay, Scheduled::Act(Act::Start(host)));
                 }
             }
             Act::Cut(host) => self.cut(host),
@@ -208,7 +208,7 @@ impl World {
                 if self.hosts[host].exists && !self.hosts[host].left {
                     self.kill(host);
                     self.hosts[host].uses = None;
-                    self.after(50, Event::Leaves(host));
+                    self.after(50, Scheduled::Leaves(host));
                 }
             }
             Act::Python(python) => {
@@ -216,7 +216,7 @@ impl World {
                     self.pythons.insert(python, None);
                     self.store.count();
                     let delay = self.random.below(200);
-                    self.after(delay, Event::PythonReads(python));
+                    self.after(delay, Scheduled::PythonReads(python));
                 }
             }
             Act::Down => self.down(),
@@ -234,7 +234,7 @@ impl World {
                 self.lost = Some(self.now);
                 let keys: Vec<String> = self.store.keys.keys().cloned().collect();
                 self.store.delete_now(&keys);
-                self.tell_watches();
+                self.notify_watches();
             }
         }
     }
@@ -246,7 +246,7 @@ impl World {
         self.epoch += 1;
         self.lost = Some(self.now);
         let delay = self.random.between(100, 3_000);
-        self.after(delay, Event::Act(Act::Up));
+        self.after(delay, Scheduled::Act(Act::Up));
     }
 
     fn down(&mut self) {
@@ -268,7 +268,7 @@ impl World {
         for lease in self.store.leases.clone() {
             let holds = |host: &Host| host.agent.as_ref().is_some_and(|a| a.kept == Some(lease));
             if !self.hosts.iter().any(holds) {
-                self.after(30_000, Event::Expire(0, 0, lease));
+                self.after(30_000, Scheduled::Expire(0, 0, lease));
             }
         }
     }
@@ -280,9 +280,9 @@ impl World {
         let network = network(self.script.margin, self.hosts[host].wide);
         self.hosts[host].start(network, self.flaw, self.now);
         let life = self.hosts[host].life;
-        self.after(3_000, Event::LastKnownGood(host, life));
+        self.after(3_000, Scheduled::LastKnownGood(host, life));
         let delay = self.random.between(1, 20);
-        self.after(delay, Event::Grant(host, life));
+        self.after(delay, Scheduled::Grant(host, life));
         if self.flaw == Flaw::RemovesBeforeReading && self.hosts[host].disk.is_some() {
             self.publish(host, &Snapshot::default());
         }
@@ -294,7 +294,7 @@ impl World {
         self.hosts[host].disturbed = self.now;
         if let Some(lease) = agent.kept {
             let delay = self.random.between(20_000, 30_000);
-            self.after(delay, Event::Expire(host, 0, lease));
+            self.after(delay, Scheduled::Expire(host, 0, lease));
         }
     }
 
@@ -307,10 +307,10 @@ impl World {
         let life = self.hosts[host].life;
         if let Some(lease) = self.hosts[host].agent.as_ref().and_then(|agent| agent.kept) {
             let delay = self.random.between(20_000, 30_000);
-            self.after(delay, Event::Expire(host, life, lease));
+            self.after(delay, Scheduled::Expire(host, life, lease));
         }
         let delay = self.random.between(3_000, 30_000);
-        self.after(delay, Event::Broken(host, life));
+        self.after(delay, Scheduled::Broken(host, life));
     }
 
     fn heal(&mut self, host: usize) {
@@ -318,7 +318,7 @@ impl World {
             self.hosts[host].disturbed = self.now;
             self.hold_lease(host);
             let life = self.hosts[host].life;
-            self.after(5, Event::Heard(host, life));
+            self.after(5, Scheduled::Heard(host, life));
         }
     }
 
@@ -335,11 +335,11 @@ impl World {
         }
     }
 
-    /// The operator or the kernel changed something that the agent is told.
+    /// The operator or the kernel changed something that the agent learns of.
     fn changed(&mut self, host: usize) {
         let Some(agent) = &mut self.hosts[host].agent else { return };
         agent.changed = true;
-        if let Place::Follows(_) = agent.place {
+        if let AgentState::Follows(_) = agent.state {
             self.begin(host);
         }
     }
@@ -350,7 +350,7 @@ impl World {
         let life = self.hosts[host].life;
         if !self.up || self.hosts[host].cut.is_some() {
             let delay = self.random.between(500, 1_000);
-            return self.after(delay, Event::Grant(host, life));
+            return self.after(delay, Scheduled::Grant(host, life));
         }
         self.leases += 1;
         let lease = self.leases;
@@ -359,9 +359,9 @@ impl World {
         agent.kept = Some(lease);
         self.note(|_| format!("h{host} is granted the etcd lease {lease}"));
         let Some(agent) = &mut self.hosts[host].agent else { return };
-        if agent.place == Place::AwaitsLease {
-            let asked = agent.asked;
-            return self.answer(host, asked, Ok(Answer::Kept(Some(lease))));
+        if agent.state == AgentState::AwaitsLease {
+            let sequence = agent.sequence;
+            return self.respond(host, sequence, Ok(Event::LeaseKept(Some(lease))));
         }
         self.changed(host);
     }
@@ -372,7 +372,7 @@ impl World {
         let Some(agent) = &self.hosts[host].agent else { return };
         if agent.kept.is_some_and(|kept| !self.store.leases.contains(&kept)) {
             let delay = self.random.between(1, 1_000);
-            self.after(delay, Event::Grant(host, life));
+            self.after(delay, Scheduled::Grant(host, life));
         }
     }
 
@@ -385,63 +385,69 @@ impl World {
         }
         self.note(|_| format!("the etcd lease {lease} of h{host} ({life}) ends"));
         self.store.end_lease(lease);
-        self.tell_watches();
+        self.notify_watches();
     }
 
     // The agent's side.
 
     fn begin(&mut self, host: usize) {
         let Some(agent) = &mut self.hosts[host].agent else { return };
-        let question = agent.dialogue.begin();
-        self.ask(host, question);
+        let command = agent.machine.begin();
+        self.execute_command(host, command);
     }
 
-    fn ask(&mut self, host: usize, question: Question) {
-        let mark = self.random.mark();
-        let told = network(self.script.margin, self.hosts[host].wide);
+    fn execute_command(&mut self, host: usize, command: Command) {
+        let new_store_id = self.random.mark();
+        let configured = network(self.script.margin, self.hosts[host].wide);
         let attributes = self.hosts[host].attributes();
         let life = self.hosts[host].life;
         let epoch = self.epoch;
-        if !matches!(question, Question::Commit { .. } | Question::Follow(_)) {
-            self.note(|_| format!("h{host} asks: {question:?}"));
+        if !matches!(command, Command::Commit { .. } | Command::Follow(_)) {
+            self.note(|_| format!("h{host}: {command:?}"));
         }
         let Some(agent) = &mut self.hosts[host].agent else { return };
-        agent.asked += 1;
-        agent.place = Place::Asks;
-        let (asked, kept) = (agent.asked, agent.kept);
-        let answer = |answer| Event::Answer(host, life, asked, Box::new(Ok(answer)));
-        match question {
-            Question::Follow(settled) => {
-                agent.place = Place::Follows(epoch);
+        agent.sequence += 1;
+        agent.state = AgentState::Waits;
+        let (sequence, etcd_lease) = (agent.sequence, agent.kept);
+        let response = |event| Scheduled::Response(host, life, sequence, Box::new(Ok(event)));
+        match command {
+            Command::Follow(settled) => {
+                agent.state = AgentState::Follows(epoch);
                 self.settled(host, settled);
             }
-            Question::Pause(pause) => {
+            Command::Pause(pause) => {
                 let time = match pause {
                     Pause::Grace | Pause::Probation => 2_000,
                     Pause::LostRace(races) => self.random.below(10 << races.min(6)),
                 };
-                self.after(time, answer(Answer::Passed));
+                self.after(time, response(Event::Elapsed));
             }
-            Question::AwaitLease => {
-                agent.place = Place::AwaitsLease;
-                self.after(500, answer(Answer::Kept(kept)));
+            Command::AwaitLease => {
+                agent.state = AgentState::AwaitsLease;
+                self.after(500, response(Event::LeaseKept(etcd_lease)));
             }
-            question => {
-                if question == Question::Read {
+            command => {
+                if command == Command::Read {
                     agent.changed = false;
                 }
-                let found = Found { snapshot: Snapshot::default(), told, attributes, kept, mark };
-                self.send(Call { host, life, asked, question, found, answered: true });
+                let found = Found {
+                    snapshot: Snapshot::default(),
+                    configured,
+                    attributes,
+                    etcd_lease,
+                    new_store_id,
+                };
+                self.send(Call { host, life, sequence, command, found, answered: true });
             }
         }
     }
 
-    /// Sends a question on its way, on which it may be lost, late or doubled.
+    /// Sends a command on its way, on which it may be lost, late or doubled.
     fn send(&mut self, call: Call) {
         let host = call.host;
         let failed = |host: usize| {
             let why = EtcdError::Unreachable("no answer".to_owned());
-            Event::Answer(host, call.life, call.asked, Box::new(Err(why)))
+            Scheduled::Response(host, call.life, call.sequence, Box::new(Err(why)))
         };
         if self.hosts[host].cut.is_some() {
             return self.after(TIMEOUT, failed(host));
@@ -452,7 +458,7 @@ impl World {
         }
         let delay = self.random.between(1, 8);
         if self.repaired || !self.random.happens(self.script.faults) {
-            return self.after(delay, Event::Execute(Box::new(call)));
+            return self.after(delay, Scheduled::Execute(Box::new(call)));
         }
         self.hosts[host].disturbed = self.now + 3 * TIMEOUT;
         let unanswered = Call { answered: false, ..call.clone() };
@@ -460,35 +466,37 @@ impl World {
         match self.random.below(4) {
             0 => self.after(TIMEOUT, failed(host)),
             1 => {
-                self.after(delay, Event::Execute(Box::new(unanswered)));
+                self.after(delay, Scheduled::Execute(Box::new(unanswered)));
                 self.after(TIMEOUT, failed(host));
             }
             2 => {
-                self.after(late, Event::Execute(Box::new(unanswered)));
+                self.after(late, Scheduled::Execute(Box::new(unanswered)));
                 self.after(TIMEOUT, failed(host));
             }
             _ => {
-                self.after(delay, Event::Execute(Box::new(unanswered)));
-                self.after(late, Event::Execute(Box::new(call)));
+                self.after(delay, Scheduled::Execute(Box::new(unanswered)));
+                self.after(late, Scheduled::Execute(Box::new(call)));
             }
         }
     }
 
-    fn answer(&mut self, host: usize, asked: u32, answer: Result<Answer, EtcdError>) {
+    fn respond(&mut self, host: usize, sequence: u32, event: Result<Event, EtcdError>) {
         let Some(agent) = &mut self.hosts[host].agent else { return };
-        if agent.asked != asked || matches!(agent.place, Place::Follows(_) | Place::Rests) {
+        if agent.sequence != sequence
+            || matches!(agent.state, AgentState::Follows(_) | AgentState::Rests)
+        {
             return;
         }
-        match agent.dialogue.next(answer) {
-            Ok(question) => self.ask(host, question),
-            Err(End::Failed(_)) => self.rest(host),
-            Err(End::Refused(_)) if agent.dialogue.lease().is_some() => self.rest(host),
-            Err(End::Refused(why)) => {
+        match agent.machine.next(event) {
+            Ok(command) => self.execute_command(host, command),
+            Err(Exit::Failed(_)) => self.rest(host),
+            Err(Exit::Refused(_)) if agent.machine.lease().is_some() => self.rest(host),
+            Err(Exit::Refused(why)) => {
                 self.note(|_| format!("h{host} ends: {why}"));
                 self.kill(host);
                 // As the service manager does.
                 if !self.repaired || self.now < REPAIRED + REST / 2 {
-                    self.after(5_000, Event::Act(Act::Start(host)));
+                    self.after(5_000, Scheduled::Act(Act::Start(host)));
                 }
             }
         }
@@ -497,11 +505,11 @@ impl World {
     fn rest(&mut self, host: usize) {
         let life = self.hosts[host].life;
         let Some(agent) = &mut self.hosts[host].agent else { return };
-        agent.place = Place::Rests;
+        agent.state = AgentState::Rests;
         agent.attempts += 1;
         let longest = (50 * agent.attempts * agent.attempts).min(500);
         let delay = self.random.between(longest / 2, longest);
-        self.after(delay, Event::Begin(host, life));
+        self.after(delay, Scheduled::Begin(host, life));
     }
 
     fn settled(&mut self, host: usize, settled: Settled) {
@@ -520,7 +528,7 @@ impl World {
         } else if compacted {
             self.rest(host);
         } else if behind {
-            self.after(1, Event::Heard(host, life));
+            self.after(1, Scheduled::Heard(host, life));
         }
     }
 
@@ -533,7 +541,7 @@ impl World {
 
     /// etcd has not answered in time: the agent serves from what it knew last.
     fn last_known(&mut self, host: usize) {
-        let waits = self.hosts[host].agent.as_ref().is_some_and(|a| a.dialogue.lease().is_none());
+        let waits = self.hosts[host].agent.as_ref().is_some_and(|a| a.machine.lease().is_none());
         if let Some(saved) = self.hosts[host].disk.clone().filter(|_| waits)
             && self.flaw != Flaw::AddressIsIdentity
         {
@@ -546,7 +554,7 @@ impl World {
         let name = self.hosts[host].name(self.flaw);
         let machine_id = format!("m{host}-{}", self.hosts[host].installed);
         let Some(agent) = &self.hosts[host].agent else { return };
-        if let Some(lease) = agent.dialogue.lease().cloned() {
+        if let Some(lease) = agent.machine.lease().cloned() {
             let snapshot = snapshot.clone().into();
             self.hosts[host].disk = Some(Saved {
                 host: name,
@@ -558,16 +566,16 @@ impl World {
         }
     }
 
-    fn tell_watches(&mut self) {
+    fn notify_watches(&mut self) {
         for host in 0..self.hosts.len() {
             let follows = |host: &Host| {
                 let agent = host.agent.as_ref();
-                agent.is_some_and(|agent| matches!(agent.place, Place::Follows(_)))
+                agent.is_some_and(|agent| matches!(agent.state, AgentState::Follows(_)))
             };
             if follows(&self.hosts[host]) && self.hosts[host].cut.is_none() {
                 let delay = self.random.between(5, 30);
                 let life = self.hosts[host].life;
-                self.after(delay, Event::Heard(host, life));
+                self.after(delay, Scheduled::Heard(host, life));
             }
         }
     }
@@ -579,20 +587,20 @@ impl World {
             return;
         }
         let Some(agent) = &mut self.hosts[host].agent else { return };
-        if agent.place != Place::Follows(epoch) {
-            return if let Place::Follows(_) = agent.place {
+        if agent.state != AgentState::Follows(epoch) {
+            return if let AgentState::Follows(_) = agent.state {
                 self.broken(host)
             };
         }
         let mirror = self.store.read();
-        let known = agent.dialogue.known();
+        let known = agent.machine.last_known();
         let removed =
             known.is_some_and(|known| known.hosts.keys().any(|h| !mirror.hosts.contains_key(h)));
         let modified = self.store.config_modified();
-        if !agent.dialogue.agrees(&mirror) || removed && !is_same_store(&mirror, modified) {
+        if !agent.machine.agrees(&mirror) || removed && !is_same_store(&mirror, modified) {
             return self.begin(host);
         }
-        if let Some(snapshot) = agent.dialogue.learn(&mirror) {
+        if let Some(snapshot) = agent.machine.update(&mirror) {
             self.publish(host, &snapshot);
         }
     }
@@ -601,8 +609,8 @@ impl World {
     fn broken(&mut self, host: usize) {
         let Some(agent) = &self.hosts[host].agent else { return };
         let unreachable = !self.up || self.hosts[host].cut.is_some();
-        let stale = agent.place != Place::Follows(self.epoch);
-        if matches!(agent.place, Place::Follows(_)) && (unreachable || stale) {
+        let stale = agent.state != AgentState::Follows(self.epoch);
+        if matches!(agent.state, AgentState::Follows(_)) && (unreachable || stale) {
             self.rest(host);
         }
     }
@@ -610,32 +618,32 @@ impl World {
     // The side of etcd.
 
     fn execute(&mut self, mut call: Call) {
-        let (host, life, asked) = (call.host, call.life, call.asked);
+        let (host, life, sequence) = (call.host, call.life, call.sequence);
         if !self.up || self.hosts[host].cut.is_some() {
             let why = EtcdError::Unreachable("cut off".to_owned());
-            let failed = Event::Answer(host, life, asked, Box::new(Err(why)));
+            let failed = Scheduled::Response(host, life, sequence, Box::new(Err(why)));
             return if call.answered {
                 self.after(3_000, failed)
             };
         }
-        let answer = match &call.question {
-            Question::Read => {
+        let event = match &call.command {
+            Command::Read => {
                 call.found.snapshot = self.store.read();
-                Ok(Answer::Found(Box::new(call.found)))
+                Ok(Event::Found(Box::new(call.found)))
             }
-            Question::Draw => {
+            Command::AllocateTicket => {
                 let number = self.store.count();
                 if self.flaw == Flaw::PutThenGet && call.answered {
-                    return self.after(20, Event::Reads(host, life, asked));
+                    return self.after(20, Scheduled::Reads(host, life, sequence));
                 }
-                Ok(Answer::Drawn(number))
+                Ok(Event::TicketAllocated(number))
             }
-            Question::Commit { what, transaction } => self.commit(host, what, transaction),
+            Command::Commit { what, transaction } => self.commit(host, what, transaction),
             _ => return,
         };
         if call.answered {
             let delay = self.random.between(1, 8);
-            self.after(delay, Event::Answer(host, life, asked, Box::new(answer)));
+            self.after(delay, Scheduled::Response(host, life, sequence, Box::new(event)));
         }
     }
 
@@ -644,20 +652,20 @@ impl World {
         host: usize,
         what: &str,
         transaction: &Transaction,
-    ) -> Result<Answer, EtcdError> {
+    ) -> Result<Event, EtcdError> {
         self.judge_transaction(host, transaction);
         if self.flaw == Flaw::LossUnnoticed && what == "put back lost hosts" {
-            return Ok(Answer::Committed(Some(self.store.revision)));
+            return Ok(Event::Committed(Some(self.store.revision)));
         }
         let transaction = self.bent(host, what, transaction);
         self.judge_writes(host, &transaction);
         let before = self.store.revision;
         let made = self.store.commit(&transaction);
-        self.note(|_| format!("h{host} asks to {what}: {made:?}"));
+        self.note(|_| format!("h{host} commits: {what}: {made:?}"));
         if self.store.revision > before {
-            self.tell_watches();
+            self.notify_watches();
         }
-        made.map(Answer::Committed).map_err(|_| EtcdError::NoLease("it is gone".to_owned()))
+        made.map(Event::Committed).map_err(|_| EtcdError::NoLease("it is gone".to_owned()))
     }
 
     /// The transaction as a protocol with that flaw would make it.
@@ -690,13 +698,13 @@ impl World {
         bent
     }
 
-    /// The host gives its subnet back. If etcd does not answer, the operator tries again.
+    /// The host releases its subnet. If etcd does not answer, the operator tries again.
     fn leaves(&mut self, host: usize) {
         if self.hosts[host].agent.is_some() {
             return;
         }
         if !self.up || self.hosts[host].cut.is_some() {
-            return self.after(1_000, Event::Leaves(host));
+            return self.after(1_000, Scheduled::Leaves(host));
         }
         let found = self.store.read();
         let identity = humanz::lease::Identity {
@@ -713,7 +721,7 @@ impl World {
         }
         self.hosts[host].left = true;
         self.hosts[host].disk = None;
-        self.tell_watches();
+        self.notify_watches();
     }
 
     // Hosts of the Python agent.
@@ -721,7 +729,7 @@ impl World {
     fn python_reads(&mut self, python: usize) {
         let number = self.store.counter;
         let delay = self.random.below(200);
-        self.after(delay, Event::PythonWrites(python, number));
+        self.after(delay, Scheduled::PythonWrites(python, number));
     }
 
     fn python_writes(&mut self, python: usize, number: i64) {
@@ -738,6 +746,6 @@ impl World {
         self.note(|_| format!("the Python host p{python} uses {subnet}"));
         self.judge_python(python, subnet);
         self.pythons.insert(python, Some(subnet));
-        self.tell_watches();
+        self.notify_watches();
     }
 }

@@ -11,7 +11,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 //! What a node sees as its file system: its own disk, and this machine's programs read-only.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -131,6 +132,10 @@ fn make(from: Option<&str>, to: &str, kind: Option<&str>, flags: MsFlags, option
 
 /// 32 hexadecimal digits of its own for every disk.
 fn machine_id(folder: &Path) -> String {
-    let hash = |salt: &str| humanz::net::hash::stable(&[salt, folder.to_str().unwrap()]);
+    let hash = |salt: &str| {
+        let mut hasher = DefaultHasher::new();
+        (salt, folder).hash(&mut hasher);
+        hasher.finish()
+    };
     format!("{:016x}{:016x}", hash("a"), hash("b"))
 }

@@ -1,5 +1,6 @@
 //! A pod: a network namespace that the plugin has connected.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -97,8 +98,9 @@ pub fn wishes(name: &str) -> Value {
 /// The port of the host that leads to [`CONTAINER_PORT`] of the pod `name`; pods of one host with
 /// different names have different ones, as far as tests go.
 pub fn host_port(name: &str) -> u16 {
-    let hash = humanz::net::hash::stable(&[name]) % 20_000;
-    10_000 + u16::try_from(hash).expect("below 20,000")
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    10_000 + u16::try_from(hasher.finish() % 20_000).expect("below 20,000")
 }
 
 /// Where a pod serves what its host port offers: the port of [`super::web::Web`].

@@ -4,21 +4,21 @@ use anyhow::Context;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Pass, sysctls};
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::sysctls;
+use crate::inspect::host_state::HostState;
 use crate::net::{IfName, Mac, Object};
 use crate::netlink::address;
-use crate::netlink::link::Link;
-use crate::netlink::link::{self, Which};
+use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::bridge::{Bridge, BridgeChange, FoundBridge, changes, gateway};
 
 /// The mark of a bridge that humanz made, as its alias.
 const ALIAS: &str = "humanz bridge";
 
-/// The bridge after a pass.
+/// The bridge after a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum BridgeOutcome {
     /// As it should be, as far as that was looked at.
     Whole,
     /// It was missing, and is new: nothing is plugged into it.
@@ -28,16 +28,16 @@ pub enum Kept {
 }
 
 /// Makes or repairs the bridge.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Kept {
-    let wanted = wanted(pass, facts);
-    let rtnl = &pass.world.rtnl;
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> BridgeOutcome {
+    let wanted = wanted(run, facts);
+    let rtnl = &run.kernel.rtnl;
     let before = applier.failures().len();
-    let mut kept = Kept::Whole;
+    let mut kept = BridgeOutcome::Whole;
     match found(rtnl, &wanted.name).map(|found| changes(&wanted, found.as_ref())) {
         Ok(Ok(changes)) => {
             for change in changes {
                 if matches!(change, BridgeChange::Create(_)) {
-                    kept = Kept::New;
+                    kept = BridgeOutcome::New;
                 }
                 applier.apply(&change, || apply(rtnl, &change));
             }
@@ -47,12 +47,12 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Kept {
             applier.inspect_failed(Object::Bridge(wanted.name), format!("{error:#}"));
         }
     }
-    if applier.failures().len() == before { kept } else { Kept::Broken }
+    if applier.failures().len() == before { kept } else { BridgeOutcome::Broken }
 }
 
 /// Deletes the bridge if humanz made it, and with it every pod's network on this host.
 pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
-    let link = rtnl.link(name).with_context(|| format!("look at bridge {name}"))?;
+    let link = rtnl.link(name).with_context(|| format!("read bridge {name}"))?;
     let Some(link) = link.filter(|link| link.alias.as_deref() == Some(ALIAS)) else {
         return Ok(());
     };
@@ -60,13 +60,13 @@ pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
     Ok(rtnl.apply(&[delete])?)
 }
 
-fn wanted(pass: &Pass<'_>, facts: &Facts) -> Bridge {
-    let name = pass.settings.bridge.clone();
+fn wanted(run: &Reconcile<'_>, facts: &HostState) -> Bridge {
+    let name = run.settings.bridge.clone();
     Bridge {
-        mac: mac(&pass.world.machine_id, &name),
+        mac: mac(&run.kernel.machine_id, &name),
         mtu: facts.own.pod_mtu_bytes,
-        addresses: pass.subnets.iter().map(|subnet| gateway(*subnet)).collect(),
-        pools: pass.settings.pools.iter().map(|pool| pool.network()).collect(),
+        addresses: run.subnets.iter().map(|subnet| gateway(*subnet)).collect(),
+        pools: run.settings.pools.iter().map(|pool| pool.network()).collect(),
         name,
     }
 }
@@ -78,7 +78,7 @@ fn mac(machine_id: &str, bridge: &IfName) -> Mac {
 }
 
 fn found(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<Option<FoundBridge>> {
-    let looked = || format!("look at bridge {name}");
+    let looked = || format!("read bridge {name}");
     let Some(link) = rtnl.link(name).with_context(looked)? else { return Ok(None) };
     let addresses = rtnl.addresses(Some(link.index)).with_context(looked)?;
     let Link { kind, mac, mtu, up, delays_ports, .. } = link;

@@ -4,19 +4,18 @@ use anyhow::anyhow;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::net::{IfName, Object, Problem};
 use crate::netlink::link::{self, Which};
-use crate::netlink::neighbour;
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{Message, NetlinkError, neighbour};
 use crate::plan::bridge_ports::{Reattach, changes, crowded};
 use crate::plan::pod::BridgePort;
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
-pub fn keep(pass: &Pass<'_>, applier: &mut Applier) -> Option<Problem> {
-    let rtnl = &pass.world.rtnl;
-    let (network, bridge) = (&pass.settings.cni.name, &pass.settings.bridge);
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> {
+    let rtnl = &run.kernel.rtnl;
+    let (network, bridge) = (&run.settings.cni.name, &run.settings.bridge);
     let found = match rtnl.links(None) {
         Ok(found) => found,
         Err(error) => {

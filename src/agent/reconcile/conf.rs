@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::agent::applier::Applier;
 use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
-use crate::agent::reconcile::Pass;
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::host_state::HostState;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files;
 use crate::plan::{Describe, Line};
@@ -31,9 +31,9 @@ impl Describe for Remove<'_> {
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
 /// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
 /// of where that was.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Vec<Problem> {
-    let state_dir = &pass.settings.state_dir;
-    let path = &pass.settings.cni.config;
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Vec<Problem> {
+    let state_dir = &run.settings.state_dir;
+    let path = &run.settings.cni.config;
     if applier.is_dry() && files::is_denied(path) {
         let subject = Object::Configuration(path.clone());
         let what = format!("only root may read {}", path.display());
@@ -41,7 +41,7 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Vec<Proble
         applier.failed(denied.with_fix("run this as root"));
         return Vec::new();
     }
-    let text = cni_conf::text(pass.settings, pass.subnets, facts.own.pod_mtu_bytes);
+    let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
     let mut problems = Vec::new();
     let mut known = conf_record::all(state_dir).unwrap_or_else(|error| {
         problems.push(of_record(

@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Pass, World, flowtable, host_ports, input, tunnel};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Obstacle, Traffic};
-use crate::inspect::host::Facts;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, subnet};
 use crate::nft::base_chains::Edit;
-use crate::nft::{Ruleset, SeenTable, SetKind};
+use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::firewall::{
     AGENT_TABLE, FirewallSpec, TableChange, TableDifference, TableRepair, changes, repair, ruleset,
@@ -21,18 +23,19 @@ use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// Puts right what differs; gives what firewalls of other programs do to pod traffic.
-pub fn keep(
-    pass: &Pass<'_>,
-    facts: &Facts,
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    facts: &HostState,
     ways: &PeerRoutes,
-    table: &mut SeenTable,
+    table: &mut CachedTable,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let complete = pass.in_sync && ways.unresolved().is_empty();
-    keep_table(pass, ruleset(&spec(pass, facts, ways)), complete, table, applier);
-    let mut problems: Vec<Problem> = flowtable::keep(pass, facts, applier).into_iter().collect();
-    let families: Vec<Family> = pass.subnets.entries().map(|(family, _)| family).collect();
-    let found = match pass.world.forward.observe(&families) {
+    let complete = run.in_sync && ways.unresolved().is_empty();
+    keep_table(run, ruleset(&spec(run, facts, ways)), complete, table, applier);
+    let mut problems: Vec<Problem> =
+        flowtable::reconcile(run, facts, applier).into_iter().collect();
+    let families: Vec<Family> = run.subnets.entries().map(|(family, _)| family).collect();
+    let found = match run.kernel.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
             applier.inspect_failed(Object::named("forward chains"), error);
@@ -40,31 +43,31 @@ pub fn keep(
         }
     };
     let traffic = Traffic {
-        bridge: pass.settings.bridge.clone(),
+        bridge: run.settings.bridge.clone(),
         uplink: facts.uplinks.first().cloned(),
         pods_come_by: pods_come_by(facts, ways),
-        subnets: *pass.subnets,
-        pools: pass.settings.pool_networks(),
+        subnets: *run.subnets,
+        pools: run.settings.pool_networks(),
         bridged: bridged(),
     };
-    let plan = forward::plan(&traffic, others(pass), &found);
+    let plan = forward::plan(&traffic, others(run), &found);
     problems.extend(plan.obstacles.iter().map(Obstacle::problem));
-    match pass.settings.manage_forward {
-        true => apply_edits(pass.world, &plan.edits, applier),
+    match run.settings.manage_forward {
+        true => apply_edits(run.kernel, &plan.edits, applier),
         false => problems.extend(plan.edits.iter().filter_map(forward::not_ours)),
     }
-    problems.extend(input::look(pass, facts, ways, applier));
+    problems.extend(input::look(run, facts, ways, applier));
     problems
 }
 
 /// The pod subnets of the other hosts, with the names of those: host by host.
-fn others<'a>(pass: &Pass<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
-    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)> + Clone {
+    let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     hosts.flat_map(|(name, peer)| peer.subnets.iter().map(move |subnet| (name.as_str(), *subnet)))
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &Facts, ways: &PeerRoutes) -> Vec<IfName> {
+fn pods_come_by(facts: &HostState, ways: &PeerRoutes) -> Vec<IfName> {
     let used = |underlay: &Family| {
         ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
@@ -75,32 +78,32 @@ fn pods_come_by(facts: &Facts, ways: &PeerRoutes) -> Vec<IfName> {
 }
 
 /// Removes our tables, and our rules in the chains of others.
-pub fn remove_all(world: &World, settings: &Settings, applier: &mut Applier) {
-    applier.apply(&Table, || world.nft.delete(AGENT_TABLE));
-    flowtable::remove(world, applier);
-    host_ports::remove(world, settings, applier);
-    leave_foreign(world, settings, applier);
+pub fn remove_all(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
+    applier.apply(&Table, || kernel.nft.delete(AGENT_TABLE));
+    flowtable::remove(kernel, applier);
+    host_ports::remove(kernel, settings, applier);
+    leave_foreign(kernel, settings, applier);
 }
 
 /// Removes our rules in the chains of others.
-pub fn leave_foreign(world: &World, settings: &Settings, applier: &mut Applier) {
-    match world.forward.observe(&Family::BOTH) {
+pub fn leave_foreign(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
+    match kernel.forward.observe(&Family::BOTH) {
         Ok(found) => {
-            apply_edits(world, &forward::removals(&settings.bridge, &found), applier);
+            apply_edits(kernel, &forward::removals(&settings.bridge, &found), applier);
         }
         Err(error) => applier.inspect_failed(Object::named("forward chains"), error),
     }
 }
 
 fn keep_table(
-    pass: &Pass<'_>,
+    run: &Reconcile<'_>,
     wanted: Option<Ruleset>,
     complete: bool,
-    known: &mut SeenTable,
+    known: &mut CachedTable,
     applier: &mut Applier,
 ) {
-    let nft = &pass.world.nft;
-    let found = match known.look(nft, AGENT_TABLE) {
+    let nft = &run.kernel.nft;
+    let found = match known.observe(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
             return applier.inspect_failed(Object::Table(AGENT_TABLE.to_owned()), error);
@@ -116,7 +119,7 @@ fn keep_table(
     applier.apply_together(&changes, || match (repair(&changes), &wanted) {
         (TableRepair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
-            known.take_in(nft, &elements);
+            known.note_changes(nft, &elements);
             Ok(())
         }
         (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
@@ -129,17 +132,17 @@ fn keep_table(
 /// else would change.
 fn keeps_hosts(change: &mut TableChange) -> bool {
     let TableDifference::Elements(elements) = &mut change.difference else { return true };
-    if elements.set.kind != SetKind::Addresses {
+    if elements.shape.intervals {
         return true;
     }
     elements.removed.clear();
     !elements.added.is_empty()
 }
 
-fn spec(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> FirewallSpec {
-    let settings = pass.settings;
-    let hosts = pass.peers.into_iter().flat_map(|peers| peers.by_name.iter());
-    let published = hosts.flat_map(|(name, peer)| match pass.resolved.get(name) {
+fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
+    let settings = run.settings;
+    let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
+    let published = hosts.flat_map(|(name, peer)| match run.resolved.get(name) {
         Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
         _ => peer.addresses.iter().copied().collect(),
     });
@@ -147,12 +150,12 @@ fn spec(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> FirewallSpec {
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),
-        pod_subnets: pass.subnets.iter().copied().collect(),
+        pod_subnets: run.subnets.iter().copied().collect(),
         pools: settings.pools.iter().map(|pool| pool.network()).collect(),
         non_masq_cidrs: settings.non_masquerade.iter().copied().map(subnet::masked).collect(),
         node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
-        tunnel_vni: tunnel::own_end(pass).map(|end| end.vni),
+        tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
         accept_forward: settings.manage_forward,
     }
 }
@@ -167,9 +170,9 @@ fn bridged() -> Vec<Family> {
     Family::BOTH.into_iter().filter(on).collect()
 }
 
-fn apply_edits(world: &World, edits: &[Edit], applier: &mut Applier) {
+fn apply_edits(kernel: &Kernel, edits: &[Edit], applier: &mut Applier) {
     for edit in edits {
-        applier.apply(edit, || world.forward.apply(edit));
+        applier.apply(edit, || kernel.forward.apply(edit));
     }
 }
 

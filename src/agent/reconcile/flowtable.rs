@@ -1,8 +1,9 @@
 //! Keeps the shortcut for packets of established connections, if it is wanted.
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Pass, World};
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
@@ -10,10 +11,10 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Option<Problem> {
-    let (nft, settings) = (&pass.world.nft, pass.settings);
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<Problem> {
+    let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
-        let devices = facts.uplinks.iter().cloned().chain(tunnels(pass.world)).collect();
+        let devices = facts.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
         ruleset(&settings.bridge, &devices)
     });
     let found = match nft.observe(FLOWS_TABLE) {
@@ -44,14 +45,14 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) -> Option<Pro
 }
 
 /// The tunnels' devices that are there.
-fn tunnels(world: &World) -> impl Iterator<Item = IfName> {
-    let there = |name: &IfName| world.rtnl.link(name).is_ok_and(|link| link.is_some());
+fn tunnels(kernel: &Kernel) -> impl Iterator<Item = IfName> {
+    let there = |name: &IfName| kernel.rtnl.link(name).is_ok_and(|link| link.is_some());
     Family::BOTH.map(device_name).into_iter().filter(there)
 }
 
 /// Removes the table, if it is there.
-pub fn remove(world: &World, applier: &mut Applier) {
-    let nft = &world.nft;
+pub fn remove(kernel: &Kernel, applier: &mut Applier) {
+    let nft = &kernel.nft;
     if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
         applier.apply(&Table, || nft.delete(FLOWS_TABLE));
     }

@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Pass, World};
+use crate::agent::reconcile::Reconcile;
+use crate::inspect::{Kernel, host_ports};
 use crate::ipam::PortClaims;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::netlink::NetlinkError;
-use crate::nft::{Nft, PortChange};
+use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
-use crate::plan::host_ports::{Claim, HostPortChange, TABLE, changes, is_intact, ruleset};
+use crate::plan::host_ports::{
+    Claim, HostPortChange, TABLE, changes, element_changes, is_intact, ruleset,
+};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
@@ -18,14 +21,14 @@ use crate::settings::Settings;
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Puts right what differs. Looks without the lock first: plugins would wait for it.
-pub fn keep(pass: &Pass<'_>, applier: &mut Applier) {
-    let Some(claims) = claims(pass.settings, applier) else { return };
-    let nft = &pass.world.nft;
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
+    let Some(claims) = claims(run.settings, applier) else { return };
+    let nft = &run.kernel.nft;
     let looked = claims.read().held().map_err(anyhow::Error::from);
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
         Ok(looked) => looked,
-        Err(error) => return inspect_failed(pass.settings, error, applier),
+        Err(error) => return inspect_failed(run.settings, error, applier),
     };
     if applier.is_dry() {
         return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
@@ -33,23 +36,23 @@ pub fn keep(pass: &Pass<'_>, applier: &mut Applier) {
     if !changes.is_empty()
         && let Err(error) = mend(nft, &claims, applier)
     {
-        inspect_failed(pass.settings, error, applier);
+        inspect_failed(run.settings, error, applier);
     }
-    keep_loopback(pass, &held, applier);
+    keep_loopback(run, &held, applier);
 }
 
 /// Removes the elements of our store, and the table if nobody else has any.
-pub fn remove(world: &World, settings: &Settings, applier: &mut Applier) {
+pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let Some(claims) = claims(settings, applier) else { return };
-    let found = match world.nft.ports(TABLE) {
+    let found = match host_ports::all(&kernel.nft) {
         Ok(found) => found,
         Err(error) => return inspect_failed(settings, error.into(), applier),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
-        return applier.apply(&Table, || world.nft.delete(TABLE));
+        return applier.apply(&Table, || kernel.nft.delete(TABLE));
     }
-    applier.apply_together(&changes, || world.nft.change_ports(TABLE, &steps(&changes)));
+    applier.apply_together(&changes, || kernel.nft.change_elements(TABLE, &steps(&changes)));
 }
 
 /// The claims of this host's networks, if there ever were any.
@@ -88,7 +91,7 @@ fn look(
         return Ok(Vec::new());
     }
     let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
-    let (found, bridges) = (nft.ports(TABLE)?, nft.port_bridges(TABLE)?);
+    let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
     let elements = changes(held, claims.fingerprint(), &found, &bridges);
     Ok(table.into_iter().chain(elements).collect())
 }
@@ -100,22 +103,22 @@ fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result
     let held = locked.held()?;
     let mut changes = look(nft, claims, &held)?;
     if changes.first() == Some(&HostPortChange::Table) {
-        applier.apply(&HostPortChange::Table, || nft.ensure_ports(&ruleset()));
+        applier.apply(&HostPortChange::Table, || nft.ensure(&ruleset()));
         changes = look(nft, claims, &held)?;
     }
     if !changes.is_empty() {
-        applier.apply_together(&changes, || nft.change_ports(TABLE, &steps(&changes)));
+        applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));
     }
     Ok(())
 }
 
-fn steps(changes: &[HostPortChange]) -> Vec<PortChange> {
-    changes.iter().flat_map(HostPortChange::steps).collect()
+fn steps(changes: &[HostPortChange]) -> Vec<ElementChange> {
+    element_changes(&changes.iter().flat_map(HostPortChange::steps).collect::<Vec<_>>())
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
-fn keep_loopback(pass: &Pass<'_>, held: &[Claim], applier: &mut Applier) {
-    if !pass.settings.manage_sysctl {
+fn keep_loopback(run: &Reconcile<'_>, held: &[Claim], applier: &mut Applier) {
+    if !run.settings.manage_sysctl {
         return;
     }
     let v4 = held.iter().filter(|claim| claim.forward.from.family() == Family::V4);

@@ -3,27 +3,27 @@
 use std::net::IpAddr;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::checks::forward::input::{Tunnel, obstacles};
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, Object, Problem};
 use crate::plan::peer_routes::PeerRoutes;
 
 /// What keeps tunnels out, if there are any. Nothing is changed: which ports of this host are open is
 /// its owner's to say.
 pub fn look(
-    pass: &Pass<'_>,
-    facts: &Facts,
+    run: &Reconcile<'_>,
+    facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let tunnels = tunnels(pass, facts, ways);
+    let tunnels = tunnels(run, facts, ways);
     let families: Vec<Family> =
         tunnels.iter().map(|tunnel| Family::of(tunnel.destination)).collect();
     if families.is_empty() {
         return Vec::new();
     }
-    match pass.world.forward.observe_input(&families) {
+    match run.kernel.forward.observe_input(&families) {
         Ok(found) => {
             let found = tunnels.iter().flat_map(|tunnel| obstacles(tunnel, &found));
             found.map(|obstacle| obstacle.problem()).collect()
@@ -36,7 +36,7 @@ pub fn look(
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> Vec<Tunnel> {
+fn tunnels(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> Vec<Tunnel> {
     let uplink = facts.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = ways.remotes.iter().map(|remote| remote.address);
@@ -44,7 +44,7 @@ fn tunnels(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> Vec<Tunnel> {
             uplink: uplink?.clone(),
             source: remotes.find(|address| Family::of(*address) == underlay)?,
             destination: *own,
-            udp_port: pass.settings.vxlan.port,
+            udp_port: run.settings.vxlan.port,
         })
     };
     facts.own.addresses.entries().filter_map(tunnel).collect()

@@ -19,45 +19,20 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::trigger::Look;
-use crate::inspect::host::Facts;
+use crate::agent::trigger::Scope;
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
 use crate::lease::Resolved;
 use crate::lease::peers::Peers;
 use crate::net::PerFamily;
-use crate::netlink::NetlinkError;
-use crate::netlink::rtnl::Rtnl;
-use crate::nft::Nft;
-use crate::nft::base_chains::Forward;
 use crate::settings::Settings;
 
-/// The kernel of this host.
-pub struct World {
-    /// Links, addresses, routes.
-    pub rtnl: Rtnl,
-    /// Our own table.
-    pub nft: Nft,
-    /// The forward chains of others.
-    pub forward: Forward,
-    /// Identifies this machine: the bridge's MAC is made of it.
-    pub machine_id: String,
-}
-
-impl World {
-    /// The network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// [`NetlinkError::Io`].
-    pub fn open(machine_id: String) -> Result<World, NetlinkError> {
-        Ok(World { rtnl: Rtnl::open()?, nft: Nft::open()?, forward: Forward::open()?, machine_id })
-    }
-}
-
-/// What a pass works from.
-pub struct Pass<'a> {
+/// What a reconcile works from.
+pub struct Reconcile<'a> {
     /// What the operator wants.
     pub settings: &'a Settings,
     /// The kernel.
-    pub world: &'a World,
+    pub kernel: &'a Kernel,
     /// This host's pod subnets.
     pub subnets: &'a PerFamily<IpNetwork>,
     /// The other hosts, once they are known.
@@ -67,9 +42,9 @@ pub struct Pass<'a> {
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
     /// What this host was when it was looked at last.
-    pub before: Option<&'a Facts>,
+    pub previous: Option<&'a HostState>,
     /// All was as it should be once: runtimes were given the CNI configuration.
     pub was_ready: bool,
     /// What to look at.
-    pub look: Look,
+    pub scope: Scope,
 }

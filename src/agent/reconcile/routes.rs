@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::tunnel::Tunnels;
 use crate::net::subnet::Pool;
 use crate::net::{Object, PerFamily};
@@ -17,14 +17,14 @@ use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, sco
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
 /// not before the hosts are completely known, and never to `unresolved`.
-pub fn keep(
-    pass: &Pass<'_>,
+pub fn reconcile(
+    run: &Reconcile<'_>,
     wanted: &Routes,
     unresolved: &BTreeSet<IpNetwork>,
     tunnels: &Tunnels,
     applier: &mut Applier,
 ) {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &run.kernel.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
         Err(error) => return applier.inspect_failed(Object::named("routes"), error),
@@ -34,11 +34,11 @@ pub fn keep(
         RouteChange::Remove(route) => {
             let kept = unresolved.contains(&route.destination)
                 || route.next_hop.is_some_and(|hop| tunnels.keeps(&hop));
-            pass.in_sync && !kept
+            run.in_sync && !kept
         }
         RouteChange::Add(..) | RouteChange::Replace(..) => true,
     });
-    apply(rtnl, &changes, &pass.settings.pools, applier);
+    apply(rtnl, &changes, &run.settings.pools, applier);
 }
 
 /// Removes every route that bears our mark.

@@ -1,4 +1,4 @@
-//! One pass: observe → plan → apply, one kind of thing after the other.
+//! One reconcile: observe → plan → apply, one kind of thing after the other.
 //!
 //! The order is that of a start: sysctls, bridge, firewall, routes, plugin, and the CNI
 //! configuration last, because runtimes start pods as soon as it is there.
@@ -7,77 +7,81 @@ use std::borrow::Cow;
 
 use crate::agent::active_problems::Check;
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::bridge::Kept;
-use crate::agent::reconcile::{self, Pass};
-use crate::agent::reconcile_cache::Known;
-use crate::agent::trigger::Look;
-use crate::inspect::host::{self, Facts};
+use crate::agent::reconcile::bridge::BridgeOutcome;
+use crate::agent::reconcile::{self, Reconcile};
+use crate::agent::reconcile_cache::ReconcileCache;
+use crate::agent::trigger::Scope;
+use crate::inspect::host_state::{self, HostState};
 use crate::lease::{PeerFault, TunnelFault};
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::plan::peer_routes::{LocalHost, PeerRoutes, UnreachableSubnet};
 
-/// What a pass saw that others want to know.
+/// What a reconcile saw that others want to know.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ReconcileOutcome {
     /// What this host is like.
-    pub facts: Facts,
+    pub facts: HostState,
     /// What is wrong, for each check that was made.
     pub problems: Vec<(Check, Vec<Problem>)>,
     /// The files that were not as they should be, and are now.
-    pub mended: Vec<Object>,
+    pub repaired: Vec<Object>,
 }
 
 /// Looks, and mends what is wrong. `None` if the host could not be looked at.
-pub fn run(pass: &Pass<'_>, known: &mut Known, applier: &mut Applier) -> Option<Seen> {
-    let Known { ways, table } = known;
-    let before = pass.before.map(|before| before.own);
-    let mut facts = match host::observe(&pass.world.rtnl, pass.settings, before) {
+pub fn run(
+    run: &Reconcile<'_>,
+    known: &mut ReconcileCache,
+    applier: &mut Applier,
+) -> Option<ReconcileOutcome> {
+    let ReconcileCache { ways, table } = known;
+    let before = run.previous.map(|before| before.own);
+    let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
             applier.inspect_failed(Object::named("this host"), format!("{error:#}"));
             return None;
         }
     };
-    let to_peers = |peers| ways.to(peers, pass.resolved, here(pass, &facts));
-    let ways = &*pass.peers.map(to_peers).unwrap_or_default();
-    facts.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(pass, &facts, ways);
-    let look = further(pass, &facts);
-    let mut bridge = Kept::Whole;
-    if look.links {
-        reconcile::sysctls::keep(pass, &facts, applier);
-        bridge = reconcile::bridge::keep(pass, &facts, applier);
+    let to_peers = |peers| ways.to(peers, run.resolved, local_host(run, &facts));
+    let ways = &*run.peers.map(to_peers).unwrap_or_default();
+    facts.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &facts, ways);
+    let scope = widened_scope(run, &facts);
+    let mut bridge = BridgeOutcome::Whole;
+    if scope.links {
+        reconcile::sysctls::reconcile(run, &facts, applier);
+        bridge = reconcile::bridge::reconcile(run, &facts, applier);
     }
     // Looking at every link is too much for every event of one.
-    let at_ports = bridge == Kept::New || look == Look::ALL;
-    let crowded = at_ports.then(|| reconcile::bridge_ports::keep(pass, applier)).flatten();
+    let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
+    let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
-    let start = look == Look::ALL;
+    let start = scope == Scope::ALL;
     let mut firewall =
-        |applier: &mut Applier| reconcile::firewall::keep(pass, &facts, ways, table, applier);
+        |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
     let first = start.then(|| firewall(applier));
     let mut problems = vec![(Check::Uplinks, uplinks(&facts))];
-    if look.routes {
-        problems.push((Check::PeerRoutes, routes(pass, &facts, ways, applier)));
+    if scope.routes {
+        problems.push((Check::PeerRoutes, routes(run, &facts, ways, applier)));
     }
-    let blocked = first.or_else(|| look.firewall.then(|| firewall(applier)));
+    let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
     problems.extend(blocked.map(|found| (Check::Firewall, found)));
-    if look.firewall || bridge == Kept::New {
-        reconcile::host_ports::keep(pass, applier);
+    if scope.firewall || bridge == BridgeOutcome::New {
+        reconcile::host_ports::reconcile(run, applier);
     }
     let before = applier.changes().len();
-    if look.files {
-        problems.push((Check::ConfRecord, files(pass, &facts, bridge, applier)));
+    if scope.files {
+        problems.push((Check::ConfRecord, files(run, &facts, bridge, applier)));
     }
     let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
-        let found = reconcile::host_checks::look(pass, applier);
+        let found = reconcile::host_checks::look(run, applier);
         problems.push((Check::Host, found.into_iter().chain(crowded).collect()));
     }
-    Some(Seen { facts, problems, mended })
+    Some(ReconcileOutcome { facts, problems, repaired: mended })
 }
 
 /// Links that are down; etcd may be away because of them.
-fn uplinks(facts: &Facts) -> Vec<Problem> {
+fn uplinks(facts: &HostState) -> Vec<Problem> {
     let problem = |link: &IfName| {
         let subject = Object::Link("interface".to_owned(), link.clone());
         let what = format!("interface {link}, which has this host's address, is down");
@@ -89,62 +93,67 @@ fn uplinks(facts: &Facts) -> Vec<Problem> {
 
 /// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
 /// were given stays as it was. Gives what is wrong with the record of it.
-fn files(pass: &Pass<'_>, facts: &Facts, bridge: Kept, applier: &mut Applier) -> Vec<Problem> {
-    let is_given = reconcile::plugin::keep(pass, applier) || pass.was_ready;
-    match is_given && bridge != Kept::Broken {
-        true => reconcile::conf::keep(pass, facts, applier),
+fn files(
+    run: &Reconcile<'_>,
+    facts: &HostState,
+    bridge: BridgeOutcome,
+    applier: &mut Applier,
+) -> Vec<Problem> {
+    let is_given = reconcile::plugin::reconcile(run, applier) || run.was_ready;
+    match is_given && bridge != BridgeOutcome::Broken {
+        true => reconcile::conf::reconcile(run, facts, applier),
         false => Vec::new(),
     }
 }
 
 /// What to look at besides, because this host is no longer what it was.
-fn further(pass: &Pass<'_>, now: &Facts) -> Look {
-    let mut look = pass.look;
-    if let Some(before) = pass.before {
+fn widened_scope(run: &Reconcile<'_>, now: &HostState) -> Scope {
+    let mut scope = run.scope;
+    if let Some(before) = run.previous {
         // A link that went took itself out of the flow table.
-        look.firewall |= look.links && pass.settings.flowtable;
+        scope.firewall |= scope.links && run.settings.flowtable;
         // Who shares a segment with this host knows the way back to its pods.
-        look.firewall |= before.connected != now.connected;
-        look.firewall |= before.all_addresses != now.all_addresses;
-        look.links |= before.own != now.own;
-        look.files |= before.own != now.own;
+        scope.firewall |= before.connected != now.connected;
+        scope.firewall |= before.all_addresses != now.all_addresses;
+        scope.links |= before.own != now.own;
+        scope.files |= before.own != now.own;
     }
-    look
+    scope
 }
 
 /// What decides here how other hosts are reached.
-pub fn here(pass: &Pass<'_>, facts: &Facts) -> LocalHost {
+pub fn local_host(run: &Reconcile<'_>, facts: &HostState) -> LocalHost {
     LocalHost {
-        backend: pass.settings.backend,
+        backend: run.settings.backend,
         connected: facts.connected.clone(),
         own: facts.own.addresses,
         underlay: facts.underlay,
-        tunnel: reconcile::tunnel::own_end(pass),
+        tunnel: reconcile::tunnel::own_end(run),
     }
 }
 
 /// Makes the routes: what a tunnel must know comes before the routes through it, and what it need
 /// not know any more goes after them.
 fn routes(
-    pass: &Pass<'_>,
-    facts: &Facts,
+    run: &Reconcile<'_>,
+    facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let Some(peers) = pass.peers else { return Vec::new() };
+    let Some(peers) = run.peers else { return Vec::new() };
     let unreachable = ways.unreachable.iter().map(UnreachableSubnet::problem);
     let tunnels = ways.faults.iter().map(TunnelFault::problem);
     let problems =
         unreachable.chain(tunnels).chain(peers.faults.iter().map(PeerFault::problem)).collect();
-    let Some(tunnels) = reconcile::tunnel::keep(pass, facts, ways, applier) else {
+    let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
         return problems;
     };
-    tunnels.prepare(pass, ways, applier);
+    tunnels.prepare(run, ways, applier);
     let mut wanted = Cow::Borrowed(&ways.direct);
     if !ways.remotes.is_empty() {
-        wanted.to_mut().extend(tunnels.routes(pass, ways));
+        wanted.to_mut().extend(tunnels.routes(run, ways));
     }
-    reconcile::routes::keep(pass, &wanted, &ways.unresolved(), &tunnels, applier);
-    tunnels.tidy(pass, ways, applier);
+    reconcile::routes::reconcile(run, &wanted, &ways.unresolved(), &tunnels, applier);
+    tunnels.tidy(run, ways, applier);
     problems
 }

@@ -3,9 +3,9 @@
 use ipnetwork::{IpNetwork, NetworkSize};
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::sysctl_record;
-use crate::inspect::host::Facts;
+use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object};
 use crate::os::sysctl;
 use crate::plan::{Describe, Line, bridge_ports};
@@ -24,15 +24,15 @@ impl Describe for Change {
 }
 
 /// Writes only what differs, so that a read-only /proc/sys that is right already does no harm.
-pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) {
-    if !pass.settings.manage_sysctl {
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) {
+    if !run.settings.manage_sysctl {
         return;
     }
-    keep_neighbours(pass, applier);
-    for (key, value) in wanted(pass, facts) {
+    keep_neighbours(run, applier);
+    for (key, value) in wanted(run, facts) {
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
-            Ok(before) => set(pass, Change { key, before, value: value.to_owned() }, applier),
+            Ok(before) => set(run, Change { key, before, value: value.to_owned() }, applier),
             Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
         }
     }
@@ -44,13 +44,13 @@ pub fn keep(pass: &Pass<'_>, facts: &Facts, applier: &mut Applier) {
 /// where two hosts see their segments differently: a reverse path filter that is strict (1) drops
 /// them, one that is loose (2) does not, and of the host's and the device's the larger counts
 /// (kernel: Documentation/networking/ip-sysctl.rst).
-pub fn keep_tunnel(pass: &Pass<'_>, device: &IfName, applier: &mut Applier) {
+pub fn keep_tunnel(run: &Reconcile<'_>, device: &IfName, applier: &mut Applier) {
     const STRICT: Option<&str> = Some("1");
-    if !pass.settings.manage_sysctl {
+    if !run.settings.manage_sysctl {
         return;
     }
     let of = |family: &str, name: &str, key: &str| format!("net/{family}/conf/{name}/{key}");
-    if pass.subnets.v4.is_some() {
+    if run.subnets.v4.is_some() {
         set_own(of("ipv4", device.as_str(), "forwarding"), "1", applier);
         let own = sysctl::read(&of("ipv4", device.as_str(), "rp_filter")).ok();
         let all = sysctl::read(&of("ipv4", "all", "rp_filter")).ok();
@@ -58,7 +58,7 @@ pub fn keep_tunnel(pass: &Pass<'_>, device: &IfName, applier: &mut Applier) {
             set_own(of("ipv4", device.as_str(), "rp_filter"), "2", applier);
         }
     }
-    if pass.subnets.v6.is_some() {
+    if run.subnets.v6.is_some() {
         for (key, value) in [("disable_ipv6", "0"), ("accept_ra", "0"), ("forwarding", "1")] {
             set_own(of("ipv6", device.as_str(), key), value, applier);
         }
@@ -90,10 +90,10 @@ pub fn allow_ipv6(link: &IfName) -> Result<(), sysctl::SysctlError> {
 }
 
 /// Notes the change, then makes it. One that cannot be noted is made: the pods need it.
-fn set(pass: &Pass<'_>, change: Change, applier: &mut Applier) {
+fn set(run: &Reconcile<'_>, change: Change, applier: &mut Applier) {
     applier.apply(&change, || {
         let Change { key, before, value } = &change;
-        if let Err(error) = sysctl_record::note(&pass.settings.state_dir, key, before, value) {
+        if let Err(error) = sysctl_record::note(&run.settings.state_dir, key, before, value) {
             log::warn!("{error:#}: an uninstallation will leave sysctl {key} as it is");
         }
         sysctl::write(key, value)
@@ -104,10 +104,10 @@ fn set(pass: &Pass<'_>, change: Change, applier: &mut Applier) {
 /// of 1024, those of a large segment push each other out, and packets are lost. Never makes it smaller.
 ///
 /// Only the host's own namespace has these settings (kernel: net/core/neighbour.c).
-fn keep_neighbours(pass: &Pass<'_>, applier: &mut Applier) {
-    let hosts = pass.peers.map_or(0, |peers| peers.by_name.len());
-    let pods = pass.subnets.iter().map(|subnet| pods(*subnet)).min().unwrap_or(0);
-    for (family, _) in pass.subnets.entries() {
+fn keep_neighbours(run: &Reconcile<'_>, applier: &mut Applier) {
+    let hosts = run.peers.map_or(0, |peers| peers.by_name.len());
+    let pods = run.subnets.iter().map(|subnet| pods(*subnet)).min().unwrap_or(0);
+    for (family, _) in run.subnets.entries() {
         let family = match family {
             Family::V4 => "ipv4",
             Family::V6 => "ipv6",
@@ -116,7 +116,7 @@ fn keep_neighbours(pass: &Pass<'_>, applier: &mut Applier) {
             let key = format!("net/{family}/neigh/default/gc_thresh{limit}");
             let before = sysctl::read(&key).unwrap_or_default();
             if before.parse::<usize>().is_ok_and(|found| found < least) {
-                set(pass, Change { key, before, value: least.to_string() }, applier);
+                set(run, Change { key, before, value: least.to_string() }, applier);
             }
         }
     }
@@ -137,16 +137,16 @@ fn pods(subnet: IpNetwork) -> usize {
 /// A host that forwards IPv6 ignores router advertisements, and with them its own default route,
 /// unless `accept_ra` is 2 (kernel: Documentation/networking/ip-sysctl.rst). What turns forwarding
 /// on does so for every interface; somebody may have taken one out again.
-fn wanted(pass: &Pass<'_>, facts: &Facts) -> Vec<(String, &'static str)> {
+fn wanted(run: &Reconcile<'_>, facts: &HostState) -> Vec<(String, &'static str)> {
     let mut wanted = Vec::new();
-    if pass.subnets.v4.is_some() {
+    if run.subnets.v4.is_some() {
         wanted.push(("net/ipv4/ip_forward".to_owned(), "1"));
         if sysctl::read("net/ipv4/ip_forward").is_ok_and(|value| value == "1") {
             let links = facts.uplinks.iter().map(IfName::as_str);
             wanted.extend(links.map(|link| (format!("net/ipv4/conf/{link}/forwarding"), "1")));
         }
     }
-    if pass.subnets.v6.is_some() {
+    if run.subnets.v6.is_some() {
         for uplink in &facts.uplinks {
             wanted.push((format!("net/ipv6/conf/{uplink}/accept_ra"), "2"));
         }

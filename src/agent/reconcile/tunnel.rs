@@ -5,16 +5,15 @@ mod device;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
-use crate::agent::trigger::Look;
-use crate::inspect::host::Facts;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::trigger::Scope;
+use crate::inspect::host_state::HostState;
 use crate::lease::records::Tunnel;
 use crate::net::subnet::{gateway, host};
 use crate::net::{Family, Object, PerFamily};
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::{Message, NetlinkError};
-use crate::netlink::{fdb, neighbour};
+use crate::netlink::{Message, NetlinkError, fdb, neighbour};
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::{
@@ -41,32 +40,32 @@ struct Kept {
 }
 
 /// The end of this host's tunnels, if it is to have some.
-pub fn own_end(pass: &Pass<'_>) -> Option<Tunnel> {
-    let has_others = pass.settings.has_others() && pass.peers.is_some();
-    let wanted = pass.settings.backend != Backend::Direct && has_others;
-    wanted.then(|| Tunnel::of(pass.subnets, pass.settings.vxlan)).flatten()
+pub fn own_end(run: &Reconcile<'_>) -> Option<Tunnel> {
+    let has_others = run.settings.has_others() && run.peers.is_some();
+    let wanted = run.settings.backend != Backend::Direct && has_others;
+    wanted.then(|| Tunnel::of(run.subnets, run.settings.vxlan)).flatten()
 }
 
 /// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
 /// pods are behind one.
-pub fn pod_mtu(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes) -> u32 {
+pub fn pod_mtu(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> u32 {
     let outer = facts.own.mtu_bytes;
-    let through = |underlay: &Family| is_used(pass, facts, ways, *underlay);
-    let inner = |underlay| inner_mtu(outer, underlay, pass.subnets);
+    let through = |underlay: &Family| is_used(run, facts, ways, *underlay);
+    let inner = |underlay| inner_mtu(outer, underlay, run.subnets);
     let tunnels = Family::BOTH.into_iter().filter(through).map(inner);
-    pass.settings.mtu_bytes.unwrap_or_else(|| tunnels.min().unwrap_or(outer))
+    run.settings.mtu_bytes.unwrap_or_else(|| tunnels.min().unwrap_or(outer))
 }
 
 /// Makes or repairs the devices, and removes those that are not to be. One that has been needed stays:
 /// a host that has just come nearer may still be sending. `None` if they could not be looked at.
-pub fn keep(
-    pass: &Pass<'_>,
-    facts: &Facts,
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
 ) -> Option<Tunnels> {
-    let rtnl = &pass.world.rtnl;
-    let found = match found(rtnl, pass.look == Look::ALL) {
+    let rtnl = &run.kernel.rtnl;
+    let found = match found(rtnl, run.scope == Scope::ALL) {
         Ok(found) => found,
         Err(error) => {
             applier.inspect_failed(Object::named("tunnels"), error);
@@ -74,23 +73,23 @@ pub fn keep(
         }
     };
     let mut tunnels = Tunnels::default();
-    let Some(end) = own_end(pass) else {
+    let Some(end) = own_end(run) else {
         device::apply_all(rtnl, &removals(&found), applier);
         return Some(tunnels);
     };
     for (underlay, local) in facts.own.addresses.entries() {
         let name = device_name(underlay);
         let is_there = found.iter().any(|link| link.name == name && link.vxlan.is_some());
-        if !is_there && !is_used(pass, facts, ways, underlay) {
+        if !is_there && !is_used(run, facts, ways, underlay) {
             continue;
         }
-        let inner = inner_mtu(facts.own.mtu_bytes, underlay, pass.subnets);
-        let mtu_bytes = pass.settings.mtu_bytes.unwrap_or(inner).min(inner);
+        let inner = inner_mtu(facts.own.mtu_bytes, underlay, run.subnets);
+        let mtu_bytes = run.settings.mtu_bytes.unwrap_or(inner).min(inner);
         let Tunnel { mac, vni, port } = end;
-        let addresses = pass.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
+        let addresses = run.subnets.iter().map(|subnet| host(gateway(*subnet))).collect();
         let device = TunnelDevice { name, mac, vni, port, local: *local, mtu_bytes, addresses };
         let usable = facts.underlay.get(underlay).is_some();
-        let index = device::keep(pass, &device, found.clone(), applier);
+        let index = device::reconcile(run, &device, found.clone(), applier);
         tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
     }
     Some(tunnels)
@@ -98,11 +97,11 @@ pub fn keep(
 
 impl Tunnels {
     /// The routes through the tunnels.
-    pub fn routes(&self, pass: &Pass<'_>, ways: &PeerRoutes) -> Routes {
+    pub fn routes(&self, run: &Reconcile<'_>, ways: &PeerRoutes) -> Routes {
         let route = |remote: &TunnelPeer| {
             let device = self.devices.get(Family::of(remote.address))?;
             let device = (device.index, device.mtu_bytes);
-            Some((remote.subnet, next_hop(remote, device, pass.subnets, pass.subnets)))
+            Some((remote.subnet, next_hop(remote, device, run.subnets, run.subnets)))
         };
         ways.remotes.iter().filter_map(route).collect()
     }
@@ -114,36 +113,36 @@ impl Tunnels {
     }
 
     /// Tells the devices where to send, before routes need it.
-    pub fn prepare(&self, pass: &Pass<'_>, ways: &PeerRoutes, applier: &mut Applier) {
-        self.change_entries(pass, ways, missing, applier);
+    pub fn prepare(&self, run: &Reconcile<'_>, ways: &PeerRoutes, applier: &mut Applier) {
+        self.change_entries(run, ways, missing, applier);
     }
 
     /// Takes from the devices what no route needs any more.
-    pub fn tidy(&self, pass: &Pass<'_>, ways: &PeerRoutes, applier: &mut Applier) {
-        if pass.in_sync {
+    pub fn tidy(&self, run: &Reconcile<'_>, ways: &PeerRoutes, applier: &mut Applier) {
+        if run.in_sync {
             let usable = |device: &Kept| device.usable;
             let devices = self.devices;
             let devices =
                 PerFamily { v4: devices.v4.filter(usable), v6: devices.v6.filter(usable) };
-            Tunnels { devices }.change_entries(pass, ways, surplus, applier);
+            Tunnels { devices }.change_entries(run, ways, surplus, applier);
         }
     }
 
     fn change_entries(
         &self,
-        pass: &Pass<'_>,
+        run: &Reconcile<'_>,
         ways: &PeerRoutes,
         plan: impl Fn(&Entries, &FoundEntries, u16) -> Vec<EntryChange>,
         applier: &mut Applier,
     ) {
-        let rtnl = &pass.world.rtnl;
+        let rtnl = &run.kernel.rtnl;
         for (underlay, device) in self.devices.entries() {
             let remotes = ways.remotes.iter();
             let wanted =
                 Entries::of(remotes.filter(|remote| Family::of(remote.address) == underlay));
             match entries(rtnl, device.index) {
                 Ok(found) => {
-                    let changes = plan(&wanted, &found, pass.settings.vxlan.port);
+                    let changes = plan(&wanted, &found, run.settings.vxlan.port);
                     let message = |change: &EntryChange| entry_message(device.index, change);
                     let messages = || changes.iter().map(message).collect::<Vec<Message>>();
                     applier.apply_each(&changes, || rtnl.apply_each(&messages()));
@@ -165,10 +164,10 @@ pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
 }
 
 /// Outer packets of that family are, or shall be, sent.
-fn is_used(pass: &Pass<'_>, facts: &Facts, ways: &PeerRoutes, underlay: Family) -> bool {
-    let always = pass.settings.backend == Backend::Vxlan && own_end(pass).is_some();
+fn is_used(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes, underlay: Family) -> bool {
+    let always = run.settings.backend == Backend::Vxlan && own_end(run).is_some();
     let own = &facts.own.addresses;
-    let has_pods = pass.subnets.get(underlay).is_some();
+    let has_pods = run.subnets.get(underlay).is_some();
     let alone = own.get(underlay).is_some() && own.iter().count() == 1;
     let sends = |remote: &TunnelPeer| Family::of(remote.address) == underlay;
     always && own.get(underlay).is_some() && (has_pods || alone) || ways.remotes.iter().any(sends)

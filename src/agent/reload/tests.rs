@@ -6,7 +6,7 @@ use crate::agent::reload::*;
 use crate::lease::records::Roots;
 use crate::lease::snapshot::Raw;
 use crate::settings::flags::VARIABLES;
-use crate::settings::loader::{Against, read};
+use crate::settings::loader::{Validation, read};
 
 /// The texts of all settings, with these.
 fn texts(set: &[(&'static str, &str)]) -> Texts {
@@ -23,14 +23,14 @@ fn planned(
     found: Option<&Snapshot>,
 ) -> Plan {
     let (from, to) = (texts(before), texts(&[before, after].concat()));
-    let settings =
-        [&from, &to].map(|texts| read(texts, Against::Nothing).unwrap_or_else(|e| panic!("{e:?}")));
+    let settings = [&from, &to]
+        .map(|texts| read(texts, Validation::ValuesOnly).unwrap_or_else(|e| panic!("{e:?}")));
     let name = |settings: &Settings| settings.node_name.clone().unwrap_or("h1".parse().unwrap());
     let names = [name(&settings[0]), name(&settings[1])];
-    let running = Side { texts: &from, settings: &settings[0], name: &names[0] };
-    let wanted = Side { texts: &to, settings: &settings[1], name: &names[1] };
+    let running = SettingsView { texts: &from, settings: &settings[0], name: &names[0] };
+    let wanted = SettingsView { texts: &to, settings: &settings[1], name: &names[1] };
     let plan = plan(&running, &wanted, found);
-    read(&plan.texts, Against::Nothing).expect("what holds then is right");
+    read(&plan.texts, Validation::ValuesOnly).expect("what holds then is right");
     let held = |change: &Change, text: &String| plan.texts[change.variable] == *text;
     assert!(plan.changes.iter().all(|change| held(change, &change.to)));
     assert!(plan.refusals.iter().all(|refusal| held(&refusal.change, &refusal.change.from)));

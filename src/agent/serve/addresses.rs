@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
-use crate::agent::trigger::Look;
+use crate::agent::serve::Agent;
+use crate::agent::trigger::Scope;
 use crate::lease::Snapshot;
 use crate::net::PerFamily;
 use crate::netlink::rtnl::Rtnl;
 use crate::settings::{Settings, Source};
-
-use crate::agent::serve::Agent;
 
 impl Agent {
     /// Uses the addresses by which the other hosts know this one, unless the operator named some: on a
@@ -23,16 +22,15 @@ impl Agent {
             let told: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             log::info!("this host's address for the others: {} (InternalIP)", told.join(", "));
             self.settings.node_addresses = addresses;
-            self.state.look = Look::ALL;
+            self.state.scope = Scope::ALL;
         }
     }
 
     /// Refuses a NODE_IP that this host does not have: packets to the others would come from it, and
     /// none would go. At a start it may still come.
     pub(super) fn own_addresses_are_here(&self, settings: &Settings) -> Result<(), String> {
-        let here = self.world.rtnl.addresses(None);
-        let here =
-            here.map_err(|error| format!("NODE_IP: look at this host's addresses: {error}"))?;
+        let here = self.kernel.rtnl.addresses(None);
+        let here = here.map_err(|error| format!("NODE_IP: read this host's addresses: {error}"))?;
         let is_here = |told: &IpAddr| here.iter().any(|found| found.address.ip() == *told);
         let Some(missing) = settings.node_addresses.iter().find(|told| !is_here(told)) else {
             return Ok(());
@@ -50,7 +48,7 @@ impl Agent {
     ) -> PerFamily<IpAddr> {
         let node = found.nodes.get(&self.name);
         let told = node.map(|node| node.value.addresses).unwrap_or_default();
-        present(&self.world.rtnl, settings, &told)
+        present(&self.kernel.rtnl, settings, &told)
     }
 }
 

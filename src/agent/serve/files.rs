@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::agent::rate_limit::Pace;
+use crate::agent::rate_limit::RateLimit;
 use crate::agent::reconcile;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::file_watch::FileWatch;
@@ -18,7 +18,7 @@ pub struct Files {
     /// When to look at them, since they were touched.
     due: Option<Instant>,
     /// What somebody else changed lately.
-    mended: BTreeMap<Object, Pace>,
+    repairs: BTreeMap<Object, RateLimit>,
     /// Why not all of them can be watched, as it was told.
     refused: Option<String>,
 }
@@ -26,7 +26,7 @@ pub struct Files {
 impl Files {
     /// None is followed yet.
     pub fn new(watch: Option<Arc<FileWatch>>) -> Files {
-        Files { watch, due: None, mended: BTreeMap::new(), refused: None }
+        Files { watch, due: None, repairs: BTreeMap::new(), refused: None }
     }
 
     /// Follows those of `settings`, from before they are looked at. What cannot be watched is told
@@ -45,9 +45,9 @@ impl Files {
     /// `files` of them were touched `now`: a war over one delays none of the others.
     pub fn touched(&mut self, files: &BTreeSet<PathBuf>, now: Instant) {
         let due = |file: &PathBuf| {
-            let mended =
-                self.mended.iter().find(|(object, _)| path(object) == Some(file.as_path()));
-            mended.map_or_else(|| Pace::default().due(now), |(_, pace)| pace.due(now))
+            let repaired =
+                self.repairs.iter().find(|(object, _)| path(object) == Some(file.as_path()));
+            repaired.map_or_else(|| RateLimit::default().due(now), |(_, pace)| pace.due(now))
         };
         self.due = files.iter().map(due).chain(self.due).min();
     }
@@ -67,14 +67,14 @@ impl Files {
         if files.is_empty() {
             return;
         }
-        self.mended.retain(|_, pace| pace.is_at_war(now));
+        self.repairs.retain(|_, pace| pace.is_recent(now));
         for file in files {
-            self.mended.entry(file.clone()).or_default().mended(now);
+            self.repairs.entry(file.clone()).or_default().repaired(now);
         }
     }
 
     /// Those that somebody does not leave alone, and what to do.
-    pub fn contested(&self, now: Instant) -> Vec<Problem> {
+    pub fn contended(&self, now: Instant) -> Vec<Problem> {
         let problem = |file: &Object| {
             let path =
                 path(file).map_or_else(|| file.to_string(), |path| path.display().to_string());
@@ -86,7 +86,7 @@ impl Files {
                 "find the program: auditctl -w {path} -p wa, and then ausearch -i"
             ))
         };
-        let contested = self.mended.iter().filter(|(_, pace)| pace.is_contested(now));
+        let contested = self.repairs.iter().filter(|(_, pace)| pace.is_contended(now));
         contested.map(|(file, _)| problem(file)).collect()
     }
 }

@@ -3,14 +3,13 @@
 use std::net::IpAddr;
 
 use crate::agent::active_problems::Check;
-use crate::agent::trigger::Look;
-use crate::inspect::host;
+use crate::agent::serve::Agent;
+use crate::agent::trigger::Scope;
+use crate::inspect::host_state;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
-use crate::settings::loader::{self, Against};
-
-use crate::agent::serve::Agent;
+use crate::settings::loader::{self, Validation};
 
 impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
@@ -21,21 +20,21 @@ impl Agent {
             if before.get(family) != Some(pool) && self.address_inside(pool).is_none() {
                 log::info!("the {family} pool of the network grew to {}", pool.network());
                 self.settings.pools.set(family, Some(*pool));
-                self.state.look = Look::ALL;
+                self.state.scope = Scope::ALL;
             }
         }
-        self.tell_pools_of(found);
+        self.report_pools_of(found);
     }
 
     /// Tells what the operator has to do about pools that grew.
-    pub(super) fn tell_pools(&mut self) {
+    pub(super) fn report_pools(&mut self) {
         if let Some(found) = self.state.snapshot.clone() {
-            self.tell_pools_of(&found);
+            self.report_pools_of(&found);
         }
     }
 
-    fn tell_pools_of(&mut self, found: &Snapshot) {
-        let told = loader::read(&self.texts, Against::Nothing)
+    fn report_pools_of(&mut self, found: &Snapshot) {
+        let told = loader::read(&self.texts, Validation::ValuesOnly)
             .map(|settings| settings.pools)
             .unwrap_or_default();
         let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
@@ -89,7 +88,7 @@ impl Agent {
         match &self.state.facts {
             Some(facts) => facts.all_addresses.iter().copied().find(inside),
             None => {
-                let facts = host::observe(&self.world.rtnl, &self.settings, None).ok()?;
+                let facts = host_state::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
                 facts.all_addresses.into_iter().find(inside)
             }
         }

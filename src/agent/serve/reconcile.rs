@@ -6,69 +6,74 @@ use crate::agent::active_problems::Check;
 use crate::agent::applier::Applier;
 use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
-use crate::agent::reconcile::Pass;
-use crate::agent::reconcile::run::{self, Seen};
-use crate::agent::serve::{Agent, RETRY, attributes};
-use crate::agent::trigger::{Look, Why};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::run::{self, ReconcileOutcome};
+use crate::agent::serve::{Agent, RETRY};
+use crate::agent::trigger::{Scope, TriggerReason};
+use crate::inspect::host_state::attributes;
 
-/// Quiet time after a pass: a storm of events costs one pass each 20 ms, a single one waits for
+/// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for
 /// nothing.
 pub const SETTLE: Duration = Duration::from_millis(20);
 
 impl Agent {
-    /// Makes a pass if there is something to look at and it is time. Not before the other hosts are
+    /// Makes a reconcile if there is something to look at and it is time. Not before the other hosts are
     /// known: the lease is told a moment earlier, and a host without routes is not ready.
-    pub(super) fn look(&mut self) -> Option<Applier> {
+    pub(super) fn reconcile(&mut self) -> Option<Applier> {
         let now = Instant::now();
         if now >= self.state.resync_at {
-            self.state.look = Look::ALL;
-            self.state.why.and(if self.state.ready { Why::RESYNC } else { Why::START });
+            self.state.scope = Scope::ALL;
+            self.state.reasons.and(if self.state.ready {
+                TriggerReason::RESYNC
+            } else {
+                TriggerReason::START
+            });
         }
         if self.files.take_due(now) {
-            self.state.look.files = true;
-            self.state.why.and(Why::FILES);
+            self.state.scope.files = true;
+            self.state.reasons.and(TriggerReason::FILES);
         }
         let (subnets, peers) = (self.state.subnets?, self.state.peers.clone()?);
-        if self.state.look.is_nothing() || now < self.state.look_at {
+        if self.state.scope.is_empty() || now < self.state.reconcile_at {
             return None;
         }
-        let look = std::mem::take(&mut self.state.look);
-        if look.files {
+        let scope = std::mem::take(&mut self.state.scope);
+        if scope.files {
             self.files.follow(&self.settings);
         }
-        let pass = Pass {
+        let run = Reconcile {
             settings: &self.settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets: &subnets,
             peers: Some(&peers),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
-            before: self.state.facts.as_ref(),
+            previous: self.state.facts.as_ref(),
             was_ready: self.state.ready,
-            look,
+            scope: scope,
         };
         let mut applier = Applier::new(false);
-        let seen = run::run(&pass, &mut self.state.known, &mut applier);
-        log::debug!("looked at {look:?} in {:?}", now.elapsed());
-        let why = std::mem::take(&mut self.state.why);
+        let seen = run::run(&run, &mut self.state.cache, &mut applier);
+        log::debug!("looked at {scope:?} in {:?}", now.elapsed());
+        let why = std::mem::take(&mut self.state.reasons);
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
-        let repair = self.note(&applier, &why, same_host);
+        let repair = self.record_changes(&applier, &why, same_host);
         if let Some(seen) = seen.as_ref().filter(|_| repair) {
-            self.files.mended(&seen.mended, now);
+            self.files.mended(&seen.repaired, now);
         }
-        self.count(look, now, !applier.failures().is_empty());
-        self.conclude(look, seen, &applier);
-        if look == Look::ALL {
+        self.count_reconcile(scope, now, !applier.failures().is_empty());
+        self.conclude(scope, seen, &applier);
+        if scope == Scope::ALL {
             self.conclude_reload(applier.failures().is_empty());
         }
         Some(applier)
     }
 
-    fn conclude(&mut self, look: Look, seen: Option<Seen>, applier: &Applier) {
+    fn conclude(&mut self, scope: Scope, seen: Option<ReconcileOutcome>, applier: &Applier) {
         let (state, problems) = (&mut self.state, &self.shared.problems);
         let now = Instant::now();
-        state.look_at = now + SETTLE;
-        if look == Look::ALL {
+        state.reconcile_at = now + SETTLE;
+        if scope == Scope::ALL {
             state.resync_at = now + self.settings.resync;
             let uses = addresses(&self.settings, state.subnets);
             problems.set(Check::PoolUse, scarce(&uses));
@@ -76,7 +81,7 @@ impl Agent {
         let failures = applier.failures().iter().cloned();
         if state.once {
             // They are the reason to leave, and reported as that.
-        } else if look == Look::ALL {
+        } else if scope == Scope::ALL {
             problems.set(Check::Reconcile, failures);
         } else {
             problems.add(Check::Reconcile, failures);
@@ -84,7 +89,7 @@ impl Agent {
         if !applier.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);
             state.retry = (state.retry * 2).min(self.settings.resync);
-        } else if look == Look::ALL {
+        } else if scope == Scope::ALL {
             state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
@@ -96,8 +101,8 @@ impl Agent {
         for (check, found) in seen.problems {
             problems.set(check, found);
         }
-        problems.set(Check::ContestedFiles, self.files.contested(now));
-        if !state.ready && look == Look::ALL && applier.failures().is_empty() {
+        problems.set(Check::ContestedFiles, self.files.contended(now));
+        if !state.ready && scope == Scope::ALL && applier.failures().is_empty() {
             state.ready = true;
             let status = state.status();
             log::info!("ready: {status}");

@@ -1,47 +1,49 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Pass;
+use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
-use crate::agent::reconcile_cache::Known;
-use crate::agent::reload::{self, Plan, Side};
-use crate::agent::trigger::Look;
+use crate::agent::reconcile_cache::ReconcileCache;
+use crate::agent::reload::{self, Plan, SettingsView};
+use crate::agent::serve::Agent;
+use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify, start};
 use crate::api::Listen;
+use crate::inspect::identity;
 use crate::lease::growth;
 use crate::net::{Object, Problem, ProblemKind};
-use crate::settings::loader::{self, Against, Told};
+use crate::settings::loader::{self, LoadedSettings, Validation};
 use crate::settings::{Settings, Source};
-
-use crate::agent::serve::Agent;
 
 impl Agent {
     /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
-    /// change is told, and the next pass, which is due at once, makes it so.
+    /// change is told, and the next reconcile, which is due at once, makes it so.
     pub(super) fn reload(&mut self) {
         log::info!("reload: reading the settings again");
         if self.state.ready {
             notify::reloading();
             self.state.reloading = true;
         }
-        let taken = self.origin.read(Against::Nothing).and_then(|told| self.take_over(told));
+        let taken =
+            self.loader.read(Validation::ValuesOnly).and_then(|told| self.apply_settings(told));
         self.state.reload_refused = taken.is_err();
         if let Err(faults) = taken {
             faults.iter().for_each(|fault| log::error!("reload: {fault}"));
             log::error!("reload: nothing is changed; the settings stay as they were");
         }
-        self.state.look = Look::ALL;
+        self.state.scope = Scope::ALL;
     }
 
-    fn take_over(&mut self, told: Told) -> Result<(), Vec<String>> {
-        told.remarks.iter().for_each(|remark| log::warn!("reload: {remark}"));
-        let name = start::node_name(&told.settings).map_err(|error| vec![error.why])?;
+    fn apply_settings(&mut self, told: LoadedSettings) -> Result<(), Vec<String>> {
+        told.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
+        let name = identity::node_name(&told.settings).map_err(|error| vec![error.why])?;
         let found = self.state.snapshot.as_deref();
-        let running = Side { texts: &self.texts, settings: &self.settings, name: &self.name };
-        let wanted = Side { texts: &told.texts, settings: &told.settings, name: &name };
+        let running =
+            SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
+        let wanted = SettingsView { texts: &told.texts, settings: &told.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = loader::read(&texts, Against::Host)?;
+        let mut settings = loader::read(&texts, Validation::WithHost)?;
         if changes.iter().any(|change| change.variable == "NODE_IP") {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }
@@ -57,7 +59,7 @@ impl Agent {
         if changes.is_empty() {
             log::info!("reload: no setting changes");
         }
-        self.foretell(&settings);
+        self.preview(&settings);
         logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
         self.source.set_up(&settings);
         if let Some(server) = &self.server {
@@ -66,25 +68,25 @@ impl Agent {
         self.texts = texts;
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
         self.settings = settings;
-        self.tell_pools();
+        self.report_pools();
         Ok(())
     }
 
-    /// Tells what a pass with `settings` would change.
-    fn foretell(&self, settings: &Settings) {
+    /// Tells what a reconcile with `settings` would change.
+    fn preview(&self, settings: &Settings) {
         let (Some(subnets), Some(peers)) = (&self.state.subnets, &self.state.peers) else {
             return;
         };
-        let pass = Pass {
+        let run = Reconcile {
             settings,
-            world: &self.world,
+            kernel: &self.kernel,
             subnets,
             peers: Some(peers),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
-            before: self.state.facts.as_ref(),
+            previous: self.state.facts.as_ref(),
             was_ready: self.state.ready,
-            look: Look::ALL,
+            scope: Scope::ALL,
         };
         let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
@@ -98,18 +100,18 @@ impl Agent {
                 )),
             }
         }
-        run::run(&pass, &mut Known::default(), &mut applier);
-        cleanup::retire(&self.settings, settings, &self.world, &mut applier);
+        run::run(&run, &mut ReconcileCache::default(), &mut applier);
+        cleanup::remove_superseded(&self.settings, settings, &self.kernel, &mut applier);
         applier.lines().iter().for_each(|line| log::info!("reload: {line}"));
         applier.failures().iter().for_each(|failure| log::warn!("reload: ! {failure}"));
     }
 
-    /// After a pass: removes what the settings before the reload had made and the present ones do
+    /// After a reconcile: removes what the settings before the reload had made and the present ones do
     /// not, and tells the service manager that the reload is done.
     pub(super) fn conclude_reload(&mut self, whole: bool) {
         if whole && let Some(before) = self.state.superseded.take() {
             let mut applier = Applier::new(false);
-            cleanup::retire(&before, &self.settings, &self.world, &mut applier);
+            cleanup::remove_superseded(&before, &self.settings, &self.kernel, &mut applier);
             applier.failures().iter().for_each(|failure| log::error!("{failure}"));
         }
         if std::mem::take(&mut self.state.reloading) {

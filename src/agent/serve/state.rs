@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::reconcile_cache::Known;
+use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::serve::RETRY;
 use crate::agent::snapshot::StoreStatus;
-use crate::agent::trigger::{Look, Why};
-use crate::inspect::host::Facts;
+use crate::agent::trigger::{Scope, TriggerReason};
+use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
@@ -24,7 +24,7 @@ pub struct State {
     /// How etcd is.
     pub(super) etcd: StoreStatus,
     /// When the first change was heard that the kernel does not agree with yet.
-    pub(super) heard: Option<Instant>,
+    pub(super) change_heard_at: Option<Instant>,
     /// All hosts; from the last known good state until etcd has answered.
     pub(super) snapshot: Option<Arc<Snapshot>>,
     /// The others among them.
@@ -32,24 +32,24 @@ pub struct State {
     /// A complete snapshot came from etcd in this life: what is not in it may be removed.
     pub(super) in_sync: bool,
     pub(super) resolved: Resolved,
-    pub(super) known: Known,
+    pub(super) cache: ReconcileCache,
     /// What this host was when it was looked at last.
-    pub(super) facts: Option<Facts>,
-    pub(super) look: Look,
-    pub(super) why: Why,
+    pub(super) facts: Option<HostState>,
+    pub(super) scope: Scope,
+    pub(super) reasons: TriggerReason,
     /// When to look, if there is something to look at.
-    pub(super) look_at: Instant,
+    pub(super) reconcile_at: Instant,
     /// When to look at everything.
     pub(super) resync_at: Instant,
     pub(super) retry: Duration,
     pub(super) ready: bool,
     /// The operator wants the settings to be read again.
-    pub(super) hung_up: bool,
+    pub(super) reload_requested: bool,
     /// The service manager knows that a reload is under way.
     pub(super) reloading: bool,
     /// The last reload changed nothing, because a setting was wrong.
     pub(super) reload_refused: bool,
-    /// The settings before the reload, until a pass has replaced what they had made.
+    /// The settings before the reload, until a reconcile has replaced what they had made.
     pub(super) superseded: Option<Settings>,
     pub(super) stop: bool,
     /// The agent leaves once the host is as it should be, or with the first failure.
@@ -65,20 +65,20 @@ impl State {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),
-            heard: None,
+            change_heard_at: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),
             in_sync: fixed.is_some(),
             resolved,
-            known: Known::default(),
+            cache: ReconcileCache::default(),
             facts: None,
-            look: Look::ALL,
-            why: Why::default(),
-            look_at: now,
+            scope: Scope::ALL,
+            reasons: TriggerReason::default(),
+            reconcile_at: now,
             resync_at: now,
             retry: RETRY,
             ready: false,
-            hung_up: false,
+            reload_requested: false,
             reloading: false,
             reload_refused: false,
             superseded: None,

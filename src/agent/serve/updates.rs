@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use crate::agent::active_problems::Check;
-use crate::agent::source::Source;
-use crate::agent::trigger::Look;
+use crate::agent::source::Registry;
+use crate::agent::trigger::Scope;
 use crate::etcd::Update;
 use crate::lease::snapshot::{Fault, Snapshot};
 use crate::lease::{Resolved, peers};
@@ -19,7 +19,7 @@ impl Agent {
     ///
     /// # Errors
     /// This host cannot have a subnet and has none.
-    pub(super) fn take_update(&mut self, update: Update) -> Result<Look, Exit> {
+    pub(super) fn handle_update(&mut self, update: Update) -> Result<Scope, Exit> {
         let store = self.source.store();
         match update {
             Update::Connected { endpoint } => {
@@ -38,7 +38,7 @@ impl Agent {
             Update::Trouble(Some(error)) => {
                 self.state.etcd.trouble = Some(error.to_string());
                 self.note_store();
-                if let (None, Source::Leased(leased)) = (&self.state.subnets, &mut self.source) {
+                if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.source) {
                     leased.down = Some(error.to_string());
                 }
             }
@@ -63,17 +63,17 @@ impl Agent {
                     self.state.since = Some(SystemTime::now());
                 }
                 self.state.subnets = Some(lease.subnets);
-                return Ok(Look::ALL);
+                return Ok(Scope::ALL);
             }
             Update::Snapshot(snapshot) => {
-                self.know(snapshot);
+                self.apply_snapshot(snapshot);
                 let heard = self.source.contact().and_then(|contact| contact.take_changed());
-                self.state.heard = self.state.heard.or(heard);
+                self.state.change_heard_at = self.state.change_heard_at.or(heard);
                 let first = !std::mem::replace(&mut self.state.in_sync, true);
-                return Ok(if first { Look::ALL } else { Look::ROUTES.and(Look::FIREWALL) });
+                return Ok(if first { Scope::ALL } else { Scope::ROUTES.and(Scope::FIREWALL) });
             }
         }
-        Ok(Look::default())
+        Ok(Scope::default())
     }
 
     fn note_down(&mut self, why: Option<String>) {
@@ -82,7 +82,7 @@ impl Agent {
         }
         self.state.etcd.down.clone_from(&why);
         self.note_store();
-        if let Source::Leased(leased) = &mut self.source {
+        if let Registry::Leased(leased) = &mut self.source {
             leased.down = why;
         }
     }
@@ -93,7 +93,7 @@ impl Agent {
     }
 
     /// Computes the other hosts anew from everything that is known of them.
-    fn know(&mut self, snapshot: Arc<Snapshot>) {
+    fn apply_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         let Some(subnets) = self.state.subnets else { return };
         self.follow_pools(&snapshot);
         self.follow_addresses(&snapshot);
@@ -103,24 +103,24 @@ impl Agent {
         self.shared.problems.set(Check::Records, snapshot.faults.values().map(Fault::problem));
         self.state.snapshot = Some(snapshot);
         self.state.peers = Some(Arc::new(peers));
-        self.keep_known();
+        self.keep_for_next_start();
     }
 
     /// Takes over what the names of hosts resolve to.
-    pub(super) fn know_names(&mut self, resolved: Resolved) {
+    pub(super) fn apply_names(&mut self, resolved: Resolved) {
         self.state.resolved = resolved;
-        self.keep_known();
+        self.keep_for_next_start();
     }
 
     /// Keeps what is known for the next start.
-    fn keep_known(&mut self) {
+    fn keep_for_next_start(&mut self) {
         if let (Some(subnets), Some(snapshot)) = (self.state.subnets, &self.state.snapshot) {
-            self.source.keep(subnets, snapshot, &self.state.resolved);
+            self.source.save_later(subnets, snapshot, &self.state.resolved);
         }
     }
 
     /// Each host that publishes no address has one by its name.
-    pub(super) fn knows_names(&self) -> bool {
+    pub(super) fn has_all_addresses(&self) -> bool {
         let peers = self.state.peers.iter().flat_map(|peers| &peers.by_name);
         let mut python = peers.filter(|(_, peer)| peer.python);
         python.all(|(name, _)| self.state.resolved.contains_key(name))
@@ -142,7 +142,7 @@ impl Agent {
             );
             self.state.subnets = Some(known.lease.subnets);
             self.state.since = Some(SystemTime::now());
-            self.know(known.snapshot);
+            self.apply_snapshot(known.snapshot);
         }
     }
 }

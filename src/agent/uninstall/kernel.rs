@@ -5,8 +5,8 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::World;
-use crate::agent::sysctl_record::{self, Changed};
+use crate::agent::sysctl_record::{self, SysctlChange};
+use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, Which};
@@ -17,17 +17,17 @@ use crate::plan::{Describe, Line, ownership};
 ///
 /// # Errors
 /// The kernel's.
-pub fn attached(world: &World) -> anyhow::Result<Vec<String>> {
-    let links = world.rtnl.links(None)?;
+pub fn attached(kernel: &Kernel) -> anyhow::Result<Vec<String>> {
+    let links = kernel.rtnl.links(None)?;
     Ok(ownership::attached(&links).into_iter().map(str::to_owned).collect())
 }
 
 /// Removes pods' ends, bridges and tunnels.
-pub fn links(world: &World, applier: &mut Applier) {
-    match world.rtnl.links(None) {
+pub fn links(kernel: &Kernel, applier: &mut Applier) {
+    match kernel.rtnl.links(None) {
         Ok(found) => {
             for link in ownership::links(&found) {
-                applier.apply(&Device(link), || remove(world, link));
+                applier.apply(&Device(link), || remove(kernel, link));
             }
         }
         Err(error) => applier.inspect_failed(Object::named("links"), error),
@@ -35,17 +35,17 @@ pub fn links(world: &World, applier: &mut Applier) {
 }
 
 /// The other end of a veth takes both away.
-fn remove(world: &World, link: &Link) -> Result<(), NetlinkError> {
+fn remove(kernel: &Kernel, link: &Link) -> Result<(), NetlinkError> {
     let delete = link::delete(Which::Index(link.index)).tolerating(Errno::ENODEV);
-    world.rtnl.apply(&[delete])
+    kernel.rtnl.apply(&[delete])
 }
 
 /// Removes the tables of agent, networks and host ports.
-pub fn tables(world: &World, applier: &mut Applier) {
-    match world.nft.tables() {
+pub fn tables(kernel: &Kernel, applier: &mut Applier) {
+    match kernel.nft.tables() {
         Ok(found) => {
             for name in found.into_iter().filter(|name| ownership::is_table(name)) {
-                applier.apply(&Table(&name), || world.nft.delete(&name));
+                applier.apply(&Table(&name), || kernel.nft.delete(&name));
             }
         }
         Err(error) => applier.inspect_failed(Object::named("nftables"), error),
@@ -54,7 +54,7 @@ pub fn tables(world: &World, applier: &mut Applier) {
 
 /// Gives sysctls back that the agent changed and nobody else since.
 pub fn sysctls(state_dir: &Path, applier: &mut Applier) {
-    for (key, Changed { before, set }) in sysctl_record::sysctls(state_dir) {
+    for (key, SysctlChange { before, set }) in sysctl_record::sysctls(state_dir) {
         let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);
         // The record may have been written by anybody who may write there.
         if ours && key.starts_with("net/") && !key.contains("..") {

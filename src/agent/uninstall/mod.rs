@@ -13,8 +13,8 @@ use nix::fcntl::Flock;
 
 use crate::agent::applier::Applier;
 use crate::agent::lock;
-use crate::agent::reconcile::{self, World};
-use crate::agent::start;
+use crate::agent::reconcile::{self};
+use crate::inspect::Kernel;
 use crate::net::Problem;
 use crate::plan::Line;
 use crate::settings::Settings;
@@ -45,18 +45,18 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     if lock::is_denied(&settings.state_dir) {
         return Err(Exit::denied("take", &lock));
     }
-    let world = start::world(settings)?;
+    let kernel = Kernel::open(settings)?;
     let is_locked_anew = !options.dry_run && !lock.exists();
     let (in_the_way, _lock) = match options.dry_run {
-        true => (in_the_way(settings, &world, options)?, None),
-        false => (Vec::new(), alone(settings, &world, options)?),
+        true => (in_the_way(settings, &kernel, options)?, None),
+        false => (Vec::new(), alone(settings, &kernel, options)?),
     };
     let mut applier = Applier::new(options.dry_run);
     disk::configuration(settings, &mut applier);
-    kernel::links(&world, &mut applier);
-    reconcile::routes::remove_all(&world.rtnl, &mut applier);
-    reconcile::firewall::leave_foreign(&world, settings, &mut applier);
-    kernel::tables(&world, &mut applier);
+    kernel::links(&kernel, &mut applier);
+    reconcile::routes::remove_all(&kernel.rtnl, &mut applier);
+    reconcile::firewall::leave_foreign(&kernel, settings, &mut applier);
+    kernel::tables(&kernel, &mut applier);
     kernel::sysctls(&settings.state_dir, &mut applier);
     disk::plugin(settings, &mut applier);
     disk::socket(settings, &mut applier);
@@ -65,7 +65,7 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
         disk::log(settings, &mut applier);
     }
     if options.release {
-        let released = release::run(settings, &world, options.dry_run, &mut applier);
+        let released = release::run(settings, &kernel, options.dry_run, &mut applier);
         released.map_err(|exit| with(&applier, exit))?;
     }
     if is_locked_anew {
@@ -85,11 +85,11 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
 /// An agent runs, or pods are attached.
 fn alone(
     settings: &Settings,
-    world: &World,
+    kernel: &Kernel,
     options: &Uninstall,
 ) -> Result<Option<Flock<File>>, Exit> {
     let lock = if settings.state_dir.exists() { Some(hold(settings)?) } else { None };
-    match with_pods(world, options)? {
+    match with_pods(kernel, options)? {
         None => Ok(lock),
         Some(why) => Err(Exit::new(exit::FAILURE, format!("{why}; nothing was removed"))),
     }
@@ -98,12 +98,12 @@ fn alone(
 /// Why [`alone`] would refuse; looks at the lock without taking it.
 fn in_the_way(
     settings: &Settings,
-    world: &World,
+    kernel: &Kernel,
     options: &Uninstall,
 ) -> Result<Vec<String>, Exit> {
     let running = lock::is_held(&settings.state_dir)
         .then(|| format!("another humanz-agent serves this host; {STOP}"));
-    let pods = with_pods(world, options)?;
+    let pods = with_pods(kernel, options)?;
     Ok(running.into_iter().chain(pods).collect())
 }
 
@@ -116,9 +116,9 @@ fn hold(settings: &Settings) -> Result<Flock<File>, Exit> {
 }
 
 /// Pods that still use what would be removed.
-fn with_pods(world: &World, options: &Uninstall) -> Result<Option<String>, Exit> {
+fn with_pods(kernel: &Kernel, options: &Uninstall) -> Result<Option<String>, Exit> {
     const NAMED: usize = 5;
-    let pods = kernel::attached(world)?;
+    let pods = kernel::attached(kernel)?;
     if pods.is_empty() || options.force {
         return Ok(None);
     }

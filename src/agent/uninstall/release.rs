@@ -1,9 +1,8 @@
 //! Gives this host's subnet back.
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::World;
-use crate::agent::start;
 use crate::etcd;
+use crate::inspect::{Kernel, identity};
 use crate::lease::claim::leave;
 use crate::net::Object;
 use crate::plan::{Describe, Line};
@@ -19,7 +18,7 @@ const TRIES: u32 = 5;
 /// There is no etcd, it cannot be reached, or the keys are another machine's.
 pub fn run(
     settings: &Settings,
-    world: &World,
+    kernel: &Kernel,
     dry: bool,
     applier: &mut Applier,
 ) -> Result<(), Exit> {
@@ -28,7 +27,7 @@ pub fn run(
         return Err(Exit::new(exit::SETTINGS, why));
     };
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("release the subnet: {error}"));
-    let own = start::this_host(&start::node_name(settings)?, world)?;
+    let own = identity::of_host(&identity::node_name(settings)?, &kernel.machine_id)?;
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         let keys = leave::keys(&found, &own).map_err(|error| Exit::new(exit::FAILURE, error))?;

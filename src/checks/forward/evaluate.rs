@@ -8,10 +8,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::net::{AddressRange, Family, subnet};
-use crate::nft::Policy;
-use crate::nft::base_chains::{
-    Asks, Condition, Direction, End, ForwardChain, ForwardRule, Verdict,
-};
+use crate::nft::base_chains::{Asks, Condition, Direction, End, ForwardChain, ForwardRule};
+use crate::nft::{Policy, Verdict};
 
 /// The first packet of a connection, on its way through this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,10 +135,10 @@ impl<'a> Walk<'a> {
                 Verdict::Continue => {}
                 Verdict::Accept if certain => return Outcome::Accepted,
                 Verdict::Accept => self.may_be_accepted = true,
-                Verdict::Stop if certain => {
+                Verdict::Drop if certain => {
                     return Outcome::Stopped { chain: name.to_owned(), aimed };
                 }
-                Verdict::Stop => {}
+                Verdict::Drop => {}
                 Verdict::Return if certain => return Outcome::Open,
                 Verdict::Return => {}
                 Verdict::Jump(target) | Verdict::Goto(target) => {

@@ -83,8 +83,8 @@ impl Obstacle<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::Policy;
-    use crate::nft::base_chains::{Asks, ForwardRule, Verdict};
+    use crate::nft::base_chains::{Asks, ForwardRule};
+    use crate::nft::{Policy, Verdict};
 
     fn check(place: Place, called: &[&str], accepted: &[u16], wanted: &[&str]) {
         let accept = |port: &u16| ForwardRule {

@@ -1,8 +1,8 @@
 use std::iter;
 
 use crate::checks::forward::*;
-use crate::nft::base_chains::{Asks, NamePattern, Verdict};
-use crate::nft::{ChainPlace, Policy, TableFamily};
+use crate::nft::base_chains::{Asks, NamePattern};
+use crate::nft::{ChainPlace, Policy, TableFamily, Verdict};
 
 pub(super) const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
 pub(super) const FIREWALLD: (TableFamily, &str, &str) =
@@ -55,7 +55,7 @@ fn ours(direction: Direction) -> ForwardRule {
 }
 
 fn stop() -> ForwardRule {
-    rule(&[], Verdict::Stop)
+    rule(&[], Verdict::Drop)
 }
 
 fn check(chain: ForwardChain, wanted: &[&str]) {
@@ -72,7 +72,7 @@ const REMOVE_IN: &str = "- rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
 
 #[test]
 fn a_chain_that_stops_nothing_is_left_alone() {
-    check(chain(IPTABLES, Policy::Accept, &[rule(&[Asks::Special], Verdict::Stop)]), &[]);
+    check(chain(IPTABLES, Policy::Accept, &[rule(&[Asks::Special], Verdict::Drop)]), &[]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn ipv6_and_older_tables_have_their_own() {
 
 #[test]
 fn rules_that_are_there_are_not_inserted_again() {
-    let rules = [rule(&[Asks::Special], Verdict::Stop), ours(Direction::In), ours(Direction::Out)];
+    let rules = [rule(&[Asks::Special], Verdict::Drop), ours(Direction::In), ours(Direction::Out)];
     check(chain(IPTABLES, Policy::Drop, &rules), &[]);
 }
 
@@ -143,7 +143,7 @@ fn a_rule_of_ours_behind_a_drop_is_moved() {
 
 #[test]
 fn a_drop_for_one_interface_is_its_owners_will_and_told() {
-    let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Stop);
+    let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
     let line = "iptables chain FORWARD: a rule drops what pods send; accept it: put a rule for \
         humanz0 before it";
     check(chain(IPTABLES, Policy::Accept, &[only]), &[line]);
@@ -153,7 +153,7 @@ fn a_drop_for_one_interface_is_its_owners_will_and_told() {
 fn every_chain_in_the_way_is_reported_with_a_fix() {
     let loading = (TableFamily::Inet, "firewalld_policy_drop", "filter_FORWARD");
     for at in [PLAIN, FIREWALLD, loading, IPTABLES] {
-        let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Stop);
+        let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
         let found =
             FoundForward { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
         let plan = plan(&traffic(), iter::empty(), &found);

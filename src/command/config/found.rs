@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::agent::start;
-use crate::command::socket;
-use crate::inspect::host::{self, Facts};
+use crate::inspect::agent_socket;
+use crate::inspect::host_state::{self, HostState};
+use crate::inspect::identity;
 use crate::net::Family;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel::inner_mtu;
@@ -23,16 +23,18 @@ pub struct Places<'a> {
     settings: &'a Settings,
     /// `node` of the state that the agent tells; `None` if none can be asked.
     agent: Option<Value>,
-    here: Option<Facts>,
+    here: Option<HostState>,
 }
 
 impl Places<'_> {
     /// Asks the agent, and looks at the host.
     pub fn of(settings: &Settings) -> Places<'_> {
-        let told = socket::of(settings).and_then(|path| socket::get(path, "/v1/status")).ok();
+        let told =
+            agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status")).ok();
         let node = told.map(|mut status| status["node"].take());
         let agent = node.filter(|node| node["pod_mtu"].is_number());
-        let here = Rtnl::open().ok().and_then(|rtnl| host::observe(&rtnl, settings, None).ok());
+        let here =
+            Rtnl::open().ok().and_then(|rtnl| host_state::observe(&rtnl, settings, None).ok());
         Places { settings, agent, here }
     }
 
@@ -40,7 +42,7 @@ impl Places<'_> {
     pub fn look(&self, name: &str) -> Option<Found> {
         match name {
             "NODE_NAME" => {
-                let name = start::node_name(self.settings).ok()?.to_string();
+                let name = identity::node_name(self.settings).ok()?.to_string();
                 Some(Found { value: Some(name), why: "host name".to_owned() })
             }
             "NODE_IP" if self.settings.node_addresses.is_empty() => self.addresses(),
@@ -103,7 +105,7 @@ impl Places<'_> {
     }
 
     /// `None` if it depends on where the other hosts are.
-    fn mtu_without_agent(&self, here: &Facts) -> Option<u64> {
+    fn mtu_without_agent(&self, here: &HostState) -> Option<u64> {
         let (own, pools) = (&here.own.addresses, &self.settings.pools);
         let alone = own.iter().count() == 1;
         match self.settings.backend {
@@ -139,7 +141,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::inspect::host::Own;
+    use crate::inspect::host_state::NodeAddresses;
     use crate::settings;
 
     /// `node` of an agent before it told the MTU of the host.
@@ -147,8 +149,8 @@ mod tests {
     fn an_older_agent_does_not_hide_the_mtu_of_the_host() {
         let etcd = |name: &str| (name == "ETCD_HOST").then(|| "etcd".to_owned());
         let settings = settings::read(&etcd, &|_| Vec::new()).unwrap();
-        let own = Own { mtu_bytes: 1500, ..Own::default() };
-        let here = Facts {
+        let own = NodeAddresses { mtu_bytes: 1500, ..NodeAddresses::default() };
+        let here = HostState {
             own,
             all_addresses: Default::default(),
             connected: Vec::new(),

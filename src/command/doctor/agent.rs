@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::agent::{dry_run, lock, start};
+use crate::agent::{dry_run, lock};
 use crate::checks::finding::{Finding, Severity, mtu};
 use crate::command::doctor::Patient;
-use crate::command::socket;
-use crate::inspect::host;
+use crate::inspect::Kernel;
+use crate::inspect::agent_socket;
+use crate::inspect::host_state;
+use crate::inspect::identity;
 use crate::lease::peers;
 use crate::plan::Line;
 use crate::plan::tunnel;
@@ -18,9 +20,9 @@ const SHOWN: usize = 5;
 pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(privileges());
-    findings.extend(patient.told.remarks.iter().map(|remark| {
+    findings.extend(patient.told.warnings.iter().map(|warning| {
         let cure = "mend the file, or nobody knows what holds";
-        Finding::new(Severity::Warning, "settings", "settings file", remark, cure)
+        Finding::new(Severity::Warning, "settings", "settings file", warning, cure)
     }));
     findings.extend(running(patient));
     findings.extend(own_faults(patient));
@@ -40,7 +42,7 @@ fn privileges() -> Option<Finding> {
 fn running(patient: &Patient<'_>) -> Option<Finding> {
     let error = patient.status.as_ref().err()?;
     let Settings { state_dir, socket, .. } = &patient.told.settings;
-    if socket::is_denied(&patient.told.settings) || lock::is_denied(state_dir) {
+    if agent_socket::is_denied(&patient.told.settings) || lock::is_denied(state_dir) {
         let seen = format!("nobody knows whether an agent serves this host: {error}");
         let cure = "run this as root";
         return Some(Finding::new(Severity::Warning, "agent-silent", "socket", seen, cure));
@@ -100,8 +102,8 @@ fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
 /// What a pass of the agent would find, without making it.
 fn pass(patient: &Patient<'_>) -> Vec<Finding> {
     let (settings, around) = (&patient.told.settings, patient.around);
-    let world = match start::world(settings) {
-        Ok(world) => world,
+    let kernel = match Kernel::open(settings) {
+        Ok(kernel) => kernel,
         Err(exit) => {
             let cure = "modprobe nf_tables; is the kernel built without it?";
             return vec![Finding::new(Severity::Wrong, "kernel", "netlink", exit.why, cure)];
@@ -111,11 +113,11 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let fresh = patient.etcd.as_ref().and_then(|etcd| etcd.as_ref().ok()).and_then(|snapshot| {
-        let name = start::node_name(settings).ok()?;
+        let name = identity::node_name(settings).ok()?;
         Some(peers(snapshot, &name, &around.subnets, &settings.pools))
     });
     let others = Arc::new(fresh.unwrap_or_else(|| around.peers.clone()));
-    let looked = dry_run::look(settings, &world, &around.subnets, Some(&others));
+    let looked = dry_run::look(settings, &kernel, &around.subnets, Some(&others));
     let mut findings: Vec<Finding> = looked
         .trouble
         .iter()
@@ -145,7 +147,7 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
 fn sizes(patient: &Patient<'_>) -> Option<Finding> {
     let (settings, around) = (&patient.told.settings, patient.around);
     let bridge = around.rtnl.link(&settings.bridge).ok()??;
-    let facts = host::observe(&around.rtnl, settings, None).ok()?;
+    let facts = host_state::observe(&around.rtnl, settings, None).ok()?;
     let families = facts.own.addresses.entries().map(|(family, _)| family);
     let tunnels = families.filter_map(|family| {
         around.rtnl.link(&tunnel::device_name(family)).ok()??;

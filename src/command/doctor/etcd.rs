@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::agent::start;
 use crate::checks::finding::{Finding, Severity};
 use crate::command::doctor::Patient;
 use crate::etcd::{self, EtcdSettings};
+use crate::inspect::identity;
 use crate::lease::{Snapshot, peers};
 use crate::settings::{Settings, Source};
 
@@ -43,7 +43,7 @@ fn records(patient: &Patient<'_>, snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(Finding::new(Severity::Warning, "etcd-record", "etcd", seen, cure));
     }
     let settings = &patient.told.settings;
-    let Ok(name) = start::node_name(settings) else { return findings };
+    let Ok(name) = identity::node_name(settings) else { return findings };
     let others = peers(snapshot, &name, &patient.around.subnets, &settings.pools);
     for fault in &others.faults {
         let cure = "two hosts share a name, a disk or a hand-made key: mend it on the host named";

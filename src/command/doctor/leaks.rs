@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::checks::finding::{Finding, Severity};
 use crate::command::around::Attachment;
 use crate::command::doctor::Patient;
-use crate::command::pods;
+use crate::command::json;
+use crate::inspect::pods;
 use crate::netlink::link::Link;
 use crate::os::netns::{NetNs, NetNsError};
 use crate::plan::pod::{LinkIdentity, is_of_network};
@@ -87,9 +88,9 @@ fn full(patient: &Patient<'_>) -> Vec<Finding> {
     let networks = pods::networks(settings, Some(&settings.cni.name)).unwrap_or_default();
     let full = networks
         .iter()
-        .flat_map(|network| pods::full(network, &pods::rooms(network, subnets.iter().copied())));
+        .flat_map(|network| json::full(network, &json::rooms(network, subnets.iter().copied())));
     let how = settings.cni.ipam_dir.join(&settings.cni.name).display().to_string();
-    let finding = |seen| Finding::new(Severity::Wrong, "pool-full", how.as_str(), seen, pods::FREE);
+    let finding = |seen| Finding::new(Severity::Wrong, "pool-full", how.as_str(), seen, json::FREE);
     full.map(finding).collect()
 }
 

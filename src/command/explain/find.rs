@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::checks::explain::{Beyond, Hop, Verdict};
 use crate::command::around::{Around, Attachment};
+use crate::inspect::host_ports;
 use crate::net::{Family, HostPort, Protocol};
-use crate::nft::FoundPort;
-use crate::plan::host_ports::TABLE;
+use crate::plan::host_ports::PortElement;
 use crate::settings::exit::{self, Exit};
 
 /// One end as it was typed.
@@ -248,8 +248,8 @@ fn lead(
     let Some((pod, forward)) = forwards.into_iter().find(|(_, f)| f.from.overlaps(&asked)) else {
         return stays;
     };
-    let found = around.nft.port(TABLE, &forward.from);
-    let leads = |found: Option<FoundPort>| found.is_some_and(|found| found.forward == forward);
+    let found = host_ports::one(&around.nft, &forward.from);
+    let leads = |found: Option<PortElement>| found.is_some_and(|found| found.forward == forward);
     let there = found.is_ok_and(leads);
     let seen = format!("{} leads to {} ({pod})", forward.from, forward.to);
     let verdict = match there {

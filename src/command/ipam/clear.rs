@@ -6,7 +6,8 @@ use serde_json::json;
 use crate::command::call::{Call, Outcome};
 use crate::command::ipam::free::busy;
 use crate::command::ipam::{WAIT, close_ports, owner, settings};
-use crate::command::pods::{Life, Network, links, networks, object};
+use crate::command::json::object;
+use crate::inspect::pods::{Life, Network, links, networks};
 use crate::ipam::StoreEntry;
 use crate::settings::exit::Exit;
 

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::ipam::{objects, settings};
+use crate::command::json::object;
 use crate::command::look::now;
-use crate::command::pods::{Life, Network, entries, links, networks, object};
 use crate::command::table::{Cell, Table, Tone, facts, span};
+use crate::inspect::pods::{Life, Network, entries, links, networks};
 use crate::ipam::StoreEntry;
 use crate::settings::exit::{self, Exit};
 

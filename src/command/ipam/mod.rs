@@ -12,11 +12,13 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::Value;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{self, Pass};
-use crate::agent::start;
-use crate::agent::trigger::Look;
+use crate::agent::reconcile;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::trigger::Scope;
 use crate::command::call::{Call, Outcome};
-use crate::command::pods::{Life, Network, object};
+use crate::command::json::object;
+use crate::inspect::Kernel;
+use crate::inspect::pods::{Life, Network};
 use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
@@ -74,7 +76,7 @@ pub fn run(call: &mut Call<'_>, options: &Ipam) -> Result<Outcome, Exit> {
 
 /// The settings: without any etcd, which has no part in this.
 fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
-    call.origin.fall_back("ETCD_HOST", "localhost");
+    call.origin.set_default("ETCD_HOST", "localhost");
     Ok(call.told()?.settings)
 }
 
@@ -97,20 +99,20 @@ fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     if freed.iter().all(|entry| entry.ports.is_none()) {
         return Ok(());
     }
-    let world = start::world(settings)?;
+    let kernel = Kernel::open(settings)?;
     let mut applier = Applier::new(false);
-    let pass = Pass {
+    let pass = Reconcile {
         settings,
-        world: &world,
+        kernel: &kernel,
         subnets: &PerFamily::default(),
         peers: None,
         in_sync: false,
         resolved: &Resolved::new(),
-        before: None,
+        previous: None,
         was_ready: false,
-        look: Look::FIREWALL,
+        scope: Scope::FIREWALL,
     };
-    reconcile::host_ports::keep(&pass, &mut applier);
+    reconcile::host_ports::reconcile(&pass, &mut applier);
     match applier.failures() {
         [] => Ok(()),
         _ => Err(Exit::new(crate::settings::exit::FAILURE, applier.failure_lines())),

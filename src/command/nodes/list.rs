@@ -4,9 +4,10 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::cluster::{self, Cluster};
+use crate::command::json;
 use crate::command::nodes::{State, names, object, subnets};
 use crate::command::table::{Cell, Table, Tone};
+use crate::inspect::cluster::{self, Cluster};
 use crate::lease::peers;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
@@ -36,9 +37,9 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     let faults = faults(&cluster, &told.settings);
     let found = &cluster.snapshot;
     let nodes: Vec<Value> = names(found).into_iter().map(|host| object(&cluster, host)).collect();
-    let value = json!({ "nodes": nodes, "origin": cluster.origin(), "faults": faults });
+    let value = json!({ "nodes": nodes, "origin": json::origin(&cluster), "faults": faults });
     let mut text = table(&cluster).render(call.style);
-    let stale = cluster.stale.as_ref().map(|stale| stale.line());
+    let stale = cluster.stale.as_ref().map(|stale| json::stale(stale));
     for line in stale.iter().chain(&faults) {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {line}")));
         text.push('\n');

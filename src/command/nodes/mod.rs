@@ -9,7 +9,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::cluster::Cluster;
+use crate::inspect::cluster::Cluster;
 use crate::lease::Snapshot;
 use crate::lease::records::NodeName;
 use crate::settings::exit::{self, Exit};

@@ -4,9 +4,9 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::cluster;
 use crate::command::nodes::{name, unknown};
 use crate::etcd;
+use crate::inspect::cluster;
 use crate::lease::Snapshot;
 use crate::lease::claim::leave;
 use crate::lease::claim::python;

@@ -9,14 +9,14 @@ use serde_json::json;
 
 use crate::agent::start;
 use crate::command::call::{Call, Outcome};
-use crate::command::cluster;
 use crate::command::nodes::{name, subnets};
 use crate::etcd;
-use crate::lease::claim::{self, Claimant, Step, leave, python};
+use crate::inspect::cluster;
+use crate::lease::claim::{self, Step, leave, python};
 use crate::lease::records::{Alive, Key, NodeName};
 use crate::lease::snapshot::Stored;
 use crate::lease::transaction::Transaction;
-use crate::lease::{Identity, Lease, Snapshot, growth};
+use crate::lease::{Claimant, Identity, Lease, Snapshot, growth};
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
 use crate::settings::Settings;
@@ -87,7 +87,7 @@ fn reserve(
         keep: PerFamily::default(),
         remembered: *wanted,
         ticket: None,
-        shown: true,
+        alive: true,
     };
     let (mut tries, mut draws) = (0, 0);
     while tries < TRIES && draws < DRAWS {
@@ -95,9 +95,9 @@ fn reserve(
         refuse(&found, &own, wanted)?;
         own.network.pools = growth::followed(&settings.pools, &found);
         match claim::next(&shown(&found, &own), &own) {
-            Step::Draw => {
+            Step::AllocateTicket => {
                 draws += 1;
-                own.ticket = Some(etcd::draw(server, roots).map_err(unreachable)?);
+                own.ticket = Some(etcd::allocate_ticket(server, roots).map_err(unreachable)?);
             }
             Step::Write { lease, .. } => {
                 tries += 1;
@@ -114,7 +114,7 @@ fn reserve(
                 let code = if full { exit::TEMPORARY } else { exit::FAILURE };
                 return Err(Exit::new(code, why));
             }
-            Step::Grow(_) | Step::ShowLife | Step::Held(_) => {
+            Step::Grow(_) | Step::PutAlive | Step::Held(_) => {
                 let why = "the pool of this host's settings is wider than the network's: restart or \
                            reload an agent with it first";
                 return Err(Exit::new(exit::FAILURE, why));
@@ -149,7 +149,7 @@ fn refuse(found: &Snapshot, own: &Claimant, wanted: &PerFamily<IpNetwork>) -> Re
         );
         return Err(Exit::new(exit::FAILURE, why));
     }
-    if !wanted.is_empty() && python::exist(found) {
+    if !wanted.is_empty() && python::any(found) {
         let why = "a host of the Python agent may take any subnet whose number it draws: let a free \
                    one be chosen";
         return Err(Exit::new(exit::FAILURE, why));

@@ -4,9 +4,10 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::cluster::{self, Cluster};
+use crate::command::json;
 use crate::command::nodes::{State, name, names, object, subnets, unknown};
 use crate::command::table::{Tone, facts};
+use crate::inspect::cluster::{self, Cluster};
 use crate::lease::claim::leave;
 use crate::lease::records::{NodeName, Roots, Tunnel};
 use crate::settings::exit::Exit;
@@ -44,10 +45,10 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     node["tunnel"] = found.and_then(|node| node.tunnel).map(tunnel).into();
     node["keys"] =
         keys.iter().map(|(key, revision)| json!({ "key": key, "revision": revision })).collect();
-    let value = json!({ "node": node, "origin": cluster.origin() });
+    let value = json!({ "node": node, "origin": json::origin(&cluster) });
     let mut text = text(&cluster, &host, &keys);
     if let Some(stale) = &cluster.stale {
-        text.push_str(&call.style.paint(Tone::Bad, &format!("! {}", stale.line())));
+        text.push_str(&call.style.paint(Tone::Bad, &format!("! {}", json::stale(stale))));
     }
     call.answer(options.json, value, &text)?;
     Ok(Outcome::fine(cluster.stale.is_none()))

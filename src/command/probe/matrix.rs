@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::socket;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
+use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
 
 /// With more hosts only the rows with faults of their own are shown, and so many at most.
@@ -23,7 +23,8 @@ const FAULTS: usize = 6;
 /// No agent answers, or there is no such host.
 pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outcome, Exit> {
     let told = call.told_beside_agent()?;
-    let asked = socket::of(&told.settings).and_then(|path| socket::get(path, "/v1/matrix"));
+    let asked =
+        agent_socket::of(&told.settings).and_then(|path| agent_socket::get(path, "/v1/matrix"));
     let mut value = asked.map_err(|why| Exit::new(exit::UNAVAILABLE, why))?;
     let known: Vec<&str> = list(&value, "rows").chain(list(&value, "untold")).map(name).collect();
     if let Some(host) = hosts.iter().find(|host| !known.contains(&host.as_str())) {

@@ -8,9 +8,10 @@ use serde::Serialize;
 use crate::agent::lock;
 use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
+use crate::command::json::{self, Room};
 use crate::command::look::Here;
-use crate::command::pods::{self, Network, Room};
-use crate::command::socket;
+use crate::inspect::agent_socket;
+use crate::inspect::pods::{self, Network};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
@@ -75,13 +76,18 @@ struct PodNetwork {
 pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
     let told = call.told_beside_agent()?;
     let settings = &told.settings;
-    let mut shown = match socket::of(settings).and_then(socket::status) {
+    let mut shown = match agent_socket::of(settings)
+        .and_then(|path| agent_socket::get(path, "/v1/status"))
+        .and_then(Status::read)
+    {
         Ok(status) => {
             let agent = Agent { answers: true, error: None };
             Shown { status, agent, ..Shown::default() }
         }
         // What another user sees of the kernel would be compared with what an agent knows.
-        Err(why) if socket::is_denied(settings) => return Err(Exit::new(exit::UNAVAILABLE, why)),
+        Err(why) if agent_socket::is_denied(settings) => {
+            return Err(Exit::new(exit::UNAVAILABLE, why));
+        }
         Err(why) => without_agent(settings, why)?,
     };
     let mut problems = shown.status.problems.0.take().unwrap_or_default();
@@ -160,7 +166,7 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
             name: network.name.clone(),
             attachments: entries.len(),
             host_ports: entries.iter().map(|of| of.forwards().len()).sum(),
-            free: pods::rooms(network, subnets.iter().copied().filter(|_| own)),
+            free: json::rooms(network, subnets.iter().copied().filter(|_| own)),
         });
     }
     let (attached, limited) = attached(&networks).unwrap_or_default();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::api::http::{self, JSON, MAX_BYTES, Parsed, Request, Response};
 use crate::api::listen::Socket;
-use crate::command::socket;
+use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
 
 use crate::command::ui::Place;
@@ -137,7 +137,7 @@ fn answer(request: &Request, named: bool, agent: &Path) -> Response {
         "/page.js" => part("text/javascript; charset=utf-8", include_str!("page.js")),
         "/matrix.js" => part("text/javascript; charset=utf-8", include_str!("matrix.js")),
         "/page.css" => part("text/css; charset=utf-8", include_str!("page.css")),
-        path @ ("/v1/status" | "/v1/matrix") => match socket::get(agent, path) {
+        path @ ("/v1/status" | "/v1/matrix") => match agent_socket::get(agent, path) {
             Ok(value) => Response::new(200, JSON, value.to_string()),
             Err(why) => Response::text(502, &why),
         },

@@ -1,33 +1,24 @@
-//! Pure. What a host that leaves for good takes out of etcd.
+//! Pure. The keys that a host deletes when it leaves permanently.
 
 use crate::lease::identity::Identity;
 use crate::lease::records::{Key, NodeName, Roots};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
-/// Keys with this host's name that are not this machine's.
+/// Why the keys under this host's name are not this machine's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOurs {
-    /// Another machine has the name.
     #[error(
         "host {host} is another machine (machine id {machine_id}): its keys stay in etcd; is \
-         NODE_NAME what this host was called?"
+         NODE_NAME the name this host had?"
     )]
-    Machine {
-        /// The name.
-        host: NodeName,
-        /// Whose it is.
-        machine_id: String,
-    },
-    /// A host without a record of its own is one of the Python agent.
-    #[error("host {host} is one of the Python agent: its key stays in etcd")]
-    Python {
-        /// The name.
-        host: NodeName,
-    },
+    Machine { host: NodeName, machine_id: String },
+    /// A host without a node record runs the Python agent.
+    #[error("host {host} runs the Python agent: its key stays in etcd")]
+    Python { host: NodeName },
 }
 
-/// The keys of this host in `found`: claims, subnet, record, sign of life; none if it has none.
+/// The keys of this host in `found`: claims, host key, node record, alive key.
 ///
 /// # Errors
 /// [`NotOurs`].
@@ -45,8 +36,7 @@ pub fn keys(found: &Snapshot, own: &Identity) -> Result<Vec<Key>, NotOurs> {
     Ok(all(found, &host))
 }
 
-/// The keys of the host of that name in `found`, whoever it is: claims, subnet, record, sign of
-/// life; none if it has none.
+/// As [`keys`], of any host, whichever machine it is.
 pub fn all(found: &Snapshot, host: &NodeName) -> Vec<Key> {
     let claims = found.claims.iter().filter(|(_, claim)| claim.value == *host);
     let claims = claims.map(|(subnet, _)| Key::Claim(*subnet));
@@ -55,15 +45,14 @@ pub fn all(found: &Snapshot, host: &NodeName) -> Vec<Key> {
         (found.nodes.contains_key(host), Key::Node(host.clone())),
         (found.alive.contains_key(host), Key::Alive(host.clone())),
     ];
-    claims.chain(others.into_iter().filter(|(there, _)| *there).map(|(_, key)| key)).collect()
+    claims.chain(others.into_iter().filter(|(exists, _)| *exists).map(|(_, key)| key)).collect()
 }
 
 /// Deletes `keys` if all of them are as `found`.
 pub fn transaction(found: &Snapshot, keys: &[Key], roots: &Roots) -> Transaction {
     let mut transaction = Transaction::default();
     for key in keys {
-        let text = roots.key(key);
-        transaction.unchanged(&text, found.modified(roots, key));
+        let text = found.unchanged(&mut transaction, roots, key);
         transaction.delete(text);
     }
     transaction
@@ -74,7 +63,7 @@ mod tests {
     use super::*;
     use crate::lease::snapshot::Raw;
 
-    /// What keys the machine `m1` called `h1` would take out of these.
+    /// Which of `pairs` the machine `m1` with the name `h1` deletes.
     fn check(pairs: &[(&str, &str)], wanted: Result<&[&str], &str>) {
         let roots = Roots {
             hosts: "/humanz/hosts".into(),
@@ -116,19 +105,19 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_of_this_machine_go_and_no_others() {
+    fn all_keys_of_this_machine_are_deleted_and_no_others() {
         let node = node("m1");
         let pairs = [HOST, CLAIM, OTHER, ("/humanz/v1/nodes/h1", &node)];
         check(&pairs, Ok(&[CLAIM.0, HOST.0, "/humanz/v1/nodes/h1"]));
     }
 
     #[test]
-    fn a_host_that_is_not_there_leaves_nothing_to_do() {
+    fn an_unknown_host_deletes_nothing() {
         check(&[OTHER], Ok(&[]));
     }
 
     #[test]
-    fn another_machine_of_the_name_keeps_its_keys() {
+    fn another_machine_with_the_name_keeps_its_keys() {
         let node = node("m2");
         check(&[HOST, CLAIM, ("/humanz/v1/nodes/h1", &node)], Err("machine id m2"));
     }

@@ -1,17 +1,16 @@
 //! Pure. Hosts of the Python agent in the same network.
 //!
-//! Such a host takes a number (it puts the counter key, then reads its version) and writes its key
-//! in a second step, without looking who has that subnet; and it never gives way.
+//! Such a host takes a number (it puts the counter key, then reads its version) and writes its host
+//! key in a second step, without a check for the owner of that subnet; it never gives way.
 
 use crate::lease::choose;
-use crate::lease::claim::Claimant;
-use crate::lease::identity::Lease;
+use crate::lease::identity::{Claimant, Lease};
 use crate::lease::records::NodeName;
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
-/// Another host, of the Python agent, that has one of the subnets of `lease`, which this host has
-/// not used yet. What was there before [this host came](is_adopted) is not taken by a later key.
+/// Another host with the Python agent that has one of the subnets of `lease`, which this host has
+/// not used yet. A later key does not take a subnet that this host [adopted](is_adopted).
 pub fn taken_by(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<NodeName> {
     if !own.keep.is_empty() || own.remembered == lease.subnets {
         return None;
@@ -29,8 +28,8 @@ pub fn taken_by(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<NodeN
     overlapping.next().map(|(host, _)| host.clone())
 }
 
-/// The key of `host` was there before it claimed the subnet: pods of the Python agent may use it.
-/// Who chooses a subnet writes both at once.
+/// The host key is older than the claim: pods of the Python agent may use the subnet. A host that
+/// chooses a subnet writes both at once.
 fn is_adopted(found: &Snapshot, host: &NodeName) -> bool {
     let Some(key) = found.hosts.get(host) else { return false };
     let claim = found.claims.get(&key.value).filter(|claim| claim.value == *host);
@@ -38,11 +37,11 @@ fn is_adopted(found: &Snapshot, host: &NodeName) -> bool {
 }
 
 /// Some host runs the Python agent.
-pub fn exist(found: &Snapshot) -> bool {
+pub fn any(found: &Snapshot) -> bool {
     found.hosts.keys().any(|host| is_python(found, host))
 }
 
-/// The host has a subnet but says nothing about itself.
+/// The host has a subnet but no node record.
 pub fn is_python(found: &Snapshot, host: &NodeName) -> bool {
     !found.nodes.contains_key(host)
 }

@@ -1,22 +1,23 @@
-//! Pure. What keeps a host from claiming a subnet.
+//! Pure. Why a host cannot claim a subnet.
 
 use crate::lease::choose;
+use crate::lease::claim::owners::recorded;
+use crate::lease::claim::python;
 use crate::lease::error::LeaseError;
-use crate::lease::identity::Network;
+use crate::lease::identity::{Claimant, Network};
 use crate::lease::records::{Key, NodeName};
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
-use crate::lease::claim::{Claimant, python, told};
-
-/// Why `own` can claim nothing, if so.
-pub fn of(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
-    outside_pool(found, own)
+/// Whether `own` can claim anything.
+pub fn check(found: &Snapshot, own: &Claimant) -> Result<(), LeaseError> {
+    let refusal = outside_pool(found, own)
         .or_else(|| config(found, &own.network))
-        .or_else(|| held_by_other(found, own))
+        .or_else(|| held_by_other(found, own));
+    refusal.map_or(Ok(()), Err)
 }
 
-/// The settings of the network in etcd differ from this host's.
+/// The network settings in etcd differ from this host's.
 pub fn config(found: &Snapshot, network: &Network) -> Option<LeaseError> {
     let key = network.key(&Key::Config);
     if let Some(fault) = found.faults.get(key.as_str()) {
@@ -26,17 +27,17 @@ pub fn config(found: &Snapshot, network: &Network) -> Option<LeaseError> {
     Some(LeaseError::ConfigMismatch { variable, theirs, ours, key })
 }
 
-/// A subnet that etcd has for this host is not in the pool, and it does not use another one.
+/// A subnet recorded for this host is outside the pool, and the host does not use another one.
 fn outside_pool(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
     let pools = own.network.pools.entries().filter(|(family, _)| own.keep.get(*family).is_none());
-    let mut told =
-        pools.filter_map(|(family, pool)| Some((told(found, own, family)?, pool.network())));
+    let mut subnets =
+        pools.filter_map(|(family, pool)| Some((recorded(found, own, family)?, pool.network())));
     let ((key, subnet), pool) =
-        told.find(|((_, subnet), pool)| !subnet::contains(*pool, *subnet))?;
+        subnets.find(|((_, subnet), pool)| !subnet::contains(*pool, *subnet))?;
     Some(LeaseError::OutsidePool { subnet, key: own.network.key(&key), pool })
 }
 
-/// The name is in use by another machine whose agent runs.
+/// Another machine uses the name, and its agent runs.
 pub fn held_by_other(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
     let host = own.identity.name.clone();
     let alive = &found.alive.get(&host)?.value;
@@ -50,11 +51,10 @@ pub fn held_by_other(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
     })
 }
 
-/// The pool is full.
 pub fn exhausted(found: &Snapshot, own: &Claimant, full: choose::Full) -> LeaseError {
     let hosts = found.hosts.keys().filter(|host| **host != own.identity.name);
-    let gone =
+    let dead =
         |host: &&NodeName| !python::is_python(found, host) && !found.alive.contains_key(*host);
     let choose::Full { pool, slots, taken } = full;
-    LeaseError::Exhausted { pool, slots, taken, dead: hosts.filter(gone).cloned().collect() }
+    LeaseError::Exhausted { pool, slots, taken, dead: hosts.filter(dead).cloned().collect() }
 }

@@ -1,7 +1,9 @@
 use crate::lease::claim::*;
+use crate::lease::identity::{Attributes, Identity, Network};
 use crate::lease::records::{Backend, Roots};
 use crate::lease::snapshot::Raw;
 use crate::lease::transaction::{Condition, Write};
+use crate::net::PerFamily;
 
 const OWN_ALIVE: (&str, &str) =
     ("/z/alive/h1", r#"{"schema":1,"machineId":"m1","since":"2026-11-20T18:46:00Z"}"#);
@@ -41,7 +43,7 @@ fn own() -> Claimant {
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
         ticket: Some(7),
-        shown: true,
+        alive: true,
     }
 }
 
@@ -89,14 +91,14 @@ fn writes(transaction: &Transaction) -> Vec<String> {
 }
 
 #[test]
-fn a_fresh_host_shows_life_draws_and_claims() {
+fn a_fresh_host_puts_its_alive_key_allocates_a_ticket_and_claims() {
     let mut own = own();
-    own.shown = false;
+    own.alive = false;
     own.ticket = None;
-    assert_eq!(next(&found(&[]), &own), Step::ShowLife);
-    own.shown = true;
-    assert_eq!(next(&found(&[]), &own), Step::ShowLife, "it is not in etcd yet");
-    assert_eq!(next(&found(&[OWN_ALIVE]), &own), Step::Draw);
+    assert_eq!(next(&found(&[]), &own), Step::PutAlive);
+    own.alive = true;
+    assert_eq!(next(&found(&[]), &own), Step::PutAlive, "it is not in etcd yet");
+    assert_eq!(next(&found(&[OWN_ALIVE]), &own), Step::AllocateTicket);
     own.ticket = Some(7);
     let (subnet, transaction) = written(&[], &own);
     assert_eq!(subnet, "10.0.7.0/24");
@@ -232,7 +234,7 @@ fn the_sign_of_life_of_another_machine_is_never_overwritten() {
     };
     let shown = |value: Option<&str>| {
         let keys: Vec<_> = value.map(|value| ("/z/alive/h1", value)).into_iter().collect();
-        show_life(&found(&keys), &own(), std::time::UNIX_EPOCH, 9)
+        put_alive(&found(&keys), &own(), std::time::UNIX_EPOCH, 9)
     };
     assert_eq!(shown(Some(&alive("m2"))), None);
     for (value, modified) in [(None, 0), (Some(&*alive("m1")), 2), (Some("garbage"), 2)] {
@@ -268,7 +270,7 @@ fn settings_that_differ_are_refused_by_name() {
 #[test]
 fn with_hosts_of_the_python_agent_only_the_drawn_slot_is_safe() {
     let keys = [OWN_ALIVE, ("/h/py", "10.0.7.0/24")];
-    assert_eq!(next(&found(&keys), &own()), Step::Draw);
+    assert_eq!(next(&found(&keys), &own()), Step::AllocateTicket);
     assert_eq!(subnet_of(&[("/h/py", "10.0.6.0/24")], &own()), "10.0.7.0/24");
     let mut late = own();
     late.ticket = Some(300);
@@ -333,7 +335,7 @@ fn a_subnet_is_given_back_only_as_it_was_found() {
 }
 
 #[test]
-fn only_a_possible_subnet_of_a_python_host_takes_one() {
+fn a_python_host_takes_only_a_subnet_that_a_host_can_have() {
     let lease = Lease { subnets: v4("10.0.9.0/24") };
     let keys = [("/h/h1", "10.0.9.0/24"), ("/h/a", "0.0.0.0/0"), ("/h/b", "10.0.0.0/16")];
     assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None);
@@ -345,7 +347,7 @@ fn only_a_possible_subnet_of_a_python_host_takes_one() {
 }
 
 #[test]
-fn a_key_that_was_there_before_a_python_hosts_is_not_taken_by_it() {
+fn a_later_python_host_does_not_take_an_adopted_subnet() {
     let lease = Lease { subnets: v4("10.0.9.0/24") };
     let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
     let claim = ("/z/subnets/4/10.0.9.0-24", "h1");
@@ -369,11 +371,11 @@ fn a_key_that_was_there_before_a_python_hosts_is_not_taken_by_it() {
 }
 
 #[test]
-fn what_is_foretold_is_what_happens_beside_a_python_host_of_the_same_subnet() {
-    use crate::lease::dry_run_claim::{Foreseen, foresee};
+fn a_dry_run_foresees_the_claim_beside_a_python_host_of_the_same_subnet() {
+    use crate::lease::session::{ClaimPreview, dry_run_claim};
     let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
-    let kept = Foreseen::Repaired(Lease { subnets: v4("10.0.9.0/24") });
-    assert_eq!(foresee(&found(&[ours, theirs]), &own()), Ok(kept));
-    let another = Foreseen::Chosen(Lease { subnets: v4("10.0.7.0/24") });
-    assert_eq!(foresee(&found(&[theirs, ours]), &own()), Ok(another));
+    let kept = ClaimPreview::Repaired(Lease { subnets: v4("10.0.9.0/24") });
+    assert_eq!(dry_run_claim(&found(&[ours, theirs]), own()), Ok(kept));
+    let another = ClaimPreview::Chosen(Lease { subnets: v4("10.0.1.0/24") });
+    assert_eq!(dry_run_claim(&found(&[theirs, ours]), own()), Ok(another));
 }

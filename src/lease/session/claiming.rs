@@ -1,66 +1,66 @@
-//! Pure. What the claim needs next, until the lease is held.
+//! Pure. The steps of a claim until the lease is held.
 
 use crate::lease::claim::{self, Step};
 use crate::lease::error::LeaseError;
 use crate::lease::identity::Lease;
-use crate::lease::session::{Dialogue, End, Pause, Place, Question, repair};
+use crate::lease::session::machine::{SessionMachine, State};
+use crate::lease::session::messages::{Command, Exit, Pause};
+use crate::lease::session::repair;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
-impl Dialogue {
-    /// Whatever the claim needs next, given that etcd holds `found`.
-    pub(super) fn claim(&mut self, found: Snapshot) -> Result<Question, End> {
-        self.own.shown = self.kept.is_some() && self.kept == self.shown_with;
-        match claim::next(&found, &self.own) {
+impl SessionMachine {
+    /// The next command of the claim, given that etcd holds `found`.
+    pub(super) fn claim(&mut self, found: Snapshot) -> Result<Command, Exit> {
+        self.own.alive = self.etcd_lease.is_some() && self.etcd_lease == self.alive_lease;
+        Ok(match claim::next(&found, &self.own) {
             Step::Held(lease) => {
                 self.trouble = None;
-                self.held(found, lease)
+                self.hold(found, lease)
             }
             Step::Refused(error) => {
-                let lease = self.withstand(error)?;
-                self.held(found, lease)
+                let lease = self.keep_lease_on_conflict(error)?;
+                self.hold(found, lease)
             }
             Step::Grow(growth) => {
-                let widening = |transaction| Place::Widening(found, transaction);
-                Ok(self.commit("widen the pool of the network", growth, widening))
+                let growing = |transaction| State::Configuring(found, transaction);
+                self.commit("widen the pool of the network", growth, growing)
             }
-            Step::ShowLife => match self.life(&found) {
-                Some((life, lease)) => {
-                    let showing = |transaction| Place::Showing(found, transaction, lease);
-                    Ok(self.commit("write the sign of life", life, showing))
+            Step::PutAlive => match self.alive(&found) {
+                Some((alive, lease)) => {
+                    let putting = |transaction| State::PuttingAlive(found, transaction, lease);
+                    self.commit("write the alive key", alive, putting)
                 }
-                None => Ok(self.await_lease(found)),
+                None => self.await_lease(found),
             },
-            Step::Draw if self.failed && !self.so_far.waited_for_survivors => {
-                self.so_far.waited_for_survivors = true;
-                Ok(self.pause(Pause::Grace))
+            Step::AllocateTicket if self.failed && !self.progress.waited_for_survivors => {
+                self.progress.waited_for_survivors = true;
+                self.pause(Pause::Grace)
             }
-            Step::Draw => {
-                self.place = Place::Drawing(found);
-                Ok(Question::Draw)
+            Step::AllocateTicket => {
+                self.state = State::Allocating(found);
+                Command::AllocateTicket
             }
             Step::Write { transaction, lease, fresh } => {
                 if fresh {
                     self.chosen = Some(lease);
                 }
-                let claiming = |transaction| Place::Claiming(found, transaction);
-                Ok(self.commit("claim this host's subnet", transaction, claiming))
+                let claiming = |transaction| State::Claiming(found, transaction);
+                self.commit("claim this host's subnet", transaction, claiming)
             }
-        }
+        })
     }
 
-    /// A transaction was made.
-    pub(super) fn written(&mut self, place: Place, revision: i64) -> Result<Question, End> {
-        let (mut found, transaction) = match place {
-            Place::Founding(found, transaction) | Place::Widening(found, transaction) => {
+    /// A transaction was committed.
+    pub(super) fn committed(&mut self, state: State, revision: i64) -> Result<Command, Exit> {
+        let (mut found, transaction) = match state {
+            State::Configuring(found, transaction) => (found, transaction),
+            State::Claiming(found, transaction) => {
+                self.warn_of_repair(&found, &transaction);
                 (found, transaction)
             }
-            Place::Claiming(found, transaction) => {
-                self.tell_repair(&found, &transaction);
-                (found, transaction)
-            }
-            Place::Showing(found, transaction, lease) => {
-                self.shown_with = Some(lease);
+            State::PuttingAlive(found, transaction, lease) => {
+                self.alive_lease = Some(lease);
                 (found, transaction)
             }
             _ => return Ok(self.read()),
@@ -69,17 +69,16 @@ impl Dialogue {
         self.claim(found)
     }
 
-    /// Tells what was put back of a lease that is held.
-    fn tell_repair(&self, found: &Snapshot, transaction: &Transaction) {
-        let known = self.known.as_ref().filter(|_| self.lease.is_some());
+    /// Warns of foreign changes to the keys of a lease that is held.
+    fn warn_of_repair(&mut self, found: &Snapshot, transaction: &Transaction) {
+        let last_known = self.last_known.as_ref().filter(|_| self.lease.is_some());
         let roots = &self.own.network.roots;
-        if let Some(line) = known.and_then(|known| repair::told(known, found, roots, transaction)) {
-            log::warn!("{line}");
-        }
+        let describe = |known| repair::describe(known, found, roots, transaction);
+        self.warnings.extend(last_known.and_then(|known| describe(known)));
     }
 
-    /// Goes on with the lease this host has, if etcd only disagrees about that.
-    fn withstand(&mut self, error: LeaseError) -> Result<Lease, End> {
+    /// The lease this host has, if `error` only contradicts that one.
+    fn keep_lease_on_conflict(&mut self, error: LeaseError) -> Result<Lease, Exit> {
         let about_lease = matches!(
             error,
             LeaseError::SubnetLost { .. }
@@ -91,19 +90,14 @@ impl Dialogue {
                 self.trouble = Some(error);
                 Ok(lease)
             }
-            None => Err(End::Refused(error)),
+            None => Err(Exit::Refused(error)),
         }
     }
 
-    pub(super) fn await_lease(&mut self, found: Snapshot) -> Question {
-        self.place = Place::Awaiting(found);
-        Question::AwaitLease
-    }
-
-    /// What puts the sign of life, and the etcd lease it goes with, if there is one and nobody
-    /// else has the name.
-    pub(super) fn life(&self, found: &Snapshot) -> Option<(Transaction, i64)> {
-        let lease = self.kept?;
-        Some((claim::show_life(found, &self.own, self.since, lease)?, lease))
+    /// Puts the alive key, and with which etcd lease; `None` without one, or if another machine has
+    /// the name.
+    pub(super) fn alive(&self, found: &Snapshot) -> Option<(Transaction, i64)> {
+        let lease = self.etcd_lease?;
+        Some((claim::put_alive(found, &self.own, self.since, lease)?, lease))
     }
 }

@@ -1,78 +1,81 @@
-//! Pure. The lease is held: what is left to do before it is published.
+//! Pure. The lease is held: the remaining steps before it is published.
 
 use std::sync::Arc;
 
-use crate::etcd::EtcdError;
 use crate::lease::claim::{self, python};
+use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::Lease;
 use crate::lease::restore;
-use crate::lease::session::{Answer, Dialogue, End, Pause, Place, Question, Settled};
+use crate::lease::session::machine::{SessionMachine, State};
+use crate::lease::session::messages::{Command, Event, Exit, Pause, Settled};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
-impl Dialogue {
-    /// The lease is held. A subnet that this host chose and has not used yet is given back if a host
-    /// of the Python agent took it too, and looked at once more if it was chosen just now.
-    pub(super) fn held(&mut self, found: Snapshot, lease: Lease) -> Result<Question, End> {
+impl SessionMachine {
+    /// The lease is held. A fresh subnet that is not in use yet is checked once more after a pause,
+    /// and released if a host of the Python agent took it too.
+    pub(super) fn hold(&mut self, found: Snapshot, lease: Lease) -> Command {
         if let Some(other) = python::taken_by(&found, &self.own, &lease) {
-            log::warn!("host {other} of the Python agent took this host's number: taking another");
+            let warning = format!(
+                "host {other} with the Python agent took the same subnet: choosing another"
+            );
+            self.warnings.push(warning);
             self.own.ticket = None;
             let release = claim::release(&found, &self.own, &lease);
-            return Ok(self.commit("give a subnet back", release, |_| Place::Start));
+            return self.commit("release a subnet", release, |_| State::Idle);
         }
         let chosen = self.chosen.take();
         let unused = self.lease.is_none() && self.own.remembered != lease.subnets;
-        if unused && chosen.as_ref() == Some(&lease) && python::exist(&found) {
-            return Ok(self.pause(Pause::Probation));
+        if unused && chosen.as_ref() == Some(&lease) && python::any(&found) {
+            return self.pause(Pause::Probation);
         }
-        if self.own.shown && found.alive.contains_key(&self.own.identity.name) {
-            return Ok(self.settle(found, lease));
+        if self.own.alive && found.alive.contains_key(&self.own.identity.name) {
+            return self.settle(found, lease);
         }
-        Ok(self.complete(found, lease))
+        self.complete(found, lease)
     }
 
-    /// Puts the sign of life, but does not depend on it.
-    fn complete(&mut self, found: Snapshot, lease: Lease) -> Question {
-        match self.life(&found) {
-            Some((life, _)) => {
-                let completing = |life| Place::Completing(found, lease, Some(life));
-                self.commit("write the sign of life", life, completing)
+    /// Puts the alive key, but does not depend on it.
+    fn complete(&mut self, found: Snapshot, lease: Lease) -> Command {
+        match self.alive(&found) {
+            Some((alive, _)) => {
+                let completing = |alive| State::Completing(found, lease, Some(alive));
+                self.commit("write the alive key", alive, completing)
             }
-            None if self.kept.is_none() => {
-                self.place = Place::Completing(found, lease, None);
-                Question::AwaitLease
+            None if self.etcd_lease.is_none() => {
+                self.state = State::Completing(found, lease, None);
+                Command::AwaitLease
             }
             None => self.settle(found, lease),
         }
     }
 
-    /// The sign of life was put, or not. If etcd was not reached, it is tried again; if it refused, all
-    /// else goes on.
+    /// The result of [`Self::complete`]: tried again if etcd was not reached, given up if it refused.
     pub(super) fn completed(
         &mut self,
         mut found: Snapshot,
         lease: Lease,
-        life: Option<Transaction>,
-        answer: Result<Answer, EtcdError>,
-    ) -> Result<Question, End> {
-        match (life, answer) {
-            (Some(life), Ok(Answer::Committed(Some(revision)))) => {
-                self.shown_with = self.kept;
-                found.written(&self.own.network.roots, &life, revision);
+        alive: Option<Transaction>,
+        event: Result<Event, EtcdError>,
+    ) -> Result<Command, Exit> {
+        match (alive, event) {
+            (Some(alive), Ok(Event::Committed(Some(revision)))) => {
+                self.alive_lease = self.etcd_lease;
+                found.written(&self.own.network.roots, &alive, revision);
             }
-            (None, Ok(Answer::Kept(kept @ Some(_)))) => {
-                self.kept = kept;
+            (None, Ok(Event::LeaseKept(etcd_lease @ Some(_)))) => {
+                self.etcd_lease = etcd_lease;
                 return Ok(self.complete(found, lease));
             }
-            (Some(_), Ok(Answer::Committed(None))) => return Ok(self.read()),
+            (Some(_), Ok(Event::Committed(None))) => return Ok(self.read()),
             (_, Err(error @ EtcdError::Unreachable(_))) => return Err(error.into()),
-            (_, Err(error)) => log::warn!("{error}"),
+            (_, Err(error)) => self.warnings.push(error.to_string()),
             _ => {}
         }
         Ok(self.settle(found, lease))
     }
 
-    fn settle(&mut self, found: Snapshot, lease: Lease) -> Question {
+    fn settle(&mut self, found: Snapshot, lease: Lease) -> Command {
         let (own, network) = (&self.own.identity.name, &self.own.network);
         let complete = match &mut self.absent {
             Some(absent) => {
@@ -82,11 +85,11 @@ impl Dialogue {
             None => found,
         };
         let snapshot = Arc::new(complete);
-        self.known = Some(Arc::clone(&snapshot));
+        self.last_known = Some(Arc::clone(&snapshot));
         self.own.keep = lease.subnets;
         self.failed = false;
         let changed = self.lease.as_ref() != Some(&lease);
         self.lease = Some(lease.clone());
-        Question::Follow(Settled { lease: changed.then_some(lease), snapshot })
+        Command::Follow(Settled { lease: changed.then_some(lease), snapshot })
     }
 }

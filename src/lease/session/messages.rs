@@ -1,97 +1,88 @@
-//! Pure. Questions and answers.
+//! Pure. Commands and events of the session state machine.
 
 use std::sync::Arc;
 
-use crate::etcd::EtcdError;
 use crate::lease::error::LeaseError;
+use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::{Attributes, Lease, Network};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
-/// What must be done next.
+/// What the caller does next; each has an [`Event`] as its result.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Question {
-    /// Both roots are to be read: [`Answer::Found`].
+pub enum Command {
+    /// Read both key ranges: [`Event::Found`].
     Read,
-    /// A transaction is to be made: [`Answer::Committed`].
-    Commit {
-        /// What for, for errors.
-        what: &'static str,
-        /// The transaction.
-        transaction: Transaction,
-    },
-    /// A number is to be drawn that nobody else gets: [`Answer::Drawn`].
-    Draw,
-    /// Time is to pass: [`Answer::Passed`].
+    /// Commit `transaction`: [`Event::Committed`]. `what`: its purpose, for errors.
+    Commit { what: &'static str, transaction: Transaction },
+    /// Allocate a number that no other host gets: [`Event::TicketAllocated`].
+    AllocateTicket,
+    /// Wait: [`Event::Elapsed`].
     Pause(Pause),
-    /// Another etcd lease is to be waited for, but not for ever: [`Answer::Kept`].
+    /// Wait, with a limit, for another etcd lease: [`Event::LeaseKept`].
     AwaitLease,
-    /// Nothing is to be done: etcd says what it must, and is to be watched.
+    /// Nothing to do: publish, and watch etcd from this revision.
     Follow(Settled),
 }
 
-/// How etcd and this host stand when nothing is to be done.
+/// The state to publish when there is nothing to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settled {
-    /// This host's lease, if it changed: to be published first.
+    /// This host's lease, if it changed; published first.
     pub lease: Option<Lease>,
-    /// To be published; what is watched follows on its revision.
+    /// The watch begins after its revision.
     pub snapshot: Arc<Snapshot>,
 }
 
-/// Why time must pass.
+/// Reason for a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// An etcd that is empty, or has just come back, is left alone, so that a survivor of a loss of
-    /// data puts the keys back before a new host takes one of the subnets.
+    /// Before writing to an etcd that is empty or has just come back: after a loss of data a
+    /// survivor puts the keys back before a new host takes one of the subnets.
     Grace,
     /// Hosts of the Python agent may be taking the fresh subnet.
     Probation,
-    /// So many times in a row another host was quicker.
+    /// This many times in a row another host was first.
     LostRace(u32),
 }
 
-/// What came of a question.
+/// The result of a [`Command`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// What etcd holds, and what this host is by now.
+pub enum Event {
     Found(Box<Found>),
-    /// The revision at which the transaction was made; `None` if a condition did not hold.
+    /// The revision of the transaction; `None` if a condition did not hold.
     Committed(Option<i64>),
-    /// The number drawn.
-    Drawn(i64),
-    /// Time passed.
-    Passed,
-    /// The etcd lease that is kept alive by now.
-    Kept(Option<i64>),
+    TicketAllocated(i64),
+    Elapsed,
+    /// The etcd lease that is kept alive now.
+    LeaseKept(Option<i64>),
 }
 
-/// What etcd holds, and what this host is by now.
+/// The content of etcd, and the current state of this host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Both roots.
+    /// Both key ranges.
     pub snapshot: Snapshot,
-    /// The network, as the operator told this host.
-    pub told: Network,
-    /// How the others reach this host.
+    /// The network as configured on this host.
+    pub configured: Network,
     pub attributes: Attributes,
     /// The etcd lease that is kept alive.
-    pub kept: Option<i64>,
-    /// A mark that no store has, should one be needed.
-    pub mark: String,
+    pub etcd_lease: Option<i64>,
+    /// A random identifier, for a store that needs a new one.
+    pub new_store_id: String,
 }
 
-/// Why it cannot go on; the next thing to do then is to begin again.
+/// Why the machine stopped; it continues with `begin`.
 #[derive(Clone, Debug, PartialEq)]
-pub enum End {
-    /// etcd did not do what was asked.
+pub enum Exit {
+    /// etcd failed.
     Failed(EtcdError),
-    /// This host can have no lease. One that has a lease goes on with that.
+    /// This host can have no lease. If it already has one, it keeps that.
     Refused(LeaseError),
 }
 
-impl From<EtcdError> for End {
-    fn from(error: EtcdError) -> End {
-        End::Failed(error)
+impl From<EtcdError> for Exit {
+    fn from(error: EtcdError) -> Exit {
+        Exit::Failed(error)
     }
 }

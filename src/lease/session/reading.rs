@@ -1,59 +1,62 @@
-//! Pure. Everything was read: whose network it is, and whether something must come before the
-//! claim.
+//! Pure. Everything was read: which network it is, and what comes before the claim.
 
 use crate::lease::claim::refusal;
 use crate::lease::growth;
 use crate::lease::identity::Network;
 use crate::lease::records::Key;
-use crate::lease::restore::{self, Continuity};
-use crate::lease::session::{Dialogue, End, Found, Lost, Pause, Place, Question};
+use crate::lease::restore::{self, Continuity, Restoration};
+use crate::lease::session::machine::{SessionMachine, State};
+use crate::lease::session::messages::{Command, Exit, Found, Pause};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
-impl Dialogue {
-    /// Everything was read.
-    pub(super) fn consider(&mut self, found: Found) -> Result<Question, End> {
-        let Found { snapshot: found, told, attributes, kept, mark } = found;
-        self.own.network = self.network(told, &found);
+impl SessionMachine {
+    pub(super) fn consider(&mut self, found: Found) -> Result<Command, Exit> {
+        let Found { snapshot: found, configured, attributes, etcd_lease, new_store_id } = found;
+        self.own.network = self.network(configured, &found);
         self.own.attributes = attributes;
-        self.kept = kept;
-        self.mark = mark;
+        self.etcd_lease = etcd_lease;
+        self.new_store_id = new_store_id;
         let network = &self.own.network;
-        let known = self.known.clone();
-        let lost = known.filter(|known| restore::continuity(known, &found) == Continuity::Lost);
+        let lost = self.last_known.clone();
+        let lost = lost.filter(|known| restore::continuity(known, &found) == Continuity::Lost);
         if lost.is_none() && found.modified(&network.roots, &Key::Config) == 0 {
-            if !std::mem::replace(&mut self.so_far.waited, true) {
+            if !std::mem::replace(&mut self.progress.waited, true) {
                 return Ok(self.pause(Pause::Grace));
             }
             let settings = self.settings();
-            let founding = |transaction| Place::Founding(found, transaction);
-            return Ok(self.commit("write the settings of the network", settings, founding));
+            let configuring = |transaction| State::Configuring(found, transaction);
+            return Ok(self.commit("write the network settings", settings, configuring));
         }
-        self.so_far.waited = false;
+        self.progress.waited = false;
         match lost.filter(|_| refusal::config(&found, network).is_none()) {
             Some(known) => {
-                let lost = Lost::new(known, found, network, &self.mark);
-                Ok(self.ask_back(Box::new(lost)))
+                let revision = known.revision;
+                self.warnings.push(format!(
+                    "etcd lost its data: putting back its content of revision {revision}"
+                ));
+                let restoration = Restoration::new(known, &found, network, &self.new_store_id);
+                Ok(self.restore(Box::new(restoration)))
             }
             None => self.claim(found),
         }
     }
 
-    /// Writes the settings of the network, unless another host does.
+    /// Writes the network settings, unless another host does.
     fn settings(&self) -> Transaction {
         let key = self.own.network.key(&Key::Config);
         let mut transaction = Transaction::default();
         transaction.unchanged(&key, 0);
-        transaction.put(key, self.own.network.config(&self.mark).to_json());
+        transaction.put(key, self.own.network.config(&self.new_store_id).to_json());
         transaction
     }
 
-    /// The network that this host was told, as wide as it is by now.
-    fn network(&self, told: Network, found: &Snapshot) -> Network {
-        let mut pools = growth::followed(&told.pools, found);
-        if let Some(known) = &self.known {
-            pools = growth::followed(&pools, known);
+    /// The `configured` network, with pools as wide as they have grown.
+    fn network(&self, configured: Network, found: &Snapshot) -> Network {
+        let mut pools = growth::followed(&configured.pools, found);
+        if let Some(last_known) = &self.last_known {
+            pools = growth::followed(&pools, last_known);
         }
-        Network { pools, ..told }
+        Network { pools, ..configured }
     }
 }

@@ -1,19 +1,19 @@
-//! Pure. What others changed of this host's keys, told when it is put back.
+//! Pure. Foreign changes to this host's keys, described when they are reverted.
 
 use crate::lease::records::{Key, Roots};
 use crate::lease::restore::{self, Continuity};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::{Transaction, Write};
 
-/// Characters of a strange value that are shown.
+/// Characters of a foreign value that are shown.
 const SHOWN: usize = 120;
 
-/// Keys that are named.
-const NAMED: usize = 6;
+/// Keys that are listed.
+const LISTED: usize = 6;
 
-/// One line about what `transaction` puts back, of that which changed since `known` without this
-/// host's doing; `None` if nothing did. Only for one store: what a loss of data took is told once.
-pub fn told(
+/// One line about the keys that `transaction` reverts because others changed them since `known`;
+/// `None` if there are none, or after a loss of data, which is logged once.
+pub fn describe(
     known: &Snapshot,
     found: &Snapshot,
     roots: &Roots,
@@ -37,32 +37,32 @@ pub fn told(
             (Some(_), Key::Node(_)) => "this host's record put back".to_owned(),
             (Some(value), _) => format!("{value} put back"),
         };
-        Some(format!("{text}: found {}, {done}", there(found, text, &key)))
+        Some(format!("{text}: found {}, {done}", shown(found, text, &key)))
     };
     let mut parts: Vec<String> = transaction.writes.iter().filter_map(part).collect();
-    if parts.len() > NAMED {
-        let more = format!("and {} more", parts.len() - NAMED);
-        parts.truncate(NAMED);
+    if parts.len() > LISTED {
+        let more = format!("and {} more", parts.len() - LISTED);
+        parts.truncate(LISTED);
         parts.push(more);
     }
     let line = || format!("somebody changed this host's keys in etcd: {}", parts.join("; "));
     (!parts.is_empty()).then(line)
 }
 
-/// What stands at `key` (as text `text`).
-fn there(found: &Snapshot, text: &str, key: &Key) -> String {
+/// The value of `key` (as text `text`).
+fn shown(found: &Snapshot, text: &str, key: &Key) -> String {
     let value = match key {
         Key::Host(name) => found.hosts.get(name).map(|stored| stored.value.to_string()),
         Key::Claim(subnet) => found.claims.get(subnet).map(|stored| stored.value.to_string()),
-        Key::Node(name) => found.nodes.get(name).map(|stored| harmless(&stored.value.to_json())),
+        Key::Node(name) => found.nodes.get(name).map(|stored| quoted(&stored.value.to_json())),
         Key::Config | Key::Alive(_) => None,
     };
-    let fault = || found.faults.get(text).map(|fault| harmless(&fault.what.to_string()));
+    let fault = || found.faults.get(text).map(|fault| quoted(&fault.what.to_string()));
     value.or_else(fault).unwrap_or_else(|| "nothing".to_owned())
 }
 
-/// The beginning of `text`, as a line can show it.
-fn harmless(text: &str) -> String {
+/// The beginning of `text`, quoted for one line.
+fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(SHOWN).collect();
     let more = if shown.len() < text.len() { "…" } else { "" };
     format!("{shown:?}{more}")
@@ -82,7 +82,7 @@ mod tests {
         Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() }
     }
 
-    /// What was known; then with `changes` at revision 9, of which `None` deletes.
+    /// The known state; then with `changes` at revision 9, of which `None` deletes.
     fn store(changes: &[(&str, Option<&str>)]) -> Snapshot {
         let mut store = Snapshot::default();
         let known = [(HOST, Some("10.0.9.0/24")), (CLAIM, Some("h1")), (NODE, Some(RECORD))];
@@ -104,23 +104,23 @@ mod tests {
         store
     }
 
-    /// What is told if everything is put back.
-    fn line(changes: &[(&str, Option<&str>)]) -> Option<String> {
+    /// The line if everything is put back.
+    fn reported(changes: &[(&str, Option<&str>)]) -> Option<String> {
         let mut transaction = Transaction::default();
         transaction.put(HOST, "10.0.9.0/24").put(CLAIM, "h1").put(NODE, RECORD);
-        told(&store(&[]), &store(changes), &roots(), &transaction)
+        describe(&store(&[]), &store(changes), &roots(), &transaction)
     }
 
     #[test]
-    fn what_this_host_changes_itself_is_not_told() {
-        assert_eq!(line(&[]), None);
-        assert_eq!(line(&[("/h/h2", Some("10.0.7.0/24"))]), None, "of another host");
+    fn own_changes_are_not_reported() {
+        assert_eq!(reported(&[]), None);
+        assert_eq!(reported(&[("/h/h2", Some("10.0.7.0/24"))]), None, "of another host");
     }
 
     #[test]
-    fn each_key_is_told_with_what_was_found_and_what_was_put_back() {
+    fn each_key_is_listed_with_the_value_found_and_the_value_put_back() {
         assert_eq!(
-            line(&[(HOST, Some("10.0.77.0/24")), (CLAIM, Some("h2")), (NODE, None)]).unwrap(),
+            reported(&[(HOST, Some("10.0.77.0/24")), (CLAIM, Some("h2")), (NODE, None)]).unwrap(),
             "somebody changed this host's keys in etcd: /h/h1: found 10.0.77.0/24, 10.0.9.0/24 put \
              back; /z/subnets/4/10.0.9.0-24: found h2, h1 put back; /z/nodes/h1: found nothing, \
              this host's record put back"
@@ -128,30 +128,30 @@ mod tests {
         let mut surplus = Transaction::default();
         surplus.delete("/z/subnets/4/10.0.7.0-24");
         let found = store(&[("/z/subnets/4/10.0.7.0-24", Some("h1"))]);
-        let told = told(&store(&[]), &found, &roots(), &surplus).unwrap();
-        assert!(told.ends_with("/z/subnets/4/10.0.7.0-24: found h1, deleted"), "{told}");
+        let line = describe(&store(&[]), &found, &roots(), &surplus).unwrap();
+        assert!(line.ends_with("/z/subnets/4/10.0.7.0-24: found h1, deleted"), "{line}");
     }
 
     #[test]
-    fn of_many_keys_some_are_named() {
+    fn many_keys_are_abbreviated() {
         let keys: Vec<String> = (0..200).map(|n| format!("/z/subnets/4/10.0.{n}.0-24")).collect();
         let strange: Vec<_> = keys.iter().map(|key| (key.as_str(), Some("h1"))).collect();
         let mut surplus = Transaction::default();
         for key in &keys {
             surplus.delete(key);
         }
-        let told = told(&store(&[]), &store(&strange), &roots(), &surplus).unwrap();
-        assert!(told.ends_with("; and 194 more") && told.len() < 600, "{told}");
+        let line = describe(&store(&[]), &store(&strange), &roots(), &surplus).unwrap();
+        assert!(line.ends_with("; and 194 more") && line.len() < 600, "{line}");
     }
 
     #[test]
     fn hostile_values_make_one_short_line() {
         let record = RECORD.replace("m1", &"\\u001b[2J\u{202e}\u{9b}".repeat(90));
         for (key, value) in [(HOST, "`reboot`\n\u{1b}[2J"), (NODE, &*record), (NODE, "\u{202e}{")] {
-            let told = line(&[(key, Some(value))]).unwrap();
-            assert!(told.contains(&format!("{key}: found \"")), "{told}");
-            assert!(!told.contains(|c: char| c.is_control() || c == '\u{202e}'), "{told:?}");
-            assert!(told.chars().count() < 900, "{told}");
+            let line = reported(&[(key, Some(value))]).unwrap();
+            assert!(line.contains(&format!("{key}: found \"")), "{line}");
+            assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
+            assert!(line.chars().count() < 900, "{line}");
         }
     }
 }

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::netlink::{AttributeList, NetlinkError, Reply};
 use crate::nft::numbers::{expression as n, rule};
-use crate::nft::{found, userdata};
+use crate::nft::{Data, FoundSet, Userdata, Verdict, found};
 
 use crate::nft::base_chains::chain::Direction;
 use crate::nft::base_chains::numbers as other;
-use crate::nft::base_chains::rule::{Asks, Condition, ForwardRule, Verdict};
-use crate::nft::base_chains::sets::FoundSets;
+use crate::nft::base_chains::rule::{Asks, Condition, ForwardRule};
 use crate::nft::base_chains::value::{Loaded, known};
 use crate::nft::base_chains::xt;
 
@@ -52,24 +51,14 @@ enum Step {
 pub fn program(reply: &Reply<'_>) -> Result<Option<Program>, NetlinkError> {
     let (_, attributes) = found::parts(reply)?;
     let expressions = expressions(&attributes)?;
-    let native = attributes.get(rule::USERDATA).and_then(userdata::comment);
+    let native = Userdata::read(attributes.get(rule::USERDATA).unwrap_or_default()).comment;
     let comment = native.or_else(|| expressions.iter().find_map(xt::comment));
     let steps = expressions.iter().map(step).collect::<Result<_, _>>()?;
     Ok(Some(Program { handle: attributes.be64(rule::HANDLE), comment, steps }))
 }
 
-/// What a verdict says; `None` for one that only others than filters give.
-pub fn verdict(data: &AttributeList) -> Option<Verdict> {
-    let chain = || data.text(other::VERDICT_CHAIN).unwrap_or_default();
-    match data.be32(n::VERDICT_CODE)? {
-        n::ACCEPT => Some(Verdict::Accept),
-        n::DROP => Some(Verdict::Stop),
-        other::JUMP => Some(Verdict::Jump(chain())),
-        other::GOTO => Some(Verdict::Goto(chain())),
-        other::RETURN => Some(Verdict::Return),
-        _ => None,
-    }
-}
+/// Sets by name.
+pub type FoundSets = BTreeMap<String, FoundSet>;
 
 impl Program {
     /// The sets and maps that it looks into.
@@ -106,7 +95,13 @@ impl Program {
                 Step::Order(register) => conditions.push(held(&registers, register).is_between()),
                 Step::Lookup { register, set, negated, decides: false } => {
                     let loaded = held(&registers, register);
-                    conditions.extend(loaded.is_among(sets.get(set), *negated));
+                    conditions.extend(match sets.get(set) {
+                        Some(set) => {
+                            let keys = set.elements.iter().flat_map(|element| &element.key);
+                            loaded.is_among(keys, *negated)
+                        }
+                        None => vec![loaded.is_between()],
+                    });
                 }
                 Step::Lookup { register, set, .. } => {
                     return self.of_map(&conditions, &held(&registers, register), sets.get(set));
@@ -124,16 +119,16 @@ impl Program {
         &self,
         conditions: &[Condition],
         loaded: &Loaded,
-        map: Option<&crate::nft::base_chains::sets::FoundSet>,
+        map: Option<&FoundSet>,
     ) -> Vec<ForwardRule> {
         let Some(map) = map else {
             let unknown = [conditions, &[Asks::Unknown.holds()]].concat();
             return vec![self.rule(unknown, Verdict::Accept)];
         };
         let rules = map.elements.iter().filter_map(|element| {
-            let verdict = element.verdict.clone()?;
-            let asked = loaded.equals(&element.key, false, &|_| None);
-            Some(self.rule([conditions, &asked[..]].concat(), verdict))
+            let Some(Data::Verdict(verdict)) = &element.data else { return None };
+            let asked = loaded.is_among(element.key.iter(), false);
+            Some(self.rule([conditions, &asked[..]].concat(), verdict.clone()))
         });
         rules.collect()
     }
@@ -172,16 +167,16 @@ fn step(expression: &Expression) -> Result<Step, NetlinkError> {
         "lookup" => lookup(data),
         "immediate" => match data.nested(n::IMMEDIATE_DATA)? {
             Some(data) => match data.nested(n::DATA_VERDICT)? {
-                Some(data) => verdict(&data).map_or(Step::Passes, Step::Decide),
+                Some(data) => Verdict::read(&data).map_or(Step::Passes, Step::Decide),
                 None => Step::Other,
             },
             None => Step::Other,
         },
-        "reject" => Step::Decide(Verdict::Stop),
+        "reject" => Step::Decide(Verdict::Drop),
         "limit" | "quota" | "connlimit" => Step::Ask(Asks::Unknown.holds()),
         "match" => xt::condition(data).map_or(Step::Passes, Step::Ask),
         "target" => match data.text(n::XT_NAME).as_deref() {
-            Some("REJECT" | "DROP") => Step::Decide(Verdict::Stop),
+            Some("REJECT" | "DROP") => Step::Decide(Verdict::Drop),
             _ => Step::Passes,
         },
         _ => Step::Other,
@@ -288,13 +283,13 @@ mod tests {
 
     #[test]
     fn a_name_without_its_final_zero_is_the_start_of_names() {
-        let steps = [IN, equals(b"hum"), Step::Decide(Verdict::Stop)];
-        check(&steps, &[(vec![by("hum", true)], Verdict::Stop)]);
+        let steps = [IN, equals(b"hum"), Step::Decide(Verdict::Drop)];
+        check(&steps, &[(vec![by("hum", true)], Verdict::Drop)]);
     }
 
     #[test]
     fn a_drop_without_condition_has_none() {
-        check(&[Step::Passes, Step::Decide(Verdict::Stop)], &[(vec![], Verdict::Stop)]);
+        check(&[Step::Passes, Step::Decide(Verdict::Drop)], &[(vec![], Verdict::Drop)]);
         check(&[], &[(vec![], Verdict::Continue)]);
     }
 

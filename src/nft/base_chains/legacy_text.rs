@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::net::{AddressRange, Family, IfName};
-use crate::nft::Policy;
 use crate::nft::base_chains::chain::{Direction, ForwardChain, Place};
-use crate::nft::base_chains::rule::{Asks, Condition, End, ForwardRule, NamePattern, Verdict};
+use crate::nft::base_chains::rule::{Asks, Condition, End, ForwardRule, NamePattern};
+use crate::nft::{Policy, Verdict};
 
 /// The chain `name` of the table that the program listed.
 pub fn chain(family: Family, name: &'static str, listed: &str) -> ForwardChain {
@@ -106,7 +106,7 @@ fn forward_rule(words: &[&str]) -> ForwardRule {
 fn verdict(option: &str, target: &str) -> Verdict {
     match (option, target) {
         (_, "ACCEPT") => Verdict::Accept,
-        (_, "DROP" | "REJECT") => Verdict::Stop,
+        (_, "DROP" | "REJECT") => Verdict::Drop,
         (_, "RETURN") => Verdict::Return,
         ("-g", target) => Verdict::Goto(target.to_owned()),
         (_, "LOG" | "NFLOG" | "MARK" | "CONNMARK" | "TCPMSS" | "CT" | "NFQUEUE" | "AUDIT") => {
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_drop_without_condition_has_none() {
-        check("-A FORWARD -j DROP", "Stop", None);
-        check("-A FORWARD -j REJECT --reject-with icmp-host-prohibited", "Stop", None);
+        check("-A FORWARD -j DROP", "Drop", None);
+        check("-A FORWARD -j REJECT --reject-with icmp-host-prohibited", "Drop", None);
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         check("-A FORWARD ! -i cni+ -j ACCEPT", "!-i cni+, Accept", None);
         check(
             "-A FORWARD -s 10.0.0.0/8 ! -o eth0 -j DROP",
-            "Source 10.0.0.0/8, !-o eth0, Stop",
+            "Source 10.0.0.0/8, !-o eth0, Drop",
             None,
         );
     }
@@ -245,7 +245,7 @@ mod tests {
         let start = "-A FORWARD -m conntrack --ctstate";
         check(&format!("{start} RELATED,ESTABLISHED -j ACCEPT"), "Special, Accept", None);
         check(&format!("{start} NEW -j KUBE-SERVICES"), "Jump(\"KUBE-SERVICES\")", None);
-        check("-A FORWARD -m conntrack ! --ctstate NEW -j DROP", "Special, Stop", None);
+        check("-A FORWARD -m conntrack ! --ctstate NEW -j DROP", "Special, Drop", None);
     }
 
     #[test]
@@ -272,12 +272,12 @@ mod tests {
         let listed = "-P FORWARD ACCEPT\n-N WALL\n-A FORWARD -j WALL\n-A WALL -j DROP";
         let chain = chain(Family::V4, "FORWARD", listed);
         assert_eq!(chain.rules[0].verdict, Verdict::Jump("WALL".to_owned()));
-        assert_eq!(chain.called["WALL"][0].verdict, Verdict::Stop);
+        assert_eq!(chain.called["WALL"][0].verdict, Verdict::Drop);
     }
 
     #[test]
     fn quotes_in_a_comment_do_not_break_the_line() {
         let line = r#"-A FORWARD -m comment --comment "a \"b\" -j ACCEPT" -j DROP"#;
-        check(line, "Stop", Some("a \"b\" -j ACCEPT"));
+        check(line, "Drop", Some("a \"b\" -j ACCEPT"));
     }
 }

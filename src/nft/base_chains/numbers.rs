@@ -1,12 +1,5 @@
 //! Pure. Numbers of rules that only others write: linux/netfilter/nf_tables.h, nf_conntrack_common.h.
 
-/// Verdicts: NFT_JUMP, NFT_GOTO, NFT_RETURN, as the kernel writes negative numbers.
-pub const JUMP: u32 = -3i32 as u32;
-pub const GOTO: u32 = -4i32 as u32;
-pub const RETURN: u32 = -5i32 as u32;
-/// NFTA_VERDICT_CHAIN.
-pub const VERDICT_CHAIN: u16 = 2;
-
 /// NFT_META_*.
 pub const PROTOCOL: u32 = 1;
 pub const MARK: u32 = 3;
@@ -31,15 +24,6 @@ pub const STATE_NEW: u32 = 8;
 
 /// NFTA_LOOKUP_DREG.
 pub const LOOKUP_TO: u16 = 3;
-
-/// NFTA_SET_ELEM_DATA, and flags of a set.
-pub const ELEMENT_DATA: u16 = 2;
-pub const SET_ANONYMOUS: u32 = 1;
-pub const SET_INTERVAL: u32 = 4;
-/// Key types of nft's own numbering (its `datatype.h`): protocols, ports, states of connections.
-pub const TYPE_PROTOCOL: u32 = 12;
-pub const TYPE_PORT: u32 = 13;
-pub const TYPE_CT_STATE: u32 = 26;
 
 /// Ethernet's numbers of IPv4 and IPv6, network order.
 pub const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];

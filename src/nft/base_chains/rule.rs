@@ -1,6 +1,7 @@
 //! Pure. A rule of a chain that forwarded packets meet, as far as it matters to pods.
 
 use crate::net::{AddressRange, Family, IfName};
+use crate::nft::Verdict;
 use crate::nft::base_chains::chain::Direction;
 
 /// A rule, whoever made it and in whatever kind of table.
@@ -60,23 +61,6 @@ pub struct NamePattern {
     pub text: String,
     /// More may follow.
     pub open: bool,
-}
-
-/// What becomes of a packet that a rule is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It goes on its way.
-    Accept,
-    /// It is dropped or rejected.
-    Stop,
-    /// The chain of this name judges it, and if that does not, the next rule.
-    Jump(String),
-    /// The chain of this name judges it, and if that does not, the end of this chain.
-    Goto(String),
-    /// The end of this chain.
-    Return,
-    /// The next rule: it is counted, logged or changed.
-    Continue,
 }
 
 impl ForwardRule {

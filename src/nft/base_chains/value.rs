@@ -2,14 +2,12 @@
 
 use crate::net::{AddressRange, Family, subnet};
 use crate::netlink::wire;
-use crate::nft::SetKind;
-use crate::nft::found;
-use crate::nft::numbers::{family, set};
+use crate::nft::Value;
+use crate::nft::numbers::family;
 
 use crate::nft::base_chains::chain::Direction;
 use crate::nft::base_chains::numbers as n;
 use crate::nft::base_chains::rule::{Asks, Condition, End, NamePattern};
-use crate::nft::base_chains::sets::FoundSet;
 
 /// What was loaded of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,29 +109,39 @@ impl Loaded {
         vec![Condition { asks, negated }]
     }
 
-    /// That it is in `set`, or is not.
-    pub fn is_among(&self, set: Option<&FoundSet>, negated: bool) -> Vec<Condition> {
-        let asks = match (self, set) {
-            (Loaded::Special | Loaded::Zero, _) => Asks::Special,
-            (Loaded::Interface(direction), Some(set)) if set.key_type == set::TYPE_IFNAME => {
-                let names = set.elements.iter().map(|element| pattern(&element.key));
-                Asks::Interface(*direction, names.collect())
+    /// That it is one of `values`, or is not.
+    pub fn is_among<'a>(
+        &self,
+        values: impl Iterator<Item = &'a Value>,
+        negated: bool,
+    ) -> Vec<Condition> {
+        let values: Vec<&Value> = values.collect();
+        let asks = match self {
+            Loaded::Special | Loaded::Zero => Some(Asks::Special),
+            Loaded::Interface(direction) => {
+                names(&values).map(|names| Asks::Interface(*direction, names))
             }
-            (Loaded::Address(end, ..), Some(set)) if set.holds_addresses() => {
-                Asks::Address(*end, ranges(set))
+            Loaded::Address(end, ..) => all(&values, |value| match value {
+                Value::Addresses(range) => Some(*range),
+                _ => None,
+            })
+            .map(|ranges| Asks::Address(*end, ranges)),
+            Loaded::Protocol => all(&values, |value| match value {
+                Value::Protocol(number) => Some(*number),
+                _ => None,
+            })
+            .map(Asks::Protocol),
+            Loaded::Port => all(&values, |value| match value {
+                Value::Ports(first, last) => Some((*first, *last)),
+                _ => None,
+            })
+            .map(Asks::Port),
+            Loaded::State(state) => {
+                return decided(values.contains(&&Value::Bits(*state)) != negated);
             }
-            (Loaded::Protocol, Some(set)) if set.key_type == n::TYPE_PROTOCOL => {
-                let numbers = set.elements.iter().filter_map(|element| element.key.first());
-                Asks::Protocol(numbers.copied().collect())
-            }
-            (Loaded::Port, Some(set)) if set.key_type == n::TYPE_PORT => Asks::Port(ports(set)),
-            (Loaded::State(state), Some(set)) if set.key_type == n::TYPE_CT_STATE => {
-                let has = set.elements.iter().any(|element| number(&element.key) == Some(*state));
-                return decided(has != negated);
-            }
-            _ => Asks::Unknown,
+            _ => None,
         };
-        vec![Condition { asks, negated }]
+        vec![Condition { asks: asks.unwrap_or(Asks::Unknown), negated }]
     }
 
     /// That it is less or more than something.
@@ -150,32 +158,15 @@ fn decided(holds: bool) -> Vec<Condition> {
     if holds { Vec::new() } else { vec![Asks::Special.holds()] }
 }
 
-/// The kernel lists an interval's end as the first port behind it.
-fn ports(set: &FoundSet) -> Vec<(u16, u16)> {
-    let port = |key: &[u8]| key.try_into().ok().map(u16::from_be_bytes);
-    let mut keys: Vec<(u16, bool)> = set
-        .elements
-        .iter()
-        .filter_map(|element| Some((port(&element.key)?, !element.ends_range)))
-        .collect();
-    keys.sort_unstable();
-    let single = set.flags & n::SET_INTERVAL == 0;
-    let starts = keys.iter().enumerate().filter(|(_, (_, starts))| *starts);
-    let range = |(at, (first, _)): (usize, &(u16, bool))| match keys.get(at + 1) {
-        _ if single => (*first, *first),
-        Some((behind, _)) => (*first, behind.saturating_sub(1)),
-        None => (*first, u16::MAX),
-    };
-    starts.map(range).collect()
+fn all<T>(values: &[&Value], of: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    values.iter().map(|value| of(value)).collect()
 }
 
-fn ranges(set: &FoundSet) -> Vec<AddressRange> {
-    let kind = match set.flags & n::SET_INTERVAL {
-        0 => SetKind::Addresses,
-        _ => SetKind::Ranges,
-    };
-    let keys = set.elements.iter().map(|element| (element.key.clone(), element.ends_range));
-    found::ranges(kind, &keys.collect::<Vec<_>>()).into_iter().collect()
+fn names(values: &[&Value]) -> Option<Vec<NamePattern>> {
+    all(values, |value| match value {
+        Value::Interface(name) => Some(NamePattern::exact(name.as_str())),
+        _ => None,
+    })
 }
 
 /// With a final zero it is a name, without one the start of names.
@@ -245,29 +236,6 @@ mod tests {
     fn protocols_and_ports_are_known() {
         check(known(9, 1), &[17], &[Asks::Protocol(vec![17]).holds()]);
         check(Loaded::Port, &[0x28, 0xa0], &[Asks::Port(vec![(10400, 10400)]).holds()]);
-    }
-
-    #[test]
-    fn ranges_of_ports_end_before_the_next_key() {
-        let element = |port: u16, ends_range| crate::nft::base_chains::sets::Element {
-            key: port.to_be_bytes().to_vec(),
-            ends_range,
-            verdict: None,
-        };
-        let mut set = FoundSet {
-            key_type: n::TYPE_PORT,
-            flags: n::SET_INTERVAL,
-            elements: vec![
-                element(0, true),
-                element(22, false),
-                element(23, true),
-                element(80, false),
-            ],
-        };
-        assert_eq!(ports(&set), [(22, 22), (80, u16::MAX)]);
-        set.flags = 0;
-        set.elements = vec![element(53, false), element(10400, false)];
-        assert_eq!(ports(&set), [(53, 53), (10400, 10400)]);
     }
 
     #[test]

@@ -4,10 +4,9 @@ mod describe;
 
 use std::collections::BTreeSet;
 
-use crate::net::AddressRange;
 use crate::nft::{
-    Chain, ElementChange, Flowtable, FoundChain, FoundRule, FoundSet, FoundTable, Rule, Ruleset,
-    Set, SetKind,
+    Base, Chain, Element, ElementChange, Flowtable, FoundChain, FoundRule, FoundSet, FoundTable,
+    Rule, Ruleset, Set,
 };
 
 /// One difference between the table wanted and the table found.
@@ -84,7 +83,7 @@ pub fn repair(changes: &[TableChange]) -> TableRepair {
         match &change.difference {
             TableDifference::Unwanted => return TableRepair::Delete,
             // Ranges come from the configuration; they do not come and go with hosts.
-            TableDifference::Elements(change) if change.set.kind == SetKind::Addresses => {
+            TableDifference::Elements(change) if !change.shape.intervals => {
                 elements.push(change.clone());
             }
             _ => return TableRepair::Replace,
@@ -140,28 +139,31 @@ fn told<'a>(flowtables: impl Iterator<Item = &'a Flowtable>) -> String {
 fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<TableDifference> {
     let name = || wanted.name.clone();
     let Some(found) = found else { return Some(TableDifference::SetMissing(name())) };
-    if found.holds != Some((wanted.family, wanted.kind)) {
+    if found.shape.as_ref() != Some(&wanted.shape) {
         return Some(TableDifference::SetDiffers(name()));
     }
-    let lacking = |all: &BTreeSet<AddressRange>, from: &BTreeSet<AddressRange>| {
-        all.difference(from).copied().collect::<BTreeSet<_>>()
+    let lacking = |all: &BTreeSet<Element>, from: &BTreeSet<Element>| {
+        all.difference(from).cloned().collect::<BTreeSet<_>>()
     };
     let added = lacking(&wanted.elements, &found.elements);
     let removed = lacking(&found.elements, &wanted.elements);
     if added.is_empty() && removed.is_empty() {
         return None;
     }
-    let set = Set { elements: BTreeSet::new(), ..wanted.clone() };
-    Some(TableDifference::Elements(ElementChange { set, added, removed }))
+    let shape = wanted.shape.clone();
+    Some(TableDifference::Elements(ElementChange { set: name(), shape, added, removed }))
 }
 
 fn chain_differences(wanted: &Chain, found: Option<&FoundChain>) -> Vec<TableDifference> {
     let name = || wanted.name.clone();
     let Some(found) = found else { return vec![TableDifference::ChainMissing(name())] };
     let mut differences = Vec::new();
-    if found.base.as_ref() != Some(&wanted.base) {
-        let is = found.base.as_ref().map_or("no hook".to_owned(), |base| base.to_string());
-        differences.push(TableDifference::ChainDiffers(name(), is, wanted.base.to_string()));
+    if found.base != wanted.base {
+        let text = |base: &Option<Base>| {
+            base.as_ref().map_or_else(|| "no hook".to_owned(), ToString::to_string)
+        };
+        let (is, wanted) = (text(&found.base), text(&wanted.base));
+        differences.push(TableDifference::ChainDiffers(name(), is, wanted));
     }
     differences.extend(rule_differences(wanted, &found.rules));
     differences

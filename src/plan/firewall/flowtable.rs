@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::net::IfName;
-use crate::nft::{Chain, Flowtable, Hook, Match, Rule, Ruleset, Verdict};
+use crate::nft::{Action, Chain, Flowtable, Hook, Match, Rule, Ruleset};
 use crate::plan::firewall::{PRIORITY_FILTER, base};
 
 /// The agent's table for it.
@@ -23,13 +23,13 @@ pub fn ruleset(bridge: &IfName, others: &BTreeSet<IfName>) -> Ruleset {
     let rule = |comment: &str, of_pods| Rule {
         comment: comment.to_owned(),
         matches: vec![of_pods, Match::Established],
-        verdict: Verdict::Offload(FLOWTABLE),
+        action: Action::Offload(FLOWTABLE),
     };
     let rules = vec![
-        rule("from pods", Match::Input(bridge.clone())),
-        rule("to pods", Match::Output(bridge.clone())),
+        rule("from pods", Match::InputInterface(bridge.clone())),
+        rule("to pods", Match::OutputInterface(bridge.clone())),
     ];
-    let base = base("filter", Hook::FORWARD, PRIORITY_FILTER + 1);
+    let base = Some(base("filter", Hook::FORWARD, PRIORITY_FILTER + 1));
     Ruleset {
         table: FLOWS_TABLE.to_owned(),
         comment: "written by humanz: packets of established connections take a shortcut".to_owned(),

@@ -18,12 +18,7 @@ fn claim(name: &str, address: &str, port: u16) -> Claim {
     }
 }
 
-fn found(element: PortElement) -> FoundPort {
-    let PortElement { forward, comment, mark } = element;
-    FoundPort { forward, comment: Some(comment), mark: Some(mark) }
-}
-
-fn check(claims: &[Claim], found: &[FoundPort], bridges: &[&str], wanted: &[&str]) {
+fn check(claims: &[Claim], found: &[PortElement], bridges: &[&str], wanted: &[&str]) {
     let bridges = bridges.iter().map(|name| name.parse().unwrap()).collect();
     let changes = changes(claims, STORE, found, &bridges);
     let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
@@ -42,27 +37,27 @@ fn what_is_missing_is_added() {
 #[test]
 fn what_is_there_stays() {
     let own = claim("c1", "0.0.0.0", 80);
-    check(std::slice::from_ref(&own), &[found(own.element(STORE))], &["hz0"], &[]);
+    check(std::slice::from_ref(&own), &[own.element(STORE)], &["hz0"], &[]);
     check(&[], &[], &[], &[]);
 }
 
 #[test]
 fn the_element_of_another_owner_is_replaced() {
-    let former = found(claim("c0", "0.0.0.0", 80).element(STORE));
+    let former = claim("c0", "0.0.0.0", 80).element(STORE);
     let changed = ADDED.replace("+ ", "~ ");
     check(&[claim("c1", "0.0.0.0", 80)], &[former], &["hz0"], &[&changed]);
 }
 
 #[test]
 fn what_nobody_has_any_more_is_removed() {
-    let former = found(claim("c1", "0.0.0.0", 80).element(STORE));
+    let former = claim("c1", "0.0.0.0", 80).element(STORE);
     check(&[], &[former], &["hz0"], &[&ADDED.replace("+ ", "- ")]);
 }
 
 #[test]
 fn elements_of_another_store_and_of_other_people_stay() {
-    let other = found(claim("c1", "0.0.0.0", 80).element(STORE + 1));
-    let by_hand = FoundPort { mark: None, ..found(claim("c2", "192.0.2.1", 80).element(STORE)) };
+    let other = claim("c1", "0.0.0.0", 80).element(STORE + 1);
+    let by_hand = PortElement { mark: None, ..claim("c2", "192.0.2.1", 80).element(STORE) };
     check(&[], &[other.clone(), by_hand], &["hz0"], &[]);
     check(&[claim("c3", "0.0.0.0", 80)], &[other], &["hz0"], &[]);
 }
@@ -122,7 +117,7 @@ fn the_rules_read_as_nft_writes_them() {
 #[test]
 fn a_fault_says_where_a_port_leads() {
     let own = claim("c1", "0.0.0.0", 80);
-    let mut other = found(own.element(STORE));
+    let mut other = own.element(STORE);
     assert!(faults(&[own.forward], &[other.clone()]).is_empty());
     other.forward.to = "10.1.2.9:80".parse().unwrap();
     let port = "host port 80/tcp on every IPv4 address to 10.1.2.3:80";

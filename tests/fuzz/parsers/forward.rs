@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use humanz::checks::forward::{Traffic, input, plan, removals};
 use humanz::net::{Family, IfName, PerFamily};
 use humanz::nft::base_chains::{
-    ForwardChain, ForwardRule, FoundForward, Place, decode, legacy_text, sets,
+    ForwardChain, ForwardRule, FoundForward, FoundSets, Place, decode, legacy_text,
 };
-use humanz::nft::{ChainPlace, Policy, TableFamily};
+use humanz::nft::{ChainPlace, Policy, TableFamily, found};
 
 /// The first byte says who lists: nftables (even) in datagrams of rules, sets and elements, or the
 /// program iptables-save in text.
@@ -25,16 +25,17 @@ pub fn forward(data: &[u8]) {
 
 /// All rules of the datagram as those of one chain, which may call itself.
 fn nftables(datagram: &[u8]) -> ForwardChain {
-    let mut known = sets::FoundSets::new();
-    let (mut programs, mut elements) = (Vec::new(), Vec::new());
+    let mut known = FoundSets::new();
+    let (mut programs, mut entries) = (Vec::new(), Vec::new());
     for reply in super::replies(datagram) {
-        known.extend(sets::set(&reply).ok().flatten());
-        elements.extend(sets::elements(&reply).ok().flatten().unwrap_or_default());
+        let set = found::set(&reply).ok().flatten();
+        known.extend(set.map(|set| (set.name.clone(), set)));
+        entries.extend(found::entries(&reply).unwrap_or_default());
         programs.extend(decode::program(&reply).ok().flatten());
     }
     for set in known.values_mut() {
-        let _worth_it = (set.is_readable(), set.holds_addresses());
-        set.elements.clone_from(&elements);
+        let elements = set.shape.as_ref().map(|shape| shape.elements(entries.clone()));
+        set.elements = elements.unwrap_or_default();
     }
     let name = |index: u32| (index < 9).then(|| format!("eth{index}"));
     let rules: Vec<ForwardRule> =

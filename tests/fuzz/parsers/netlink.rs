@@ -3,7 +3,8 @@
 use humanz::net::Family;
 use humanz::netlink::AttributeList;
 use humanz::netlink::{address, conntrack, events, fdb, link, neighbour, qdisc, route, vxlan};
-use humanz::nft::{PortMap, SetKind, found, host_port_maps, userdata};
+use humanz::nft::{Userdata, found};
+use humanz::plan::host_ports::PortMap;
 
 /// A datagram of rtnetlink (or of connection tracking), read as a list of everything there is.
 pub fn netlink(data: &[u8]) {
@@ -37,21 +38,23 @@ pub fn netlink(data: &[u8]) {
 
 /// A datagram of nftables, read as humanz reads its own tables.
 pub fn nft(data: &[u8]) {
-    let mut keys = Vec::new();
+    let (mut shapes, mut entries) = (Vec::new(), Vec::new());
     for reply in super::replies(data) {
         let _parts = (found::table_name(&reply), found::dormant(&reply), found::chain(&reply));
-        let _rule = (found::rule(&reply), found::set(&reply), found::flowtable(&reply));
-        keys.extend(found::keys(&reply).unwrap_or_default());
-        for map in PortMap::ALL {
-            let found = host_port_maps::found(map, &reply).unwrap_or_default();
-            for port in found {
-                let (from, to) = (port.forward.from, port.forward.to);
-                assert_eq!(from.address.is_ipv4(), to.is_ipv4(), "{port:?}");
-            }
+        let _rule = (found::rule(&reply), found::flowtable(&reply));
+        shapes.extend(found::set(&reply).ok().flatten().and_then(|set| set.shape));
+        entries.extend(found::entries(&reply).unwrap_or_default());
+    }
+    for map in PortMap::ALL {
+        let shape = map.set().shape;
+        for port in shape.elements(entries.clone()).iter().filter_map(|found| map.read(found)) {
+            let (from, to) = (port.forward.from, port.forward.to);
+            assert_eq!(from.address.is_ipv4(), to.is_ipv4(), "{port:?}");
         }
+        shapes.push(shape);
     }
-    for kind in [SetKind::Addresses, SetKind::Ranges] {
-        let _ranges = found::ranges(kind, &keys);
+    for shape in shapes {
+        let _elements = shape.elements(entries.clone());
     }
-    let _beside = (userdata::port(data), userdata::comment(data), userdata::fingerprint(data));
+    let _userdata = Userdata::read(data).bytes();
 }

@@ -2,12 +2,14 @@
 
 use std::time::UNIX_EPOCH;
 
-use humanz::lease::claim::{self, Claimant, Step, leave};
-use humanz::lease::dry_run_claim::foresee;
+use humanz::lease::claim::{self, Step, leave};
 use humanz::lease::records::{Backend, Key, Roots, Row};
 use humanz::lease::restore::{self, Continuity};
+use humanz::lease::session::dry_run_claim;
 use humanz::lease::snapshot::Raw;
-use humanz::lease::{Attributes, Identity, Network, PeerFault, Snapshot, growth, peers, tunnels};
+use humanz::lease::{
+    Attributes, Claimant, Identity, Network, PeerFault, Snapshot, growth, peers, tunnels,
+};
 use humanz::net::subnet::{self, Pool};
 use humanz::net::{Family, PerFamily};
 
@@ -63,7 +65,7 @@ fn own() -> Claimant {
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
         ticket: Some(1),
-        shown: true,
+        alive: true,
     }
 }
 
@@ -120,19 +122,19 @@ fn believed(found: &Snapshot, own: &Claimant) {
 
 /// What this host does next: nothing without a condition, never slot 0, never somebody else's.
 fn claimed(found: &Snapshot, own: &Claimant) {
-    for shown in [true, false] {
+    for alive in [true, false] {
         for ticket in [None, Some(1), Some(i64::MAX)] {
-            let own = Claimant { shown, ticket, ..own.clone() };
+            let own = Claimant { alive, ticket, ..own.clone() };
             let step = claim::next(found, &own);
             if let Step::Write { transaction, lease, fresh } = &step {
                 assert!(!transaction.conditions.is_empty() && !transaction.writes.is_empty());
                 for (family, pool) in own.network.pools.entries() {
                     let chosen = lease.subnets.get(family).copied().expect("one of each family");
                     assert!(subnet::contains(pool.network(), chosen), "{chosen}");
-                    let told = found.claims.contains_key(&chosen)
+                    let recorded = found.claims.contains_key(&chosen)
                         || found.hosts.contains_key(&own.identity.name)
                         || found.nodes.contains_key(&own.identity.name);
-                    assert!(!fresh || told || chosen != pool.subnet(0), "slot 0: {step:?}");
+                    assert!(!fresh || recorded || chosen != pool.subnet(0), "slot 0: {step:?}");
                 }
             }
             let _release = match &step {
@@ -141,10 +143,10 @@ fn claimed(found: &Snapshot, own: &Claimant) {
             };
         }
     }
-    let _life = claim::show_life(found, own, UNIX_EPOCH, 7);
+    let _alive = claim::put_alive(found, own, UNIX_EPOCH, 7);
     // A pool of 65,536 slots of which the numbers pass over one at a time is slow, not wrong.
     if found.hosts.len() < 3 {
-        let _foreseen = foresee(found, own);
+        let _preview = dry_run_claim(found, own.clone());
     }
 }
 

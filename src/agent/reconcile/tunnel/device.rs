@@ -5,23 +5,23 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Pass, sysctls};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::sysctls;
 use crate::net::{Family, IfName, Object};
-use crate::netlink::address;
 use crate::netlink::link::{self, Link, Which};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::vxlan::{self, NewVxlan};
-use crate::netlink::{Message, NetlinkError};
+use crate::netlink::{Message, NetlinkError, address};
 use crate::plan::tunnel::{ALIAS, TunnelChange, TunnelDevice, changes};
 
 /// Index of the device once it is as it should be, or at least can be used.
-pub(super) fn keep(
-    pass: &Pass<'_>,
+pub(super) fn reconcile(
+    run: &Reconcile<'_>,
     device: &TunnelDevice,
     mut found: Vec<Link>,
     applier: &mut Applier,
 ) -> Option<u32> {
-    let rtnl = &pass.world.rtnl;
+    let rtnl = &run.kernel.rtnl;
     if !found.iter().any(|link| link.name == device.name) {
         let known: Vec<u32> = found.iter().map(|link| link.index).collect();
         let others = rtnl.vxlans().unwrap_or_default().into_iter();
@@ -37,7 +37,7 @@ pub(super) fn keep(
     }
     match rtnl.link(&device.name) {
         Ok(Some(link)) if link.up && link.vxlan.is_some() => {
-            sysctls::keep_tunnel(pass, &device.name, applier);
+            sysctls::keep_tunnel(run, &device.name, applier);
             Some(link.index)
         }
         Ok(_) => applier.is_dry().then_some(0),

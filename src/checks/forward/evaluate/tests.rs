@@ -31,7 +31,7 @@ fn rule(line: &str) -> ForwardRule {
             word => {
                 let verdict = match word {
                     "accept" => Verdict::Accept,
-                    "drop" => Verdict::Stop,
+                    "drop" => Verdict::Drop,
                     "return" => Verdict::Return,
                     "count" => Verdict::Continue,
                     "jump" => Verdict::Jump(argument()),

@@ -5,8 +5,8 @@ use ipnetwork::IpNetwork;
 use crate::checks::forward::per_subnet::*;
 use crate::checks::forward::plan;
 use crate::checks::forward::tests::{FIREWALLD, IPTABLES, PLAIN, accept, chain, rule, traffic};
-use crate::nft::Policy;
-use crate::nft::base_chains::{Asks, ForwardRule, FoundForward, Verdict};
+use crate::nft::base_chains::{Asks, ForwardRule, FoundForward};
+use crate::nft::{Policy, Verdict};
 
 /// Ten hosts with a subnet of each family, `h0` to `h9`. The host of the tests is 3.
 fn hosts() -> impl Iterator<Item = (&'static str, IpNetwork)> + Clone {
@@ -43,11 +43,11 @@ fn check(chain: ForwardChain, wanted: &[&str]) {
 
 #[test]
 fn a_drop_for_the_pods_of_one_host_names_that_host() {
-    let rules = [to(&["10.244.5.0/24"], Verdict::Stop)];
+    let rules = [to(&["10.244.5.0/24"], Verdict::Drop)];
     let line =
         "iptables chain FORWARD: a rule drops what pods send to pods of 10.244.5.0/24 (host h5)";
     check(chain(IPTABLES, Policy::Accept, &rules), &[line]);
-    let rules = [from(&["fd00:10:0:5::/64"], Verdict::Stop)];
+    let rules = [from(&["fd00:10:0:5::/64"], Verdict::Drop)];
     let line = "nft table inet filter, chain forward: a rule drops what pods of fd00:10:0:5::/64 \
                 (host h5) send to pods";
     check(chain(PLAIN, Policy::Accept, &rules), &[line]);
@@ -55,11 +55,11 @@ fn a_drop_for_the_pods_of_one_host_names_that_host() {
 
 #[test]
 fn both_ways_are_told_at_once_and_two_hosts_apart() {
-    let rules = [to(&["10.244.5.0/24"], Verdict::Stop), from(&["10.244.5.0/24"], Verdict::Stop)];
+    let rules = [to(&["10.244.5.0/24"], Verdict::Drop), from(&["10.244.5.0/24"], Verdict::Drop)];
     let line = "nft table inet filter, chain forward: a rule drops traffic with pods of \
                 10.244.5.0/24 (host h5)";
     check(chain(PLAIN, Policy::Accept, &rules), &[line]);
-    let rules = [to(&["10.244.5.0/24"], Verdict::Stop), from(&["10.244.6.0/24"], Verdict::Stop)];
+    let rules = [to(&["10.244.5.0/24"], Verdict::Drop), from(&["10.244.6.0/24"], Verdict::Drop)];
     let at = "nft table inet filter, chain forward: a rule drops what pods";
     let lines = [
         &format!("{at} of 10.244.6.0/24 (host h6) send to pods"),
@@ -70,7 +70,7 @@ fn both_ways_are_told_at_once_and_two_hosts_apart() {
 
 #[test]
 fn a_few_hosts_are_named_and_the_rest_counted() {
-    let rules = [to(&["10.244.4.0/22", "10.244.8.0/23"], Verdict::Stop)];
+    let rules = [to(&["10.244.4.0/22", "10.244.8.0/23"], Verdict::Drop)];
     let line = "nft table inet filter, chain forward: a rule drops what pods send to pods of \
                 10.244.4.0/24 (host h4), 10.244.5.0/24 (host h5), 10.244.6.0/24 (host h6) and 3 more";
     check(chain(PLAIN, Policy::Accept, &rules), &[line]);
@@ -81,11 +81,11 @@ fn a_host_with_both_families_is_one_host() {
     let both = ["10.244.5.0/24", "fd00:10:0:5::/64"];
     let at = "nft table inet filter, chain forward: a rule drops what pods send to pods of";
     let line = format!("{at} 10.244.5.0/24 and fd00:10:0:5::/64 (host h5)");
-    check(chain(PLAIN, Policy::Accept, &[to(&both, Verdict::Stop)]), &[&line]);
+    check(chain(PLAIN, Policy::Accept, &[to(&both, Verdict::Drop)]), &[&line]);
     let most = ["10.244.4.0/22", "10.244.8.0/23", "fd00:10:0:4::/62", "fd00:10:0:8::/63"];
     let each = |n: u8| format!("10.244.{n}.0/24 and fd00:10:0:{n}::/64 (host h{n})");
     let line = format!("{at} {}, {}, {} and 3 more", each(4), each(5), each(6));
-    check(chain(PLAIN, Policy::Accept, &[to(&most, Verdict::Stop)]), &[&line]);
+    check(chain(PLAIN, Policy::Accept, &[to(&most, Verdict::Drop)]), &[&line]);
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn each_chain_is_named_with_what_it_drops() {
     let jump = |name: &str| rule(&[], Verdict::Jump(name.to_owned()));
     let drops = |name: &str, rules: &[ForwardRule]| (name.to_owned(), rules.to_vec());
     let called = [
-        drops("A", &[to(&["10.244.6.0/24"], Verdict::Stop)]),
-        drops("B", &[to(&["10.244.5.0/24"], Verdict::Stop)]),
-        drops("C", &[from(&["10.244.5.0/24"], Verdict::Stop)]),
+        drops("A", &[to(&["10.244.6.0/24"], Verdict::Drop)]),
+        drops("B", &[to(&["10.244.5.0/24"], Verdict::Drop)]),
+        drops("C", &[from(&["10.244.5.0/24"], Verdict::Drop)]),
     ];
     let rules = [jump("A"), jump("B"), jump("C")];
     let chain = ForwardChain { called: called.into(), ..chain(PLAIN, Policy::Accept, &rules) };
@@ -110,7 +110,7 @@ fn each_chain_is_named_with_what_it_drops() {
 
 #[test]
 fn a_drop_for_part_of_a_hosts_pods_names_the_part() {
-    let rules = [to(&["10.244.5.7/32"], Verdict::Stop)];
+    let rules = [to(&["10.244.5.7/32"], Verdict::Drop)];
     let line = "nft table inet filter, chain forward: a rule drops what pods send to pods of \
                 10.244.5.7 (host h5)";
     check(chain(PLAIN, Policy::Accept, &rules), &[line]);
@@ -121,8 +121,8 @@ fn a_drop_for_part_of_a_hosts_pods_names_the_part() {
 fn parts_of_a_subnet_that_are_stopped_alike_are_one() {
     let rules = [
         to(&["10.244.5.0/25"], Verdict::Continue),
-        to(&["10.244.5.64/26"], Verdict::Stop),
-        to(&["10.244.5.0/24"], Verdict::Stop),
+        to(&["10.244.5.64/26"], Verdict::Drop),
+        to(&["10.244.5.0/24"], Verdict::Drop),
     ];
     let line = "nft table inet filter, chain forward: a rule drops what pods send to pods of \
                 10.244.5.0/24 (host h5)";
@@ -135,7 +135,7 @@ fn a_host_that_a_list_forgot_is_named() {
     let rules = [
         to(&["203.0.113.0/24"], Verdict::Accept),
         to(&known, Verdict::Accept),
-        rule(&[Asks::Family(Family::V4)], Verdict::Stop),
+        rule(&[Asks::Family(Family::V4)], Verdict::Drop),
     ];
     let place = (crate::nft::TableFamily::Ip, "filter", "forward");
     let chain = chain(place, Policy::Accept, &rules);
@@ -152,9 +152,9 @@ fn a_host_that_a_list_forgot_is_named() {
 
 #[test]
 fn what_is_dropped_of_nobody_is_not_told() {
-    check(chain(PLAIN, Policy::Accept, &[to(&["10.244.200.0/24"], Verdict::Stop)]), &[]);
+    check(chain(PLAIN, Policy::Accept, &[to(&["10.244.200.0/24"], Verdict::Drop)]), &[]);
     let special = Asks::Address(End::Destination, networks(&["10.244.5.0/24"]));
-    check(chain(PLAIN, Policy::Accept, &[rule(&[special, Asks::Special], Verdict::Stop)]), &[]);
+    check(chain(PLAIN, Policy::Accept, &[rule(&[special, Asks::Special], Verdict::Drop)]), &[]);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_drop_behind_an_accept_for_the_bridge_is_not_told() {
     let rules = [
         accept(Direction::In, "humanz0"),
         accept(Direction::Out, "humanz0"),
-        to(&["10.244.5.0/24"], Verdict::Stop),
+        to(&["10.244.5.0/24"], Verdict::Drop),
     ];
     check(chain(PLAIN, Policy::Accept, &rules), &[]);
 }
@@ -171,7 +171,7 @@ fn a_drop_behind_an_accept_for_the_bridge_is_not_told() {
 fn what_to_do_is_a_command_that_finds_the_rule() {
     let cure = |at, wanted: &str| {
         let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
-        let called = [("WALL".to_owned(), vec![to(&["10.244.5.0/24"], Verdict::Stop)])].into();
+        let called = [("WALL".to_owned(), vec![to(&["10.244.5.0/24"], Verdict::Drop)])].into();
         let chain = ForwardChain { called, ..chain(at, Policy::Accept, &[wall]) };
         let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
         let line = plan(&traffic(), hosts(), &found).obstacles[0].to_string();
@@ -190,7 +190,7 @@ fn a_range_is_asked_about_once_unless_a_rule_divides_it() {
     let packet = |traffic: &Traffic| {
         let own = traffic.subnets.v4.unwrap();
         fate_of_all(
-            &chain(PLAIN, Policy::Accept, &[to(&["10.244.5.0/24"], Verdict::Stop)]),
+            &chain(PLAIN, Policy::Accept, &[to(&["10.244.5.0/24"], Verdict::Drop)]),
             &of_pod(traffic, own, Direction::In, ("eth0", "10.244.0.2".parse().unwrap())),
             (End::Destination, networks(&["10.244.0.0/16"])[0]),
         )
@@ -207,7 +207,7 @@ fn thousands_of_rules_are_judged_in_part() {
         .map(|at| {
             let address = IpAddr::from(std::net::Ipv4Addr::from(0x0af4_0400 + 2 * at));
             let range = vec![AddressRange::single(address)];
-            rule(&[Asks::Address(End::Destination, range)], Verdict::Stop)
+            rule(&[Asks::Address(End::Destination, range)], Verdict::Drop)
         })
         .collect();
     let found =

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::net::{AddressRange, Object};
-use crate::nft::ElementChange;
+use crate::net::Object;
+use crate::nft::{Element, ElementChange};
 use crate::plan::firewall::changes::{TableChange, TableDifference};
 use crate::plan::{Describe, Line};
 
@@ -50,17 +50,17 @@ impl fmt::Display for TableDifference {
             TableDifference::Flowtable(found, wanted) => {
                 write!(f, "flow table is {found} and not {wanted}")
             }
-            TableDifference::Elements(ElementChange { set, added, removed }) => {
-                write!(f, "set {}:{}{}", set.name, elements('+', added), elements('-', removed))
+            TableDifference::Elements(ElementChange { set, added, removed, .. }) => {
+                write!(f, "set {set}:{}{}", elements('+', added), elements('-', removed))
             }
         }
     }
 }
 
 /// ` +192.0.2.1 +192.0.2.2`, or ` +300 elements`; nothing for nothing.
-fn elements(sign: char, ranges: &BTreeSet<AddressRange>) -> String {
-    match ranges.len() {
-        0..=ELEMENTS_SHOWN => ranges.iter().map(|range| format!(" {sign}{range}")).collect(),
+fn elements(sign: char, all: &BTreeSet<Element>) -> String {
+    match all.len() {
+        0..=ELEMENTS_SHOWN => all.iter().map(|element| format!(" {sign}{element}")).collect(),
         count => format!(" {sign}{count} elements"),
     }
 }

@@ -1,7 +1,7 @@
 //! Every difference between a table and the one wanted.
 
-use crate::net::Family;
-use crate::nft::{Base, Hook, Match, Policy, Verdict};
+use crate::net::AddressRange;
+use crate::nft::{Action, Base, Hook, Match, Policy, Shape, Type, Verdict};
 use crate::plan::Describe;
 use crate::plan::firewall::changes::*;
 
@@ -13,17 +13,18 @@ fn base() -> Base {
 fn rule(bridge: &str) -> Rule {
     Rule {
         comment: "from pods".to_owned(),
-        matches: vec![Match::Input(bridge.parse().unwrap())],
-        verdict: Verdict::Accept,
+        matches: vec![Match::InputInterface(bridge.parse().unwrap())],
+        action: Action::Verdict(Verdict::Accept),
     }
 }
 
-fn ranges(list: &[&str]) -> BTreeSet<AddressRange> {
-    list.iter().map(|text| AddressRange::single(text.parse().unwrap())).collect()
+fn addresses(list: &[&str]) -> BTreeSet<Element> {
+    list.iter().map(|text| AddressRange::single(text.parse().unwrap()).into()).collect()
 }
 
-fn set(name: &str, kind: SetKind, elements: &[&str]) -> Set {
-    Set { name: name.to_owned(), family: Family::V4, kind, elements: ranges(elements) }
+fn set(name: &str, intervals: bool, elements: &[&str]) -> Set {
+    let shape = Shape { intervals, ..Shape::set([Type::Ipv4]) };
+    Set { name: name.to_owned(), shape, elements: addresses(elements) }
 }
 
 fn wanted() -> Ruleset {
@@ -31,13 +32,13 @@ fn wanted() -> Ruleset {
         table: "humanz".to_owned(),
         comment: String::new(),
         sets: vec![
-            set("cluster4", SetKind::Ranges, &["10.0.0.1"]),
-            set("nodes4", SetKind::Addresses, &["192.0.2.1", "192.0.2.2"]),
+            set("cluster4", true, &["10.0.0.1"]),
+            set("nodes4", false, &["192.0.2.1", "192.0.2.2"]),
         ],
         flowtable: None,
         chains: vec![Chain {
             name: "forward".to_owned(),
-            base: base(),
+            base: Some(base()),
             rules: vec![rule("humanz0"), rule("humanz1")],
         }],
     }
@@ -48,12 +49,13 @@ fn as_wanted() -> FoundTable {
     let wanted = wanted();
     let sets = wanted.sets.iter().map(|set| FoundSet {
         name: set.name.clone(),
-        holds: Some((set.family, set.kind)),
+        shape: Some(set.shape.clone()),
+        is_anonymous: false,
         elements: set.elements.clone(),
     });
     let chains = wanted.chains.iter().map(|chain| FoundChain {
         name: chain.name.clone(),
-        base: Some(chain.base.clone()),
+        base: chain.base.clone(),
         rules: (1..).zip(&chain.rules).map(|(handle, rule)| found(handle, rule)).collect(),
     });
     let (sets, chains) = (sets.collect(), chains.collect());
@@ -133,7 +135,7 @@ fn a_policy_changed_by_hand_is_noticed() {
 
 #[test]
 fn a_host_that_came_and_one_that_went_change_elements_only() {
-    let elements = ranges(&["192.0.2.1", "192.0.2.9"]);
+    let elements = addresses(&["192.0.2.1", "192.0.2.9"]);
     let lines = ["set nodes4: +192.0.2.2 -192.0.2.9"];
     check(|found| found.sets[1].elements = elements, &lines, "elements");
 }
@@ -141,7 +143,7 @@ fn a_host_that_came_and_one_that_went_change_elements_only() {
 #[test]
 fn many_elements_are_counted() {
     let first: std::net::IpAddr = "198.51.100.1".parse().unwrap();
-    let next = |n| AddressRange::single(crate::net::subnet::offset(first, n));
+    let next = |n| AddressRange::single(crate::net::subnet::offset(first, n)).into();
     let lines = ["set nodes4: -9 elements"];
     check(|found| found.sets[1].elements.extend((0..9).map(next)), &lines, "elements");
 }
@@ -156,11 +158,11 @@ fn a_range_that_differs_is_a_new_table() {
 fn sets_and_chains_that_are_missing_foreign_or_of_another_kind_are_noticed() {
     let lines = ["set cluster4 missing"];
     check(|found| drop(found.sets.remove(0)), &lines, "replace");
-    check(|found| found.sets[1].holds = None, &["set nodes4 is of another type"], "replace");
+    check(|found| found.sets[1].shape = None, &["set nodes4 is of another type"], "replace");
     check(|found| found.chains.clear(), &["chain forward missing"], "replace");
     let mine = FoundChain { name: "mine".to_owned(), base: None, rules: Vec::new() };
     check(|found| found.chains.push(mine), &["chain mine not ours"], "replace");
-    let other = FoundSet { name: "x".to_owned(), holds: None, elements: BTreeSet::new() };
+    let other = FoundSet { name: "x".to_owned(), shape: None, ..as_wanted().sets.remove(0) };
     check(|found| found.sets.push(other), &["set x not ours"], "replace");
 }
 

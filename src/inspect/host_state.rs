@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, bail};
 
+use crate::lease::Attributes;
 use crate::net::{Family, IfName, PerFamily, subnet};
 use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
@@ -16,7 +17,7 @@ use crate::settings::{Backend, Settings};
 
 /// What the other hosts must know of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Own {
+pub struct NodeAddresses {
     /// Its address for them.
     pub addresses: PerFamily<IpAddr>,
     /// Bytes that a packet between hosts may have.
@@ -27,9 +28,9 @@ pub struct Own {
 
 /// This host as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct HostState {
     /// What the other hosts must know.
-    pub own: Own,
+    pub own: NodeAddresses,
     /// All its addresses but those of the bridge and of tunnels.
     pub all_addresses: BTreeSet<IpAddr>,
     /// Prefixes on its own segments.
@@ -42,10 +43,10 @@ pub struct Facts {
     pub down: BTreeSet<IfName>,
 }
 
-impl Facts {
+impl HostState {
     /// Connections that `before` had may be dead: an address went, another one is used, or packets
     /// as large as were agreed upon no longer arrive.
-    pub fn breaks_connections_of(&self, before: &Facts) -> bool {
+    pub fn breaks_connections_of(&self, before: &HostState) -> bool {
         self.own.addresses != before.own.addresses
             || self.own.mtu_bytes < before.own.mtu_bytes
             || !self.all_addresses.is_superset(&before.all_addresses)
@@ -58,7 +59,11 @@ impl Facts {
 ///
 /// # Errors
 /// The kernel's, and a host whose own address cannot be told or lies inside a pool.
-pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow::Result<Facts> {
+pub fn observe(
+    rtnl: &Rtnl,
+    settings: &Settings,
+    before: Option<NodeAddresses>,
+) -> anyhow::Result<HostState> {
     let bridge = rtnl.link(&settings.bridge).context("look at the bridge")?.map(|link| link.index);
     let mut addresses = rtnl.addresses(None).context("list addresses")?;
     addresses.retain(|found| Some(found.index) != bridge && is_global(found.address.ip()));
@@ -87,14 +92,21 @@ pub fn observe(rtnl: &Rtnl, settings: &Settings, before: Option<Own>) -> anyhow:
         let is_there = |found: &&Address| found.address.ip() == *address && is_up(found);
         underlay.set(family, addresses.iter().find(is_there).map(|found| found.address.ip()));
     }
-    Ok(Facts {
-        own: Own { addresses: own, mtu_bytes, pod_mtu_bytes },
+    Ok(HostState {
+        own: NodeAddresses { addresses: own, mtu_bytes, pod_mtu_bytes },
         underlay,
         all_addresses: addresses.iter().map(|found| found.address.ip()).collect(),
         connected: addresses.iter().map(connected).collect(),
         uplinks: uplinks.into_keys().collect(),
         down,
     })
+}
+
+/// The attributes that this host publishes. Source: `settings`, and its own addresses and MTU.
+pub fn attributes(settings: &Settings, own: NodeAddresses) -> Attributes {
+    let tunnel = (settings.backend != Backend::Direct).then_some(settings.vxlan);
+    let backend = settings.backend.into();
+    Attributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
 }
 
 /// What a pod gets on a host whose own interface is unknown. Source: RFC 894.

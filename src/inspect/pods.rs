@@ -7,14 +7,11 @@ use std::path::Path;
 
 use anyhow::Context;
 use ipnetwork::IpNetwork;
-use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::cni::config::RangeConf;
 use crate::ipam::import::Sources;
 use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
 use crate::net::IfName;
-use crate::net::subnet;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::identity;
 use crate::plan::pod::LinkIdentity;
@@ -167,53 +164,4 @@ pub fn room(subnet: IpNetwork, taken: &StoreContents) -> Option<(u128, u128)> {
     // The gateway is counted.
     let usable = set.count() - 1;
     Some((usable, usable.saturating_sub(used as u128)))
-}
-
-/// One attachment for `--json`.
-pub fn object(entry: &StoreEntry, network: &str, life: Life) -> Value {
-    let forwards = entry.forwards();
-    let ports = forwards.iter().map(|forward| {
-        let text = format!("{}:{}", forward.from.address, forward.from.port);
-        json!({ "protocol": forward.from.protocol.to_string(), "host": text })
-    });
-    json!({
-        "network": network,
-        "addresses": entry.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "pod": entry.pod,
-        "container": if entry.is_unowned() { None } else { Some(&entry.container_id) },
-        "interface": if entry.ifname.is_empty() { None } else { Some(&entry.ifname) },
-        "netns": entry.netns,
-        "since": if entry.time_secs == 0 { None } else { Some(entry.time_secs) },
-        "host_ports": ports.collect::<Vec<_>>(),
-        "state": life.word(),
-    })
-}
-
-/// How many addresses of a subnet pods can have; `None` where that is more than 32 bits tell.
-#[derive(Clone, Debug, Serialize)]
-pub struct Room {
-    pub subnet: String,
-    pub family: String,
-    pub usable: Option<u32>,
-    pub free: Option<u32>,
-}
-
-/// The room in each of the `subnets` of a network.
-pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Room> {
-    let room = |subnet: IpNetwork| {
-        let (usable, free) = room(subnet, &network.looked)?;
-        let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());
-        let family = subnet::family(subnet).to_string();
-        Some(Room { subnet: subnet.to_string(), family, usable, free })
-    };
-    subnets.filter_map(room).collect()
-}
-
-/// What to do about a network that is full.
-pub const FREE: &str = "humanz-agent ipam gc shows what can be freed";
-
-/// The `rooms` of a network that no pod fits into.
-pub fn full(network: &Network, rooms: &[Room]) -> Vec<String> {
-    let full = rooms.iter().filter(|room| room.free == Some(0)).map(|room| &room.subnet);
-    full.map(|subnet| format!("network {} has no free address in {subnet}", network.name)).collect()
 }

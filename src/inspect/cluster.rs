@@ -4,11 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
-
-use crate::agent::start;
-use crate::command::table::span;
 use crate::etcd::{self, EtcdSettings};
+use crate::inspect::host_state::{self, NodeAddresses};
+use crate::inspect::identity;
 use crate::inspect::state_file;
 use crate::kube;
 use crate::lease::records::{NodeName, Roots};
@@ -37,20 +35,11 @@ pub struct Cluster {
 #[derive(Clone, Debug)]
 pub struct Stale {
     /// Who should have said it, for people.
-    asked: &'static str,
+    pub asked: &'static str,
     /// Why nobody could be asked.
     pub why: String,
     /// How old it is, if that can be told.
     pub age: Option<Duration>,
-}
-
-impl Stale {
-    /// For people, one line.
-    pub fn line(&self) -> String {
-        let age = self.age.map(|age| format!(" of {} ago", span(age))).unwrap_or_default();
-        let Stale { asked, why, .. } = self;
-        format!("{asked} cannot be asked: {why}; this is the last known good state{age}")
-    }
 }
 
 impl Cluster {
@@ -58,17 +47,6 @@ impl Cluster {
     pub fn others(&self, pools: &mut PerFamily<Pool>) -> Peers {
         *pools = growth::followed(pools, &self.snapshot);
         peers(&self.snapshot, &self.own, &self.lease.subnets, pools)
-    }
-
-    /// For `--json`: `from` is `etcd`, `kubernetes` or `state`; then `age_seconds` and `error` say more.
-    pub fn origin(&self) -> Value {
-        match &self.stale {
-            None => json!({ "from": self.store, "age_seconds": 0, "error": null }),
-            Some(Stale { why, age, .. }) => {
-                let age = age.map(|age| age.as_secs());
-                json!({ "from": "state", "age_seconds": age, "error": why })
-            }
-        }
     }
 }
 
@@ -103,10 +81,11 @@ fn store(settings: &Settings) -> &'static str {
 /// # Errors
 /// Neither etcd answers nor is there a last known good state, or there can be neither.
 pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
-    let own = start::node_name(settings)?;
+    let own = identity::node_name(settings)?;
     let found = match &settings.source {
         Source::Kubernetes(api) => {
-            kube::read(api, &own, start::reach(settings)).map(|nodes| nodes.snapshot().clone())
+            kube::read(api, &own, host_state::attributes(settings, NodeAddresses::default()))
+                .map(|nodes| nodes.snapshot().clone())
         }
         _ => etcd(settings).map(|(server, roots)| etcd::read(server, roots))?,
     };

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::api::status::Status;
 use crate::settings::Settings;
 
 /// Longest wait for the agent: one that does nothing else answers within a millisecond.
@@ -22,13 +21,6 @@ const HEAD_BYTES: u64 = 16 << 10;
 /// The socket that the settings name; an error says that there is none.
 pub fn of(settings: &Settings) -> Result<&Path, String> {
     settings.socket.as_deref().ok_or_else(|| "the agent has no socket (SOCKET=none)".to_owned())
-}
-
-/// The agent's status; an error says why there is none.
-pub fn status(socket: &Path) -> Result<Status, String> {
-    let value = get(socket, "/v1/status")?;
-    serde_json::from_value(value)
-        .map_err(|error| format!("the agent's answer ({}): {error}", socket.display()))
 }
 
 /// Whether an agent answers on the socket that the settings name.

@@ -1,0 +1,34 @@
+//! Pure. Reports of the connection with etcd or the Kubernetes API to the agent.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::lease::{Lease, LeaseError, Snapshot};
+
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// The store answers; a snapshot follows.
+    Connected {
+        /// The member that answers.
+        endpoint: String,
+    },
+    /// The store does not answer; what was published stays valid. Repeated for every new reason.
+    Disconnected { why: String },
+    /// The subnets of this host: before the first snapshot, and again if they change.
+    Lease(Lease),
+    /// The whole content of the store. Never partial, never before this host's lease, and never
+    /// without hosts only because etcd lost its data.
+    Snapshot(Arc<Snapshot>),
+    /// The store contradicts the lease that this host holds; the host keeps it. `None`: resolved.
+    Trouble(Option<LeaseError>),
+    /// The state of the files with certificates, key and password, when it changes.
+    Files {
+        /// Problems, present and soon, with their fix.
+        wrong: BTreeSet<String>,
+        /// End of validity of the first certificate in use.
+        until: Option<SystemTime>,
+    },
+    /// This host cannot have a lease. The last update.
+    Fatal(LeaseError),
+}

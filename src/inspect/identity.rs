@@ -1,0 +1,64 @@
+//! The identity of this host in etcd or Kubernetes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::lease::Identity;
+use crate::lease::records::NodeName;
+use crate::os::identity;
+use crate::settings::exit::Exit;
+use crate::settings::{Settings, Source};
+
+/// The name of this host in etcd, or of its node in Kubernetes: `NODE_NAME`, else the host name.
+///
+/// # Errors
+/// The host name is not a valid node name.
+pub fn node_name(settings: &Settings) -> Result<NodeName, Exit> {
+    if let Some(name) = &settings.node_name {
+        return Ok(name.clone());
+    }
+    let mut name = identity::host_name().context("NODE_NAME is not set")?;
+    if matches!(settings.source, Source::Kubernetes(_)) {
+        // As the kubelet does.
+        name.make_ascii_lowercase();
+    }
+    let parsed = name.parse();
+    Ok(parsed.with_context(|| {
+        format!("the host name {name:?} is not a valid node name: set NODE_NAME")
+    })?)
+}
+
+/// /etc/machine-id; on a host without one the identifier in `state_dir`, or a fresh one if there is
+/// none yet.
+///
+/// # Errors
+/// No random numbers.
+pub fn machine_id(state_dir: &Path) -> anyhow::Result<String> {
+    if let Some(id) = identity::machine_id() {
+        return Ok(id);
+    }
+    match fs::read_to_string(own_machine_id(state_dir)) {
+        Ok(id) => Ok(id.trim().to_owned()),
+        Err(_) => Ok(identity::random_id()?.replace('-', "")),
+    }
+}
+
+/// The file with the identifier of a machine without /etc/machine-id.
+pub fn own_machine_id(state_dir: &Path) -> PathBuf {
+    state_dir.join("machine-id")
+}
+
+/// The identity of this boot of this host.
+///
+/// # Errors
+/// The kernel's boot id cannot be read.
+pub fn of_host(name: &NodeName, machine_id: &str) -> Result<Identity, Exit> {
+    Ok(Identity {
+        name: name.clone(),
+        machine_id: machine_id.to_owned(),
+        boot_id: identity::boot_id().context("identify this boot")?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}

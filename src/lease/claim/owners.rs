@@ -1,0 +1,69 @@
+//! Pure. Which host owns which subnet, by the keys in etcd.
+
+use ipnetwork::IpNetwork;
+
+use crate::lease::choose;
+use crate::lease::identity::Claimant;
+use crate::lease::records::{Key, NodeName};
+use crate::lease::snapshot::Snapshot;
+use crate::net::Family;
+use crate::net::subnet;
+
+/// The subnet of `family` recorded for this host, and the key that holds it.
+pub fn recorded(found: &Snapshot, own: &Claimant, family: Family) -> Option<(Key, IpNetwork)> {
+    let name = &own.identity.name;
+    let host = found.hosts.get(name).map(|stored| stored.value);
+    if let Some(subnet) = host.filter(|subnet| subnet::family(*subnet) == family) {
+        return Some((Key::Host(name.clone()), subnet));
+    }
+    let node = found.nodes.get(name)?;
+    node.value.subnets.get(family).map(|subnet| (Key::Node(name.clone()), *subnet))
+}
+
+/// The other host that owns `subnet` or a part of it.
+///
+/// If this host's keys do not hold the subnet: any host that has or claims it. If they do: only a
+/// host that both has and claims it; neither a claim alone nor a key without a claim takes it away.
+/// Subnets that [no host can have](choose::possible) do not count.
+pub fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<NodeName> {
+    let pools = &own.network.pools;
+    let own = &own.identity.name;
+    let possible = |theirs: IpNetwork| {
+        subnet::overlap(theirs, subnet) && pools.iter().any(|pool| choose::possible(pool, theirs))
+    };
+    let has = |host: &NodeName| subnets_of(found, host).any(possible);
+    let ours = subnets_of(found, own).any(|had| had == subnet);
+    let mut claims = found.claims.iter();
+    let claim = claims.find(|(theirs, claim)| {
+        claim.value != *own && possible(**theirs) && (!ours || has(&claim.value))
+    });
+    if let Some((_, claim)) = claim {
+        return Some(claim.value.clone());
+    }
+    if ours || found.claims.get(&subnet).is_some_and(|claim| claim.value == *own) {
+        return None;
+    }
+    let hosts = found.hosts.iter().map(|(host, stored)| (host, stored.value));
+    let recorded = found
+        .nodes
+        .iter()
+        .flat_map(|(host, node)| node.value.subnets.iter().map(move |subnet| (host, *subnet)));
+    let mut had = hosts.chain(recorded);
+    let host = had.find(|(host, theirs)| *host != own && possible(*theirs));
+    host.map(|(host, _)| host.clone())
+}
+
+/// The subnets recorded for a host.
+fn subnets_of<'a>(found: &'a Snapshot, host: &NodeName) -> impl Iterator<Item = IpNetwork> + 'a {
+    let key = found.hosts.get(host).map(|stored| stored.value);
+    let recorded = found.nodes.get(host).into_iter();
+    key.into_iter().chain(recorded.flat_map(|node| node.value.subnets.iter().copied()))
+}
+
+/// What other hosts have or claim.
+pub fn taken<'a>(found: &'a Snapshot, own: &'a NodeName) -> impl Iterator<Item = IpNetwork> + 'a {
+    let names = found.hosts.keys().chain(found.nodes.keys());
+    let had = names.filter(move |host| *host != own).flat_map(|host| subnets_of(found, host));
+    let claims = found.claims.iter().filter(move |(_, claim)| claim.value != *own);
+    had.chain(claims.map(|(claimed, _)| *claimed))
+}

@@ -1,0 +1,23 @@
+//! Pure. Why a request to etcd failed.
+
+/// Why a request to etcd failed, as far as it decides what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EtcdError {
+    /// No member answers; each with its reason.
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("{0}; grant the role of this host's etcd user that permission")]
+    Denied(String),
+    /// The requested revision no longer exists; read everything again.
+    #[error("{0}")]
+    Compacted(String),
+    /// The etcd lease does not exist.
+    #[error("{0}")]
+    NoLease(String),
+    /// The answer exceeds the size limit.
+    #[error("{0}")]
+    TooLarge(String),
+    /// Any other refusal.
+    #[error("{0}")]
+    Refused(String),
+}

@@ -1,0 +1,117 @@
+//! Pure. The state of the session state machine.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::lease::error::LeaseError;
+use crate::lease::identity::{Claimant, Lease};
+use crate::lease::restore::Restoration;
+use crate::lease::session::messages::{Command, Pause};
+use crate::lease::snapshot::Snapshot;
+use crate::lease::transaction::Transaction;
+
+/// Obtains and keeps the lease of one host.
+#[derive(Clone, Debug)]
+pub struct SessionMachine {
+    pub(super) own: Claimant,
+    /// Start of the agent.
+    pub(super) since: SystemTime,
+    /// The snapshot published last, or saved by an earlier run.
+    pub(super) last_known: Option<Arc<Snapshot>>,
+    /// Hosts that were lost with the data of etcd and that this host may not put back.
+    pub(super) absent: Option<Snapshot>,
+    pub(super) lease: Option<Lease>,
+    pub(super) trouble: Option<LeaseError>,
+    /// The etcd lease that is kept alive.
+    pub(super) etcd_lease: Option<i64>,
+    /// The etcd lease with which the alive key was put.
+    pub(super) alive_lease: Option<i64>,
+    /// The lease chosen last. It may be claimed even if no event confirmed it, and a host of the
+    /// Python agent may be taking it.
+    pub(super) chosen: Option<Lease>,
+    pub(super) new_store_id: String,
+    /// etcd failed before: it may have come back with the data of a backup.
+    pub(super) failed: bool,
+    pub(super) progress: Progress,
+    pub(super) state: State,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Progress since the last `begin`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Progress {
+    /// The pause before writing to an empty etcd is over.
+    pub waited: bool,
+    /// The pause before choosing a subnet, after etcd failed, is over.
+    pub waited_for_survivors: bool,
+    /// How often another host was first.
+    pub races: u32,
+}
+
+/// Which command is under way.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// None, or one whose result does not matter: the next command is a read.
+    Idle,
+    Reading,
+    Restoring(Box<Restoration>),
+    /// Writing the network settings, or a wider pool.
+    Configuring(Snapshot, Transaction),
+    /// Putting the alive key with this etcd lease.
+    PuttingAlive(Snapshot, Transaction, i64),
+    AwaitingLease(Snapshot),
+    Allocating(Snapshot),
+    Claiming(Snapshot, Transaction),
+    /// Putting the alive key when all else is done: nothing depends on it.
+    Completing(Snapshot, Lease, Option<Transaction>),
+}
+
+impl SessionMachine {
+    pub(super) fn of(
+        own: Claimant,
+        last_known: Option<Arc<Snapshot>>,
+        since: SystemTime,
+    ) -> SessionMachine {
+        SessionMachine {
+            own,
+            since,
+            last_known,
+            absent: None,
+            lease: None,
+            trouble: None,
+            etcd_lease: None,
+            alive_lease: None,
+            chosen: None,
+            new_store_id: String::new(),
+            failed: false,
+            progress: Progress::default(),
+            state: State::Idle,
+            warnings: Vec::new(),
+        }
+    }
+
+    pub(super) fn read(&mut self) -> Command {
+        self.state = State::Reading;
+        Command::Read
+    }
+
+    pub(super) fn pause(&mut self, pause: Pause) -> Command {
+        self.state = State::Idle;
+        Command::Pause(pause)
+    }
+
+    pub(super) fn await_lease(&mut self, found: Snapshot) -> Command {
+        self.state = State::AwaitingLease(found);
+        Command::AwaitLease
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        what: &'static str,
+        transaction: Transaction,
+        state: impl FnOnce(Transaction) -> State,
+    ) -> Command {
+        self.state = state(transaction.clone());
+        Command::Commit { what, transaction }
+    }
+}

@@ -1,0 +1,46 @@
+//! Pure. etcd lost its data: this host puts back what it knows, one transaction after the other.
+
+use crate::lease::etcd_error::EtcdError;
+use crate::lease::restore::Restoration;
+use crate::lease::session::machine::{SessionMachine, State};
+use crate::lease::session::messages::{Command, Event, Exit};
+use crate::lease::snapshot::Snapshot;
+
+impl SessionMachine {
+    /// The next transaction of the restoration; the last one marks the store as rebuilt.
+    pub(super) fn restore(&mut self, mut restoration: Box<Restoration>) -> Command {
+        let (what, transaction) = match restoration.batches.pop_front() {
+            Some(batch) => ("put back lost hosts", batch),
+            None => {
+                restoration.marking = true;
+                ("mark etcd as rebuilt", restoration.mark.clone())
+            }
+        };
+        self.commit(what, transaction, |_| State::Restoring(restoration))
+    }
+
+    /// A transaction of the restoration was committed or refused.
+    pub(super) fn restored(
+        &mut self,
+        mut restoration: Box<Restoration>,
+        event: Result<Event, EtcdError>,
+    ) -> Result<Command, Exit> {
+        match event {
+            Ok(_) if restoration.marking => Ok(self.read()),
+            Ok(_) => Ok(self.restore(restoration)),
+            Err(EtcdError::Denied(why)) if !restoration.marking => {
+                self.warnings
+                    .push(format!("{why}; this host remembers the other hosts until they return"));
+                self.absent = Some(Snapshot::clone(&restoration.known));
+                restoration.batches.clear();
+                Ok(self.restore(restoration))
+            }
+            Err(EtcdError::Denied(why)) if restoration.has_settings => {
+                self.warnings.push(why);
+                self.last_known = None;
+                Ok(self.read())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

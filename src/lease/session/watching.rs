@@ -1,0 +1,43 @@
+//! Pure. Changes from the watch.
+
+use std::sync::Arc;
+
+use crate::lease::claim::{self, Step};
+use crate::lease::growth;
+use crate::lease::restore::{self, Continuity};
+use crate::lease::session::machine::SessionMachine;
+use crate::lease::snapshot::Snapshot;
+
+impl SessionMachine {
+    /// Whether `mirror`, the state of the watch, can be published with nothing to write first.
+    pub fn agrees(&self, mirror: &Snapshot) -> bool {
+        let Some(last_known) = &self.last_known else { return false };
+        let own = &self.own.identity.name;
+        let alive_lost = last_known.alive.contains_key(own) && !mirror.alive.contains_key(own);
+        let followed = growth::followed(&self.own.network.pools, mirror);
+        let settled = followed == self.own.network.pools
+            && match claim::next(mirror, &self.own) {
+                Step::Held(_) => self.trouble.is_none(),
+                Step::Refused(error) => self.trouble.as_ref() == Some(&error),
+                _ => false,
+            };
+        settled && !alive_lost && restore::continuity(last_known, mirror) == Continuity::Same
+    }
+
+    /// Takes over `mirror`, which is to be published; `None` if nothing changed.
+    pub fn update(&mut self, mirror: &Snapshot) -> Option<Arc<Snapshot>> {
+        if self.last_known.as_ref().is_some_and(|known| mirror.says_the_same(known)) {
+            return None;
+        }
+        let snapshot = Arc::new(mirror.clone());
+        self.last_known = Some(Arc::clone(&snapshot));
+        Some(snapshot)
+    }
+}
+
+/// The network settings, in etcd last written at the revision `modified`, are those of `mirror`:
+/// hosts were removed, not the store. Of keys that are deleted together, the watch of one range may
+/// report some before the other.
+pub fn is_same_store(mirror: &Snapshot, modified: i64) -> bool {
+    mirror.config.as_ref().is_some_and(|config| config.modified == modified)
+}
