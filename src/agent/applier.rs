@@ -1,13 +1,34 @@
 //! Carries out the changes of one reconcile, and records them and what failed.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use crate::net::{Object, Problem, ProblemKind};
+use crate::os::files::FileError;
 use crate::plan::{Describe, Line};
 
 /// What to do about a failure that gives no better advice.
 pub const RETRIED: &str = "the agent tries again by itself; if this stays, its log shows each \
                            attempt: journalctl -u humanz-agent";
+
+/// Context of an error for which the fix is known.
+#[derive(Debug)]
+pub struct Hint {
+    pub why: String,
+    pub fix: String,
+}
+
+impl Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// What to do about `error`: what its [`Hint`] or [`FileError`] says, else wait.
+pub fn fix_of(error: &anyhow::Error) -> String {
+    let hint = error.downcast_ref::<Hint>().map(|hint| hint.fix.clone());
+    let file = || Some(error.downcast_ref::<FileError>()?.fix()?.to_owned());
+    hint.or_else(file).unwrap_or_else(|| RETRIED.to_owned())
+}
 
 /// In a dry run changes are only recorded; otherwise each one is carried out and logged.
 #[derive(Debug, Default)]
@@ -117,7 +138,7 @@ impl Applier {
         }
         let what = format!("{}: {error:#}", attempts.join(", "));
         let problem = Problem::new(ProblemKind::ChangeFailed, first.object.clone(), what);
-        self.failed(problem.with_fix(RETRIED));
+        self.failed(problem.with_fix(fix_of(&error)));
     }
 
     /// Something could not be inspected or changed.

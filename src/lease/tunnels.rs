@@ -165,7 +165,7 @@ mod tests {
             &["h2"],
             &[
                 "host h3: its tunnel is ignored: VNI 16777216 is more than 24 bits",
-                "host h4: its tunnel is ignored: its VNI is 7, and this host's is 104; set the same VXLAN_VNI on all hosts",
+                "host h4: its tunnel is ignored: its VNI is 7, and this host's is 104",
                 "host h5: its tunnel is ignored: port 0 is none",
                 "host h6: its tunnel is ignored: its MAC 0a:58:0a:00:01:00 is that of this host",
             ],

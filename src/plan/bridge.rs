@@ -243,9 +243,7 @@ mod tests {
     fn a_device_that_is_no_bridge_is_refused_by_name() {
         let veth = FoundBridge { kind: Some("veth".into()), ..right() };
         let error = changes(&wanted(), Some(&veth)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "interface humanz0 exists and is a veth, not a bridge: remove it or set BRIDGE_NAME to another name"
-        );
+        assert_eq!(error.key(), (ProblemKind::ForeignLink, Object::Bridge(wanted().name)));
+        assert_eq!(error.what, "interface humanz0 exists and is a veth, not a bridge");
     }
 }

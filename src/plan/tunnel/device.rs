@@ -332,8 +332,8 @@ mod tests {
             let (kind, alias) = (kind.map(str::to_owned), alias.map(str::to_owned));
             let found = [Link { kind, alias, ..right() }];
             let error = changes(&wanted(), &found, &[]).unwrap_err();
-            let text = format!("interface humanz-vx4 exists and is {what}: remove or rename it");
-            assert!(error.to_string().starts_with(&text), "{error}");
+            assert_eq!(error.kind, ProblemKind::ForeignLink);
+            assert_eq!(error.what, format!("interface humanz-vx4 exists and is {what}"));
         }
     }
 

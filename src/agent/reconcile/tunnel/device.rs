@@ -4,7 +4,7 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::applier::Applier;
+use crate::agent::applier::{Applier, Hint};
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::sysctls;
 use crate::net::{Family, IfName, Object};
@@ -120,19 +120,27 @@ fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {
 }
 
 /// What to do about a device that cannot be made.
-fn hint(error: &NetlinkError, device: &TunnelDevice) -> Option<String> {
+fn hint(error: &NetlinkError, device: &TunnelDevice) -> Option<Hint> {
+    const ANOTHER_PORT: &str = "set VXLAN_PORT (every host may have its own)";
     let TunnelDevice { vni, port, .. } = device;
-    match error.errno()? {
-        Errno::EADDRINUSE => Some(format!(
-            "another program, or another kind of VXLAN device, has UDP port {port}: set VXLAN_PORT (every host may have its own)"
-        )),
-        Errno::EEXIST => Some(format!(
-            "another VXLAN device has VNI {vni} on UDP port {port}: remove it, or set VXLAN_PORT (every host may have its own)"
-        )),
-        Errno::EOPNOTSUPP => Some(
-            "this kernel makes no VXLAN devices: modprobe vxlan, or set BACKEND=direct".to_owned(),
+    let (why, fix) = match error.errno()? {
+        Errno::EADDRINUSE => (
+            format!("another program, or another kind of VXLAN device, has UDP port {port}"),
+            ANOTHER_PORT.to_owned(),
         ),
-        Errno::EAFNOSUPPORT => Some(format!("this kernel has no {}", Family::of(device.local))),
-        _ => None,
-    }
+        Errno::EEXIST => (
+            format!("another VXLAN device has VNI {vni} on UDP port {port}"),
+            format!("remove it, or {ANOTHER_PORT}"),
+        ),
+        Errno::EOPNOTSUPP => (
+            "this kernel makes no VXLAN devices".to_owned(),
+            "modprobe vxlan, or set BACKEND=direct".to_owned(),
+        ),
+        Errno::EAFNOSUPPORT => {
+            let family = Family::of(device.local);
+            (format!("this kernel has no {family}"), format!("enable {family}, or remove its pool"))
+        }
+        _ => return None,
+    };
+    Some(Hint { why, fix })
 }
