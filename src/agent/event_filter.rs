@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::agent::trigger::Scope;
 use crate::net::{Family, IfName};
-use crate::netlink::events::{Event, LinkNow};
+use crate::netlink::events::{Event, LinkState};
 use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel::device_name;
@@ -62,14 +62,14 @@ impl EventFilter {
         }
     }
 
-    fn scope_of_pod(&mut self, index: u32, now: LinkNow) -> Scope {
+    fn scope_of_pod(&mut self, index: u32, now: LinkState) -> Scope {
         match now {
-            LinkNow::Port => {
+            LinkState::Port => {
                 self.attached.insert(index);
             }
-            LinkNow::Alone if self.attached.remove(&index) => return Scope::ALL,
-            LinkNow::Alone | LinkNow::Down => {}
-            LinkNow::Gone => {
+            LinkState::Alone if self.attached.remove(&index) => return Scope::ALL,
+            LinkState::Alone | LinkState::Down => {}
+            LinkState::Gone => {
                 self.attached.remove(&index);
             }
         }
@@ -103,10 +103,10 @@ mod tests {
     }
 
     fn link(name: &str) -> Event {
-        link_that(name, LinkNow::Port)
+        link_that(name, LinkState::Port)
     }
 
-    fn link_that(name: &str, now: LinkNow) -> Event {
+    fn link_that(name: &str, now: LinkState) -> Event {
         Event::Link { name: name.parse().unwrap(), index: 7, now }
     }
 
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_taken_off_its_bridge_counts_and_one_that_comes_or_goes_does_not() {
-        use LinkNow::{Alone, Down, Gone, Port};
-        let heard = |story: &[LinkNow]| {
+        use LinkState::{Alone, Down, Gone, Port};
+        let heard = |story: &[LinkState]| {
             let mut filter = filter();
             let scopes =
                 story.iter().map(|now| filter.classify(&[link_that("hz0123456789abc", *now)]));

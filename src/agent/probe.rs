@@ -1,10 +1,10 @@
 //! Asks every other host's gateway, again and again, whether pods' packets arrive: on a thread of
 //! its own, which the loop neither waits for nor hears of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,28 +31,6 @@ const TOLD: usize = 20;
 
 /// The thread must turn once in so much time.
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// What the probes found, by the address that was asked.
-#[derive(Debug, Default)]
-pub struct Probes {
-    seen: Mutex<BTreeMap<IpAddr, Seen>>,
-}
-
-impl Probes {
-    /// What is known of an address.
-    pub fn of(&self, address: IpAddr) -> Option<Seen> {
-        self.lock().get(&address).copied()
-    }
-
-    /// What is known of all.
-    pub fn all(&self) -> BTreeMap<IpAddr, Seen> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The addresses to ask: the gateway of each pod subnet of each other host.
 pub fn targets(peers: &Peers) -> BTreeSet<IpAddr> {

@@ -1,11 +1,15 @@
 //! What the loops of the agent tell, for whoever asks.
 
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::agent::probe::Probes;
+use crate::checks::probe::Seen;
 use crate::etcd::Rows;
 use crate::os::heartbeat::Heartbeat;
+use crate::settings::Settings;
 
 use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
@@ -83,6 +87,39 @@ impl SharedState {
         lock(&self.known).clone()
     }
 }
+
+/// What the probes found, by the address that was asked.
+#[derive(Debug, Default)]
+pub struct Probes {
+    seen: Mutex<BTreeMap<IpAddr, Seen>>,
+}
+
+impl Probes {
+    /// What is known of an address.
+    pub fn of(&self, address: IpAddr) -> Option<Seen> {
+        self.lock().get(&address).copied()
+    }
+
+    /// What is known of all.
+    pub fn all(&self) -> BTreeMap<IpAddr, Seen> {
+        self.lock().clone()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The server that answers from [`SharedState`]: the agent starts, moves and stops it without knowing it.
+pub trait StatusServer {
+    /// Listens where `settings` say from now on.
+    fn move_to(&self, settings: &Settings);
+    /// Ends it and removes its socket.
+    fn stop(self: Box<Self>);
+}
+
+/// Starts the server.
+pub type StartServer = fn(Arc<SharedState>, &Settings) -> io::Result<Box<dyn StatusServer>>;
 
 /// The lock, also if somebody panicked with it: what is told is told whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -15,12 +15,13 @@ use tokio::sync::{Semaphore, watch as latest};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{interval, timeout};
 
-use crate::agent::shared_state::SharedState;
+use crate::agent::shared_state::{SharedState, StatusServer};
 use crate::api::answer::{Answer, Door, answer, json};
 use crate::api::http::{self, MAX_BYTES, Parsed, Request, Response};
 use crate::api::listen::{Listen, Socket};
 use crate::api::reachability::matrix;
 use crate::api::status;
+use crate::settings::Settings;
 
 /// Clients at once, at each door; others wait.
 const CLIENTS: usize = 16;
@@ -31,29 +32,29 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A socket that could not be had, or that somebody removed, is made anew so often.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The running server. Dropped, it stops like [`Server::stop`], but nobody waits for it.
+/// The running server. Dropped, it stops, too, but nobody waits for that.
 #[derive(Debug)]
-pub struct Server {
+struct Server {
     listen: latest::Sender<Listen>,
     thread: thread::JoinHandle<()>,
 }
 
-impl Server {
-    /// Starts it. What it cannot have is told in the log and tried again.
-    ///
-    /// # Errors
-    /// There is no thread or event loop to be had.
-    pub fn start(shared: Arc<SharedState>, listen: Listen) -> io::Result<Server> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let (listen, wanted) = latest::channel(listen);
-        let thread = thread::Builder::new().name("local".into()).spawn(move || {
-            LocalSet::new().block_on(&runtime, serve(shared, wanted));
-        })?;
-        Ok(Server { listen, thread })
-    }
+/// Starts the server. An address that cannot be had is logged and tried again.
+///
+/// # Errors
+/// There can be no more threads, or no event loop.
+pub fn start(shared: Arc<SharedState>, settings: &Settings) -> io::Result<Box<dyn StatusServer>> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let (listen, wanted) = latest::channel(Listen::of(settings));
+    let thread = thread::Builder::new().name("local".into()).spawn(move || {
+        LocalSet::new().block_on(&runtime, serve(shared, wanted));
+    })?;
+    Ok(Box::new(Server { listen, thread }))
+}
 
-    /// Listens elsewhere from now on.
-    pub fn move_to(&self, listen: Listen) {
+impl StatusServer for Server {
+    fn move_to(&self, settings: &Settings) {
+        let listen = Listen::of(settings);
         self.listen.send_if_modified(|known| {
             let changed = *known != listen;
             *known = listen;
@@ -61,8 +62,7 @@ impl Server {
         });
     }
 
-    /// Ends it, and takes the socket away.
-    pub fn stop(self) {
+    fn stop(self: Box<Self>) {
         drop(self.listen);
         // If it panicked, that was reported where it happened.
         drop(self.thread.join());

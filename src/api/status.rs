@@ -20,8 +20,9 @@ use crate::net::node_name::NodeName;
 use crate::net::subnet::gateway;
 use crate::net::time::timestamp;
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
+use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::PeerRoutes;
-use crate::settings::{Backend, Source};
+use crate::settings::Source;
 
 /// The version of [`Status`]. Fields may be added; none changes its meaning.
 const SCHEMA: u32 = 1;

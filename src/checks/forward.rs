@@ -13,14 +13,15 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::checks::forward::evaluate::{Fate, Packet, fate};
+use crate::checks::forward::evaluate::{ChainVerdict, Packet, evaluate};
 use crate::checks::forward::per_subnet::Stopped;
 use crate::net::{Family, IfName, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
-    Action, Direction, Edit, ForwardChain, ForwardError, ForwardRule, FoundForward, MARK, Place,
+    BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, Direction, EditKind, FoundChains,
+    RuleEdit,
 };
 use crate::plan::{Describe, Line};
-pub use blocking_rule::{Hosts, Obstacle, Reason};
+pub use blocking_rule::{BlockingRule, Cause, Hosts};
 
 /// Of so many chains with rules about some pods is told what they do, of each base chain and direction …
 const CHAINS: usize = 3;
@@ -49,9 +50,9 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 pub struct ForwardPlan {
     /// Rules to insert into iptables' chains, and useless ones to remove before.
-    pub edits: Vec<Edit>,
+    pub edits: Vec<RuleEdit>,
     /// What somebody else must change.
-    pub obstacles: Vec<Obstacle>,
+    pub blocking_rules: Vec<BlockingRule>,
 }
 
 /// What to do so that `traffic` passes the chains found.
@@ -64,11 +65,11 @@ pub struct ForwardPlan {
 pub fn plan<'a>(
     traffic: &Traffic,
     others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
-    found: &FoundForward,
+    found: &FoundChains,
 ) -> ForwardPlan {
     let mut plan = ForwardPlan::default();
     for chain in &found.chains {
-        let mut reasons: Vec<Reason> = Vec::new();
+        let mut reasons: Vec<Cause> = Vec::new();
         for direction in Direction::BOTH {
             let fates = fates(chain, direction, traffic);
             if chain.place.is_iptables() && fates.iter().any(is_about_everything) {
@@ -81,19 +82,19 @@ pub fn plan<'a>(
             }
         }
         let obstacles = reasons.into_iter().map(|reason| obstacle(&chain.place, reason, traffic));
-        plan.obstacles.extend(obstacles);
+        plan.blocking_rules.extend(obstacles);
     }
-    plan.obstacles.extend(
+    plan.blocking_rules.extend(
         found
             .unreadable
             .iter()
-            .map(|(place, error)| obstacle(place, Reason::Unreadable(whole(error)), traffic)),
+            .map(|(place, error)| obstacle(place, Cause::Unreadable(whole(error)), traffic)),
     );
     plan
 }
 
-fn obstacle(place: &Place, reason: Reason, traffic: &Traffic) -> Obstacle {
-    Obstacle { place: place.clone(), reason, traffic: traffic.clone() }
+fn obstacle(place: &ChainRef, reason: Cause, traffic: &Traffic) -> BlockingRule {
+    BlockingRule { place: place.clone(), reason, traffic: traffic.clone() }
 }
 
 /// What is told of it: nothing of pods that no host has, and of a few chains with rules at once, the
@@ -102,8 +103,8 @@ fn told<'a>(
     stopped: Stopped,
     direction: Direction,
     others: &(impl Iterator<Item = (&'a str, IpNetwork)> + Clone),
-) -> Vec<Reason> {
-    let reason = |(chain, hosts)| Reason::Stops { directions: vec![direction], chain, hosts };
+) -> Vec<Cause> {
+    let reason = |(chain, hosts)| Cause::Drops { directions: vec![direction], chain, hosts };
     match stopped {
         Stopped::All(chain) => vec![reason((chain, None))],
         Stopped::Some(by_chain) => {
@@ -116,26 +117,27 @@ fn told<'a>(
 }
 
 /// Whom the chain stops of those that go one way.
-fn stopped(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Option<Stopped> {
+fn stopped(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Option<Stopped> {
     let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
     let mut packets = families.flat_map(|family| further(traffic, family, direction, &chain.place));
-    let all = packets.find_map(|packet| stopping_chain(&fate(chain, chain.place.chain(), &packet)));
+    let all =
+        packets.find_map(|packet| stopping_chain(&evaluate(chain, chain.place.chain(), &packet)));
     all.map(Stopped::All).or_else(|| per_subnet::stopped(chain, direction, traffic))
 }
 
 /// It stops all pod traffic that goes one way, not only some of it.
-pub fn stops_all(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> bool {
+pub fn drops_all(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> bool {
     matches!(stopped(chain, direction, traffic), Some(Stopped::All(_)))
 }
 
 /// What becomes of packets that go one way.
-fn fates(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Vec<Fate> {
+fn fates(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Vec<ChainVerdict> {
     let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
     let packets = families.flat_map(|family| {
         let further = further(traffic, family, direction, &chain.place);
         between_hosts(traffic, family, direction).into_iter().chain(further)
     });
-    packets.map(|packet| fate(chain, chain.place.chain(), &packet)).collect()
+    packets.map(|packet| evaluate(chain, chain.place.chain(), &packet)).collect()
 }
 
 /// A packet between pods of two hosts, for each interface that it may come or go by.
@@ -152,7 +154,7 @@ fn further<'a>(
     traffic: &'a Traffic,
     family: Family,
     direction: Direction,
-    place: &Place,
+    place: &ChainRef,
 ) -> Vec<Packet<'a>> {
     let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
     let mut packets = Vec::new();
@@ -208,28 +210,28 @@ fn outside(family: Family) -> IpAddr {
     }
 }
 
-fn is_about_everything(fate: &Fate) -> bool {
+fn is_about_everything(fate: &ChainVerdict) -> bool {
     match fate {
-        Fate::Unclear | Fate::StoppedByPolicy => true,
-        Fate::StoppedIn { aimed, .. } => !aimed,
-        Fate::Passes => false,
+        ChainVerdict::MayDrop | ChainVerdict::DroppedByPolicy => true,
+        ChainVerdict::DroppedIn { aimed, .. } => !aimed,
+        ChainVerdict::Accepts => false,
     }
 }
 
 /// The chain with the rule that stops, `None` inside for the policy; `None` if nothing does.
-fn stopping_chain(fate: &Fate) -> Option<Option<String>> {
+fn stopping_chain(fate: &ChainVerdict) -> Option<Option<String>> {
     match fate {
-        Fate::Passes | Fate::Unclear => None,
-        Fate::StoppedByPolicy => Some(None),
-        Fate::StoppedIn { chain, .. } => Some(Some(chain.clone())),
+        ChainVerdict::Accepts | ChainVerdict::MayDrop => None,
+        ChainVerdict::DroppedByPolicy => Some(None),
+        ChainVerdict::DroppedIn { chain, .. } => Some(Some(chain.clone())),
     }
 }
 
 /// What is in the way if `edit` must not be made.
-pub fn not_ours(edit: &Edit) -> Option<Problem> {
-    let Edit { place, direction, bridge, .. } = edit;
+pub fn not_ours(edit: &RuleEdit) -> Option<Problem> {
+    let RuleEdit { place, direction, bridge, .. } = edit;
     let option = direction.option();
-    (edit.action == Action::Insert).then(|| {
+    (edit.action == EditKind::Insert).then(|| {
         let what = format!("{place} drops pod traffic, and MANAGE_FORWARD=false");
         Problem::new(ProblemKind::ForwardBlocked, Object::Chain(place.to_string()), what)
             .with_fix(format!("put `{option} {bridge} -j ACCEPT` at its head"))
@@ -237,28 +239,29 @@ pub fn not_ours(edit: &Edit) -> Option<Problem> {
 }
 
 /// Takes every rule of ours for `bridge` out again.
-pub fn removals(bridge: &IfName, found: &FoundForward) -> Vec<Edit> {
+pub fn removals(bridge: &IfName, found: &FoundChains) -> Vec<RuleEdit> {
     let both = |chain| {
         Direction::BOTH.into_iter().flat_map(move |direction| remove(chain, direction, bridge))
     };
     found.chains.iter().filter(|chain| chain.place.is_iptables()).flat_map(both).collect()
 }
 
-fn edits(chain: &ForwardChain, direction: Direction, bridge: &IfName) -> Vec<Edit> {
+fn edits(chain: &BaseChain, direction: Direction, bridge: &IfName) -> Vec<RuleEdit> {
     let mut edits = remove(chain, direction, bridge);
     let place = chain.place.clone();
-    edits.push(Edit { place, action: Action::Insert, direction, bridge: bridge.clone() });
+    edits.push(RuleEdit { place, action: EditKind::Insert, direction, bridge: bridge.clone() });
     edits
 }
 
-fn remove(chain: &ForwardChain, direction: Direction, bridge: &IfName) -> Vec<Edit> {
+fn remove(chain: &BaseChain, direction: Direction, bridge: &IfName) -> Vec<RuleEdit> {
     let ours = chain.rules.iter().filter(|rule| {
-        let marked = rule.comment.as_ref().is_some_and(|comment| comment.starts_with(MARK));
+        let marked =
+            rule.comment.as_ref().is_some_and(|comment| comment.starts_with(COMMENT_PREFIX));
         marked && rule.accepts(direction, bridge)
     });
-    let removal = |rule: &ForwardRule| Edit {
+    let removal = |rule: &ChainRule| RuleEdit {
         place: chain.place.clone(),
-        action: Action::Remove(rule.handle),
+        action: EditKind::Remove(rule.handle),
         direction,
         bridge: bridge.clone(),
     };
@@ -266,7 +269,7 @@ fn remove(chain: &ForwardChain, direction: Direction, bridge: &IfName) -> Vec<Ed
 }
 
 /// The error with its sources.
-fn whole(error: &ForwardError) -> String {
+fn whole(error: &ChainError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
@@ -276,7 +279,7 @@ fn whole(error: &ForwardError) -> String {
     text
 }
 
-impl Describe for Edit {
+impl Describe for RuleEdit {
     fn line(&self) -> Line {
         let rule = Object::Rule {
             chain: self.place.to_string(),
@@ -284,8 +287,8 @@ impl Describe for Edit {
             bridge: self.bridge.clone(),
         };
         match self.action {
-            Action::Insert => Line::added(rule),
-            Action::Remove(_) => Line::removed(rule),
+            EditKind::Insert => Line::added(rule),
+            EditKind::Remove(_) => Line::removed(rule),
         }
     }
 }

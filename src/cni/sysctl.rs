@@ -110,6 +110,11 @@ pub(super) fn value(text: &str) -> Result<String, NotAllowed> {
     }
 }
 
+/// Two values are the same: the kernel separates numbers with tabs, people with spaces.
+pub fn is_same_value(one: &str, other: &str) -> bool {
+    one.split_whitespace().eq(other.split_whitespace())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,9 +10,9 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::agent::probe::PATIENCE;
-use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Style, Table, Tone};
+use crate::inspect::{Host, HostList};
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo;
@@ -71,27 +71,26 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
         return matrix::run(call, &options.hosts, options.json);
     }
     let told = call.told()?;
-    let around = Around::look(&told.settings)?;
-    if around.peers.by_name.is_empty() && !around.unknown.is_empty() {
-        return Err(Exit::new(exit::UNAVAILABLE, around.unknown.join("; ")));
+    let host = Host::inspect(&told.settings, HostList::Saved)?;
+    if let Some(why) = &host.peers_unknown {
+        return Err(Exit::new(exit::UNAVAILABLE, why));
     }
-    let mut asked = asked(&around, &options.hosts)?;
-    ask(&mut asked, &around.rtnl);
+    let mut asked = asked(&host, &options.hosts)?;
+    ask(&mut asked, &host.kernel.rtnl);
     let fine = asked.iter().all(is_fine);
     let value = json!({ "hosts": asked.iter().map(object).collect::<Vec<Value>>() });
     call.answer(options.json, value, &text(&asked, call.style))?;
     Ok(Outcome::fine(fine))
 }
 
-fn asked(around: &Around, hosts: &[String]) -> Result<Vec<Asked>, Exit> {
-    let known = &around.peers.by_name;
-    if let Some(host) = hosts.iter().find(|host| !known.keys().any(|name| name.as_str() == **host))
-    {
-        let why = format!("no other host is called {host:?} (of {})", known.len());
+fn asked(found: &Host, hosts: &[String]) -> Result<Vec<Asked>, Exit> {
+    let is_known = |host: &str| found.others().any(|(name, _)| name.as_str() == host);
+    if let Some(host) = hosts.iter().find(|host| !is_known(host)) {
+        let why = format!("no other host is called {host:?} (of {})", found.others().count());
         return Err(Exit::new(exit::FAILURE, why));
     }
     let is_meant = |name: &str| hosts.is_empty() || hosts.iter().any(|host| host == name);
-    let meant = known.iter().filter(|(name, _)| is_meant(name.as_str()));
+    let meant = found.others().filter(|(name, _)| is_meant(name.as_str()));
     let each = meant.flat_map(|(name, peer)| {
         peer.subnets.iter().map(|subnet| Asked {
             host: name.to_string(),

@@ -11,9 +11,10 @@ use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
+use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::Connected;
 use crate::plan::tunnel;
-use crate::settings::{Backend, Settings};
+use crate::settings::Settings;
 
 /// What the other hosts must know of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,7 +162,9 @@ fn source_of_default_route(
     candidates: &BTreeSet<IpAddr>,
 ) -> anyhow::Result<Option<IpAddr>> {
     let Some(nobody) = NOBODY.get(family) else { return Ok(None) };
-    let route = rtnl.way(*nobody).with_context(|| format!("ask for the {family} default route"))?;
+    let route = rtnl
+        .lookup_route(*nobody)
+        .with_context(|| format!("ask for the {family} default route"))?;
     Ok(route.and_then(|route| route.source).filter(|source| candidates.contains(source)))
 }
 

@@ -5,7 +5,7 @@ use anyhow::Context;
 use crate::inspect::identity;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
-use crate::nft::base_chains::Forward;
+use crate::nft::base_chains::BaseChains;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
@@ -15,7 +15,7 @@ pub struct Kernel {
     /// Our own tables.
     pub nft: Nft,
     /// The base chains of other programs.
-    pub forward: Forward,
+    pub forward: BaseChains,
     /// Identifies this machine; the bridge's MAC is derived from it.
     pub machine_id: String,
 }
@@ -27,7 +27,7 @@ impl Kernel {
     /// The kernel has no rtnetlink or nftables for this user.
     pub fn open(settings: &Settings) -> Result<Kernel, Exit> {
         let machine_id = identity::machine_id(&settings.state_dir)?;
-        let open = || Ok((Rtnl::open()?, Nft::open()?, Forward::open()?));
+        let open = || Ok((Rtnl::open()?, Nft::open()?, BaseChains::open()?));
         let opened: Result<_, crate::netlink::NetlinkError> = open();
         let (rtnl, nft, forward) = opened.context(
             "open rtnetlink and nftables sockets (without nftables pods are neither masqueraded nor \

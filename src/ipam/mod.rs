@@ -29,7 +29,7 @@ mod range;
 mod reserve;
 pub mod store;
 
-pub use claims::{ClaimsView, LockedClaims, PortClaims};
+pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};
 pub use entry::{Owner, RequestedPorts, StoreEntry};
 pub use error::StoreError;
 pub use look::StoreContents;

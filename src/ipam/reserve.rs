@@ -1,4 +1,4 @@
-//! Reserving addresses: the choice, the claim, and the guard that gives them back.
+//! Reserving addresses: the choice, the claim, and the guard that releases them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,16 +12,16 @@ use crate::ipam::layout::{failed, remove};
 use crate::ipam::pool::RangeSet;
 use crate::ipam::store::{LockedStore, Store};
 
-/// How long a reservation that is given back waits for the lock.
+/// How long an undo waits for the lock.
 const UNDO_WAIT: Duration = Duration::from_secs(2);
 
-/// Fresh addresses. Dropping it gives them back; [`Reservation::commit`] keeps them.
-#[must_use = "a reservation that is dropped gives its addresses back"]
+/// Fresh addresses. Dropping it releases them; [`Reservation::commit`] keeps them.
+#[must_use = "dropping a reservation releases its addresses"]
 #[derive(Debug)]
 pub struct Reservation<'s> {
     store: &'s Store,
     entry: StoreEntry,
-    kept: bool,
+    committed: bool,
 }
 
 impl Reservation<'_> {
@@ -30,13 +30,13 @@ impl Reservation<'_> {
         &self.entry.addresses
     }
 
-    /// What is written in the store.
+    /// Its entry in the store.
     pub fn entry(&self) -> &StoreEntry {
         &self.entry
     }
 
-    /// Claims the ports that the owner asks for: all or none. Whoever has one of them and `is_gone`
-    /// loses it. They are given back with the addresses.
+    /// Claims the ports that the owner requests: all or none. A holder of one of them for which
+    /// `is_gone` is true loses it. They are released with the addresses.
     ///
     /// # Errors
     /// [`StoreError::PortTaken`] names the holder; [`StoreError::LockTimeout`], [`StoreError::Io`].
@@ -51,23 +51,32 @@ impl Reservation<'_> {
         }
     }
 
-    /// Keeps them until they are released.
-    pub fn commit(mut self) {
-        self.kept = true;
+    /// Keeps them until they are released; gives their entry.
+    pub fn commit(mut self) -> StoreEntry {
+        self.committed = true;
+        self.entry.clone()
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if self.kept {
+        if self.committed {
             return;
         }
-        let removed =
-            self.store.lock(UNDO_WAIT).and_then(|locked| locked.remove_entry(&self.entry));
-        if let Err(error) = removed {
+        if let Err(error) = self.store.give_back(&self.entry) {
             let owner = self.entry.owner_text();
-            log::error!("the addresses of {owner} were not given back: {error}");
+            log::error!("the addresses of {owner} were not released: {error}");
         }
+    }
+}
+
+impl Store {
+    /// Releases what is still its own of `entry`, which was just reserved.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn give_back(&self, entry: &StoreEntry) -> Result<(), StoreError> {
+        self.lock(UNDO_WAIT)?.remove_entry(entry).map(drop)
     }
 }
 
@@ -99,7 +108,7 @@ impl<'s> LockedStore<'s> {
         let store = self.store;
         let entry = StoreEntry::new(owner, addresses, &store.boot_id);
         self.claim(&entry)?;
-        let reservation = Reservation { store, entry, kept: false };
+        let reservation = Reservation { store, entry, committed: false };
         match self.advance(&wishes, &reservation.entry.addresses) {
             Ok(()) => Ok(reservation),
             Err(error) => {

@@ -31,14 +31,14 @@ pub fn add(index: u32, address: IpNetwork) -> Message {
         Family::V6 => IfaF::NODAD,
     };
     let what = format!("add address {address}");
-    let header = header(wire::family(address.ip()), address.prefix(), flags, index);
+    let header = header(wire::address_family(address.ip()), address.prefix(), flags, index);
     Message::new(what, Rtm::Newaddr, NlmF::CREATE | NlmF::EXCL, &header, attributes(address))
 }
 
 /// Takes `address` from a link; refused with `EADDRNOTAVAIL` if it is not there.
 pub fn delete(index: u32, address: IpNetwork) -> Message {
     let what = format!("delete address {address}");
-    let header = header(wire::family(address.ip()), address.prefix(), IfaF::empty(), index);
+    let header = header(wire::address_family(address.ip()), address.prefix(), IfaF::empty(), index);
     Message::new(what, Rtm::Deladdr, NlmF::empty(), &header, attributes(address))
 }
 

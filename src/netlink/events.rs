@@ -27,7 +27,7 @@ pub enum Event {
         /// Its number.
         index: u32,
         /// How it is since then.
-        now: LinkNow,
+        now: LinkState,
     },
     /// A neighbour went, or a place that a device sends to.
     NeighbourGone {
@@ -58,7 +58,7 @@ pub enum Event {
 
 /// How a link is after its event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkNow {
+pub enum LinkState {
     /// A port of another one.
     Port,
     /// Up, and a port of nothing.
@@ -154,12 +154,12 @@ fn is_of_bridge(reply: &Reply<'_>) -> bool {
     reply.body().first().copied() == Some(nix::libc::AF_BRIDGE as u8)
 }
 
-fn link_now(link: &Link, gone: bool) -> LinkNow {
+fn link_now(link: &Link, gone: bool) -> LinkState {
     match link.master {
-        _ if gone => LinkNow::Gone,
-        Some(_) => LinkNow::Port,
-        None if link.up => LinkNow::Alone,
-        None => LinkNow::Down,
+        _ if gone => LinkState::Gone,
+        Some(_) => LinkState::Port,
+        None if link.up => LinkState::Alone,
+        None => LinkState::Down,
     }
 }
 

@@ -64,7 +64,7 @@ pub struct Link {
     /// Its link group; 0 unless somebody set it.
     pub group: u32,
     /// If it is a port of a bridge.
-    pub port: Option<Port>,
+    pub port: Option<PortFlags>,
     /// If it is a bridge: spanning tree keeps new ports silent.
     pub delays_ports: bool,
     /// If it is a VXLAN device.
@@ -73,7 +73,7 @@ pub struct Link {
 
 /// A port of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct PortFlags {
     /// Frames may leave through the port they came in by.
     pub hairpin: bool,
     /// The port does not talk to other isolated ones.
@@ -85,7 +85,7 @@ pub struct Port {
 
 /// What shall change on a link; `None` stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct LinkChange {
     /// Its MAC.
     pub mac: Option<Mac>,
     /// In bytes.
@@ -97,7 +97,7 @@ pub struct Change {
     /// Index of the bridge it shall be a port of; 0: of none.
     pub master: Option<u32>,
     /// What it shall be as a port.
-    pub port: Option<Port>,
+    pub port: Option<PortFlags>,
     /// Link group.
     pub group: Option<u32>,
 }
@@ -123,7 +123,7 @@ pub struct Veth<'a> {
 
 /// Which link is meant.
 #[derive(Clone, Copy, Debug)]
-pub enum Which<'a> {
+pub enum LinkRef<'a> {
     /// By number.
     Index(u32),
     /// By name.
@@ -146,8 +146,9 @@ pub fn add_bridge(name: &IfName, mac: Mac, mtu: u32, alias: &str) -> [Message; 2
     let header = link_header(RtAddrFamily::Unspecified, 0, true);
     let what = format!("create bridge {name}");
     let create = Message::new(what, Rtm::Newlink, NlmF::CREATE | NlmF::EXCL, &header, attributes);
-    let mark = Change { alias: Some(alias.to_owned()), mtu: Some(mtu), ..Change::default() };
-    [create, change(Which::Name(name), &mark)]
+    let mark =
+        LinkChange { alias: Some(alias.to_owned()), mtu: Some(mtu), ..LinkChange::default() };
+    [create, change(LinkRef::Name(name), &mark)]
 }
 
 /// Turns spanning tree off; the forward delay then means nothing (kernel: br_make_forwarding).
@@ -194,7 +195,7 @@ pub fn add_veth(veth: &Veth<'_>) -> Message {
 }
 
 /// Changes a link.
-pub fn change(which: Which<'_>, change: &Change) -> Message {
+pub fn change(which: LinkRef<'_>, change: &LinkChange) -> Message {
     let (index, mut attributes) = named(which);
     attributes = attributes
         .put_some(Ifla::Address, change.mac.map(|mac| mac.0))
@@ -216,7 +217,7 @@ pub fn change(which: Which<'_>, change: &Change) -> Message {
 }
 
 /// Sets a link down.
-pub fn set_down(which: Which<'_>) -> Message {
+pub fn set_down(which: LinkRef<'_>) -> Message {
     let (index, attributes) = named(which);
     let header = down_header(RtAddrFamily::Unspecified, index);
     let what = format!("set down {}", text(which));
@@ -227,7 +228,7 @@ pub fn set_down(which: Which<'_>) -> Message {
 ///
 /// A message for itself, because one that cannot be followed is refused whole, and a link without
 /// IPv6 (switched off at boot, or an MTU below 1280) knows no such mode: that is success.
-pub fn without_link_local(which: Which<'_>) -> Message {
+pub fn without_link_local(which: LinkRef<'_>) -> Message {
     /// AF_INET6 inside IFLA_AF_SPEC, IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE.
     const INET6: u16 = 10;
     const ADDR_GEN_MODE: u16 = 8;
@@ -242,7 +243,7 @@ pub fn without_link_local(which: Which<'_>) -> Message {
 }
 
 /// Deletes a link; `ENODEV` if it is gone.
-pub fn delete(which: Which<'_>) -> Message {
+pub fn delete(which: LinkRef<'_>) -> Message {
     let (index, attributes) = named(which);
     let header = link_header(RtAddrFamily::Unspecified, index, false);
     Message::new(
@@ -268,7 +269,7 @@ pub fn delete_group(group: u32) -> Message {
 }
 
 /// Asks for one link; `ENODEV` if there is none.
-pub fn get(which: Which<'_>) -> Message {
+pub fn get(which: LinkRef<'_>) -> Message {
     let (index, attributes) = named(which);
     let attributes = attributes.u32(Ifla::ExtMask, SKIP_STATS);
     let header = link_header(RtAddrFamily::Unspecified, index, false);
@@ -335,13 +336,13 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
     }))
 }
 
-fn port(info: &AttributeList) -> Result<Option<Port>, NetlinkError> {
+fn port(info: &AttributeList) -> Result<Option<PortFlags>, NetlinkError> {
     if info.text(INFO_SLAVE_KIND).as_deref() != Some("bridge") {
         return Ok(None);
     }
     let Some(data) = info.nested(INFO_SLAVE_DATA)? else { return Ok(None) };
     let flag = |kind: u16| data.u8(kind).is_some_and(|value| value != 0);
-    Ok(Some(Port {
+    Ok(Some(PortFlags {
         hairpin: flag(PORT_HAIRPIN),
         isolated: flag(PORT_ISOLATED),
         locked: flag(PORT_LOCKED),
@@ -353,16 +354,16 @@ fn delays_ports(info: &AttributeList) -> Result<bool, NetlinkError> {
     Ok(data.u32(BRIDGE_STP_STATE).is_some_and(|state| state != 0))
 }
 
-fn named(which: Which<'_>) -> (u32, Attributes) {
+fn named(which: LinkRef<'_>) -> (u32, Attributes) {
     match which {
-        Which::Index(index) => (index, Attributes::new()),
-        Which::Name(name) => (0, Attributes::new().text(Ifla::Ifname, name.as_str())),
+        LinkRef::Index(index) => (index, Attributes::new()),
+        LinkRef::Name(name) => (0, Attributes::new().text(Ifla::Ifname, name.as_str())),
     }
 }
 
-fn text(which: Which<'_>) -> String {
+fn text(which: LinkRef<'_>) -> String {
     match which {
-        Which::Index(index) => format!("link {index}"),
-        Which::Name(name) => format!("link {name}"),
+        LinkRef::Index(index) => format!("link {index}"),
+        LinkRef::Name(name) => format!("link {name}"),
     }
 }

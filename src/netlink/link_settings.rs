@@ -12,7 +12,7 @@ const HEADER: usize = 16;
 
 /// How a link is set, or what of it shall be changed; `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tune {
+pub struct LinkSettings {
     /// Its MAC.
     pub mac: Option<Mac>,
     /// In bytes.
@@ -25,10 +25,10 @@ pub struct Tune {
     pub tx_queue_len: Option<u32>,
 }
 
-impl Tune {
+impl LinkSettings {
     /// As much of this as `wanted` says something of: what must be set to undo `wanted`.
-    pub fn before(&self, wanted: &Tune) -> Tune {
-        Tune {
+    pub fn before(&self, wanted: &LinkSettings) -> LinkSettings {
+        LinkSettings {
             mac: wanted.mac.and(self.mac),
             mtu: wanted.mtu.and(self.mtu),
             promisc: wanted.promisc.and(self.promisc),
@@ -39,7 +39,7 @@ impl Tune {
 }
 
 /// Sets a link.
-pub fn set(index: u32, tune: &Tune) -> Message {
+pub fn set(index: u32, tune: &LinkSettings) -> Message {
     let attributes = Attributes::new()
         .put_some(Ifla::Address, tune.mac.map(|mac| mac.0))
         .put_some(Ifla::Mtu, tune.mtu.map(u32::to_ne_bytes))
@@ -61,9 +61,9 @@ pub fn set(index: u32, tune: &Tune) -> Message {
 }
 
 /// How the link in an answer is set; nothing is `None` but a MAC that it has not.
-pub fn parse(reply: &Reply<'_>) -> Result<Tune, NetlinkError> {
+pub fn parse(reply: &Reply<'_>) -> Result<LinkSettings, NetlinkError> {
     let (header, attributes) = reply.parse::<Ifinfomsg>(HEADER)?;
-    Ok(Tune {
+    Ok(LinkSettings {
         mac: attributes.array(Ifla::Address).map(Mac),
         mtu: attributes.u32(Ifla::Mtu),
         promisc: Some(header.ifi_flags().contains(Iff::PROMISC)),

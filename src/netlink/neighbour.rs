@@ -28,7 +28,7 @@ pub struct Neighbour {
 pub fn set(index: u32, address: IpAddr, mac: Mac) -> Message {
     let attributes = Attributes::new().put(Nda::Dst, wire::octets(address)).put(Nda::Lladdr, mac.0);
     let what = format!("set neighbour {address}");
-    let header = header(wire::family(address), index, Nud::REACHABLE, Ntf::empty());
+    let header = header(wire::address_family(address), index, Nud::REACHABLE, Ntf::empty());
     Message::new(what, Rtm::Newneigh, NlmF::CREATE | NlmF::REPLACE, &header, attributes)
 }
 
@@ -43,7 +43,7 @@ pub fn set_permanent(index: u32, neighbour: &Neighbour) -> Message {
         .put(Nda::Lladdr, mac.0)
         .u8(MADE_BY, PROTOCOL);
     let what = format!("set neighbour {address}");
-    let header = header(wire::family(*address), index, Nud::PERMANENT, Ntf::empty());
+    let header = header(wire::address_family(*address), index, Nud::PERMANENT, Ntf::empty());
     Message::new(what, Rtm::Newneigh, NlmF::CREATE | NlmF::REPLACE, &header, attributes)
 }
 
@@ -59,25 +59,25 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Neighbour>, NetlinkError> {
     let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
     let address = attributes.get(Nda::Dst).and_then(wire::address);
     let entry = address.zip(attributes.array(Nda::Lladdr).map(Mac));
-    let permanent =
-        header.ndm_state().contains(Nud::PERMANENT) && wire::known(*header.ndm_family()).is_some();
+    let permanent = header.ndm_state().contains(Nud::PERMANENT)
+        && wire::family_of(*header.ndm_family()).is_some();
     Ok(entry.filter(|_| permanent).map(|(address, mac)| Neighbour { address, mac }))
 }
 
 /// What is known of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct NeighbourState {
     /// Its address.
     pub address: IpAddr,
     /// Its MAC, while one is known.
     pub mac: Option<Mac>,
     /// How sure that is.
-    pub state: State,
+    pub state: NudState,
 }
 
 /// How sure the MAC of a neighbour is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NudState {
     /// It may be used.
     Valid,
     /// Somebody said so for good.
@@ -90,19 +90,19 @@ pub enum State {
 
 /// What an answer to [`list`] tells of a neighbour, be its MAC known or not; `None` for other
 /// families.
-pub fn parse_known(reply: &Reply<'_>) -> Result<Option<Known>, NetlinkError> {
+pub fn parse_state(reply: &Reply<'_>) -> Result<Option<NeighbourState>, NetlinkError> {
     let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;
     let Some(address) = attributes.get(Nda::Dst).and_then(wire::address) else { return Ok(None) };
     let is = |state: Nud| header.ndm_state().contains(state);
     let state = match () {
-        () if is(Nud::PERMANENT) => State::Permanent,
-        () if is(Nud::FAILED) => State::Failed,
-        () if is(Nud::INCOMPLETE) => State::Asked,
-        () => State::Valid,
+        () if is(Nud::PERMANENT) => NudState::Permanent,
+        () if is(Nud::FAILED) => NudState::Failed,
+        () if is(Nud::INCOMPLETE) => NudState::Asked,
+        () => NudState::Valid,
     };
     let mac = attributes.array(Nda::Lladdr).map(Mac);
-    let known = wire::known(*header.ndm_family()).is_some();
-    Ok(known.then_some(Known { address, mac, state }))
+    let known = wire::family_of(*header.ndm_family()).is_some();
+    Ok(known.then_some(NeighbourState { address, mac, state }))
 }
 
 /// Index of the link that a notification is about, of whichever table.
@@ -119,7 +119,7 @@ pub fn delete(index: u32, address: IpAddr) -> Message {
         what,
         Rtm::Delneigh,
         NlmF::empty(),
-        &header(wire::family(address), index, Nud::empty(), Ntf::empty()),
+        &header(wire::address_family(address), index, Nud::empty(), Ntf::empty()),
         attributes,
     )
 }

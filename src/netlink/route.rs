@@ -62,7 +62,7 @@ pub struct Route {
 
 /// What the kernel answers when asked for the way to one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct RouteLookup {
     /// Through which neighbour; `None` if the address is on the link.
     pub gateway: Option<IpAddr>,
     /// Index of the link.
@@ -146,19 +146,19 @@ pub fn delete(route: &Route) -> Message {
 
 /// Asks for the routes of `protocol` in the main table.
 pub fn list(family: Family, protocol: u8) -> Message {
-    let header = header(wire::of(family), 0, RtTable::Main, protocol, 0, RtmF::empty());
+    let header = header(wire::family_number(family), 0, RtTable::Main, protocol, 0, RtmF::empty());
     Message::new("list routes", Rtm::Getroute, NlmF::empty(), &header, Attributes::new())
 }
 
 /// Asks for the routes of all tables.
 pub fn list_all(family: Family) -> Message {
-    let header = header(wire::of(family), 0, RtTable::Unspec, 0, 0, RtmF::empty());
+    let header = header(wire::family_number(family), 0, RtTable::Unspec, 0, 0, RtmF::empty());
     Message::new("list routes", Rtm::Getroute, NlmF::empty(), &header, Attributes::new())
 }
 
 /// Asks for the way that a packet to `address` would take.
-pub fn way(address: IpAddr) -> Message {
-    let family = wire::family(address);
+pub fn lookup(address: IpAddr) -> Message {
+    let family = wire::address_family(address);
     let bits = Family::of(address).bits();
     let header = header(family, bits, RtTable::Unspec, 0, 0, RtmF::empty());
     let attributes = Attributes::new().put(Rta::Dst, wire::octets(address));
@@ -174,10 +174,10 @@ pub fn way(address: IpAddr) -> Message {
 /// Asks for the way that a packet from `source` to `address` takes that comes in by the link of that
 /// number. It is refused if such a packet is not forwarded: no route, a source that the reverse path
 /// filter drops (`EXDEV`; since 6.13 every refusal of IPv4 is `EINVAL`).
-pub fn way_through(source: IpAddr, address: IpAddr, input: u32) -> Message {
+pub fn lookup_forwarded(source: IpAddr, address: IpAddr, input: u32) -> Message {
     let bits = Family::of(address).bits();
     let header = RtmsgBuilder::default()
-        .rtm_family(wire::family(address))
+        .rtm_family(wire::address_family(address))
         .rtm_dst_len(bits)
         .rtm_src_len(bits)
         .rtm_tos(0)
@@ -198,7 +198,7 @@ pub fn way_through(source: IpAddr, address: IpAddr, input: u32) -> Message {
 /// The route in an answer; `None` for multicast, blackholes and other families.
 pub fn parse(reply: &Reply<'_>) -> Result<Option<Route>, NetlinkError> {
     let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
-    let Some(family) = wire::known(*header.rtm_family()) else { return Ok(None) };
+    let Some(family) = wire::family_of(*header.rtm_family()) else { return Ok(None) };
     if *header.rtm_type() != Rtn::Unicast {
         return Ok(None);
     }
@@ -248,10 +248,10 @@ pub fn parse_paths(reply: &Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError
 }
 
 /// The way in an answer to [`way`].
-pub fn parse_way(reply: &Reply<'_>) -> Result<Way, NetlinkError> {
+pub fn parse_lookup(reply: &Reply<'_>) -> Result<RouteLookup, NetlinkError> {
     let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
     let metrics = attributes.nested(Rta::Metrics)?;
-    Ok(Way {
+    Ok(RouteLookup {
         gateway: gateway(&attributes),
         device: attributes.u32(Rta::Oif),
         source: source(&attributes),
@@ -273,7 +273,7 @@ fn change(what: String, kind: Rtm, flags: NlmF, route: &Route) -> Message {
 }
 
 fn message(what: String, kind: Rtm, flags: NlmF, route: &Route, attributes: Attributes) -> Message {
-    let family = wire::family(route.destination.ip());
+    let family = wire::address_family(route.destination.ip());
     let rtm_flags = if route.onlink { RtmF::from_bits_retain(ONLINK) } else { RtmF::empty() };
     let prefix = route.destination.prefix();
     let header = header(family, prefix, RtTable::Unspec, route.protocol, route.scope, rtm_flags);

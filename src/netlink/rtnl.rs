@@ -7,11 +7,11 @@ use nix::errno::Errno;
 use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::address::{self, Address};
 use crate::netlink::fdb::{self, Destination};
-use crate::netlink::link::{self, Link, Which};
-use crate::netlink::link_settings::{self, Tune};
-use crate::netlink::neighbour::{self, Known, Neighbour};
+use crate::netlink::link::{self, Link, LinkRef};
+use crate::netlink::link_settings::{self, LinkSettings};
+use crate::netlink::neighbour::{self, Neighbour, NeighbourState};
 use crate::netlink::qdisc;
-use crate::netlink::route::{self, Route, Way};
+use crate::netlink::route::{self, Route, RouteLookup};
 use crate::netlink::vxlan;
 use crate::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
 
@@ -54,7 +54,7 @@ impl Rtnl {
     /// # Errors
     /// Any but that there is none.
     pub fn link(&self, name: &IfName) -> Result<Option<Link>, NetlinkError> {
-        self.one(&link::get(Which::Name(name)))
+        self.one(&link::get(LinkRef::Name(name)))
     }
 
     /// The link of that number.
@@ -62,7 +62,7 @@ impl Rtnl {
     /// # Errors
     /// Any but that there is none.
     pub fn link_by_index(&self, index: u32) -> Result<Option<Link>, NetlinkError> {
-        self.one(&link::get(Which::Index(index)))
+        self.one(&link::get(LinkRef::Index(index)))
     }
 
     /// All links, or the ports of one bridge.
@@ -111,8 +111,8 @@ impl Rtnl {
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn neighbours(&self, index: u32) -> Result<Vec<Known>, NetlinkError> {
-        self.socket.dump(&neighbour::list(index), neighbour::parse_known)
+    pub fn neighbours(&self, index: u32) -> Result<Vec<NeighbourState>, NetlinkError> {
+        self.socket.dump(&neighbour::list(index), neighbour::parse_state)
     }
 
     /// The MACs that a bridge has seen, each with the index of the port that it is behind.
@@ -135,8 +135,8 @@ impl Rtnl {
     ///
     /// # Errors
     /// [`NetlinkError`], also if there is none.
-    pub fn tune(&self, index: u32) -> Result<Tune, NetlinkError> {
-        self.socket.ask(&link::get(Which::Index(index)), link_settings::parse)
+    pub fn link_settings(&self, index: u32) -> Result<LinkSettings, NetlinkError> {
+        self.socket.ask(&link::get(LinkRef::Index(index)), link_settings::parse)
     }
 
     /// The rate that our queue holds a link to, bytes in a second.
@@ -171,8 +171,8 @@ impl Rtnl {
     ///
     /// # Errors
     /// Any but that there is none.
-    pub fn way(&self, address: IpAddr) -> Result<Option<Way>, NetlinkError> {
-        match self.socket.ask(&route::way(address), route::parse_way) {
+    pub fn lookup_route(&self, address: IpAddr) -> Result<Option<RouteLookup>, NetlinkError> {
+        match self.socket.ask(&route::lookup(address), route::parse_lookup) {
             Err(error)
                 if matches!(error.errno(), Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH)) =>
             {
@@ -188,7 +188,9 @@ impl Rtnl {
     /// # Errors
     /// [`NetlinkError`].
     pub fn path_mtu(&self, address: IpAddr) -> Result<Option<u32>, NetlinkError> {
-        let Some(way) = self.way(address)?.filter(|way| !way.local) else { return Ok(None) };
+        let Some(way) = self.lookup_route(address)?.filter(|way| !way.local) else {
+            return Ok(None);
+        };
         let link = way.device.map(|device| self.link_by_index(device)).transpose()?;
         Ok(way.mtu.or(link.flatten().map(|link| link.mtu)))
     }
@@ -197,13 +199,13 @@ impl Rtnl {
     ///
     /// # Errors
     /// Also that it is not forwarded: see [`route::way_through`].
-    pub fn way_through(
+    pub fn lookup_forwarded(
         &self,
         source: IpAddr,
         address: IpAddr,
         input: u32,
-    ) -> Result<Way, NetlinkError> {
-        self.socket.ask(&route::way_through(source, address, input), route::parse_way)
+    ) -> Result<RouteLookup, NetlinkError> {
+        self.socket.ask(&route::lookup_forwarded(source, address, input), route::parse_lookup)
     }
 
     /// The routes of both families. A family without any address has no table yet: `ENOENT`. A

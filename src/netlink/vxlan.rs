@@ -6,7 +6,7 @@ use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Ifla, IflaInfo, RtAddrFamily, Rtm};
 
 use crate::net::{Family, IfName, Mac};
-use crate::netlink::link::{self, Change, Which};
+use crate::netlink::link::{self, LinkChange, LinkRef};
 use crate::netlink::wire::{self, link_header};
 use crate::netlink::{AttributeList, Attributes, Message, NetlinkError};
 
@@ -86,14 +86,14 @@ pub fn add(new: &NewVxlan<'_>) -> Vec<Message> {
     let header = link_header(RtAddrFamily::Unspecified, 0, false);
     let what = format!("create VXLAN device {}", new.name);
     let create = Message::new(what, Rtm::Newlink, NlmF::CREATE | NlmF::EXCL, &header, attributes);
-    let which = Which::Name(new.name);
-    let mark = Change { alias: Some(new.alias.to_owned()), ..Change::default() };
+    let which = LinkRef::Name(new.name);
+    let mark = LinkChange { alias: Some(new.alias.to_owned()), ..LinkChange::default() };
     vec![create, link::change(which, &mark), link::without_link_local(which)]
 }
 
 /// Sets the device up; `EADDRINUSE` if something else has its port.
 pub fn set_up(name: &IfName) -> Message {
-    link::change(Which::Name(name), &Change { up: true, ..Change::default() })
+    link::change(LinkRef::Name(name), &LinkChange { up: true, ..LinkChange::default() })
 }
 
 /// Gives the device another address to send from, of the same family, and makes it learn nothing.

@@ -8,12 +8,12 @@ use neli::rtnl::{Ifinfomsg, IfinfomsgBuilder};
 use crate::net::Family;
 
 /// The address family's number: `AF_INET` or `AF_INET6`.
-pub fn family(address: IpAddr) -> RtAddrFamily {
-    of(Family::of(address))
+pub fn address_family(address: IpAddr) -> RtAddrFamily {
+    family_number(Family::of(address))
 }
 
 /// The number of a family.
-pub fn of(family: Family) -> RtAddrFamily {
+pub fn family_number(family: Family) -> RtAddrFamily {
     match family {
         Family::V4 => RtAddrFamily::Inet,
         Family::V6 => RtAddrFamily::Inet6,
@@ -21,7 +21,7 @@ pub fn of(family: Family) -> RtAddrFamily {
 }
 
 /// The family of a number; `None` for one that is neither.
-pub fn known(family: RtAddrFamily) -> Option<Family> {
+pub fn family_of(family: RtAddrFamily) -> Option<Family> {
     match family {
         RtAddrFamily::Inet => Some(Family::V4),
         RtAddrFamily::Inet6 => Some(Family::V6),

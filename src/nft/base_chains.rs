@@ -17,16 +17,16 @@ use std::process::ExitStatus;
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-pub use chain::{Action, Direction, Edit, ForwardChain, MARK, Place};
+pub use chain::{BaseChain, COMMENT_PREFIX, ChainRef, Direction, EditKind, RuleEdit};
 pub use decode::FoundSets;
-pub use rule::{Asks, Condition, End, ForwardRule, NamePattern};
+pub use rule::{ChainRule, Criterion, End, Match, NamePattern};
 
 use crate::net::Family;
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
 use crate::nft::base_chains::legacy::LegacyTables;
 use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
 use crate::nft::{
-    ChainPlace, FoundSet, Hook, Policy, TableFamily, Type, Userdata, Verdict, expression, found,
+    FoundSet, Hook, NftChain, Policy, TableFamily, Type, Userdata, Verdict, expression, found,
     message,
 };
 
@@ -36,16 +36,16 @@ const PROGRAM_DIRS: [&str; 6] =
 
 /// What was found of other people's chains at the hook `forward`.
 #[derive(Debug, Default)]
-pub struct FoundForward {
+pub struct FoundChains {
     /// The chains.
-    pub chains: Vec<ForwardChain>,
+    pub chains: Vec<BaseChain>,
     /// Chains that are there and cannot be read, and why.
-    pub unreadable: Vec<(Place, ForwardError)>,
+    pub unreadable: Vec<(ChainRef, ChainError)>,
 }
 
 /// Why a chain could not be read or changed.
 #[derive(Debug, thiserror::Error)]
-pub enum ForwardError {
+pub enum ChainError {
     /// Of nftables.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -84,35 +84,35 @@ pub enum ForwardError {
 }
 
 /// A handle on the chains of one network namespace, to be used on a thread in that namespace.
-pub struct Forward {
+pub struct BaseChains {
     socket: NetlinkSocket,
     legacy: LegacyTables,
 }
 
-impl Forward {
+impl BaseChains {
     /// Opens a handle on the network namespace of the calling thread.
     ///
     /// # Errors
     /// [`NetlinkError::Io`].
-    pub fn open() -> Result<Forward, NetlinkError> {
+    pub fn open() -> Result<BaseChains, NetlinkError> {
         let program_dirs = PROGRAM_DIRS.map(PathBuf::from).to_vec();
-        Forward::with_programs(program_dirs)
+        BaseChains::with_programs(program_dirs)
     }
 
     /// The same with other places to look for iptables-legacy in.
     ///
     /// # Errors
     /// [`NetlinkError::Io`].
-    pub fn with_programs(program_dirs: Vec<PathBuf>) -> Result<Forward, NetlinkError> {
+    pub fn with_programs(program_dirs: Vec<PathBuf>) -> Result<BaseChains, NetlinkError> {
         let socket = NetlinkSocket::open(Protocol::Netfilter)?;
-        Ok(Forward { socket, legacy: LegacyTables::new(program_dirs) })
+        Ok(BaseChains { socket, legacy: LegacyTables::new(program_dirs) })
     }
 
     /// The chains that forwarded packets of `families` meet, our own table's among them.
     ///
     /// # Errors
     /// [`NetlinkError`] of nftables; what older tables refuse is in the answer.
-    pub fn observe(&self, families: &[Family]) -> Result<FoundForward, NetlinkError> {
+    pub fn observe(&self, families: &[Family]) -> Result<FoundChains, NetlinkError> {
         self.observe_at(Hook::FORWARD, "FORWARD", families)
     }
 
@@ -120,7 +120,7 @@ impl Forward {
     ///
     /// # Errors
     /// As [`Forward::observe`].
-    pub fn observe_input(&self, families: &[Family]) -> Result<FoundForward, NetlinkError> {
+    pub fn observe_input(&self, families: &[Family]) -> Result<FoundChains, NetlinkError> {
         self.observe_at(Hook::INPUT, "INPUT", families)
     }
 
@@ -129,10 +129,10 @@ impl Forward {
         hook: Hook,
         legacy: &'static str,
         families: &[Family],
-    ) -> Result<FoundForward, NetlinkError> {
-        let mut seen = FoundForward::default();
-        let met = |place: &ChainPlace| {
-            families.iter().any(|family| Place::Nft(place.clone()).sees(*family))
+    ) -> Result<FoundChains, NetlinkError> {
+        let mut seen = FoundChains::default();
+        let met = |place: &NftChain| {
+            families.iter().any(|family| ChainRef::Nft(place.clone()).sees(*family))
         };
         for (place, policy) in self.nft_places(hook)? {
             if met(&place) {
@@ -142,7 +142,7 @@ impl Forward {
         for family in families {
             match self.legacy.observe(*family, legacy) {
                 Ok(chain) => seen.chains.extend(chain),
-                Err(error) => seen.unreadable.push((Place::Legacy(*family, legacy), error)),
+                Err(error) => seen.unreadable.push((ChainRef::Legacy(*family, legacy), error)),
             }
         }
         Ok(seen)
@@ -165,19 +165,19 @@ impl Forward {
     ///
     /// # Errors
     /// [`ForwardError`].
-    pub fn apply(&self, edit: &Edit) -> Result<(), ForwardError> {
+    pub fn apply(&self, edit: &RuleEdit) -> Result<(), ChainError> {
         let message = match (&edit.place, edit.action) {
-            (Place::Legacy(family, _), _) => return self.legacy.apply(*family, edit),
-            (Place::Nft(place), Action::Insert) => insert(place, edit),
-            (Place::Nft(place), Action::Remove(Some(handle))) => remove(place, edit, handle),
+            (ChainRef::Legacy(family, _), _) => return self.legacy.apply(*family, edit),
+            (ChainRef::Nft(place), EditKind::Insert) => insert(place, edit),
+            (ChainRef::Nft(place), EditKind::Remove(Some(handle))) => remove(place, edit, handle),
             // Without the number the kernel would remove every rule of the chain.
-            (Place::Nft(_), Action::Remove(None)) => return Ok(()),
+            (ChainRef::Nft(_), EditKind::Remove(None)) => return Ok(()),
         };
         Ok(self.socket.transact(&message::transaction([message]))?)
     }
 
     /// Every base chain at the hook, and its policy.
-    fn nft_places(&self, hook: Hook) -> Result<Vec<(ChainPlace, Policy)>, NetlinkError> {
+    fn nft_places(&self, hook: Hook) -> Result<Vec<(NftChain, Policy)>, NetlinkError> {
         let what = "look at nft chains".to_owned();
         let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
         let chains = self.socket.dump(&request, found::chain)?;
@@ -192,9 +192,9 @@ impl Forward {
     /// The chain with its rules and those of the chains that it calls; `None` if it went meanwhile.
     fn nft_chain(
         &self,
-        place: ChainPlace,
+        place: NftChain,
         policy: Policy,
-    ) -> Result<Option<ForwardChain>, NetlinkError> {
+    ) -> Result<Option<BaseChain>, NetlinkError> {
         let mut sets = FoundSets::new();
         let Some(rules) = self.nft_rules(&place, &mut sets)? else { return Ok(None) };
         let mut called = BTreeMap::new();
@@ -203,20 +203,20 @@ impl Forward {
             if called.len() == CHAINS || called.contains_key(&name) {
                 continue;
             }
-            let place = ChainPlace { chain: name.clone(), ..place.clone() };
+            let place = NftChain { chain: name.clone(), ..place.clone() };
             let rules = self.nft_rules(&place, &mut sets)?.unwrap_or_default();
             waiting.extend(targets(&rules));
             called.insert(name, rules);
         }
-        Ok(Some(ForwardChain { place: Place::Nft(place), policy, rules, called }))
+        Ok(Some(BaseChain { place: ChainRef::Nft(place), policy, rules, called }))
     }
 
     /// The rules of one chain; `None` if it is not there. Sets that they look into go into `sets`.
     fn nft_rules(
         &self,
-        place: &ChainPlace,
+        place: &NftChain,
         sets: &mut FoundSets,
-    ) -> Result<Option<Vec<ForwardRule>>, NetlinkError> {
+    ) -> Result<Option<Vec<ChainRule>>, NetlinkError> {
         let what = format!("look at chain {} of nft table {}", place.chain, place.table);
         let attributes = Attributes::new()
             .text(attribute::TABLE, &place.table)
@@ -236,7 +236,7 @@ impl Forward {
     }
 
     /// A set with its elements; `None` if its keys mean nothing here, or it is gone.
-    fn nft_set(&self, place: &ChainPlace, name: &str) -> Result<Option<FoundSet>, NetlinkError> {
+    fn nft_set(&self, place: &NftChain, name: &str) -> Result<Option<FoundSet>, NetlinkError> {
         let number = place.family.number();
         let what = format!("look at set {name} of nft table {}", place.table);
         let named = Attributes::new().text(set::TABLE, &place.table).text(set::NAME, name);
@@ -270,10 +270,10 @@ const CHAINS: usize = 256;
 const SETS: usize = 256;
 
 /// The chains that rules call for packets that are not special.
-fn targets(rules: &[ForwardRule]) -> Vec<String> {
-    let never = Asks::Special.holds();
-    let rules = rules.iter().filter(|rule| !rule.conditions.contains(&never));
-    let target = |rule: &ForwardRule| match &rule.verdict {
+fn targets(rules: &[ChainRule]) -> Vec<String> {
+    let never = Criterion::Special.holds();
+    let rules = rules.iter().filter(|rule| !rule.matches.contains(&never));
+    let target = |rule: &ChainRule| match &rule.verdict {
         Verdict::Jump(target) | Verdict::Goto(target) => Some(target.clone()),
         _ => None,
     };
@@ -288,7 +288,7 @@ fn name_of(index: u32) -> Option<String> {
 
 /// Our rule at the head of a chain, shaped as iptables-nft itself writes it, so that `iptables -S`
 /// shows an ordinary rule; the comment goes where nft and iptables both look for one.
-fn insert(place: &ChainPlace, edit: &Edit) -> Message {
+fn insert(place: &NftChain, edit: &RuleEdit) -> Message {
     let meta_key = match edit.direction {
         Direction::In => n::INPUT_NAME,
         Direction::Out => n::OUTPUT_NAME,
@@ -302,7 +302,7 @@ fn insert(place: &ChainPlace, edit: &Edit) -> Message {
     Message::new(edit.to_string(), kind::NEW_RULE, NlmF::CREATE, &header, attributes)
 }
 
-fn remove(place: &ChainPlace, edit: &Edit, handle: u64) -> Message {
+fn remove(place: &NftChain, edit: &RuleEdit, handle: u64) -> Message {
     let attributes = Attributes::new()
         .text(attribute::TABLE, &place.table)
         .text(attribute::CHAIN, &place.chain)

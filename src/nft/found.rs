@@ -58,7 +58,7 @@ pub struct FoundRule {
 
 /// Where a chain is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChainPlace {
+pub struct NftChain {
     pub family: TableFamily,
     pub table: String,
     pub chain: String,
@@ -136,11 +136,11 @@ pub fn dormant(reply: &Reply<'_>) -> Result<bool, NetlinkError> {
 }
 
 /// A chain without its rules.
-pub fn chain(reply: &Reply<'_>) -> Result<Option<(ChainPlace, Option<Base>)>, NetlinkError> {
+pub fn chain(reply: &Reply<'_>) -> Result<Option<(NftChain, Option<Base>)>, NetlinkError> {
     let (family, attributes) = parts(reply)?;
     let named = attributes.text(chain::TABLE).zip(attributes.text(chain::NAME));
     let Some((table, name)) = named else { return Ok(None) };
-    Ok(Some((ChainPlace { family, table, chain: name }, base(&attributes)?)))
+    Ok(Some((NftChain { family, table, chain: name }, base(&attributes)?)))
 }
 
 fn base(attributes: &AttributeList) -> Result<Option<Base>, NetlinkError> {

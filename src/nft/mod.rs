@@ -14,7 +14,7 @@ mod ruleset;
 mod verdict;
 
 pub use cached_table::CachedTable;
-pub use found::{ChainPlace, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
+pub use found::{FoundChain, FoundRule, FoundSet, FoundTable, NftChain, TableFamily};
 pub use handle::{Fingerprints, Nft};
 pub use ruleset::{Action, Base, Chain, Field, Flowtable, Hook, Match, Policy, Rule, Ruleset};
 pub use set::{Data, Element, ElementChange, Set, Shape, Type, Value};

@@ -1,51 +1,46 @@
-//! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
+//! Pure. The pods' links to be reattached to the bridge, and how many ports it has.
 
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::plan::pod::{BridgePort, is_of_network};
-use crate::plan::{Describe, Line};
 
-/// A link that lost its bridge, because somebody deleted that or unplugged the link.
+/// A link that lost its bridge, because the bridge was deleted or the link detached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reattach {
     /// The host's end of the pod's veth.
     pub link: IfName,
-    /// Its number.
     pub index: u32,
-    /// The bridge to plug it into.
     pub bridge: IfName,
-    /// Whose it is, as its alias says.
+    /// The link's alias.
     pub owner: String,
-    /// What it shall be as a port, as its alias says.
-    pub plugged: BridgePort,
+    /// From its alias.
+    pub port: BridgePort,
 }
 
-/// The links among `found` that belong to pods of `network` and are ports of nothing, each of them
-/// to be plugged into `bridge`.
-///
-/// A link that is a port of another bridge was put there by somebody, and stays.
+/// The links among `found` that belong to pods of `network` and are ports of no bridge, to be
+/// reattached to `bridge`. A link that somebody attached to another bridge stays there.
 pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Reattach> {
     let lost = found
         .iter()
         .filter(|link| link.master.is_none() && is_of_network(link.alias.as_deref(), network));
-    let plug = |link: &Link| Reattach {
+    let reattach = |link: &Link| Reattach {
         link: link.name.clone(),
         index: link.index,
         bridge: bridge.clone(),
         owner: link.alias.clone().unwrap_or_default(),
-        plugged: BridgePort::of_alias(link.alias.as_deref().unwrap_or_default()),
+        port: BridgePort::of_alias(link.alias.as_deref().unwrap_or_default()),
     };
-    lost.map(plug).collect()
+    lost.map(reattach).collect()
 }
 
-/// The ports of one bridge, and so the pods of a host: the kernel numbers them with 10 bits and
-/// gives nobody number 0 (`BR_MAX_PORTS` of net/bridge/br_private.h). The next one gets `EXFULL`.
+/// The most ports of one bridge, and so pods of a host: the kernel numbers them with 10 bits, from 1
+/// (`BR_MAX_PORTS` of net/bridge/br_private.h). The next one gets `EXFULL`.
 ///
-/// More bridges with a cable between them would take more pods, at 2.5 us more for each round trip
-/// between two of them (8 us within one), and `portIsolation` would end at the cable.
+/// Several bridges with a veth between them would take more pods, at 2.5 us more for each round trip
+/// between two of them (8 us within one), and `portIsolation` would end at that veth.
 pub const MOST: usize = 1023;
 
-/// From here on the operator should know.
+/// From this number on the operator is warned.
 const MANY: usize = MOST * 95 / 100;
 
 /// No pod fits on `bridge`.
@@ -76,19 +71,12 @@ pub fn crowded(bridge: &IfName, count: usize) -> Option<Problem> {
     }
 }
 
-impl Describe for Reattach {
-    fn line(&self) -> Line {
-        let Reattach { link, bridge, owner, .. } = self;
-        Line::changed(Object::Bridge(bridge.clone())).with(format!(": port {link} ({owner})"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What is to be plugged in of links with these aliases and masters.
-    fn plugs(found: &[(&str, Option<u32>)]) -> Vec<Reattach> {
+    /// The links to be reattached, of links with these aliases and masters.
+    fn lost(found: &[(&str, Option<u32>)]) -> Vec<Reattach> {
         let link = |(index, (alias, master)): (usize, &(&str, Option<u32>))| Link {
             index: u32::try_from(index).unwrap(),
             name: format!("hz{index}").parse().unwrap(),
@@ -110,21 +98,21 @@ mod tests {
         changes("humanz", &"humanz0".parse().unwrap(), &links)
     }
 
-    /// The numbers of those to be plugged in.
+    /// The indexes of those to be reattached.
     fn check(found: &[(&str, Option<u32>)], expected: &[u32]) {
-        let plugs = plugs(found);
-        assert_eq!(plugs.iter().map(|plug| plug.index).collect::<Vec<_>>(), expected);
+        let lost = lost(found);
+        assert_eq!(lost.iter().map(|link| link.index).collect::<Vec<_>>(), expected);
     }
 
     #[test]
-    fn each_becomes_the_port_that_it_was() {
-        let plugs = plugs(&[
+    fn each_link_gets_the_port_settings_of_its_alias() {
+        let lost = lost(&[
             ("humanz humanz c1 eth0 port=isolated,mac=0a580af40102 a/b", None),
             ("humanz humanz c2 eth0 a/b", None),
         ]);
         let mac = Some("0a:58:0a:f4:01:02".parse().unwrap());
-        assert_eq!(plugs[0].plugged, BridgePort { hairpin: false, isolated: true, mac });
-        assert_eq!(plugs[1].plugged, BridgePort::default());
+        assert_eq!(lost[0].port, BridgePort { hairpin: false, isolated: true, mac });
+        assert_eq!(lost[1].port, BridgePort::default());
     }
 
     #[test]

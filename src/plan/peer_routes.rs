@@ -12,7 +12,6 @@ use crate::lease::tunnels::{TunnelFault, tunnels};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::TunnelPeer;
-use crate::settings::Backend;
 
 /// A prefix that this host has on one of its own segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +22,27 @@ pub struct Connected {
     pub device: u32,
     /// The interface is up.
     pub up: bool,
+}
+
+/// How this host reaches the pods of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Through a route via the host, which must be on the same segment.
+    Direct,
+    /// Through a tunnel.
+    Vxlan,
+    /// Through a route to hosts on the same segment, through a tunnel to the others.
+    Auto,
+}
+
+impl From<Backend> for records::Backend {
+    fn from(backend: Backend) -> records::Backend {
+        match backend {
+            Backend::Direct => records::Backend::Direct,
+            Backend::Vxlan => records::Backend::Vxlan,
+            Backend::Auto => records::Backend::Auto,
+        }
+    }
 }
 
 /// What this host has to reach others with.

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use humanz::checks::forward::{plan, removals};
 use humanz::net::Family;
-use humanz::nft::base_chains::Forward;
+use humanz::nft::base_chains::BaseChains;
 use humanz::plan::Describe;
 
 use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args, traffic};
@@ -20,14 +20,14 @@ fn other((host, subnet): (&'static str, &str)) -> (&'static str, IpNetwork) {
 }
 
 /// What the agent does on every pass: gives a line for each edit and each obstacle.
-pub fn reconcile(forward: &Forward) -> Vec<String> {
+pub fn reconcile(forward: &BaseChains) -> Vec<String> {
     let found = forward.observe(&Family::BOTH).unwrap();
     let plan = plan(&traffic(), OTHERS.map(other).into_iter(), &found);
     for edit in &plan.edits {
         forward.apply(edit).unwrap();
     }
     let edits = plan.edits.iter().map(|edit| edit.line().to_string());
-    edits.chain(plan.obstacles.iter().map(|obstacle| obstacle.to_string())).collect()
+    edits.chain(plan.blocking_rules.iter().map(|obstacle| obstacle.to_string())).collect()
 }
 
 pub fn assert_cut_off(network: &Network) {
@@ -52,7 +52,7 @@ pub fn assert_passes(network: &Network) {
 fn check(kind: &'static str) {
     on_host(move |network| {
         let (v4, v6) = (format!("iptables-{kind}"), format!("ip6tables-{kind}"));
-        let forward = Forward::open().unwrap();
+        let forward = BaseChains::open().unwrap();
         for program in [&v4, &v6] {
             run(&format!("{program} -P FORWARD DROP"));
             run(&format!("{program} -A FORWARD -i docker0 -j ACCEPT"));
@@ -105,7 +105,7 @@ fn check(kind: &'static str) {
     });
 }
 
-fn clean_up(forward: &Forward) {
+fn clean_up(forward: &BaseChains) {
     for edit in removals(&traffic().bridge, &forward.observe(&Family::BOTH).unwrap()) {
         forward.apply(&edit).unwrap();
     }
@@ -132,7 +132,7 @@ fn pods_pass_a_last_rule_that_rejects() {
             // Somebody appended this, and it is never reached.
             run(&format!("{program} -A FORWARD -i humanz0 -j ACCEPT"));
             assert!(network.is_cut_off(OUTSIDE[0]));
-            let forward = Forward::open().unwrap();
+            let forward = BaseChains::open().unwrap();
             assert_eq!(reconcile(&forward).len(), 2);
             assert_passes(network);
             assert_eq!(reconcile(&forward), [""; 0]);
@@ -146,7 +146,7 @@ fn iptables_that_stops_nothing_is_not_touched() {
         for program in ["iptables-nft", "iptables-legacy"] {
             run(&format!("{program} -A FORWARD -i eth9 -j DROP"));
         }
-        assert_eq!(reconcile(&Forward::open().unwrap()), [""; 0]);
+        assert_eq!(reconcile(&BaseChains::open().unwrap()), [""; 0]);
         assert_passes(network);
         assert!(!run("iptables-nft -S FORWARD").contains("humanz0"));
     });
@@ -155,7 +155,7 @@ fn iptables_that_stops_nothing_is_not_touched() {
 #[test]
 fn a_host_without_any_firewall_gets_none() {
     on_host(|_| {
-        assert_eq!(reconcile(&Forward::open().unwrap()), [""; 0]);
+        assert_eq!(reconcile(&BaseChains::open().unwrap()), [""; 0]);
         assert_eq!(run("nft list ruleset"), "");
         let names = std::fs::read_to_string("/proc/thread-self/net/ip_tables_names").unwrap();
         assert_eq!(names, "", "looking did not make the older tables");
@@ -166,7 +166,7 @@ fn a_host_without_any_firewall_gets_none() {
 fn a_legacy_table_without_its_program_is_reported() {
     on_host(|_| {
         run("iptables-legacy -P FORWARD DROP");
-        let forward = Forward::with_programs(vec![PathBuf::from("/nowhere")]).unwrap();
+        let forward = BaseChains::with_programs(vec![PathBuf::from("/nowhere")]).unwrap();
         let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
                     program iptables-legacy is not installed (package iptables)";
         assert_eq!(reconcile(&forward), [line]);
@@ -178,7 +178,7 @@ fn check_reported(ruleset: &'static str, wanted: &'static [&'static str]) {
     on_host(move |network| {
         run_args("nft", &[ruleset]);
         let before = run("nft list ruleset");
-        let lines = reconcile(&Forward::open().unwrap());
+        let lines = reconcile(&BaseChains::open().unwrap());
         assert_eq!(lines.len(), wanted.len(), "{lines:?}");
         for (line, wanted) in lines.iter().zip(wanted) {
             assert!(line.starts_with(wanted), "{line}");
@@ -200,7 +200,7 @@ fn a_plain_nft_table_that_drops_is_reported() {
 #[test]
 fn what_the_report_says_helps() {
     on_host(|network| {
-        let forward = Forward::open().unwrap();
+        let forward = BaseChains::open().unwrap();
         run_args(
             "nft",
             &[
@@ -248,7 +248,7 @@ fn a_table_that_accepts_pods_somewhere_is_not_reported() {
             let chain =
                 "chain forward { type filter hook forward priority 0; policy drop; jump deep; }";
             run_args("nft", &[&format!("table inet filter {{ {accept}; {chain}; }}")]);
-            assert_eq!(reconcile(&Forward::open().unwrap()), [""; 0]);
+            assert_eq!(reconcile(&BaseChains::open().unwrap()), [""; 0]);
             assert_passes(network);
         });
     }
@@ -265,7 +265,7 @@ fn an_own_table_that_accepts_does_not_help_against_a_drop() {
         run("iptables-nft -P FORWARD DROP");
         Nft::open().unwrap().replace(&ruleset(&spec()).unwrap()).unwrap();
         assert!(network.is_cut_off(OUTSIDE[0]));
-        reconcile(&Forward::open().unwrap());
+        reconcile(&BaseChains::open().unwrap());
         assert_eq!(network.seen_by(OUTSIDE[0]), HOST[0]);
     });
 }

@@ -1,8 +1,8 @@
 //! Hosts whose own firewall keeps tunnels of other hosts out: what is said is what happens.
 
-use humanz::checks::forward::input::{Tunnel, obstacles};
+use humanz::checks::forward::input::{Tunnel, blocking_chains};
 use humanz::net::Family;
-use humanz::nft::base_chains::Forward;
+use humanz::nft::base_chains::BaseChains;
 
 use super::network::{HOST, OUTSIDE, on_host, run_args};
 
@@ -14,7 +14,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
     on_host(move |network| {
         let shell = |script: &str| run_args("sh", &["-ec", script]);
         shell(firewall);
-        let forward = Forward::open().unwrap();
+        let forward = BaseChains::open().unwrap();
         let observe = || {
             let found = forward.observe_input(&Family::BOTH).unwrap();
             let family = |family: usize| Tunnel {
@@ -24,7 +24,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
                 udp_port: PORT,
             };
             [0, 1].map(|at| {
-                let found = obstacles(&family(at), &found);
+                let found = blocking_chains(&family(at), &found);
                 found.iter().map(|obstacle| obstacle.problem().fix.unwrap()).collect::<Vec<_>>()
             })
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use humanz::nft::Nft;
-use humanz::nft::base_chains::Forward;
+use humanz::nft::base_chains::BaseChains;
 
 use super::forward::{assert_cut_off, assert_passes, reconcile};
 use super::network::{Network, OTHER_POD, OUTSIDE, POD, on_host, run_args, spec};
@@ -54,7 +54,7 @@ fn firewalld_is_told_with_a_command_of_its_own() {
         run_args("nft", &[&firewalld("")]);
         let cure = "; accept it: firewall-cmd --permanent --zone=trusted \
                     --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
-        let line = reconcile(&Forward::open().unwrap());
+        let line = reconcile(&BaseChains::open().unwrap());
         // What pods send to the outside passes: the zone of the uplink lets it out.
         let wanted = "nft table inet firewalld, chain filter_FORWARD: a rule of chain \
                       filter_FWD_public drops what other hosts' pods send to pods";
@@ -69,7 +69,7 @@ fn firewalld_with_pods_in_a_zone_that_trusts_is_not_told() {
         let zones = "ip saddr 10.244.0.0/16 goto filter_FWD_trusted
                      ip6 saddr fd00:10::/48 goto filter_FWD_trusted";
         run_args("nft", &[&firewalld(zones)]);
-        assert_eq!(reconcile(&Forward::open().unwrap()), [""; 0]);
+        assert_eq!(reconcile(&BaseChains::open().unwrap()), [""; 0]);
         assert!(pods_of_others_get_in(network));
         assert_eq!(network.seen_by(OUTSIDE[0]), POD[0]);
     });
@@ -80,7 +80,7 @@ fn firewalld_with_pods_in_a_zone_that_trusts_is_not_told() {
 fn firewalld_with_the_bridge_in_a_zone_is_still_told() {
     on_host(|network| {
         run_args("nft", &[&firewalld("iifname \"humanz0\" goto filter_FWD_trusted")]);
-        let lines = reconcile(&Forward::open().unwrap());
+        let lines = reconcile(&BaseChains::open().unwrap());
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("drops what other hosts' pods send to pods"), "{lines:?}");
         assert_eq!(network.seen_by(OUTSIDE[0]), POD[0]);
@@ -108,7 +108,7 @@ fn docker_drops_and_pods_pass() {
             ));
         }
         assert_cut_off(network);
-        let forward = Forward::open().unwrap();
+        let forward = BaseChains::open().unwrap();
         assert_eq!(reconcile(&forward).len(), 4);
         assert_passes(network);
         // A restart of dockerd puts its own jumps before ours; they let pods through.
@@ -133,7 +133,7 @@ fn ufw_drops_and_pods_pass() {
             ));
         }
         assert_cut_off(network);
-        assert_eq!(reconcile(&Forward::open().unwrap()).len(), 4);
+        assert_eq!(reconcile(&BaseChains::open().unwrap()).len(), 4);
         assert_passes(network);
     });
 }
@@ -152,7 +152,7 @@ fn pods_on_one_bridge_reach_each_other_whatever_firewalls_see() {
             let connects = |within| NEIGHBOUR.map(|to| network.connects(&pod, to, within));
             shell(&format!("iptables-{kind} -P FORWARD DROP; ip6tables-{kind} -P FORWARD DROP"));
             assert_eq!(connects(Duration::from_millis(300)), [!seen; 2], "{kind} before");
-            reconcile(&Forward::open().unwrap());
+            reconcile(&BaseChains::open().unwrap());
             assert_eq!(connects(Duration::from_secs(10)), [true; 2], "{kind}, seen: {seen}");
         });
     }
@@ -164,7 +164,7 @@ fn check_service(kube_proxy: &'static str, wanted: &'static [&'static str]) {
         repair::reconcile(&Nft::open().unwrap(), &spec());
         let port = network.serve(OTHER_POD[0]);
         shell(&kube_proxy.replace("PORT", &port.to_string()));
-        let forward = Forward::open().unwrap();
+        let forward = BaseChains::open().unwrap();
         assert_eq!(reconcile(&forward), wanted);
         assert!(network.pod_reaches("10.96.0.10:80", Duration::from_secs(10)));
         assert_eq!(network.seen_by(OTHER_POD[0]), POD[0], "no other source between pods");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use humanz::net::Mac;
 use humanz::netlink::Protocol;
-use humanz::netlink::events::{Event, Events, LinkNow};
+use humanz::netlink::events::{Event, Events, LinkState};
 use humanz::netlink::route::{self, Route};
 use humanz::netlink::{address, neighbour};
 use ipnetwork::IpNetwork;
@@ -40,7 +40,7 @@ fn events_tell_where_to_look() {
         ])
         .unwrap();
         let mut wanted = vec![
-            Event::Link { name: name("br0"), index: bridge.index, now: LinkNow::Alone },
+            Event::Link { name: name("br0"), index: bridge.index, now: LinkState::Alone },
             Event::NeighbourGone { index: bridge.index },
             Event::Address { index: bridge.index },
             Event::Route { protocol: route::PROTOCOL, default: false, gone: false },

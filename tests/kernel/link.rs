@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use humanz::net::Mac;
 use humanz::netlink::NetlinkError;
 use humanz::netlink::address;
-use humanz::netlink::link::{self, Change, Link, Port, Veth, Which};
+use humanz::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags, Veth};
 use humanz::netlink::route::{self, Route};
 use humanz::netlink::rtnl::Rtnl;
 use humanz::os::netns::NetNs;
@@ -35,17 +35,17 @@ fn plug_of(
         netns: pod.file().as_raw_fd(),
         mtu,
     };
-    let change = Change {
+    let change = LinkChange {
         up: true,
         alias: Some(format!("humanz {host}")),
-        port: Some(Port { hairpin: true, isolated: true, locked: true }),
-        ..Change::default()
+        port: Some(PortFlags { hairpin: true, isolated: true, locked: true }),
+        ..LinkChange::default()
     };
     let host = &name(host);
     rtnl.apply(&[
         link::add_veth(&veth),
-        link::change(Which::Name(host), &change),
-        link::without_link_local(Which::Name(host)),
+        link::change(LinkRef::Name(host), &change),
+        link::without_link_local(LinkRef::Name(host)),
     ])
 }
 
@@ -86,7 +86,7 @@ fn a_link_that_is_not_there_is_no_error() {
         assert_eq!(rtnl.link(&name("nothing0")).unwrap(), None);
         assert_eq!(rtnl.link_by_index(4711).unwrap(), None);
         assert_eq!(
-            errno(rtnl.apply(&[link::delete(Which::Name(&name("nothing0")))])),
+            errno(rtnl.apply(&[link::delete(LinkRef::Name(&name("nothing0")))])),
             Some(Errno::ENODEV)
         );
     });
@@ -102,7 +102,7 @@ fn a_veth_is_made_in_place_with_one_send() {
         let host = rtnl.link(&name("hz1")).unwrap().unwrap();
         let eth0 = inside.link(&name("eth0")).unwrap().unwrap();
         assert_eq!(host.master, Some(bridge.index));
-        assert_eq!(host.port, Some(Port { hairpin: true, isolated: true, locked: true }));
+        assert_eq!(host.port, Some(PortFlags { hairpin: true, isolated: true, locked: true }));
         assert_eq!(host.alias.as_deref(), Some("humanz hz1"));
         assert_eq!((host.mtu, eth0.mtu, host.up), (1400, 1400, true));
         assert_eq!(eth0.mac, Some(Mac([0x0a, 0x58, 10, 1, 0, 2])));
@@ -114,7 +114,10 @@ fn a_veth_is_made_in_place_with_one_send() {
             .apply(&[
                 address::add(eth0.index, net("10.1.0.2/24")),
                 address::add(eth0.index, net("fd00::2/64")),
-                link::change(Which::Index(eth0.index), &Change { up: true, ..Change::default() }),
+                link::change(
+                    LinkRef::Index(eth0.index),
+                    &LinkChange { up: true, ..LinkChange::default() },
+                ),
                 route::add(&Route {
                     protocol: 4,
                     ..Route::via(net("0.0.0.0/0"), gateway, eth0.index)
@@ -132,7 +135,7 @@ fn a_veth_is_made_in_place_with_one_send() {
         for wanted in ["10.1.0.2/24", "fd00::2/64"] {
             assert!(addresses.iter().any(|found| found.address == net(wanted)), "{addresses:?}");
         }
-        assert_eq!(inside.way(ip("192.0.2.1")).unwrap().unwrap().gateway, Some(gateway));
+        assert_eq!(inside.lookup_route(ip("192.0.2.1")).unwrap().unwrap().gateway, Some(gateway));
 
         let taken = plug(rtnl, &bridge, "hz2", &pod);
         assert_eq!(errno(taken), Some(Errno::EEXIST), "the pod has an eth0");
@@ -145,8 +148,8 @@ fn a_group_of_links_goes_with_one_message() {
     in_namespace(|rtnl| {
         for number in 0..8 {
             let bridge = bridge(rtnl, &format!("br{number}"));
-            let group = Change { group: Some(104), ..Change::default() };
-            rtnl.apply(&[link::change(Which::Index(bridge.index), &group)]).unwrap();
+            let group = LinkChange { group: Some(104), ..LinkChange::default() };
+            rtnl.apply(&[link::change(LinkRef::Index(bridge.index), &group)]).unwrap();
         }
         rtnl.apply(&[link::delete_group(104)]).unwrap();
         let left = rtnl.links(None).unwrap();

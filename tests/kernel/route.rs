@@ -82,7 +82,7 @@ fn routes_bear_our_mark_in_both_families() {
         rtnl.apply(&[route::delete(&found[0]), route::delete(&found[1])]).unwrap();
         assert_eq!(rtnl.routes(route::PROTOCOL).unwrap(), []);
         assert_eq!(errno(rtnl.apply(&[route::delete(&v4)])), Some(Errno::ESRCH));
-        assert_eq!(rtnl.way(ip("198.51.100.1")).unwrap(), None, "no way is no error");
+        assert_eq!(rtnl.lookup_route(ip("198.51.100.1")).unwrap(), None, "no way is no error");
     });
 }
 
@@ -130,9 +130,16 @@ fn an_ipv6_route_is_replaced_not_joined() {
         let moved = Route { gateway: Some(ip("2001:db8::9")), ..first };
         rtnl.apply(&[route::add(&first), route::replace(&moved)]).unwrap();
         assert_eq!(gateways(rtnl), [Some(ip("2001:db8::9"))]);
-        assert_eq!(rtnl.way(ip("fd00:1::5")).unwrap().unwrap().gateway, Some(ip("2001:db8::9")));
-        assert_eq!(rtnl.way(ip("2001:db8::5")).unwrap().unwrap().gateway, None, "on the link");
-        assert_eq!(rtnl.way(ip("2001:db9::5")).unwrap(), None, "no way is no error");
+        assert_eq!(
+            rtnl.lookup_route(ip("fd00:1::5")).unwrap().unwrap().gateway,
+            Some(ip("2001:db8::9"))
+        );
+        assert_eq!(
+            rtnl.lookup_route(ip("2001:db8::5")).unwrap().unwrap().gateway,
+            None,
+            "on the link"
+        );
+        assert_eq!(rtnl.lookup_route(ip("2001:db9::5")).unwrap(), None, "no way is no error");
     });
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use humanz::net::{IfName, Mac};
 use humanz::netlink::fdb::{self, Destination};
-use humanz::netlink::link::{self, Link, Which};
+use humanz::netlink::link::{self, Link, LinkRef};
 use humanz::netlink::neighbour::{self, Neighbour};
 use humanz::netlink::route::{self, Route};
 use humanz::netlink::rtnl::Rtnl;
@@ -164,6 +164,6 @@ fn a_route_through_a_tunnel_takes_the_place_of_a_direct_one() {
                 assert_eq!(found, [Route { priority, ..route }]);
             }
         }
-        rtnl.apply(&[link::delete(Which::Index(device))]).unwrap();
+        rtnl.apply(&[link::delete(LinkRef::Index(device))]).unwrap();
     });
 }

@@ -9,7 +9,7 @@ use crate::agent::reconcile::sysctls;
 use crate::inspect::host_state::HostState;
 use crate::net::{IfName, Mac, Object};
 use crate::netlink::address;
-use crate::netlink::link::{self, Link, Which};
+use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::bridge::{Bridge, BridgeChange, FoundBridge, changes, gateway};
 
@@ -56,7 +56,7 @@ pub fn remove(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<()> {
     let Some(link) = link.filter(|link| link.alias.as_deref() == Some(ALIAS)) else {
         return Ok(());
     };
-    let delete = link::delete(Which::Index(link.index)).tolerating(Errno::ENODEV);
+    let delete = link::delete(LinkRef::Index(link.index)).tolerating(Errno::ENODEV);
     Ok(rtnl.apply(&[delete])?)
 }
 
@@ -87,15 +87,20 @@ fn found(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<Option<FoundBridge>> {
 }
 
 fn apply(rtnl: &Rtnl, change: &BridgeChange) -> anyhow::Result<()> {
-    let set = |name: &IfName, change: link::Change| vec![link::change(Which::Name(name), &change)];
-    let nothing = link::Change::default();
+    let set =
+        |name: &IfName, change: link::LinkChange| vec![link::change(LinkRef::Name(name), &change)];
+    let nothing = link::LinkChange::default();
     let messages = match change {
         BridgeChange::Create(bridge) => {
             link::add_bridge(&bridge.name, bridge.mac, bridge.mtu, ALIAS).to_vec()
         }
-        BridgeChange::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
-        BridgeChange::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
-        BridgeChange::SetUp(name) => set(name, link::Change { up: true, ..nothing }),
+        BridgeChange::SetMac(name, mac) => {
+            set(name, link::LinkChange { mac: Some(*mac), ..nothing })
+        }
+        BridgeChange::SetMtu(name, mtu) => {
+            set(name, link::LinkChange { mtu: Some(*mtu), ..nothing })
+        }
+        BridgeChange::SetUp(name) => set(name, link::LinkChange { up: true, ..nothing }),
         BridgeChange::StopDelays(name) => vec![link::stop_delays(name)],
         BridgeChange::RemoveAddress(name, found) => {
             vec![address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)]

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use crate::agent::applier::{Applier, Hint};
 use crate::agent::reconcile::Reconcile;
 use crate::net::{IfName, Object, Problem};
-use crate::netlink::link::{self, Which};
+use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, neighbour};
 use crate::plan::bridge_ports::{Reattach, changes, crowded};
@@ -35,20 +35,20 @@ fn apply(rtnl: &Rtnl, plug: &Reattach) -> anyhow::Result<()> {
     let Some(bridge) = rtnl.link(&plug.bridge)? else {
         anyhow::bail!("bridge {} has just been deleted", plug.bridge);
     };
-    let which = Which::Index(plug.index);
-    let change = |change: link::Change| link::change(which, &change);
-    let nothing = link::Change::default();
-    let is_usual = plug.plugged == BridgePort::default();
+    let which = LinkRef::Index(plug.index);
+    let change = |change: link::LinkChange| link::change(which, &change);
+    let nothing = link::LinkChange::default();
+    let is_usual = plug.port == BridgePort::default();
     let down = (!is_usual).then(|| link::set_down(which));
-    let master = change(link::Change { master: Some(bridge.index), ..nothing.clone() });
-    let port = change(link::Change { port: Some(plug.plugged.port()), ..nothing.clone() });
-    let pin = plug.plugged.mac.map(|mac| neighbour::pin(plug.index, mac));
-    let up = change(link::Change { up: true, ..nothing.clone() });
+    let master = change(link::LinkChange { master: Some(bridge.index), ..nothing.clone() });
+    let port = change(link::LinkChange { port: Some(plug.port.port()), ..nothing.clone() });
+    let pin = plug.port.mac.map(|mac| neighbour::pin(plug.index, mac));
+    let up = change(link::LinkChange { up: true, ..nothing.clone() });
     let messages: Vec<Message> =
         down.into_iter().chain([master, port]).chain(pin).chain([up]).collect();
     rtnl.apply(&messages).map_err(|error| {
         // Better out than in with half of it: then it is found again.
-        let out = change(link::Change { master: Some(0), ..nothing });
+        let out = change(link::LinkChange { master: Some(0), ..nothing });
         not_plugged(&plug.link, error, rtnl.apply(&[out.tolerating(Errno::ENODEV)]))
     })
 }

@@ -7,11 +7,11 @@ use ipnetwork::IpNetwork;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
-use crate::checks::forward::{self, Obstacle, Traffic};
+use crate::checks::forward::{self, BlockingRule, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, subnet};
-use crate::nft::base_chains::Edit;
+use crate::nft::base_chains::RuleEdit;
 use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
 use crate::plan::firewall::{
@@ -51,7 +51,7 @@ pub fn reconcile(
         bridged: bridged(),
     };
     let plan = forward::plan(&traffic, others(run), &found);
-    problems.extend(plan.obstacles.iter().map(Obstacle::problem));
+    problems.extend(plan.blocking_rules.iter().map(BlockingRule::problem));
     match run.settings.manage_forward {
         true => apply_edits(run.kernel, &plan.edits, applier),
         false => problems.extend(plan.edits.iter().filter_map(forward::not_ours)),
@@ -170,7 +170,7 @@ fn bridged() -> Vec<Family> {
     Family::BOTH.into_iter().filter(on).collect()
 }
 
-fn apply_edits(kernel: &Kernel, edits: &[Edit], applier: &mut Applier) {
+fn apply_edits(kernel: &Kernel, edits: &[RuleEdit], applier: &mut Applier) {
     for edit in edits {
         applier.apply(edit, || kernel.forward.apply(edit));
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::{Kernel, host_ports};
-use crate::ipam::PortClaims;
+use crate::ipam::{PortClaim, PortClaims};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
 use crate::plan::host_ports::{
-    Claim, HostPortChange, TABLE, changes, element_changes, is_intact, ruleset,
+    HostPortChange, TABLE, changes, element_changes, is_intact, ruleset,
 };
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
@@ -84,7 +84,7 @@ fn inspect_failed(settings: &Settings, error: anyhow::Error, applier: &mut Appli
 fn look(
     nft: &Nft,
     claims: &PortClaims,
-    held: &[Claim],
+    held: &[PortClaim],
 ) -> Result<Vec<HostPortChange>, NetlinkError> {
     let fingerprints = nft.fingerprints(TABLE)?;
     if held.is_empty() && fingerprints.is_none() {
@@ -117,7 +117,7 @@ fn steps(changes: &[HostPortChange]) -> Vec<ElementChange> {
 }
 
 /// A bridge that was made anew does not let the host reach pods from 127.0.0.1.
-fn keep_loopback(run: &Reconcile<'_>, held: &[Claim], applier: &mut Applier) {
+fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier) {
     if !run.settings.manage_sysctl {
         return;
     }

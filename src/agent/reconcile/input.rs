@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::checks::forward::input::{Tunnel, obstacles};
+use crate::checks::forward::input::{Tunnel, blocking_chains};
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, Object, Problem};
 use crate::plan::peer_routes::PeerRoutes;
@@ -25,8 +25,8 @@ pub fn look(
     }
     match run.kernel.forward.observe_input(&families) {
         Ok(found) => {
-            let found = tunnels.iter().flat_map(|tunnel| obstacles(tunnel, &found));
-            found.map(|obstacle| obstacle.problem()).collect()
+            let found = tunnels.iter().flat_map(|tunnel| blocking_chains(tunnel, &found));
+            found.map(|chain| chain.problem()).collect()
         }
         Err(error) => {
             applier.inspect_failed(Object::named("input chains"), error);

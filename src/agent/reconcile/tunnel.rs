@@ -14,13 +14,13 @@ use crate::net::{Family, Object, PerFamily};
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, fdb, neighbour};
+use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::{
     Entries, EntryChange, FoundEntries, TunnelDevice, TunnelPeer, device_name, inner_mtu, missing,
     next_hop, removals, surplus,
 };
-use crate::settings::Backend;
 
 /// The devices as they are after [`keep`], by the family of their outer packets.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 
 use crate::agent::active_problems::Check;
-use crate::agent::serve::Agent;
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
-use crate::settings::loader::{self, Validation};
+use crate::settings::{parse, values_only};
+
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
@@ -34,9 +35,8 @@ impl Agent {
     }
 
     fn report_pools_of(&mut self, found: &Snapshot) {
-        let told = loader::read(&self.texts, Validation::ValuesOnly)
-            .map(|settings| settings.pools)
-            .unwrap_or_default();
+        let told =
+            parse(&self.texts, values_only).map(|settings| settings.pools).unwrap_or_default();
         let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
         let differing =
             Family::BOTH.iter().filter_map(|family| self.advice(*family, &told, &network));

@@ -8,7 +8,7 @@ use crate::agent::snapshot::AgentSnapshot;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::plan::Line;
 
-use crate::agent::serve::Agent;
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Notes what a reconcile changed: a repair, if it was only made because somebody else changed the
@@ -52,7 +52,7 @@ impl Agent {
             ways: state.cache.ways.last(),
             facts: state.facts.clone(),
             etcd: state.etcd.clone(),
-            contact: self.source.contact().cloned(),
+            contact: self.registry.contact().cloned(),
         });
     }
 }

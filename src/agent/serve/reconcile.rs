@@ -1,6 +1,6 @@
 //! One look at the host, and what follows from what was seen.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::agent::active_problems::Check;
 use crate::agent::applier::Applier;
@@ -8,13 +8,10 @@ use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
-use crate::agent::serve::{Agent, RETRY};
-use crate::agent::trigger::{Scope, TriggerReason};
+use crate::agent::serve::agent::Agent;
+use crate::agent::serve::state::RETRY;
+use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
-
-/// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for
-/// nothing.
-pub const SETTLE: Duration = Duration::from_millis(20);
 
 impl Agent {
     /// Makes a reconcile if there is something to look at and it is time. Not before the other hosts are
@@ -93,9 +90,9 @@ impl Agent {
             state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
-        self.source.publish(attributes(&self.settings, seen.facts.own));
+        self.registry.publish(attributes(&self.settings, seen.facts.own));
         if state.facts.as_ref().is_some_and(|before| seen.facts.breaks_connections_of(before)) {
-            self.source.reconnect();
+            self.registry.reconnect();
         }
         state.facts = Some(seen.facts);
         for (check, found) in seen.problems {
@@ -107,7 +104,7 @@ impl Agent {
             let status = state.status();
             log::info!("ready: {status}");
             notify::ready(&status);
-            self.source.set_ready();
+            self.registry.set_ready();
         }
     }
 }

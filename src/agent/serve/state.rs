@@ -6,7 +6,6 @@ use std::time::{Duration, Instant, SystemTime};
 use ipnetwork::IpNetwork;
 
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::serve::RETRY;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::HostState;
@@ -14,6 +13,9 @@ use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::Settings;
+
+/// First wait before a failed reconcile is tried again; doubled up to the resync interval.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// What the agent knows and what it has to do.
 pub struct State {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use crate::agent::active_problems::Check;
-use crate::agent::source::Registry;
+use crate::agent::registry::{Registry, refused};
+use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::Scope;
 use crate::etcd::Update;
 use crate::lease::snapshot::{Fault, Snapshot};
@@ -12,15 +13,13 @@ use crate::lease::{Resolved, peers};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::exit::Exit;
 
-use crate::agent::serve::{Agent, refused};
-
 impl Agent {
     /// Where to look because of `update`.
     ///
     /// # Errors
     /// This host cannot have a subnet and has none.
     pub(super) fn handle_update(&mut self, update: Update) -> Result<Scope, Exit> {
-        let store = self.source.store();
+        let store = self.registry.store();
         match update {
             Update::Connected { endpoint } => {
                 log::info!("{store} answers: {endpoint}");
@@ -38,7 +37,8 @@ impl Agent {
             Update::Trouble(Some(error)) => {
                 self.state.etcd.trouble = Some(error.to_string());
                 self.note_store();
-                if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.source) {
+                if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
+                {
                     leased.down = Some(error.to_string());
                 }
             }
@@ -67,7 +67,7 @@ impl Agent {
             }
             Update::Snapshot(snapshot) => {
                 self.apply_snapshot(snapshot);
-                let heard = self.source.contact().and_then(|contact| contact.take_changed());
+                let heard = self.registry.contact().and_then(|contact| contact.take_changed());
                 self.state.change_heard_at = self.state.change_heard_at.or(heard);
                 let first = !std::mem::replace(&mut self.state.in_sync, true);
                 return Ok(if first { Scope::ALL } else { Scope::ROUTES.and(Scope::FIREWALL) });
@@ -82,7 +82,7 @@ impl Agent {
         }
         self.state.etcd.down.clone_from(&why);
         self.note_store();
-        if let Registry::Leased(leased) = &mut self.source {
+        if let Registry::Leased(leased) = &mut self.registry {
             leased.down = why;
         }
     }
@@ -115,7 +115,7 @@ impl Agent {
     /// Keeps what is known for the next start.
     fn keep_for_next_start(&mut self) {
         if let (Some(subnets), Some(snapshot)) = (self.state.subnets, &self.state.snapshot) {
-            self.source.save_later(subnets, snapshot, &self.state.resolved);
+            self.registry.save_later(subnets, snapshot, &self.state.resolved);
         }
     }
 
@@ -129,14 +129,14 @@ impl Agent {
     /// Serves what the host knew last if nobody has answered in time.
     pub(super) fn use_last_known_good(&mut self) {
         let waiting = self.state.peers.is_none();
-        let ended = self.source.patience_ends().is_some_and(|end| end <= Instant::now());
+        let ended = self.registry.patience_ends().is_some_and(|end| end <= Instant::now());
         if !(waiting && ended) {
             return;
         }
-        if let Some((known, down)) = self.source.last_known_good() {
+        if let Some((known, down)) = self.registry.last_known_good() {
             log::warn!(
                 "{}: {down}; serving the last known good state ({} hosts as of revision {})",
-                self.source.store(),
+                self.registry.store(),
                 known.snapshot.hosts.len(),
                 known.snapshot.revision
             );

@@ -9,7 +9,7 @@ use crate::agent::sysctl_record::{self, SysctlChange};
 use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::netlink::NetlinkError;
-use crate::netlink::link::{self, Link, Which};
+use crate::netlink::link::{self, Link, LinkRef};
 use crate::os::sysctl;
 use crate::plan::{Describe, Line, ownership};
 
@@ -36,7 +36,7 @@ pub fn links(kernel: &Kernel, applier: &mut Applier) {
 
 /// The other end of a veth takes both away.
 fn remove(kernel: &Kernel, link: &Link) -> Result<(), NetlinkError> {
-    let delete = link::delete(Which::Index(link.index)).tolerating(Errno::ENODEV);
+    let delete = link::delete(LinkRef::Index(link.index)).tolerating(Errno::ENODEV);
     kernel.rtnl.apply(&[delete])
 }
 

@@ -7,28 +7,28 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::forward::Traffic;
 use crate::net::{AddressRange, Family, Object, Problem, ProblemKind};
-use crate::nft::base_chains::{Direction, Place};
-use crate::nft::{ChainPlace, TableFamily};
+use crate::nft::base_chains::{ChainRef, Direction};
+use crate::nft::{NftChain, TableFamily};
 
 /// So many hosts are named one by one.
 const NAMED: usize = 3;
 
 /// A chain that stops pod traffic, or may do so, and that humanz does not touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct BlockingRule {
     /// The chain.
-    pub place: Place,
+    pub place: ChainRef,
     /// Why nothing was done.
-    pub reason: Reason,
+    pub reason: Cause,
     /// Whose traffic it stops.
     pub traffic: Traffic,
 }
 
 /// Why an obstacle is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum Cause {
     /// It stops packets that go these ways.
-    Stops {
+    Drops {
         /// From pods, to pods, or both.
         directions: Vec<Direction>,
         /// The chain with the rule that does it; `None` if the policy does.
@@ -37,7 +37,7 @@ pub enum Reason {
         hosts: Option<Hosts>,
     },
     /// It stops packets of one kind, and others pass.
-    StopsOne {
+    DropsPacket {
         /// Where they come from.
         source: IpAddr,
         /// Where they go.
@@ -105,10 +105,10 @@ impl fmt::Display for Hosts {
 
 /// Adds what a chain stops one way: with what it stops the other way, if those are the same pods, and
 /// where they are some the rules are of one chain.
-pub fn add(reasons: &mut Vec<Reason>, reason: Reason) {
-    let Reason::Stops { directions: added, chain: by, hosts: others } = &reason else { return };
+pub fn add(reasons: &mut Vec<Cause>, reason: Cause) {
+    let Cause::Drops { directions: added, chain: by, hosts: others } = &reason else { return };
     let same = reasons.iter_mut().find_map(|known| match known {
-        Reason::Stops { directions, chain, hosts }
+        Cause::Drops { directions, chain, hosts }
             if hosts == others && (hosts.is_none() || chain == by) =>
         {
             Some(directions)
@@ -121,22 +121,22 @@ pub fn add(reasons: &mut Vec<Reason>, reason: Reason) {
     }
 }
 
-impl Obstacle {
-    /// Which chain stops which pod traffic, and what to do.
+impl BlockingRule {
+    /// LinkRef chain stops which pod traffic, and what to do.
     pub fn problem(&self) -> Problem {
-        let Obstacle { place, reason, traffic } = self;
+        let BlockingRule { place, reason, traffic } = self;
         let problem =
             |kind, what: String| Problem::new(kind, Object::Chain(place.to_string()), what);
         let (chain, packets, is_about_some) = match reason {
-            Reason::Unreadable(error) => {
+            Cause::Unreadable(error) => {
                 let what = format!("{place}: may drop pod traffic and cannot be read: {error}");
                 return problem(ProblemKind::ForwardUnreadable, what)
                     .with_fix("read its rules: nft list ruleset; iptables-legacy-save");
             }
-            Reason::StopsOne { source, destination, chain } => {
+            Cause::DropsPacket { source, destination, chain } => {
                 (chain, format!("packets like this one, from {source} to {destination}"), true)
             }
-            Reason::Stops { directions, chain, hosts } => {
+            Cause::Drops { directions, chain, hosts } => {
                 (chain, packets(directions, hosts.as_ref()), hosts.is_some())
             }
         };
@@ -154,7 +154,7 @@ impl Obstacle {
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for BlockingRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.problem().fmt(f)
     }
@@ -173,19 +173,19 @@ fn packets(directions: &[Direction], hosts: Option<&Hosts>) -> String {
 }
 
 /// What can be done about a rule that is about some pods: it was made for a reason, or forgotten.
-fn fix_of_one(place: &Place, chain: &str, traffic: &Traffic) -> String {
+fn fix_of_one(place: &ChainRef, chain: &str, traffic: &Traffic) -> String {
     let list = |program: &str| format!("{program} -S {chain}");
     let list = match place {
-        Place::Legacy(Family::V4, _) => list("iptables-legacy"),
-        Place::Legacy(Family::V6, _) => list("ip6tables-legacy"),
-        Place::Nft(ChainPlace { table, .. }) if table.starts_with("firewalld") => {
+        ChainRef::Legacy(Family::V4, _) => list("iptables-legacy"),
+        ChainRef::Legacy(Family::V6, _) => list("ip6tables-legacy"),
+        ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => {
             return fix(place, traffic);
         }
-        Place::Nft(ChainPlace { family: TableFamily::Ip6, .. }) if place.is_iptables() => {
+        ChainRef::Nft(NftChain { family: TableFamily::Ip6, .. }) if place.is_iptables() => {
             list("ip6tables")
         }
-        Place::Nft(_) if place.is_iptables() => list("iptables"),
-        Place::Nft(ChainPlace { family, table, .. }) => {
+        ChainRef::Nft(_) if place.is_iptables() => list("iptables"),
+        ChainRef::Nft(NftChain { family, table, .. }) => {
             format!("nft -a list chain {family} {table} {chain}")
         }
     };
@@ -193,22 +193,22 @@ fn fix_of_one(place: &Place, chain: &str, traffic: &Traffic) -> String {
 }
 
 /// What the owner of the chain can do about it.
-fn fix(place: &Place, traffic: &Traffic) -> String {
+fn fix(place: &ChainRef, traffic: &Traffic) -> String {
     let bridge = &traffic.bridge;
     match place {
         // Every pod is known by its address, whichever interface its packets come by.
-        Place::Nft(ChainPlace { table, .. }) if table == "firewalld" => {
+        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld" => {
             let sources = traffic.pools.iter().map(|pool| format!(" --add-source={pool}"));
             let sources: String = sources.collect();
             format!(
                 "accept it: firewall-cmd --permanent --zone=trusted{sources} && firewall-cmd --reload"
             )
         }
-        Place::Nft(ChainPlace { table, .. }) if table == "firewalld_policy_drop" => {
+        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld_policy_drop" => {
             "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
                 .to_owned()
         }
-        Place::Nft(ChainPlace { family, table, chain }) if !place.is_iptables() => format!(
+        ChainRef::Nft(NftChain { family, table, chain }) if !place.is_iptables() => format!(
             "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft \
              'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \
              file that makes the table"

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::net::{AddressRange, Family, subnet};
-use crate::nft::base_chains::{Asks, Condition, Direction, End, ForwardChain, ForwardRule};
+use crate::nft::base_chains::{BaseChain, ChainRule, Criterion, Direction, End, Match};
 use crate::nft::{Policy, Verdict};
 
 /// The first packet of a connection, on its way through this host.
@@ -32,15 +32,15 @@ pub const UDP: u8 = 17;
 
 /// What becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ChainVerdict {
     /// It goes on its way.
-    Passes,
+    Accepts,
     /// It would be dropped, but a rule before may accept it that is not understood.
-    Unclear,
+    MayDrop,
     /// The policy of the chain drops it.
-    StoppedByPolicy,
+    DroppedByPolicy,
     /// A rule of this chain drops it.
-    StoppedIn {
+    DroppedIn {
         /// The chain: this one, or one that it calls.
         chain: String,
         /// The rule, or one on the way to it, is about interfaces or addresses.
@@ -52,7 +52,7 @@ pub enum Fate {
 const DEPTH: usize = 16;
 
 /// What becomes of `packet` in `chain`, which is called `name`.
-pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
+pub fn evaluate(chain: &BaseChain, name: &str, packet: &Packet<'_>) -> ChainVerdict {
     Walk::new(chain, packet).outcome(name)
 }
 
@@ -63,10 +63,10 @@ pub fn fate(chain: &ForwardChain, name: &str, packet: &Packet<'_>) -> Fate {
 /// Not the same for all: the first address of the part that is to be asked about apart from what is
 /// before it.
 pub fn fate_of_all(
-    chain: &ForwardChain,
+    chain: &BaseChain,
     packet: &Packet<'_>,
     any: (End, AddressRange),
-) -> Result<Fate, IpAddr> {
+) -> Result<ChainVerdict, IpAddr> {
     let mut walk = Walk { any: Some(any), ..Walk::new(chain, packet) };
     let fate = walk.outcome(chain.place.chain());
     walk.cut.map_or(Ok(fate), Err)
@@ -94,7 +94,7 @@ struct Way {
 }
 
 struct Walk<'a> {
-    chain: &'a ForwardChain,
+    chain: &'a BaseChain,
     packet: &'a Packet<'a>,
     may_be_accepted: bool,
     /// The chains that were walked through, and how that ended: chains of ten calls each are not
@@ -107,22 +107,24 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(chain: &'a ForwardChain, packet: &'a Packet<'a>) -> Walk<'a> {
+    fn new(chain: &'a BaseChain, packet: &'a Packet<'a>) -> Walk<'a> {
         let walked = HashMap::new();
         Walk { chain, packet, may_be_accepted: false, walked, any: None, cut: None }
     }
 
-    fn outcome(&mut self, name: &str) -> Fate {
+    fn outcome(&mut self, name: &str) -> ChainVerdict {
         let way = Way { certain: true, aimed: false, depth: 0 };
         let end = match (self.through(name, &self.chain.rules, way), self.chain.policy) {
-            (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => return Fate::Passes,
-            (Outcome::Stopped { chain, aimed }, _) => Fate::StoppedIn { chain, aimed },
-            (Outcome::Open, Policy::Drop) => Fate::StoppedByPolicy,
+            (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => {
+                return ChainVerdict::Accepts;
+            }
+            (Outcome::Stopped { chain, aimed }, _) => ChainVerdict::DroppedIn { chain, aimed },
+            (Outcome::Open, Policy::Drop) => ChainVerdict::DroppedByPolicy,
         };
-        if self.may_be_accepted { Fate::Unclear } else { end }
+        if self.may_be_accepted { ChainVerdict::MayDrop } else { end }
     }
 
-    fn through(&mut self, name: &str, rules: &'a [ForwardRule], way: Way) -> Outcome {
+    fn through(&mut self, name: &str, rules: &'a [ChainRule], way: Way) -> Outcome {
         for rule in rules {
             let met = self.meets(rule);
             if self.cut.is_some() {
@@ -130,7 +132,7 @@ impl<'a> Walk<'a> {
             }
             let Some(certain) = met else { continue };
             let certain = way.certain && certain;
-            let aimed = way.aimed || rule.conditions.iter().any(is_aimed);
+            let aimed = way.aimed || rule.matches.iter().any(is_aimed);
             match &rule.verdict {
                 Verdict::Continue => {}
                 Verdict::Accept if certain => return Outcome::Accepted,
@@ -194,18 +196,18 @@ fn is_among(range: &AddressRange, ranges: &[AddressRange]) -> Result<bool, IpAdd
     }
 }
 
-fn is_aimed(condition: &Condition) -> bool {
-    matches!(condition.asks, Asks::Interface(..) | Asks::Address(..))
+fn is_aimed(condition: &Match) -> bool {
+    matches!(condition.asks, Criterion::Interface(..) | Criterion::Address(..))
 }
 
 impl Walk<'_> {
     /// Whether the rule is about it: `None` if not, true if for certain.
-    fn meets(&mut self, rule: &ForwardRule) -> Option<bool> {
+    fn meets(&mut self, rule: &ChainRule) -> Option<bool> {
         let mut certain = true;
         // Addresses last: those of a rule that is not about it anyway tell nobody apart.
-        let is_last = |condition: &&Condition| matches!(condition.asks, Asks::Address(..));
-        let first = rule.conditions.iter().filter(|condition| !is_last(condition));
-        for Condition { asks, negated } in first.chain(rule.conditions.iter().filter(is_last)) {
+        let is_last = |condition: &&Match| matches!(condition.asks, Criterion::Address(..));
+        let first = rule.matches.iter().filter(|condition| !is_last(condition));
+        for Match { asks, negated } in first.chain(rule.matches.iter().filter(is_last)) {
             match self.answers(asks) {
                 Some(yes) if yes == *negated => return None,
                 Some(_) => {}
@@ -215,26 +217,26 @@ impl Walk<'_> {
         Some(certain)
     }
 
-    fn answers(&mut self, asks: &Asks) -> Option<bool> {
+    fn answers(&mut self, asks: &Criterion) -> Option<bool> {
         let packet = self.packet;
         Some(match asks {
-            Asks::Interface(direction, names) => {
+            Criterion::Interface(direction, names) => {
                 let name = match direction {
                     Direction::In => packet.input,
                     Direction::Out => packet.output,
                 };
                 names.iter().any(|pattern| pattern.fits(name))
             }
-            Asks::Address(end, ranges) => self.address_is_among(*end, ranges),
-            Asks::Family(family) => Family::of(packet.source) == *family,
-            Asks::Protocol(numbers) => {
+            Criterion::Address(end, ranges) => self.address_is_among(*end, ranges),
+            Criterion::Family(family) => Family::of(packet.source) == *family,
+            Criterion::Protocol(numbers) => {
                 packet.transport.is_some_and(|(protocol, _)| numbers.contains(&protocol))
             }
-            Asks::Port(ranges) => packet.transport.is_some_and(|(_, port)| {
+            Criterion::Port(ranges) => packet.transport.is_some_and(|(_, port)| {
                 ranges.iter().any(|(first, last)| (*first..=*last).contains(&port))
             }),
-            Asks::Special => false,
-            Asks::Unknown => return None,
+            Criterion::Special => false,
+            Criterion::Unknown => return None,
         })
     }
 

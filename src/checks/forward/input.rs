@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use crate::checks::forward::evaluate::{Fate, Packet, UDP, fate};
+use crate::checks::forward::evaluate::{ChainVerdict, Packet, UDP, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
-use crate::nft::base_chains::{ForwardChain, FoundForward, Place};
-use crate::nft::{ChainPlace, TableFamily};
+use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains};
+use crate::nft::{NftChain, TableFamily};
 
 /// What must get in: packets of another host's tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub struct Tunnel {
 
 /// A chain that keeps them out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle<'a> {
-    chain: &'a ForwardChain,
+pub struct BlockingChain<'a> {
+    chain: &'a BaseChain,
     udp_port: u16,
 }
 
 /// The chains that keep `tunnel` out for certain.
-pub fn obstacles<'a>(tunnel: &Tunnel, found: &'a FoundForward) -> Vec<Obstacle<'a>> {
+pub fn blocking_chains<'a>(tunnel: &Tunnel, found: &'a FoundChains) -> Vec<BlockingChain<'a>> {
     let packet = Packet {
         input: tunnel.uplink.as_str(),
         output: "",
@@ -39,16 +39,16 @@ pub fn obstacles<'a>(tunnel: &Tunnel, found: &'a FoundForward) -> Vec<Obstacle<'
     let family = Family::of(tunnel.destination);
     let met = found.chains.iter().filter(|chain| chain.place.sees(family));
     let stops = met.filter(|chain| {
-        let fate = fate(chain, chain.place.chain(), &packet);
-        matches!(fate, Fate::StoppedByPolicy | Fate::StoppedIn { .. })
+        let fate = evaluate(chain, chain.place.chain(), &packet);
+        matches!(fate, ChainVerdict::DroppedByPolicy | ChainVerdict::DroppedIn { .. })
     });
-    stops.map(|chain| Obstacle { chain, udp_port: tunnel.udp_port }).collect()
+    stops.map(|chain| BlockingChain { chain, udp_port: tunnel.udp_port }).collect()
 }
 
-impl Obstacle<'_> {
-    /// Which chain keeps tunnels out, and what to do.
+impl BlockingChain<'_> {
+    /// LinkRef chain keeps tunnels out, and what to do.
     pub fn problem(&self) -> Problem {
-        let Obstacle { chain, udp_port } = self;
+        let BlockingChain { chain, udp_port } = self;
         let place = &chain.place;
         let what = format!("{place}: drops the tunnels of other hosts (UDP port {udp_port})");
         let subject = Object::Chain(place.to_string());
@@ -56,24 +56,24 @@ impl Obstacle<'_> {
     }
 
     fn fix(&self) -> String {
-        let Obstacle { chain, udp_port } = self;
+        let BlockingChain { chain, udp_port } = self;
         if chain.called.keys().any(|name| name.starts_with("ufw")) {
             return format!("ufw allow {udp_port}/udp");
         }
         let iptables = |program| format!("{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT");
         match &chain.place {
-            Place::Nft(ChainPlace { table, .. }) if table.starts_with("firewalld") => format!(
+            ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => format!(
                 "firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload"
             ),
-            Place::Legacy(Family::V4, _) => iptables("iptables-legacy"),
-            Place::Legacy(Family::V6, _) => iptables("ip6tables-legacy"),
-            Place::Nft(ChainPlace { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
+            ChainRef::Legacy(Family::V4, _) => iptables("iptables-legacy"),
+            ChainRef::Legacy(Family::V6, _) => iptables("ip6tables-legacy"),
+            ChainRef::Nft(NftChain { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
                 iptables("iptables")
             }
-            Place::Nft(ChainPlace { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
+            ChainRef::Nft(NftChain { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
                 iptables("ip6tables")
             }
-            Place::Nft(ChainPlace { family, table, chain }) => {
+            ChainRef::Nft(NftChain { family, table, chain }) => {
                 format!("nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
             }
         }
@@ -83,35 +83,35 @@ impl Obstacle<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::base_chains::{Asks, ForwardRule};
+    use crate::nft::base_chains::{ChainRule, Criterion};
     use crate::nft::{Policy, Verdict};
 
-    fn check(place: Place, called: &[&str], accepted: &[u16], wanted: &[&str]) {
-        let accept = |port: &u16| ForwardRule {
+    fn check(place: ChainRef, called: &[&str], accepted: &[u16], wanted: &[&str]) {
+        let accept = |port: &u16| ChainRule {
             handle: None,
-            conditions: vec![Asks::Port(vec![(*port, *port)]).holds()],
+            matches: vec![Criterion::Port(vec![(*port, *port)]).holds()],
             verdict: Verdict::Accept,
             comment: None,
         };
         let rules = accepted.iter().map(accept).collect();
         let called = called.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
-        let chains = vec![ForwardChain { place, policy: Policy::Drop, rules, called }];
-        let found = FoundForward { chains, unreadable: Vec::new() };
+        let chains = vec![BaseChain { place, policy: Policy::Drop, rules, called }];
+        let found = FoundChains { chains, unreadable: Vec::new() };
         let tunnel = Tunnel {
             uplink: "eth0".parse().unwrap(),
             source: "192.0.2.7".parse().unwrap(),
             destination: "192.0.2.1".parse().unwrap(),
             udp_port: 10400,
         };
-        let lines: Vec<String> = obstacles(&tunnel, &found)
+        let lines: Vec<String> = blocking_chains(&tunnel, &found)
             .iter()
             .map(|obstacle| obstacle.problem().to_string())
             .collect();
         assert_eq!(lines, wanted);
     }
 
-    fn nft(family: TableFamily, table: &str, chain: &str) -> Place {
-        Place::Nft(ChainPlace { family, table: table.to_owned(), chain: chain.to_owned() })
+    fn nft(family: TableFamily, table: &str, chain: &str) -> ChainRef {
+        ChainRef::Nft(NftChain { family, table: table.to_owned(), chain: chain.to_owned() })
     }
 
     #[test]
@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_chain_that_accepts_them_is_not() {
-        check(Place::Legacy(Family::V4, "INPUT"), &[], &[22, 10400], &[]);
-        check(Place::Legacy(Family::V6, "INPUT"), &[], &[], &[]);
+        check(ChainRef::Legacy(Family::V4, "INPUT"), &[], &[22, 10400], &[]);
+        check(ChainRef::Legacy(Family::V6, "INPUT"), &[], &[], &[]);
         check(nft(TableFamily::Ip6, "filter", "INPUT"), &[], &[], &[]);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::net::range::merged;
 use crate::net::{AddressRange, Family, subnet};
-use crate::nft::base_chains::{Direction, End, ForwardChain};
+use crate::nft::base_chains::{BaseChain, Direction, End};
 
 use crate::checks::forward::evaluate::{Packet, fate_of_all};
 use crate::checks::forward::{Traffic, elsewhere, of_pod, stopping_chain};
@@ -26,7 +26,7 @@ pub enum Stopped {
 const LOOKS: usize = 1 << 21;
 
 /// Whom the chain stops of the pods of other hosts.
-pub fn stopped(chain: &ForwardChain, direction: Direction, traffic: &Traffic) -> Option<Stopped> {
+pub fn stopped(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Option<Stopped> {
     let mut by_chain = BTreeMap::<_, Vec<_>>::new();
     for family in Family::BOTH.into_iter().filter(|family| chain.place.sees(*family)) {
         for link in &traffic.pods_come_by {
@@ -47,7 +47,7 @@ pub fn stopped(chain: &ForwardChain, direction: Direction, traffic: &Traffic) ->
 /// The parts of the pool whose packets by the interface are stopped, each with the chain that does
 /// it; true if others pass.
 fn parts(
-    chain: &ForwardChain,
+    chain: &BaseChain,
     direction: Direction,
     traffic: &Traffic,
     (family, link): (Family, &str),

@@ -1,8 +1,8 @@
 use std::iter;
 
 use crate::checks::forward::*;
-use crate::nft::base_chains::{Asks, NamePattern};
-use crate::nft::{ChainPlace, Policy, TableFamily, Verdict};
+use crate::nft::base_chains::{Criterion, NamePattern};
+use crate::nft::{NftChain, Policy, TableFamily, Verdict};
 
 pub(super) const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
 pub(super) const FIREWALLD: (TableFamily, &str, &str) =
@@ -29,40 +29,40 @@ pub(super) fn traffic() -> Traffic {
 pub(super) fn chain(
     at: (TableFamily, &str, &str),
     policy: Policy,
-    rules: &[ForwardRule],
-) -> ForwardChain {
+    rules: &[ChainRule],
+) -> BaseChain {
     let (family, table, chain) = at;
     let (table, chain) = (table.to_owned(), chain.to_owned());
-    let place = Place::Nft(ChainPlace { family, table, chain });
-    ForwardChain { place, policy, rules: rules.to_vec(), called: Default::default() }
+    let place = ChainRef::Nft(NftChain { family, table, chain });
+    BaseChain { place, policy, rules: rules.to_vec(), called: Default::default() }
 }
 
-pub(super) fn rule(asks: &[Asks], verdict: Verdict) -> ForwardRule {
-    let conditions = asks.iter().cloned().map(Asks::holds).collect();
-    ForwardRule { handle: Some(7), conditions, verdict, comment: None }
+pub(super) fn rule(asks: &[Criterion], verdict: Verdict) -> ChainRule {
+    let conditions = asks.iter().cloned().map(Criterion::holds).collect();
+    ChainRule { handle: Some(7), matches: conditions, verdict, comment: None }
 }
 
-fn by(direction: Direction, name: &str) -> Asks {
-    Asks::Interface(direction, vec![NamePattern::exact(name)])
+fn by(direction: Direction, name: &str) -> Criterion {
+    Criterion::Interface(direction, vec![NamePattern::exact(name)])
 }
 
-pub(super) fn accept(direction: Direction, name: &str) -> ForwardRule {
+pub(super) fn accept(direction: Direction, name: &str) -> ChainRule {
     rule(&[by(direction, name)], Verdict::Accept)
 }
 
-fn ours(direction: Direction) -> ForwardRule {
-    ForwardRule { comment: Some(direction.comment()), ..accept(direction, "humanz0") }
+fn ours(direction: Direction) -> ChainRule {
+    ChainRule { comment: Some(direction.comment()), ..accept(direction, "humanz0") }
 }
 
-fn stop() -> ForwardRule {
+fn stop() -> ChainRule {
     rule(&[], Verdict::Drop)
 }
 
-fn check(chain: ForwardChain, wanted: &[&str]) {
-    let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
+fn check(chain: BaseChain, wanted: &[&str]) {
+    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
     let plan = plan(&traffic(), iter::empty(), &found);
     let mut lines: Vec<String> = plan.edits.iter().map(|edit| edit.line().to_string()).collect();
-    lines.extend(plan.obstacles.iter().map(|obstacle| obstacle.to_string()));
+    lines.extend(plan.blocking_rules.iter().map(|obstacle| obstacle.to_string()));
     assert_eq!(lines, wanted);
 }
 
@@ -72,7 +72,7 @@ const REMOVE_IN: &str = "- rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
 
 #[test]
 fn a_chain_that_stops_nothing_is_left_alone() {
-    check(chain(IPTABLES, Policy::Accept, &[rule(&[Asks::Special], Verdict::Drop)]), &[]);
+    check(chain(IPTABLES, Policy::Accept, &[rule(&[Criterion::Special], Verdict::Drop)]), &[]);
 }
 
 #[test]
@@ -91,13 +91,13 @@ fn a_rule_that_drops_everything_counts_as_a_policy() {
 fn a_drop_in_a_chain_that_is_called_counts_too() {
     let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
     let called = [("WALL".to_owned(), vec![stop()])].into();
-    let chain = ForwardChain { called, ..chain(IPTABLES, Policy::Accept, &[wall]) };
+    let chain = BaseChain { called, ..chain(IPTABLES, Policy::Accept, &[wall]) };
     check(chain, &[INSERT_OUT, INSERT_IN]);
 }
 
 #[test]
 fn a_rule_that_may_accept_is_not_relied_on() {
-    let perhaps = rule(&[Asks::Unknown], Verdict::Accept);
+    let perhaps = rule(&[Criterion::Unknown], Verdict::Accept);
     check(chain(IPTABLES, Policy::Drop, std::slice::from_ref(&perhaps)), &[INSERT_OUT, INSERT_IN]);
     check(chain(PLAIN, Policy::Drop, &[perhaps]), &[]);
 }
@@ -110,17 +110,18 @@ fn ipv6_and_older_tables_have_their_own() {
         "+ rule -i humanz0 -j ACCEPT in ip6tables chain FORWARD",
     ];
     check(chain(at, Policy::Drop, &[]), &lines);
-    let place = Place::Legacy(Family::V4, "FORWARD");
+    let place = ChainRef::Legacy(Family::V4, "FORWARD");
     let lines = [
         "+ rule -o humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
         "+ rule -i humanz0 -j ACCEPT in iptables-legacy chain FORWARD",
     ];
-    check(ForwardChain { place, ..chain(IPTABLES, Policy::Drop, &[]) }, &lines);
+    check(BaseChain { place, ..chain(IPTABLES, Policy::Drop, &[]) }, &lines);
 }
 
 #[test]
 fn rules_that_are_there_are_not_inserted_again() {
-    let rules = [rule(&[Asks::Special], Verdict::Drop), ours(Direction::In), ours(Direction::Out)];
+    let rules =
+        [rule(&[Criterion::Special], Verdict::Drop), ours(Direction::In), ours(Direction::Out)];
     check(chain(IPTABLES, Policy::Drop, &rules), &[]);
 }
 
@@ -155,9 +156,9 @@ fn every_chain_in_the_way_is_reported_with_a_fix() {
     for at in [PLAIN, FIREWALLD, loading, IPTABLES] {
         let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
         let found =
-            FoundForward { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
+            FoundChains { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
         let plan = plan(&traffic(), iter::empty(), &found);
-        let blocked = plan.obstacles.iter().map(Obstacle::problem);
+        let blocked = plan.blocking_rules.iter().map(BlockingRule::problem);
         let blocked: Vec<Problem> = blocked.chain(plan.edits.iter().filter_map(not_ours)).collect();
         assert!(!blocked.is_empty(), "{at:?}");
         for problem in blocked {
@@ -188,7 +189,7 @@ fn a_table_that_lets_pods_out_but_not_in_is_reported() {
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule of chain public drops what \
         other hosts' pods send to pods; accept it: firewall-cmd --permanent --zone=trusted \
         --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
-    check(ForwardChain { called, ..chain(FIREWALLD, Policy::Accept, &rules) }, &[line]);
+    check(BaseChain { called, ..chain(FIREWALLD, Policy::Accept, &rules) }, &[line]);
 }
 
 #[test]
@@ -218,17 +219,17 @@ fn pods_of_other_hosts_may_come_by_a_tunnel() {
     let chain = chain(PLAIN, Policy::Drop, &rules);
     check(chain.clone(), &[]);
     let traffic = Traffic { pods_come_by: vec!["humanz-vx4".parse().unwrap()], ..traffic() };
-    let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
-    let line = plan(&traffic, iter::empty(), &found).obstacles[0].to_string();
+    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
+    let line = plan(&traffic, iter::empty(), &found).blocking_rules[0].to_string();
     assert!(line.contains("its policy drops what other hosts' pods send to pods"), "{line}");
 }
 
 #[test]
 fn older_tables_that_cannot_be_read_are_reported() {
-    let error = ForwardError::NoProgram { name: "iptables-legacy" };
-    let unreadable = vec![(Place::Legacy(Family::V4, "FORWARD"), error)];
-    let plan = plan(&traffic(), iter::empty(), &FoundForward { chains: Vec::new(), unreadable });
-    let problem = plan.obstacles[0].problem();
+    let error = ChainError::NoProgram { name: "iptables-legacy" };
+    let unreadable = vec![(ChainRef::Legacy(Family::V4, "FORWARD"), error)];
+    let plan = plan(&traffic(), iter::empty(), &FoundChains { chains: Vec::new(), unreadable });
+    let problem = plan.blocking_rules[0].problem();
     let what = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
         program iptables-legacy is not installed (package iptables)";
     assert_eq!((problem.kind, problem.what.as_str()), (ProblemKind::ForwardUnreadable, what));
@@ -248,7 +249,7 @@ fn the_other_pods_address_is_never_one_of_this_host() {
 fn cleaning_up_removes_our_rules_and_no_others() {
     let rules = [ours(Direction::In), accept(Direction::Out, "humanz0"), ours(Direction::Out)];
     let chains = vec![chain(IPTABLES, Policy::Accept, &rules)];
-    let found = FoundForward { chains, unreadable: Vec::new() };
+    let found = FoundChains { chains, unreadable: Vec::new() };
     let edits = removals(&traffic().bridge, &found);
     let lines: Vec<String> = edits.iter().map(|edit| edit.line().to_string()).collect();
     assert_eq!(lines, ["- rule -o humanz0 -j ACCEPT in iptables chain FORWARD", REMOVE_IN]);

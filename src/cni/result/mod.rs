@@ -91,6 +91,11 @@ impl CniResult {
         write::result(self, version)
     }
 
+    /// The interfaces on the host.
+    pub fn host_interfaces(&self) -> impl Iterator<Item = &Interface> {
+        self.interfaces.iter().filter(|interface| interface.sandbox.is_none())
+    }
+
     /// The container's interface `ifname`: the first one of that name that is in a sandbox.
     pub fn container_interface(&self, ifname: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| is_container(interface, ifname))

@@ -1,6 +1,7 @@
 //! `status`: how this host is, on one screen.
 
 mod screen;
+mod without_agent;
 
 use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
@@ -9,9 +10,9 @@ use crate::agent::lock;
 use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json::{self, Room};
-use crate::command::look::Here;
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, Network};
+use crate::inspect::{Host, HostList};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
@@ -102,11 +103,11 @@ pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
 
 /// What can be known without the agent.
 fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
-    let here = Here::look(settings)?;
-    let (mut status, drift) = here.status();
+    let host = Host::inspect(settings, HostList::Live)?;
+    let (mut status, drift) = without_agent::status(&host);
     let mut problems = vec![silent_agent(settings, &why)];
     problems.extend(status.problems.0.take().unwrap_or_default());
-    if here.subnets.is_empty() {
+    if host.subnets.is_empty() {
         let what = "this host's subnet is unknown, so nothing was compared with it";
         let problem = Problem::new(ProblemKind::Lease, Object::named("lease"), what);
         problems.push(problem.with_fix("an agent gets one from etcd when it starts"));

@@ -23,7 +23,7 @@ const CLIENTS: usize = 16;
 /// Longest silence of a client.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Nothing from elsewhere, nothing in the page's text that could run, no frame around it.
+/// Nothing from elsewhere, nothing in the page's text that could run, no frame host it.
 const GUARD: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
     Cross-Origin-Resource-Policy: same-origin\r\nCross-Origin-Opener-Policy: same-origin\r\n\

@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::net::{Family, IfName};
-use crate::nft::base_chains::rule::ForwardRule;
-use crate::nft::{ChainPlace, Policy, TableFamily};
+use crate::nft::base_chains::rule::ChainRule;
+use crate::nft::{NftChain, Policy, TableFamily};
 
 /// The comments of the rules that humanz inserts into chains of others start with this.
-pub const MARK: &str = "humanz: ";
+pub const COMMENT_PREFIX: &str = "humanz: ";
 
 /// A base chain at the hook `forward` or `input`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForwardChain {
+pub struct BaseChain {
     /// Where it is.
-    pub place: Place,
+    pub place: ChainRef,
     /// What happens to a packet at its end.
     pub policy: Policy,
     /// Its rules, in order.
-    pub rules: Vec<ForwardRule>,
+    pub rules: Vec<ChainRule>,
     /// The rules of the chains that it calls, by their names.
-    pub called: BTreeMap<String, Vec<ForwardRule>>,
+    pub called: BTreeMap<String, Vec<ChainRule>>,
 }
 
 /// Where a chain is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum ChainRef {
     /// In a table of nftables; iptables-nft keeps its chains there too.
-    Nft(ChainPlace),
+    Nft(NftChain),
     /// In the kernel's older tables, which only the iptables-legacy program can read: a chain of
     /// the table `filter`.
     Legacy(Family, &'static str),
@@ -44,11 +44,11 @@ pub enum Direction {
 
 /// A rule of ours to insert at the head of a chain of iptables, or to remove from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edit {
+pub struct RuleEdit {
     /// The chain.
-    pub place: Place,
+    pub place: ChainRef,
     /// Insert or remove.
-    pub action: Action,
+    pub action: EditKind,
     /// Which way the packets go that the rule accepts.
     pub direction: Direction,
     /// The bridge.
@@ -57,19 +57,19 @@ pub struct Edit {
 
 /// What an [`Edit`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum EditKind {
     /// Insert at the head.
     Insert,
     /// Remove, by the kernel's number where there is one.
     Remove(Option<u64>),
 }
 
-impl Place {
+impl ChainRef {
     /// Made and read by iptables, so that a rule of ours may stand in it.
     pub fn is_iptables(&self) -> bool {
         match self {
-            Place::Legacy(..) => true,
-            Place::Nft(ChainPlace { family, table, chain }) => {
+            ChainRef::Legacy(..) => true,
+            ChainRef::Nft(NftChain { family, table, chain }) => {
                 let single = matches!(family, TableFamily::Ip | TableFamily::Ip6);
                 single && table == "filter" && chain == "FORWARD"
             }
@@ -79,16 +79,16 @@ impl Place {
     /// The chain's name.
     pub fn chain(&self) -> &str {
         match self {
-            Place::Legacy(_, chain) => chain,
-            Place::Nft(ChainPlace { chain, .. }) => chain,
+            ChainRef::Legacy(_, chain) => chain,
+            ChainRef::Nft(NftChain { chain, .. }) => chain,
         }
     }
 
     /// Packets of `family` meet it.
     pub fn sees(&self, family: Family) -> bool {
         match self {
-            Place::Legacy(own, _) => *own == family,
-            Place::Nft(ChainPlace { family: table, .. }) => match table {
+            ChainRef::Legacy(own, _) => *own == family,
+            ChainRef::Nft(NftChain { family: table, .. }) => match table {
                 TableFamily::Inet => true,
                 TableFamily::Ip => family == Family::V4,
                 TableFamily::Ip6 => family == Family::V6,
@@ -105,8 +105,8 @@ impl Direction {
     /// The comment of our rule.
     pub fn comment(self) -> String {
         match self {
-            Direction::In => format!("{MARK}from pods"),
-            Direction::Out => format!("{MARK}to pods"),
+            Direction::In => format!("{COMMENT_PREFIX}from pods"),
+            Direction::Out => format!("{COMMENT_PREFIX}to pods"),
         }
     }
 
@@ -127,14 +127,14 @@ impl Direction {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ChainRef {
     /// `iptables chain FORWARD`, `ip6tables-legacy chain FORWARD`, `nft table inet filter, chain
     /// forward`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Legacy(Family::V4, chain) => write!(f, "iptables-legacy chain {chain}"),
-            Place::Legacy(Family::V6, chain) => write!(f, "ip6tables-legacy chain {chain}"),
-            Place::Nft(ChainPlace { family, table, chain }) => match self.is_iptables() {
+            ChainRef::Legacy(Family::V4, chain) => write!(f, "iptables-legacy chain {chain}"),
+            ChainRef::Legacy(Family::V6, chain) => write!(f, "ip6tables-legacy chain {chain}"),
+            ChainRef::Nft(NftChain { family, table, chain }) => match self.is_iptables() {
                 true if *family == TableFamily::Ip6 => f.write_str("ip6tables chain FORWARD"),
                 true => f.write_str("iptables chain FORWARD"),
                 false => write!(f, "nft table {family} {table}, chain {chain}"),
@@ -143,14 +143,14 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Display for Edit {
+impl fmt::Display for RuleEdit {
     /// `insert rule -i humanz0 -j ACCEPT in iptables chain FORWARD`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let action = match self.action {
-            Action::Insert => "insert",
-            Action::Remove(_) => "remove",
+            EditKind::Insert => "insert",
+            EditKind::Remove(_) => "remove",
         };
-        let Edit { place, direction, bridge, .. } = self;
+        let RuleEdit { place, direction, bridge, .. } = self;
         write!(f, "{action} rule {} {bridge} -j ACCEPT in {place}", direction.option())
     }
 }

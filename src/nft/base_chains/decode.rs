@@ -8,7 +8,7 @@ use crate::nft::{Data, FoundSet, Userdata, Verdict, found};
 
 use crate::nft::base_chains::chain::Direction;
 use crate::nft::base_chains::numbers as other;
-use crate::nft::base_chains::rule::{Asks, Condition, ForwardRule};
+use crate::nft::base_chains::rule::{ChainRule, Criterion, Match};
 use crate::nft::base_chains::value::{Loaded, known};
 use crate::nft::base_chains::xt;
 
@@ -39,7 +39,7 @@ enum Step {
         negated: bool,
         decides: bool,
     },
-    Ask(Condition),
+    Ask(Match),
     Decide(Verdict),
     /// Changes nothing: a counter, a log entry, a comment.
     Passes,
@@ -72,11 +72,7 @@ impl Program {
 
     /// The rules that this one amounts to: as many as there are verdicts in the map that it looks
     /// into, else one. `name` is that of an interface, by its index.
-    pub fn rules(
-        &self,
-        sets: &FoundSets,
-        name: &dyn Fn(u32) -> Option<String>,
-    ) -> Vec<ForwardRule> {
+    pub fn rules(&self, sets: &FoundSets, name: &dyn Fn(u32) -> Option<String>) -> Vec<ChainRule> {
         let mut registers: BTreeMap<u32, Loaded> = BTreeMap::new();
         let mut conditions = Vec::new();
         let held = |registers: &BTreeMap<u32, Loaded>, register: &u32| {
@@ -117,12 +113,12 @@ impl Program {
 
     fn of_map(
         &self,
-        conditions: &[Condition],
+        conditions: &[Match],
         loaded: &Loaded,
         map: Option<&FoundSet>,
-    ) -> Vec<ForwardRule> {
+    ) -> Vec<ChainRule> {
         let Some(map) = map else {
-            let unknown = [conditions, &[Asks::Unknown.holds()]].concat();
+            let unknown = [conditions, &[Criterion::Unknown.holds()]].concat();
             return vec![self.rule(unknown, Verdict::Accept)];
         };
         let rules = map.elements.iter().filter_map(|element| {
@@ -133,8 +129,13 @@ impl Program {
         rules.collect()
     }
 
-    fn rule(&self, conditions: Vec<Condition>, verdict: Verdict) -> ForwardRule {
-        ForwardRule { handle: self.handle, conditions, verdict, comment: self.comment.clone() }
+    fn rule(&self, conditions: Vec<Match>, verdict: Verdict) -> ChainRule {
+        ChainRule {
+            handle: self.handle,
+            matches: conditions,
+            verdict,
+            comment: self.comment.clone(),
+        }
     }
 }
 
@@ -173,7 +174,7 @@ fn step(expression: &Expression) -> Result<Step, NetlinkError> {
             None => Step::Other,
         },
         "reject" => Step::Decide(Verdict::Drop),
-        "limit" | "quota" | "connlimit" => Step::Ask(Asks::Unknown.holds()),
+        "limit" | "quota" | "connlimit" => Step::Ask(Criterion::Unknown.holds()),
         "match" => xt::condition(data).map_or(Step::Passes, Step::Ask),
         "target" => match data.text(n::XT_NAME).as_deref() {
             Some("REJECT" | "DROP") => Step::Decide(Verdict::Drop),
@@ -261,16 +262,16 @@ mod tests {
         Step::Compare { register: 1, negated: false, value: value.to_vec() }
     }
 
-    fn check(steps: &[Step], wanted: &[(Vec<Condition>, Verdict)]) {
+    fn check(steps: &[Step], wanted: &[(Vec<Match>, Verdict)]) {
         let program = Program { handle: None, comment: None, steps: steps.to_vec() };
         let rules = program.rules(&FoundSets::new(), &|_| None);
-        let rules: Vec<_> = rules.into_iter().map(|rule| (rule.conditions, rule.verdict)).collect();
+        let rules: Vec<_> = rules.into_iter().map(|rule| (rule.matches, rule.verdict)).collect();
         assert_eq!(rules, wanted);
     }
 
-    fn by(text: &str, open: bool) -> Condition {
+    fn by(text: &str, open: bool) -> Match {
         let pattern = NamePattern { text: text.to_owned(), open };
-        Asks::Interface(Direction::In, vec![pattern]).holds()
+        Criterion::Interface(Direction::In, vec![pattern]).holds()
     }
 
     #[test]
@@ -296,12 +297,12 @@ mod tests {
     #[test]
     fn what_is_loaded_by_something_else_is_no_longer_the_interface() {
         let steps = [IN, Step::Other, equals(b"humanz0\0"), Step::Decide(Verdict::Accept)];
-        check(&steps, &[(vec![Asks::Special.holds()], Verdict::Accept)]);
+        check(&steps, &[(vec![Criterion::Special.holds()], Verdict::Accept)]);
     }
 
     #[test]
     fn a_map_that_is_not_known_may_accept() {
         let map = Step::Lookup { register: 1, set: "m".into(), negated: false, decides: true };
-        check(&[IN, map], &[(vec![Asks::Unknown.holds()], Verdict::Accept)]);
+        check(&[IN, map], &[(vec![Criterion::Unknown.holds()], Verdict::Accept)]);
     }
 }

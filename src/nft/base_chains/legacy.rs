@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::net::Family;
-use crate::nft::base_chains::ForwardError;
-use crate::nft::base_chains::chain::{Action, Edit, ForwardChain};
+use crate::nft::base_chains::ChainError;
+use crate::nft::base_chains::chain::{BaseChain, EditKind, RuleEdit};
 use crate::nft::base_chains::legacy_text;
 use crate::os::xtables_lock::ELSEWHERE;
 
@@ -41,7 +41,7 @@ impl LegacyTables {
         &self,
         family: Family,
         name: &'static str,
-    ) -> Result<Option<ForwardChain>, ForwardError> {
+    ) -> Result<Option<BaseChain>, ChainError> {
         if !self.in_use(family)? {
             return Ok(None);
         }
@@ -54,17 +54,17 @@ impl LegacyTables {
     ///
     /// # Errors
     /// [`ForwardError`]; one that is already gone is none.
-    pub fn apply(&self, family: Family, edit: &Edit) -> Result<(), ForwardError> {
+    pub fn apply(&self, family: Family, edit: &RuleEdit) -> Result<(), ChainError> {
         let rule = legacy_text::rule(edit.direction, &edit.bridge);
         let rule: Vec<&str> = rule.iter().map(String::as_str).collect();
         let change = |option| self.run(family, &[&[option, "FORWARD"], &rule[..]].concat(), None);
         let done = match edit.action {
-            Action::Insert => change("-I"),
-            Action::Remove(_) => change("-D"),
+            EditKind::Insert => change("-I"),
+            EditKind::Remove(_) => change("-D"),
         };
         match done {
-            Err(ForwardError::Program { status, .. })
-                if edit.action != Action::Insert && status.code() == Some(NO_SUCH_RULE) =>
+            Err(ChainError::Program { status, .. })
+                if edit.action != EditKind::Insert && status.code() == Some(NO_SUCH_RULE) =>
             {
                 Ok(())
             }
@@ -73,7 +73,7 @@ impl LegacyTables {
     }
 
     /// Somebody made the table `filter`. (To ask the program would make it.)
-    fn in_use(&self, family: Family) -> Result<bool, ForwardError> {
+    fn in_use(&self, family: Family) -> Result<bool, ChainError> {
         let path = self.names.join(match family {
             Family::V4 => "ip_tables_names",
             Family::V6 => "ip6_tables_names",
@@ -81,7 +81,7 @@ impl LegacyTables {
         match fs::read_to_string(&path) {
             Ok(names) => Ok(names.lines().any(|name| name == "filter")),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(ForwardError::Read { path, source }),
+            Err(source) => Err(ChainError::Read { path, source }),
         }
     }
 
@@ -91,9 +91,9 @@ impl LegacyTables {
         family: Family,
         arguments: &[&str],
         lock: Option<(&str, &str)>,
-    ) -> Result<String, ForwardError> {
+    ) -> Result<String, ChainError> {
         let name = program(family);
-        let path = self.find(name).ok_or(ForwardError::NoProgram { name })?;
+        let path = self.find(name).ok_or(ChainError::NoProgram { name })?;
         let command = || format!("{name} {}", arguments.join(" "));
         let output = Command::new(&path)
             .args(["-w", LOCK_SECONDS])
@@ -102,10 +102,10 @@ impl LegacyTables {
             .envs(lock)
             .stdin(Stdio::null())
             .output()
-            .map_err(|source| ForwardError::Run { command: command(), source })?;
+            .map_err(|source| ChainError::Run { command: command(), source })?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(ForwardError::Program { command: command(), status: output.status, said });
+            return Err(ChainError::Program { command: command(), status: output.status, said });
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::net::{AddressRange, Family, IfName};
-use crate::nft::base_chains::chain::{Direction, ForwardChain, Place};
-use crate::nft::base_chains::rule::{Asks, Condition, End, ForwardRule, NamePattern};
+use crate::nft::base_chains::chain::{BaseChain, ChainRef, Direction};
+use crate::nft::base_chains::rule::{ChainRule, Criterion, End, Match, NamePattern};
 use crate::nft::{Policy, Verdict};
 
 /// The chain `name` of the table that the program listed.
-pub fn chain(family: Family, name: &'static str, listed: &str) -> ForwardChain {
+pub fn chain(family: Family, name: &'static str, listed: &str) -> BaseChain {
     let lines: Vec<Vec<String>> = listed.lines().map(words).collect();
-    let mut chains: BTreeMap<String, Vec<ForwardRule>> = BTreeMap::new();
+    let mut chains: BTreeMap<String, Vec<ChainRule>> = BTreeMap::new();
     let mut policy = Policy::Accept;
     for line in &lines {
         match &strs(line)[..] {
@@ -23,7 +23,7 @@ pub fn chain(family: Family, name: &'static str, listed: &str) -> ForwardChain {
         }
     }
     let rules = chains.remove(name).unwrap_or_default();
-    ForwardChain { place: Place::Legacy(family, name), policy, rules, called: chains }
+    BaseChain { place: ChainRef::Legacy(family, name), policy, rules, called: chains }
 }
 
 /// Our rule, as arguments behind the chain's name.
@@ -53,13 +53,9 @@ const SPECIAL: [&str; 16] = [
     "mac",
 ];
 
-fn forward_rule(words: &[&str]) -> ForwardRule {
-    let mut rule = ForwardRule {
-        handle: None,
-        conditions: Vec::new(),
-        verdict: Verdict::Continue,
-        comment: None,
-    };
+fn forward_rule(words: &[&str]) -> ChainRule {
+    let mut rule =
+        ChainRule { handle: None, matches: Vec::new(), verdict: Verdict::Continue, comment: None };
     let (mut negated, mut understood) = (false, true);
     let mut words = words.iter().copied();
     while let Some(option) = words.next() {
@@ -74,14 +70,18 @@ fn forward_rule(words: &[&str]) -> ForwardRule {
             }
             "-m" => {
                 understood = words.next().is_none_or(|name| SPECIAL.contains(&name));
-                (!understood).then_some(Asks::Unknown)
+                (!understood).then_some(Criterion::Unknown)
             }
             "--comment" => {
                 rule.comment = words.next().map(str::to_owned);
                 None
             }
-            "-i" => words.next().map(|name| Asks::Interface(Direction::In, vec![pattern(name)])),
-            "-o" => words.next().map(|name| Asks::Interface(Direction::Out, vec![pattern(name)])),
+            "-i" => {
+                words.next().map(|name| Criterion::Interface(Direction::In, vec![pattern(name)]))
+            }
+            "-o" => {
+                words.next().map(|name| Criterion::Interface(Direction::Out, vec![pattern(name)]))
+            }
             "-s" => words.next().map(|network| addresses(End::Source, network)),
             "-d" => words.next().map(|network| addresses(End::Destination, network)),
             "-p" => protocol(words.next().unwrap_or_default()),
@@ -90,14 +90,14 @@ fn forward_rule(words: &[&str]) -> ForwardRule {
                 true => None,
                 false => {
                     negated = false;
-                    Some(Asks::Special)
+                    Some(Criterion::Special)
                 }
             },
             // Its values are passed over.
-            option if option.starts_with('-') && understood => Some(Asks::Special),
+            option if option.starts_with('-') && understood => Some(Criterion::Special),
             _ => None,
         };
-        rule.conditions.extend(asks.map(|asks| Condition { asks, negated }));
+        rule.matches.extend(asks.map(|asks| Match { asks, negated }));
         negated = false;
     }
     rule
@@ -124,7 +124,7 @@ fn pattern(name: &str) -> NamePattern {
     }
 }
 
-fn protocol(name: &str) -> Option<Asks> {
+fn protocol(name: &str) -> Option<Criterion> {
     let number = match name {
         "all" => return None,
         "icmp" => 1,
@@ -134,25 +134,28 @@ fn protocol(name: &str) -> Option<Asks> {
         "sctp" => 132,
         name => match name.parse() {
             Ok(number) => number,
-            Err(_) => return Some(Asks::Special),
+            Err(_) => return Some(Criterion::Special),
         },
     };
-    Some(Asks::Protocol(vec![number]))
+    Some(Criterion::Protocol(vec![number]))
 }
 
 /// `53`, `100:200`, `53,100:200`.
-fn ports(text: &str) -> Asks {
+fn ports(text: &str) -> Criterion {
     let range = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
         Some((first.parse().ok()?, last.parse().ok()?))
     };
-    text.split(',').map(range).collect::<Option<Vec<_>>>().map_or(Asks::Unknown, Asks::Port)
+    text.split(',')
+        .map(range)
+        .collect::<Option<Vec<_>>>()
+        .map_or(Criterion::Unknown, Criterion::Port)
 }
 
-fn addresses(end: End, network: &str) -> Asks {
+fn addresses(end: End, network: &str) -> Criterion {
     match network.parse::<ipnetwork::IpNetwork>() {
-        Ok(network) => Asks::Address(end, vec![AddressRange::from(network)]),
-        Err(_) => Asks::Unknown,
+        Ok(network) => Criterion::Address(end, vec![AddressRange::from(network)]),
+        Err(_) => Criterion::Unknown,
     }
 }
 
@@ -193,14 +196,14 @@ mod tests {
     fn check(line: &str, wanted: &str, comment: Option<&str>) {
         let chain = chain(Family::V4, "FORWARD", line);
         let [rule] = &chain.rules[..] else { panic!("{line}: {:?}", chain.rules) };
-        let conditions = rule.conditions.iter().map(|Condition { asks, negated }| {
+        let conditions = rule.matches.iter().map(|Match { asks, negated }| {
             let not = if *negated { "!" } else { "" };
             match asks {
-                Asks::Interface(direction, names) => {
+                Criterion::Interface(direction, names) => {
                     let more = if names[0].open { "+" } else { "" };
                     format!("{not}{} {}{more}, ", direction.option(), names[0].text)
                 }
-                Asks::Address(end, ranges) => format!("{not}{end:?} {}, ", ranges[0]),
+                Criterion::Address(end, ranges) => format!("{not}{end:?} {}, ", ranges[0]),
                 asks => format!("{not}{asks:?}, "),
             }
         });

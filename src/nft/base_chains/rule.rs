@@ -6,11 +6,11 @@ use crate::nft::base_chains::chain::Direction;
 
 /// A rule, whoever made it and in whatever kind of table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForwardRule {
+pub struct ChainRule {
     /// The kernel's number for it; `None` in older tables.
     pub handle: Option<u64>,
     /// What a packet must be like; all of it.
-    pub conditions: Vec<Condition>,
+    pub matches: Vec<Match>,
     /// What becomes of such a packet.
     pub verdict: Verdict,
     /// Its comment.
@@ -19,16 +19,16 @@ pub struct ForwardRule {
 
 /// One question to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct Match {
     /// The question.
-    pub asks: Asks,
+    pub asks: Criterion,
     /// The answer must be no.
     pub negated: bool,
 }
 
 /// What a condition asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum Criterion {
     /// It comes in, or goes out, by one of these.
     Interface(Direction, Vec<NamePattern>),
     /// It comes from, or goes to, one of these addresses: in order, none overlapping.
@@ -63,18 +63,18 @@ pub struct NamePattern {
     pub open: bool,
 }
 
-impl ForwardRule {
+impl ChainRule {
     /// It accepts everything that comes in, or goes out, by `bridge`, and nothing else.
     pub fn accepts(&self, direction: Direction, bridge: &IfName) -> bool {
-        let by = Asks::Interface(direction, vec![NamePattern::exact(bridge.as_str())]);
-        self.verdict == Verdict::Accept && self.conditions == [by.holds()]
+        let by = Criterion::Interface(direction, vec![NamePattern::exact(bridge.as_str())]);
+        self.verdict == Verdict::Accept && self.matches == [by.holds()]
     }
 }
 
-impl Asks {
+impl Criterion {
     /// The answer must be yes.
-    pub fn holds(self) -> Condition {
-        Condition { asks: self, negated: false }
+    pub fn holds(self) -> Match {
+        Match { asks: self, negated: false }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::nft::numbers::family;
 
 use crate::nft::base_chains::chain::Direction;
 use crate::nft::base_chains::numbers as n;
-use crate::nft::base_chains::rule::{Asks, Condition, End, NamePattern};
+use crate::nft::base_chains::rule::{Criterion, End, Match, NamePattern};
 
 /// What was loaded of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,35 +78,35 @@ impl Loaded {
         value: &[u8],
         negated: bool,
         name: &dyn Fn(u32) -> Option<String>,
-    ) -> Vec<Condition> {
+    ) -> Vec<Match> {
         let asks = match self {
-            Loaded::Interface(direction) => Asks::Interface(*direction, vec![pattern(value)]),
+            Loaded::Interface(direction) => Criterion::Interface(*direction, vec![pattern(value)]),
             Loaded::Index(direction) => match number(value).and_then(name) {
-                Some(name) => Asks::Interface(*direction, vec![NamePattern::exact(&name)]),
-                None => Asks::Special,
+                Some(name) => Criterion::Interface(*direction, vec![NamePattern::exact(&name)]),
+                None => Criterion::Special,
             },
             Loaded::Address(end, family, bits) => match network(*family, *bits, value) {
-                Some(range) => Asks::Address(*end, vec![range]),
-                None => Asks::Unknown,
+                Some(range) => Criterion::Address(*end, vec![range]),
+                None => Criterion::Unknown,
             },
             Loaded::Protocol => match value {
-                [protocol] => Asks::Protocol(vec![*protocol]),
-                _ => Asks::Special,
+                [protocol] => Criterion::Protocol(vec![*protocol]),
+                _ => Criterion::Special,
             },
             Loaded::Port => match <[u8; 2]>::try_from(value).map(u16::from_be_bytes) {
-                Ok(port) => Asks::Port(vec![(port, port)]),
-                Err(_) => Asks::Special,
+                Ok(port) => Criterion::Port(vec![(port, port)]),
+                Err(_) => Criterion::Special,
             },
             Loaded::Family | Loaded::Ethertype => match of_number(value) {
-                Some(family) => Asks::Family(family),
-                None => Asks::Special,
+                Some(family) => Criterion::Family(family),
+                None => Criterion::Special,
             },
             Loaded::State(state) => return decided((number(value) == Some(*state)) != negated),
             Loaded::Zero => return decided(value.iter().all(|byte| *byte == 0) != negated),
-            Loaded::Special => Asks::Special,
-            Loaded::Unknown => Asks::Unknown,
+            Loaded::Special => Criterion::Special,
+            Loaded::Unknown => Criterion::Unknown,
         };
-        vec![Condition { asks, negated }]
+        vec![Match { asks, negated }]
     }
 
     /// That it is one of `values`, or is not.
@@ -114,48 +114,48 @@ impl Loaded {
         &self,
         values: impl Iterator<Item = &'a Value>,
         negated: bool,
-    ) -> Vec<Condition> {
+    ) -> Vec<Match> {
         let values: Vec<&Value> = values.collect();
         let asks = match self {
-            Loaded::Special | Loaded::Zero => Some(Asks::Special),
+            Loaded::Special | Loaded::Zero => Some(Criterion::Special),
             Loaded::Interface(direction) => {
-                names(&values).map(|names| Asks::Interface(*direction, names))
+                names(&values).map(|names| Criterion::Interface(*direction, names))
             }
             Loaded::Address(end, ..) => all(&values, |value| match value {
                 Value::Addresses(range) => Some(*range),
                 _ => None,
             })
-            .map(|ranges| Asks::Address(*end, ranges)),
+            .map(|ranges| Criterion::Address(*end, ranges)),
             Loaded::Protocol => all(&values, |value| match value {
                 Value::Protocol(number) => Some(*number),
                 _ => None,
             })
-            .map(Asks::Protocol),
+            .map(Criterion::Protocol),
             Loaded::Port => all(&values, |value| match value {
                 Value::Ports(first, last) => Some((*first, *last)),
                 _ => None,
             })
-            .map(Asks::Port),
+            .map(Criterion::Port),
             Loaded::State(state) => {
                 return decided(values.contains(&&Value::Bits(*state)) != negated);
             }
             _ => None,
         };
-        vec![Condition { asks: asks.unwrap_or(Asks::Unknown), negated }]
+        vec![Match { asks: asks.unwrap_or(Criterion::Unknown), negated }]
     }
 
     /// That it is less or more than something.
-    pub fn is_between(&self) -> Condition {
+    pub fn is_between(&self) -> Match {
         match self {
-            Loaded::Special | Loaded::Zero => Asks::Special.holds(),
-            _ => Asks::Unknown.holds(),
+            Loaded::Special | Loaded::Zero => Criterion::Special.holds(),
+            _ => Criterion::Unknown.holds(),
         }
     }
 }
 
 /// No condition, or one that no ordinary packet meets.
-fn decided(holds: bool) -> Vec<Condition> {
-    if holds { Vec::new() } else { vec![Asks::Special.holds()] }
+fn decided(holds: bool) -> Vec<Match> {
+    if holds { Vec::new() } else { vec![Criterion::Special.holds()] }
 }
 
 fn all<T>(values: &[&Value], of: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
@@ -210,13 +210,13 @@ fn prefix(mask: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn check(loaded: Loaded, value: &[u8], wanted: &[Condition]) {
+    fn check(loaded: Loaded, value: &[u8], wanted: &[Match]) {
         assert_eq!(loaded.equals(value, false, &|index| (index == 1).then(|| "lo".into())), wanted);
     }
 
-    fn from(network: &str) -> Condition {
+    fn from(network: &str) -> Match {
         let network: ipnetwork::IpNetwork = network.parse().unwrap();
-        Asks::Address(End::Source, vec![network.into()]).holds()
+        Criterion::Address(End::Source, vec![network.into()]).holds()
     }
 
     #[test]
@@ -229,13 +229,13 @@ mod tests {
     #[test]
     fn a_mask_that_is_no_prefix_is_not_understood() {
         let loaded = known(12, 4).masked(&[255, 0, 255, 0]);
-        check(loaded, &[10, 0, 1, 0], &[Asks::Unknown.holds()]);
+        check(loaded, &[10, 0, 1, 0], &[Criterion::Unknown.holds()]);
     }
 
     #[test]
     fn protocols_and_ports_are_known() {
-        check(known(9, 1), &[17], &[Asks::Protocol(vec![17]).holds()]);
-        check(Loaded::Port, &[0x28, 0xa0], &[Asks::Port(vec![(10400, 10400)]).holds()]);
+        check(known(9, 1), &[17], &[Criterion::Protocol(vec![17]).holds()]);
+        check(Loaded::Port, &[0x28, 0xa0], &[Criterion::Port(vec![(10400, 10400)]).holds()]);
     }
 
     #[test]
@@ -249,14 +249,14 @@ mod tests {
         let state = Loaded::State(n::STATE_NEW);
         let zero = 0u32.to_ne_bytes();
         let established = state.clone().masked(&6u32.to_ne_bytes());
-        assert_eq!(established.equals(&zero, true, &|_| None), [Asks::Special.holds()]);
+        assert_eq!(established.equals(&zero, true, &|_| None), [Criterion::Special.holds()]);
         let new = state.masked(&8u32.to_ne_bytes());
         assert_eq!(new.equals(&zero, true, &|_| None), []);
     }
 
     #[test]
     fn an_ordinary_packet_has_no_marks_and_flags() {
-        let special = [Asks::Special.holds()];
+        let special = [Criterion::Special.holds()];
         let masked = Loaded::Special.masked(&[0x20]);
         assert_eq!(masked.equals(&[0], true, &|_| None), special);
         assert_eq!(Loaded::Zero.equals(&[0x40], false, &|_| None), special);
@@ -265,14 +265,14 @@ mod tests {
 
     #[test]
     fn an_index_is_the_interface_that_has_it() {
-        let lo = Asks::Interface(Direction::In, vec![NamePattern::exact("lo")]);
+        let lo = Criterion::Interface(Direction::In, vec![NamePattern::exact("lo")]);
         check(Loaded::Index(Direction::In), &1u32.to_ne_bytes(), &[lo.holds()]);
-        check(Loaded::Index(Direction::In), &9u32.to_ne_bytes(), &[Asks::Special.holds()]);
+        check(Loaded::Index(Direction::In), &9u32.to_ne_bytes(), &[Criterion::Special.holds()]);
     }
 
     #[test]
     fn families_have_two_numbers() {
-        check(Loaded::Family, &[10], &[Asks::Family(Family::V6).holds()]);
-        check(Loaded::Ethertype, &[8, 0], &[Asks::Family(Family::V4).holds()]);
+        check(Loaded::Family, &[10], &[Criterion::Family(Family::V6).holds()]);
+        check(Loaded::Ethertype, &[8, 0], &[Criterion::Family(Family::V4).holds()]);
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use humanz::checks::forward::{Traffic, input, plan, removals};
 use humanz::net::{Family, IfName, PerFamily};
 use humanz::nft::base_chains::{
-    ForwardChain, ForwardRule, FoundForward, FoundSets, Place, decode, legacy_text,
+    BaseChain, ChainRef, ChainRule, FoundChains, FoundSets, decode, legacy_text,
 };
-use humanz::nft::{ChainPlace, Policy, TableFamily, found};
+use humanz::nft::{NftChain, Policy, TableFamily, found};
 
 /// The first byte says who lists: nftables (even) in datagrams of rules, sets and elements, or the
 /// program iptables-save in text.
@@ -24,7 +24,7 @@ pub fn forward(data: &[u8]) {
 }
 
 /// All rules of the datagram as those of one chain, which may call itself.
-fn nftables(datagram: &[u8]) -> ForwardChain {
+fn nftables(datagram: &[u8]) -> BaseChain {
     let mut known = FoundSets::new();
     let (mut programs, mut entries) = (Vec::new(), Vec::new());
     for reply in super::replies(datagram) {
@@ -38,20 +38,20 @@ fn nftables(datagram: &[u8]) -> ForwardChain {
         set.elements = elements.unwrap_or_default();
     }
     let name = |index: u32| (index < 9).then(|| format!("eth{index}"));
-    let rules: Vec<ForwardRule> =
+    let rules: Vec<ChainRule> =
         programs.iter().flat_map(|program| program.rules(&known, &name)).collect();
-    let place = ChainPlace {
+    let place = NftChain {
         family: TableFamily::Inet,
         table: "filter".to_owned(),
         chain: "FORWARD".to_owned(),
     };
     let called: BTreeMap<_, _> =
         ["", "a", "FORWARD"].map(|name| (name.to_owned(), rules.clone())).into();
-    ForwardChain { place: Place::Nft(place), policy: Policy::Drop, rules, called }
+    BaseChain { place: ChainRef::Nft(place), policy: Policy::Drop, rules, called }
 }
 
 /// What is done about a chain.
-fn judged(chain: ForwardChain) {
+fn judged(chain: BaseChain) {
     let name = |text: &str| text.parse::<IfName>().expect("a name");
     let network = |text: &str| text.parse().ok();
     let traffic = Traffic {
@@ -68,14 +68,14 @@ fn judged(chain: ForwardChain) {
         destination: [192, 0, 2, 2].into(),
         udp_port: 10_400,
     };
-    let found = FoundForward { chains: vec![chain], ..FoundForward::default() };
+    let found = FoundChains { chains: vec![chain], ..FoundChains::default() };
     let others = ["10.244.0.0/24", "10.244.200.0/24", "fd00:0:0:2::/64"].into_iter();
     let others = others.map(|subnet| ("b", subnet.parse().expect("a subnet")));
     let planned = plan(&traffic, others, &found);
-    let _told: Vec<String> = planned.obstacles.iter().map(ToString::to_string).collect();
+    let _told: Vec<String> = planned.blocking_rules.iter().map(ToString::to_string).collect();
     for edit in &planned.edits {
         assert!(edit.place.sees(Family::V4) || edit.place.sees(Family::V6), "{edit:?}");
     }
     let _removals = removals(&traffic.bridge, &found);
-    let _obstacles = input::obstacles(&tunnel, &found);
+    let _obstacles = input::blocking_chains(&tunnel, &found);
 }

@@ -18,7 +18,7 @@ pub fn netlink(data: &[u8]) {
         let _destination = fdb::parse(&reply);
         let _limit = qdisc::parse(&reply);
         let _event = events::of_route(&reply);
-        let _way = route::parse_way(&reply);
+        let _way = route::parse_lookup(&reply);
         if let Ok(Some(found)) = route::parse(&reply) {
             let _messages = [route::add(&found), route::delete(&found), route::replace(&found)];
         }

@@ -8,7 +8,7 @@ use crate::agent::applier::{Applier, Hint};
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::sysctls;
 use crate::net::{Family, IfName, Object};
-use crate::netlink::link::{self, Link, Which};
+use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::vxlan::{self, NewVxlan};
 use crate::netlink::{Message, NetlinkError, address};
@@ -84,8 +84,8 @@ fn apply(rtnl: &Rtnl, change: &TunnelChange) -> anyhow::Result<()> {
 }
 
 fn messages(rtnl: &Rtnl, change: &TunnelChange) -> anyhow::Result<Vec<Message>> {
-    let set = |name, change| link::change(Which::Name(name), &change);
-    let nothing = link::Change::default();
+    let set = |name, change| link::change(LinkRef::Name(name), &change);
+    let nothing = link::LinkChange::default();
     Ok(vec![match change {
         TunnelChange::Create(device) => {
             let TunnelDevice { name, mac, vni, port, local, mtu_bytes, .. } = device;
@@ -93,14 +93,18 @@ fn messages(rtnl: &Rtnl, change: &TunnelChange) -> anyhow::Result<Vec<Message>> 
             return Ok(vxlan::add(&NewVxlan { name, mac, vni, port, local, mtu, alias: ALIAS }));
         }
         TunnelChange::Delete(index, _) => {
-            link::delete(Which::Index(*index)).tolerating(Errno::ENODEV)
+            link::delete(LinkRef::Index(*index)).tolerating(Errno::ENODEV)
         }
         TunnelChange::Mark(name) => {
-            set(name, link::Change { alias: Some(ALIAS.to_owned()), ..nothing })
+            set(name, link::LinkChange { alias: Some(ALIAS.to_owned()), ..nothing })
         }
         TunnelChange::Set(name, local) => vxlan::change(name, *local),
-        TunnelChange::SetMac(name, mac) => set(name, link::Change { mac: Some(*mac), ..nothing }),
-        TunnelChange::SetMtu(name, mtu) => set(name, link::Change { mtu: Some(*mtu), ..nothing }),
+        TunnelChange::SetMac(name, mac) => {
+            set(name, link::LinkChange { mac: Some(*mac), ..nothing })
+        }
+        TunnelChange::SetMtu(name, mtu) => {
+            set(name, link::LinkChange { mtu: Some(*mtu), ..nothing })
+        }
         TunnelChange::SetUp(device) => vxlan::set_up(&device.name),
         TunnelChange::RemoveAddress(name, found) => {
             address::delete(index(rtnl, name)?, *found).tolerating(Errno::EADDRNOTAVAIL)

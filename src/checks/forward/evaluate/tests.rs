@@ -1,13 +1,13 @@
 use crate::checks::forward::evaluate::*;
-use crate::nft::base_chains::{NamePattern, Place};
+use crate::nft::base_chains::{ChainRef, NamePattern};
 
 /// Rules as a person writes them: conditions and a verdict, `not` before a condition that must not
 /// hold.
-fn rules(lines: &[&str]) -> Vec<ForwardRule> {
+fn rules(lines: &[&str]) -> Vec<ChainRule> {
     lines.iter().map(|line| rule(line)).collect()
 }
 
-fn rule(line: &str) -> ForwardRule {
+fn rule(line: &str) -> ChainRule {
     let mut words = line.split(' ').peekable();
     let mut conditions = Vec::new();
     loop {
@@ -15,19 +15,19 @@ fn rule(line: &str) -> ForwardRule {
         let word = words.next().unwrap();
         let mut argument = || words.next().unwrap().to_owned();
         let asks = match word {
-            "iif" => Asks::Interface(Direction::In, vec![NamePattern::exact(&argument())]),
-            "oif" => Asks::Interface(Direction::Out, vec![NamePattern::exact(&argument())]),
-            "from" => Asks::Address(End::Source, vec![network(&argument())]),
-            "to" => Asks::Address(End::Destination, vec![network(&argument())]),
-            "v6" => Asks::Family(Family::V6),
-            "tcp" => Asks::Protocol(vec![6]),
-            "udp" => Asks::Protocol(vec![17]),
+            "iif" => Criterion::Interface(Direction::In, vec![NamePattern::exact(&argument())]),
+            "oif" => Criterion::Interface(Direction::Out, vec![NamePattern::exact(&argument())]),
+            "from" => Criterion::Address(End::Source, vec![network(&argument())]),
+            "to" => Criterion::Address(End::Destination, vec![network(&argument())]),
+            "v6" => Criterion::Family(Family::V6),
+            "tcp" => Criterion::Protocol(vec![6]),
+            "udp" => Criterion::Protocol(vec![17]),
             "port" => {
                 let port = argument().parse().unwrap();
-                Asks::Port(vec![(port, port)])
+                Criterion::Port(vec![(port, port)])
             }
-            "special" => Asks::Special,
-            "unknown" => Asks::Unknown,
+            "special" => Criterion::Special,
+            "unknown" => Criterion::Unknown,
             word => {
                 let verdict = match word {
                     "accept" => Verdict::Accept,
@@ -38,10 +38,10 @@ fn rule(line: &str) -> ForwardRule {
                     "goto" => Verdict::Goto(argument()),
                     word => panic!("{word}"),
                 };
-                return ForwardRule { handle: None, conditions, verdict, comment: None };
+                return ChainRule { handle: None, matches: conditions, verdict, comment: None };
             }
         };
-        conditions.push(Condition { asks, negated });
+        conditions.push(Match { asks, negated });
     }
 }
 
@@ -50,9 +50,9 @@ fn network(text: &str) -> crate::net::AddressRange {
 }
 
 /// A packet of a pod to the outside, in a chain with these rules and a chain `c` with those.
-fn check(policy: Policy, lines: &[&str], called: &[&str], wanted: Fate) {
-    let chain = ForwardChain {
-        place: Place::Legacy(Family::V4, "FORWARD"),
+fn check(policy: Policy, lines: &[&str], called: &[&str], wanted: ChainVerdict) {
+    let chain = BaseChain {
+        place: ChainRef::Legacy(Family::V4, "FORWARD"),
         policy,
         rules: rules(lines),
         called: [("c".to_owned(), rules(called))].into(),
@@ -64,39 +64,44 @@ fn check(policy: Policy, lines: &[&str], called: &[&str], wanted: Fate) {
         destination: "203.0.113.1".parse().unwrap(),
         transport: None,
     };
-    assert_eq!(fate(&chain, "f", &packet), wanted, "{lines:?}");
+    assert_eq!(evaluate(&chain, "f", &packet), wanted, "{lines:?}");
 }
 
-fn stopped(chain: &str, aimed: bool) -> Fate {
-    Fate::StoppedIn { chain: chain.to_owned(), aimed }
+fn stopped(chain: &str, aimed: bool) -> ChainVerdict {
+    ChainVerdict::DroppedIn { chain: chain.to_owned(), aimed }
 }
 
 #[test]
 fn the_first_rule_about_the_packet_decides() {
-    check(Policy::Accept, &["iif eth1 drop", "iif humanz0 accept", "drop"], &[], Fate::Passes);
+    check(
+        Policy::Accept,
+        &["iif eth1 drop", "iif humanz0 accept", "drop"],
+        &[],
+        ChainVerdict::Accepts,
+    );
     check(Policy::Accept, &["count", "drop", "accept"], &[], stopped("f", false));
-    check(Policy::Drop, &["oif humanz0 accept"], &[], Fate::StoppedByPolicy);
+    check(Policy::Drop, &["oif humanz0 accept"], &[], ChainVerdict::DroppedByPolicy);
 }
 
 #[test]
 fn every_condition_must_hold() {
-    check(Policy::Drop, &["iif humanz0 to 10.0.0.0/8 accept"], &[], Fate::StoppedByPolicy);
-    check(Policy::Drop, &["iif humanz0 not to 10.0.0.0/8 accept"], &[], Fate::Passes);
-    check(Policy::Drop, &["not v6 from 10.244.0.0/16 accept"], &[], Fate::Passes);
+    check(Policy::Drop, &["iif humanz0 to 10.0.0.0/8 accept"], &[], ChainVerdict::DroppedByPolicy);
+    check(Policy::Drop, &["iif humanz0 not to 10.0.0.0/8 accept"], &[], ChainVerdict::Accepts);
+    check(Policy::Drop, &["not v6 from 10.244.0.0/16 accept"], &[], ChainVerdict::Accepts);
 }
 
 #[test]
 fn what_is_for_special_packets_is_not_about_it() {
-    check(Policy::Drop, &["special accept"], &[], Fate::StoppedByPolicy);
-    check(Policy::Accept, &["iif humanz0 special drop"], &[], Fate::Passes);
+    check(Policy::Drop, &["special accept"], &[], ChainVerdict::DroppedByPolicy);
+    check(Policy::Accept, &["iif humanz0 special drop"], &[], ChainVerdict::Accepts);
     check(Policy::Accept, &["not special drop"], &[], stopped("f", false));
 }
 
 #[test]
 fn a_port_matters_to_a_packet_that_goes_to_one() {
     let rules = ["tcp drop", "udp port 53 drop", "udp port 10400 accept"];
-    let chain = ForwardChain {
-        place: Place::Legacy(Family::V4, "INPUT"),
+    let chain = BaseChain {
+        place: ChainRef::Legacy(Family::V4, "INPUT"),
         policy: Policy::Drop,
         rules: crate::checks::forward::evaluate::tests::rules(&rules),
         called: Default::default(),
@@ -108,10 +113,10 @@ fn a_port_matters_to_a_packet_that_goes_to_one() {
         destination: "192.0.2.1".parse().unwrap(),
         transport: port.map(|port| (UDP, port)),
     };
-    assert_eq!(fate(&chain, "INPUT", &to(Some(10400))), Fate::Passes);
-    assert_eq!(fate(&chain, "INPUT", &to(Some(8472))), Fate::StoppedByPolicy);
-    assert_eq!(fate(&chain, "INPUT", &to(Some(53))), stopped("INPUT", false));
-    assert_eq!(fate(&chain, "INPUT", &to(None)), Fate::StoppedByPolicy);
+    assert_eq!(evaluate(&chain, "INPUT", &to(Some(10400))), ChainVerdict::Accepts);
+    assert_eq!(evaluate(&chain, "INPUT", &to(Some(8472))), ChainVerdict::DroppedByPolicy);
+    assert_eq!(evaluate(&chain, "INPUT", &to(Some(53))), stopped("INPUT", false));
+    assert_eq!(evaluate(&chain, "INPUT", &to(None)), ChainVerdict::DroppedByPolicy);
 }
 
 #[test]
@@ -123,24 +128,24 @@ fn a_drop_for_interfaces_or_addresses_is_aimed() {
 
 #[test]
 fn called_chains_come_back_or_do_not() {
-    check(Policy::Drop, &["jump c", "accept"], &["special drop"], Fate::Passes);
-    check(Policy::Drop, &["jump c", "accept"], &["return", "drop"], Fate::Passes);
-    check(Policy::Drop, &["goto c", "accept"], &["special drop"], Fate::StoppedByPolicy);
-    check(Policy::Drop, &["goto c"], &["accept"], Fate::Passes);
+    check(Policy::Drop, &["jump c", "accept"], &["special drop"], ChainVerdict::Accepts);
+    check(Policy::Drop, &["jump c", "accept"], &["return", "drop"], ChainVerdict::Accepts);
+    check(Policy::Drop, &["goto c", "accept"], &["special drop"], ChainVerdict::DroppedByPolicy);
+    check(Policy::Drop, &["goto c"], &["accept"], ChainVerdict::Accepts);
 }
 
 #[test]
 fn a_rule_that_is_not_understood_may_accept_but_is_not_feared() {
-    check(Policy::Drop, &["unknown accept"], &[], Fate::Unclear);
-    check(Policy::Drop, &["unknown jump c"], &["accept"], Fate::Unclear);
-    check(Policy::Drop, &["unknown jump c"], &["drop"], Fate::StoppedByPolicy);
-    check(Policy::Accept, &["unknown drop"], &[], Fate::Passes);
-    check(Policy::Drop, &["jump nowhere"], &[], Fate::Unclear);
+    check(Policy::Drop, &["unknown accept"], &[], ChainVerdict::MayDrop);
+    check(Policy::Drop, &["unknown jump c"], &["accept"], ChainVerdict::MayDrop);
+    check(Policy::Drop, &["unknown jump c"], &["drop"], ChainVerdict::DroppedByPolicy);
+    check(Policy::Accept, &["unknown drop"], &[], ChainVerdict::Accepts);
+    check(Policy::Drop, &["jump nowhere"], &[], ChainVerdict::MayDrop);
 }
 
 #[test]
 fn chains_that_call_each_other_come_to_an_end() {
-    check(Policy::Accept, &["jump c"], &["jump c"], Fate::Passes);
+    check(Policy::Accept, &["jump c"], &["jump c"], ChainVerdict::Accepts);
     // Ten times ten times …, sixteen levels deep.
-    check(Policy::Drop, &["jump c"], &["jump c"; 10], Fate::Unclear);
+    check(Policy::Drop, &["jump c"], &["jump c"; 10], ChainVerdict::MayDrop);
 }

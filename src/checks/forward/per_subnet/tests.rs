@@ -5,7 +5,7 @@ use ipnetwork::IpNetwork;
 use crate::checks::forward::per_subnet::*;
 use crate::checks::forward::plan;
 use crate::checks::forward::tests::{FIREWALLD, IPTABLES, PLAIN, accept, chain, rule, traffic};
-use crate::nft::base_chains::{Asks, ForwardRule, FoundForward};
+use crate::nft::base_chains::{ChainRule, Criterion, FoundChains};
 use crate::nft::{Policy, Verdict};
 
 /// Ten hosts with a subnet of each family, `h0` to `h9`. The host of the tests is 3.
@@ -23,20 +23,20 @@ fn networks(networks: &[&str]) -> Vec<AddressRange> {
     networks.iter().map(|text| text.parse::<IpNetwork>().unwrap().into()).collect()
 }
 
-fn to(list: &[&str], verdict: Verdict) -> ForwardRule {
-    rule(&[Asks::Address(End::Destination, networks(list))], verdict)
+fn to(list: &[&str], verdict: Verdict) -> ChainRule {
+    rule(&[Criterion::Address(End::Destination, networks(list))], verdict)
 }
 
-fn from(list: &[&str], verdict: Verdict) -> ForwardRule {
-    rule(&[Asks::Address(End::Source, networks(list))], verdict)
+fn from(list: &[&str], verdict: Verdict) -> ChainRule {
+    rule(&[Criterion::Address(End::Source, networks(list))], verdict)
 }
 
 /// The obstacles of a chain, up to what to do.
-fn check(chain: ForwardChain, wanted: &[&str]) {
-    let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
+fn check(chain: BaseChain, wanted: &[&str]) {
+    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
     let plan = plan(&traffic(), hosts(), &found);
     assert_eq!(plan.edits, [], "nothing is changed for it");
-    let lines: Vec<String> = plan.obstacles.iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = plan.blocking_rules.iter().map(ToString::to_string).collect();
     let told: Vec<&str> = lines.iter().map(|line| line.rsplit_once("; ").unwrap().0).collect();
     assert_eq!(told, wanted);
 }
@@ -91,14 +91,14 @@ fn a_host_with_both_families_is_one_host() {
 #[test]
 fn each_chain_is_named_with_what_it_drops() {
     let jump = |name: &str| rule(&[], Verdict::Jump(name.to_owned()));
-    let drops = |name: &str, rules: &[ForwardRule]| (name.to_owned(), rules.to_vec());
+    let drops = |name: &str, rules: &[ChainRule]| (name.to_owned(), rules.to_vec());
     let called = [
         drops("A", &[to(&["10.244.6.0/24"], Verdict::Drop)]),
         drops("B", &[to(&["10.244.5.0/24"], Verdict::Drop)]),
         drops("C", &[from(&["10.244.5.0/24"], Verdict::Drop)]),
     ];
     let rules = [jump("A"), jump("B"), jump("C")];
-    let chain = ForwardChain { called: called.into(), ..chain(PLAIN, Policy::Accept, &rules) };
+    let chain = BaseChain { called: called.into(), ..chain(PLAIN, Policy::Accept, &rules) };
     let at = "nft table inet filter, chain forward: a rule of chain";
     let lines = [
         &format!("{at} C drops what pods of 10.244.5.0/24 (host h5) send to pods"),
@@ -135,7 +135,7 @@ fn a_host_that_a_list_forgot_is_named() {
     let rules = [
         to(&["203.0.113.0/24"], Verdict::Accept),
         to(&known, Verdict::Accept),
-        rule(&[Asks::Family(Family::V4)], Verdict::Drop),
+        rule(&[Criterion::Family(Family::V4)], Verdict::Drop),
     ];
     let place = (crate::nft::TableFamily::Ip, "filter", "forward");
     let chain = chain(place, Policy::Accept, &rules);
@@ -143,9 +143,9 @@ fn a_host_that_a_list_forgot_is_named() {
                 10.244.5.0/24 (host h5)";
     let back =
         "nft table ip filter, chain forward: a rule drops what other hosts' pods send to pods";
-    let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
+    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
     let lines: Vec<String> =
-        plan(&traffic(), hosts(), &found).obstacles.iter().map(ToString::to_string).collect();
+        plan(&traffic(), hosts(), &found).blocking_rules.iter().map(ToString::to_string).collect();
     assert!(lines.iter().any(|told| told.starts_with(line)), "{lines:?}");
     assert!(!lines.iter().any(|told| told.starts_with(back)), "pods send to themselves: {lines:?}");
 }
@@ -153,8 +153,11 @@ fn a_host_that_a_list_forgot_is_named() {
 #[test]
 fn what_is_dropped_of_nobody_is_not_told() {
     check(chain(PLAIN, Policy::Accept, &[to(&["10.244.200.0/24"], Verdict::Drop)]), &[]);
-    let special = Asks::Address(End::Destination, networks(&["10.244.5.0/24"]));
-    check(chain(PLAIN, Policy::Accept, &[rule(&[special, Asks::Special], Verdict::Drop)]), &[]);
+    let special = Criterion::Address(End::Destination, networks(&["10.244.5.0/24"]));
+    check(
+        chain(PLAIN, Policy::Accept, &[rule(&[special, Criterion::Special], Verdict::Drop)]),
+        &[],
+    );
 }
 
 #[test]
@@ -172,9 +175,9 @@ fn what_to_do_is_a_command_that_finds_the_rule() {
     let cure = |at, wanted: &str| {
         let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
         let called = [("WALL".to_owned(), vec![to(&["10.244.5.0/24"], Verdict::Drop)])].into();
-        let chain = ForwardChain { called, ..chain(at, Policy::Accept, &[wall]) };
-        let found = FoundForward { chains: vec![chain], unreadable: Vec::new() };
-        let line = plan(&traffic(), hosts(), &found).obstacles[0].to_string();
+        let chain = BaseChain { called, ..chain(at, Policy::Accept, &[wall]) };
+        let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
+        let line = plan(&traffic(), hosts(), &found).blocking_rules[0].to_string();
         assert_eq!(line.matches(';').count(), 1, "{line}");
         assert!(line.contains("a rule of chain WALL drops"), "{line}");
         assert!(line.rsplit_once("; ").unwrap().1.contains(wanted), "{line}");
@@ -203,16 +206,16 @@ fn a_range_is_asked_about_once_unless_a_rule_divides_it() {
 /// A list of thousands is no reason to look for minutes.
 #[test]
 fn thousands_of_rules_are_judged_in_part() {
-    let many: Vec<ForwardRule> = (0..20_000_u32)
+    let many: Vec<ChainRule> = (0..20_000_u32)
         .map(|at| {
             let address = IpAddr::from(std::net::Ipv4Addr::from(0x0af4_0400 + 2 * at));
             let range = vec![AddressRange::single(address)];
-            rule(&[Asks::Address(End::Destination, range)], Verdict::Drop)
+            rule(&[Criterion::Address(End::Destination, range)], Verdict::Drop)
         })
         .collect();
     let found =
-        FoundForward { chains: vec![chain(PLAIN, Policy::Accept, &many)], unreadable: Vec::new() };
+        FoundChains { chains: vec![chain(PLAIN, Policy::Accept, &many)], unreadable: Vec::new() };
     let plan = plan(&traffic(), hosts(), &found);
-    let line = plan.obstacles[0].to_string();
+    let line = plan.blocking_rules[0].to_string();
     assert!(line.contains("10.244.4.0 (host h4)"), "the first are told: {line}");
 }
