@@ -12,6 +12,7 @@
 
 pub mod answer;
 pub mod http;
+pub mod http_server;
 pub mod listen;
 pub mod metrics;
 pub mod problems;

@@ -10,9 +10,10 @@ use crate::agent::pool_use::{Use, scarce};
 use crate::agent::readiness;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
-use crate::api::status::gateways;
 use crate::checks::probe::Seen;
+use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
+use crate::net::subnet::gateway;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// So many hosts that do not answer are listed one by one.
@@ -27,6 +28,11 @@ pub fn problems(shared: &SharedState, snapshot: &AgentSnapshot, uses: &[Use]) ->
     all.extend(unanswered(shared, snapshot));
     sort(&mut all);
     all
+}
+
+/// The addresses of a host that are probed.
+pub fn gateways(peer: &Peer) -> impl Iterator<Item = IpAddr> + '_ {
+    peer.subnets.iter().map(|subnet| gateway(*subnet))
 }
 
 /// Loops that hang: what is known of the rest may be old.

@@ -13,11 +13,10 @@ use crate::agent::pool_use::{Use, addresses};
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
-use crate::api::problems::problems;
+use crate::api::problems::{gateways, problems};
 use crate::checks::probe::Seen;
 use crate::lease::peers::Peer;
 use crate::net::node_name::NodeName;
-use crate::net::subnet::gateway;
 use crate::net::time::timestamp;
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::Backend;
@@ -382,11 +381,6 @@ fn peers(snapshot: &AgentSnapshot, probed: &BTreeMap<IpAddr, Seen>) -> Option<Ve
         }
     });
     Some(peers.collect())
-}
-
-/// The addresses of a host that are probed.
-pub(super) fn gateways(peer: &Peer) -> impl Iterator<Item = IpAddr> + '_ {
-    peer.subnets.iter().map(|subnet| gateway(*subnet))
 }
 
 fn probe<'a>(seen: impl Iterator<Item = &'a Seen>) -> Option<Probe> {

@@ -1,15 +1,16 @@
 //! `status`: how this host is, on one screen.
 
 mod screen;
+mod shown;
 mod without_agent;
 
 use argh::{ArgsInfo, FromArgs};
-use serde::Serialize;
 
 use crate::agent::lock;
 use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
-use crate::command::json::{self, Room};
+use crate::command::json;
+use crate::command::status::shown::{Agent, PodNetwork, Pods, Shown};
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, Network};
 use crate::inspect::{Host, HostList};
@@ -35,39 +36,6 @@ pub struct Options {
     /// print one JSON object
     #[argh(switch)]
     json: bool,
-}
-
-/// What is shown: the status, and what only a command looks at.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Shown {
-    #[serde(flatten)]
-    status: Status,
-    agent: Agent,
-    /// Changes that an agent would make, if none answers.
-    drift: Option<Vec<String>>,
-    pods: Pods,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-struct Agent {
-    answers: bool,
-    error: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-struct Pods {
-    attached: usize,
-    /// With a limited rate.
-    limited: usize,
-    networks: Vec<PodNetwork>,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-struct PodNetwork {
-    name: String,
-    attachments: usize,
-    host_ports: usize,
-    free: Vec<Room>,
 }
 
 /// Answers.

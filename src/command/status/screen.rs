@@ -1,7 +1,7 @@
 //! Pure. The status as text.
 
 use crate::api::status::{Change, Connection, Etcd, Kubernetes, Loop, PeerStatus, Status};
-use crate::command::status::Shown;
+use crate::command::status::shown::Shown;
 use crate::command::table::{Cell, Style, Table, Tone, facts, printable};
 use crate::net::time::rfc3339;
 use crate::net::{Problem, Severity};
