@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::checks::probe::Seen;
-use crate::etcd::Rows;
+use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::Settings;
 
+use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
 use crate::agent::journal::Journal;
 use crate::agent::snapshot::AgentSnapshot;
@@ -27,13 +28,15 @@ pub struct SharedState {
     pub machine_id: String,
     /// When the agent started.
     pub started: SystemTime,
+    /// What is wrong now.
+    pub problems: ActiveProblems,
     /// The changes of late.
     pub journal: Journal,
     counters: Mutex<Counters>,
     /// Which other hosts answer.
     pub probes: Probes,
     /// What the hosts tell each other of that.
-    pub rows: Arc<Rows>,
+    pub reports: Arc<Reports>,
     known: Mutex<Option<Arc<AgentSnapshot>>>,
     heartbeats: Mutex<Vec<Arc<Heartbeat>>>,
 }
@@ -45,10 +48,11 @@ impl SharedState {
             name,
             machine_id,
             started: SystemTime::now(),
+            problems: ActiveProblems::default(),
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),
-            rows: Arc::default(),
+            reports: Arc::default(),
             known: Mutex::default(),
             heartbeats: Mutex::default(),
         }

@@ -21,7 +21,7 @@ use crate::api::answer::{Answer, Listener, answer, json};
 use crate::api::http::{self, Request};
 use crate::api::http_server::{self, PATIENCE};
 use crate::api::listen::{Listen, Socket};
-use crate::api::reachability::matrix;
+use crate::api::reachability::reachability;
 use crate::api::status;
 use crate::settings::Settings;
 
@@ -173,7 +173,10 @@ where
     match answer(shared, listener, &request.path) {
         Answer::Whole(response) => http_server::write(stream, &response).await,
         Answer::Changes => stream_changes(stream, shared).await,
-        Answer::Matrix => http_server::write(stream, &json(&matrix(shared).await)).await,
+        Answer::Matrix => {
+            let found = serde_json::json!(reachability(shared).await);
+            http_server::write(stream, &json(&found)).await
+        }
     }
 }
 
@@ -200,7 +203,8 @@ where
                 lines.push_str(&format!("{lost}\n"));
             }
             sent = entry.number;
-            lines.push_str(&format!("{}\n", status::change(&entry)));
+            lines.push_str(&serde_json::to_string(&status::change(&entry))?);
+            lines.push('\n');
         }
         sent = sent.max(newest);
         timeout(PATIENCE, stream.write_all(lines.as_bytes())).await??;

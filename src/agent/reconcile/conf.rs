@@ -8,10 +8,9 @@ use crate::agent::applier::Applier;
 use crate::agent::cni_conf;
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::host_state::HostState;
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files;
 use crate::plan::{Describe, Line};
-use crate::settings::exit::Exit;
 
 /// As the original agent's file: it may hold what not everybody should read.
 const MODE: u32 = 0o600;
@@ -41,7 +40,10 @@ impl Describe for Remove<'_> {
 pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) {
     let path = &run.settings.cni.config;
     if applier.is_dry() && files::is_denied(path) {
-        return applier.failed(Exit::denied("read", path).why);
+        let subject = Object::Configuration(path.clone());
+        let what = format!("only root may read {}", path.display());
+        let denied = Problem::new(ProblemKind::ReadDenied, subject, what);
+        return applier.failed(denied.with_fix("run this as root"));
     }
     let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
     if !files::holds(path, text.as_bytes()) {

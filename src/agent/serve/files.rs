@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::agent::reconcile;
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::file_watch::FileWatch;
 use crate::settings::Settings;
 
@@ -35,6 +35,7 @@ pub struct Files {
 
 /// Repairs of one file in a row.
 struct Repairs {
+    file: Object,
     count: u32,
     last: Instant,
 }
@@ -95,24 +96,27 @@ impl Files {
     /// The agent repaired these, which somebody else had changed.
     pub fn repaired(&mut self, files: &[Object], now: Instant) {
         self.repairs.retain(|_, repairs| repairs.is_recent(now));
-        for path in files.iter().filter_map(path) {
-            let none = Repairs { count: 0, last: now };
-            let repairs = self.repairs.entry(path.to_owned()).or_insert(none);
-            *repairs = Repairs { count: repairs.count + 1, last: now };
+        for (file, path) in files.iter().filter_map(|file| Some((file, path(file)?))) {
+            let count = self.repairs.get(path).map_or(0, |repairs| repairs.count) + 1;
+            let repairs = Repairs { file: file.clone(), count, last: now };
+            self.repairs.insert(path.to_owned(), repairs);
         }
     }
 
     /// The files that somebody changes again and again, each with the action to take.
-    pub fn contended(&self, now: Instant) -> BTreeSet<String> {
+    pub fn contended(&self, now: Instant) -> Vec<Problem> {
         let contended = self.repairs.iter().filter(|(_, repairs)| repairs.is_contended(now));
-        let report = |path: &Path| {
+        let problem = |path: &Path, file: &Object| {
+            let what = format!(
+                "{file} is changed by another program again and again, and repaired ever more \
+                 seldom, down to once a minute"
+            );
             let path = path.display();
-            format!(
-                "{path} is changed by somebody again and again, and repaired ever more seldom, down to \
-                 once a minute; find out who changes it: auditctl -w {path} -p wa, and then ausearch -i"
-            )
+            Problem::new(ProblemKind::FileContested, file.clone(), what).with_fix(format!(
+                "find the program: auditctl -w {path} -p wa, and then ausearch -i"
+            ))
         };
-        contended.map(|(path, _)| report(path)).collect()
+        contended.map(|(path, repairs)| problem(path, &repairs.file)).collect()
     }
 }
 
