@@ -27,7 +27,7 @@ pub fn reconcile(forward: &BaseChains) -> Vec<String> {
         forward.apply(edit).unwrap();
     }
     let edits = plan.edits.iter().map(|edit| edit.line().to_string());
-    edits.chain(plan.blocking_rules.iter().map(|obstacle| obstacle.to_string())).collect()
+    edits.chain(plan.problems.iter().map(ToString::to_string)).collect()
 }
 
 pub fn assert_cut_off(network: &Network) {

@@ -52,10 +52,12 @@ pub fn reconcile(
         bridged: bridged(),
     };
     let plan = forward::plan(&traffic, others(run), &found);
-    obstacles.extend(plan.blocking_rules.iter().map(ToString::to_string));
+    obstacles.extend(plan.problems.iter().map(ToString::to_string));
     match run.settings.manage_forward {
         true => apply_edits(run.kernel, &plan.edits, applier),
-        false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
+        false => obstacles.extend(
+            plan.edits.iter().filter_map(forward::not_inserted).map(|problem| problem.to_string()),
+        ),
     }
     obstacles.extend(input::look(run, facts, ways, applier));
     obstacles

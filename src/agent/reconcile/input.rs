@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::checks::forward::input::{Tunnel, blocking_chains};
+use crate::checks::forward::input::{Tunnel, problems};
 use crate::inspect::host_state::HostState;
 use crate::net::Family;
 use crate::plan::peer_routes::PeerRoutes;
@@ -26,7 +26,7 @@ pub fn look(
     }
     match run.kernel.forward.observe_input(&families) {
         Ok(found) => {
-            let lines = tunnels.iter().flat_map(|tunnel| blocking_chains(tunnel, &found));
+            let lines = tunnels.iter().flat_map(|tunnel| problems(tunnel, &found));
             lines.map(|obstacle| obstacle.to_string()).collect()
         }
         Err(error) => {
