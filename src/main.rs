@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process;
 
+use humanz::plugin::Streams;
 use humanz::{command, os, plugin};
 
 fn main() {
@@ -24,9 +25,10 @@ fn run() -> i32 {
             command::main(std::env::args_os().skip(1))
         }
         _ => {
-            plugin::tell_faults();
+            plugin::install_panic_hook();
             let run = if name == "loopback" { plugin::loopback::run } else { plugin::run };
-            run(&name, &env, &mut stdin, &mut stdout, &mut stderr)
+            let streams = Streams { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
+            run(&name, &env, streams)
         }
     }
 }

@@ -2,24 +2,23 @@
 
 use std::sync::Arc;
 
-use ipnetwork::IpNetwork;
-
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Reconcile, run};
+use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::run::{self, ReconcileOutcome};
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::serve::refused;
-use crate::agent::start;
+use crate::agent::registry::refused;
 use crate::agent::trigger::Scope;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::host_state::{self, NodeAddresses, attributes};
-use crate::inspect::{Kernel, identity, names, state_file};
+use crate::inspect::{Host, HostList, identity, state_file};
 use crate::kube::{self, KubeSettings};
 use crate::lease::records::Key;
 use crate::lease::session::{ClaimPreview, dry_run_claim};
 use crate::lease::{Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers};
-use crate::net::{Object, PerFamily};
+use crate::net::{Object, Problem};
 use crate::os::files;
 use crate::plan::Line;
+use crate::plan::peer_routes::PeerRoutes;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -33,55 +32,68 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     if let Some(path) = read.into_iter().find(|path| files::is_denied(path)) {
         return Err(Exit::denied("read", path));
     }
-    let kernel = Kernel::open(settings)?;
-    let mut settings = settings.clone();
+    let mut host = Host::inspect(settings, HostList::Skip)?;
     let (lines, lease, peers) = match settings.source.clone() {
         Source::Static(subnets) => (Vec::new(), Lease { subnets }, None),
-        Source::Etcd { server, roots } => claim(&mut settings, &kernel, &server, &roots)?,
-        Source::Kubernetes(api) => given(&settings, &kernel, &api)?,
+        Source::Etcd { server, roots } => claim(&mut host, &server, &roots)?,
+        Source::Kubernetes(api) => given(&host, &api)?,
     };
-    let looked = look(&settings, &kernel, &lease.subnets, peers.map(Arc::new).as_ref());
-    let trouble = looked.trouble.iter().map(|text| format!("! {text}"));
-    let lines = lines.iter().chain(&looked.lines).map(Line::to_string);
-    Ok(lines.chain(trouble).collect())
+    host.subnets = lease.subnets;
+    host.peers = peers.map(Arc::new);
+    host.in_sync = true;
+    let found = DryRun::of(&host);
+    let problems = found.problems().into_iter().map(|problem| format!("! {problem}"));
+    let lines = lines.iter().chain(&found.lines).map(Line::to_string);
+    Ok(lines.chain(problems).collect())
 }
 
-/// What a reconcile would do, and what is in its way.
+/// What a reconcile would do.
 #[derive(Debug)]
-pub struct Looked {
+pub struct DryRun {
+    /// `None` if this host has no subnet, or could not be inspected.
+    pub outcome: Option<ReconcileOutcome>,
+    /// How the other hosts would be reached.
+    pub peer_routes: Option<Arc<PeerRoutes>>,
     /// The changes.
     pub lines: Vec<Line>,
-    /// What could not be looked at, and what is not ours to mend.
-    pub trouble: Vec<String>,
+    /// What could not be inspected.
+    pub failures: Vec<Problem>,
 }
 
-/// Makes a reconcile that changes nothing.
-pub fn look(
-    settings: &Settings,
-    kernel: &Kernel,
-    subnets: &PerFamily<IpNetwork>,
-    peers: Option<&Arc<Peers>>,
-) -> Looked {
-    let mut applier = Applier::new(true);
-    let resolved = peers.map(|peers| names::resolve_all(peers, settings)).unwrap_or_default();
-    let run = Reconcile {
-        settings,
-        kernel: kernel,
-        subnets,
-        peers,
-        in_sync: true,
-        resolved: &resolved,
+impl DryRun {
+    /// A reconcile of the whole host that changes nothing.
+    pub fn of(host: &Host) -> DryRun {
+        let (mut applier, mut cache) = (Applier::new(true), ReconcileCache::default());
+        let outcome = (!host.subnets.is_empty())
+            .then(|| run::run(&reconcile_of(host), &mut cache, &mut applier));
+        DryRun {
+            outcome: outcome.flatten(),
+            peer_routes: cache.ways.last(),
+            lines: applier.lines().to_vec(),
+            failures: applier.failures().to_vec(),
+        }
+    }
+
+    /// What could not be inspected, and what only an operator can repair.
+    pub fn problems(&self) -> Vec<Problem> {
+        let found = self.outcome.iter().flat_map(|outcome| &outcome.problems);
+        self.failures.iter().chain(found.flat_map(|(_, found)| found)).cloned().collect()
+    }
+}
+
+/// A reconcile of the whole host, as it was inspected.
+pub fn reconcile_of(host: &Host) -> Reconcile<'_> {
+    Reconcile {
+        settings: &host.settings,
+        kernel: &host.kernel,
+        subnets: &host.subnets,
+        peers: host.peers.as_ref(),
+        in_sync: host.in_sync,
+        resolved: host.resolved(),
         previous: None,
         was_ready: false,
         scope: Scope::ALL,
-    };
-    let seen = run::run(&run, &mut ReconcileCache::default(), &mut applier);
-    let told = seen.into_iter().flat_map(|seen| {
-        let told = [seen.unreachable, seen.obstacles, seen.surroundings, Some(seen.conf_problems)];
-        told.into_iter().flatten().flatten().collect::<Vec<String>>()
-    });
-    let trouble = applier.failures().iter().cloned().chain(told).collect();
-    Looked { lines: applier.lines().to_vec(), trouble }
+    }
 }
 
 /// How the pools of the network would grow to those of `ours`.
@@ -96,13 +108,10 @@ pub fn growth(found: &Snapshot, ours: &Network) -> Result<Option<Line>, LeaseErr
 }
 
 /// The subnets that Kubernetes gives this host, and the other hosts.
-fn given(
-    settings: &Settings,
-    kernel: &Kernel,
-    api: &KubeSettings,
-) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
+fn given(host: &Host, api: &KubeSettings) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
+    let settings = &host.settings;
     let name = identity::node_name(settings)?;
-    let own = identity::of_host(&name, &kernel.machine_id)?;
+    let own = identity::of_host(&name, &host.kernel.machine_id)?;
     let nodes = kube::read(api, &name, host_state::attributes(settings, NodeAddresses::default()))
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("the Kubernetes API: {error}")))?;
     let lease = kube::own::lease(nodes.own(), &own, &settings.pools);
@@ -111,27 +120,26 @@ fn given(
     Ok((Vec::new(), lease, Some(others)))
 }
 
-/// What would happen in etcd, the subnets then, and the other hosts. `settings` get the pools that
-/// the network has.
+/// The changes in etcd, this host's subnets after them, and the other hosts. The settings of `host`
+/// get the pools of the network.
 fn claim(
-    settings: &mut Settings,
-    kernel: &Kernel,
+    host: &mut Host,
     server: &EtcdSettings,
     roots: &Roots,
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
     let found = etcd::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
-    settings.pools = growth::followed(&settings.pools, &found);
+    host.settings.pools = growth::followed(&host.settings.pools, &found);
+    let settings = &host.settings;
     let name = identity::node_name(settings)?;
-    let facts = host_state::observe(&kernel.rtnl, settings, None)?;
-    let attributes = attributes(settings, facts.own);
-    let identity = identity::of_host(&name, &kernel.machine_id)?;
+    let attributes = attributes(settings, host.state()?.own);
+    let identity = identity::of_host(&name, &host.kernel.machine_id)?;
     let saved = state_file::read(&settings.state_file()).ok().flatten();
     let remembered = saved.filter(|saved| saved.is_of(&identity)).map(|saved| saved.lease.subnets);
     let claimant = Claimant {
         identity,
         attributes,
-        network: start::network(settings, roots),
+        network: settings.network(roots),
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         ticket: None,

@@ -11,6 +11,7 @@ pub mod readiness;
 pub mod shared_state;
 pub mod snapshot;
 
+pub(crate) mod active_problems;
 pub(crate) mod applier;
 mod cleanup;
 pub mod cni_conf;
@@ -27,29 +28,36 @@ mod rate_limit;
 pub(crate) mod reachability;
 pub(crate) mod reconcile;
 pub(crate) mod reconcile_cache;
+mod registry;
 mod reload;
 mod serve;
 mod signals;
-mod source;
-pub(crate) mod start;
+mod start;
 mod sysctl_record;
 pub(crate) mod trigger;
 pub(crate) mod uninstall;
+mod watch;
 
+use crate::agent::shared_state::StartServer;
 use crate::agent::uninstall::Removed;
-use crate::settings::exit::{self, Exit};
+use crate::settings::exit::Exit;
 use crate::settings::flags;
-use crate::settings::loader::{LoadedSettings, SettingsLoader, Validation};
+use crate::settings::loader::{LoadedSettings, SettingsLoader};
+use crate::settings::values_only;
 
 /// Serves this host, for ever or as `how` says.
 ///
 /// # Errors
 /// A setting is wrong, or why the host cannot be served.
-pub fn serve(mut origin: SettingsLoader, how: ServeMode) -> Result<(), Exit> {
+pub fn serve(
+    mut origin: SettingsLoader,
+    how: ServeMode,
+    start_server: StartServer,
+) -> Result<(), Exit> {
     let told = check_settings(&mut origin)?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
     told.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-    start::serve(origin, told, how == ServeMode::Once)
+    start::serve(origin, told, how == ServeMode::Once, start_server)
 }
 
 /// How long the agent serves.
@@ -77,7 +85,7 @@ pub fn dry_run_start(mut origin: SettingsLoader) -> Result<Vec<String>, Exit> {
 /// # Errors
 /// Every setting that is wrong.
 pub fn check_settings(origin: &mut SettingsLoader) -> Result<LoadedSettings, Exit> {
-    origin.read(Validation::WithHost).map_err(|faults| invalid_settings(&faults))
+    origin.load(preflight::check).map_err(|faults| Exit::invalid_settings(&faults))
 }
 
 /// Takes humanz off this host, or only tells what would go. Which etcd there was matters only for a
@@ -89,14 +97,7 @@ pub fn uninstall(origin: &mut SettingsLoader, options: &flags::Uninstall) -> Res
     if !options.release {
         origin.set_default("ETCD_HOST", "https://localhost");
     }
-    let told = origin.read(Validation::ValuesOnly).map_err(|faults| invalid_settings(&faults))?;
+    let told = origin.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
     logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
     uninstall::run(&told.settings, options)
-}
-
-/// Leaves because of settings.
-pub fn invalid_settings(faults: &[String]) -> Exit {
-    let lines: Vec<String> = faults.iter().map(|fault| format!("  {fault}")).collect();
-    let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
-    Exit::new(exit::SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))
 }

@@ -1,15 +1,15 @@
-//! Faults of the settings that only this host shows: files, the bridge's name, its own addresses.
+//! Checks settings against this host: files, the bridge's name, its own addresses.
 
 use crate::etcd;
 use crate::kube::{self, KubeSettings};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel;
-use crate::settings::{Fault, HostSettings, Source};
+use crate::settings::{HostSettings, InvalidSetting, Source};
 
-/// Every setting that does not fit this host. What cannot be looked at is no fault: the start will
-/// tell.
-pub fn faults(settings: &HostSettings) -> Vec<Fault> {
-    let mut faults = useless_files(settings);
+/// Every setting that does not fit this host. What cannot be read is not reported: the start fails with
+/// the reason.
+pub fn check(settings: &HostSettings) -> Vec<InvalidSetting> {
+    let mut faults = unusable_files(settings);
     if let Ok(rtnl) = Rtnl::open() {
         faults.extend(foreign_bridge(settings, &rtnl));
         faults.extend(pool_around_host(settings, &rtnl));
@@ -18,25 +18,29 @@ pub fn faults(settings: &HostSettings) -> Vec<Fault> {
 }
 
 /// Certificates, key and password that cannot be used.
-fn useless_files(settings: &HostSettings) -> Vec<Fault> {
+fn unusable_files(settings: &HostSettings) -> Vec<InvalidSetting> {
     let server = match &settings.source {
         Some(Source::Etcd { server, .. }) => server,
-        Some(Source::Kubernetes(api)) => return api_unknown(api).into_iter().collect(),
+        Some(Source::Kubernetes(api)) => return unknown_api(api).into_iter().collect(),
         Some(Source::Static(_)) | None => return Vec::new(),
     };
     let faults = etcd::look_at_files(server).0.into_iter();
     faults
-        .map(|fault| Fault { variable: fault.variable, value: fault.path, problem: fault.wrong })
+        .map(|fault| InvalidSetting {
+            variable: fault.variable,
+            value: fault.path,
+            problem: fault.wrong,
+        })
         .collect()
 }
 
-fn api_unknown(api: &KubeSettings) -> Option<Fault> {
+fn unknown_api(api: &KubeSettings) -> Option<InvalidSetting> {
     let wrong = kube::check(api).err()?;
     let path = api.kubeconfig.as_ref().map(|path| path.display().to_string());
-    Some(Fault { variable: "KUBECONFIG", value: path.unwrap_or_default(), problem: wrong })
+    Some(InvalidSetting { variable: "KUBECONFIG", value: path.unwrap_or_default(), problem: wrong })
 }
 
-fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Fault> {
+fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<InvalidSetting> {
     let name = settings.bridge.as_ref()?;
     let link = rtnl.link(name).ok().flatten()?;
     let kind = match link.kind.as_deref() {
@@ -44,7 +48,7 @@ fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Fault> {
         Some(kind) => format!("a {kind}"),
         None => "a physical device".to_owned(),
     };
-    Some(Fault {
+    Some(InvalidSetting {
         variable: "BRIDGE_NAME",
         value: name.to_string(),
         problem: format!("this interface exists and is {kind}, not a bridge; choose another name"),
@@ -53,7 +57,7 @@ fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Fault> {
 
 /// The pool covers an address of this host: it could no longer reach its own segment. (The bridge's
 /// own are meant to be there; if its name is wrong nobody knows which they are.)
-fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Fault> {
+fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<InvalidSetting> {
     let bridge = rtnl.link(settings.bridge.as_ref()?).ok().flatten().map(|link| link.index);
     let addresses = rtnl.addresses(None).ok()?;
     let mut foreign = addresses.iter().filter(|found| Some(found.index) != bridge);
@@ -66,7 +70,7 @@ fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Fault> {
     })?;
     let link = link.map_or("an interface".to_owned(), |link| link.name.to_string());
     let variable = if pool.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
-    Some(Fault {
+    Some(InvalidSetting {
         variable,
         value: pool.to_string(),
         problem: format!(

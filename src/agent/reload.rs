@@ -6,8 +6,7 @@ use crate::lease::records::NodeName;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, PerFamily};
-use crate::settings::loader::Texts;
-use crate::settings::{Settings, Source};
+use crate::settings::{Settings, Source, Texts};
 
 /// A setting that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The loop: waits for a reason to look, looks, mends.
 
 mod addresses;
+mod agent;
 mod files;
 mod pools;
 mod publish;
@@ -9,65 +10,25 @@ mod reload;
 mod state;
 mod updates;
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::agent::names::Names;
-use crate::agent::shared_state::SharedState;
-use crate::agent::source::Registry;
+use crate::agent::cleanup;
+use crate::agent::notify;
+use crate::agent::serve::state::RETRY;
 use crate::agent::trigger::{Scope, Trigger, TriggerReason};
-use crate::agent::{cleanup, notify};
-use crate::api::server::Server;
-use crate::inspect::Kernel;
-use crate::lease::error::LeaseError;
-use crate::lease::records::NodeName;
-use crate::os::heartbeat::{self, Heartbeat};
-use crate::settings::Settings;
+use crate::inspect::names;
+use crate::os::heartbeat;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::{SettingsLoader, Texts};
 
+pub use agent::Agent;
 pub use files::Files;
-pub use reconcile::SETTLE;
 pub use state::State;
-
-/// First wait before a failed reconcile is tried again; doubled up to the resync interval.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// How long `--once` waits for etcd.
 const ONCE: Duration = Duration::from_secs(30);
-
-/// The agent while it runs.
-pub struct Agent {
-    /// Where the settings come from.
-    pub loader: SettingsLoader,
-    /// What the operator wants, as text.
-    pub texts: Texts,
-    /// What the operator wants.
-    pub settings: Settings,
-    /// This host's name.
-    pub name: NodeName,
-    /// Reasons to look.
-    pub inbox: Receiver<Trigger>,
-    /// Subnet and other hosts.
-    pub source: Registry,
-    /// Resolves names of hosts.
-    pub names: Names,
-    /// The kernel.
-    pub kernel: Kernel,
-    /// What is told to those who ask on this host.
-    pub shared: Arc<SharedState>,
-    /// Who tells them.
-    pub server: Option<Server>,
-    /// The loop turns.
-    pub beat: Arc<Heartbeat>,
-    /// What is heard of the files that the agent keeps.
-    pub files: Files,
-    /// What the agent knows and has to do.
-    pub state: State,
-}
 
 impl Agent {
     /// Serves until it is told to stop.
@@ -97,23 +58,21 @@ impl Agent {
         self.state.once = true;
         while !self.state.stop {
             let waited = begun.elapsed();
-            if self.state.ready
-                && (self.has_all_addresses() || waited > crate::inspect::names::PATIENCE)
-            {
+            if self.state.ready && (self.has_all_addresses() || waited > names::PATIENCE) {
                 break;
             }
             if !self.state.ready && waited > ONCE {
-                return Err(self.source.unavailable());
+                return Err(self.registry.unavailable());
             }
             self.wait()?;
             self.use_last_known_good();
-            let failures = self.reconcile().map(|report| report.failures().join("\n"));
+            let failures = self.reconcile().map(|applier| applier.failure_lines());
             if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
                 return Err(Exit::new(exit::FAILURE, failures));
             }
         }
-        self.source.save();
-        self.source.stop();
+        self.registry.save();
+        self.registry.stop();
         Ok(())
     }
 
@@ -125,8 +84,8 @@ impl Agent {
             (can_look && !self.state.scope.is_empty()).then_some(self.state.reconcile_at),
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
-            self.source.patience_ends().filter(|_| !can_look),
-            self.source.save_due(),
+            self.registry.patience_ends().filter(|_| !can_look),
+            self.registry.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),
             Some(now + heartbeat::EVERY),
         ];
@@ -147,8 +106,8 @@ impl Agent {
         if std::mem::take(&mut self.state.reload_requested) {
             self.reload();
         }
-        if self.source.save_due().is_some_and(|due| due <= Instant::now()) {
-            self.source.save();
+        if self.registry.save_due().is_some_and(|due| due <= Instant::now()) {
+            self.registry.save();
         }
         Ok(())
     }
@@ -187,25 +146,12 @@ impl Agent {
         if let Some(server) = self.server.take() {
             server.stop();
         }
-        self.source.save();
+        self.registry.save();
         if self.settings.cleanup_on_stop {
             for failure in cleanup::clean_up(&self.settings, &self.kernel).failures() {
                 log::error!("{failure}");
             }
         }
-        self.source.stop();
+        self.registry.stop();
     }
-}
-
-/// This host cannot have a subnet: the exit code tells whether waiting helps.
-pub fn refused(error: &LeaseError) -> Exit {
-    let code = match error {
-        LeaseError::OutsidePool { .. }
-        | LeaseError::ConfigMismatch { .. }
-        | LeaseError::CannotGrow { .. } => exit::SETTINGS,
-        LeaseError::Node(error) if error.is_setting() => exit::SETTINGS,
-        error if error.is_temporary() => exit::TEMPORARY,
-        _ => exit::FAILURE,
-    };
-    Exit::new(code, error)
 }

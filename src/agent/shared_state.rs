@@ -1,12 +1,17 @@
 //! What the loops of the agent tell, for whoever asks.
 
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::agent::probe::Probes;
-use crate::etcd::Rows;
+use crate::checks::probe::Seen;
+use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
+use crate::settings::Settings;
 
+use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
 use crate::agent::journal::Journal;
 use crate::agent::snapshot::AgentSnapshot;
@@ -23,13 +28,15 @@ pub struct SharedState {
     pub machine_id: String,
     /// When the agent started.
     pub started: SystemTime,
+    /// What is wrong now.
+    pub problems: ActiveProblems,
     /// The changes of late.
     pub journal: Journal,
     counters: Mutex<Counters>,
     /// Which other hosts answer.
     pub probes: Probes,
     /// What the hosts tell each other of that.
-    pub rows: Arc<Rows>,
+    pub reports: Arc<Reports>,
     known: Mutex<Option<Arc<AgentSnapshot>>>,
     heartbeats: Mutex<Vec<Arc<Heartbeat>>>,
 }
@@ -41,10 +48,11 @@ impl SharedState {
             name,
             machine_id,
             started: SystemTime::now(),
+            problems: ActiveProblems::default(),
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),
-            rows: Arc::default(),
+            reports: Arc::default(),
             known: Mutex::default(),
             heartbeats: Mutex::default(),
         }
@@ -79,6 +87,39 @@ impl SharedState {
         lock(&self.known).clone()
     }
 }
+
+/// What the probes found, by the address that was asked.
+#[derive(Debug, Default)]
+pub struct Probes {
+    seen: Mutex<BTreeMap<IpAddr, Seen>>,
+}
+
+impl Probes {
+    /// What is known of an address.
+    pub fn of(&self, address: IpAddr) -> Option<Seen> {
+        self.lock().get(&address).copied()
+    }
+
+    /// What is known of all.
+    pub fn all(&self) -> BTreeMap<IpAddr, Seen> {
+        self.lock().clone()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The server that answers from [`SharedState`]: the agent starts, moves and stops it without knowing it.
+pub trait StatusServer {
+    /// Listens where `settings` say from now on.
+    fn move_to(&self, settings: &Settings);
+    /// Ends it and removes its socket.
+    fn stop(self: Box<Self>);
+}
+
+/// Starts the server.
+pub type StartServer = fn(Arc<SharedState>, &Settings) -> io::Result<Box<dyn StatusServer>>;
 
 /// The lock, also if somebody panicked with it: what is told is told whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -22,6 +24,15 @@ pub enum Trigger {
     Files(BTreeSet<PathBuf>),
     /// The operator or the service manager wants something.
     Signal(Signal),
+}
+
+/// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for
+/// nothing.
+pub const SETTLE: Duration = Duration::from_millis(20);
+
+/// Sends `trigger` to the loop; one that has ended needs none.
+pub fn send(triggers: &Sender<Trigger>, trigger: Trigger) {
+    let _ended = triggers.send(trigger);
 }
 
 /// What to look at.

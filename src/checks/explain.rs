@@ -8,9 +8,9 @@ mod ends;
 mod firewall;
 mod last;
 mod middle;
-mod observed;
+mod path;
 
-pub use observed::{Beyond, End, Host, Inside, Journey, Place, Pod, Probe, Toward, Tunnel};
+pub use path::{Echo, Endpoint, Lookup, Path, PathHost, Place, Pod, PodNetns, RemoteHost, Tunnel};
 
 use std::fmt;
 
@@ -76,13 +76,13 @@ const HERE: &str = "this host";
 const AGENT: &str = "the agent puts it back: is humanz-agent running? (systemctl status \
                      humanz-agent; journalctl -u humanz-agent)";
 
-/// The hops of `journey`, up to the one where packets are lost, if they are.
-pub fn hops(journey: &Journey) -> Vec<Hop> {
+/// The hops of `path`, up to the one where packets are lost, if they are.
+pub fn hops(path: &Path) -> Vec<Hop> {
     let mut hops = Vec::new();
-    let parts: [fn(&Journey) -> Vec<Hop>; 5] =
+    let parts: [fn(&Path) -> Vec<Hop>; 5] =
         [ends::source, middle::host, ends::destination, middle::back, last::all];
     for part in parts {
-        for hop in part(journey) {
+        for hop in part(path) {
             let lost = hop.is_lost();
             hops.push(hop);
             if lost {

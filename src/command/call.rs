@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 
 use serde_json::Value;
 
-use crate::agent::{self, logger};
+use crate::agent::logger;
 use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::{LoadedSettings, SettingsLoader, Validation};
+use crate::settings::loader::{LoadedSettings, SettingsLoader};
+use crate::settings::values_only;
 
 /// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
 /// given another meaning.
@@ -52,10 +53,8 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Every setting that is wrong.
     pub fn told(&mut self) -> Result<LoadedSettings, Exit> {
-        let told = self
-            .origin
-            .read(Validation::ValuesOnly)
-            .map_err(|faults| agent::invalid_settings(&faults))?;
+        let told =
+            self.origin.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
         logger::set(told.log.as_deref().unwrap_or("error"));
         Ok(told)
     }

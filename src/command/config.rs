@@ -5,15 +5,15 @@ mod found;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::agent;
 use crate::agent::logger::USUAL;
 use crate::command::call::{Call, Outcome};
 use crate::command::config::found::{Found, Places};
 use crate::command::table::{Cell, Table, Tone};
 use crate::settings::exit::Exit;
 use crate::settings::flags::{VARIABLES, Variable};
-use crate::settings::loader::{LOG, SettingSource, Texts, Validation};
+use crate::settings::loader::{LOG, SettingSource};
 use crate::settings::values::without_secrets;
+use crate::settings::{Texts, values_only};
 
 /// print the settings that hold and where each is from: option, environment, a line of the settings
 /// file, or default. Unlike check-config it does not compare them with this host
@@ -41,8 +41,8 @@ pub struct Config {
 /// # Errors
 /// The settings file cannot be read, or a setting is wrong (after it was shown).
 pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
-    let said = call.origin.said().map_err(|faults| agent::invalid_settings(&faults))?;
-    let (settings, faults) = match said.read(Validation::ValuesOnly) {
+    let said = call.origin.load_raw().map_err(|faults| Exit::invalid_settings(&faults))?;
+    let (settings, faults) = match said.check(values_only) {
         Ok(settings) => (Some(settings), Vec::new()),
         Err(faults) => (None, faults),
     };
@@ -65,7 +65,7 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
     let text = table(&shown).render(call.style);
     let remarks = said.warnings.iter().map(|remark| format!("\n! {remark}"));
     call.answer(options.json, value, &(text + &remarks.collect::<String>()))?;
-    if faults.is_empty() { Ok(Outcome::Fine) } else { Err(agent::invalid_settings(&faults)) }
+    if faults.is_empty() { Ok(Outcome::Fine) } else { Err(Exit::invalid_settings(&faults)) }
 }
 
 /// What is logged is no setting, but said in the same places.

@@ -14,11 +14,10 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::checks::finding::{Finding, Severity};
-use crate::command::around::Around;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Style, Table, Tone, printable};
-use crate::inspect::agent_socket;
-use crate::lease::Snapshot;
+use crate::inspect::{Host, HostList};
+use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::LoadedSettings;
 
@@ -44,14 +43,16 @@ pub struct Doctor {
     json: bool,
 }
 
-/// Who is looked at.
-struct Patient<'a> {
-    told: &'a LoadedSettings,
-    around: &'a Around,
-    /// What the agent says of itself, or why it says nothing.
-    status: Result<Value, String>,
-    /// What etcd holds, or why it cannot be read; `None` on a host without etcd.
-    etcd: Option<Result<Snapshot, String>>,
+/// What is examined.
+struct DoctorContext<'a> {
+    loaded: &'a LoadedSettings,
+    host: &'a Host,
+}
+
+impl DoctorContext<'_> {
+    fn settings(&self) -> &Settings {
+        &self.host.settings
+    }
 }
 
 /// Looks for everything that is known to go wrong.
@@ -60,17 +61,12 @@ struct Patient<'a> {
 /// The settings are wrong; the bundle cannot be written.
 pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
     let told = call.told()?;
-    let around = Around::look(&told.settings)?;
-    let status = match &told.settings.socket {
-        Some(path) => agent_socket::get(path, "/v1/status"),
-        None => Err("SOCKET=none: the agent cannot be asked".to_owned()),
-    };
-    let etcd = etcd::read(&told.settings);
-    let patient = Patient { told: &told, around: &around, status, etcd };
-    let findings = findings(&patient);
+    let host = Host::inspect(&told.settings, HostList::Live)?;
+    let context = DoctorContext { loaded: &told, host: &host };
+    let findings = findings(&context);
     let value = json!({ "findings": findings.iter().map(object).collect::<Vec<Value>>() });
     if let Some(path) = &options.bundle {
-        let written = bundle::write(path, &patient, &value);
+        let written = bundle::write(path, &context, &value);
         written.map_err(|why| Exit::new(exit::FAILURE, why))?;
     }
     let fine = findings.iter().all(|finding| finding.severity == Severity::Note);
@@ -86,10 +82,10 @@ pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
 }
 
 /// Everything, the worst first.
-fn findings(patient: &Patient<'_>) -> Vec<Finding> {
-    let parts: [fn(&Patient<'_>) -> Vec<Finding>; 6] =
+fn findings(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let parts: [fn(&DoctorContext<'_>) -> Vec<Finding>; 6] =
         [agent::look, etcd::look, cni::look, disk::look, kernel::look, leaks::look];
-    let mut findings: Vec<Finding> = parts.iter().flat_map(|look| look(patient)).collect();
+    let mut findings: Vec<Finding> = parts.iter().flat_map(|look| look(context)).collect();
     findings.sort_by_key(|finding| finding.severity);
     findings.dedup();
     findings

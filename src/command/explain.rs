@@ -6,9 +6,9 @@ mod print;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::checks::explain::{Hop, hops};
-use crate::command::around::Around;
+use crate::checks::explain::{Endpoint, Hop, Place, hops};
 use crate::command::call::{Call, Outcome};
+use crate::inspect::{Host, HostList};
 use crate::settings::exit::{self, Exit};
 
 /// look at each hop from FROM to TO as far as this host can see, and say where packets are lost and
@@ -51,26 +51,25 @@ pub struct Explain {
 /// An end is not known, or the kernel does not answer.
 pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
     let told = call.told()?;
-    let around = Around::look(&told.settings)?;
-    let from = find::meant(&options.from, &around)?;
-    let to = find::meant(&options.to, &around)?;
-    let pair = find::pair(from, to, options.ipv6, &around)?;
-    let is_here =
-        |end: &find::End| !matches!(end.place, find::Place::Beyond(_) | find::Place::Outside);
-    if !is_here(&pair.from) && !is_here(&pair.to) {
+    let host = Host::inspect(&told.settings, HostList::Saved)?;
+    let from = find::named(&options.from, &host)?;
+    let to = find::named(&options.to, &host)?;
+    let mut ends = find::pair(from, to, options.ipv6, &host)?;
+    let is_here = |end: &Endpoint| !matches!(end.place, Place::RemoteHost(_) | Place::Outside);
+    if !is_here(&ends.from) && !is_here(&ends.to) {
         let why = format!(
             "neither {} nor {} is on this host: run it on a host of one of them",
-            pair.from.name, pair.to.name
+            ends.from.name, ends.to.name
         );
         return Err(Exit::new(exit::SETTINGS, why));
     }
-    let journey = observe::journey(&pair, &around, !options.quiet)?;
-    let mut all = pair.leads;
+    let mut all = std::mem::take(&mut ends.leads);
+    let path = observe::path(ends, &host, !options.quiet)?;
     if !all.iter().any(Hop::is_lost) {
-        all.extend(hops(&journey));
+        all.extend(hops(&path));
     }
     let fine = !all.iter().any(Hop::is_lost);
-    let text = print::text(&journey, &all, call.style);
-    call.answer(options.json, print::json(&journey, &all), &text)?;
+    let text = print::text(&path, &all, call.style);
+    call.answer(options.json, print::json(&path, &all), &text)?;
     Ok(Outcome::fine(fine))
 }

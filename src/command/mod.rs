@@ -5,7 +5,6 @@
 //! cannot be known without it is named.
 
 pub mod arguments;
-mod around;
 pub mod call;
 pub mod completion;
 pub mod config;
@@ -14,7 +13,6 @@ mod drift;
 pub mod explain;
 pub mod ipam;
 pub mod json;
-mod look;
 pub mod nodes;
 pub mod probe;
 pub mod routes;
@@ -30,6 +28,7 @@ use std::io::{self, IsTerminal, Write};
 use argh::{ArgsInfo, FromArgs};
 
 use crate::agent::{self, ServeMode};
+use crate::api::server;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::Style;
 use crate::os::process;
@@ -42,7 +41,7 @@ use crate::settings::loader::SettingsLoader;
 #[argh(subcommand)]
 pub enum Command {
     /// How this host is.
-    Status(status::Status),
+    Status(status::Options),
     /// The hosts of the network.
     Nodes(nodes::Nodes),
     /// The addresses of pods.
@@ -75,7 +74,7 @@ pub type Arguments = flags::Arguments<Command>;
 /// Sees to it that a fault of humanz itself is told, in whatever thread, and ends the process: its
 /// service manager starts the agent again, which takes over all that is there.
 pub fn tell_faults() {
-    process::end_at_a_panic(|text| {
+    process::exit_on_panic(|text| {
         complain(&format!("humanz has a fault and ends; please report it: {text}"));
         exit::FAULT.into()
     });
@@ -108,7 +107,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
     if arguments.version {
         return say(out, concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
-    let mut origin = SettingsLoader::of(arguments.given(), arguments.env_file.as_deref());
+    let mut origin = SettingsLoader::new(arguments.given(), arguments.env_file.as_deref());
     let Some(command) = arguments.command else {
         return serve(origin, arguments.once, arguments.dry_run, out);
     };
@@ -146,7 +145,8 @@ fn serve(
         let nothing = lines.is_empty().then(|| "nothing would change".to_owned());
         return say(out, &nothing.unwrap_or_else(|| lines.join("\n")));
     }
-    agent::serve(origin, if once { ServeMode::Once } else { ServeMode::ForEver })?;
+    let mode = if once { ServeMode::Once } else { ServeMode::ForEver };
+    agent::serve(origin, mode, server::start)?;
     Ok(Outcome::Fine)
 }
 

@@ -8,12 +8,12 @@ use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use crate::agent::applier::Applier;
+use crate::agent::dry_run;
 use crate::agent::reconcile::{self, run};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
-use crate::command::look::Here;
 use crate::command::table::{Cell, Table, Tone};
-use crate::inspect::host_state;
+use crate::inspect::{Host, HostList};
 use crate::plan::peer_routes::{self, PeerRoutes};
 use crate::plan::routes::{FoundRoute, NextHop, Routes};
 use crate::settings::exit::Exit;
@@ -56,17 +56,17 @@ struct Row {
 pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     let told = call.told()?;
     crate::inspect::cluster::etcd(&told.settings)?;
-    let here = Here::look(&told.settings)?;
-    if let Some(why) = &here.unknown {
+    let host = Host::inspect(&told.settings, HostList::Live)?;
+    if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(crate::settings::exit::UNAVAILABLE, why));
     }
-    let all = rows(&here)?;
+    let all = rows(&host)?;
     let count = all.len();
     let fine = all.iter().all(|row| row.state == "ok");
     let shown: Vec<Row> =
         all.into_iter().filter(|row| !options.wrong || row.state != "ok").collect();
-    let devices = devices(&here)?;
-    let cluster = here.cluster.as_ref();
+    let devices = devices(&host)?;
+    let cluster = host.cluster.as_ref();
     let origin = cluster.map_or(Value::Null, |cluster| json::origin(cluster));
     let stale = cluster.and_then(|cluster| cluster.stale.as_ref()).map(|stale| json::stale(stale));
     let value = json!({
@@ -87,15 +87,15 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     Ok(Outcome::fine(fine && stale.is_none()))
 }
 
-fn rows(here: &Here) -> Result<Vec<Row>, Exit> {
-    let pass = here.pass();
-    let facts = host_state::observe(&here.kernel.rtnl, &here.settings, None)?;
-    let Some(peers) = pass.peers else { return Ok(Vec::new()) };
-    let ways = peer_routes::ways(&peers.by_name, &here.resolved, &run::local_host(&pass, &facts));
-    let tunnels = reconcile::tunnel::reconcile(&pass, &facts, &ways, &mut Applier::new(true));
+fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
+    let run = dry_run::reconcile_of(host);
+    let facts = host.state()?;
+    let Some(peers) = run.peers else { return Ok(Vec::new()) };
+    let ways = peer_routes::ways(&peers.by_name, run.resolved, &run::local_host(&run, &facts));
+    let tunnels = reconcile::tunnel::reconcile(&run, &facts, &ways, &mut Applier::new(true));
     let mut wanted = ways.direct.clone();
-    wanted.extend(tunnels.unwrap_or_default().routes(&pass, &ways));
-    let found = reconcile::routes::found(&here.kernel.rtnl).context("list routes")?;
+    wanted.extend(tunnels.unwrap_or_default().routes(&run, &ways));
+    let found = reconcile::routes::found(&host.kernel.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =
         owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));
@@ -140,13 +140,15 @@ fn reason(destination: IpNetwork, ways: &PeerRoutes) -> String {
 
 fn unreachable(destination: IpNetwork, ways: &PeerRoutes) -> String {
     let known = ways.unreachable.iter().find(|known| known.subnet == destination);
-    known.map_or_else(|| "its tunnel's device is not there".to_owned(), ToString::to_string)
+    known.map_or_else(
+        || "its tunnel's device is not there".to_owned(),
+        |known| known.problem().to_string(),
+    )
 }
 
 /// The names of the interfaces.
-fn devices(here: &Here) -> Result<BTreeMap<u32, String>, Exit> {
-    let links = here.kernel.rtnl.links(None).context("list interfaces")?;
-    Ok(links.into_iter().map(|link| (link.index, link.name.to_string())).collect())
+fn devices(host: &Host) -> Result<BTreeMap<u32, String>, Exit> {
+    Ok(host.links()?.iter().map(|(index, link)| (*index, link.name.to_string())).collect())
 }
 
 fn table(rows: &[Row], devices: &BTreeMap<u32, String>) -> Table {

@@ -98,18 +98,18 @@ pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
         }
         Err(why) => why,
     };
-    known(settings, &own, &why)
+    saved(settings, &own, &why)
 }
 
 /// All hosts as this one knew them last; `why` etcd is not asked.
 ///
 /// # Errors
 /// It knew none.
-pub fn known(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, Exit> {
+pub fn saved(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, Exit> {
     let path = settings.state_file();
     let nothing = |reason: String| Exit::new(exit::UNAVAILABLE, format!("{why}; and {reason}"));
-    let saved = state_file::read(&path).map_err(|error| nothing(error.to_string()))?;
-    let saved = saved.ok_or_else(|| {
+    let state = state_file::read(&path).map_err(|error| nothing(error.to_string()))?;
+    let state = state.ok_or_else(|| {
         nothing(format!("there is no last known good state in {}", path.display()))
     })?;
     let written = fs::metadata(&path).and_then(|file| file.modified()).ok();
@@ -119,8 +119,8 @@ pub fn known(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, 
         _ => "etcd",
     };
     Ok(Cluster {
-        snapshot: saved.snapshot,
-        lease: saved.lease,
+        snapshot: state.snapshot,
+        lease: state.lease,
         own: own.clone(),
         store: store(settings),
         stale: Some(Stale { asked, why: why.to_owned(), age }),

@@ -11,9 +11,10 @@ use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
+use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::Connected;
 use crate::plan::tunnel;
-use crate::settings::{Backend, Settings};
+use crate::settings::Settings;
 
 /// What the other hosts must know of this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 pub mod agent_socket;
 pub mod cluster;
+
+mod host;
 pub mod host_ports;
 pub mod host_state;
 pub mod identity;
@@ -10,4 +12,5 @@ pub mod names;
 pub mod pods;
 pub mod state_file;
 
+pub use host::{Host, HostList};
 pub use kernel::Kernel;

@@ -28,6 +28,15 @@ pub struct Network {
     pub looked: StoreContents,
 }
 
+/// A pod's interface, as the store has it.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// The network whose store it is in.
+    pub network: String,
+    /// Whose it is.
+    pub entry: StoreEntry,
+}
+
 /// Whether an attachment is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
@@ -86,19 +95,23 @@ pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<Network>, E
     Ok(networks)
 }
 
-/// The stores of all networks that can be read, by name, and why the others cannot.
-///
-/// # Errors
-/// The folder of all stores cannot be read.
-pub fn readable(settings: &Settings) -> Result<(Vec<Network>, Vec<String>), Exit> {
-    let (mut networks, mut faults) = (Vec::new(), Vec::new());
-    for name in names(&settings.cni.ipam_dir)? {
+/// Every attachment of every network, and why some stores could not be read. Nothing is locked or
+/// changed.
+pub fn attachments(settings: &Settings) -> (Vec<Attachment>, Vec<String>) {
+    let (mut all, mut unread) = (Vec::new(), Vec::new());
+    let names = names(&settings.cni.ipam_dir);
+    for name in names.unwrap_or_else(|exit| {
+        unread.push(exit.why);
+        Vec::new()
+    }) {
         match network(settings, name) {
-            Ok(network) => networks.push(network),
-            Err(exit) => faults.push(exit.why),
+            Ok(Network { name, looked, .. }) => all.extend(
+                looked.entries.into_iter().map(|entry| Attachment { network: name.clone(), entry }),
+            ),
+            Err(exit) => unread.push(exit.why),
         }
     }
-    Ok((networks, faults))
+    (all, unread)
 }
 
 fn network(settings: &Settings, name: String) -> Result<Network, Exit> {

@@ -1,12 +1,12 @@
-//! Which pod has which port of the host: one folder for all networks of a data directory.
+//! The owners of host ports: one folder for all networks of a data directory.
 //!
 //! ```text
 //! <dataDir>/.hostports/lock                  held (flock) while ports change, here or in the kernel
-//!                      <protocol>-<port>/<address>   the holder's entry (a hard link)
+//!                      <protocol>-<port>/<address>   the owner's entry (a hard link)
 //! ```
 //!
-//! An unspecified address stands for all of its family. A claim means something as long as its
-//! holder's reservation exists; what a killed process left behind is in nobody's way.
+//! An unspecified address stands for all of its family. A claim is valid while its holder's
+//! reservation exists; the next claim replaces what a killed process left.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -24,21 +24,33 @@ use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{Layout, exists, failed, found, names, read, remove};
 use crate::ipam::lock;
-use crate::net::{HostPort, PortForward, Protocol, hash};
-use crate::plan::host_ports::Claim;
+use crate::net::{HostPort, IfName, PortForward, Protocol, hash};
 
-/// The folder's name: no network can have it, for a network's name begins with a letter or digit.
+/// No network has this name: a network's name begins with a letter or digit.
 const FOLDER: &str = ".hostports";
 
-/// The claims on ports of this host that are kept under one data directory.
+/// A claimed host port, with everything that its nftables element needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortClaim {
+    pub forward: PortForward,
+    /// The bridge of the pod.
+    pub bridge: IfName,
+    pub network: String,
+    pub container_id: String,
+    pub ifname: String,
+    /// `namespace/name`.
+    pub pod: Option<String>,
+}
+
+/// The claims on ports of this host under one data directory.
 #[derive(Clone, Debug)]
 pub struct PortClaims {
     data_dir: PathBuf,
     boot_id: String,
 }
 
-/// The claims, held by this process alone until dropped, and with them the right to change what the
-/// kernel knows of ports. Whoever holds a network's store too has taken that before.
+/// The claims, locked until dropped; the kernel's table of ports is changed only under this lock. A
+/// process that locks a network's store too locks that first.
 #[derive(Debug)]
 pub struct LockedClaims<'c> {
     claims: &'c PortClaims,
@@ -46,15 +58,14 @@ pub struct LockedClaims<'c> {
     _lock: Flock<File>,
 }
 
-/// A look at the claims, which may change meanwhile unless they are locked.
+/// The claims as read; they may change meanwhile unless locked.
 #[derive(Debug)]
 pub struct ClaimsView<'c> {
     claims: &'c PortClaims,
-    /// What was read of each file, by its inode: one file has a name for each of its ports.
+    /// The holders by the inode of their file, which has a name for each of their ports.
     read: RefCell<HashMap<u64, Option<Rc<Holder>>>>,
 }
 
-/// Who has ports.
 #[derive(Debug)]
 struct Holder {
     entry: StoreEntry,
@@ -64,29 +75,29 @@ struct Holder {
 }
 
 impl PortClaims {
-    /// The claims under `data_dir`. Nothing is read or made yet.
+    /// The claims under `data_dir`. Reads and creates nothing.
     pub fn open(data_dir: &Path, boot_id: &str) -> PortClaims {
         PortClaims { data_dir: data_dir.to_owned(), boot_id: boot_id.to_owned() }
     }
 
-    /// Ports were claimed here at some time.
+    /// Ports have been claimed here.
     pub fn exist(&self) -> bool {
         exists(&self.folder()).unwrap_or(true)
     }
 
-    /// Nobody has ever held the lock here, so nothing was claimed.
+    /// Nothing has ever been claimed here: there is no lock file.
     pub(super) fn are_untouched(&self) -> bool {
         !exists(&self.folder().join("lock")).unwrap_or(true)
     }
 
-    /// Tells the claims of one data directory from those of another.
+    /// Identifies the data directory.
     pub fn fingerprint(&self) -> u64 {
-        // The same directory, however it is written.
+        // Independent of how the path is written.
         let parts: Vec<_> = self.data_dir.iter().map(|part| part.to_string_lossy()).collect();
         hash::stable(&parts.iter().map(AsRef::as_ref).collect::<Vec<&str>>())
     }
 
-    /// Takes the lock, waiting at most `wait`; makes the folder if it is missing.
+    /// Takes the lock, waiting at most `wait`; creates a missing folder.
     ///
     /// # Errors
     /// [`StoreError::LockTimeout`], [`StoreError::Io`].
@@ -102,7 +113,7 @@ impl PortClaims {
         Ok(LockedClaims { claims: self, reading: self.read(), _lock: lock })
     }
 
-    /// A look without the lock: what it finds wrong may be somebody's work of this moment.
+    /// The claims without the lock: they may be changing.
     pub fn read(&self) -> ClaimsView<'_> {
         ClaimsView { claims: self, read: RefCell::default() }
     }
@@ -123,17 +134,17 @@ impl PortClaims {
         self.port_folder(port).join(port.address.to_string())
     }
 
-    /// The reservation that `entry` was linked from is still there.
+    /// The reservation that `entry` was linked from still exists.
     fn is_reserved(&self, entry: &StoreEntry) -> Result<bool, StoreError> {
         let Some(ports) = entry.ports.as_ref().filter(|_| entry.boot_id == self.boot_id) else {
             return Ok(false);
         };
         let layout = self.layout(&ports.network);
         let owner = layout.owner(&entry.container_id, &entry.ifname);
-        // The owner's file may have been deleted by hand.
+        // An administrator may have deleted the owner's file.
         let address = entry.addresses.first().map(|address| layout.address(*address));
         for path in [owner].into_iter().chain(address) {
-            if entry_at(&path)?.is_some_and(|there| there.is_same(entry)) {
+            if entry_at(&path)?.is_some_and(|found| found.is_same(entry)) {
                 return Ok(true);
             }
         }
@@ -142,9 +153,9 @@ impl PortClaims {
 }
 
 impl LockedClaims<'_> {
-    /// Claims every port of `entry`, or none; but those that another interface of the same container
-    /// has stay there (runtimes ask for a container's ports in each of its networks). A holder of
-    /// which `is_gone` is true loses its port.
+    /// Claims every port of `entry`, or none; those of another interface of the same container stay
+    /// there (runtimes request a container's ports in each of its networks). A holder for which
+    /// `is_gone` is true loses its port.
     ///
     /// # Errors
     /// [`StoreError::PortTaken`], [`StoreError::Io`].
@@ -158,7 +169,7 @@ impl LockedClaims<'_> {
         let file = layout.owner(&entry.container_id, &entry.ifname);
         for forward in entry.forwards() {
             let claimed = self
-                .make_way(&forward.from, entry, &is_gone)
+                .free(&forward.from, entry, &is_gone)
                 .and_then(|free| if free { self.link(&file, &forward.from) } else { Ok(()) });
             if let Err(error) = claimed {
                 self.release(entry)?;
@@ -168,7 +179,7 @@ impl LockedClaims<'_> {
         Ok(())
     }
 
-    /// Gives back those ports of `entry` that are still its own.
+    /// Releases those ports of `entry` that are still its own.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -179,12 +190,12 @@ impl LockedClaims<'_> {
         Ok(())
     }
 
-    /// The claims of `entry` that are still its own: of an attachment that was killed while it
-    /// was made, or that lost its ports when it died, not all are.
+    /// The claims of `entry` that are still its own: not all, if its ADD was killed, or if it lost
+    /// ports after its death.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn own(&self, entry: &StoreEntry) -> Result<Vec<Claim>, StoreError> {
+    pub fn own(&self, entry: &StoreEntry) -> Result<Vec<PortClaim>, StoreError> {
         let mut own = Vec::new();
         for forward in entry.forwards() {
             let holder = self.reading.holder(&forward.from)?;
@@ -199,7 +210,7 @@ impl LockedClaims<'_> {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn held(&self) -> Result<Vec<Claim>, StoreError> {
+    pub fn held(&self) -> Result<Vec<PortClaim>, StoreError> {
         self.reading.held()
     }
 
@@ -218,9 +229,9 @@ impl LockedClaims<'_> {
         Ok(swept)
     }
 
-    /// Removes the claims in the way of one on `port` whose holders are gone; `false` if another
-    /// interface of the same container is in the way.
-    fn make_way(
+    /// Removes the stale claims that overlap `port`; `false` if another interface of the same
+    /// container has it.
+    fn free(
         &self,
         port: &HostPort,
         entry: &StoreEntry,
@@ -294,11 +305,11 @@ impl ClaimsView<'_> {
         Ok(expected)
     }
 
-    /// Every claim whose holder's reservation exists, in no order.
+    /// Every claim whose holder's reservation exists, in no particular order.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn held(&self) -> Result<Vec<Claim>, StoreError> {
+    pub fn held(&self) -> Result<Vec<PortClaim>, StoreError> {
         let mut held = Vec::new();
         for port in self.ports()? {
             let holder = self.living(&port)?;
@@ -307,19 +318,19 @@ impl ClaimsView<'_> {
         Ok(held)
     }
 
-    /// Who has `port`, if that reservation exists.
+    /// The holder of `port`, if its reservation exists.
     fn living(&self, port: &HostPort) -> Result<Option<Rc<Holder>>, StoreError> {
         let holder = self.holder(port)?;
         Ok(holder.filter(|holder| holder.is_reserved && holder.forwards.contains_key(port)))
     }
 
-    /// Who claimed `port` last. What cannot be understood counts as nobody.
+    /// The last holder of `port`; `None` also for a file that is not an entry.
     fn holder(&self, port: &HostPort) -> Result<Option<Rc<Holder>>, StoreError> {
         let path = self.claims.path(port);
         let found = found(fs::symlink_metadata(&path)).map_err(failed("look at", &path))?;
         let Some(inode) = found.map(|metadata| metadata.ino()) else { return Ok(None) };
-        if let Some(known) = self.read.borrow().get(&inode) {
-            return Ok(known.clone());
+        if let Some(holder) = self.read.borrow().get(&inode) {
+            return Ok(holder.clone());
         }
         let holder = match entry_at(&path)? {
             None => None,
@@ -350,9 +361,9 @@ impl ClaimsView<'_> {
     }
 }
 
-fn claim(entry: &StoreEntry, forward: PortForward) -> Option<Claim> {
+fn claim(entry: &StoreEntry, forward: PortForward) -> Option<PortClaim> {
     let ports = entry.ports.as_ref()?;
-    Some(Claim {
+    Some(PortClaim {
         forward,
         bridge: ports.bridge.clone(),
         network: ports.network.clone(),
@@ -372,7 +383,7 @@ fn make(folder: &Path) -> Result<(), StoreError> {
     made.map_err(failed("create", folder))
 }
 
-/// The entry in the file at `path`; what cannot be understood counts as none.
+/// The entry in the file at `path`; `None` also for a file that is not an entry.
 fn entry_at(path: &Path) -> Result<Option<StoreEntry>, StoreError> {
     Ok(read(path)?.and_then(|bytes| StoreEntry::parse(&bytes).ok()))
 }

@@ -1,4 +1,4 @@
-//! Reserving addresses: the choice, the claim, and the guard that gives them back.
+//! Reserving addresses: the choice, the claim, and the guard that releases them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,16 +12,16 @@ use crate::ipam::layout::{failed, remove};
 use crate::ipam::pool::RangeSet;
 use crate::ipam::store::{LockedStore, Store};
 
-/// How long a reservation that is given back waits for the lock.
+/// How long an undo waits for the lock.
 const UNDO_WAIT: Duration = Duration::from_secs(2);
 
-/// Fresh addresses. Dropping it gives them back; [`Reservation::commit`] keeps them.
-#[must_use = "a reservation that is dropped gives its addresses back"]
+/// Fresh addresses. Dropping it releases them; [`Reservation::commit`] keeps them.
+#[must_use = "dropping a reservation releases its addresses"]
 #[derive(Debug)]
 pub struct Reservation<'s> {
     store: &'s Store,
     entry: StoreEntry,
-    kept: bool,
+    committed: bool,
 }
 
 impl Reservation<'_> {
@@ -30,13 +30,13 @@ impl Reservation<'_> {
         &self.entry.addresses
     }
 
-    /// What is written in the store.
+    /// Its entry in the store.
     pub fn entry(&self) -> &StoreEntry {
         &self.entry
     }
 
-    /// Claims the ports that the owner asks for: all or none. Whoever has one of them and `is_gone`
-    /// loses it. They are given back with the addresses.
+    /// Claims the ports that the owner requests: all or none. A holder of one of them for which
+    /// `is_gone` is true loses it. They are released with the addresses.
     ///
     /// # Errors
     /// [`StoreError::PortTaken`] names the holder; [`StoreError::LockTimeout`], [`StoreError::Io`].
@@ -51,34 +51,42 @@ impl Reservation<'_> {
         }
     }
 
-    /// Keeps them until they are released.
-    pub fn commit(mut self) {
-        self.kept = true;
+    /// Keeps them until they are released; gives their entry.
+    pub fn commit(mut self) -> StoreEntry {
+        self.committed = true;
+        self.entry.clone()
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if self.kept {
+        if self.committed {
             return;
         }
-        let removed =
-            self.store.lock(UNDO_WAIT).and_then(|locked| locked.remove_entry(&self.entry));
-        if let Err(error) = removed {
+        if let Err(error) = self.store.give_back(&self.entry) {
             let owner = self.entry.owner_text();
-            log::error!("the addresses of {owner} were not given back: {error}");
+            log::error!("the addresses of {owner} were not released: {error}");
         }
     }
 }
 
-impl<'s> LockedStore<'s> {
-    /// One address out of each set for `owner`; an address of `requested` where it lies in the set,
-    /// else the next one behind the last handed out. With no sets at all, exactly `requested`.
-    /// The lock is given back with the answer.
+impl Store {
+    /// Releases what is still its own of `entry`, which was just reserved.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing is left reserved then. [`StoreError::Duplicate`] if the owner has
-    /// addresses already: whether that attachment is still alive is for the caller to find out.
+    /// [`StoreError`].
+    pub fn give_back(&self, entry: &StoreEntry) -> Result<(), StoreError> {
+        self.lock(UNDO_WAIT)?.remove_entry(entry).map(drop)
+    }
+}
+
+impl<'s> LockedStore<'s> {
+    /// One address out of each set for `owner`: one of `requested` that lies in the set, else the next
+    /// one after the last allocated. Without sets, exactly `requested`. Releases the lock.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is reserved then. [`StoreError::Duplicate`] if the owner has addresses
+    /// already: the caller finds out whether that attachment is still alive.
     pub fn reserve(
         self,
         owner: &Owner,
@@ -88,10 +96,10 @@ impl<'s> LockedStore<'s> {
         if let Some(entry) = self.entry(&owner.container_id, &owner.ifname)? {
             return Err(StoreError::Duplicate(Box::new(entry)));
         }
-        let wishes = wishes(sets, requested)?;
-        let mut addresses = Vec::with_capacity(wishes.len());
-        for (position, wish) in wishes.iter().enumerate() {
-            addresses.push(match wish {
+        let choices = assign_requested(sets, requested)?;
+        let mut addresses = Vec::with_capacity(choices.len());
+        for (position, choice) in choices.iter().enumerate() {
+            addresses.push(match choice {
                 Some(address) => *address,
                 None => self.choose(position, &sets[position])?,
             });
@@ -99,8 +107,8 @@ impl<'s> LockedStore<'s> {
         let store = self.store;
         let entry = StoreEntry::new(owner, addresses, &store.boot_id);
         self.claim(&entry)?;
-        let reservation = Reservation { store, entry, kept: false };
-        match self.advance(&wishes, &reservation.entry.addresses) {
+        let reservation = Reservation { store, entry, committed: false };
+        match self.advance(&choices, &reservation.entry.addresses) {
             Ok(()) => Ok(reservation),
             Err(error) => {
                 self.remove_entry(&reservation.entry)?;
@@ -110,15 +118,15 @@ impl<'s> LockedStore<'s> {
         }
     }
 
-    /// Writes `entry` and makes every address of it its own, or none: first the owner's name, then
-    /// the addresses, so that wherever a process is killed, a release finds all it has to remove.
+    /// Writes `entry` and claims all of its addresses or none: first the owner's file, then the
+    /// addresses, so that a release finds everything wherever the process was killed.
     ///
     /// # Errors
     /// [`StoreError::Taken`], [`StoreError::Duplicate`], [`StoreError::Io`].
     pub(super) fn claim(&self, entry: &StoreEntry) -> Result<(), StoreError> {
         let new = self.store.layout.write_new(&entry.to_bytes())?;
         let claimed = self.link_all(&new, entry);
-        // What is left of it is in nobody's way: the next claim removes it.
+        // The next claim removes a leftover.
         if let Err(error) = remove(&new) {
             log::warn!("{error}");
         }
@@ -141,7 +149,7 @@ impl<'s> LockedStore<'s> {
         Ok(())
     }
 
-    /// As [`link`]; somebody may have deleted the folder of the owners since the boot began.
+    /// As [`link`]; the folder of the owners may have been deleted since the boot began.
     fn link_owner(&self, new: &Path, owner: &Path) -> Result<bool, StoreError> {
         match link(new, owner) {
             Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -160,14 +168,14 @@ impl<'s> LockedStore<'s> {
         if let Some(entry) = self.entry_at(&path)? {
             return Err(StoreError::Taken { address, owner: entry.owner_text() });
         }
-        // What was there is in quarantine now.
+        // The former file is in quarantine now.
         match link(new, &path)? {
             true => Ok(()),
             false => Err(StoreError::Taken { address, owner: path.display().to_string() }),
         }
     }
 
-    /// The next free address of a set. If there is none, entries that cannot be read stop counting.
+    /// The next free address of a set. If there is none, unreadable entries are moved to quarantine.
     fn choose(&self, position: usize, set: &RangeSet) -> Result<IpAddr, StoreError> {
         if let Some(address) = self.store.next_free(position, set)? {
             return Ok(address);
@@ -179,11 +187,11 @@ impl<'s> LockedStore<'s> {
         free.ok_or_else(|| StoreError::Exhausted { set: set.to_string() })
     }
 
-    /// Remembers what was handed out, so that an address given back rests.
-    fn advance(&self, wishes: &[Option<IpAddr>], addresses: &[IpAddr]) -> Result<(), StoreError> {
+    /// Records the last allocated addresses, so that a released one is not reused at once.
+    fn advance(&self, choices: &[Option<IpAddr>], addresses: &[IpAddr]) -> Result<(), StoreError> {
         let layout = &self.store.layout;
-        for (position, (wish, address)) in wishes.iter().zip(addresses).enumerate() {
-            if wish.is_none() {
+        for (position, (choice, address)) in choices.iter().zip(addresses).enumerate() {
+            if choice.is_none() {
                 layout.replace(&layout.cursor(position), format!("{address}\n").as_bytes())?;
             }
         }
@@ -191,9 +199,12 @@ impl<'s> LockedStore<'s> {
     }
 }
 
-/// Which set gives which requested address: `None` where the set may choose. A requested address
-/// goes to the first set that holds it and has no other; with no sets, each stands for itself.
-fn wishes(sets: &[RangeSet], requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, StoreError> {
+/// The requested address of each set; `None` where the set may choose. A requested address is of the
+/// first set that holds it and has none yet; without sets, all are taken.
+fn assign_requested(
+    sets: &[RangeSet],
+    requested: &[IpAddr],
+) -> Result<Vec<Option<IpAddr>>, StoreError> {
     let mut left: Vec<IpAddr> = Vec::new();
     for address in requested {
         if !left.contains(address) {
@@ -208,13 +219,13 @@ fn wishes(sets: &[RangeSet], requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>
     {
         return Err(StoreError::Gateway(*gateway));
     }
-    let mut wishes = Vec::with_capacity(sets.len());
+    let mut choices = Vec::with_capacity(sets.len());
     for set in sets {
         let position = left.iter().position(|address| set.range_of(*address).is_some());
-        wishes.push(position.map(|position| left.remove(position)));
+        choices.push(position.map(|position| left.remove(position)));
     }
     if left.is_empty() {
-        return Ok(wishes);
+        return Ok(choices);
     }
     let sets: Vec<String> = sets.iter().map(RangeSet::to_string).collect();
     Err(StoreError::NotInRange { addresses: left, sets: sets.join("; ") })

@@ -40,11 +40,6 @@ pub fn write(key: &str, value: &str) -> Result<(), SysctlError> {
     fs::write(path(key), value).map_err(failed)
 }
 
-/// Two values mean the same: the kernel writes numbers apart with tabs, people with blanks.
-pub fn is_same(one: &str, other: &str) -> bool {
-    one.split_whitespace().eq(other.split_whitespace())
-}
-
 fn path(key: &str) -> PathBuf {
     Path::new("/proc/sys").join(key)
 }

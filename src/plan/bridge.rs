@@ -2,32 +2,28 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{IfName, Mac};
-use crate::net::{Object, subnet};
-use crate::plan::{Describe, Line};
+use crate::net::{IfName, Mac, Object, Problem, ProblemKind, subnet};
 
 /// The bridge as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bridge {
-    /// Its name.
     pub name: IfName,
-    /// Stable: pods remember it as their gateway.
+    /// Stable: pods have it in their neighbour tables.
     pub mac: Mac,
     /// In bytes.
     pub mtu: u32,
     /// Gateway addresses with the prefix length of the pod subnet.
     pub addresses: Vec<IpNetwork>,
-    /// The pools of the cluster: an address inside one of them that is not wanted is left from an
-    /// earlier lease.
+    /// The pools of the cluster: an address inside one of them that is not wanted is of an earlier
+    /// lease.
     pub pools: Vec<IpNetwork>,
 }
 
-/// The device of that name as it was found.
+/// The device of that name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundBridge {
-    /// Kind of link; only `bridge` will do.
+    /// Kind of link.
     pub kind: Option<String>,
-    /// Its MAC.
     pub mac: Option<Mac>,
     /// In bytes.
     pub mtu: u32,
@@ -35,49 +31,37 @@ pub struct FoundBridge {
     pub up: bool,
     /// Spanning tree keeps new ports silent for seconds.
     pub delays_ports: bool,
-    /// All its addresses, with host bits.
+    /// With host bits.
     pub addresses: Vec<IpNetwork>,
-}
-
-/// A device of the bridge's name that is no bridge.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "interface {name} exists and is {kind}, not a bridge: remove it or set BRIDGE_NAME to another name"
-)]
-pub struct ForeignBridge {
-    name: IfName,
-    kind: String,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BridgeChange {
-    /// Make it, with MAC and MTU, without spanning tree, and set it up.
+    /// Create it with MAC and MTU, without spanning tree, and set it up.
     Create(Bridge),
-    /// Give it its MAC.
     SetMac(IfName, Mac),
-    /// Give it its MTU in bytes.
+    /// In bytes.
     SetMtu(IfName, u32),
     /// Turn spanning tree off.
     StopDelays(IfName),
-    /// Set it up.
     SetUp(IfName),
     /// An address of an earlier lease.
     RemoveAddress(IfName, IpNetwork),
-    /// A gateway address that is missing.
+    /// A missing gateway address.
     AddAddress(IfName, IpNetwork),
 }
 
 /// The steps that turn `found` into `wanted`, in the order to take them.
 ///
-/// Addresses outside the cluster's pools were put there by somebody else and stay.
+/// Addresses outside the cluster's pools are not ours and stay.
 ///
 /// # Errors
-/// [`ForeignBridge`] if the name belongs to something that is no bridge.
+/// [`ProblemKind::ForeignLink`] if the name belongs to something that is no bridge.
 pub fn changes(
     wanted: &Bridge,
     found: Option<&FoundBridge>,
-) -> Result<Vec<BridgeChange>, ForeignBridge> {
+) -> Result<Vec<BridgeChange>, Box<Problem>> {
     let name = || wanted.name.clone();
     let Some(found) = found else {
         let addresses =
@@ -89,7 +73,9 @@ pub fn changes(
     if found.kind.as_deref() != Some("bridge") {
         let kind =
             found.kind.as_deref().map_or("a physical device".into(), |kind| format!("a {kind}"));
-        return Err(ForeignBridge { name: name(), kind });
+        let what = format!("interface {} exists and is {kind}, not a bridge", wanted.name);
+        let problem = Problem::new(ProblemKind::ForeignLink, Object::Bridge(name()), what);
+        return Err(problem.with_fix("remove it or set BRIDGE_NAME to another name").into());
     }
     let mut changes = Vec::new();
     if found.mac != Some(wanted.mac) {
@@ -121,30 +107,10 @@ pub fn gateway(pod_subnet: IpNetwork) -> IpNetwork {
     subnet::with_prefix(subnet::gateway(pod_subnet), pod_subnet.prefix())
 }
 
-impl Describe for BridgeChange {
-    fn line(&self) -> Line {
-        let bridge = |name: &IfName| Object::Bridge(name.clone());
-        let changed = |name, what: String| Line::changed(bridge(name)).with(format!(": {what}"));
-        match self {
-            BridgeChange::Create(made) => Line::added(bridge(&made.name))
-                .with(format!(" (mac {}, mtu {})", made.mac, made.mtu)),
-            BridgeChange::SetMac(name, mac) => changed(name, format!("mac {mac}")),
-            BridgeChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
-            BridgeChange::StopDelays(name) => changed(name, "spanning tree off".to_owned()),
-            BridgeChange::SetUp(name) => changed(name, "up".to_owned()),
-            BridgeChange::RemoveAddress(name, address) => {
-                Line::removed(Object::BridgeAddress(name.clone(), *address))
-            }
-            BridgeChange::AddAddress(name, address) => {
-                Line::added(Object::BridgeAddress(name.clone(), *address))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Describe;
 
     fn wanted() -> Bridge {
         Bridge {
@@ -181,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_bridge_is_made_with_all_its_addresses() {
+    fn a_missing_bridge_is_created_with_all_its_addresses() {
         check(
             None,
             &[
@@ -193,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn a_right_bridge_is_left_alone() {
+    fn a_correct_bridge_is_not_changed() {
         check(Some(&right()), &[]);
     }
 
     #[test]
-    fn a_half_made_bridge_is_finished() {
+    fn an_incomplete_bridge_is_completed() {
         let half = FoundBridge {
             mac: None,
             mtu: 1280,
@@ -248,12 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_no_bridge_is_refused_by_name() {
+    fn a_device_that_is_not_a_bridge_is_refused_with_its_kind() {
         let veth = FoundBridge { kind: Some("veth".into()), ..right() };
         let error = changes(&wanted(), Some(&veth)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "interface humanz0 exists and is a veth, not a bridge: remove it or set BRIDGE_NAME to another name"
-        );
+        assert_eq!(error.key(), (ProblemKind::ForeignLink, Object::Bridge(wanted().name)));
+        assert_eq!(error.what, "interface humanz0 exists and is a veth, not a bridge");
     }
 }

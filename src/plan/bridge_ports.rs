@@ -1,77 +1,73 @@
-//! Pure. Which pods' links must be plugged into the bridge again, and how many can be.
+//! Pure. The pods' links to be reattached to the bridge, and how many ports it has.
 
-use crate::net::{IfName, Object};
+use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::plan::pod::{BridgePort, is_of_network};
-use crate::plan::{Describe, Line};
 
-/// A link that lost its bridge, because somebody deleted that or unplugged the link.
+/// A link that lost its bridge, because the bridge was deleted or the link detached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reattach {
     /// The host's end of the pod's veth.
     pub link: IfName,
-    /// Its number.
     pub index: u32,
-    /// The bridge to plug it into.
     pub bridge: IfName,
-    /// Whose it is, as its alias says.
+    /// The link's alias.
     pub owner: String,
-    /// What it shall be as a port, as its alias says.
-    pub plugged: BridgePort,
+    /// From its alias.
+    pub port: BridgePort,
 }
 
-/// The links among `found` that belong to pods of `network` and are ports of nothing, each of them
-/// to be plugged into `bridge`.
-///
-/// A link that is a port of another bridge was put there by somebody, and stays.
+/// The links among `found` that belong to pods of `network` and are ports of no bridge, to be
+/// reattached to `bridge`. A link that somebody attached to another bridge stays there.
 pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Reattach> {
     let lost = found
         .iter()
         .filter(|link| link.master.is_none() && is_of_network(link.alias.as_deref(), network));
-    let plug = |link: &Link| Reattach {
+    let reattach = |link: &Link| Reattach {
         link: link.name.clone(),
         index: link.index,
         bridge: bridge.clone(),
         owner: link.alias.clone().unwrap_or_default(),
-        plugged: BridgePort::of_alias(link.alias.as_deref().unwrap_or_default()),
+        port: BridgePort::of_alias(link.alias.as_deref().unwrap_or_default()),
     };
-    lost.map(plug).collect()
+    lost.map(reattach).collect()
 }
 
-/// The ports of one bridge, and so the pods of a host: the kernel numbers them with 10 bits and
-/// gives nobody number 0 (`BR_MAX_PORTS` of net/bridge/br_private.h). The next one gets `EXFULL`.
+/// The most ports of one bridge, and so pods of a host: the kernel numbers them with 10 bits, from 1
+/// (`BR_MAX_PORTS` of net/bridge/br_private.h). The next one gets `EXFULL`.
 ///
-/// More bridges with a cable between them would take more pods, at 2.5 us more for each round trip
-/// between two of them (8 us within one), and `portIsolation` would end at the cable.
+/// Several bridges with a veth between them would take more pods, at 2.5 us more for each round trip
+/// between two of them (8 us within one), and `portIsolation` would end at that veth.
 pub const MOST: usize = 1023;
 
-/// From here on the operator should know.
+/// From this number on the operator is warned.
 const MANY: usize = MOST * 95 / 100;
 
-/// Why no pod fits on `bridge`, and what to do.
-pub fn full(bridge: &IfName) -> String {
-    format!(
-        "bridge {bridge} is full: the kernel gives a bridge 1,023 ports, and each pod takes one; \
-         delete pods of this host, or limit them (maxPods of the kubelet)"
-    )
+/// No pod fits on `bridge`.
+pub fn full(bridge: &IfName) -> Problem {
+    let what = format!(
+        "bridge {bridge} is full: the kernel gives a bridge 1,023 ports, and each pod takes one"
+    );
+    Problem::new(ProblemKind::BridgePorts, Object::Bridge(bridge.clone()), what)
+        .with_fix("delete pods of this host, or limit them (maxPods of the kubelet)")
 }
 
-/// What to tell of a bridge with `count` ports; nothing while there are plenty left.
-pub fn crowded(bridge: &IfName, count: usize) -> Option<String> {
+/// What is wrong with a bridge with `count` ports; nothing while there are plenty left.
+pub fn crowded(bridge: &IfName, count: usize) -> Option<Problem> {
+    let what = || {
+        format!(
+            "bridge {bridge} has less than a twentieth of its 1,023 ports left, and each pod takes \
+             one"
+        )
+    };
+    let subject = || Object::Bridge(bridge.clone());
     match count {
         MOST.. => Some(full(bridge)),
-        MANY.. => Some(format!(
-            "bridge {bridge} has less than a twentieth of its 1,023 ports left, and each pod takes \
-             one: limit the pods of this host (maxPods of the kubelet)"
-        )),
+        MANY.. => Some(
+            Problem::new(ProblemKind::BridgePortsLow, subject(), what())
+                .with_fix("limit the pods of this host (maxPods of the kubelet)"),
+        ),
         _ => None,
-    }
-}
-
-impl Describe for Reattach {
-    fn line(&self) -> Line {
-        let Reattach { link, bridge, owner, .. } = self;
-        Line::changed(Object::Bridge(bridge.clone())).with(format!(": port {link} ({owner})"))
     }
 }
 
@@ -79,8 +75,8 @@ impl Describe for Reattach {
 mod tests {
     use super::*;
 
-    /// What is to be plugged in of links with these aliases and masters.
-    fn plugs(found: &[(&str, Option<u32>)]) -> Vec<Reattach> {
+    /// The links to be reattached, of links with these aliases and masters.
+    fn lost(found: &[(&str, Option<u32>)]) -> Vec<Reattach> {
         let link = |(index, (alias, master)): (usize, &(&str, Option<u32>))| Link {
             index: u32::try_from(index).unwrap(),
             name: format!("hz{index}").parse().unwrap(),
@@ -102,21 +98,21 @@ mod tests {
         changes("humanz", &"humanz0".parse().unwrap(), &links)
     }
 
-    /// The numbers of those to be plugged in.
+    /// The indexes of those to be reattached.
     fn check(found: &[(&str, Option<u32>)], expected: &[u32]) {
-        let plugs = plugs(found);
-        assert_eq!(plugs.iter().map(|plug| plug.index).collect::<Vec<_>>(), expected);
+        let lost = lost(found);
+        assert_eq!(lost.iter().map(|link| link.index).collect::<Vec<_>>(), expected);
     }
 
     #[test]
-    fn each_becomes_the_port_that_it_was() {
-        let plugs = plugs(&[
+    fn each_link_gets_the_port_settings_of_its_alias() {
+        let lost = lost(&[
             ("humanz humanz c1 eth0 port=isolated,mac=0a580af40102 a/b", None),
             ("humanz humanz c2 eth0 a/b", None),
         ]);
         let mac = Some("0a:58:0a:f4:01:02".parse().unwrap());
-        assert_eq!(plugs[0].plugged, BridgePort { hairpin: false, isolated: true, mac });
-        assert_eq!(plugs[1].plugged, BridgePort::default());
+        assert_eq!(lost[0].port, BridgePort { hairpin: false, isolated: true, mac });
+        assert_eq!(lost[1].port, BridgePort::default());
     }
 
     #[test]
@@ -136,10 +132,11 @@ mod tests {
 
     #[test]
     fn a_bridge_is_crowded_before_it_is_full() {
-        let told = |count| crowded(&"humanz0".parse().unwrap(), count).unwrap_or_default();
-        assert_eq!((told(0).as_str(), told(970).as_str()), ("", ""));
-        assert!(told(971).contains("bridge humanz0 has less than a twentieth"));
-        assert_eq!(told(971), told(1022), "told once, not for each pod");
-        assert!(told(1023).contains("bridge humanz0 is full: the kernel gives a bridge 1,023"));
+        let found = |count| crowded(&"humanz0".parse().unwrap(), count);
+        let kind = |count| found(count).map(|problem| problem.kind);
+        assert_eq!((kind(0), kind(970)), (None, None));
+        assert_eq!(kind(971), Some(ProblemKind::BridgePortsLow));
+        assert_eq!(found(971), found(1022), "the same problem, whatever the number of pods");
+        assert_eq!(kind(1023), Some(ProblemKind::BridgePorts));
     }
 }

@@ -1,13 +1,14 @@
-//! Pure. The table that leads ports of this host to pods: what it must hold, and what differs.
+//! Pure. The nftables table of host ports: its rules and elements, and the changes.
 //!
-//! One table for all networks of the host, with or without an agent. No rule knows a port: the maps
+//! One table for all networks of the host, with or without an agent. No rule has a port: the maps
 //! do, and cost the same with one port and with thousands.
 
 mod maps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::net::{HostPort, IfName, Object, PortForward};
+use crate::ipam::PortClaim;
+use crate::net::{HostPort, IfName, PortForward};
 use crate::nft::{
     Action, Base, Chain, Field, Fingerprints, Hook, Match, Policy, Rule, Ruleset, Verdict,
 };
@@ -15,7 +16,6 @@ pub use crate::plan::host_ports::maps::{
     BRIDGES, PortChange, PortElement, PortMap, PortMark, bridge_names, bridges, element_changes,
 };
 use crate::plan::pod::LinkIdentity;
-use crate::plan::{Describe, Line};
 
 /// The table's name. No network's table can have it: theirs is `humanz_<network>`.
 pub const TABLE: &str = "humanz-hostports";
@@ -25,20 +25,18 @@ const PRIORITY_RAW: i32 = -300;
 const PRIORITY_DSTNAT: i32 = -100;
 const PRIORITY_SRCNAT: i32 = 100;
 
-/// The bit of a packet's mark by which a pod's packet to a port of its own host is known again
-/// after its destination was changed. The portmap plugin uses the same one for the same thing, so
-/// that other users of marks leave it alone.
+/// The mark bit of a pod's packet to a port of its own host, kept while its destination is translated.
+/// The portmap plugin uses the same bit for the same purpose, so that other users of marks avoid it.
 const FROM_POD: u32 = 1 << 13;
 
 /// The table without ports.
 ///
-/// - `guard`: with `route_localnet` on a bridge, which 127.0.0.1 needs, a pod could reach what the
-///   host serves to itself alone, or speak in its name. What comes from a bridge is checked before
-///   any translation; answers to the host still have another address there.
-/// - `prerouting`, `output`: a port of one address goes before that of all.
-/// - `postrouting`: a pod that reaches a pod of the same bridge through a port of the host would be
-///   answered from an address it never asked, and 127.0.0.1 means the pod itself: both are seen
-///   under the bridge's address.
+/// - `guard`: with `route_localnet` on a bridge, which 127.0.0.1 needs, a pod could reach services on
+///   the host's loopback, or send from 127.0.0.1. Packets from a bridge are checked before any
+///   translation; answers to the host still have another address there.
+/// - `prerouting`, `output`: a port of one address takes precedence over that of all.
+/// - `postrouting`: a pod that reaches a pod of the same bridge through a host port would get answers
+///   from an address it never sent to, and 127.0.0.1 is the pod itself: both are masqueraded.
 pub fn ruleset() -> Ruleset {
     let chain = |name: &str, kind: &str, hook, priority, rules| {
         let base = Base { kind: kind.to_owned(), hook, priority, policy: Policy::Accept };
@@ -67,7 +65,7 @@ fn guard() -> Vec<Rule> {
     let from_pods = Match::In(Field::InputInterface, BRIDGES.to_owned());
     let comment = "127.0.0.1 is the host alone";
     vec![
-        // Every packet of the host comes by: the match that hardly one passes is first.
+        // Every packet of the host passes here: the match that fails most often is first.
         rule(
             comment,
             &[Match::Source(loopback4()), from_pods.clone()],
@@ -120,7 +118,7 @@ fn postrouting() -> Vec<Rule> {
     ]
 }
 
-/// The rules of the table (`None`: it is not there or does nothing) are those of [`ruleset`].
+/// The rules of the table (`None`: missing or dormant) are those of [`ruleset`].
 pub fn is_intact(found: Option<&Fingerprints>) -> bool {
     let wanted = ruleset().chains.into_iter().map(|chain| {
         (chain.name, chain.rules.iter().map(|rule| Some(rule.fingerprint())).collect())
@@ -128,55 +126,35 @@ pub fn is_intact(found: Option<&Fingerprints>) -> bool {
     found == Some(&wanted.collect())
 }
 
-/// A port of the host that somebody has claimed, and all that its element tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The port, and where it leads.
-    pub forward: PortForward,
-    /// The bridge that the pod is plugged into.
-    pub bridge: IfName,
-    /// The pod's network.
-    pub network: String,
-    /// `CNI_CONTAINERID`.
-    pub container_id: String,
-    /// `CNI_IFNAME`.
-    pub ifname: String,
-    /// `namespace/name`.
-    pub pod: Option<String>,
-}
-
-impl Claim {
-    /// The element that makes it true; `store` is the fingerprint of the store that the claim is in.
-    pub fn element(&self, store: u64) -> PortElement {
-        let (container_id, ifname) = (self.container_id.as_str(), self.ifname.as_str());
-        let identity = LinkIdentity { network: &self.network, container_id, ifname };
-        PortElement {
-            forward: self.forward,
-            comment: Some(identity.alias(self.pod.as_deref())),
-            mark: Some(PortMark { store, link: identity.host_ifname() }),
-        }
+/// The element for `claim`; `store` is the fingerprint of the store that the claim is in.
+pub fn element(claim: &PortClaim, store: u64) -> PortElement {
+    let (container_id, ifname) = (claim.container_id.as_str(), claim.ifname.as_str());
+    let identity = LinkIdentity { network: &claim.network, container_id, ifname };
+    PortElement {
+        forward: claim.forward,
+        comment: Some(identity.alias(claim.pod.as_deref())),
+        mark: Some(PortMark { store, link: identity.host_ifname() }),
     }
 }
 
 /// One difference between the ports wanted and those found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPortChange {
-    /// The table is not there, or its rules are not ours.
+    /// The table is missing, or its rules differ.
     Table,
-    /// The bridge is not known as one with host ports.
+    /// The bridge is missing in the set of bridges.
     Bridge(IfName),
-    /// The port leads nowhere.
     Add(PortElement),
-    /// The port leads elsewhere, or has another owner.
+    /// The element has another destination or owner.
     Replace(PortElement),
-    /// Nobody has the port any more.
+    /// The element has no claim.
     Remove(PortElement),
 }
 
-/// What turns the elements and bridges found into those that `claims`, all of the store of the
-/// fingerprint `store`, ask for. Elements of other stores, and of other people, stay.
+/// The changes that turn the elements and bridges found into those of `claims`, all of them of the
+/// store with the fingerprint `store`. Elements of other stores, and foreign ones, stay.
 pub fn changes(
-    claims: &[Claim],
+    claims: &[PortClaim],
     store: u64,
     found: &[PortElement],
     bridges: &BTreeSet<IfName>,
@@ -185,7 +163,7 @@ pub fn changes(
     let by_port: BTreeMap<HostPort, &PortElement> =
         found.iter().map(|found| (found.forward.from, found)).collect();
     let wanted: BTreeMap<HostPort, PortElement> =
-        claims.iter().map(|claim| (claim.forward.from, claim.element(store))).collect();
+        claims.iter().map(|claim| (claim.forward.from, element(claim, store))).collect();
     let needed = claims.iter().map(|claim| &claim.bridge);
     let needed: BTreeSet<&IfName> = needed.filter(|bridge| !bridges.contains(*bridge)).collect();
     let mut changes: Vec<HostPortChange> =
@@ -193,7 +171,7 @@ pub fn changes(
     for (port, element) in &wanted {
         match by_port.get(port) {
             None => changes.push(HostPortChange::Add(element.clone())),
-            Some(found) if is(element, found) || !own(found) => {}
+            Some(found) if is_same(element, found) || !own(found) => {}
             Some(_) => changes.push(HostPortChange::Replace(element.clone())),
         }
     }
@@ -202,12 +180,12 @@ pub fn changes(
     changes
 }
 
-fn is(element: &PortElement, found: &PortElement) -> bool {
+fn is_same(element: &PortElement, found: &PortElement) -> bool {
     (element.forward, &element.mark) == (found.forward, &found.mark)
 }
 
 impl HostPortChange {
-    /// The steps in the kernel; none for the table itself.
+    /// The kernel's steps; none for the table itself.
     pub fn steps(&self) -> Vec<PortChange> {
         match self {
             HostPortChange::Table => Vec::new(),
@@ -221,33 +199,16 @@ impl HostPortChange {
     }
 }
 
-impl Describe for HostPortChange {
-    fn line(&self) -> Line {
-        match self {
-            HostPortChange::Table => Line::changed(Object::Table(TABLE.to_owned())),
-            HostPortChange::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
-            HostPortChange::Add(element) => port(Line::added, element),
-            HostPortChange::Replace(element) => port(Line::changed, element),
-            HostPortChange::Remove(found) => port(Line::removed, found),
-        }
-    }
-}
-
-fn port(done: fn(Object) -> Line, element: &PortElement) -> Line {
-    let comment = element.comment.as_deref().unwrap_or("no comment");
-    done(Object::HostPort(element.forward)).with(format!(" ({comment})"))
-}
-
-/// What keeps the ports of `forwards` from leading where they should, given what is `found`.
-pub fn faults(forwards: &[PortForward], found: &[PortElement]) -> Vec<String> {
-    let fault =
+/// Why host ports do not lead where `forwards` say: the elements `found` that are missing or wrong.
+pub fn mismatches(forwards: &[PortForward], found: &[PortElement]) -> Vec<String> {
+    let mismatch =
         |forward: &PortForward| match found.iter().find(|found| found.forward.from == forward.from)
         {
-            None => Some(format!("{forward}: nftables table inet {TABLE} does not have it")),
+            None => Some(format!("{forward}: missing in nftables table inet {TABLE}")),
             Some(found) if found.forward == *forward => None,
             Some(found) => Some(format!("{forward}: it leads to {}", found.forward.to)),
         };
-    forwards.iter().filter_map(fault).collect()
+    forwards.iter().filter_map(mismatch).collect()
 }
 
 #[cfg(test)]

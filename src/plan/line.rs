@@ -1,4 +1,4 @@
-//! Pure. A change as a person reads it.
+//! Pure. One line that describes a change.
 
 use std::fmt;
 
@@ -7,48 +7,39 @@ use crate::net::Object;
 /// What a change does to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// It was missing.
     Added,
-    /// It should not have been there.
     Removed,
-    /// It was there and different.
     Changed,
 }
 
 /// One change: `+ route 10.1.2.0/24 via 192.0.2.7` in a dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// What happens.
     pub sign: Sign,
-    /// To what.
     pub object: Object,
-    /// The values that matter, as they follow its name: ` via 192.0.2.7`.
+    /// What follows the object: ` via 192.0.2.7`.
     values: String,
 }
 
-/// A change that can be told to a person.
+/// A change that has a line.
 pub trait Describe {
-    /// The change in one line.
     fn line(&self) -> Line;
 }
 
 impl Line {
-    /// Something that was missing.
     pub fn added(object: Object) -> Line {
         Line { sign: Sign::Added, object, values: String::new() }
     }
 
-    /// Something that should not have been there.
     pub fn removed(object: Object) -> Line {
         Line { sign: Sign::Removed, object, values: String::new() }
     }
 
-    /// Something that was different.
     pub fn changed(object: Object) -> Line {
         Line { sign: Sign::Changed, object, values: String::new() }
     }
 
-    /// The same with the values that matter, as they follow the name of the object.
+    /// The same with what follows the object: ` via 192.0.2.7`.
     pub fn with(self, values: impl Into<String>) -> Line {
         Line { values: values.into(), ..self }
     }

@@ -1,17 +1,16 @@
-//! Pure. What is wanted against what is found.
+//! Pure. Plans: functions (wanted, found) → changes. No change means all is well.
 //!
-//! Every plan is a function (wanted, found) → changes; no change means all is well. Each change
-//! describes itself once, as a [`Line`] about an [`Object`](crate::net::Object), for the log and for the dry run.
-
-pub mod peer_routes;
+//! `describe` makes each change a [`Line`] for the log and for the dry run.
 
 pub mod bandwidth;
 pub mod bridge;
 pub mod bridge_ports;
+mod describe;
 pub mod firewall;
 pub mod host_ports;
 pub mod line;
 pub mod ownership;
+pub mod peer_routes;
 pub mod pod;
 pub mod routes;
 pub mod tunnel;

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::net::subnet::{self, Pool};
-use crate::net::{Family, Object, PerFamily};
-use crate::plan::{Describe, Line};
+use crate::net::{Family, PerFamily};
 
 /// Where packets for a pod subnet go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,11 +15,11 @@ pub struct NextHop {
     pub via: IpAddr,
     /// Index of the interface on whose segment `via` lies.
     pub device: u32,
-    /// The address that this host's own packets are sent from; `None`: as the kernel chooses.
+    /// The source address of this host's own packets; `None`: the kernel chooses.
     pub source: Option<IpAddr>,
-    /// Bytes that a packet may have on this way, if less than on the interface.
+    /// Bytes, if less than the MTU of the interface.
     pub mtu: Option<u32>,
-    /// `via` is on the segment although no address of the interface says so.
+    /// `via` is on the segment although no prefix of the interface contains it.
     pub onlink: bool,
 }
 
@@ -34,12 +33,11 @@ impl NextHop {
 /// Routes to other hosts: pod subnet → next hop.
 pub type Routes = BTreeMap<IpNetwork, NextHop>;
 
-/// A route that bears our mark, as the kernel has it.
+/// A route with our mark, as the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FoundRoute {
-    /// Pod subnet.
     pub destination: IpNetwork,
-    /// `None` for a route that we would not have made.
+    /// `None` for a route that we would not create.
     pub next_hop: Option<NextHop>,
     /// Metric; `None` is the kernel's default of the family.
     pub priority: Option<u32>,
@@ -48,18 +46,16 @@ pub struct FoundRoute {
 /// One route that must change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteChange {
-    /// No longer wanted.
     Remove(FoundRoute),
-    /// Missing.
     Add(IpNetwork, NextHop),
-    /// There, with another next hop.
+    /// It has another next hop.
     Replace(IpNetwork, NextHop),
 }
 
 /// The changes that turn `found` into `wanted`: removals first, then additions and replacements.
 ///
-/// `found` holds only routes that bear our mark; two for one destination differ in their metric,
-/// and then all but one go.
+/// `found` holds only routes with our mark; of several to one destination, which differ in their
+/// metric, all but one are removed.
 pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<RouteChange> {
     let mut found: Vec<&FoundRoute> = found.iter().collect();
     // Nearly in order as the kernel gives them.
@@ -109,7 +105,7 @@ pub fn scope(destination: IpNetwork, pools: &PerFamily<Pool>) -> u8 {
     }
 }
 
-/// The shape of a route that we make: the kernel's default metric (none for IPv4, 1024 for IPv6,
+/// The metric of a route that we create: the kernel's default metric (none for IPv4, 1024 for IPv6,
 /// `IP6_RT_PRIO_USER` of linux/ipv6_route.h).
 fn ours(route: &FoundRoute) -> bool {
     match route.destination {
@@ -118,23 +114,10 @@ fn ours(route: &FoundRoute) -> bool {
     }
 }
 
-impl Describe for RouteChange {
-    fn line(&self) -> Line {
-        let via = |hop: &NextHop| format!(" via {}", hop.via);
-        match self {
-            RouteChange::Add(to, hop) => Line::added(Object::Route(*to)).with(via(hop)),
-            RouteChange::Replace(to, hop) => Line::changed(Object::Route(*to)).with(via(hop)),
-            RouteChange::Remove(FoundRoute { destination, next_hop, .. }) => {
-                let via = next_hop.as_ref().map(via).unwrap_or_default();
-                Line::removed(Object::Route(*destination)).with(via)
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Describe;
 
     fn hop(text: &str) -> NextHop {
         NextHop::direct(text.parse().unwrap(), 2)
@@ -157,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_left_alone() {
+    fn correct_routes_are_not_changed() {
         check(&[("10.1.1.0/24", "192.0.2.1")], &found(&[("10.1.1.0/24", "192.0.2.1")]), &[]);
     }
 
@@ -191,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_differs_in_anything_is_replaced() {
+    fn a_next_hop_that_differs_in_any_field_is_replaced() {
         let wanted = hop("192.0.2.1");
         for other in [
             NextHop { source: Some("10.1.9.1".parse().unwrap()), ..wanted },
@@ -205,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn a_second_route_to_the_same_subnet_goes() {
+    fn a_second_route_to_the_same_subnet_is_removed() {
         let mut routes = found(&[("10.1.1.0/24", "192.0.2.1"), ("10.1.1.0/24", "192.0.2.7")]);
         routes[1].priority = Some(5);
         check(&[("10.1.1.0/24", "192.0.2.1")], &routes, &["- route 10.1.1.0/24 via 192.0.2.7"]);
     }
 
     #[test]
-    fn a_route_without_gateway_that_bears_our_mark_is_replaced() {
+    fn a_route_without_gateway_with_our_mark_is_replaced() {
         let mut routes = found(&[("10.1.1.0/24", "192.0.2.1")]);
         routes[0].next_hop = None;
         check(&[("10.1.1.0/24", "192.0.2.1")], &routes, &["~ route 10.1.1.0/24 via 192.0.2.1"]);
@@ -220,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_tells_routes_apart_that_share_a_device() {
+    fn routes_on_one_device_are_spread_over_scopes() {
         let pool = |text: &str, margin| Some(Pool::new(text.parse().unwrap(), margin).unwrap());
         let wide = PerFamily { v4: pool("11.0.0.0/8", 16), v6: pool("fd00::/48", 16) };
         let usual = PerFamily { v4: pool("10.244.0.0/16", 8), v6: None };

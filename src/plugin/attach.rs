@@ -1,4 +1,4 @@
-//! A pod's link, addresses and routes: made in two sends, and taken away again on failure.
+//! A pod's link, addresses and routes: created in two sends.
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -18,113 +18,80 @@ use crate::os::netns::NetNs;
 use crate::os::sysctl;
 use crate::plan::bridge_ports;
 use crate::plan::pod::{PodInterface, paths};
-use crate::plugin::failure;
-use crate::plugin::wait_oper_up::wait_until_it_works;
+use crate::plugin::claim::already_attached;
+use crate::plugin::failure::{self, OrInternal};
+use crate::plugin::undo_stack::UndoStack;
+use crate::plugin::wait_oper_up::wait_oper_up;
 
-/// What an attachment is made of beside what [`PodInterface`] says.
-pub struct Site<'a> {
-    /// The host's namespace.
+/// Where and how an interface is attached, beside what [`PodInterface`] says.
+pub struct AttachContext<'a> {
+    /// Of the host.
     pub rtnl: &'a Rtnl,
-    /// The bridge.
     pub bridge: &'a Link,
-    /// The pod's namespace.
     pub netns: &'a NetNs,
-    /// Its path as the runtime calls it.
+    /// `CNI_NETNS`.
     pub netns_path: &'a str,
-    /// The MAC of the host's end.
     pub host_mac: Mac,
-    /// The MAC of the pod's end.
+    /// Of the pod's end.
     pub mac: Mac,
     /// Bytes, of both ends.
     pub mtu: u32,
-    /// The alias of the host's end.
+    /// Of the host's end.
     pub alias: String,
-    /// The host is the pods' gateway, so it talks to them.
+    /// The host is the pods' gateway, so it sends to them.
     pub is_gateway: bool,
 }
 
-/// Why the kernel says that there is one already.
-const TWICE: &str = "the pod has what is asked for; give the route a priority or a table";
+/// For EEXIST in the pod.
+const ROUTE_EXISTS: &str = "route already exists in the pod; set a different priority or table";
 
-/// A link that goes when this is dropped, unless [`Attached::keep`] was called.
-#[must_use = "an attachment that is dropped is undone"]
-pub struct Attached<'a> {
-    /// Destinations of default routes that gave way to what the pod had.
-    pub left_out: Vec<IpNetwork>,
-    rtnl: &'a Rtnl,
-    name: IfName,
-    bridge: u32,
-    neighbours: Vec<IpAddr>,
-    kept: bool,
-}
-
-impl Attached<'_> {
-    /// It stays until DEL.
-    pub fn keep(mut self) {
-        self.kept = true;
-    }
-}
-
-impl Drop for Attached<'_> {
-    fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
-        let mut messages = vec![link::delete(LinkRef::Name(&self.name)).tolerating(Errno::ENODEV)];
-        messages.extend(forget(self.bridge, &self.neighbours));
-        if let Err(error) = self.rtnl.apply(&messages) {
-            log::error!("undo: {error}");
-        }
-    }
-}
-
-/// Makes what `wanted` says.
+/// Creates what `wanted` says; gives the destinations of default routes that were left out because
+/// the pod had one.
 ///
-/// The caller has seen that there is no link of the host's name: the messages that follow the one
-/// that makes it find it by that name.
+/// There must be no link of the host end's name: the messages that follow the one that creates it
+/// find it by that name.
 ///
 /// # Errors
-/// Code 999 with the kernel's words; nothing of it is left then.
-pub fn attach<'a>(site: &Site<'a>, wanted: &PodInterface) -> Result<Attached<'a>, CniError> {
-    let mut attached = Attached {
-        left_out: Vec::new(),
-        rtnl: site.rtnl,
-        name: wanted.host_ifname.clone(),
-        bridge: site.bridge.index,
-        neighbours: Vec::new(),
-        kept: false,
-    };
-    if let Err(error) = site.rtnl.apply(&veth(site, wanted)) {
-        let refused = veth_refused(site, wanted, &error);
-        // Refused as a whole: there is nothing to undo.
-        if matches!(&error, NetlinkError::Refused(refused) if refused.index == 0) {
-            attached.kept = true;
-        }
-        return Err(refused);
+/// Code 999: the kernel refused.
+pub fn attach<'a>(
+    context: &AttachContext<'a>,
+    wanted: &PodInterface,
+    undo: &mut UndoStack<'a>,
+) -> Result<Vec<IpNetwork>, CniError> {
+    let (rtnl, bridge) = (context.rtnl, context.bridge);
+    let created = rtnl.apply(&veth(context, wanted));
+    // Refused as a whole: there is nothing to undo.
+    if !matches!(&created, Err(NetlinkError::Refused(refused)) if refused.index == 0) {
+        let name = wanted.host_ifname.clone();
+        undo.push(move || {
+            rtnl.apply(&[link::delete(LinkRef::Name(&name)).tolerating(Errno::ENODEV)])
+        });
     }
-    if is_late(wanted) {
-        finish_late(site, wanted)?;
+    created.map_err(|error| veth_refused(context, wanted, &error))?;
+    if needs_setup_while_down(wanted) {
+        set_up_host_end(context, wanted)?;
     }
-    let (pod, left_out) = configure(site, wanted)?;
-    attached.left_out = left_out;
-    if site.is_gateway {
-        let addresses = wanted.addresses.iter().map(|address| address.ip());
-        attached.neighbours = addresses.collect();
-        tell_mac(site, &attached.neighbours)?;
+    let (pod, left_out) = configure(context, wanted)?;
+    if context.is_gateway {
+        let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
+        let forget = forget_neighbours(bridge.index, &addresses);
+        undo.push(move || rtnl.apply(&forget));
+        set_neighbours(context, &addresses)?;
     }
-    wait_until_it_works(site, wanted, &pod)?;
-    Ok(attached)
+    wait_oper_up(rtnl, bridge, &pod, wanted)?;
+    Ok(left_out)
 }
 
-/// Tells the host the pod's MAC, in place of the one that an earlier pod had with the address.
-fn tell_mac(site: &Site<'_>, addresses: &[IpAddr]) -> Result<(), CniError> {
-    let known = addresses.iter();
-    let known = known.map(|address| neighbour::set(site.bridge.index, *address, site.mac));
-    let Err(error) = site.rtnl.apply(&known.collect::<Vec<_>>()) else { return Ok(()) };
-    if !has_no_room(&error) {
-        return Err(failure::internal("tell the host the pod's MAC", &error));
+/// Writes the pod's MAC into the host's neighbour table, in place of that of an earlier pod with the
+/// address.
+fn set_neighbours(context: &AttachContext<'_>, addresses: &[IpAddr]) -> Result<(), CniError> {
+    let set = |address: &IpAddr| neighbour::set(context.bridge.index, *address, context.mac);
+    let messages: Vec<Message> = addresses.iter().map(set).collect();
+    let Err(error) = context.rtnl.apply(&messages) else { return Ok(()) };
+    if !is_table_full(&error) {
+        return Err(failure::internal("set the pod's neighbour entries", &error));
     }
-    // Then no earlier one is remembered either: that would have been replaced.
+    // There is no entry of an earlier pod either: that would have been replaced.
     log::warn!(
         "the kernel's neighbour table is full (all network namespaces share it): the pod may be \
          unreachable at first; raise net.ipv4.neigh.default.gc_thresh3 and \
@@ -133,26 +100,27 @@ fn tell_mac(site: &Site<'_>, addresses: &[IpAddr]) -> Result<(), CniError> {
     Ok(())
 }
 
-/// There are as many neighbours as the kernel may remember.
-fn has_no_room(error: &NetlinkError) -> bool {
+/// The neighbour table is full.
+fn is_table_full(error: &NetlinkError) -> bool {
     matches!(error, NetlinkError::Refused(refused) if refused.errno == Errno::ENOBUFS)
 }
 
-/// The pair with its mark, for one send: killed between them, DEL would not know the pair for ours.
-fn veth(site: &Site<'_>, wanted: &PodInterface) -> [Message; 3] {
+/// The veth pair with its alias, in one send: if killed in between, DEL could not identify the pair
+/// as ours.
+fn veth(context: &AttachContext<'_>, wanted: &PodInterface) -> [Message; 3] {
     let name = &wanted.host_ifname;
     let veth = Veth {
         host: name,
-        host_mac: site.host_mac,
-        master: site.bridge.index,
+        host_mac: context.host_mac,
+        master: context.bridge.index,
         pod: &wanted.ifname,
-        pod_mac: site.mac,
-        netns: site.netns.file().as_raw_fd(),
-        mtu: site.mtu,
+        pod_mac: context.mac,
+        netns: context.netns.file().as_raw_fd(),
+        mtu: context.mtu,
     };
     let host_end = LinkChange {
-        up: !is_late(wanted),
-        alias: Some(site.alias.clone()),
+        up: !needs_setup_while_down(wanted),
+        alias: Some(context.alias.clone()),
         port: Some(wanted.port),
         ..LinkChange::default()
     };
@@ -163,62 +131,63 @@ fn veth(site: &Site<'_>, wanted: &PodInterface) -> [Message; 3] {
     ]
 }
 
-/// Something must be done to the host's end while it is still down.
-fn is_late(wanted: &PodInterface) -> bool {
-    wanted.asked.queues.host.is_some() || wanted.port.locked
+/// The host's end needs changes that must be made before it is up.
+fn needs_setup_while_down(wanted: &PodInterface) -> bool {
+    wanted.requested.queues.host.is_some() || wanted.port.locked
 }
 
-/// Limits the host's end, ties the pod's MAC to it, and sets it up. On a link that is up already a
-/// limit would take longer, and the first frames would come unchecked.
-fn finish_late(site: &Site<'_>, wanted: &PodInterface) -> Result<(), CniError> {
+/// Limits the host's end, pins the pod's MAC to it, and sets it up. On a link that is up already a
+/// limit would take longer, and the first frames would pass unchecked.
+fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result<(), CniError> {
     let what = format!("set up {}", wanted.host_ifname);
-    let failed = |error| failure::internal(&what, &error);
-    let link = site.rtnl.link(&wanted.host_ifname).map_err(failed)?;
-    let link = link.ok_or_else(|| CniError::internal(format!("{what}: it went away")))?;
+    let link = context.rtnl.link(&wanted.host_ifname).or_internal(&what)?;
+    let link = link.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
     if wanted.port.locked && link.port.is_none_or(|port| !port.locked) {
         let why = "macspoofchk: this kernel cannot lock a port of a bridge; it needs Linux 5.18";
         return Err(CniError::new(code::UNSUPPORTED_FIELD, why));
     }
-    let limit = wanted.asked.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
-    let pin = wanted.port.locked.then(|| neighbour::pin(link.index, site.mac));
+    let limit =
+        wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));
+    let pin = wanted.port.locked.then(|| neighbour::pin(link.index, context.mac));
     let up =
         link::change(LinkRef::Index(link.index), &LinkChange { up: true, ..LinkChange::default() });
     let messages: Vec<Message> = limit.into_iter().chain(pin).chain([up]).collect();
-    site.rtnl.apply(&messages).map_err(failed)
+    context.rtnl.apply(&messages).or_internal(&what)
 }
 
-/// The messages by which the host forgets the MACs of `addresses`.
-pub fn forget(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
+/// The messages that remove the host's neighbour entries of `addresses`.
+pub fn forget_neighbours(bridge: u32, addresses: &[IpAddr]) -> Vec<Message> {
     let forget = |address: &IpAddr| neighbour::delete(bridge, *address).tolerating(Errno::ENOENT);
     addresses.iter().map(forget).collect()
 }
 
-/// Addresses, up, routes: one send in the pod's namespace, and one for default routes that may have
-/// to give way. Gives the socket in there, and which of them did.
-fn configure(site: &Site<'_>, wanted: &PodInterface) -> Result<(Rtnl, Vec<IpNetwork>), CniError> {
-    let what = format!("set up {} in {}", wanted.ifname, site.netns_path);
-    let entered = site.netns.run(|| {
+/// Addresses, up, routes: one send in the pod's namespace, and one for default routes. Gives the
+/// socket in there, and the destinations of default routes that the pod had already.
+fn configure(
+    context: &AttachContext<'_>,
+    wanted: &PodInterface,
+) -> Result<(Rtnl, Vec<IpNetwork>), CniError> {
+    let what = format!("set up {} in {}", wanted.ifname, context.netns_path);
+    let entered = context.netns.run(|| {
         if has_ipv6(wanted) {
             keep_ipv6(&wanted.ifname);
         }
         Rtnl::open()
     });
-    let entered = entered.map_err(|error| failure::internal(&what, &error))?;
     let failed = |error: NetlinkError| match error.errno() {
-        Some(Errno::EEXIST) => failure::internal(&format!("{what}: {TWICE}"), &error),
+        Some(Errno::EEXIST) => failure::internal(format_args!("{what}: {ROUTE_EXISTS}"), &error),
         _ => failure::internal(&what, &error),
     };
-    let pod = entered.map_err(failed)?;
+    let pod = entered.or_internal(&what)?.map_err(failed)?;
     let index = pod.link(&wanted.ifname).map_err(failed)?.map(|link| link.index);
-    let index = index.ok_or_else(|| CniError::internal(format!("{what}: it went away")))?;
+    let index = index.ok_or_else(|| CniError::internal(format!("{what}: it disappeared")))?;
     let messages = pod_messages(wanted, index);
     match pod.apply(&messages) {
         Err(error) if error.errno() == Some(Errno::EACCES) && has_ipv6(wanted) => {
-            // The runtime has switched IPv6 off in the pod, but the network gives it an address.
+            // The runtime has disabled IPv6 in the pod, but the network gives it an address.
             let key = format!("net/ipv6/conf/{}/disable_ipv6", wanted.ifname);
-            let on = site.netns.run(|| sysctl::write(&key, "0"));
-            let on = on.map_err(|error| failure::internal(&what, &error))?;
-            on.map_err(|error| failure::internal(&what, &error))?;
+            let enabled = context.netns.run(|| sysctl::write(&key, "0"));
+            enabled.or_internal(&what)?.or_internal(&what)?;
             let again = messages.into_iter().map(|message| message.tolerating(Errno::EEXIST));
             pod.apply(&again.collect::<Vec<_>>()).map_err(failed)?;
         }
@@ -228,7 +197,7 @@ fn configure(site: &Site<'_>, wanted: &PodInterface) -> Result<(Rtnl, Vec<IpNetw
     Ok((pod, left_out))
 }
 
-/// Adds the default routes; gives the destinations to which there is one.
+/// Adds the default routes; gives the destinations of those that exist already.
 fn add_defaults(
     pod: &Rtnl,
     wanted: &PodInterface,
@@ -246,8 +215,8 @@ fn add_defaults(
     Ok(left_out)
 }
 
-/// The kernel takes IPv6 addresses, unlike IPv4 ones, from a link that somebody sets down for a
-/// moment, unless it is told not to. In the pod's namespace.
+/// Keeps the kernel from removing IPv6 addresses, unlike IPv4 ones, from a link that is set down for
+/// a moment. In the pod's namespace.
 fn keep_ipv6(ifname: &IfName) {
     let key = format!("net/ipv6/conf/{ifname}/keep_addr_on_down");
     if let Err(error) = sysctl::write(&key, "1") {
@@ -259,12 +228,12 @@ fn pod_messages(wanted: &PodInterface, index: u32) -> Vec<Message> {
     let up = LinkChange { up: true, ..LinkChange::default() };
     let addresses = wanted.addresses.iter().map(|wanted| address::add(index, *wanted));
     let up = link::change(LinkRef::Index(index), &up);
-    let on_link = |way: &Route| Route { device: Some(index), ..*way };
+    let on_link = |route: &Route| Route { device: Some(index), ..*route };
     let routes: Vec<Route> = wanted.routes.iter().map(on_link).collect();
-    let routes = paths(&routes).into_iter().map(|ways| route::add_paths(&ways));
-    let limit = wanted.asked.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
-    let tune = (wanted.asked.tune != LinkSettings::default())
-        .then(|| link_settings::set(index, &wanted.asked.tune));
+    let routes = paths(&routes).into_iter().map(|paths| route::add_paths(&paths));
+    let limit = wanted.requested.queues.pod.as_ref().map(|queue| qdisc::replace(index, queue));
+    let tune = (wanted.requested.tune != LinkSettings::default())
+        .then(|| link_settings::set(index, &wanted.requested.tune));
     addresses.chain(limit).chain(tune).chain([up]).chain(routes.flatten()).collect()
 }
 
@@ -272,18 +241,24 @@ fn has_ipv6(wanted: &PodInterface) -> bool {
     wanted.addresses.iter().any(|address| Family::of(address.ip()) == Family::V6)
 }
 
-/// Why the kernel did not make the veth.
-fn veth_refused(site: &Site<'_>, wanted: &PodInterface, error: &NetlinkError) -> CniError {
-    let (bridge, ifname, netns) = (&site.bridge.name, &wanted.ifname, site.netns_path);
+/// The error for a veth that the kernel did not create.
+fn veth_refused(
+    context: &AttachContext<'_>,
+    wanted: &PodInterface,
+    error: &NetlinkError,
+) -> CniError {
+    let (bridge, ifname, netns) = (&context.bridge.name, &wanted.ifname, context.netns_path);
     match error.errno() {
-        Some(Errno::EEXIST) => crate::plugin::claim::already_attached(format!(
-            "interface {ifname} already exists in {netns}"
-        )),
-        Some(Errno::EXFULL) => CniError::new(code::BRIDGE_FULL, bridge_ports::full(bridge)),
+        Some(Errno::EEXIST) => {
+            already_attached(format!("interface {ifname} already exists in {netns}"))
+        }
+        Some(Errno::EXFULL) => {
+            CniError::new(code::BRIDGE_FULL, bridge_ports::full(bridge).to_string())
+        }
         Some(Errno::EOPNOTSUPP) => {
             failure::internal("create a veth pair; try: modprobe veth", error)
         }
-        _ => failure::internal(&format!("create {ifname} in {netns}"), error),
+        _ => failure::internal(format_args!("create {ifname} in {netns}"), error),
     }
 }
 
@@ -293,10 +268,10 @@ mod tests {
     use crate::netlink::Refused;
 
     #[test]
-    fn a_full_table_is_told_from_other_refusals() {
+    fn only_enobufs_means_a_full_neighbour_table() {
         let refused =
             |errno| Refused { what: "set neighbour".into(), errno, message: None, index: 0 };
-        assert!(has_no_room(&refused(Errno::ENOBUFS).into()));
-        assert!(!has_no_room(&refused(Errno::EPERM).into()));
+        assert!(is_table_full(&refused(Errno::ENOBUFS).into()));
+        assert!(!is_table_full(&refused(Errno::EPERM).into()));
     }
 }

@@ -1,4 +1,4 @@
-//! The bridge that pods are plugged into: looked at, and without an agent made and repaired.
+//! The bridge of the pods: looked up, and without an agent created and repaired.
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -6,55 +6,57 @@ use nix::errno::Errno;
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
 use crate::net::{Family, Mac, subnet};
+use crate::netlink::Message;
 use crate::netlink::address;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
-use crate::netlink::{Message, NetlinkError};
 use crate::os::sysctl;
 use crate::plan::Describe;
 use crate::plan::bridge::{Bridge, BridgeChange, FoundBridge, changes};
-use crate::plugin::failure;
+use crate::plugin::failure::{self, OrInternal};
 
-/// MTU of a bridge made here, unless the configuration says another: Ethernet's.
+/// MTU of a bridge created here, unless the configuration gives another: Ethernet's.
 const MTU: u32 = 1500;
 
 /// The kind of a MAC derived from a bridge's name (`0a:5b:…`), for one without a gateway.
 const MAC: u8 = 0x5b;
 
-/// The alias of a bridge made here.
+/// The alias of a bridge created here.
 const ALIAS: &str = "humanz bridge";
 
 /// The network's bridge, up and with every one of `gateways`. Where the configuration allows it
-/// (`createBridge`, no agent on this host), what is missing is made.
+/// (`createBridge`, no agent on this host), what is missing is created.
 ///
 /// # Errors
-/// Code 11: not there, or not ready yet, and it is the agent who makes it. Code 7: the name belongs
-/// to something else. Code 999: the kernel refused.
-pub fn ready(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Link, CniError> {
+/// Code 11: missing or not ready yet, and it is the agent's. Code 7: the name belongs to something
+/// else. Code 999: the kernel refused.
+pub fn ensure(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Link, CniError> {
     let gateways = if conf.is_gateway { gateways } else { &[] };
-    let mut found = look(rtnl, conf)?;
+    let mut found = find(rtnl, conf)?;
     if !conf.create_bridge {
-        return prepared(rtnl, conf, gateways, found);
+        return of_agent(rtnl, conf, gateways, found);
     }
     if found.is_none() {
         found = create(rtnl, conf, gateways)?;
     }
-    let found = found.ok_or_else(|| vanished(conf))?;
+    let found = found.ok_or_else(|| {
+        CniError::try_again(format!("bridge {} was removed while it was set up", conf.bridge))
+    })?;
     repair(rtnl, conf, gateways, &found)?;
-    forward(gateways)?;
+    enable_forwarding(gateways)?;
     Ok(found)
 }
 
-/// humanz made the bridge, so that its MAC stays: that of another may follow its ports.
+/// humanz created the bridge, so its MAC is stable: that of another may follow its ports.
 pub fn is_ours(found: &Link) -> bool {
     found.alias.as_deref() == Some(ALIAS)
 }
 
-/// What keeps the bridge from serving pods; `None` if nothing does.
+/// Why the bridge cannot serve pods; `None` if it can.
 ///
 /// # Errors
-/// Code 999: the kernel could not be asked.
-pub fn fault(
+/// Code 999: the kernel refused an answer.
+pub fn why_unusable(
     rtnl: &Rtnl,
     conf: &NetConf,
     gateways: &[IpNetwork],
@@ -62,7 +64,7 @@ pub fn fault(
 ) -> Result<Option<String>, CniError> {
     let name = &conf.bridge;
     if found.kind.as_deref() != Some("bridge") {
-        return Ok(Some(format!("interface {name} is no bridge")));
+        return Ok(Some(format!("interface {name} is not a bridge")));
     }
     if !found.up {
         return Ok(Some(format!("bridge {name} is down")));
@@ -70,37 +72,40 @@ pub fn fault(
     if gateways.is_empty() {
         return Ok(None);
     }
-    let there = addresses(rtnl, found)?;
-    let missing = gateways.iter().find(|gateway| !there.contains(gateway));
+    let present = addresses(rtnl, found)?;
+    let missing = gateways.iter().find(|gateway| !present.contains(gateway));
     Ok(missing.map(|gateway| format!("bridge {name} has no address {gateway}")))
 }
 
 /// The link of the bridge's name.
 ///
 /// # Errors
-/// Code 999: the kernel could not be asked.
-pub fn look(rtnl: &Rtnl, conf: &NetConf) -> Result<Option<Link>, CniError> {
-    rtnl.link(&conf.bridge)
-        .map_err(|error| failure::internal(&format!("look at bridge {}", conf.bridge), &error))
+/// Code 999: the kernel refused an answer.
+pub fn find(rtnl: &Rtnl, conf: &NetConf) -> Result<Option<Link>, CniError> {
+    rtnl.link(&conf.bridge).or_internal(format_args!("look at bridge {}", conf.bridge))
 }
 
-/// The bridge as the agent made it.
-fn prepared(
+/// The bridge as the agent set it up.
+fn of_agent(
     rtnl: &Rtnl,
     conf: &NetConf,
     gateways: &[IpNetwork],
     found: Option<Link>,
 ) -> Result<Link, CniError> {
-    let help = "is humanz-agent running on this host? (systemctl status humanz-agent)";
-    let found = found
-        .ok_or_else(|| CniError::try_again(format!("bridge {} not found: {help}", conf.bridge)))?;
-    match fault(rtnl, conf, gateways, &found)? {
-        Some(fault) => Err(CniError::try_again(format!("{fault}: {help}"))),
-        None => Ok(found),
+    let reason = match &found {
+        None => Some(format!("bridge {} not found", conf.bridge)),
+        Some(found) => why_unusable(rtnl, conf, gateways, found)?,
+    };
+    match (found, reason) {
+        (Some(found), None) => Ok(found),
+        (_, reason) => Err(CniError::try_again(format!(
+            "{}: is humanz-agent running on this host? (systemctl status humanz-agent)",
+            reason.unwrap_or_default()
+        ))),
     }
 }
 
-/// Makes the bridge; another process may have been quicker.
+/// Creates the bridge; another process may have been faster.
 fn create(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Option<Link>, CniError> {
     let name = &conf.bridge;
     let gateway = gateways.first().map(|gateway| Mac::of_address(gateway.ip()));
@@ -109,13 +114,12 @@ fn create(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Option<
     match rtnl.apply(&link::add_bridge(name, mac, mtu, ALIAS)) {
         Ok(()) => log::info!("added bridge {name} (mac {mac}, mtu {mtu})"),
         Err(error) if error.errno() == Some(Errno::EEXIST) => {}
-        Err(error) => return Err(failure::internal(&format!("create bridge {name}"), &error)),
+        Err(error) => return Err(failure::internal(format_args!("create bridge {name}"), &error)),
     }
-    look(rtnl, conf)
+    find(rtnl, conf)
 }
 
-/// Puts right what is not as it should be on a bridge that is there, whoever made it. Its MAC and
-/// MTU are its own, and no address of it is taken away.
+/// Repairs an existing bridge, whoever created it. It keeps its MAC, its MTU and every address.
 fn repair(
     rtnl: &Rtnl,
     conf: &NetConf,
@@ -123,12 +127,12 @@ fn repair(
     found: &Link,
 ) -> Result<(), CniError> {
     let name = &conf.bridge;
-    let there = FoundBridge {
+    let present = FoundBridge {
         kind: found.kind.clone(),
         mac: found.mac,
         mtu: found.mtu,
         up: found.up,
-        // Somebody else's spanning tree keeps somebody else's loops open.
+        // A foreign bridge may need its spanning tree.
         delays_ports: found.delays_ports && is_ours(found),
         addresses: addresses(rtnl, found)?,
     };
@@ -139,8 +143,8 @@ fn repair(
         addresses: gateways.to_vec(),
         pools: Vec::new(),
     };
-    let changes = changes(&wanted, Some(&there)).map_err(|error| {
-        CniError::config(format!("{error}; or name another one as bridge in the configuration"))
+    let changes = changes(&wanted, Some(&present)).map_err(|error| {
+        CniError::config(format!("{error}; or set another bridge in the configuration"))
     })?;
     let messages: Vec<Message> =
         changes.iter().filter_map(|change| message(change, found.index)).collect();
@@ -150,11 +154,10 @@ fn repair(
     for change in &changes {
         log::info!("{}", change.line().past());
     }
-    let failed = |error: NetlinkError| failure::internal(&format!("set up bridge {name}"), &error);
-    rtnl.apply(&messages).map_err(failed)
+    rtnl.apply(&messages).or_internal(format_args!("set up bridge {name}"))
 }
 
-/// One step of the plan; the others do not arise for a bridge that keeps what it has.
+/// One step of the plan; the others do not occur for a bridge that keeps what it has.
 fn message(change: &BridgeChange, index: u32) -> Option<Message> {
     let up = link::LinkChange { up: true, ..link::LinkChange::default() };
     match change {
@@ -168,29 +171,24 @@ fn message(change: &BridgeChange, index: u32) -> Option<Message> {
 }
 
 fn addresses(rtnl: &Rtnl, bridge: &Link) -> Result<Vec<IpNetwork>, CniError> {
-    let found = rtnl.addresses(Some(bridge.index)).map_err(|error| {
-        failure::internal(&format!("list the addresses of bridge {}", bridge.name), &error)
-    })?;
+    let found = rtnl.addresses(Some(bridge.index));
+    let found = found.or_internal(format_args!("list the addresses of bridge {}", bridge.name))?;
     Ok(found.into_iter().map(|found| found.address).collect())
 }
 
 /// A gateway forwards.
-fn forward(gateways: &[IpNetwork]) -> Result<(), CniError> {
+fn enable_forwarding(gateways: &[IpNetwork]) -> Result<(), CniError> {
     for (family, key) in
         [(Family::V4, "net/ipv4/ip_forward"), (Family::V6, "net/ipv6/conf/all/forwarding")]
     {
         if !gateways.iter().any(|gateway| subnet::family(*gateway) == family) {
             continue;
         }
-        // Written only if it must be: /proc/sys may be read-only, and right.
-        let failed = |error| failure::internal(&format!("turn {family} forwarding on"), &error);
-        if sysctl::read(key).map_err(failed)? != "1" {
-            sysctl::write(key, "1").map_err(failed)?;
+        // Written only if necessary: /proc/sys may be read-only.
+        let what = format_args!("enable {family} forwarding");
+        if sysctl::read(key).or_internal(what)? != "1" {
+            sysctl::write(key, "1").or_internal(what)?;
         }
     }
     Ok(())
-}
-
-fn vanished(conf: &NetConf) -> CniError {
-    CniError::try_again(format!("bridge {} was removed while it was made", conf.bridge))
 }

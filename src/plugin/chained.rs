@@ -1,9 +1,9 @@
-//! humanz behind another plugin of a chain: what is asked for is applied to the interface that the
-//! other one made, and its result is handed on with what has changed.
+//! humanz after another plugin of a chain: the requested settings are applied to the interface that
+//! the previous plugin created, and its result is passed on with the changes.
 //!
-//! A configuration with addresses to give makes the interface itself; one without any stands behind
-//! somebody. Limits and settings go with the interface and its namespace and leave nothing for DEL
-//! or GC. Host ports need an owner: for them alone the pod's addresses are written into the store.
+//! A configuration with ranges creates the interface itself; one without ranges follows another
+//! plugin. Limits and settings disappear with the interface and its namespace and leave nothing for
+//! DEL or GC. Host ports need an owner: only for them the pod's addresses are written to the store.
 
 use std::time::Duration;
 
@@ -15,138 +15,132 @@ use crate::cni::request::{Add, Check};
 use crate::cni::result::Interface;
 use crate::ipam::{Store, StoreEntry};
 use crate::net::IfName;
-use crate::netlink::Message;
 use crate::netlink::link::Link;
 use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::qdisc::{self, TokenBucket};
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::pod::{PodDifference, RequestedSettings};
-use crate::plugin::host_ports::{self, Ports};
+use crate::plan::pod::{LinkIdentity, PodDifference, RequestedSettings, settings_differences};
+use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
-use crate::plugin::pod_state::Inside;
-use crate::plugin::undo_stack::{Done, Guard};
-use crate::plugin::{check, claim, failure, identity, netns, sysctls};
+use crate::plugin::pod_state::PodState;
+use crate::plugin::undo_stack::UndoStack;
+use crate::plugin::{check, claim, host_ports, netns, store, sysctls};
 
-/// Applies what is asked for and prints `previous` with what has changed. Whatever fails, the
-/// interface is as it was.
+/// Applies the requested settings and prints `previous` with the changes. If anything fails,
+/// everything is undone.
 ///
 /// # Errors
-/// Code 7: no interface to work on, or one whose host's end is needed and unknown. Code 104:
-/// somebody has a port. Codes 8, 11, 101, 5, 999.
+/// Code 7: no interface, or its host end is needed and unknown. Code 104: a port is taken. Codes 8,
+/// 11, 101, 5, 999.
 pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let (conf, ifname) = (&add.conf, &add.attachment.ifname);
-    let host = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
+    let host = Rtnl::open().or_internal("open rtnetlink socket")?;
     let netns = netns::open(&add.netns)?;
-    let pod = Inside::look(&netns, &add.netns.path, ifname)?;
+    let pod = PodState::read(&netns, &add.netns.path, ifname)?;
     let link = interface(&pod, previous, ifname)?;
     let mtu = conf.tuning.mtu.unwrap_or(link.mtu);
-    let asked = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
-    let tune = LinkSettings { mac: add.requested.mac, mtu: conf.tuning.mtu, ..asked.tune };
+    let requested = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu);
+    let tune = LinkSettings { mac: add.requested.mac, mtu: conf.tuning.mtu, ..requested.tune };
     let host_end = host_end(&host, link, previous)?;
     refuse_without_host_end(add, host_end.as_ref())?;
-    let store = claim::store(conf)?;
-    let mut done = Done::default();
-    done.hold(set(&pod.rtnl, link.index, &tune)?);
-    done.hold(limit(&host, host_end.as_ref(), asked.queues.host)?);
-    done.hold(limit(&pod.rtnl, Some(link), asked.queues.pod)?);
-    done.hold(sysctls::write(&netns, &asked.settings)?);
+    let store = store::open(conf)?;
+    let mut undo = UndoStack::default();
+    tune_link(&pod.rtnl, link.index, &tune, &mut undo)?;
+    limit(&host, host_end.as_ref(), requested.queues.host, &mut undo)?;
+    limit(&pod.rtnl, Some(link), requested.queues.pod, &mut undo)?;
+    sysctls::write(&netns, &requested.sysctls, &mut undo)?;
     if let Some(host_end) = host_end.filter(|_| !conf.runtime.port_mappings.is_empty()) {
         let owner = owner(add, previous, bridge(&host, &host_end)?);
-        open_ports(&store, &host, &owner, call.since_1970, &mut done)?;
+        open_ports(&store, &host, &owner, call.since_1970, &mut undo)?;
     }
     call.print(&changed(previous, ifname, &tune).to_json(conf.version)?)?;
-    done.keep();
+    undo.commit();
     Ok(())
 }
 
-/// Compares what is there with what was asked for. The rest is for the plugin that made it.
+/// Compares the requested settings with the present ones. The rest is for the previous plugin.
 ///
 /// # Errors
-/// Code 103: the first difference, and how many more there are.
+/// Code 103: the first difference; the details list the others.
 pub fn check(check: &Check) -> Result<(), CniError> {
     let (conf, ifname) = (&check.conf, &check.attachment.ifname);
-    let host = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
-    let netns = check::netns(check)?;
-    let pod = Inside::look(&netns, &check.netns.path, ifname)?;
+    let host = Rtnl::open().or_internal("open rtnetlink socket")?;
+    let netns = netns::open_any(&check.netns)?;
+    let pod = PodState::read(&netns, &check.netns.path, ifname)?;
     let Some(link) = &pod.link else {
         return check::outcome(&[PodDifference::NoLink("in the pod", ifname.clone())]);
     };
-    let asked = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, link.mtu);
+    let requested = RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, link.mtu);
     let host_end = host_end(&host, link, &check.prev_result)?;
-    let found = pod.asked(&asked, &host, host_end.as_ref())?;
+    let found = pod.settings(&requested, &host, host_end.as_ref())?;
     let host_name = host_end.as_ref().map_or(ifname, |host_end| &host_end.name);
-    let mut differences = asked.differences(&found, host_name, ifname);
+    let mut differences = settings_differences(&requested, &found, host_name, ifname);
     differences.extend(check::closed_ports(check)?);
     check::outcome(&differences)
 }
 
-/// The interface that `check` asks about was made by another plugin: the configuration has no
-/// addresses to give, what ADD answered does not tell of a link of ours, and there is none.
+/// Another plugin created the interface: the configuration has no ranges, `prevResult` has no link
+/// of ours, and there is none.
 pub fn is_chained(check: &Check) -> bool {
-    let identity = identity(&check.conf.name, &check.attachment);
+    let identity = LinkIdentity::of(&check.conf.name, &check.attachment);
     let own = identity.host_ifname();
-    let told = || check.prev_result.interfaces.iter().any(|link| link.name == own.as_str());
-    // If the kernel cannot be asked, the check itself says so.
+    let in_result = || check.prev_result.interfaces.iter().any(|link| link.name == own.as_str());
+    // If the kernel refuses an answer, the check itself fails.
     let found = || Rtnl::open().and_then(|host| host.link(&own)).ok().flatten();
-    let is_there = || found().is_some_and(|link| identity.owns(link.alias.as_deref()));
-    check.conf.ranges.is_empty() && !told() && !is_there()
+    let exists = || found().is_some_and(|link| identity.owns(link.alias.as_deref()));
+    check.conf.ranges.is_empty() && !in_result() && !exists()
 }
 
-/// The interface to work on: the plugin before says that it made it, and it is there.
+/// The interface to work on: in the result of the previous plugin, and in the pod.
 fn interface<'a>(
-    pod: &'a Inside<'_>,
+    pod: &'a PodState<'_>,
     previous: &CniResult,
     ifname: &IfName,
 ) -> Result<&'a Link, CniError> {
     if previous.container_interface(ifname.as_str()).is_none() {
         return Err(CniError::config(format!(
-            "prevResult has no interface {ifname} in a container: humanz, without subnet or ranges, \
-             stands behind the plugin that makes the interface"
+            "prevResult has no interface {ifname} in a container: without subnet or ranges, humanz \
+             must come after the plugin that creates the interface"
         )));
     }
-    pod.link
-        .as_ref()
-        .ok_or_else(|| CniError::internal(format!("interface {ifname} of prevResult is not there")))
+    pod.link.as_ref().ok_or_else(|| {
+        CniError::internal(format!("interface {ifname} of prevResult does not exist"))
+    })
 }
 
-/// The other end of the veth, if that is on the host by the word of the plugin that made it: numbers
-/// alone could mean a link of a third namespace.
+/// The other end of the veth, if `previous` has it on the host: the index alone could be that of a
+/// link in a third namespace.
 fn host_end(host: &Rtnl, link: &Link, previous: &CniResult) -> Result<Option<Link>, CniError> {
     let peer = link.peer_index.filter(|_| link.kind.as_deref() == Some("veth"));
     let Some(peer) = peer else { return Ok(None) };
-    let found = host.link_by_index(peer);
-    let found = found.map_err(|error| failure::internal("look at the host's end", &error))?;
-    let told = |name: &IfName| {
-        let mut links = previous.interfaces.iter().filter(|link| link.sandbox.is_none());
-        links.any(|link| link.name == name.as_str())
-    };
-    Ok(found.filter(|found| found.peer_index == Some(link.index) && told(&found.name)))
+    let found = host.link_by_index(peer).or_internal("look at the host's end")?;
+    let in_result = |name: &IfName| previous.host_interfaces().any(|it| it.name == name.as_str());
+    Ok(found.filter(|found| found.peer_index == Some(link.index) && in_result(&found.name)))
 }
 
-/// What works on the host's end needs one.
+/// Refuses settings of the host's end where there is none.
 fn refuse_without_host_end(add: &Add, host_end: Option<&Link>) -> Result<(), CniError> {
-    let asked = [
+    let requested = [
         ("ingressRate", add.conf.bandwidth.ingress.is_some()),
         ("portMappings", !add.conf.runtime.port_mappings.is_empty()),
     ];
-    match asked.into_iter().find(|(_, given)| *given) {
+    match requested.into_iter().find(|(_, given)| *given) {
         Some((key, _)) if host_end.is_none() => Err(CniError::config(format!(
-            "{key}: {} has no end on the host: it is no veth of the plugin before",
+            "{key}: {} has no end on the host: it is not a veth of the previous plugin",
             add.attachment.ifname
         ))),
         _ => Ok(()),
     }
 }
 
-/// What frames from the pod come in by: the bridge that its link is a port of, or the link itself.
+/// The interface that the pod's frames arrive on: the bridge of its link, or the link itself.
 fn bridge(host: &Rtnl, host_end: &Link) -> Result<IfName, CniError> {
     let Some(master) = host_end.master else { return Ok(host_end.name.clone()) };
-    let found = host.link_by_index(master);
-    let found = found.map_err(|error| failure::internal("look at the bridge", &error))?;
+    let found = host.link_by_index(master).or_internal("look at the bridge")?;
     Ok(found.map_or_else(|| host_end.name.clone(), |bridge| bridge.name))
 }
 
-/// `add` with the addresses and the bridge that the pod has from the plugin before.
+/// `add` with the addresses and the bridge that the previous plugin gave the pod.
 fn owner(add: &Add, previous: &CniResult, bridge: IfName) -> Add {
     let mut owner = add.clone();
     let addresses = previous.container_addresses(add.attachment.ifname.as_str());
@@ -155,70 +149,50 @@ fn owner(add: &Add, previous: &CniResult, bridge: IfName) -> Add {
     owner
 }
 
-/// Writes the pod's addresses into the store, for the ports to have an owner, and opens them.
+/// Writes the pod's addresses to the store, as the owner of the ports, and opens them.
 fn open_ports<'a>(
     store: &'a Store,
     host: &Rtnl,
     owner: &Add,
     since_1970: Duration,
-    done: &mut Done<'a>,
+    undo: &mut UndoStack<'a>,
 ) -> Result<(), CniError> {
-    let bury = |former: &StoreEntry| host_ports::close(store, &[former]);
-    let reservation = claim::reserve(store, owner, &[], since_1970, false, bury)?;
-    let entry = reservation.entry().clone();
-    done.hold(reservation);
-    done.hold(Ports::of(store, &entry));
+    let cleanup_stale = |former: &StoreEntry| host_ports::close(store, &[former]);
+    let entry = claim::reserve(store, owner, &[], since_1970, false, cleanup_stale, undo)?;
     host_ports::open(store, host, &owner.conf, &entry)
 }
 
-/// A change of a link that is undone when this is dropped.
-struct Changed<'a> {
+/// Changes the settings of the link with that index.
+fn tune_link<'a>(
     rtnl: &'a Rtnl,
-    undo: Vec<Message>,
-}
-
-impl Guard for Changed<'_> {
-    fn keep(mut self: Box<Self>) {
-        self.undo.clear();
-    }
-}
-
-impl Drop for Changed<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = self.rtnl.apply(&self.undo) {
-            log::error!("undo: {error}");
-        }
-    }
-}
-
-/// Sets the link of that number; what it was before comes back on failure.
-fn set<'a>(rtnl: &'a Rtnl, index: u32, tune: &LinkSettings) -> Result<Changed<'a>, CniError> {
+    index: u32,
+    tune: &LinkSettings,
+    undo: &mut UndoStack<'a>,
+) -> Result<(), CniError> {
     if *tune == LinkSettings::default() {
-        return Ok(Changed { rtnl, undo: Vec::new() });
+        return Ok(());
     }
-    let failed = |error| failure::internal("tune the pod's interface", &error);
-    let before = rtnl.link_settings(index).map_err(failed)?.before(tune);
-    let changed = Changed { rtnl, undo: vec![link_settings::set(index, &before)] };
-    rtnl.apply(&[link_settings::set(index, tune)]).map_err(failed)?;
-    Ok(changed)
+    let what = "tune the pod's interface";
+    let former = rtnl.link_settings(index).or_internal(what)?.before(tune);
+    undo.push(move || rtnl.apply(&[link_settings::set(index, &former)]));
+    rtnl.apply(&[link_settings::set(index, tune)]).or_internal(what)
 }
 
-/// Limits an end.
+/// Limits the bandwidth of one end.
 fn limit<'a>(
     rtnl: &'a Rtnl,
     end: Option<&Link>,
     queue: Option<TokenBucket>,
-) -> Result<Changed<'a>, CniError> {
-    let Some((end, queue)) = end.zip(queue) else {
-        return Ok(Changed { rtnl, undo: Vec::new() });
-    };
-    let changed = Changed { rtnl, undo: vec![qdisc::delete(end.index)] };
-    let failed = |error| failure::internal(&format!("limit {}", end.name), &error);
-    rtnl.apply(&[qdisc::replace(end.index, &queue)]).map_err(failed)?;
-    Ok(changed)
+    undo: &mut UndoStack<'a>,
+) -> Result<(), CniError> {
+    let Some((end, queue)) = end.zip(queue) else { return Ok(()) };
+    let index = end.index;
+    undo.push(move || rtnl.apply(&[qdisc::delete(index)]));
+    let set = rtnl.apply(&[qdisc::replace(index, &queue)]);
+    set.or_internal(format_args!("limit {}", end.name))
 }
 
-/// `previous` with the MAC and the MTU that the interface has now.
+/// `previous` with the interface's new MAC and MTU.
 fn changed(previous: &CniResult, ifname: &IfName, tune: &LinkSettings) -> CniResult {
     let mut result = previous.clone();
     let own = |link: &&mut Interface| link.name == ifname.as_str() && link.sandbox.is_some();

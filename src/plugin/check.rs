@@ -1,4 +1,4 @@
-//! CHECK: is the pod still attached as ADD said?
+//! CHECK: is the pod still attached as ADD answered?
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,22 +11,24 @@ use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::plan::pod::{
     Assigned, FoundPod, LinkIdentity, PodDifference, PodInterface, RequestedSettings, differences,
-    kernel_route, recalled,
+    kernel_route, port_flags, recalled,
 };
-use crate::plugin::pod_state::Inside;
-use crate::plugin::{bridge, claim, del, failure, host_ports, identity, port};
+use crate::plugin::failure::OrInternal;
+use crate::plugin::pod_state::PodState;
+use crate::plugin::store::lock_if_any;
+use crate::plugin::{bridge, host_ports, netns, store};
 
-/// Compares what is there with what the configuration and `prevResult` say.
+/// Compares the pod's attachment with the configuration and `prevResult`.
 ///
 /// # Errors
-/// Code 103: the first difference, and how many more there are.
+/// Code 103: the first difference; the details list the others.
 pub fn check(check: &Check) -> Result<(), CniError> {
-    let identity = identity(&check.conf.name, &check.attachment);
+    let identity = LinkIdentity::of(&check.conf.name, &check.attachment);
     let wanted = wanted(check, &identity)?;
-    let netns = netns(check)?;
+    let netns = netns::open_any(&check.netns)?;
     let found = observe(check, &netns, &identity, &wanted)?;
     let mut differences = differences(&wanted, &check.conf.bridge, &found);
-    differences.extend(told_otherwise(check, &netns, &wanted, &found));
+    differences.extend(result_differences(check, &netns, &wanted, &found));
     differences.extend(closed_ports(check)?);
     outcome(&differences)
 }
@@ -34,17 +36,18 @@ pub fn check(check: &Check) -> Result<(), CniError> {
 /// The host ports that do not lead to the addresses that ADD answered.
 ///
 /// # Errors
-/// Code 999: the kernel could not be asked.
+/// Code 999: the kernel refused an answer.
 pub fn closed_ports(check: &Check) -> Result<Vec<PodDifference>, CniError> {
     let addresses = check.prev_result.container_addresses(check.attachment.ifname.as_str());
     let addresses: Vec<IpAddr> = addresses.map(|ip| ip.address.ip()).collect();
-    Ok(host_ports::faults(check, &addresses)?.into_iter().map(PodDifference::HostPort).collect())
+    let mismatches = host_ports::mismatches(check, &addresses)?;
+    Ok(mismatches.into_iter().map(PodDifference::HostPort).collect())
 }
 
-/// All is well if nothing differs.
+/// Success if there are no differences.
 ///
 /// # Errors
-/// Code 103: the first difference, and how many more there are.
+/// Code 103: the first difference; the details list the others.
 pub fn outcome(differences: &[PodDifference]) -> Result<(), CniError> {
     let Some((first, rest)) = differences.split_first() else { return Ok(()) };
     let error = CniError::new(code::CHECK_FAILED, first.to_string());
@@ -55,60 +58,44 @@ pub fn outcome(differences: &[PodDifference]) -> Result<(), CniError> {
     Err(error.with_details(rest.join("; ")))
 }
 
-/// The pod's namespace.
-///
-/// # Errors
-/// Code 8: it is not there.
-pub fn netns(check: &Check) -> Result<NetNs, CniError> {
-    let netns = NetNs::open(Path::new(&check.netns.path));
-    netns.map_err(|error| CniError::netns(failure::chain(&error)))
-}
-
 /// The attachment that `prevResult` describes.
 fn wanted(check: &Check, identity: &LinkIdentity<'_>) -> Result<PodInterface, CniError> {
-    let (result, ifname) = (&check.prev_result, &check.attachment.ifname);
+    let (conf, result, ifname) = (&check.conf, &check.prev_result, &check.attachment.ifname);
     let interface = result.container_interface(ifname.as_str()).ok_or_else(|| {
         CniError::new(code::CHECK_FAILED, format!("prevResult has no interface {ifname}"))
     })?;
     let host_ifname = identity.host_ifname();
-    let host = on_host(check, &host_ifname);
     let addresses = result.container_addresses(ifname.as_str());
     let assigned: Vec<Assigned> =
         addresses.map(|ip| Assigned { address: ip.address, gateway: ip.gateway }).collect();
-    let conf = &check.conf;
     let route =
-        |told| kernel_route(&recalled(told, &conf.routes, &assigned, conf.version), &assigned);
+        |route| kernel_route(&recalled(route, &conf.routes, &assigned, conf.version), &assigned);
+    let mtu = interface.mtu.unwrap_or(0);
     Ok(PodInterface {
-        host_mac: host.and_then(mac),
+        host_mac: on_host(check, &host_ifname).and_then(mac),
         host_ifname,
-        port: port(conf),
+        port: port_flags(conf),
         ifname: ifname.clone(),
         mac: mac(interface),
         addresses: assigned.iter().map(|assigned| assigned.address).collect(),
         routes: result.routes.iter().map(route).collect(),
         defaults: Vec::new(),
-        asked: RequestedSettings::of(
-            &conf.bandwidth,
-            &conf.tuning,
-            ifname,
-            interface.mtu.unwrap_or(0),
-        ),
+        requested: RequestedSettings::of(&conf.bandwidth, &conf.tuning, ifname, mtu),
     })
 }
 
-/// The interface of that name on the host, in `prevResult`.
+/// The host interface of that name in `prevResult`.
 fn on_host<'a>(check: &'a Check, name: &IfName) -> Option<&'a Interface> {
-    let mut told = check.prev_result.interfaces.iter();
-    told.find(|told| told.name == name.as_str() && told.sandbox.is_none())
+    check.prev_result.host_interfaces().find(|interface| interface.name == name.as_str())
 }
 
-fn mac(told: &Interface) -> Option<Mac> {
-    told.mac.as_ref()?.parse().ok()
+fn mac(interface: &Interface) -> Option<Mac> {
+    interface.mac.as_ref()?.parse().ok()
 }
 
-/// The interfaces of which `prevResult` tells something else than ADD answers. Those that other
-/// plugins of the chain added are theirs.
-fn told_otherwise(
+/// The interfaces that `prevResult` describes otherwise than ADD answers. Those that other plugins
+/// of the chain added are not compared.
+fn result_differences(
     check: &Check,
     netns: &NetNs,
     wanted: &PodInterface,
@@ -117,20 +104,20 @@ fn told_otherwise(
     let mut differences = Vec::new();
     for name in [&check.conf.bridge, &wanted.host_ifname] {
         if on_host(check, name).is_none() {
-            differences.push(PodDifference::NoInterfaceTold(name.clone()));
+            differences.push(PodDifference::NotInResult(name.clone()));
         }
     }
-    let told = on_host(check, &check.conf.bridge).and_then(mac);
+    let previous = on_host(check, &check.conf.bridge).and_then(mac);
     let bridge = found.bridge.as_ref().filter(|bridge| bridge::is_ours(bridge));
-    if let Some((told, bridge)) =
-        told.zip(bridge).filter(|(told, bridge)| bridge.mac != Some(*told))
+    if let (Some(previous), Some(bridge)) = (previous, bridge)
+        && bridge.mac != Some(previous)
     {
         let name = bridge.name.clone();
-        differences.push(PodDifference::WrongMac("on the host", name, told, bridge.mac));
+        differences.push(PodDifference::WrongMac("on the host", name, previous, bridge.mac));
     }
-    let named = |told: &&Interface| told.name == wanted.ifname.as_str();
-    let mut sandboxes =
-        check.prev_result.interfaces.iter().filter(named).filter_map(|told| told.sandbox.as_ref());
+    let named = |interface: &&Interface| interface.name == wanted.ifname.as_str();
+    let interfaces = check.prev_result.interfaces.iter().filter(named);
+    let mut sandboxes = interfaces.filter_map(|interface| interface.sandbox.as_ref());
     if !sandboxes.any(|sandbox| is_same(sandbox, netns, &check.netns.path)) {
         let (ifname, path) = (wanted.ifname.clone(), check.netns.path.clone());
         differences.push(PodDifference::OtherSandbox(ifname, path));
@@ -138,10 +125,9 @@ fn told_otherwise(
     differences
 }
 
-/// `sandbox` is the namespace `netns`, which `CNI_NETNS` calls `path`; one that cannot be opened is
-/// known by its path.
+/// `sandbox` is the namespace `netns` at `path`; one that cannot be opened is compared by path.
 fn is_same(sandbox: &str, netns: &NetNs, path: &str) -> bool {
-    let opened = || NetNs::open(Path::new(sandbox)).and_then(|told| told.is(netns));
+    let opened = || NetNs::open(Path::new(sandbox)).and_then(|opened| opened.is(netns));
     sandbox == path || opened().unwrap_or(false)
 }
 
@@ -152,27 +138,25 @@ fn observe(
     identity: &LinkIdentity<'_>,
     wanted: &PodInterface,
 ) -> Result<FoundPod, CniError> {
-    let failed = |error| failure::internal("look at the host's interfaces", &error);
-    let rtnl = Rtnl::open().map_err(failed)?;
-    let host = rtnl.link(&identity.host_ifname()).map_err(failed)?;
+    let what = "look at the host's interfaces";
+    let rtnl = Rtnl::open().or_internal(what)?;
+    let host = rtnl.link(&identity.host_ifname()).or_internal(what)?;
     let mut found = FoundPod {
-        bridge: bridge::look(&rtnl, &check.conf)?,
+        bridge: bridge::find(&rtnl, &check.conf)?,
         host: host.filter(|host| identity.owns(host.alias.as_deref())),
         ..FoundPod::default()
     };
-    let pod = Inside::look(netns, &check.netns.path, &check.attachment.ifname)?;
-    found.asked = pod.asked(&wanted.asked, &rtnl, found.host.as_ref())?;
+    let pod = PodState::read(netns, &check.netns.path, &check.attachment.ifname)?;
+    found.settings = pod.settings(&wanted.requested, &rtnl, found.host.as_ref())?;
     if let Some(link) = &pod.link {
-        let failed = |error| failure::internal("look at the pod's addresses", &error);
-        let addresses = pod.rtnl.addresses(Some(link.index)).map_err(failed)?;
+        let what = "look at the pod's addresses";
+        let addresses = pod.rtnl.addresses(Some(link.index)).or_internal(what)?;
         found.addresses = addresses.into_iter().map(|found| found.address).collect();
-        found.routes = pod.rtnl.all_routes().map_err(failed)?;
+        found.routes = pod.rtnl.all_routes().or_internal(what)?;
     }
     found.pod = pod.link;
-    let store = claim::store(&check.conf)?;
-    if let Some(locked) = del::locked(&store)? {
-        let reserved = locked.reserved(identity.container_id, identity.ifname);
-        found.reserved = reserved.map_err(|error| failure::of_store(&error))?;
+    if let Some(locked) = lock_if_any(&store::open(&check.conf)?)? {
+        found.reserved = locked.reserved(identity.container_id, identity.ifname)?;
     }
     Ok(found)
 }

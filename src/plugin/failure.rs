@@ -1,64 +1,80 @@
-//! Failures of the parts below, as the runtime sees them.
+//! Errors of the lower modules as CNI errors.
 
 use std::error::Error;
+use std::fmt::Display;
+use std::io::Write;
 
-use crate::cni::error::{CniError, code};
+use crate::cni::error::{CniError, RefusedRequest, code};
 use crate::ipam::StoreError;
 
-/// `what` failed for a reason that has no code of its own.
-pub fn internal(what: &str, error: &dyn Error) -> CniError {
-    CniError::internal(what).with_details(chain(error))
+/// Turns an error without a code of its own into code 999.
+pub trait OrInternal<T> {
+    /// `what` failed; the details are the chain of sources.
+    fn or_internal(self, what: impl Display) -> Result<T, CniError>;
 }
 
-/// `error` and what caused it, outermost first.
+impl<T, E: Error> OrInternal<T> for Result<T, E> {
+    fn or_internal(self, what: impl Display) -> Result<T, CniError> {
+        self.map_err(|error| internal(what, &error))
+    }
+}
+
+/// Code 999: `what` failed with `error`.
+pub fn internal(what: impl Display, error: &dyn Error) -> CniError {
+    CniError::internal(what.to_string()).with_details(chain(error))
+}
+
+/// `error` and its sources, outermost first.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
+    let mut source = error.source();
+    while let Some(error) = source {
         let inner = error.to_string();
-        // Some errors tell their cause themselves.
+        // Some errors print their source themselves.
         if !text.ends_with(&inner) {
             text.push_str(": ");
             text.push_str(&inner);
         }
-        cause = error.source();
+        source = error.source();
     }
     text
 }
 
-/// What the address store refused.
-pub fn of_store(error: &StoreError) -> CniError {
-    let code = match error {
-        StoreError::Exhausted { .. } => code::EXHAUSTED,
-        StoreError::Duplicate(_) => code::ALREADY_ATTACHED,
-        StoreError::Taken { .. } | StoreError::NotInRange { .. } | StoreError::Gateway(_) => {
-            code::ADDRESS_REFUSED
-        }
-        StoreError::PortTaken { .. } => code::PORT_TAKEN,
-        StoreError::LockTimeout { .. } => code::TRY_AGAIN,
-        StoreError::Io { .. } => code::IO,
-    };
-    match error.source() {
-        Some(source) => CniError::new(code, error.to_string()).with_details(chain(source)),
-        None => CniError::new(code, error.to_string()),
+/// Writes the error object. If stdout is closed, the exit code must do.
+pub fn answer(stdout: &mut dyn Write, refused: &RefusedRequest) {
+    let object = refused.error.to_json(refused.version);
+    stdout.write_all(format!("{object}\n").as_bytes()).and_then(|()| stdout.flush()).ok();
+}
+
+impl From<StoreError> for CniError {
+    fn from(error: StoreError) -> CniError {
+        let code = match error {
+            StoreError::Exhausted { .. } => code::EXHAUSTED,
+            StoreError::Duplicate(_) => code::ALREADY_ATTACHED,
+            StoreError::Taken { .. } | StoreError::NotInRange { .. } | StoreError::Gateway(_) => {
+                code::ADDRESS_REFUSED
+            }
+            StoreError::PortTaken { .. } => code::PORT_TAKEN,
+            StoreError::LockTimeout { .. } => code::TRY_AGAIN,
+            StoreError::Io { .. } => code::IO,
+        };
+        let details = error.source().map(chain);
+        CniError { details, ..CniError::new(code, error.to_string()) }
     }
 }
 
-/// What went wrong while the rest went on.
+/// The failures of a verb that goes on after each of them.
 #[derive(Debug, Default)]
-pub struct Problems(Vec<CniError>);
+pub struct Failures(Vec<CniError>);
 
-impl Problems {
-    /// The value, or `None` and the error remembered.
-    pub fn note<T>(&mut self, outcome: Result<T, CniError>) -> Option<T> {
-        outcome.map_err(|error| self.0.push(error)).ok()
+impl Failures {
+    /// The value; `None` for an error, which is kept.
+    pub fn note<T>(&mut self, outcome: Result<T, impl Into<CniError>>) -> Option<T> {
+        outcome.map_err(|error| self.0.push(error.into())).ok()
     }
 
-    /// One error for all of them: the code of the first, no words that a runtime takes for
+    /// All failures as one error: the code of the first, and no words that a runtime takes for
     /// success.
-    ///
-    /// # Errors
-    /// If there was any problem.
     pub fn into_result(self) -> Result<(), CniError> {
         let text = |error: &CniError| match &error.details {
             Some(details) => format!("{}: {details}", error.msg),
@@ -70,7 +86,7 @@ impl Problems {
     }
 }
 
-/// `text` without the words by which containerd tells that a DEL found nothing to do.
+/// `text` without the words from which containerd concludes that a DEL had nothing to do.
 ///
 /// Source: containerd/go-cni, `cni.go`, `Remove`.
 fn unmistakable(text: &str) -> String {
@@ -84,22 +100,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_problems_are_one_error() {
-        let mut problems = Problems::default();
-        assert_eq!(problems.note(Ok::<_, CniError>(7)), Some(7));
-        problems.note::<()>(Err(CniError::try_again("busy")));
-        problems.note::<()>(Err(CniError::io("read").with_details("disk on fire")));
-        let error = problems.into_result().unwrap_err();
+    fn several_failures_are_one_error() {
+        let mut failures = Failures::default();
+        assert_eq!(failures.note(Ok::<_, CniError>(7)), Some(7));
+        failures.note::<()>(Err(CniError::try_again("busy")));
+        failures.note::<()>(Err(CniError::io("read").with_details("disk on fire")));
+        let error = failures.into_result().unwrap_err();
         assert_eq!((error.code, error.msg.as_str()), (11, "busy; read: disk on fire"));
-        assert_eq!(Problems::default().into_result(), Ok(()));
+        assert_eq!(Failures::default().into_result(), Ok(()));
     }
 
     #[test]
-    fn no_problem_can_be_mistaken_for_success() {
-        let mut problems = Problems::default();
+    fn no_failure_can_be_mistaken_for_success() {
+        let mut failures = Failures::default();
         let text = "open x: No such file or directory (os error 2): container not found";
-        problems.note::<()>(Err(CniError::internal(text)));
-        let error = problems.into_result().unwrap_err();
+        failures.note::<()>(Err(CniError::internal(text)));
+        let error = failures.into_result().unwrap_err();
         assert_eq!(error.msg, "open x: No such path (os error 2): container missing");
     }
 }

@@ -1,4 +1,4 @@
-//! GC: removes what belongs to no attachment that is alive.
+//! GC: removes what belongs to no valid attachment.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,97 +9,98 @@ use crate::cni::error::CniError;
 use crate::cni::request::Gc;
 use crate::ipam::{Store, StoreEntry};
 use crate::net::{HostPort, IfName};
-use crate::netlink::Message;
 use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
+use crate::netlink::{Message, NetlinkError};
 use crate::plan::pod::{LinkIdentity, is_of_network};
-use crate::plugin::attach::forget;
-use crate::plugin::failure::{self, Problems};
+use crate::plugin::attach::forget_neighbours;
+use crate::plugin::failure::{Failures, OrInternal};
 use crate::plugin::invocation::CallContext;
-use crate::plugin::{claim, conntrack, del, host_ports, identity};
+use crate::plugin::store::lock_if_any;
+use crate::plugin::{conntrack, host_ports, store};
 
-/// The link group that dying links are put into: `hzgc`. A link dies in 20 ms, a group as well.
-const DYING: u32 = u32::from_be_bytes(*b"hzgc");
+/// The link group of links to be removed: `hzgc`. Removing one link takes 20 ms, a group as well.
+const REMOVAL_GROUP: u32 = u32::from_be_bytes(*b"hzgc");
 
-/// Removes links, then ports and what the host remembers of their addresses, then reservations;
-/// puts back what the table of host ports has lost.
+/// Removes links, then ports and the host's neighbour entries of their addresses, then
+/// reservations; restores what the table of host ports has lost.
 ///
 /// # Errors
-/// Every failure, in one error; the rest was done.
+/// Every failure, in one error; the other steps were done.
 pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
-    let rtnl = Rtnl::open().map_err(|error| failure::internal("talk to the kernel", &error))?;
-    let mut problems = Problems::default();
-    let links = rtnl.links(None);
-    let links = links.map_err(|error| failure::internal("list the interfaces", &error))?;
-    let stale = stale(&links, gc);
+    let rtnl = Rtnl::open().or_internal("open rtnetlink socket")?;
+    let mut failures = Failures::default();
+    let links = rtnl.links(None).or_internal("list the interfaces")?;
+    let stale = stale_links(&links, gc);
     if !stale.is_empty() {
         call.line.fact("links", stale.len());
-        problems.note(remove(&rtnl, &links, &stale));
+        failures.note(remove(&rtnl, &links, &stale).or_internal("remove stale interfaces"));
     }
-    let store = claim::store(&gc.conf)?;
-    let owners = problems.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
-    let dead = problems.note(dead(&store, &owners)).unwrap_or_default();
-    problems.note(host_ports::close(&store, &dead.iter().collect::<Vec<_>>()));
-    let ports: Vec<HostPort> = dead.iter().flat_map(host_ports::asked).collect();
-    let dead: Vec<IpAddr> = dead.into_iter().flat_map(|entry| entry.addresses).collect();
+    let store = store::open(&gc.conf)?;
+    let owners = failures.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
+    let stale = failures.note(stale_entries(&store, &owners)).unwrap_or_default();
+    failures.note(host_ports::close(&store, &stale.iter().collect::<Vec<_>>()));
+    let ports: Vec<HostPort> = stale.iter().flat_map(host_ports::requested).collect();
+    let addresses: Vec<IpAddr> = stale.into_iter().flat_map(|entry| entry.addresses).collect();
     if let Some(bridge) = links.iter().find(|link| link.name == gc.conf.bridge) {
-        let forgotten = rtnl.apply(&forget(bridge.index, &dead));
-        problems.note(forgotten.map_err(|error| failure::internal("forget dead MACs", &error)));
+        let forgotten = rtnl.apply(&forget_neighbours(bridge.index, &addresses));
+        failures.note(forgotten.or_internal("remove stale neighbour entries"));
     }
-    conntrack::forget(&dead, Some(&ports));
-    let released = problems.note(release(&store, &owners)).unwrap_or_default();
+    conntrack::forget(&addresses, Some(&ports));
+    let released = failures.note(release(&store, &owners)).unwrap_or_default();
     if released > 0 {
         call.line.fact("reservations", released);
     }
-    problems.note(host_ports::restore(&store));
-    problems.into_result()
+    failures.note(host_ports::restore(&store));
+    failures.into_result()
 }
 
-/// The network's links that no valid attachment's name stands for.
-fn stale<'a>(links: &'a [Link], gc: &Gc) -> Vec<&'a Link> {
+/// The network's links of which no valid attachment has the name.
+fn stale_links<'a>(links: &'a [Link], gc: &Gc) -> Vec<&'a Link> {
     let network = &gc.conf.name;
-    let valid: BTreeSet<IfName> =
-        gc.valid.iter().map(|attachment| identity(network, attachment).host_ifname()).collect();
-    let dead = |link: &&Link| {
+    let host_ifname = |attachment| LinkIdentity::of(network, attachment).host_ifname();
+    let valid: BTreeSet<IfName> = gc.valid.iter().map(host_ifname).collect();
+    let stale = |link: &&Link| {
         is_of_network(link.alias.as_deref(), network.as_str()) && !valid.contains(&link.name)
     };
-    links.iter().filter(dead).collect()
+    links.iter().filter(stale).collect()
 }
 
-/// All of `stale` with one wait of the kernel, unless somebody else uses our group: then one by one.
-fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), CniError> {
-    let failed = |error| failure::internal("remove dead interfaces", &error);
-    let dying = |link: &Link| stale.iter().any(|stale| stale.index == link.index);
-    if links.iter().any(|link| link.group == DYING && !dying(link)) {
-        let delete = |link: &&Link| link::delete(LinkRef::Index(link.index));
-        let each = stale.iter().map(delete).map(|delete| delete.tolerating(Errno::ENODEV));
-        return rtnl.apply(&each.collect::<Vec<Message>>()).map_err(failed);
+/// Removes all of `stale` with one wait of the kernel; one by one if somebody else uses our group.
+fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), NetlinkError> {
+    let is_stale = |link: &Link| stale.iter().any(|stale| stale.index == link.index);
+    let each = |message: &dyn Fn(LinkRef<'_>) -> Message| -> Vec<Message> {
+        let messages = stale.iter().map(|link| message(LinkRef::Index(link.index)));
+        messages.map(|message| message.tolerating(Errno::ENODEV)).collect()
+    };
+    if links.iter().any(|link| link.group == REMOVAL_GROUP && !is_stale(link)) {
+        return rtnl.apply(&each(&link::delete));
     }
-    let mark = LinkChange { group: Some(DYING), ..LinkChange::default() };
-    let mark = |link: &&Link| link::change(LinkRef::Index(link.index), &mark);
-    let marks = stale.iter().map(mark).map(|mark| mark.tolerating(Errno::ENODEV));
-    let delete = link::delete_group(DYING).tolerating(Errno::ENODEV);
-    rtnl.apply(&marks.chain([delete]).collect::<Vec<Message>>()).map_err(failed)
+    let group = LinkChange { group: Some(REMOVAL_GROUP), ..LinkChange::default() };
+    let mut messages = each(&|link| link::change(link, &group));
+    messages.push(link::delete_group(REMOVAL_GROUP).tolerating(Errno::ENODEV));
+    rtnl.apply(&messages)
 }
 
 /// Who may own addresses: valid attachments, and those whose link could not be removed.
 #[derive(Default)]
 enum Owners<'a> {
-    /// Nobody could tell, so everybody.
+    /// Unknown, so everybody.
     #[default]
     Anybody,
-    /// These.
-    Of { gc: &'a Gc, links: BTreeSet<IfName> },
+    Of {
+        gc: &'a Gc,
+        links: BTreeSet<IfName>,
+    },
 }
 
 impl<'a> Owners<'a> {
     fn observe(rtnl: &Rtnl, gc: &'a Gc) -> Result<Owners<'a>, CniError> {
-        let links = rtnl.links(None);
-        let links = links.map_err(|error| failure::internal("list the interfaces", &error))?;
+        let links = rtnl.links(None).or_internal("list the interfaces")?;
         Ok(Owners::Of { gc, links: links.into_iter().map(|link| link.name).collect() })
     }
 
-    /// `ifname` is empty for a reservation that an old plugin made without it.
+    /// `ifname` is empty for a reservation that an older plugin made without it.
     fn include(&self, container_id: &str, ifname: &str) -> bool {
         let Owners::Of { gc, links } = self else { return true };
         let network = gc.conf.name.as_str();
@@ -111,17 +112,16 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// What is reserved for nobody any more.
-fn dead(store: &Store, owners: &Owners<'_>) -> Result<Vec<StoreEntry>, CniError> {
-    let Some(locked) = del::locked(store)? else { return Ok(Vec::new()) };
-    let entries = locked.entries().map_err(|error| failure::of_store(&error))?;
-    let dead = entries.into_iter().filter(|of| !owners.include(&of.container_id, &of.ifname));
-    Ok(dead.collect())
+/// The reservations of which nobody is the owner any more.
+fn stale_entries(store: &Store, owners: &Owners<'_>) -> Result<Vec<StoreEntry>, CniError> {
+    let Some(locked) = lock_if_any(store)? else { return Ok(Vec::new()) };
+    let mut entries = locked.entries()?;
+    entries.retain(|entry| !owners.include(&entry.container_id, &entry.ifname));
+    Ok(entries)
 }
 
-/// Releases them; gives how many attachments they belonged to.
+/// Releases them; gives the number of attachments they belonged to.
 fn release(store: &Store, owners: &Owners<'_>) -> Result<usize, CniError> {
-    let Some(locked) = del::locked(store)? else { return Ok(0) };
-    let released = locked.retain(|container_id, ifname| owners.include(container_id, ifname));
-    Ok(released.map_err(|error| failure::of_store(&error))?.len())
+    let Some(locked) = lock_if_any(store)? else { return Ok(0) };
+    Ok(locked.retain(|container_id, ifname| owners.include(container_id, ifname))?.len())
 }

@@ -2,20 +2,18 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
-use crate::cni::config::{DATA_DIR, LOG_FILE, MAX_BYTES};
+use crate::cni::config::MAX_BYTES;
 use crate::cni::env::{Command, Environment};
 use crate::cni::error::{CniError, RefusedRequest};
 use crate::cni::request::{Request, Role};
 use crate::cni::version::{self, Version};
-use crate::ipam::calls;
-use crate::net::time::timestamp;
-use crate::plugin::fault;
-use crate::plugin::log::{self, LogLine, NOTES};
+use crate::plugin::call_log::CallLog;
+use crate::plugin::log::{LogLine, NOTES};
+use crate::plugin::{failure, panic};
 
 /// The standard streams.
 pub struct Streams<'a> {
@@ -27,20 +25,20 @@ pub struct Streams<'a> {
     pub stderr: &'a mut dyn Write,
 }
 
-/// What a verb has beside its request.
+/// What a verb gets beside its request.
 pub struct CallContext<'a> {
-    /// Now.
+    /// The present time.
     pub since_1970: Duration,
-    /// The line of the log file; the verb adds its facts.
+    /// The verb adds its facts.
     pub line: &'a mut LogLine,
     stdout: &'a mut dyn Write,
 }
 
 impl CallContext<'_> {
-    /// Writes the result to stdout, whole.
+    /// Writes the whole result to stdout.
     ///
     /// # Errors
-    /// Code 5: nobody will ever read it.
+    /// Code 5.
     pub fn print(&mut self, reply: &Value) -> Result<(), CniError> {
         let failed = |error: std::io::Error| {
             CniError::io("write the result to stdout").with_details(error.to_string())
@@ -65,19 +63,19 @@ pub fn run(
         None => NOTES.listen(),
     }
     let Streams { stdin, stdout, stderr } = streams;
-    let mut record = CallLog::new(started, since_1970);
+    let mut log = CallLog::new(started, since_1970);
     let serve = || {
         let Some(environment) = environment(env)? else {
-            about(role, name, stderr);
-            record.quiet = true;
+            print_about(role, name, stderr);
+            log.quiet = true;
             return Ok(());
         };
-        record.call(&environment, role);
+        log.add_environment(&environment, role);
         let request = request(role, environment, stdin)?;
-        record.request(&request);
+        log.add_request(&request);
         let version = request.version();
-        fault::remember(version, &record);
-        let mut call = CallContext { since_1970, line: &mut record.line, stdout: &mut *stdout };
+        panic::set_call(version, &log);
+        let mut call = CallContext { since_1970, line: &mut log.line, stdout: &mut *stdout };
         let outcome = match request {
             Request::Version => call.print(&version::reply()),
             _ => verb(&request, &mut call),
@@ -86,108 +84,20 @@ pub fn run(
     };
     let served = serve();
     if let Err(refused) = &served {
-        answer(stdout, refused);
+        failure::answer(stdout, refused);
     }
-    record.write(served.as_ref().err().map(|refused| &refused.error));
+    log.write(served.as_ref().err().map(|refused| &refused.error));
     i32::from(served.is_err())
 }
 
-/// Answers with an error. If nobody reads it, the exit code must do.
-pub(super) fn answer(stdout: &mut dyn Write, refused: &RefusedRequest) {
-    let object = refused.error.to_json(refused.version);
-    stdout.write_all(format!("{object}\n").as_bytes()).and_then(|()| stdout.flush()).ok();
-}
-
-/// What goes into the log file, and is counted.
-#[derive(Clone, Debug)]
-pub(super) struct CallLog {
-    started: Instant,
-    since_1970: Duration,
-    line: LogLine,
-    file: Option<PathBuf>,
-    /// Nothing worth a line has happened, unless there is an error or a note.
-    quiet: bool,
-    /// The verb, if it is counted, and where.
-    counted: Option<Command>,
-    data_dir: PathBuf,
-}
-
-impl CallLog {
-    /// Of a call that nothing is known of yet.
-    pub(super) fn new(started: Instant, since_1970: Duration) -> CallLog {
-        CallLog {
-            started,
-            since_1970,
-            line: LogLine::default(),
-            file: Some(LOG_FILE.into()),
-            quiet: false,
-            counted: None,
-            data_dir: DATA_DIR.into(),
-        }
-    }
-
-    fn call(&mut self, environment: &Environment, role: Role) {
-        let command = environment.command();
-        self.counted =
-            Some(command).filter(|verb| role == Role::Network && *verb != Command::Version);
-        self.quiet = matches!(command, Command::Status | Command::Version);
-        self.line.subject.push(command.to_string());
-        if let Some(trace) = &environment.trace {
-            self.line.fact("trace", trace);
-        }
-    }
-
-    fn request(&mut self, request: &Request) {
-        let (conf, attachment, pod) = match request {
-            Request::Add(add) => (&add.conf, Some(&add.attachment), add.args.pod()),
-            Request::Del(del) => (&del.conf, Some(&del.attachment), del.args.pod()),
-            Request::Check(check) => (&check.conf, Some(&check.attachment), check.args.pod()),
-            Request::Gc(gc) => (&gc.conf, None, None),
-            Request::Status(conf) => (&**conf, None, None),
-            Request::Version => return,
-        };
-        self.file.clone_from(&conf.log_file);
-        self.data_dir.clone_from(&conf.data_dir);
-        self.line.subject.push(conf.name.to_string());
-        if let Some(attachment) = attachment {
-            self.line.fact("container", &attachment.container_id);
-            self.line.fact("ifname", &attachment.ifname);
-        }
-        self.line.fact("pod", pod.unwrap_or_default());
-    }
-
-    /// Counts the call and writes its line.
-    pub(super) fn write(mut self, error: Option<&CniError>) {
-        let took = self.started.elapsed();
-        if let Some(verb) = self.counted {
-            let code = error.map_or(0, |error| error.code);
-            calls::count(&self.data_dir, &verb.to_string(), code, took);
-        }
-        let notes = NOTES.take();
-        let Some(file) = &self.file else { return };
-        if self.quiet && error.is_none() && notes.is_empty() {
-            return;
-        }
-        self.line.error = error.map(|error| match &error.details {
-            Some(details) => format!("code {}: {}: {details}", error.code, error.msg),
-            None => format!("code {}: {}", error.code, error.msg),
-        });
-        let prefix = timestamp(self.since_1970);
-        let mut lines: Vec<String> =
-            notes.into_iter().map(|note| format!("{prefix} {note}")).collect();
-        lines.push(self.line.text(self.since_1970, took));
-        log::append(Path::new(file), &lines);
-    }
-}
-
-/// The environment, or `None` if a human typed the program's name.
+/// The environment; `None` if a person typed the program's name.
 fn environment(
     env: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Option<Environment>, RefusedRequest> {
     Environment::parse(env).map_err(|error| RefusedRequest { version: Version::LATEST, error })
 }
 
-/// The request; VERSION does not touch stdin.
+/// The request; VERSION reads no stdin.
 fn request(
     role: Role,
     environment: Environment,
@@ -205,7 +115,7 @@ fn request(
     Request::parse(role, environment, &bytes)
 }
 
-fn about(role: Role, name: &str, stderr: &mut dyn Write) {
+fn print_about(role: Role, name: &str, stderr: &mut dyn Write) {
     let what = match role {
         Role::Network => "pod network plugin",
         Role::Loopback => "loopback plugin",
@@ -270,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_human_gets_one_line_on_stderr_and_success() {
+    fn a_person_gets_one_line_on_stderr_and_success() {
         let (code, stdout, stderr) = call(&[], &mut Broken, |_, _| panic!("no verb"));
         assert_eq!((code, stdout.as_str(), stderr.lines().count()), (0, "", 1));
         assert!(stderr.contains("0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"), "{stderr}");
     }
 
     #[test]
-    fn version_touches_no_stdin() {
+    fn version_reads_no_stdin() {
         let variables = [("CNI_COMMAND", "VERSION"), ("CNI_IFNAME", "a/b")];
         let (code, stdout, stderr) = call(&variables, &mut Broken, |_, _| panic!("no verb"));
         let object: Value = serde_json::from_str(&stdout).unwrap();
@@ -286,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stdin_that_cannot_be_read_is_code_5() {
+    fn an_unreadable_stdin_is_code_5() {
         let (code, stdout, _) = call(&ADD, &mut Broken, |_, _| Ok(()));
         assert_eq!((code, error(&stdout).0), (1, 5));
     }
 
     #[test]
-    fn an_error_of_a_verb_goes_out_in_the_configurations_version() {
+    fn an_error_of_a_verb_has_the_configurations_version() {
         let refuse = |_: &Request, _: &mut CallContext<'_>| Err(CniError::new(1234, "potato"));
         let (code, stdout, stderr) = call(&ADD, &mut CONF.as_bytes(), refuse);
         assert_eq!((code, error(&stdout)), (1, (1234, "0.4.0".to_owned())));
@@ -300,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_cannot_be_written_is_a_failure() {
+    fn an_unwritable_result_is_a_failure() {
         let env = |name: &str| {
             let found = ADD.iter().find(|(given, _)| *given == name);
             found.map(|(_, value)| OsString::from(value))

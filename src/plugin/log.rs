@@ -1,6 +1,6 @@
-//! The log file: one line for each call, and whatever was warned of on the way.
+//! The log file: one line per call, after its warnings.
 //!
-//! What cannot be logged is not logged: no pod waits or fails for it.
+//! A line that cannot be written is dropped: no pod waits or fails for it.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -13,22 +13,21 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::net::time::timestamp;
 
-/// Root reads it, and the group that an administrator gives it to.
+/// Readable by root and the file's group.
 const MODE: u32 = 0o640;
 
-/// One call, as the log file tells it.
+/// The log line of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogLine {
-    /// The verb, and the network's name where it is known.
+    /// The verb, and the network's name if known.
     pub subject: Vec<String>,
-    /// `key=value` pairs in order; pairs without a value are left out.
+    /// `key=value` pairs.
     pub facts: Vec<(&'static str, String)>,
-    /// What went wrong.
     pub error: Option<String>,
 }
 
 impl LogLine {
-    /// Adds a fact, unless it is empty.
+    /// Adds `key=value`, unless the value is empty.
     pub fn fact(&mut self, key: &'static str, value: impl ToString) {
         let value = value.to_string();
         if !value.is_empty() {
@@ -69,22 +68,21 @@ pub fn append(path: &Path, lines: &[String]) {
     }
 }
 
-/// What the parts below changed, warned of, or failed at, kept for the log file.
+/// Messages of the lower modules, collected for the log file.
 pub struct Notes(Mutex<Vec<String>>);
 
-/// The notes of this process.
 pub static NOTES: Notes = Notes(Mutex::new(Vec::new()));
 
 impl Notes {
-    /// From now on, what the parts below say with `log::info` and louder is noted.
+    /// Collects messages of `log::info` and above from now on.
     pub fn listen(&'static self) {
-        // Refused if somebody listens already: then they hear it.
+        // Fails if there is a logger already, which then gets them.
         if log::set_logger(self).is_ok() {
             log::set_max_level(LevelFilter::Info);
         }
     }
 
-    /// The notes so far, which are then forgotten.
+    /// The messages since the last call.
     pub fn take(&self) -> Vec<String> {
         self.0.lock().map(|mut notes| std::mem::take(&mut *notes)).unwrap_or_default()
     }
@@ -107,7 +105,7 @@ impl Log for Notes {
     fn flush(&self) {}
 }
 
-/// Control characters, which could forge a line, as escapes.
+/// Escapes control characters, which could forge a line.
 fn one_line(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -124,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_verb_facts_duration_and_outcome() {
+    fn a_line_has_verb_facts_duration_and_outcome() {
         let mut line =
             LogLine { subject: vec!["ADD".into(), "humanz".into()], ..LogLine::default() };
         line.fact("container", "c1");
@@ -139,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_written_is_no_failure() {
+    fn an_unwritable_log_is_no_failure() {
         append(Path::new("/nonexistent/log"), &["x".into()]);
         append(Path::new("/"), &["x".into()]);
     }

@@ -1,4 +1,4 @@
-//! Masquerading on a host without an agent: one table for the network, not one rule for each pod.
+//! Masquerading on a host without an agent: one table per network, not one rule per pod.
 
 use crate::cni::config::NetConf;
 use crate::cni::error::CniError;
@@ -7,13 +7,13 @@ use crate::nft::Nft;
 use crate::plan::firewall::{
     FirewallSpec, TableRepair, changes, repair, ruleset, standalone_table,
 };
-use crate::plugin::failure;
+use crate::plugin::failure::OrInternal;
 
-/// Pods of the network reach the outside with the host's address, if the configuration asks for it
-/// and no agent sees to it. The subnets in `network` see the pods' own addresses.
+/// Masquerades what the network's pods send to destinations outside `network`, if the
+/// configuration asks for it and the host has no agent.
 ///
 /// # Errors
-/// Code 999 with the kernel's words.
+/// Code 999: the kernel refused.
 pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
     if !conf.ip_masq || !conf.create_bridge {
         return Ok(());
@@ -31,16 +31,12 @@ pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
         accept_forward: false,
     };
     let Some(wanted) = ruleset(&spec) else { return Ok(()) };
-    let what = format!("masquerade in nftables table {}", spec.table);
-    let failed = |error| failure::internal(&what, &error);
-    let nft = Nft::open().map_err(failed)?;
-    let found = nft.observe(&spec.table).map_err(failed)?;
-    match repair(&changes(Some(&wanted), found.as_ref())) {
-        TableRepair::Nothing => Ok(()),
-        _ => {
-            nft.replace(&wanted).map_err(failed)?;
-            log::info!("wrote nftables table inet {}", spec.table);
-            Ok(())
-        }
+    let what = format_args!("masquerade in nftables table {}", spec.table);
+    let nft = Nft::open().or_internal(what)?;
+    let found = nft.observe(&spec.table).or_internal(what)?;
+    if repair(&changes(Some(&wanted), found.as_ref())) != TableRepair::Nothing {
+        nft.replace(&wanted).or_internal(what)?;
+        log::info!("wrote nftables table inet {}", spec.table);
     }
+    Ok(())
 }

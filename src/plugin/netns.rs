@@ -1,4 +1,4 @@
-//! The namespace that a runtime names.
+//! The namespace that `CNI_NETNS` names.
 
 use std::path::Path;
 
@@ -7,13 +7,12 @@ use crate::cni::error::CniError;
 use crate::os::netns::{NetNs, NetNsError};
 use crate::plugin::failure;
 
-/// The pod's namespace: not the plugin's own, unless the runtime says that it may be.
+/// The pod's namespace; the plugin's own only if the runtime allows it.
 ///
 /// # Errors
-/// Code 8: nothing is there, it is no namespace, or it is the plugin's own.
+/// Code 8: missing, not a namespace, or the plugin's own.
 pub fn open(netns: &Netns) -> Result<NetNs, CniError> {
-    let refused = |error: NetNsError| CniError::netns(failure::chain(&error));
-    let opened = NetNs::open(Path::new(&netns.path)).map_err(refused)?;
+    let opened = open_any(netns)?;
     if !netns.may_be_own && NetNs::current().and_then(|own| own.is(&opened)).map_err(refused)? {
         return Err(CniError::netns(format!(
             "CNI_NETNS {} is the host's own network namespace, not a container's",
@@ -21,4 +20,16 @@ pub fn open(netns: &Netns) -> Result<NetNs, CniError> {
         )));
     }
     Ok(opened)
+}
+
+/// The pod's namespace, or the plugin's own.
+///
+/// # Errors
+/// Code 8: missing, or not a namespace.
+pub fn open_any(netns: &Netns) -> Result<NetNs, CniError> {
+    NetNs::open(Path::new(&netns.path)).map_err(refused)
+}
+
+fn refused(error: NetNsError) -> CniError {
+    CniError::netns(failure::chain(&error))
 }

@@ -1,69 +1,50 @@
-//! Settings of a pod's network namespace that its configuration asks for.
+//! Sysctls of a pod's network namespace that its configuration requests.
 
 use crate::cni::error::CniError;
+use crate::cni::sysctl::is_same_value;
 use crate::os::netns::NetNs;
-use crate::os::sysctl;
-use crate::plugin::failure;
+use crate::os::sysctl::{self, SysctlError};
+use crate::plugin::failure::OrInternal;
+use crate::plugin::undo_stack::UndoStack;
 
-/// Settings that are put back when this is dropped, unless it is kept.
-#[must_use = "settings are put back when this is dropped"]
-pub struct Written<'a> {
-    netns: &'a NetNs,
-    former: Vec<(String, String)>,
-}
-
-impl Written<'_> {
-    /// They stay.
-    pub fn keep(mut self) {
-        self.former.clear();
-    }
-}
-
-impl Drop for Written<'_> {
-    fn drop(&mut self) {
-        let former = std::mem::take(&mut self.former);
-        if former.is_empty() {
-            return;
-        }
-        let put_back = || {
-            for (path, value) in former.iter().rev() {
-                // What belonged to the interface is gone with it.
-                if let Err(error) = sysctl::write(path, value)
-                    && !error.is_missing()
-                {
-                    log::error!("undo: {error}");
-                }
-            }
-        };
-        if let Err(error) = self.netns.run(put_back) {
-            log::error!("undo: {error}");
-        }
-    }
-}
-
-/// Writes `wanted` (path below /proc/sys, value) in the namespace. What is so already is not written:
-/// /proc/sys may be read-only, and right.
+/// Writes `wanted` (path below /proc/sys, value) in the namespace. A value that is already set is
+/// not written: /proc/sys may be read-only.
 ///
 /// # Errors
-/// Code 999: no such setting, or the kernel refuses the value. What was written is put back.
-pub fn write<'a>(netns: &'a NetNs, wanted: &[(String, String)]) -> Result<Written<'a>, CniError> {
-    let mut written = Written { netns, former: Vec::new() };
+/// Code 999: no such sysctl, or the kernel refuses the value.
+pub fn write<'a>(
+    netns: &'a NetNs,
+    wanted: &[(String, String)],
+    undo: &mut UndoStack<'a>,
+) -> Result<(), CniError> {
     if wanted.is_empty() {
-        return Ok(written);
+        return Ok(());
     }
-    let former = &mut written.former;
-    let work = || -> Result<(), sysctl::SysctlError> {
+    let what = "write the requested sysctls in the pod";
+    let mut former = Vec::new();
+    let outcome = netns.run(|| -> Result<(), SysctlError> {
         for (path, value) in wanted {
             let found = sysctl::read(path)?;
-            if !sysctl::is_same(&found, value) {
+            if !is_same_value(&found, value) {
                 sysctl::write(path, value)?;
                 former.push((path.clone(), found));
             }
         }
         Ok(())
-    };
-    let what = "set what the configuration asks for in the pod";
-    let outcome = netns.run(work).map_err(|error| failure::internal(what, &error))?;
-    outcome.map_err(|error| failure::internal(what, &error))?;
-    Ok(written)
+    });
+    if !former.is_empty() {
+        undo.push(move || netns.run(|| restore(&former)));
+    }
+    outcome.or_internal(what)?.or_internal(what)
+}
+
+fn restore(former: &[(String, String)]) {
+    for (path, value) in former.iter().rev() {
+        // The sysctls of a removed interface are gone.
+        if let Err(error) = sysctl::write(path, value)
+            && !error.is_missing()
+        {
+            log::error!("undo: {error}");
+        }
+    }
 }

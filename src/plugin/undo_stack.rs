@@ -1,64 +1,33 @@
-//! What an ADD has done so far, and takes back if it fails.
+//! The undo actions of an ADD, run if the ADD fails.
 
-use crate::ipam::Reservation;
-use crate::plugin::attach::Attached;
-use crate::plugin::host_ports::Ports;
-use crate::plugin::sysctls::Written;
+use std::fmt::Display;
 
-/// Something done: dropped, it is undone.
-pub trait Guard {
-    /// It stays until DEL.
-    fn keep(self: Box<Self>);
-}
-
-/// The steps done so far, in their order. Dropped, they are undone, the last one first.
+/// What undoes the steps done so far. Dropped, it undoes them, the last one first.
 #[derive(Default)]
-#[must_use = "what is done is undone when this is dropped"]
-pub struct Done<'a>(Vec<Box<dyn Guard + 'a>>);
+#[must_use = "dropping it undoes every step"]
+pub struct UndoStack<'a>(Vec<Box<dyn FnOnce() + 'a>>);
 
-impl<'a> Done<'a> {
-    /// Adds a step.
-    pub fn hold(&mut self, step: impl Guard + 'a) {
-        self.0.push(Box::new(step));
+impl<'a> UndoStack<'a> {
+    /// `undo` undoes the step that was just done; its failure is logged.
+    pub fn push<E: Display>(&mut self, undo: impl FnOnce() -> Result<(), E> + 'a) {
+        self.0.push(Box::new(|| {
+            if let Err(error) = undo() {
+                log::error!("undo: {error}");
+            }
+        }));
     }
 
-    /// All of it stays.
-    pub fn keep(mut self) {
-        while let Some(step) = self.0.pop() {
-            step.keep();
-        }
+    /// Keeps every step.
+    pub fn commit(mut self) {
+        self.0.clear();
     }
 }
 
-impl Drop for Done<'_> {
+impl Drop for UndoStack<'_> {
     fn drop(&mut self) {
-        while let Some(step) = self.0.pop() {
-            drop(step);
+        while let Some(undo) = self.0.pop() {
+            undo();
         }
-    }
-}
-
-impl Guard for Attached<'_> {
-    fn keep(self: Box<Self>) {
-        Attached::keep(*self);
-    }
-}
-
-impl Guard for Ports<'_> {
-    fn keep(self: Box<Self>) {
-        Ports::keep(*self);
-    }
-}
-
-impl Guard for Reservation<'_> {
-    fn keep(self: Box<Self>) {
-        self.commit();
-    }
-}
-
-impl Guard for Written<'_> {
-    fn keep(self: Box<Self>) {
-        Written::keep(*self);
     }
 }
 
@@ -68,34 +37,23 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what becomes of it.
-    struct Step<'a>(&'static str, &'a RefCell<Vec<String>>);
-
-    impl Guard for Step<'_> {
-        fn keep(self: Box<Self>) {
-            self.1.borrow_mut().push(format!("keep {}", self.0));
-            std::mem::forget(self);
+    fn undone(end: impl FnOnce(UndoStack<'_>)) -> Vec<&'static str> {
+        let undone = RefCell::default();
+        let mut undo = UndoStack::default();
+        for step in ["first", "second"] {
+            let undone = &undone;
+            undo.push(move || {
+                RefCell::<Vec<_>>::borrow_mut(undone).push(step);
+                Ok::<(), String>(())
+            });
         }
-    }
-
-    impl Drop for Step<'_> {
-        fn drop(&mut self) {
-            self.1.borrow_mut().push(format!("undo {}", self.0));
-        }
-    }
-
-    fn fate(end: impl FnOnce(Done<'_>)) -> Vec<String> {
-        let fates = RefCell::default();
-        let mut done = Done::default();
-        done.hold(Step("first", &fates));
-        done.hold(Step("second", &fates));
-        end(done);
-        fates.into_inner()
+        end(undo);
+        undone.into_inner()
     }
 
     #[test]
-    fn what_is_not_kept_is_undone_from_the_last_step_to_the_first() {
-        assert_eq!(fate(|done| drop(done)), ["undo second", "undo first"]);
-        assert_eq!(fate(|done| done.keep()), ["keep second", "keep first"]);
+    fn steps_that_are_not_committed_are_undone_last_to_first() {
+        assert_eq!(undone(|undo| drop(undo)), ["second", "first"]);
+        assert!(undone(|undo| undo.commit()).is_empty());
     }
 }

@@ -1,9 +1,9 @@
-//! What the kernel does a moment after it said yes.
+//! Waits for what the kernel finishes a moment after it acknowledged.
 //!
-//! A veth forwards nothing before the link watch has seen that both ends are up, and an IPv6
-//! address answers to nobody before the kernel's worker has made it a local one (with or without
-//! duplicate address detection). Usually both is done when it is asked for; a runtime that has its
-//! result may send a packet at once.
+//! A veth forwards nothing before the link watch has seen both ends up, and an IPv6 address
+//! answers nobody before the kernel's worker has made it local (with or without duplicate address
+//! detection). Usually both is done at the first look; a runtime may send a packet as soon as it
+//! has the result.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,44 +11,46 @@ use std::time::{Duration, Instant};
 use crate::cni::error::CniError;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
+use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::pod::PodInterface;
-use crate::plugin::attach::Site;
-use crate::plugin::failure;
+use crate::plugin::failure::OrInternal;
 
-/// How long to wait at most; the link watch looks once a second. Later is no failure of ours.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait at most; the link watch runs once a second. Going on later is no failure.
+const LIMIT: Duration = Duration::from_secs(1);
 
-/// The pause before asking again.
+/// The pause before the next look.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Waits until packets pass between the bridge and the pod. `pod`: a socket in its namespace.
+/// Waits until packets pass between `bridge` and the pod. `host`, `pod`: sockets in both
+/// namespaces.
 ///
 /// # Errors
-/// Code 999: a link is gone, or the kernel could not be asked.
-pub fn wait_until_it_works(
-    site: &Site<'_>,
-    wanted: &PodInterface,
+/// Code 999: the kernel refused an answer.
+pub fn wait_oper_up(
+    host: &Rtnl,
+    bridge: &Link,
     pod: &Rtnl,
+    wanted: &PodInterface,
 ) -> Result<(), CniError> {
     let started = Instant::now();
-    wait(started, &wanted.ifname, || works(pod, &wanted.ifname))?;
-    wait(started, &wanted.host_ifname, || works(site.rtnl, &wanted.host_ifname))?;
-    if !site.bridge.oper_up {
+    let oper_up = |rtnl: &Rtnl, name: &IfName| wait(started, name, || is_oper_up(rtnl, name));
+    oper_up(pod, &wanted.ifname)?;
+    oper_up(host, &wanted.host_ifname)?;
+    if !bridge.oper_up {
         // This is its first port.
-        wait(started, &site.bridge.name, || works(site.rtnl, &site.bridge.name))?;
+        oper_up(host, &bridge.name)?;
     }
     let addresses = wanted.addresses.iter().map(|address| address.ip());
     for address in addresses.filter(|address| Family::of(*address) == Family::V6) {
-        wait(started, &wanted.ifname, || {
-            Ok(pod.lookup_route(address)?.is_some_and(|way| way.local))
-        })?;
+        let is_local = || Ok(pod.lookup_route(address)?.is_some_and(|route| route.local));
+        wait(started, &wanted.ifname, is_local)?;
     }
     Ok(())
 }
 
-/// From Linux 6.8 on, to ask for a link makes the link watch look at it (`linkwatch_sync_dev`).
-fn works(rtnl: &Rtnl, name: &IfName) -> Result<bool, NetlinkError> {
+/// From Linux 6.8 on, RTM_GETLINK makes the link watch look at the link (`linkwatch_sync_dev`).
+fn is_oper_up(rtnl: &Rtnl, name: &IfName) -> Result<bool, NetlinkError> {
     Ok(rtnl.link(name)?.is_some_and(|link| link.oper_up))
 }
 
@@ -57,16 +59,12 @@ fn wait(
     name: &IfName,
     is_ready: impl Fn() -> Result<bool, NetlinkError>,
 ) -> Result<(), CniError> {
-    loop {
-        let ready = is_ready();
-        let ready = ready.map_err(|error| failure::internal(&format!("look at {name}"), &error))?;
-        if ready {
-            return Ok(());
-        }
-        if started.elapsed() >= PATIENCE {
-            log::warn!("interface {name} does not work after {} s", PATIENCE.as_secs());
-            return Ok(());
+    while !is_ready().or_internal(format_args!("look at {name}"))? {
+        if started.elapsed() >= LIMIT {
+            log::warn!("interface {name} is not operationally up after {} s", LIMIT.as_secs());
+            break;
         }
         sleep(PAUSE);
     }
+    Ok(())
 }

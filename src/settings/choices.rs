@@ -1,7 +1,7 @@
 //! Pure. Settings with a few values to choose from: one list each, which is read, told and offered.
 
 use crate::cni::version::Version;
-use crate::settings::Backend;
+use crate::plan::peer_routes::Backend;
 
 /// The values of a setting with the names that are written for them.
 #[derive(Clone, Copy, Debug)]

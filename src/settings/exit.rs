@@ -29,6 +29,13 @@ impl Exit {
         Exit { code, why: why.to_string() }
     }
 
+    /// Lists every invalid setting.
+    pub fn invalid_settings(problems: &[String]) -> Exit {
+        let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
+        let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
+        Exit::new(SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))
+    }
+
     /// This user may not do that (`read`, `take`) with `path`: nobody knows what is there.
     pub fn denied(what: &str, path: &Path) -> Exit {
         Exit::new(UNAVAILABLE, format!("only root may {what} {}: try sudo", path.display()))

@@ -1,4 +1,5 @@
-//! Where the settings come from: options, the environment, the settings file, the defaults.
+//! Loads the settings: options win over the environment, the environment over the settings file, the file
+//! over the defaults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,64 +10,38 @@ use std::path::{Path, PathBuf};
 
 use nix::libc::O_NONBLOCK;
 
-use crate::agent::preflight;
 use crate::settings::env_file::{self, Assignments};
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::values;
-use crate::settings::{self, Fault, HostSettings, Settings, Source};
+use crate::settings::{self, HostCheck, InvalidSetting, Settings, Source, Texts};
 
-/// The settings file that is read if it is there and no other is asked for.
+/// The settings file that is read if it exists and no other is given.
 const DEFAULT: &str = "/etc/humanz/agent.env";
 
-/// A larger file is no settings file.
+/// A larger file is refused.
 const LIMIT_BYTES: u64 = 256 * 1024;
 
-/// The variable of the logger, which is no setting.
+/// The variable of the logger; no setting.
 pub const LOG: &str = "RUST_LOG";
 
-/// The text of every setting, defaults included.
-pub type Texts = BTreeMap<&'static str, String>;
-
-/// What settings are compared with, besides each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Validation {
-    /// Nothing.
-    ValuesOnly,
-    /// This host: its files, its links and its addresses.
-    WithHost,
-}
-
-impl Validation {
-    /// The faults that only the host shows.
-    fn faults(self, settings: &HostSettings) -> Vec<Fault> {
-        match self {
-            Validation::ValuesOnly => Vec::new(),
-            Validation::WithHost => preflight::faults(settings),
-        }
-    }
-}
-
-/// Where the settings come from; the file can be read again and again.
+/// Loads the settings; a reload loads them again.
 #[derive(Clone, Debug)]
 pub struct SettingsLoader {
     options: BTreeMap<&'static str, String>,
     environment: BTreeMap<&'static str, String>,
-    /// The file that must be there: it was asked for, or it has been read once.
+    /// The file that must exist: it was given as an option, or has been read before.
     file: Option<PathBuf>,
-    /// What holds where nothing is told.
-    fallback: BTreeMap<&'static str, String>,
+    /// Defaults that replace those of [`VARIABLES`].
+    defaults: BTreeMap<&'static str, String>,
 }
 
-/// Who says what a setting is.
+/// Where the value of a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingSource {
-    /// An option.
     Option,
-    /// The environment.
     Environment,
     /// A line of the settings file, from 1.
     File(PathBuf, usize),
-    /// Nobody.
     Default,
 }
 
@@ -81,97 +56,93 @@ impl fmt::Display for SettingSource {
     }
 }
 
-/// What was said, before anybody asks whether it is right.
+/// The settings as text, before any check.
 #[derive(Clone, Debug)]
 pub struct RawSettings {
-    /// The text of every setting, and who said it.
+    /// Text and source of every setting.
     pub texts: BTreeMap<&'static str, (String, SettingSource)>,
-    /// What to log, as the logger wants it, and who said it.
+    /// The filter of the log in the syntax of `RUST_LOG`.
     pub log: Option<(String, SettingSource)>,
-    /// What is odd and no fault.
+    /// Suspicious lines that do not stop the agent.
     pub warnings: Vec<String>,
 }
 
 /// All settings, checked.
 #[derive(Clone, Debug)]
 pub struct LoadedSettings {
-    /// The settings.
     pub settings: Settings,
-    /// Their texts.
     pub texts: Texts,
-    /// What to log, as the logger wants it.
+    /// The filter of the log in the syntax of `RUST_LOG`.
     pub log: Option<String>,
-    /// What is odd and no fault.
+    /// Suspicious lines that do not stop the agent.
     pub warnings: Vec<String>,
 }
 
 impl RawSettings {
-    /// The text of every setting.
     pub fn texts(&self) -> Texts {
         self.texts.iter().map(|(name, (text, _))| (*name, text.clone())).collect()
     }
 
-    /// The settings that were said.
+    /// The checked settings.
     ///
     /// # Errors
-    /// Every fault, one line each; also of what to log.
-    pub fn read(&self, against: Validation) -> Result<Settings, Vec<String>> {
-        let settings = read(&self.texts(), against);
+    /// Every invalid setting, one line each; also an invalid log filter.
+    pub fn check(&self, host: HostCheck) -> Result<Settings, Vec<String>> {
+        let settings = parse(&self.texts(), host);
         let Some((value, _)) = &self.log else { return settings };
-        let Err(wrong) = values::log_filter(value) else { return settings };
+        let Err(problem) = values::log_filter(value) else { return settings };
         let mut faults = settings.err().unwrap_or_default();
-        faults.push(Fault { variable: LOG, value: value.clone(), problem: wrong }.to_string());
+        faults.push(InvalidSetting { variable: LOG, value: value.clone(), problem }.to_string());
         Err(faults)
     }
 }
 
 impl SettingsLoader {
-    /// The options that were given, by variable, the file that was asked for, and this process's
-    /// environment.
-    pub fn of(options: BTreeMap<&'static str, String>, file: Option<&str>) -> SettingsLoader {
+    /// A loader for `options` (by variable), the settings file `file` and this process's environment.
+    pub fn new(options: BTreeMap<&'static str, String>, file: Option<&str>) -> SettingsLoader {
         let names = VARIABLES.iter().map(|variable| variable.name).chain([LOG]);
         let set = names.filter_map(|name| Some((name, std::env::var(name).ok()?)));
         SettingsLoader {
             options,
             environment: set.collect(),
             file: file.map(PathBuf::from),
-            fallback: BTreeMap::new(),
+            defaults: BTreeMap::new(),
         }
     }
 
-    /// What shall hold where nothing is told, instead of the default.
+    /// Replaces the default of `variable`.
     pub fn set_default(&mut self, variable: &'static str, value: &str) {
-        self.fallback.insert(variable, value.to_owned());
+        self.defaults.insert(variable, value.to_owned());
     }
 
-    /// Reads the file and puts all together.
+    /// Reads the file and checks all settings.
     ///
     /// # Errors
-    /// Every fault there is, one line each.
-    pub fn read(&mut self, against: Validation) -> Result<LoadedSettings, Vec<String>> {
-        let load_raw = self.said()?;
-        let settings = load_raw.read(against)?;
-        let log = load_raw.log.as_ref().map(|(text, _)| text.clone());
-        let (texts, mut warnings) = (load_raw.texts(), load_raw.warnings);
+    /// Every invalid setting, one line each.
+    pub fn load(&mut self, host: HostCheck) -> Result<LoadedSettings, Vec<String>> {
+        let raw = self.load_raw()?;
+        let settings = raw.check(host)?;
+        let log = raw.log.as_ref().map(|(text, _)| text.clone());
+        let (texts, mut warnings) = (raw.texts(), raw.warnings);
         warnings.extend(without_effect(&texts, &settings));
         Ok(LoadedSettings { settings, texts, log, warnings })
     }
 
-    /// Reads the file and says who says what.
+    /// Reads the file; checks nothing but its syntax.
     ///
     /// # Errors
-    /// Every fault of the file, one line each.
-    pub fn said(&mut self) -> Result<RawSettings, Vec<String>> {
+    /// Every syntax error of the file, one line each.
+    pub fn load_raw(&mut self) -> Result<RawSettings, Vec<String>> {
         let file = self.file()?;
         let texts = VARIABLES.iter().map(|variable| (variable.name, self.text(variable, &file)));
         let texts = texts.collect();
         let log = self.environment.get(LOG).map(|text| (text.clone(), SettingSource::Environment));
         let log = log.or_else(|| file.get(LOG).map(|set| self.line(set)));
         let log = log.filter(|(text, _)| !text.is_empty());
-        Ok(RawSettings { texts, log, warnings: self.remarks(&file) })
+        Ok(RawSettings { texts, log, warnings: self.warnings(&file) })
     }
 
-    /// The assignments of the settings file; none if it is not there and need not be.
+    /// The assignments of the settings file; none if it is optional and missing.
     fn file(&mut self) -> Result<Assignments, Vec<String>> {
         let path = self.path().to_owned();
         let bytes = match contents(&path) {
@@ -198,22 +169,22 @@ impl SettingsLoader {
         let option = || self.options.get(name).map(|text| (text.clone(), SettingSource::Option));
         let environment =
             || self.environment.get(name).map(|text| (text.clone(), SettingSource::Environment));
-        let fallback =
-            || self.fallback.get(name).map(|text| (text.clone(), SettingSource::Default));
-        let said =
+        let replaced =
+            || self.defaults.get(name).map(|text| (text.clone(), SettingSource::Default));
+        let set =
             option().or_else(environment).or_else(|| file.get(name).map(|set| self.line(set)));
-        let said = said.or_else(fallback).map(|(text, whence)| (text.trim().to_owned(), whence));
-        let said = said.filter(|(text, _)| !text.is_empty());
-        said.unwrap_or_else(|| (default.to_owned(), SettingSource::Default))
+        let set = set.or_else(replaced).map(|(text, source)| (text.trim().to_owned(), source));
+        let set = set.filter(|(text, _)| !text.is_empty());
+        set.unwrap_or_else(|| (default.to_owned(), SettingSource::Default))
     }
 
     fn line(&self, set: &env_file::Assignment) -> (String, SettingSource) {
         (set.value.clone(), SettingSource::File(self.path().to_owned(), set.line))
     }
 
-    fn remarks(&self, file: &Assignments) -> Vec<String> {
+    fn warnings(&self, file: &Assignments) -> Vec<String> {
         let path = self.path().display();
-        let remark = |(name, set): (&String, &env_file::Assignment)| {
+        let warning = |(name, set): (&String, &env_file::Assignment)| {
             let line = set.line;
             let known = VARIABLES.iter().any(|variable| variable.name == name) || name == LOG;
             let hidden = self.environment.get(name.as_str()).filter(|env| **env != set.value);
@@ -227,11 +198,11 @@ impl SettingsLoader {
                 })
             }
         };
-        file.iter().filter_map(remark).collect()
+        file.iter().filter_map(warning).collect()
     }
 }
 
-/// A subnet for a host whose subnet is given by somebody else.
+/// The warning about a SUBNET that SUBNET_SOURCE makes useless.
 fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
     let subnet = texts.get("SUBNET").filter(|subnet| !subnet.is_empty())?;
     let source = match settings.source {
@@ -248,14 +219,12 @@ fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
 /// The settings that `texts` make.
 ///
 /// # Errors
-/// Every fault, one line each.
-pub fn read(texts: &Texts, against: Validation) -> Result<Settings, Vec<String>> {
-    let look = |settings: &HostSettings| against.faults(settings);
-    let read = settings::read(&|name| texts.get(name).cloned(), &look);
-    read.map_err(|faults| faults.iter().map(ToString::to_string).collect())
+/// Every invalid setting, one line each.
+pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<String>> {
+    settings::parse(texts, host).map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 
-/// All of a file. A pipe that nobody writes to is empty.
+/// The whole file. A pipe without a writer is empty.
 fn contents(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
     let mut bytes = Vec::new();

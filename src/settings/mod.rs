@@ -7,7 +7,7 @@ pub mod flags;
 pub mod loader;
 pub mod values;
 
-mod read;
+mod parse;
 mod source;
 
 use std::fmt;
@@ -20,11 +20,13 @@ use ipnetwork::IpNetwork;
 use crate::cni::version::Version;
 use crate::etcd::EtcdSettings;
 use crate::kube::KubeSettings;
-use crate::lease::records::{self, NodeName, Roots, Vxlan};
+use crate::lease::Network;
+use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
 use crate::net::{IfName, PerFamily};
+use crate::plan::peer_routes::Backend;
 
-pub use read::read;
+pub use parse::{HostCheck, Texts, parse, values_only};
 
 /// Everything the agent was told, checked.
 #[derive(Clone, Debug)]
@@ -86,30 +88,14 @@ impl Settings {
         self.state_dir.join("state.json")
     }
 
+    /// The network of the hosts that share the keys below `roots`.
+    pub fn network(&self, roots: &Roots) -> Network {
+        Network { roots: roots.clone(), pools: self.pools, backend: Default::default() }
+    }
+
     /// There can be other hosts.
     pub fn has_others(&self) -> bool {
         !matches!(self.source, Source::Static(_))
-    }
-}
-
-/// How this host reaches the pods of others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// Through a route via the host, which must be on the same segment.
-    Direct,
-    /// Through a tunnel.
-    Vxlan,
-    /// Through a route to hosts on the same segment, through a tunnel to the others.
-    Auto,
-}
-
-impl From<Backend> for records::Backend {
-    fn from(backend: Backend) -> records::Backend {
-        match backend {
-            Backend::Direct => records::Backend::Direct,
-            Backend::Vxlan => records::Backend::Vxlan,
-            Backend::Auto => records::Backend::Auto,
-        }
     }
 }
 
@@ -161,7 +147,7 @@ pub struct HostSettings {
 
 /// A setting that is wrong: variable, value, what is wrong and what is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct InvalidSetting {
     /// The variable.
     pub variable: &'static str,
     /// What it was set to; empty if it was not.
@@ -170,7 +156,7 @@ pub struct Fault {
     pub problem: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for InvalidSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.value.is_empty() {
             write!(f, "{} is not set: {}", self.variable, self.problem)

@@ -11,10 +11,10 @@ use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 use crate::settings::Source;
 use crate::settings::choices::{SOURCES, SubnetSource};
-use crate::settings::read::Reader;
+use crate::settings::parse::Parser;
 use crate::settings::values;
 
-impl Reader<'_> {
+impl Parser<'_> {
     pub(super) fn source(&mut self, pools: &PerFamily<Pool>) -> Option<Source> {
         match self.value("SUBNET_SOURCE", |text| SOURCES.read(text))? {
             SubnetSource::Etcd => self.etcd(),
@@ -51,7 +51,7 @@ impl Reader<'_> {
         let timeout = self.value("ETCD_TIMEOUT", |text| values::duration(text, bounds));
         let roots = self.roots();
         let server = EtcdSettings {
-            // After a fault nobody connects, but the files can be looked at.
+            // With an invalid setting nothing connects, but the files can be checked.
             endpoints: endpoints.unwrap_or_default(),
             ca: cacert?,
             cert: cert?,
@@ -63,19 +63,19 @@ impl Reader<'_> {
         Some(Source::Etcd { server, roots: roots? })
     }
 
-    /// Who names a file for TLS, `file`, wants no connection without it.
+    /// With a file for TLS, `file`, an unencrypted endpoint is invalid.
     fn refuse_plain(&mut self, endpoints: &[String], file: &str) {
         if let Some(plain) = endpoints.iter().find(|endpoint| !endpoint.starts_with("https://")) {
             let host = plain.trim_start_matches("http://");
-            let wrong = format!(
+            let problem = format!(
                 "{file} is set, but the connection to {plain} would not be encrypted: write \
                  https://{host}"
             );
-            self.fault("ETCD_HOST", wrong);
+            self.fault("ETCD_HOST", problem);
         }
     }
 
-    /// `variable` is worth nothing without `other`, which is `what`.
+    /// `variable` requires `other`, which is `what`.
     fn needs(&mut self, variable: &str, other: &'static str, what: &str) {
         if !self.text(variable).is_empty() && self.text(other).is_empty() {
             self.fault(other, format!("{variable} is set, so {what} is needed too"));

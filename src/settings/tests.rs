@@ -1,20 +1,20 @@
-//! Every setting and every fault.
+//! Every setting, and every invalid one.
 
 use crate::settings::*;
 
-fn with(environment: &[(&str, &str)]) -> Result<Settings, Vec<Fault>> {
-    let lookup = |name: &str| {
-        let found = environment.iter().find(|(known, _)| *known == name);
-        found.map(|(_, value)| (*value).to_owned())
-    };
-    read(&lookup, &|_| Vec::new())
+fn with(environment: &[(&'static str, &str)]) -> Result<Settings, Vec<InvalidSetting>> {
+    let mut texts = Texts::new();
+    for (name, value) in environment {
+        texts.entry(name).or_insert((*value).to_owned());
+    }
+    parse(&texts, values_only)
 }
 
 /// The faults of `environment` (and an etcd), as text.
-fn faults(environment: &[(&str, &str)]) -> Vec<String> {
+fn faults(environment: &[(&'static str, &str)]) -> Vec<String> {
     let mut environment = environment.to_vec();
     environment.push(("ETCD_HOST", "https://etcd"));
-    with(&environment).err().unwrap_or_default().iter().map(Fault::to_string).collect()
+    with(&environment).err().unwrap_or_default().iter().map(InvalidSetting::to_string).collect()
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn settings_that_contradict_each_other_are_faults() {
 
 #[test]
 fn files_for_tls_want_every_member_by_https() {
-    let fault = |hosts: &str, files: &[(&str, &str)]| {
+    let fault = |hosts: &str, files: &[(&'static str, &str)]| {
         let told = with(&[&[("ETCD_HOST", hosts)], files].concat());
         told.err().map(|faults| {
             assert_eq!(faults.len(), 1, "{faults:?}");

@@ -168,7 +168,8 @@ fn a_legacy_table_without_its_program_is_reported() {
         run("iptables-legacy -P FORWARD DROP");
         let forward = BaseChains::with_programs(vec![PathBuf::from("/nowhere")]).unwrap();
         let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
-                    program iptables-legacy is not installed (package iptables)";
+                    program iptables-legacy is not installed (package iptables); read its rules: \
+                    iptables-legacy -S FORWARD";
         assert_eq!(reconcile(&forward), [line]);
     });
 }

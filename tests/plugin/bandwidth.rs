@@ -68,15 +68,15 @@ fn each_direction_has_its_queue_and_check_compares_it() {
     for (spoil, says) in [
         (
             format!("tc qdisc change dev {veth} root tbf rate 20mbit burst 25k latency 25ms"),
-            "on the host is limited to 2500000, not 1250000 bytes a second",
+            "on the host is limited to 2500000, not 1250000 bytes per second",
         ),
         (
             format!("tc qdisc del dev {veth} root"),
-            "on the host is limited to nothing, not 1250000 bytes a second",
+            "on the host is limited to nothing, not 1250000 bytes per second",
         ),
         (
             "ip netns exec c1 tc qdisc del dev eth0 root".to_owned(),
-            "interface eth0 in the pod is limited to nothing, not 5000000000 bytes a second",
+            "interface eth0 in the pod is limited to nothing, not 5000000000 bytes per second",
         ),
     ] {
         host.run(&spoil).ok();

@@ -242,7 +242,7 @@ fn an_interface_that_is_not_what_it_should_be_is_named() {
     assert!(answer.error().contains("ingressRate: eth0 has no end"), "{}", answer.error());
     host.run("ip -n c1 link del eth0").ok();
     let answer = behind("ADD", limited.clone()).run(&host);
-    assert!(answer.error().contains("eth0 of prevResult is not there"), "{}", answer.error());
+    assert!(answer.error().contains("eth0 of prevResult does not exist"), "{}", answer.error());
     let answer = behind("CHECK", limited).run(&host);
     assert!(answer.error().contains("eth0 is missing in the pod"), "{}", answer.error());
     host.run("ip -n c1 link add eth0 type bridge").ok();

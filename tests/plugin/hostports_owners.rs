@@ -171,8 +171,8 @@ fn check_names_a_port_that_leads_nowhere_or_elsewhere() {
     check().ok();
     host.run("nft delete element inet humanz-hostports at4 { 192.0.2.11 . udp . 81 }").ok();
     assert_eq!(check().code(), 103);
-    let missing = "host port 81/udp on 192.0.2.11 to 10.1.2.2:80: nftables table inet \
-                   humanz-hostports does not have it";
+    let missing = "host port 81/udp on 192.0.2.11 to 10.1.2.2:80: missing in nftables table inet \
+                   humanz-hostports";
     assert!(check().error().contains(missing), "{}", check().error());
     // GC puts it back, and takes what nobody has.
     let valid = json!([{ "containerID": "c1", "ifname": "eth0" }]);

@@ -31,7 +31,7 @@ fn the_bridge_must_be_ready_where_an_agent_makes_it() {
     let host = PluginHost::new();
     refused(status(&host, json!({})), 50, "bridge hz0 is missing");
     host.run("ip link add hz0 type veth").ok();
-    refused(status(&host, json!({})), 51, "hz0 is no bridge");
+    refused(status(&host, json!({})), 51, "hz0 is not a bridge");
     host.shell("ip link del hz0; ip link add hz0 type bridge").ok();
     refused(status(&host, json!({})), 51, "bridge hz0 is down");
     host.run("ip link set hz0 up").ok();

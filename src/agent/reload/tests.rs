@@ -6,7 +6,7 @@ use crate::agent::reload::*;
 use crate::lease::records::Roots;
 use crate::lease::snapshot::Raw;
 use crate::settings::flags::VARIABLES;
-use crate::settings::loader::{Validation, read};
+use crate::settings::{parse, values_only};
 
 /// The texts of all settings, with these.
 fn texts(set: &[(&'static str, &str)]) -> Texts {
@@ -23,14 +23,14 @@ fn planned(
     found: Option<&Snapshot>,
 ) -> Plan {
     let (from, to) = (texts(before), texts(&[before, after].concat()));
-    let settings = [&from, &to]
-        .map(|texts| read(texts, Validation::ValuesOnly).unwrap_or_else(|e| panic!("{e:?}")));
+    let settings =
+        [&from, &to].map(|texts| parse(texts, values_only).unwrap_or_else(|e| panic!("{e:?}")));
     let name = |settings: &Settings| settings.node_name.clone().unwrap_or("h1".parse().unwrap());
     let names = [name(&settings[0]), name(&settings[1])];
     let running = SettingsView { texts: &from, settings: &settings[0], name: &names[0] };
     let wanted = SettingsView { texts: &to, settings: &settings[1], name: &names[1] };
     let plan = plan(&running, &wanted, found);
-    read(&plan.texts, Validation::ValuesOnly).expect("what holds then is right");
+    parse(&plan.texts, values_only).expect("what holds then is right");
     let held = |change: &Change, text: &String| plan.texts[change.variable] == *text;
     assert!(plan.changes.iter().all(|change| held(change, &change.to)));
     assert!(plan.refusals.iter().all(|refusal| held(&refusal.change, &refusal.change.from)));

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-use crate::agent::serve::Agent;
 use crate::agent::trigger::Scope;
 use crate::lease::Snapshot;
 use crate::net::PerFamily;
 use crate::netlink::rtnl::Rtnl;
 use crate::settings::{Settings, Source};
+
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Uses the addresses by which the other hosts know this one, unless the operator named some: on a

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use crate::agent::applier::Applier;
 use crate::agent::counters::follows_pods;
-use crate::agent::snapshot::{AgentSnapshot, Wrong};
+use crate::agent::snapshot::AgentSnapshot;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::plan::Line;
 
-use crate::agent::serve::Agent;
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Notes what a reconcile changed: a repair, if it was only made because somebody else changed the
@@ -52,16 +52,7 @@ impl Agent {
             ways: state.cache.ways.last(),
             facts: state.facts.clone(),
             etcd: state.etcd.clone(),
-            contact: self.source.contact().cloned(),
-            wrong: Wrong {
-                failures: state.failures.told(),
-                unreachable: state.unreachable.told(),
-                obstacles: state.obstacles.told(),
-                surroundings: state.surroundings.told(),
-                records: state.records.told(),
-                pools: state.pools.told(),
-                files: state.files.told(),
-            },
+            contact: self.registry.contact().cloned(),
         });
     }
 }

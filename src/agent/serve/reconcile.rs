@@ -1,20 +1,17 @@
 //! One look at the host, and what follows from what was seen.
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::agent::applier::{Applier, Standing};
+use crate::agent::active_problems::Check;
+use crate::agent::applier::Applier;
 use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
-use crate::agent::serve::{Agent, RETRY};
-use crate::agent::trigger::{Scope, TriggerReason};
+use crate::agent::serve::agent::Agent;
+use crate::agent::serve::state::RETRY;
+use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
-
-/// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for
-/// nothing.
-pub const SETTLE: Duration = Duration::from_millis(20);
 
 impl Agent {
     /// Makes a reconcile if there is something to look at and it is time. Not before the other hosts are
@@ -70,21 +67,21 @@ impl Agent {
     }
 
     fn conclude(&mut self, scope: Scope, seen: Option<ReconcileOutcome>, applier: &Applier) {
-        let state = &mut self.state;
+        let (state, problems) = (&mut self.state, &self.shared.problems);
         let now = Instant::now();
         state.reconcile_at = now + SETTLE;
         if scope == Scope::ALL {
             state.resync_at = now + self.settings.resync;
             let uses = addresses(&self.settings, state.subnets);
-            state.scarce.tell(log::Level::Warn, scarce(&uses));
+            problems.set(Check::PoolUse, scarce(&uses));
         }
         let failures = applier.failures().iter().cloned();
         if state.once {
-            // They are the reason to leave, and told as that.
+            // They are the reason to leave, and reported as that.
         } else if scope == Scope::ALL {
-            state.failures.tell(log::Level::Error, failures.collect());
+            problems.set(Check::Reconcile, failures);
         } else {
-            state.failures.add(log::Level::Error, failures.collect());
+            problems.add(Check::Reconcile, failures);
         }
         if !applier.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);
@@ -93,33 +90,21 @@ impl Agent {
             state.retry = RETRY;
         }
         let Some(seen) = seen else { return };
-        self.source.publish(attributes(&self.settings, seen.facts.own));
+        self.registry.publish(attributes(&self.settings, seen.facts.own));
         if state.facts.as_ref().is_some_and(|before| seen.facts.breaks_connections_of(before)) {
-            self.source.reconnect();
+            self.registry.reconnect();
         }
         state.facts = Some(seen.facts);
-        let warn = |standing: &mut Standing, now: Option<BTreeSet<String>>| {
-            if let Some(now) = now {
-                standing.tell(log::Level::Warn, now);
-            }
-        };
-        warn(&mut state.unreachable, seen.unreachable);
-        warn(&mut state.obstacles, seen.obstacles);
-        let files: BTreeSet<String> =
-            self.files.contended(now).into_iter().chain(seen.conf_problems).collect();
-        match seen.surroundings {
-            Some(found) => {
-                let found = found.into_iter().chain(files).collect();
-                state.surroundings.tell(log::Level::Warn, found);
-            }
-            None => state.surroundings.add(log::Level::Warn, files),
+        for (check, found) in seen.problems {
+            problems.set(check, found);
         }
+        problems.set(Check::ContestedFiles, self.files.contended(now));
         if !state.ready && scope == Scope::ALL && applier.failures().is_empty() {
             state.ready = true;
             let status = state.status();
             log::info!("ready: {status}");
             notify::ready(&status);
-            self.source.set_ready();
+            self.registry.set_ready();
         }
     }
 }

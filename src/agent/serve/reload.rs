@@ -5,14 +5,16 @@ use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::reload::{self, Plan, SettingsView};
-use crate::agent::serve::Agent;
 use crate::agent::trigger::Scope;
-use crate::agent::{cleanup, dry_run, logger, notify, start};
-use crate::api::Listen;
+use crate::agent::{cleanup, dry_run, logger, notify, preflight};
 use crate::inspect::identity;
 use crate::lease::growth;
-use crate::settings::loader::{self, LoadedSettings, Validation};
+use crate::net::{Object, Problem, ProblemKind};
+use crate::settings::loader::{self, LoadedSettings};
+use crate::settings::values_only;
 use crate::settings::{Settings, Source};
+
+use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
@@ -23,8 +25,7 @@ impl Agent {
             notify::reloading();
             self.state.reloading = true;
         }
-        let taken =
-            self.loader.read(Validation::ValuesOnly).and_then(|told| self.apply_settings(told));
+        let taken = self.loader.load(values_only).and_then(|told| self.apply_settings(told));
         self.state.reload_refused = taken.is_err();
         if let Err(faults) = taken {
             faults.iter().for_each(|fault| log::error!("reload: {fault}"));
@@ -42,7 +43,7 @@ impl Agent {
         let wanted = SettingsView { texts: &told.texts, settings: &told.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = loader::read(&texts, Validation::WithHost)?;
+        let mut settings = loader::parse(&texts, preflight::check)?;
         if changes.iter().any(|change| change.variable == "NODE_IP") {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }
@@ -60,9 +61,9 @@ impl Agent {
         }
         self.preview(&settings);
         logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
-        self.source.set_up(&settings);
+        self.registry.set_up(&settings);
         if let Some(server) = &self.server {
-            server.move_to(Listen::of(&settings));
+            server.move_to(&settings);
         }
         self.texts = texts;
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
@@ -90,9 +91,13 @@ impl Agent {
         let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)
         {
-            match dry_run::growth(found, &start::network(settings, roots)) {
+            match dry_run::growth(found, &settings.network(roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
-                Err(error) => applier.failed(error),
+                Err(error) => applier.failed(Problem::new(
+                    ProblemKind::Lease,
+                    Object::named("pools"),
+                    error.to_string(),
+                )),
             }
         }
         run::run(&run, &mut ReconcileCache::default(), &mut applier);

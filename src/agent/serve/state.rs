@@ -5,9 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::applier::Standing;
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::serve::RETRY;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::HostState;
@@ -15,6 +13,9 @@ use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::Settings;
+
+/// First wait before a failed reconcile is tried again; doubled up to the resync interval.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// What the agent knows and what it has to do.
 pub struct State {
@@ -55,14 +56,6 @@ pub struct State {
     pub(super) stop: bool,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
-    pub(super) failures: Standing,
-    pub(super) unreachable: Standing,
-    pub(super) obstacles: Standing,
-    pub(super) surroundings: Standing,
-    pub(super) scarce: Standing,
-    pub(super) records: Standing,
-    pub(super) pools: Standing,
-    pub(super) files: Standing,
 }
 
 impl State {
@@ -93,14 +86,6 @@ impl State {
             superseded: None,
             stop: false,
             once: false,
-            failures: Standing::default(),
-            unreachable: Standing::default(),
-            obstacles: Standing::default(),
-            surroundings: Standing::default(),
-            scarce: Standing::default(),
-            records: Standing::default(),
-            pools: Standing::default(),
-            files: Standing::default(),
         }
     }
 

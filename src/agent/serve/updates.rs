@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use crate::agent::source::Registry;
+use crate::agent::active_problems::Check;
+use crate::agent::registry::{Registry, refused};
+use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::Scope;
 use crate::etcd::Update;
-use crate::lease::snapshot::Snapshot;
+use crate::lease::snapshot::{Fault, Snapshot};
 use crate::lease::{Resolved, peers};
+use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::exit::Exit;
-
-use crate::agent::serve::{Agent, refused};
 
 impl Agent {
     /// Where to look because of `update`.
@@ -18,7 +19,7 @@ impl Agent {
     /// # Errors
     /// This host cannot have a subnet and has none.
     pub(super) fn handle_update(&mut self, update: Update) -> Result<Scope, Exit> {
-        let store = self.source.store();
+        let store = self.registry.store();
         match update {
             Update::Connected { endpoint } => {
                 log::info!("{store} answers: {endpoint}");
@@ -26,28 +27,34 @@ impl Agent {
                 self.note_down(None);
             }
             Update::Disconnected { why } => {
-                log::warn!("{store} does not answer: {why}; this host goes on with what it knows");
                 self.note_down(Some(why));
             }
             Update::Trouble(None) => {
                 log::info!("{store} agrees with this host again");
                 self.state.etcd.trouble = None;
+                self.note_store();
             }
             Update::Trouble(Some(error)) => {
-                log::error!("{error}");
                 self.state.etcd.trouble = Some(error.to_string());
-                if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.source) {
+                self.note_store();
+                if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
+                {
                     leased.down = Some(error.to_string());
                 }
             }
             Update::Files { wrong, until } => {
-                self.state.files.tell(log::Level::Warn, wrong);
+                let found = wrong.into_iter().map(|what| {
+                    let subject = Object::named("files for etcd");
+                    Problem::new(ProblemKind::EtcdFiles, subject, what)
+                        .with_fix("put good ones in place, which are taken without a restart")
+                });
+                self.shared.problems.set(Check::StoreFiles, found);
                 self.state.etcd.certificate_until = until;
             }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
             Update::Fatal(error) => {
-                log::error!("{error}; this host goes on with what it knew last");
                 self.state.etcd.trouble = Some(error.to_string());
+                self.note_store();
             }
             Update::Lease(lease) => {
                 if self.state.subnets != Some(lease.subnets) {
@@ -60,7 +67,7 @@ impl Agent {
             }
             Update::Snapshot(snapshot) => {
                 self.apply_snapshot(snapshot);
-                let heard = self.source.contact().and_then(|contact| contact.take_changed());
+                let heard = self.registry.contact().and_then(|contact| contact.take_changed());
                 self.state.change_heard_at = self.state.change_heard_at.or(heard);
                 let first = !std::mem::replace(&mut self.state.in_sync, true);
                 return Ok(if first { Scope::ALL } else { Scope::ROUTES.and(Scope::FIREWALL) });
@@ -74,9 +81,15 @@ impl Agent {
             self.state.etcd.endpoint = None;
         }
         self.state.etcd.down.clone_from(&why);
-        if let Registry::Leased(leased) = &mut self.source {
+        self.note_store();
+        if let Registry::Leased(leased) = &mut self.registry {
             leased.down = why;
         }
+    }
+
+    fn note_store(&self) {
+        let found = self.state.etcd.problems(&self.settings.source);
+        self.shared.problems.set(Check::Store, found);
     }
 
     /// Computes the other hosts anew from everything that is known of them.
@@ -87,8 +100,7 @@ impl Agent {
         let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).collect());
-        let faults = snapshot.faults.values().map(ToString::to_string).collect();
-        self.state.records.tell(log::Level::Warn, faults);
+        self.shared.problems.set(Check::Records, snapshot.faults.values().map(Fault::problem));
         self.state.snapshot = Some(snapshot);
         self.state.peers = Some(Arc::new(peers));
         self.keep_for_next_start();
@@ -103,7 +115,7 @@ impl Agent {
     /// Keeps what is known for the next start.
     fn keep_for_next_start(&mut self) {
         if let (Some(subnets), Some(snapshot)) = (self.state.subnets, &self.state.snapshot) {
-            self.source.save_later(subnets, snapshot, &self.state.resolved);
+            self.registry.save_later(subnets, snapshot, &self.state.resolved);
         }
     }
 
@@ -117,14 +129,14 @@ impl Agent {
     /// Serves what the host knew last if nobody has answered in time.
     pub(super) fn use_last_known_good(&mut self) {
         let waiting = self.state.peers.is_none();
-        let ended = self.source.patience_ends().is_some_and(|end| end <= Instant::now());
+        let ended = self.registry.patience_ends().is_some_and(|end| end <= Instant::now());
         if !(waiting && ended) {
             return;
         }
-        if let Some((known, down)) = self.source.last_known_good() {
+        if let Some((known, down)) = self.registry.last_known_good() {
             log::warn!(
                 "{}: {down}; serving the last known good state ({} hosts as of revision {})",
-                self.source.store(),
+                self.registry.store(),
                 known.snapshot.hosts.len(),
                 known.snapshot.revision
             );

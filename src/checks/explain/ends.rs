@@ -1,38 +1,38 @@
 //! Pure. The two ends, as far as they are pods of this host.
 
-use crate::checks::explain::{AGENT, End, HERE, Hop, Host, Inside, Journey, Pod};
+use crate::checks::explain::{AGENT, Endpoint, HERE, Hop, Path, PathHost, Pod, PodNetns};
 use crate::net::Family;
 use crate::netlink::link::Link;
 
 /// The sender, up to the bridge.
-pub fn source(journey: &Journey) -> Vec<Hop> {
-    let Some(pod) = journey.from.pod() else { return Vec::new() };
-    let mut hops = inside(&journey.from, pod);
+pub fn source(path: &Path) -> Vec<Hop> {
+    let Some(pod) = path.from.pod() else { return Vec::new() };
+    let mut hops = inside(&path.from, pod);
     if let Ok(inside) = &pod.inside {
-        hops.push(route(&journey.from, &journey.to, inside));
+        hops.push(route(&path.from, &path.to, inside));
     }
-    hops.extend(bridge(journey));
-    hops.push(port(&journey.from, pod, &journey.host));
+    hops.extend(bridge(path));
+    hops.push(port(&path.from, pod, &path.host));
     hops
 }
 
 /// The receiver, from the bridge on, and what it needs to answer.
-pub fn destination(journey: &Journey) -> Vec<Hop> {
-    let Some(pod) = journey.to.pod() else { return Vec::new() };
+pub fn destination(path: &Path) -> Vec<Hop> {
+    let Some(pod) = path.to.pod() else { return Vec::new() };
     let mut hops = Vec::new();
-    if journey.from.pod().is_none() {
-        hops.extend(bridge(journey));
+    if path.from.pod().is_none() {
+        hops.extend(bridge(path));
     }
-    hops.push(port(&journey.to, pod, &journey.host));
-    hops.extend(inside(&journey.to, pod));
+    hops.push(port(&path.to, pod, &path.host));
+    hops.extend(inside(&path.to, pod));
     if let Ok(inside) = &pod.inside {
-        hops.push(Hop { name: "pod-way-back", ..route(&journey.to, &journey.from, inside) });
+        hops.push(Hop { name: "pod-way-back", ..route(&path.to, &path.from, inside) });
     }
     hops
 }
 
 /// Namespace, interface and address of a pod.
-fn inside(end: &End, pod: &Pod) -> Vec<Hop> {
+fn inside(end: &Endpoint, pod: &Pod) -> Vec<Hop> {
     let (name, netns, ifname) = (&end.name, &pod.netns, &pod.ifname);
     let inside = match &pod.inside {
         Ok(inside) => inside,
@@ -64,7 +64,7 @@ fn inside(end: &End, pod: &Pod) -> Vec<Hop> {
 }
 
 /// The pod's own route to the other end.
-fn route(end: &End, other: &End, inside: &Inside) -> Hop {
+fn route(end: &Endpoint, other: &Endpoint, inside: &PodNetns) -> Hop {
     let to = other.address;
     let device = inside.link.as_ref().map(|link| link.index);
     let again = "make the pod anew, or put the route back by hand (ip route add default via the \
@@ -86,8 +86,8 @@ fn route(end: &End, other: &End, inside: &Inside) -> Hop {
 }
 
 /// The bridge that pods are plugged into.
-fn bridge(journey: &Journey) -> Vec<Hop> {
-    let host = &journey.host;
+fn bridge(path: &Path) -> Vec<Hop> {
+    let host = &path.host;
     let name = &host.bridge_name;
     let Some(bridge) = &host.bridge else {
         return vec![Hop::lost("bridge", HERE, format!("bridge {name} does not exist"), AGENT)];
@@ -96,10 +96,10 @@ fn bridge(journey: &Journey) -> Vec<Hop> {
         let cure = format!("ip link set {name} up; {AGENT}");
         return vec![Hop::lost("bridge", HERE, format!("bridge {name} is down"), cure)];
     }
-    if journey.is_bridged() {
+    if path.is_bridged() {
         return vec![Hop::fine("bridge", HERE, format!("{name} is up"))];
     }
-    let family = journey.family();
+    let family = path.family();
     let of_bridge = host.addresses.iter().filter(|found| found.index == bridge.index);
     let mut gateways = of_bridge.filter(|found| is_gateway(family, found.address.ip()));
     match gateways.next() {
@@ -120,7 +120,7 @@ fn is_gateway(family: Family, address: std::net::IpAddr) -> bool {
 }
 
 /// The host's end of a pod's veth.
-fn port(end: &End, pod: &Pod, host: &Host) -> Hop {
+fn port(end: &Endpoint, pod: &Pod, host: &PathHost) -> Hop {
     let (name, at) = ("pod-port", format!("{HERE}, to {}", end.name));
     let port_name = &pod.port_name;
     let Some(port) = &pod.port else {
@@ -150,7 +150,7 @@ fn port(end: &End, pod: &Pod, host: &Host) -> Hop {
 }
 
 /// What the bridge believes of the pod's MAC and is wrong, and what to do.
-fn behind(pod: &Pod, port: &Link, host: &Host) -> Option<(String, String)> {
+fn behind(pod: &Pod, port: &Link, host: &PathHost) -> Option<(String, String)> {
     let mac = pod.inside.as_ref().ok()?.link.as_ref()?.mac?;
     let bridge = &host.bridge_name;
     let known = host.learned.iter().find(|(learned, _)| *learned == mac);

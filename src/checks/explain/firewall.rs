@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::checks::explain::{HERE, Hop, Journey};
+use crate::checks::explain::{HERE, Hop, Path};
 use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::checks::forward::input;
 use crate::checks::forward::{BlockingRule, Cause, Traffic, drops_all};
@@ -10,46 +10,46 @@ use crate::net::{Family, IfName, subnet};
 use crate::nft::base_chains::{BaseChain, Direction, FoundChains, Packet};
 
 /// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
-pub fn forwarded(journey: &Journey, input: &str, output: &str) -> Hop {
-    let found = match &journey.host.forward {
+pub fn forwarded(path: &Path, input: &str, output: &str) -> Hop {
+    let found = match &path.host.forward {
         Ok(found) => found,
         Err(error) => return unread("firewall", error),
     };
     let packet = Packet {
         input,
         output,
-        source: journey.from.address,
-        destination: journey.to.address,
-        transport: journey.transport,
+        source: path.from.address,
+        destination: path.to.address,
+        transport: path.transport,
     };
-    judge("firewall", journey, found, &packet)
+    judge("firewall", path, found, &packet)
 }
 
 /// What the chains at `input` do to a packet to this host itself.
-pub fn received(journey: &Journey, device: &str) -> Hop {
-    let found = match &journey.host.input {
+pub fn received(path: &Path, device: &str) -> Hop {
+    let found = match &path.host.input {
         Ok(found) => found,
         Err(error) => return unread("host-firewall", error),
     };
     let packet = Packet {
         input: device,
         output: "",
-        source: journey.from.address,
-        destination: journey.to.address,
-        transport: journey.transport,
+        source: path.from.address,
+        destination: path.to.address,
+        transport: path.transport,
     };
-    judge("host-firewall", journey, found, &packet)
+    judge("host-firewall", path, found, &packet)
 }
 
 /// Whether the tunnels of another host get in.
-pub fn tunnels(journey: &Journey, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
+pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
     let name = "tunnel-firewall";
-    let found = match &journey.host.input {
+    let found = match &path.host.input {
         Ok(found) => found,
         Err(error) => return unread(name, error),
     };
     let Ok(uplink) = uplink.parse() else { return unread(name, "no uplink") };
-    let udp_port = journey.host.tunnel_port;
+    let udp_port = path.host.tunnel_port;
     let tunnel = input::Tunnel { uplink, source: theirs, destination: ours, udp_port };
     match input::problems(&tunnel, found).into_iter().next() {
         Some(problem) => Hop::lost(name, HERE, problem.what, problem.fix.unwrap_or_default()),
@@ -63,7 +63,7 @@ fn unread(name: &'static str, error: &str) -> Hop {
 }
 
 /// The first chain that drops the packet for certain; else the first that may.
-fn judge(name: &'static str, journey: &Journey, found: &FoundChains, packet: &Packet<'_>) -> Hop {
+fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'_>) -> Hop {
     let family = Family::of(packet.destination);
     let mut unclear = None;
     for chain in found.chains.iter().filter(|chain| chain.place.sees(family)) {
@@ -77,8 +77,8 @@ fn judge(name: &'static str, journey: &Journey, found: &FoundChains, packet: &Pa
             ChainVerdict::DroppedByPolicy => None,
             ChainVerdict::DroppedIn { chain, .. } => Some(chain),
         };
-        let traffic = traffic(journey, packet);
-        let cause = cause(journey, (chain, packet), by, &traffic);
+        let traffic = traffic(path, packet);
+        let cause = cause(path, (chain, packet), by, &traffic);
         let problem = BlockingRule { place: place.clone(), cause }.problem(&traffic);
         let what = match name {
             "firewall" => problem.what,
@@ -104,28 +104,28 @@ fn judge(name: &'static str, journey: &Journey, found: &FoundChains, packet: &Pa
 /// A chain that stops all pods needs an exception for them; a rule about some of them was made for a
 /// reason, and an exception for all would say nothing of that.
 fn cause(
-    journey: &Journey,
+    path: &Path,
     (chain, packet): (&BaseChain, &Packet<'_>),
     by: Option<String>,
     traffic: &Traffic,
 ) -> Cause {
-    let way = match journey.to.pod() {
+    let way = match path.to.pod() {
         Some(_) => Direction::Out,
         None => Direction::In,
     };
-    let neighbour = of_neighbours(journey, packet);
+    let neighbour = of_neighbours(path, packet);
     let passes = evaluate(chain, &neighbour) == ChainVerdict::Accepts;
     if !passes && drops_all(chain, way, traffic) {
         return Cause::Drops { directions: vec![way], chain: by, hosts: None };
     }
-    let (source, destination) = (journey.from.address, journey.to.address);
+    let (source, destination) = (path.from.address, path.to.address);
     Cause::DropsPacket { source, destination, chain: by }
 }
 
 /// The packet, were it of or for another pod of this host.
-fn of_neighbours<'a>(journey: &Journey, packet: &Packet<'a>) -> Packet<'a> {
+fn of_neighbours<'a>(path: &Path, packet: &Packet<'a>) -> Packet<'a> {
     let another = |address: IpAddr| {
-        let own = journey.host.subnets.get(Family::of(address));
+        let own = path.host.subnets.get(Family::of(address));
         let own = own.filter(|own| own.contains(address));
         own.map_or(address, |own| {
             let last = subnet::offset(subnet::last(*own), u128::MAX);
@@ -140,8 +140,8 @@ fn of_neighbours<'a>(journey: &Journey, packet: &Packet<'a>) -> Packet<'a> {
 }
 
 /// Pod traffic that comes and goes as the packet does.
-fn traffic(journey: &Journey, packet: &Packet<'_>) -> Traffic {
-    let host = &journey.host;
+fn traffic(path: &Path, packet: &Packet<'_>) -> Traffic {
+    let host = &path.host;
     let links = [packet.input, packet.output].into_iter();
     let further = links.filter(|name| *name != host.bridge_name.as_str());
     let further: Vec<IfName> = further.filter_map(|name| name.parse().ok()).collect();
@@ -151,6 +151,6 @@ fn traffic(journey: &Journey, packet: &Packet<'_>) -> Traffic {
         pods_come_by: further,
         subnets: host.subnets,
         pools: host.pools,
-        bridged: if journey.is_bridged() { vec![journey.family()] } else { Vec::new() },
+        bridged: if path.is_bridged() { vec![path.family()] } else { Vec::new() },
     }
 }

@@ -1,26 +1,26 @@
 //! Pure. What is known of the whole way: sizes, connections, and whether anything arrives.
 
-use crate::checks::explain::{HERE, Hop, Journey, Place, Probe};
+use crate::checks::explain::{Echo, HERE, Hop, Path, Place};
 use crate::netlink::link::Link;
 
 /// The rest of what is to be said.
-pub fn all(journey: &Journey) -> Vec<Hop> {
-    let hops = [other_host(journey), sizes(journey), connections(journey), echo(journey)];
+pub fn all(path: &Path) -> Vec<Hop> {
+    let hops = [other_host(path), sizes(path), connections(path), echo(path)];
     hops.into_iter().flatten().collect()
 }
 
 /// What the other host says about itself.
-fn other_host(journey: &Journey) -> Option<Hop> {
-    let beyond = [&journey.to, &journey.from].into_iter().find_map(|end| end.beyond())?;
-    let host = &beyond.host;
-    match beyond.alive {
+fn other_host(path: &Path) -> Option<Hop> {
+    let remote = [&path.to, &path.from].into_iter().find_map(|end| end.remote())?;
+    let host = &remote.host;
+    match remote.alive {
         Some(false) => {
             let seen = "its agent shows no sign of life".to_owned();
             let cure = format!("pods keep their network without it; look at {host}");
             Some(Hop::odd("other-host", host, seen, cure))
         }
         _ => {
-            let addresses: Vec<String> = beyond.addresses.iter().map(ToString::to_string).collect();
+            let addresses: Vec<String> = remote.addresses.iter().map(ToString::to_string).collect();
             Some(Hop::fine("other-host", host, format!("has {}", addresses.join(", "))))
         }
     }
@@ -28,9 +28,9 @@ fn other_host(journey: &Journey) -> Option<Hop> {
 
 /// Whether a packet as large as the sender may send gets through. Where a router is between, it
 /// tells the sender by ICMP; a bridge drops in silence.
-fn sizes(journey: &Journey) -> Option<Hop> {
+fn sizes(path: &Path) -> Option<Hop> {
     let name = "mtu";
-    let steps = steps(journey);
+    let steps = steps(path);
     let (first, least) = (steps.first()?, steps.iter().min_by_key(|(_, mtu)| *mtu)?);
     if least.1 < first.1 {
         let seen = format!(
@@ -40,13 +40,13 @@ fn sizes(journey: &Journey) -> Option<Hop> {
         let cure = format!("ip link set {} mtu {} (or lower that of the pod)", least.0, first.1);
         return Some(Hop::lost(name, HERE, seen, cure));
     }
-    let device = journey.there.device().and_then(|index| journey.host.links.get(&index));
-    if let (Some(link), Place::Beyond(beyond), None) =
-        (device, &journey.to.place, &journey.there.tunnel)
-        && let Some(mtu) = beyond.mtu.filter(|mtu| *mtu > 0 && *mtu < link.mtu)
+    let device = path.there.device().and_then(|index| path.host.links.get(&index));
+    if let (Some(link), Place::RemoteHost(remote), None) =
+        (device, &path.to.place, &path.there.tunnel)
+        && let Some(mtu) = remote.mtu.filter(|mtu| *mtu > 0 && *mtu < link.mtu)
     {
         let seen =
-            format!("host {} takes {mtu} bytes, {} sends {}", beyond.host, link.name, link.mtu);
+            format!("host {} takes {mtu} bytes, {} sends {}", remote.host, link.name, link.mtu);
         let cure = "give all hosts of a segment the same MTU, or set MTU to the least of them";
         return Some(Hop::lost(name, HERE, seen, cure));
     }
@@ -54,20 +54,20 @@ fn sizes(journey: &Journey) -> Option<Hop> {
 }
 
 /// What frames of the sender pass without a router between: name and MTU of each, in order.
-fn steps(journey: &Journey) -> Vec<(String, u32)> {
+fn steps(path: &Path) -> Vec<(String, u32)> {
     let of = |link: &Link| (link.name.to_string(), link.mtu);
-    let pod = |end: &crate::checks::explain::End| {
+    let pod = |end: &crate::checks::explain::Endpoint| {
         let pod = end.pod()?;
         let inside = pod.inside.as_ref().ok()?.link.as_ref()?;
         let named = (format!("{} of {}", inside.name, end.name), inside.mtu);
         Some((named, of(pod.port.as_ref()?)))
     };
-    let bridge = || journey.host.bridge.as_ref().map(of);
+    let bridge = || path.host.bridge.as_ref().map(of);
     let mut steps = Vec::new();
-    match (pod(&journey.from), pod(&journey.to)) {
+    match (pod(&path.from), pod(&path.to)) {
         (Some((inside, port)), to) => {
             steps.extend([inside, port]);
-            if let Some((inside, port)) = to.filter(|_| journey.is_bridged()) {
+            if let Some((inside, port)) = to.filter(|_| path.is_bridged()) {
                 steps.extend([port, inside]);
             }
         }
@@ -84,9 +84,9 @@ fn steps(journey: &Journey) -> Vec<(String, u32)> {
 const SHOWN: usize = 3;
 
 /// What the kernel follows between the two.
-fn connections(journey: &Journey) -> Option<Hop> {
+fn connections(path: &Path) -> Option<Hop> {
     let name = "connections";
-    let found = journey.connections.as_ref()?;
+    let found = path.connections.as_ref()?;
     if found.is_empty() {
         return Some(Hop::fine(name, HERE, "the kernel follows none between them"));
     }
@@ -104,12 +104,12 @@ fn connections(journey: &Journey) -> Option<Hop> {
 }
 
 /// What came back.
-fn echo(journey: &Journey) -> Option<Hop> {
+fn echo(path: &Path) -> Option<Hop> {
     let name = "echo";
-    let Probe { by, small, large } = journey.probe.as_ref()?;
-    let to = journey.to.address;
-    let unanswered = match journey.to.place {
-        Place::Beyond(_) => {
+    let Echo { by, small, large } = path.echo.as_ref()?;
+    let to = path.to.address;
+    let unanswered = match path.to.place {
+        Place::RemoteHost(_) => {
             "this host does its part: run the same on the other host, the other way round"
         }
         _ => "not everybody answers to echoes; does it listen at all?",

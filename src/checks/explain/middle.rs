@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::checks::explain::{
-    AGENT, Beyond, End, HERE, Hop, Host, Journey, Place, Toward, Tunnel, firewall,
+    AGENT, Endpoint, HERE, Hop, Lookup, Path, PathHost, Place, RemoteHost, Tunnel, firewall,
 };
 use crate::net::{Family, Mac};
 use crate::netlink::link::Link;
@@ -11,101 +11,101 @@ use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::route::RouteLookup;
 
 /// From the bridge, or whatever the packet comes in by, to what it leaves by.
-pub fn host(journey: &Journey) -> Vec<Hop> {
-    let host = &journey.host;
+pub fn host(path: &Path) -> Vec<Hop> {
+    let host = &path.host;
     let bridge = host.bridge_name.as_str();
-    if journey.is_bridged() {
+    if path.is_bridged() {
         return match host.bridged {
-            true => vec![firewall::forwarded(journey, bridge, bridge)],
+            true => vec![firewall::forwarded(path, bridge, bridge)],
             false => Vec::new(),
         };
     }
     let mut hops = Vec::new();
-    if let Place::Beyond(_) | Place::Outside = journey.from.place {
-        hops.extend(arrival(journey));
+    if let Place::RemoteHost(_) | Place::Outside = path.from.place {
+        hops.extend(arrival(path));
     }
-    let (from_here, to_here) = (is_here(&journey.from), is_here(&journey.to));
+    let (from_here, to_here) = (is_here(&path.from), is_here(&path.to));
     if !from_here && !to_here {
         hops.push(forwarding(host));
     }
-    hops.extend(leaving("route", host, &journey.there, &journey.to));
-    let (input, output) = (entry(journey), host.name(journey.there.device()));
-    if let (false, Some(device)) = (from_here, entry_link(journey)) {
-        hops.extend(reverse_path(journey, device));
+    hops.extend(leaving("route", host, &path.there, &path.to));
+    let (input, output) = (entry(path), host.name(path.there.device()));
+    if let (false, Some(device)) = (from_here, entry_link(path)) {
+        hops.extend(reverse_path(path, device));
     }
     match (from_here, to_here) {
-        (false, false) => hops.push(firewall::forwarded(journey, &input, &output)),
-        (false, true) => hops.push(firewall::received(journey, &input)),
+        (false, false) => hops.push(firewall::forwarded(path, &input, &output)),
+        (false, true) => hops.push(firewall::received(path, &input)),
         _ => {}
     }
-    if let (Place::Pod(_), Place::Outside) = (&journey.from.place, &journey.to.place) {
+    if let (Place::Pod(_), Place::Outside) = (&path.from.place, &path.to.place) {
         hops.extend(masquerade(host));
     }
-    if !to_here && journey.to.pod().is_none() {
-        hops.extend(exit("next-hop", host, &journey.there, &journey.to));
+    if !to_here && path.to.pod().is_none() {
+        hops.extend(exit("next-hop", host, &path.there, &path.to));
     }
     hops
 }
 
 /// The neighbours at both ends, and the way back through this host.
-pub fn back(journey: &Journey) -> Vec<Hop> {
-    let host = &journey.host;
+pub fn back(path: &Path) -> Vec<Hop> {
+    let host = &path.host;
     let mut hops = Vec::new();
-    hops.extend(pod_neighbour("pod-neighbour", journey, &journey.from, &journey.to));
-    if journey.to.pod().is_some() && !journey.is_bridged() {
-        hops.extend(exit("neighbour", host, &journey.there, &journey.to));
+    hops.extend(pod_neighbour("pod-neighbour", path, &path.from, &path.to));
+    if path.to.pod().is_some() && !path.is_bridged() {
+        hops.extend(exit("neighbour", host, &path.there, &path.to));
     }
-    hops.extend(pod_neighbour("pod-neighbour-back", journey, &journey.to, &journey.from));
-    if !journey.is_bridged() && !is_here(&journey.from) {
-        hops.extend(leaving("way-back", host, &journey.back, &journey.from));
-        if journey.from.pod().is_none() {
-            hops.extend(exit("next-hop-back", host, &journey.back, &journey.from));
+    hops.extend(pod_neighbour("pod-neighbour-back", path, &path.to, &path.from));
+    if !path.is_bridged() && !is_here(&path.from) {
+        hops.extend(leaving("way-back", host, &path.back, &path.from));
+        if path.from.pod().is_none() {
+            hops.extend(exit("next-hop-back", host, &path.back, &path.from));
         }
     }
     hops
 }
 
-fn is_here(end: &End) -> bool {
-    matches!(end.place, Place::Host)
+fn is_here(end: &Endpoint) -> bool {
+    matches!(end.place, Place::ThisHost)
 }
 
 /// The link that packets of the sender come in by.
-fn entry_link(journey: &Journey) -> Option<&Link> {
-    match journey.from.place {
-        Place::Pod(_) => journey.host.bridge.as_ref(),
-        Place::Host => None,
-        Place::Beyond(_) | Place::Outside => journey.host.links.get(&journey.back.device()?),
+fn entry_link(path: &Path) -> Option<&Link> {
+    match path.from.place {
+        Place::Pod(_) => path.host.bridge.as_ref(),
+        Place::ThisHost => None,
+        Place::RemoteHost(_) | Place::Outside => path.host.links.get(&path.back.device()?),
     }
 }
 
-fn entry(journey: &Journey) -> String {
-    entry_link(journey).map_or_else(String::new, |link| link.name.to_string())
+fn entry(path: &Path) -> String {
+    entry_link(path).map_or_else(String::new, |link| link.name.to_string())
 }
 
 /// What packets of another host come in by.
-fn arrival(journey: &Journey) -> Vec<Hop> {
-    let Some(link) = entry_link(journey) else { return Vec::new() };
+fn arrival(path: &Path) -> Vec<Hop> {
+    let Some(link) = entry_link(path) else { return Vec::new() };
     let name = "arrival";
     if !link.up || !link.carrier {
-        let seen = format!("packets of {} come by {}, which is down", journey.from.name, link.name);
+        let seen = format!("packets of {} come by {}, which is down", path.from.name, link.name);
         return vec![Hop::lost(name, HERE, seen, format!("ip link set {} up", link.name))];
     }
-    let seen = format!("packets of {} come by {}", journey.from.name, link.name);
+    let seen = format!("packets of {} come by {}", path.from.name, link.name);
     let mut hops = vec![Hop::fine(name, HERE, seen)];
-    if let (Some(tunnel), Some(beyond)) = (&journey.back.tunnel, journey.from.beyond()) {
-        hops.extend(tunnel_firewall(journey, tunnel, beyond));
+    if let (Some(tunnel), Some(remote)) = (&path.back.tunnel, path.from.remote()) {
+        hops.extend(tunnel_firewall(path, tunnel, remote));
     }
     hops
 }
 
-fn tunnel_firewall(journey: &Journey, tunnel: &Tunnel, beyond: &Beyond) -> Option<Hop> {
+fn tunnel_firewall(path: &Path, tunnel: &Tunnel, remote: &RemoteHost) -> Option<Hop> {
     let way = tunnel.way.as_ref().ok().copied().flatten()?;
     let ours = way.source?;
-    let theirs = *beyond.addresses.get(Family::of(ours))?;
-    Some(firewall::tunnels(journey, &journey.host.name(way.device), theirs, ours))
+    let theirs = *remote.addresses.get(Family::of(ours))?;
+    Some(firewall::tunnels(path, &path.host.name(way.device), theirs, ours))
 }
 
-fn forwarding(host: &Host) -> Hop {
+fn forwarding(host: &PathHost) -> Hop {
     let (key, value) = (host.forwarding.0.replace('/', "."), host.forwarding.1.as_deref());
     match value {
         Some("0") => {
@@ -118,9 +118,9 @@ fn forwarding(host: &Host) -> Hop {
 }
 
 /// The host's route to an end.
-fn leaving(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<Hop> {
+fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint) -> Vec<Hop> {
     let to = end.address;
-    let way = match &toward.way {
+    let way = match &lookup.way {
         Ok(Some(way)) => way,
         Ok(None) => return vec![no_route(name, host, end, "there is no route")],
         Err(error) => return vec![no_route(name, host, end, error)],
@@ -130,7 +130,7 @@ fn leaving(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<H
     let text = format!("{to}{via} by {device}");
     let bridge = host.bridge.as_ref().map(|bridge| bridge.index);
     match &end.place {
-        Place::Host if !way.local => {
+        Place::ThisHost if !way.local => {
             let seen = format!("{text}, although it should be an address of this host");
             vec![Hop::lost(name, HERE, seen, "ip address add it, or ask for another address")]
         }
@@ -139,7 +139,7 @@ fn leaving(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<H
             let cure = format!("remove the route that is nearer (ip route get {to}); {AGENT}");
             vec![Hop::lost(name, HERE, seen, cure)]
         }
-        Place::Beyond(Beyond { subnet: Some(subnet), has_route: false, .. }) => {
+        Place::RemoteHost(RemoteHost { subnet: Some(subnet), has_route: false, .. }) => {
             let why = format!("the route to {subnet} is missing, and packets take {text}");
             vec![no_route(name, host, end, &why)]
         }
@@ -148,35 +148,35 @@ fn leaving(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<H
 }
 
 /// Why there is no route to `end`, and what to do.
-fn no_route(name: &'static str, host: &Host, end: &End, why: &str) -> Hop {
+fn no_route(name: &'static str, host: &PathHost, end: &Endpoint, why: &str) -> Hop {
     let to = end.address;
-    let Some(beyond) = end.beyond() else {
+    let Some(remote) = end.remote() else {
         let cure = match end.place {
             Place::Pod(_) => AGENT.to_owned(),
             _ => format!("give this host a route to {to}"),
         };
         return Hop::lost(name, HERE, format!("{to}: {why}"), cure);
     };
-    let down = beyond.addresses.iter().find_map(|address| down_link(host, *address));
+    let down = remote.addresses.iter().find_map(|address| down_link(host, *address));
     if let Some(link) = down {
-        let seen = format!("{link}, which leads to {}, is down", beyond.host);
+        let seen = format!("{link}, which leads to {}, is down", remote.host);
         return Hop::lost("uplink", HERE, seen, format!("ip link set {link} up; is the cable in?"));
     }
     let tunnel = host.links.values().find(|link| link.vxlan.is_some() && !link.up);
-    if let (Some(link), Some(_)) = (tunnel, beyond.subnet) {
+    if let (Some(link), Some(_)) = (tunnel, remote.subnet) {
         let name = &link.name;
         let cure = format!("ip link set {name} up; {AGENT}");
         return Hop::lost("tunnel", HERE, format!("{name} is down, and its routes are gone"), cure);
     }
-    let cure = match beyond.subnet {
+    let cure = match remote.subnet {
         Some(_) => AGENT.to_owned(),
         None => format!("give this host a route to {to}"),
     };
-    Hop::lost(name, HERE, format!("{to} of host {}: {why}", beyond.host), cure)
+    Hop::lost(name, HERE, format!("{to} of host {}: {why}", remote.host), cure)
 }
 
 /// The link on whose segment `address` is, if it is down.
-fn down_link(host: &Host, address: IpAddr) -> Option<String> {
+fn down_link(host: &PathHost, address: IpAddr) -> Option<String> {
     let on_link = host.addresses.iter().filter(|found| {
         let nobody_else = found.address.ip() != address;
         nobody_else && found.address.prefix() > 0 && found.address.contains(address)
@@ -187,16 +187,16 @@ fn down_link(host: &Host, address: IpAddr) -> Option<String> {
 }
 
 /// Whether the kernel lets packets of the sender in where they come from.
-fn reverse_path(journey: &Journey, device: &Link) -> Option<Hop> {
-    let host = &journey.host;
+fn reverse_path(path: &Path, device: &Link) -> Option<Hop> {
+    let host = &path.host;
     let name = &device.name;
     let filter = *host.reverse_path.get(name).unwrap_or(&0);
-    let entering = journey.there.entering.as_ref();
-    let other = journey.back.device() != Some(device.index);
+    let entering = path.there.entering.as_ref();
+    let other = path.back.device() != Some(device.index);
     match entering {
         Err(error) if filter == 1 && other => {
-            let back = host.name(journey.back.device());
-            let from = journey.from.address;
+            let back = host.name(path.back.device());
+            let from = path.from.address;
             let seen = format!(
                 "rp_filter of {name} is strict, and packets to {from} would leave by {back}: the \
                  kernel drops what comes from there ({error})"
@@ -214,7 +214,7 @@ fn reverse_path(journey: &Journey, device: &Link) -> Option<Hop> {
 }
 
 /// What leaves the pools must be masqueraded, or the answer goes nowhere.
-fn masquerade(host: &Host) -> Option<Hop> {
+fn masquerade(host: &PathHost) -> Option<Hop> {
     match host.masquerades? {
         true => Some(Hop::fine("masquerade", HERE, "it leaves with this host's address")),
         false => {
@@ -226,8 +226,8 @@ fn masquerade(host: &Host) -> Option<Hop> {
 }
 
 /// The next hop on the way to an end, and the tunnel to it.
-fn exit(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<Hop> {
-    let Some(way) = toward.way.as_ref().ok().copied().flatten() else { return Vec::new() };
+fn exit(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint) -> Vec<Hop> {
+    let Some(way) = lookup.way.as_ref().ok().copied().flatten() else { return Vec::new() };
     if way.local {
         return Vec::new();
     }
@@ -237,12 +237,12 @@ fn exit(name: &'static str, host: &Host, toward: &Toward, end: &End) -> Vec<Hop>
         return vec![Hop::lost("uplink", HERE, seen, format!("ip link set {} up", link.name))];
     }
     let next = way.gateway.unwrap_or(end.address);
-    if let Some(tunnel) = &toward.tunnel {
+    if let Some(tunnel) = &lookup.tunnel {
         return through(host, link, next, tunnel, end);
     }
     let wanted = end.pod().and_then(|pod| pod.inside.as_ref().ok()?.link.as_ref()?.mac);
     let wanted = wanted.filter(|_| next == end.address);
-    neighbour(name, HERE, &toward.neighbours, (next, link.name.as_str()), wanted)
+    neighbour(name, HERE, &lookup.neighbours, (next, link.name.as_str()), wanted)
         .into_iter()
         .collect()
 }
@@ -274,9 +274,15 @@ fn neighbour(
 }
 
 /// The parts of a tunnel: MAC of the other end, where frames for it go, and the way there.
-fn through(host: &Host, link: &Link, next: IpAddr, tunnel: &Tunnel, end: &End) -> Vec<Hop> {
+fn through(
+    host: &PathHost,
+    link: &Link,
+    next: IpAddr,
+    tunnel: &Tunnel,
+    end: &Endpoint,
+) -> Vec<Hop> {
     let (name, device) = ("tunnel", &link.name);
-    let host_name = end.beyond().map_or("the other host", |beyond| beyond.host.as_str());
+    let host_name = end.remote().map_or("the other host", |remote| remote.host.as_str());
     let mac = tunnel.inner(next);
     let Some(mac) = mac else {
         let seen = format!("{device} does not know the MAC of {next} (host {host_name})");
@@ -286,7 +292,7 @@ fn through(host: &Host, link: &Link, next: IpAddr, tunnel: &Tunnel, end: &End) -
         let seen = format!("{device} does not know where to send frames for {mac} ({host_name})");
         return vec![Hop::lost(name, HERE, seen, AGENT)];
     };
-    let theirs = end.beyond().map(|beyond| beyond.addresses).unwrap_or_default();
+    let theirs = end.remote().map(|remote| remote.addresses).unwrap_or_default();
     let known = theirs.get(Family::of(there.address));
     if known.is_some_and(|known| *known != there.address) {
         let seen = format!("{device} sends to {}, which is not {host_name}'s", there.address);
@@ -299,7 +305,7 @@ fn through(host: &Host, link: &Link, next: IpAddr, tunnel: &Tunnel, end: &End) -
 }
 
 /// The way of a tunnel's outer packets.
-fn outer(host: &Host, tunnel: &Tunnel, address: IpAddr) -> Option<Hop> {
+fn outer(host: &PathHost, tunnel: &Tunnel, address: IpAddr) -> Option<Hop> {
     let name = "underlay";
     let way: RouteLookup = match &tunnel.way {
         Ok(Some(way)) => *way,
@@ -319,11 +325,11 @@ fn outer(host: &Host, tunnel: &Tunnel, address: IpAddr) -> Option<Hop> {
 }
 
 /// What a pod believes of the MAC of its next hop.
-fn pod_neighbour(name: &'static str, journey: &Journey, end: &End, other: &End) -> Option<Hop> {
+fn pod_neighbour(name: &'static str, path: &Path, end: &Endpoint, other: &Endpoint) -> Option<Hop> {
     let inside = end.pod()?.inside.as_ref().ok()?;
     let way = inside.way.as_ref().ok().copied().flatten()?;
     let next = way.gateway.unwrap_or(other.address);
-    let bridge = journey.host.bridge.as_ref();
+    let bridge = path.host.bridge.as_ref();
     let other_pod = || other.pod()?.inside.as_ref().ok()?.link.as_ref()?.mac;
     let wanted = match way.gateway {
         Some(_) => bridge.and_then(|bridge| bridge.mac),

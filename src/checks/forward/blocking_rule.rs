@@ -109,8 +109,9 @@ impl BlockingRule {
         let (chain, packets, is_about_some) = match cause {
             Cause::Unreadable(error) => {
                 let what = format!("{place}: may drop pod traffic and cannot be read: {error}");
+                let list = list(place, place.chain());
                 return problem(ProblemKind::ForwardUnreadable, what)
-                    .with_fix("read its rules: nft list ruleset; iptables-legacy-save");
+                    .with_fix(format!("read its rules: {list}"));
             }
             Cause::NotUnderstood => {
                 let what = format!("{place}: may drop pod traffic: a rule is not understood");

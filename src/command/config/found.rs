@@ -7,8 +7,9 @@ use crate::inspect::host_state::{self, HostState};
 use crate::inspect::identity;
 use crate::net::Family;
 use crate::netlink::rtnl::Rtnl;
+use crate::plan::peer_routes::Backend;
 use crate::plan::tunnel::inner_mtu;
-use crate::settings::{Backend, Settings, Source};
+use crate::settings::{Settings, Source};
 
 /// What holds, and why.
 pub struct Found {
@@ -142,13 +143,13 @@ mod tests {
 
     use super::*;
     use crate::inspect::host_state::NodeAddresses;
-    use crate::settings;
+    use crate::settings::{Texts, parse, values_only};
 
     /// `node` of an agent before it told the MTU of the host.
     #[test]
     fn an_older_agent_does_not_hide_the_mtu_of_the_host() {
-        let etcd = |name: &str| (name == "ETCD_HOST").then(|| "etcd".to_owned());
-        let settings = settings::read(&etcd, &|_| Vec::new()).unwrap();
+        let texts = Texts::from([("ETCD_HOST", "etcd".to_owned())]);
+        let settings = parse(&texts, values_only).unwrap();
         let own = NodeAddresses { mtu_bytes: 1500, ..NodeAddresses::default() };
         let here = HostState {
             own,

@@ -1,33 +1,27 @@
 //! The agent itself, and what it would change or complain about.
 
-use std::sync::Arc;
-
-use crate::agent::{dry_run, lock};
+use crate::agent::dry_run::DryRun;
+use crate::agent::lock;
 use crate::checks::finding::{Finding, Severity, mtu};
-use crate::command::doctor::Patient;
-use crate::inspect::Kernel;
+use crate::command::doctor::DoctorContext;
 use crate::inspect::agent_socket;
-use crate::inspect::host_state;
-use crate::inspect::identity;
-use crate::lease::peers;
-use crate::plan::Line;
-use crate::plan::tunnel;
+use crate::plan::{Line, tunnel};
 use crate::settings::Settings;
 
 /// So many changes are written out.
 const SHOWN: usize = 5;
 
-pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
+pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(privileges());
-    findings.extend(patient.told.warnings.iter().map(|warning| {
+    findings.extend(context.loaded.warnings.iter().map(|warning| {
         let cure = "mend the file, or nobody knows what holds";
         Finding::new(Severity::Warning, "settings", "settings file", warning, cure)
     }));
-    findings.extend(running(patient));
-    findings.extend(own_faults(patient));
-    findings.extend(pass(patient));
-    findings.extend(sizes(patient));
+    findings.extend(running(context));
+    findings.extend(own_faults(context));
+    findings.extend(reconcile(context));
+    findings.extend(sizes(context));
     findings
 }
 
@@ -39,10 +33,10 @@ fn privileges() -> Option<Finding> {
 }
 
 /// Whether an agent serves this host: it answers, or it holds its lock.
-fn running(patient: &Patient<'_>) -> Option<Finding> {
-    let error = patient.status.as_ref().err()?;
-    let Settings { state_dir, socket, .. } = &patient.told.settings;
-    if agent_socket::is_denied(&patient.told.settings) || lock::is_denied(state_dir) {
+fn running(context: &DoctorContext<'_>) -> Option<Finding> {
+    let error = context.host.agent().as_ref().err()?;
+    let Settings { state_dir, socket, .. } = context.settings();
+    if agent_socket::is_denied(context.settings()) || lock::is_denied(state_dir) {
         let seen = format!("nobody knows whether an agent serves this host: {error}");
         let cure = "run this as root";
         return Some(Finding::new(Severity::Warning, "agent-silent", "socket", seen, cure));
@@ -67,8 +61,8 @@ fn running(patient: &Patient<'_>) -> Option<Finding> {
 const FULL: &str = "no address is free in ";
 
 /// What the running agent says is wrong, and of its loops.
-fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
-    let Ok(status) = &patient.status else { return Vec::new() };
+fn own_faults(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let Ok(status) = context.host.agent() else { return Vec::new() };
     let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     let mut findings = Vec::new();
     for fault in list("faults") {
@@ -99,39 +93,24 @@ fn own_faults(patient: &Patient<'_>) -> Vec<Finding> {
     findings
 }
 
-/// What a pass of the agent would find, without making it.
-fn pass(patient: &Patient<'_>) -> Vec<Finding> {
-    let (settings, around) = (&patient.told.settings, patient.around);
-    let kernel = match Kernel::open(settings) {
-        Ok(kernel) => kernel,
-        Err(exit) => {
-            let cure = "modprobe nf_tables; is the kernel built without it?";
-            return vec![Finding::new(Severity::Wrong, "kernel", "netlink", exit.why, cure)];
-        }
-    };
-    if around.subnets.is_empty() {
-        return Vec::new();
-    }
-    let fresh = patient.etcd.as_ref().and_then(|etcd| etcd.as_ref().ok()).and_then(|snapshot| {
-        let name = identity::node_name(settings).ok()?;
-        Some(peers(snapshot, &name, &around.subnets, &settings.pools))
-    });
-    let others = Arc::new(fresh.unwrap_or_else(|| around.peers.clone()));
-    let looked = dry_run::look(settings, &kernel, &around.subnets, Some(&others));
+/// What a reconcile of the agent would find.
+fn reconcile(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let found = DryRun::of(context.host);
+    let problems = found.problems();
     let mut findings: Vec<Finding> =
-        looked.trouble.iter().map(|line| Finding::told("surroundings", line)).collect();
-    if !looked.lines.is_empty() {
-        let lines: Vec<String> = looked.lines.iter().take(SHOWN).map(Line::to_string).collect();
-        let more = match looked.lines.len().saturating_sub(SHOWN) {
+        problems.iter().map(|line| Finding::told("surroundings", &line.to_string())).collect();
+    if !found.lines.is_empty() {
+        let lines: Vec<String> = found.lines.iter().take(SHOWN).map(Line::to_string).collect();
+        let more = match found.lines.len().saturating_sub(SHOWN) {
             0 => String::new(),
             more => format!("; and {more} more"),
         };
         let seen = format!("not as it should be: {}{more}", lines.join("; "));
-        let cure = match patient.status {
+        let cure = match context.host.agent() {
             Ok(_) => format!(
                 "the agent mends at once what the kernel tells it of, and the rest within {:?} \
                  (RESYNC_INTERVAL); if it stays, somebody undoes it: see repairs in its status",
-                settings.resync
+                context.settings().resync
             ),
             Err(_) => "start the agent, which does that".to_owned(),
         };
@@ -141,14 +120,14 @@ fn pass(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// MTU of pods against that of the way to the other hosts.
-fn sizes(patient: &Patient<'_>) -> Option<Finding> {
-    let (settings, around) = (&patient.told.settings, patient.around);
-    let bridge = around.rtnl.link(&settings.bridge).ok()??;
-    let facts = host_state::observe(&around.rtnl, settings, None).ok()?;
+fn sizes(context: &DoctorContext<'_>) -> Option<Finding> {
+    let (settings, host) = (context.settings(), context.host);
+    let bridge = host.kernel.rtnl.link(&settings.bridge).ok()??;
+    let facts = host.state().ok()?;
     let families = facts.own.addresses.entries().map(|(family, _)| family);
     let tunnels = families.filter_map(|family| {
-        around.rtnl.link(&tunnel::device_name(family)).ok()??;
-        Some(tunnel::inner_mtu(facts.own.mtu_bytes, family, &around.subnets))
+        host.kernel.rtnl.link(&tunnel::device_name(family)).ok()??;
+        Some(tunnel::inner_mtu(facts.own.mtu_bytes, family, &host.subnets))
     });
     mtu(bridge.mtu, facts.own.mtu_bytes, tunnels.min())
 }

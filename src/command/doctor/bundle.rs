@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::checks::host_checks::SYSCTLS;
 use crate::checks::redact::redact;
-use crate::command::around::Attachment;
-use crate::command::doctor::Patient;
+use crate::command::doctor::DoctorContext;
+use crate::inspect::pods::Attachment;
 use crate::net::Family;
 use crate::os::{files, sysctl};
 use crate::settings::Source;
@@ -39,7 +39,7 @@ const FILES: [&str; 12] = [
 ///
 /// # Errors
 /// It cannot be written.
-pub fn write(path: &Path, patient: &Patient<'_>, findings: &Value) -> Result<(), String> {
+pub fn write(path: &Path, context: &DoctorContext<'_>, findings: &Value) -> Result<(), String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         return Err(format!(
@@ -48,10 +48,10 @@ pub fn write(path: &Path, patient: &Patient<'_>, findings: &Value) -> Result<(),
             folder.display()
         ));
     }
-    let known = secrets(patient);
+    let known = secrets(context);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut tar = Vec::new();
-    for (name, text) in parts(patient, findings) {
+    for (name, text) in parts(context, findings) {
         entry(&mut tar, &name, redact(&text, &known).as_bytes(), since.as_secs());
     }
     tar.resize(tar.len() + 1024, 0);
@@ -59,8 +59,8 @@ pub fn write(path: &Path, patient: &Patient<'_>, findings: &Value) -> Result<(),
 }
 
 /// What stands in files that hold nothing but a secret.
-fn secrets(patient: &Patient<'_>) -> Vec<String> {
-    let Source::Etcd { server, .. } = &patient.told.settings.source else { return Vec::new() };
+fn secrets(context: &DoctorContext<'_>) -> Vec<String> {
+    let Source::Etcd { server, .. } = &context.settings().source else { return Vec::new() };
     let password = server.password_file.as_ref().and_then(|path| fs::read_to_string(path).ok());
     let key = server.key.as_ref().and_then(|path| fs::read_to_string(path).ok());
     let lines = key.iter().flat_map(|key| key.lines()).filter(|line| !line.starts_with("-----"));
@@ -70,21 +70,21 @@ fn secrets(patient: &Patient<'_>) -> Vec<String> {
 }
 
 /// Name and text of every part.
-fn parts(patient: &Patient<'_>, findings: &Value) -> Vec<(String, String)> {
-    let settings = &patient.told.settings;
+fn parts(context: &DoctorContext<'_>, findings: &Value) -> Vec<(String, String)> {
+    let settings = context.settings();
     let pretty = |value: &Value| format!("{value:#}\n");
-    let status = match &patient.status {
+    let status = match context.host.agent() {
         Ok(status) => pretty(status),
         Err(error) => format!("{error}\n"),
     };
     let mut parts = vec![
         ("version".to_owned(), concat!(env!("CARGO_PKG_VERSION"), "\n").to_owned()),
         ("doctor.json".to_owned(), pretty(findings)),
-        ("settings.env".to_owned(), effective(patient)),
+        ("settings.env".to_owned(), effective(context)),
         ("status.json".to_owned(), status),
-        ("kernel.txt".to_owned(), kernel(patient)),
-        ("sysctls.txt".to_owned(), sysctls(patient)),
-        ("pods.txt".to_owned(), pods(patient)),
+        ("kernel.txt".to_owned(), kernel(context)),
+        ("sysctls.txt".to_owned(), sysctls(context)),
+        ("pods.txt".to_owned(), pods(context)),
     ];
     let state = settings.state_file();
     let taken = [Some(state), settings.cni.log_file.clone()].into_iter().flatten();
@@ -100,36 +100,36 @@ fn parts(patient: &Patient<'_>, findings: &Value) -> Vec<(String, String)> {
 }
 
 /// Every setting that holds.
-fn effective(patient: &Patient<'_>) -> String {
-    let text = |name| patient.told.texts.get(name).map_or("", String::as_str);
+fn effective(context: &DoctorContext<'_>) -> String {
+    let text = |name| context.loaded.texts.get(name).map_or("", String::as_str);
     VARIABLES.iter().map(|known| format!("{}={}\n", known.name, text(known.name))).collect()
 }
 
 /// Links, addresses, routes, neighbours and chains, as they were read.
-fn kernel(patient: &Patient<'_>) -> String {
-    let around = patient.around;
+fn kernel(context: &DoctorContext<'_>) -> String {
+    let host = context.host;
     let mut text = String::new();
     let mut part = |name: &str, found: Result<String, String>| {
         let found = found.unwrap_or_else(|error| error);
         // A String takes everything.
         let _written = writeln!(text, "# {name}\n{found}\n");
     };
-    part("links", lines(around.rtnl.links(None)));
-    part("addresses", lines(around.rtnl.addresses(None)));
-    part("routes", lines(around.rtnl.all_routes()));
-    for link in around.rtnl.vxlans().unwrap_or_default() {
+    part("links", lines(host.kernel.rtnl.links(None)));
+    part("addresses", lines(host.kernel.rtnl.addresses(None)));
+    part("routes", lines(host.kernel.rtnl.all_routes()));
+    for link in host.kernel.rtnl.vxlans().unwrap_or_default() {
         part(
             &format!("destinations of {}", link.name),
-            lines(around.rtnl.destinations(link.index)),
+            lines(host.kernel.rtnl.destinations(link.index)),
         );
     }
-    if let Ok(Some(bridge)) = around.rtnl.link(&patient.told.settings.bridge) {
-        part("neighbours on the bridge", lines(around.rtnl.neighbours(bridge.index)));
-        part("learned by the bridge", lines(around.rtnl.learned(bridge.index)));
+    if let Ok(Some(bridge)) = host.kernel.rtnl.link(&context.settings().bridge) {
+        part("neighbours on the bridge", lines(host.kernel.rtnl.neighbours(bridge.index)));
+        part("learned by the bridge", lines(host.kernel.rtnl.learned(bridge.index)));
     }
-    part("nft tables", lines(around.nft.tables()));
-    part("forward chains", whole(around.forward.observe(&Family::BOTH)));
-    part("input chains", whole(around.forward.observe_input(&Family::BOTH)));
+    part("nft tables", lines(host.kernel.nft.tables()));
+    part("forward chains", whole(host.kernel.forward.observe(&Family::BOTH)));
+    part("input chains", whole(host.kernel.forward.observe_input(&Family::BOTH)));
     text
 }
 
@@ -145,7 +145,7 @@ fn whole<T: std::fmt::Debug, E: std::fmt::Display>(found: Result<T, E>) -> Resul
 }
 
 /// Sysctls that decide about pods.
-fn sysctls(patient: &Patient<'_>) -> String {
+fn sysctls(context: &DoctorContext<'_>) -> String {
     let others = [
         "net/ipv4/neigh/default/gc_thresh3",
         "net/ipv6/neigh/default/gc_thresh3",
@@ -154,7 +154,7 @@ fn sysctls(patient: &Patient<'_>) -> String {
         "fs/inotify/max_user_watches",
     ];
     let mut keys: Vec<String> = SYSCTLS.iter().chain(&others).map(ToString::to_string).collect();
-    for link in patient.around.rtnl.links(None).unwrap_or_default() {
+    for link in context.host.kernel.rtnl.links(None).unwrap_or_default() {
         for key in ["ipv4/conf/{}/rp_filter", "ipv4/conf/{}/forwarding", "ipv6/conf/{}/forwarding"]
         {
             keys.push(format!("net/{}", key.replace("{}", link.name.as_str())));
@@ -167,10 +167,16 @@ fn sysctls(patient: &Patient<'_>) -> String {
     keys.iter().map(value).collect()
 }
 
-fn pods(patient: &Patient<'_>) -> String {
+fn pods(context: &DoctorContext<'_>) -> String {
     let line = |pod: &Attachment| format!("{pod:?}\n");
-    let mut text: String = patient.around.attachments.iter().map(line).collect();
-    text.extend(patient.around.unknown.iter().map(|line| format!("# {line}\n")));
+    let mut text: String = context.host.attachments().iter().map(line).collect();
+    let unknown = context.host.unread_stores().iter().chain(&context.host.peers_unknown);
+    text.extend(unknown.map(|line| {
+        format!(
+            "# {line}
+"
+        )
+    }));
     text
 }
 

@@ -7,13 +7,13 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::checks::finding::{Finding, Severity};
-use crate::command::doctor::Patient;
+use crate::command::doctor::DoctorContext;
 
 /// Versions of CNI that there are.
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
-    let cni = &patient.told.settings.cni;
+pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let cni = &context.settings().cni;
     let mut findings = configuration(&cni.config, cni.plugin.parent());
     if let Some(folder) = cni.plugin.parent() {
         findings.extend(plugins(folder));

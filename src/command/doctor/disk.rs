@@ -7,22 +7,22 @@ use nix::errno::Errno;
 use nix::sys::inotify::{InitFlags, Inotify};
 
 use crate::checks::finding::{self, Finding, Severity};
-use crate::command::doctor::Patient;
+use crate::command::doctor::DoctorContext;
 use crate::os::disk_space;
 
-pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
+pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, what) in places(patient) {
+    for (path, what) in places(context) {
         findings.extend(room(&path, what));
     }
-    findings.extend(clock(patient));
+    findings.extend(clock(context));
     findings.extend(watches());
     findings
 }
 
 /// Everything that is written to.
-fn places(patient: &Patient<'_>) -> Vec<(PathBuf, &'static str)> {
-    let settings = &patient.told.settings;
+fn places(context: &DoctorContext<'_>) -> Vec<(PathBuf, &'static str)> {
+    let settings = context.settings();
     let folder = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut places = vec![
         (settings.state_dir.clone(), "state of the agent"),
@@ -46,11 +46,11 @@ fn room(path: &Path, what: &str) -> Option<Finding> {
 }
 
 /// A file that was written later than now, or a time before there was humanz.
-fn clock(patient: &Patient<'_>) -> Option<Finding> {
+fn clock(context: &DoctorContext<'_>) -> Option<Finding> {
     const BEGINNING: Duration = Duration::from_secs(1_735_689_600);
     const SLACK: Duration = Duration::from_secs(60);
     let now = SystemTime::now();
-    let state = patient.told.settings.state_file();
+    let state = context.settings().state_file();
     let written = std::fs::metadata(&state).and_then(|found| found.modified()).ok();
     let back = written.is_some_and(|written| written > now + SLACK);
     let early = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() < BEGINNING;

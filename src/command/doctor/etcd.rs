@@ -4,63 +4,55 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::checks::finding::{Finding, Severity};
-use crate::command::doctor::Patient;
+use crate::command::doctor::DoctorContext;
 use crate::etcd::{self, EtcdSettings};
-use crate::inspect::identity;
-use crate::lease::{Snapshot, peers};
-use crate::settings::{Settings, Source};
+use crate::inspect::cluster::Cluster;
+use crate::settings::Source;
 
-/// All of etcd, or why not.
-pub fn read(settings: &Settings) -> Option<Result<Snapshot, String>> {
-    let Source::Etcd { server, roots } = &settings.source else { return None };
-    Some(etcd::read(server, roots))
-}
-
-pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
-    let settings = &patient.told.settings;
+pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let settings = context.settings();
     let Source::Etcd { server, .. } = &settings.source else { return Vec::new() };
     let mut findings = Vec::new();
-    match &patient.etcd {
-        Some(Err(error)) => {
+    let stale = || context.host.cluster.as_ref()?.stale.as_ref().map(|stale| &stale.why);
+    match (context.host.peers_unknown.as_ref().or_else(stale), &context.host.cluster) {
+        (Some(error), _) => {
             let cure = "is a member up, is the port open, are user and certificates right? Pods keep \
                         their network; no new host is seen until then";
             let seen = format!("etcd cannot be read: {error}");
             findings.push(Finding::new(Severity::Wrong, "etcd", "a read of all keys", seen, cure));
         }
-        Some(Ok(snapshot)) => findings.extend(records(patient, snapshot)),
-        None => {}
+        (None, Some(cluster)) => findings.extend(records(context, cluster)),
+        (None, None) => {}
     }
     findings.extend(files(server));
     findings
 }
 
 /// What is wrong with what is in it.
-fn records(patient: &Patient<'_>, snapshot: &Snapshot) -> Vec<Finding> {
+fn records(context: &DoctorContext<'_>, cluster: &Cluster) -> Vec<Finding> {
+    let snapshot = &cluster.snapshot;
     let mut findings = Vec::new();
     for fault in snapshot.faults.values() {
         let seen = format!("key {} is ignored: {}", fault.key, fault.what);
         let cure = format!("etcdctl get {:?}, then delete or mend it", fault.key);
         findings.push(Finding::new(Severity::Warning, "etcd-record", "etcd", seen, cure));
     }
-    let settings = &patient.told.settings;
-    let Ok(name) = identity::node_name(settings) else { return findings };
-    let others = peers(snapshot, &name, &patient.around.subnets, &settings.pools);
-    for fault in &others.faults {
+    let (name, others) = (&cluster.own, context.host.peers.iter());
+    for fault in others.flat_map(|peers| &peers.faults) {
         let cure = "two hosts share a name, a disk or a hand-made key: mend it on the host named";
         let seen = fault.to_string();
         findings.push(Finding::new(Severity::Wrong, "other-host", "etcd", seen, cure));
     }
-    let own = snapshot.nodes.get(&name).map(|node| &node.value.machine_id);
+    let own = snapshot.nodes.get(name).map(|node| &node.value.machine_id);
     for (host, node) in snapshot.nodes.iter() {
-        if *host != name && Some(&node.value.machine_id) == own {
+        if host != name && Some(&node.value.machine_id) == own {
             let seen = format!("host {host} has the machine id of this host: one is a copy");
             let cure = "rm /etc/machine-id && systemd-machine-id-setup on the copy, then reboot it";
             findings.push(Finding::new(Severity::Wrong, "machine-id", "etcd", seen, cure));
         }
     }
+    let others = context.host.others();
     let silent: Vec<&str> = others
-        .by_name
-        .iter()
         .filter(|(_, peer)| !peer.alive && !peer.python)
         .map(|(host, _)| host.as_str())
         .collect();
@@ -70,7 +62,7 @@ fn records(patient: &Patient<'_>, snapshot: &Snapshot) -> Vec<Finding> {
         let cure = "look there; a host that is gone for good: humanz-agent nodes rm NAME";
         findings.push(Finding::new(Severity::Note, "hosts-silent", "etcd", seen, cure));
     }
-    if patient.status.is_ok() && !snapshot.hosts.contains_key(&name) {
+    if context.host.agent().is_ok() && !snapshot.hosts.contains_key(name) {
         let seen = format!("etcd holds no subnet of this host ({name})");
         let cure =
             "the agent claims it again by itself; if this stays, its etcd user may not write";

@@ -4,24 +4,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::checks::finding::{Finding, Severity, neighbours};
-use crate::command::doctor::Patient;
+use crate::command::doctor::DoctorContext;
 use crate::net::{Family, IfName};
 use crate::os::sysctl;
-use crate::settings::{Backend, Source};
+use crate::plan::peer_routes::Backend;
+use crate::settings::Source;
 
-pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
-    let mut findings = modules(patient);
+pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let mut findings = modules(context);
     for family in Family::BOTH {
-        findings.extend(table(patient, family));
+        findings.extend(table(context, family));
     }
-    findings.extend(reverse_path(patient));
+    findings.extend(reverse_path(context));
     findings.extend(networkd());
     findings.extend(network_manager());
     findings
 }
 
 /// Modules that are neither there nor can be loaded.
-fn modules(patient: &Patient<'_>) -> Vec<Finding> {
+fn modules(context: &DoctorContext<'_>) -> Vec<Finding> {
     let Ok(release) = fs::read_to_string("/proc/sys/kernel/osrelease") else { return Vec::new() };
     let folder = PathBuf::from("/lib/modules").join(release.trim());
     if !folder.exists() {
@@ -34,7 +35,7 @@ fn modules(patient: &Patient<'_>) -> Vec<Finding> {
     }
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (builtin, loadable) = (read("modules.builtin"), read("modules.dep"));
-    let settings = &patient.told.settings;
+    let settings = context.settings();
     let tunnels =
         settings.backend != Backend::Direct && matches!(settings.source, Source::Etcd { .. });
     let wanted = ["bridge", "veth", "nf_tables", "nf_conntrack", "nft_masq", "nft_ct"];
@@ -55,12 +56,12 @@ fn modules(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Room for neighbours: one for each pod and each host of the segment.
-fn table(patient: &Patient<'_>, family: Family) -> Option<Finding> {
-    let around = patient.around;
-    around.subnets.get(family)?;
+fn table(context: &DoctorContext<'_>, family: Family) -> Option<Finding> {
+    let host = context.host;
+    host.subnets.get(family)?;
     let has = |address: &std::net::IpAddr| Family::of(*address) == family;
-    let pods = around.attachments.iter().filter(|pod| pod.entry.addresses.iter().any(has)).count();
-    let hosts = around.peers.by_name.len();
+    let pods = host.attachments().iter().filter(|pod| pod.entry.addresses.iter().any(has)).count();
+    let hosts = host.others().count();
     let version = match family {
         Family::V4 => "ipv4",
         Family::V6 => "ipv6",
@@ -70,13 +71,13 @@ fn table(patient: &Patient<'_>, family: Family) -> Option<Finding> {
 }
 
 /// A strict filter on one of several uplinks drops what comes by the other.
-fn reverse_path(patient: &Patient<'_>) -> Option<Finding> {
+fn reverse_path(context: &DoctorContext<'_>) -> Option<Finding> {
     let value = |name: &str| -> u8 {
         let text = sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
         text.parse().unwrap_or(0)
     };
-    let around = patient.around;
-    let routes = around.rtnl.all_routes().ok()?;
+    let host = context.host;
+    let routes = host.kernel.rtnl.all_routes().ok()?;
     let default = routes.iter().filter(|route| {
         route.destination.is_ipv4() && route.destination.prefix() == 0 && route.gateway.is_some()
     });
@@ -86,7 +87,8 @@ fn reverse_path(patient: &Patient<'_>) -> Option<Finding> {
     if devices.len() < 2 {
         return None;
     }
-    let names = devices.into_iter().filter_map(|index| around.rtnl.link_by_index(index).ok()?);
+    let names =
+        devices.into_iter().filter_map(|index| host.kernel.rtnl.link_by_index(index).ok()?);
     let names: Vec<IfName> = names.map(|link| link.name).collect();
     let strict = names.into_iter().find(|name| value("all").max(value(name.as_str())) == 1)?;
     let key = format!("net.ipv4.conf.{strict}.rp_filter");

@@ -1,12 +1,13 @@
 //! Addresses and links that nobody has any more.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::checks::finding::{Finding, Severity};
-use crate::command::around::Attachment;
-use crate::command::doctor::Patient;
+use crate::command::doctor::DoctorContext;
 use crate::command::json;
 use crate::inspect::pods;
+use crate::inspect::pods::Attachment;
 use crate::netlink::link::Link;
 use crate::os::netns::{NetNs, NetNsError};
 use crate::plan::pod::{LinkIdentity, is_of_network};
@@ -14,14 +15,14 @@ use crate::plan::pod::{LinkIdentity, is_of_network};
 /// So many are written out.
 const SHOWN: usize = 5;
 
-pub fn look(patient: &Patient<'_>) -> Vec<Finding> {
-    let Ok(links) = patient.around.rtnl.links(None) else { return Vec::new() };
-    unread(patient)
+pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let Ok(links) = context.host.links() else { return Vec::new() };
+    unread(context)
         .into_iter()
-        .chain(addresses(patient))
-        .chain(stray(patient, &links))
-        .chain(quarantine(patient))
-        .chain(full(patient))
+        .chain(addresses(context))
+        .chain(stray(context, links))
+        .chain(quarantine(context))
+        .chain(full(context))
         .collect()
 }
 
@@ -31,22 +32,22 @@ fn identity(attachment: &Attachment) -> LinkIdentity<'_> {
 }
 
 /// Stores of which nobody knows what is in them.
-fn unread(patient: &Patient<'_>) -> Option<Finding> {
-    let unread = &patient.around.unread;
+fn unread(context: &DoctorContext<'_>) -> Option<Finding> {
+    let unread = &context.host.unread_stores();
     let seen = format!("addresses and links of pods were not compared: {}", unread.first()?);
-    let how = patient.told.settings.cni.ipam_dir.display().to_string();
+    let how = context.settings().cni.ipam_dir.display().to_string();
     let cure = "run this as root; if it is root, is the disk well?";
     Some(Finding::new(Severity::Warning, "stores-unread", how, seen, cure))
 }
 
 /// Addresses of pods whose namespace is gone.
-fn addresses(patient: &Patient<'_>) -> Option<Finding> {
+fn addresses(context: &DoctorContext<'_>) -> Option<Finding> {
     let gone = |pod: &&Attachment| {
         let path = pod.entry.netns.as_deref().filter(|path| !path.is_empty());
         let open = path.map(|path| NetNs::open(Path::new(path)));
         matches!(open, Some(Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_))))
     };
-    let pods: Vec<&Attachment> = patient.around.attachments.iter().filter(gone).collect();
+    let pods: Vec<&Attachment> = context.host.attachments().iter().filter(gone).collect();
     let first = pods.first()?;
     let named: Vec<String> = pods.iter().take(SHOWN).map(|pod| pod.entry.owner_text()).collect();
     let seen = format!(
@@ -55,21 +56,21 @@ fn addresses(patient: &Patient<'_>) -> Option<Finding> {
         named.join("; ")
     );
     let cure = "humanz-agent ipam gc frees them, once nobody starts those containers again";
-    let how = format!("{}/{}", patient.told.settings.cni.ipam_dir.display(), first.network);
+    let how = format!("{}/{}", context.settings().cni.ipam_dir.display(), first.network);
     Some(Finding::new(Severity::Warning, "leaked-addresses", how, seen, cure))
 }
 
 /// Links of pods without an address in the store. Where a store could not be read, each may have one
 /// in there.
-fn stray(patient: &Patient<'_>, links: &[Link]) -> Option<Finding> {
-    if !patient.around.unread.is_empty() {
+fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Finding> {
+    if !context.host.unread_stores().is_empty() {
         return None;
     }
-    let attachments = &patient.around.attachments;
-    let network = &patient.told.settings.cni.name;
+    let attachments = &context.host.attachments();
+    let network = &context.settings().cni.name;
     let known: Vec<String> =
         attachments.iter().map(|pod| identity(pod).host_ifname().to_string()).collect();
-    let stray = links.iter().filter(|link| {
+    let stray = links.values().filter(|link| {
         is_of_network(link.alias.as_deref(), network) && !known.contains(&link.name.to_string())
     });
     let names: Vec<&str> = stray.map(|link| link.name.as_str()).collect();
@@ -83,8 +84,8 @@ fn stray(patient: &Patient<'_>, links: &[Link]) -> Option<Finding> {
 }
 
 /// The own network without a free address.
-fn full(patient: &Patient<'_>) -> Vec<Finding> {
-    let (settings, subnets) = (&patient.told.settings, patient.around.subnets);
+fn full(context: &DoctorContext<'_>) -> Vec<Finding> {
+    let (settings, subnets) = (context.settings(), context.host.subnets);
     let networks = pods::networks(settings, Some(&settings.cni.name)).unwrap_or_default();
     let full = networks
         .iter()
@@ -95,8 +96,8 @@ fn full(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Entries that could not be read.
-fn quarantine(patient: &Patient<'_>) -> Option<Finding> {
-    let dir = &patient.told.settings.cni.ipam_dir;
+fn quarantine(context: &DoctorContext<'_>) -> Option<Finding> {
+    let dir = &context.settings().cni.ipam_dir;
     let networks = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut full = networks
         .map(|network| network.path().join("quarantine"))

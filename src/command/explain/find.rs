@@ -1,17 +1,19 @@
-//! Who is meant: pods, addresses, URLs.
+//! The endpoints of a path: pods, addresses, URLs.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::checks::explain::{Beyond, Hop, Verdict};
-use crate::command::around::{Around, Attachment};
+use crate::checks::explain::{Endpoint, Hop, Place, Pod, RemoteHost, Verdict};
+use crate::inspect::Host;
 use crate::inspect::host_ports;
+use crate::inspect::pods::Attachment;
 use crate::net::{Family, HostPort, Protocol};
 use crate::plan::host_ports::PortElement;
+use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::{self, Exit};
 
-/// One end as it was typed.
+/// An endpoint as it was typed.
 #[derive(Debug)]
-pub struct Meant {
+pub struct NamedEndpoint {
     text: String,
     addresses: Vec<IpAddr>,
     attachment: Option<Attachment>,
@@ -19,30 +21,13 @@ pub struct Meant {
     port: Option<(u8, u16)>,
 }
 
-/// An end with the address that is looked at.
+/// Both endpoints, of one family. Their pods are not inspected yet.
 #[derive(Debug)]
-pub struct End {
-    pub address: IpAddr,
-    pub name: String,
-    pub place: Place,
-}
-
-/// Where it is.
-#[derive(Debug)]
-pub enum Place {
-    Pod(Attachment),
-    Host,
-    Beyond(Beyond),
-    Outside,
-}
-
-/// Both ends, of one family.
-#[derive(Debug)]
-pub struct Pair {
-    pub from: End,
-    pub to: End,
-    pub port: Option<(u8, u16)>,
-    /// What was followed to find them: a port of the host.
+pub struct Endpoints {
+    pub from: Endpoint,
+    pub to: Endpoint,
+    pub transport: Option<(u8, u16)>,
+    /// The host port that was followed to find `to`.
     pub leads: Vec<Hop>,
 }
 
@@ -50,12 +35,12 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
-/// What `text` means.
+/// The endpoint that `text` names.
 ///
 /// # Errors
-/// Nothing, or more than one thing.
-pub fn meant(text: &str, around: &Around) -> Result<Meant, Exit> {
-    let address = |addresses: Vec<IpAddr>, port| Meant {
+/// There is none, or more than one.
+pub fn named(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
+    let address = |addresses: Vec<IpAddr>, port| NamedEndpoint {
         text: text.to_owned(),
         addresses,
         attachment: None,
@@ -75,7 +60,7 @@ pub fn meant(text: &str, around: &Around) -> Result<Meant, Exit> {
         let (protocol, host, port) = url(scheme, rest).map_err(|why| unknown(text, &why))?;
         return Ok(address(resolve(&host)?, Some((protocol, port))));
     }
-    pod(text, around)
+    pod(text, host)
 }
 
 /// What stands behind an address, as in `192.0.2.1:http`.
@@ -138,8 +123,8 @@ fn resolve(host: &str) -> Result<Vec<IpAddr>, Exit> {
 
 /// The pod that `text` names: wholly, by the last part of its name, or by the start of its
 /// container id.
-fn pod(text: &str, around: &Around) -> Result<Meant, Exit> {
-    let known = &around.attachments;
+fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
+    let known = &host.attachments();
     let by = |is: &dyn Fn(&Attachment) -> bool| -> Vec<&Attachment> {
         known.iter().filter(|known| is(known)).collect()
     };
@@ -152,11 +137,11 @@ fn pod(text: &str, around: &Around) -> Result<Meant, Exit> {
     ];
     let found = ways.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
     let Some(first) = found.first() else {
-        whole(text, around)?;
+        whole(text, host)?;
         let why = match known.len() {
             0 => format!(
                 "no pod of humanz is on this host ({})",
-                around.settings.cni.ipam_dir.display()
+                host.settings.cni.ipam_dir.display()
             ),
             count => format!(
                 "it is no address, and none of the {count} pods of this host; pods of other hosts \
@@ -172,7 +157,7 @@ fn pod(text: &str, around: &Around) -> Result<Meant, Exit> {
     }
     // A further interface has a further address, which can be given instead.
     let first = found.iter().min_by_key(|known| known.entry.ifname != "eth0").unwrap_or(first);
-    Ok(Meant {
+    Ok(NamedEndpoint {
         text: title(first),
         addresses: first.entry.addresses.clone(),
         attachment: Some((*first).clone()),
@@ -181,8 +166,8 @@ fn pod(text: &str, around: &Around) -> Result<Meant, Exit> {
 }
 
 /// All pods of this host are known: who is not among them is none.
-fn whole(text: &str, around: &Around) -> Result<(), Exit> {
-    match around.unread.as_slice() {
+fn whole(text: &str, host: &Host) -> Result<(), Exit> {
+    match host.unread_stores() {
         [] => Ok(()),
         unread => {
             let why = format!("{text}: the pods of this host are not known: {}", unread.join("; "));
@@ -205,23 +190,28 @@ fn unknown(text: &str, why: &str) -> Exit {
 ///
 /// # Errors
 /// They share no family; nobody has an address.
-pub fn pair(from: Meant, to: Meant, ipv6: bool, around: &Around) -> Result<Pair, Exit> {
+pub fn pair(
+    from: NamedEndpoint,
+    to: NamedEndpoint,
+    ipv6: bool,
+    host: &Host,
+) -> Result<Endpoints, Exit> {
     let [v4, v6] = Family::BOTH;
     let families = if ipv6 { [v6, v4] } else { [v4, v6] };
-    let of = |meant: &Meant, family| {
-        meant.addresses.iter().copied().find(|address| Family::of(*address) == family)
+    let of = |end: &NamedEndpoint, family| {
+        end.addresses.iter().copied().find(|address| Family::of(*address) == family)
     };
     let both = families.into_iter().find_map(|family| of(&from, family).zip(of(&to, family)));
     let Some((source, destination)) = both else {
         let why = format!("{} and {} have no address of the same family", from.text, to.text);
         return Err(Exit::new(exit::SETTINGS, why));
     };
-    let (destination, port, leads) = lead(destination, to.port, around);
+    let (destination, port, leads) = lead(destination, to.port, host)?;
     let attachment = to.attachment.filter(|_| leads.is_empty());
-    Ok(Pair {
-        from: locate(source, from.attachment, around)?,
-        to: locate(destination, attachment, around)?,
-        port,
+    Ok(Endpoints {
+        from: locate(source, from.attachment, host)?,
+        to: locate(destination, attachment, host)?,
+        transport: port,
         leads,
     })
 }
@@ -230,25 +220,25 @@ pub fn pair(from: Meant, to: Meant, ipv6: bool, around: &Around) -> Result<Pair,
 fn lead(
     address: IpAddr,
     port: Option<(u8, u16)>,
-    around: &Around,
-) -> (IpAddr, Option<(u8, u16)>, Vec<Hop>) {
-    let stays = (address, port, Vec::new());
+    host: &Host,
+) -> Result<(IpAddr, Option<(u8, u16)>, Vec<Hop>), Exit> {
+    let stays = Ok((address, port, Vec::new()));
     let protocol = match port {
         Some((TCP, _)) => Protocol::Tcp,
         Some((UDP, _)) => Protocol::Udp,
         Some((SCTP, _)) => Protocol::Sctp,
         _ => return stays,
     };
-    let is_own = around.addresses.iter().any(|found| found.address.ip() == address);
+    let is_own = host.addresses()?.iter().any(|found| found.address.ip() == address);
     let Some((number, wanted)) = port.filter(|_| is_own) else { return stays };
     let asked = HostPort { protocol, port: wanted, address };
-    let forwards = around.attachments.iter().flat_map(|known| {
+    let forwards = host.attachments().iter().flat_map(|known| {
         known.entry.forwards().into_iter().map(move |forward| (title(known), forward))
     });
     let Some((pod, forward)) = forwards.into_iter().find(|(_, f)| f.from.overlaps(&asked)) else {
         return stays;
     };
-    let found = host_ports::one(&around.nft, &forward.from);
+    let found = host_ports::one(&host.kernel.nft, &forward.from);
     let leads = |found: Option<PortElement>| found.is_some_and(|found| found.forward == forward);
     let there = found.is_ok_and(leads);
     let seen = format!("{} leads to {} ({pod})", forward.from, forward.to);
@@ -261,48 +251,59 @@ fn lead(
         ),
     };
     let hop = Hop { name: "host-port", place: "this host".to_owned(), seen, verdict };
-    (forward.to.ip(), Some((number, forward.to.port())), vec![hop])
+    Ok((forward.to.ip(), Some((number, forward.to.port())), vec![hop]))
 }
 
-/// Where an address is.
-fn locate(address: IpAddr, attachment: Option<Attachment>, around: &Around) -> Result<End, Exit> {
-    if let Some(attachment) = attachment.or_else(|| around.owner(address).cloned()) {
-        return Ok(End { address, name: title(&attachment), place: Place::Pod(attachment) });
+fn locate(address: IpAddr, attachment: Option<Attachment>, host: &Host) -> Result<Endpoint, Exit> {
+    if let Some(attachment) = attachment.or_else(|| host.owner(address).cloned()) {
+        let place = Place::Pod(Box::new(pod_of(&attachment)));
+        return Ok(Endpoint { address, name: title(&attachment), place });
     }
-    if around.addresses.iter().any(|found| found.address.ip() == address) {
-        return Ok(End { address, name: "this host".to_owned(), place: Place::Host });
+    if host.addresses()?.iter().any(|found| found.address.ip() == address) {
+        return Ok(Endpoint { address, name: "this host".to_owned(), place: Place::ThisHost });
     }
-    if let Some((host, peer, subnet)) = around.peer(address) {
-        let beyond = Beyond {
-            host: host.to_string(),
+    if let Some((name, peer, subnet)) = host.peer(address) {
+        let remote = RemoteHost {
+            host: name.to_string(),
             subnet,
             addresses: peer.addresses,
             mtu: peer.mtu,
             alive: None,
             has_route: false,
         };
-        let name = format!("{address} of host {host}");
-        return Ok(End { address, name, place: Place::Beyond(beyond) });
+        let name = format!("{address} of host {name}");
+        return Ok(Endpoint { address, name, place: Place::RemoteHost(remote) });
     }
     let family = Family::of(address);
-    let pools = around.settings.pool_networks();
+    let pools = host.settings.pool_networks();
     if pools.get(family).is_some_and(|pool| pool.contains(address)) {
-        whole(&address.to_string(), around)?;
+        whole(&address.to_string(), host)?;
     }
-    if around.subnets.get(family).is_some_and(|own| own.contains(address)) {
+    if host.subnets.get(family).is_some_and(|own| own.contains(address)) {
         let why = "it lies in this host's pod subnet, and no pod has it: is the pod gone, or \
                    was it made by another plugin?";
         return Err(Exit::new(exit::FAILURE, format!("{address}: {why}")));
     }
     if pools.get(family).is_some_and(|pool| pool.contains(address)) {
-        let told = around.unknown.join("; ");
-        let why = match told.is_empty() {
-            true => "no host of the network has that subnet".to_owned(),
-            false => told,
-        };
+        let why = host.peers_unknown.as_deref();
+        let why = why.unwrap_or("no host of the network has that subnet");
         return Err(Exit::new(exit::FAILURE, format!("{address} lies in the pool of pods: {why}")));
     }
-    Ok(End { address, name: address.to_string(), place: Place::Outside })
+    Ok(Endpoint { address, name: address.to_string(), place: Place::Outside })
+}
+
+/// The pod of an attachment, not inspected yet.
+fn pod_of(attachment: &Attachment) -> Pod {
+    let Attachment { network, entry } = attachment;
+    let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+    Pod {
+        network: network.clone(),
+        netns: entry.netns.clone().unwrap_or_default(),
+        ifname: ifname.to_owned(),
+        port_name: LinkIdentity { network, container_id, ifname }.host_ifname(),
+        port: None,
+        inside: Err("not inspected".to_owned()),
+    }
 }
 
 #[cfg(test)]

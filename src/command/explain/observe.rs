@@ -1,98 +1,87 @@
-//! Looks at everything on the way, for the judgement in `plan::explain`.
+//! Inspects every hop of a path, for the verdicts of `checks::explain`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path;
 use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::checks::explain::{
-    Beyond, End, Host, Inside, Journey, Place, Pod, Probe, Toward, Tunnel,
-};
-use crate::command::around::{Around, Attachment};
-use crate::command::explain::find::{self, Pair};
+use crate::checks::explain::{Echo, Endpoint, Lookup, Path, PathHost, Place, PodNetns, Tunnel};
+use crate::command::explain::find::Endpoints;
+use crate::inspect::Host;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::connections;
-use crate::netlink::link::Link;
 use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::os::{echo, sysctl};
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
-use crate::plan::pod::LinkIdentity;
 use crate::settings::exit::Exit;
 
-/// How long an answer to an echo is waited for.
+/// Longest wait for an echo reply.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// So many connections are counted.
+/// Connections are counted up to this number.
 const CONNECTIONS: usize = 1000;
 
-/// All there is to be seen between the two ends. With `echoes`, those are sent first: what the
-/// kernel then knows of neighbours is fresh.
+/// The path between two endpoints. With `echoes`, those are sent first: the kernel's neighbour table
+/// is fresh then.
 ///
 /// # Errors
 /// The kernel does not answer.
-pub fn journey(pair: &Pair, around: &Around, echoes: bool) -> Result<Journey, Exit> {
-    let probe = if echoes { probe(pair, around) } else { None };
-    let (source, destination) = (pair.from.address, pair.to.address);
-    let connections = connections::between(source, destination, CONNECTIONS).ok();
-    let host = host(pair, around)?;
-    let mut there = toward(around, destination)?;
-    let back = toward(around, source)?;
-    let input = match pair.from.place {
-        find::Place::Pod(_) => host.bridge.as_ref().map(|bridge| bridge.index),
-        find::Place::Host => None,
-        find::Place::Beyond(_) | find::Place::Outside => back.device(),
+pub fn path(ends: Endpoints, found: &Host, echoes: bool) -> Result<Path, Exit> {
+    let Endpoints { mut from, mut to, transport, .. } = ends;
+    let echo = if echoes { send_echoes(&from, &to, found) } else { None };
+    let rtnl = &found.kernel.rtnl;
+    let connections = connections::between(from.address, to.address, CONNECTIONS).ok();
+    let host = host(&from, &to, found)?;
+    let mut there = lookup(rtnl, to.address)?;
+    let back = lookup(rtnl, from.address)?;
+    let input = match from.place {
+        Place::Pod(_) => host.bridge.as_ref().map(|bridge| bridge.index),
+        Place::ThisHost => None,
+        Place::RemoteHost(_) | Place::Outside => back.device(),
     };
     if let Some(input) = input {
-        let way = around.rtnl.lookup_forwarded(source, destination, input);
+        let way = rtnl.lookup_forwarded(from.address, to.address, input);
         there.entering = way.map(drop).map_err(|error| why(&error));
     }
-    let from = end(&pair.from, destination, around)?;
-    let to = end(&pair.to, source, around)?;
-    Ok(Journey { from, to, transport: pair.port, host, there, back, connections, probe })
+    inspect(&mut from, to.address, rtnl)?;
+    inspect(&mut to, from.address, rtnl)?;
+    Ok(Path { from, to, transport, host, there, back, connections, echo })
 }
 
-/// The kernel's own word, without what was asked.
+/// The kernel's own reason, without the request.
 fn why(error: &NetlinkError) -> String {
     error.errno().map_or_else(|| error.to_string(), |errno| errno.desc().to_owned())
 }
 
-fn end(found: &find::End, other: IpAddr, around: &Around) -> Result<End, Exit> {
-    let place = match &found.place {
-        find::Place::Pod(attachment) => Place::Pod(Box::new(pod(attachment, other, around)?)),
-        find::Place::Host => Place::Host,
-        find::Place::Outside => Place::Outside,
-        find::Place::Beyond(beyond) => {
-            let routes = around.rtnl.routes(route::PROTOCOL).context("list routes")?;
-            let has_route = routes.iter().any(|route| Some(route.destination) == beyond.subnet);
-            Place::Beyond(Beyond { has_route, ..beyond.clone() })
+/// Completes what is known of an endpoint: its pod's interface and namespace, or the route to its host.
+fn inspect(end: &mut Endpoint, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
+    match &mut end.place {
+        Place::Pod(pod) => {
+            pod.port = rtnl.link(&pod.port_name).context("look up the host's end of a veth")?;
+            pod.inside = inside(&pod.netns, &pod.ifname, other);
         }
-    };
-    Ok(End { address: found.address, name: found.name.clone(), place })
+        Place::RemoteHost(remote) => {
+            let routes = rtnl.routes(route::PROTOCOL).context("list routes")?;
+            remote.has_route = routes.iter().any(|route| Some(route.destination) == remote.subnet);
+        }
+        Place::ThisHost | Place::Outside => {}
+    }
+    Ok(())
 }
 
-fn pod(attachment: &Attachment, other: IpAddr, around: &Around) -> Result<Pod, Exit> {
-    let Attachment { network, entry } = attachment;
-    let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-    let port_name = LinkIdentity { network, container_id, ifname }.host_ifname();
-    let port = around.rtnl.link(&port_name).context("look at the host's end")?;
-    let netns = entry.netns.clone().unwrap_or_default();
-    let inside = inside(&netns, ifname, other);
-    Ok(Pod { netns, ifname: ifname.to_owned(), port_name, port, inside })
-}
-
-fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<Inside, String> {
+fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<PodNetns, String> {
     if netns.is_empty() {
         return Err("its network namespace is not known".to_owned());
     }
-    let netns = NetNs::open(Path::new(netns)).map_err(|error| error.to_string())?;
+    let netns = NetNs::open(path::Path::new(netns)).map_err(|error| error.to_string())?;
     let rtnl = netns.run(Rtnl::open).map_err(|error| error.to_string())?;
     let rtnl = rtnl.map_err(|error| error.to_string())?;
-    let look = || -> anyhow::Result<Inside> {
+    let look = || -> anyhow::Result<PodNetns> {
         let name = IfName::found(ifname)?;
         let link = rtnl.link(&name)?;
         let index = link.as_ref().map(|link| link.index);
@@ -103,20 +92,19 @@ fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<Inside, String> {
             neighbours = rtnl.neighbours(index)?;
         }
         let way = rtnl.lookup_route(other).map_err(|error| why(&error));
-        Ok(Inside { link, addresses, way, neighbours })
+        Ok(PodNetns { link, addresses, way, neighbours })
     };
     look().map_err(|error| format!("{error:#}"))
 }
 
-fn host(pair: &Pair, around: &Around) -> Result<Host, Exit> {
-    let Around { settings, rtnl, .. } = around;
-    let bridge_name = bridge_name(pair, around);
-    let family = Family::of(pair.to.address);
-    let links = rtnl.links(None).context("list links")?;
-    let links: BTreeMap<u32, Link> = links.into_iter().map(|link| (link.index, link)).collect();
+fn host(from: &Endpoint, to: &Endpoint, found: &Host) -> Result<PathHost, Exit> {
+    let Host { settings, kernel, .. } = found;
+    let bridge_name = bridge_name(from, to, found);
+    let family = Family::of(to.address);
+    let links = found.links()?.clone();
     let bridge = links.values().find(|link| link.name == bridge_name).cloned();
     let learned = match &bridge {
-        Some(bridge) => rtnl.learned(bridge.index).unwrap_or_default(),
+        Some(bridge) => kernel.rtnl.learned(bridge.index).unwrap_or_default(),
         None => Vec::new(),
     };
     let forwarding = match family {
@@ -131,37 +119,33 @@ fn host(pair: &Pair, around: &Around) -> Result<Host, Exit> {
         Family::V4 => links.values().map(|link| reverse_path(&link.name)).collect(),
         Family::V6 => BTreeMap::new(),
     };
-    Ok(Host {
+    Ok(PathHost {
         learned,
         reverse_path,
-        subnets: around.subnets,
+        subnets: found.subnets,
         pools: settings.pool_networks(),
-        addresses: around.addresses.clone(),
+        addresses: found.addresses()?.to_vec(),
         forwarding: (forwarding, sysctl::read(forwarding).ok()),
         bridged: sysctl::read(bridged).is_ok_and(|value| value == "1"),
-        forward: around.forward.observe(&[family]).map_err(|error| error.to_string()),
-        input: around.forward.observe_input(&[family]).map_err(|error| error.to_string()),
+        forward: kernel.forward.observe(&[family]).map_err(|error| error.to_string()),
+        input: kernel.forward.observe_input(&[family]).map_err(|error| error.to_string()),
         tunnel_port: settings.vxlan.port,
-        masquerades: masquerades(pair, around),
+        masquerades: masquerades(from, to, found),
         bridge_name,
         bridge,
         links,
     })
 }
 
-/// The bridge of the pods' network; another than the agent's where a network has its own.
-fn bridge_name(pair: &Pair, around: &Around) -> IfName {
-    let usual = around.settings.bridge.clone();
-    let other = [&pair.to, &pair.from].into_iter().find_map(|end| match &end.place {
-        find::Place::Pod(Attachment { network, entry }) if *network != around.settings.cni.name => {
-            let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-            let port = LinkIdentity { network, container_id, ifname }.host_ifname();
-            let master = around.rtnl.link(&port).ok()??.master?;
-            Some(around.rtnl.link_by_index(master).ok()??.name)
-        }
-        _ => None,
+/// The bridge of the pods' network; not the agent's if the network has its own.
+fn bridge_name(from: &Endpoint, to: &Endpoint, found: &Host) -> IfName {
+    let rtnl = &found.kernel.rtnl;
+    let other = [to, from].into_iter().find_map(|end| {
+        let pod = end.pod().filter(|pod| pod.network != found.settings.cni.name)?;
+        let master = rtnl.link(&pod.port_name).ok()??.master?;
+        Some(rtnl.link_by_index(master).ok()??.name)
     });
-    other.unwrap_or(usual)
+    other.unwrap_or_else(|| found.settings.bridge.clone())
 }
 
 fn reverse_path(name: &IfName) -> (IfName, u8) {
@@ -172,25 +156,23 @@ fn reverse_path(name: &IfName) -> (IfName, u8) {
     (name.clone(), value("all").max(value(name.as_str())))
 }
 
-/// A table of ours translates what pods send outside; `None` if it need not.
-fn masquerades(pair: &Pair, around: &Around) -> Option<bool> {
-    let settings = &around.settings;
-    let find::Place::Pod(Attachment { network, .. }) = &pair.from.place else { return None };
-    let to = pair.to.address;
-    let spared = settings.non_masquerade.iter().any(|network| network.contains(to));
-    if !settings.masquerade || spared {
+/// Whether a table of ours masquerades what pods send outside; `None` if it need not.
+fn masquerades(from: &Endpoint, to: &Endpoint, found: &Host) -> Option<bool> {
+    let settings = &found.settings;
+    let network = &from.pod()?.network;
+    let exempt = settings.non_masquerade.iter().any(|network| network.contains(to.address));
+    if !settings.masquerade || exempt {
         return None;
     }
     let tables = [AGENT_TABLE.to_owned(), standalone_table(network)];
     let translates = |name: &String| {
-        let table = around.nft.observe(name).ok().flatten();
+        let table = found.kernel.nft.observe(name).ok().flatten();
         table.is_some_and(|table| table.chains.iter().any(|chain| chain.name == "postrouting"))
     };
     Some(tables.iter().any(translates))
 }
 
-fn toward(around: &Around, address: IpAddr) -> Result<Toward, Exit> {
-    let rtnl = &around.rtnl;
+fn lookup(rtnl: &Rtnl, address: IpAddr) -> Result<Lookup, Exit> {
     let way = rtnl.lookup_route(address).map_err(|error| why(&error));
     let device = way.as_ref().ok().copied().flatten().and_then(|way| way.device);
     let neighbours = match device {
@@ -205,7 +187,7 @@ fn toward(around: &Around, address: IpAddr) -> Result<Toward, Exit> {
         (Some(link), Ok(Some(way))) => Some(tunnel(rtnl, link.index, *way, address)?),
         _ => None,
     };
-    Ok(Toward { way, entering: Ok(()), neighbours, tunnel })
+    Ok(Lookup { way, entering: Ok(()), neighbours, tunnel })
 }
 
 fn tunnel(rtnl: &Rtnl, index: u32, inner: RouteLookup, address: IpAddr) -> Result<Tunnel, Exit> {
@@ -223,19 +205,18 @@ fn tunnel(rtnl: &Rtnl, index: u32, inner: RouteLookup, address: IpAddr) -> Resul
     Ok(tunnel)
 }
 
-/// Echoes to the receiver: from the pod that sends, else from this host.
-fn probe(pair: &Pair, around: &Around) -> Option<Probe> {
-    let to = pair.to.address;
-    if let find::Place::Pod(Attachment { entry, .. }) = &pair.from.place {
-        let netns = NetNs::open(Path::new(entry.netns.as_deref()?)).ok()?;
-        let by = pair.from.name.clone();
-        return netns.run(|| Some(echoes(by, &Rtnl::open().ok()?, to))).ok()?;
+/// Echo requests to the receiver: from the pod that sends, else from this host.
+fn send_echoes(from: &Endpoint, to: &Endpoint, found: &Host) -> Option<Echo> {
+    if let Some(pod) = from.pod() {
+        let netns = NetNs::open(path::Path::new(&pod.netns)).ok()?;
+        let by = from.name.clone();
+        return netns.run(|| Some(echoes(by, &Rtnl::open().ok()?, to.address))).ok()?;
     }
-    Some(echoes("this host".to_owned(), &around.rtnl, to))
+    Some(echoes("this host".to_owned(), &found.kernel.rtnl, to.address))
 }
 
 /// A small one, and one as large as the way is known to take.
-fn echoes(by: String, rtnl: &Rtnl, to: IpAddr) -> Probe {
+fn echoes(by: String, rtnl: &Rtnl, to: IpAddr) -> Echo {
     let small = echo::round_trip(to, None, echo::SMALLEST, PATIENCE);
     let small = small.map_err(|error| error.to_string());
     let answered = matches!(small, Ok(Some(_)));
@@ -248,5 +229,5 @@ fn echoes(by: String, rtnl: &Rtnl, to: IpAddr) -> Probe {
             .any(|bytes| matches!(echo::round_trip(to, None, bytes, PATIENCE), Ok(Some(_))));
         (bytes, sent)
     });
-    Probe { by, small, large }
+    Echo { by, small, large }
 }

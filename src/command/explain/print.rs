@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::checks::explain::{End, Hop, Journey, Verdict};
+use crate::checks::explain::{Endpoint, Hop, Path, Verdict};
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 
 /// A table of the hops, then what to do.
-pub fn text(journey: &Journey, hops: &[Hop], style: Style) -> String {
-    let title = |end: &End| match end.name.starts_with(&end.address.to_string()) {
+pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
+    let title = |end: &Endpoint| match end.name.starts_with(&end.address.to_string()) {
         true => end.name.clone(),
         false => format!("{} ({})", end.name, end.address),
     };
-    let head = printable(&format!("{} → {}", title(&journey.from), title(&journey.to)));
+    let head = printable(&format!("{} → {}", title(&path.from), title(&path.to)));
     let mut table = Table::new(&["IS", "HOP", "WHERE", "SEEN"]);
     for hop in hops {
         let (word, tone) = word(&hop.verdict);
@@ -35,8 +35,8 @@ pub fn text(journey: &Journey, hops: &[Hop], style: Style) -> String {
 }
 
 /// The same as one object.
-pub fn json(journey: &Journey, hops: &[Hop]) -> Value {
-    let end = |end: &End| json!({ "name": end.name, "address": end.address });
+pub fn json(path: &Path, hops: &[Hop]) -> Value {
+    let end = |end: &Endpoint| json!({ "name": end.name, "address": end.address });
     let hop = |hop: &Hop| {
         let cure = match &hop.verdict {
             Verdict::Fine => Value::Null,
@@ -48,8 +48,8 @@ pub fn json(journey: &Journey, hops: &[Hop]) -> Value {
         })
     };
     json!({
-        "from": end(&journey.from),
-        "to": end(&journey.to),
+        "from": end(&path.from),
+        "to": end(&path.to),
         "hops": hops.iter().map(hop).collect::<Vec<Value>>(),
         "lost": hops.iter().find(|hop| hop.is_lost()).map(|hop| hop.name),
     })

@@ -1,12 +1,13 @@
 //! `ipam ls` and `ipam show`.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::ipam::{objects, settings};
 use crate::command::json::object;
-use crate::command::look::now;
 use crate::command::table::{Cell, Table, Tone, facts, span};
 use crate::inspect::pods::{Life, Network, entries, links, networks};
 use crate::ipam::StoreEntry;
@@ -109,8 +110,8 @@ fn row(network: &Network, entry: &StoreEntry, life: Life) -> [Cell; 8] {
 }
 
 fn age(entry: &StoreEntry) -> Option<String> {
-    let known = entry.time_secs > 0;
-    known.then(|| span(std::time::Duration::from_secs(now().saturating_sub(entry.time_secs))))
+    let since = UNIX_EPOCH + Duration::from_secs(entry.time_secs);
+    (entry.time_secs > 0).then(|| span(since.elapsed().unwrap_or_default()))
 }
 
 pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {

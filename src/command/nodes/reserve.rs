@@ -7,7 +7,6 @@ use argh::{ArgsInfo, FromArgs};
 use ipnetwork::IpNetwork;
 use serde_json::json;
 
-use crate::agent::start;
 use crate::command::call::{Call, Outcome};
 use crate::command::nodes::{name, subnets};
 use crate::etcd;
@@ -83,7 +82,7 @@ fn reserve(
     let mut own = Claimant {
         identity: nobody_yet(host),
         attributes: Default::default(),
-        network: start::network(settings, roots),
+        network: settings.network(roots),
         keep: PerFamily::default(),
         remembered: *wanted,
         ticket: None,

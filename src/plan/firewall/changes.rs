@@ -1,6 +1,4 @@
-//! Pure. How a table found differs from the one wanted, and what puts it right.
-
-mod describe;
+//! Pure. The differences between the table found and the one wanted, and the smallest repair.
 
 use std::collections::BTreeSet;
 
@@ -12,55 +10,45 @@ use crate::nft::{
 /// One difference between the table wanted and the table found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableChange {
-    /// The table.
     pub table: String,
-    /// What differs in it.
     pub difference: TableDifference,
 }
 
-/// What differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableDifference {
-    /// There is no such table.
     Missing,
-    /// There is one, and none is wanted.
     Unwanted,
-    /// It is switched off.
+    /// The table is switched off.
     Dormant,
-    /// There is no chain of this name.
     ChainMissing(String),
-    /// Nobody asked for this chain.
+    /// A chain that is not wanted.
     ChainForeign(String),
-    /// The chain is called elsewhere, or drops: its definition as found and as wanted.
+    /// The hook or policy of a chain: as found and as wanted.
     ChainDiffers(String, String, String),
-    /// The chain lacks this rule.
+    /// Chain and rule.
     RuleMissing(String, String),
-    /// The chain has a rule that nobody asked for: its handle, and its comment if it has one.
+    /// A rule that is not wanted: chain, handle, and comment if it has one.
     RuleForeign(String, u64, Option<String>),
-    /// The chain has its rules in another order.
+    /// The rules of a chain are in another order.
     RulesDisordered(String),
-    /// There is no set of this name.
     SetMissing(String),
-    /// Nobody asked for this set.
+    /// A set that is not wanted.
     SetForeign(String),
-    /// The set cannot hold what it should.
+    /// A set of another type.
     SetDiffers(String),
-    /// The set holds too much or too little.
     Elements(ElementChange),
-    /// The flow tables are not the one that is wanted: as found and as wanted.
+    /// The flow tables as found and as wanted.
     Flowtable(String, String),
 }
 
-/// What turns the table found into the one wanted.
+/// The smallest repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableRepair {
-    /// Nothing differs.
     Nothing,
-    /// Some sets of single addresses differ: a host came or went.
+    /// Some sets of single addresses differ: a host joined or left.
     Elements(Vec<ElementChange>),
-    /// Anything else: the table is written anew.
+    /// The whole table is written.
     Replace,
-    /// The table is removed.
     Delete,
 }
 
@@ -76,13 +64,13 @@ pub fn changes(wanted: Option<&Ruleset>, found: Option<&FoundTable>) -> Vec<Tabl
     differences.into_iter().map(change).collect()
 }
 
-/// The smallest step that makes all of `changes` true.
+/// The smallest repair that makes all `changes`.
 pub fn repair(changes: &[TableChange]) -> TableRepair {
     let mut elements = Vec::new();
     for change in changes {
         match &change.difference {
             TableDifference::Unwanted => return TableRepair::Delete,
-            // Ranges come from the configuration; they do not come and go with hosts.
+            // Ranges come from the configuration, not from hosts that join and leave.
             TableDifference::Elements(change) if !change.shape.intervals => {
                 elements.push(change.clone());
             }
@@ -101,17 +89,17 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
         differences.push(TableDifference::Dormant);
     }
     for set in &wanted.sets {
-        let there = found.sets.iter().find(|there| there.name == set.name);
-        differences.extend(set_difference(set, there));
+        let present = found.sets.iter().find(|present| present.name == set.name);
+        differences.extend(set_difference(set, present));
     }
     let flowtables: Vec<&Flowtable> = wanted.flowtable.iter().collect();
     if !found.flowtables.iter().eq(flowtables.iter().copied()) {
-        let found = told(found.flowtables.iter());
-        differences.push(TableDifference::Flowtable(found, told(flowtables.into_iter())));
+        let found = flowtable_list(found.flowtables.iter());
+        differences.push(TableDifference::Flowtable(found, flowtable_list(flowtables.into_iter())));
     }
     for chain in &wanted.chains {
-        let there = found.chains.iter().find(|there| there.name == chain.name);
-        differences.extend(chain_differences(chain, there));
+        let present = found.chains.iter().find(|present| present.name == chain.name);
+        differences.extend(chain_differences(chain, present));
     }
     for set in &found.sets {
         if !wanted.sets.iter().any(|wanted| wanted.name == set.name) {
@@ -127,7 +115,7 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
 }
 
 /// `pods (br0 eth0)`; `none` for none.
-fn told<'a>(flowtables: impl Iterator<Item = &'a Flowtable>) -> String {
+fn flowtable_list<'a>(flowtables: impl Iterator<Item = &'a Flowtable>) -> String {
     let text = |flowtable: &Flowtable| {
         let devices: Vec<_> = flowtable.devices.iter().map(ToString::to_string).collect();
         format!("{} ({})", flowtable.name, devices.join(" "))
@@ -173,16 +161,16 @@ fn rule_differences(wanted: &Chain, found: &[FoundRule]) -> Vec<TableDifference>
     let name = || wanted.name.clone();
     let prints: Vec<Option<u64>> =
         wanted.rules.iter().map(|rule| Some(rule.fingerprint())).collect();
-    let there: Vec<Option<u64>> = found.iter().map(|rule| rule.fingerprint).collect();
-    if prints == there {
+    let present: Vec<Option<u64>> = found.iter().map(|rule| rule.fingerprint).collect();
+    if prints == present {
         return Vec::new();
     }
     let missing = |(rule, print): (&Rule, &Option<u64>)| {
-        (!there.contains(print)).then(|| TableDifference::RuleMissing(name(), rule.to_string()))
+        (!present.contains(print)).then(|| TableDifference::RuleMissing(name(), rule.to_string()))
     };
     let mut differences: Vec<_> = wanted.rules.iter().zip(&prints).filter_map(missing).collect();
     for (place, rule) in found.iter().enumerate() {
-        let again = there[..place].contains(&rule.fingerprint);
+        let again = present[..place].contains(&rule.fingerprint);
         if again || !prints.contains(&rule.fingerprint) {
             let comment = rule.comment.clone();
             differences.push(TableDifference::RuleForeign(name(), rule.handle, comment));

@@ -1,14 +1,15 @@
 //! Pure. What differs, case by case.
 
 use crate::net::Protocol;
+use crate::plan::Describe;
 use crate::plan::host_ports::*;
 
 const STORE: u64 = 7;
 
 /// A claim of the container `name` on `port` of `address`.
-fn claim(name: &str, address: &str, port: u16) -> Claim {
+fn claim(name: &str, address: &str, port: u16) -> PortClaim {
     let from = HostPort { protocol: Protocol::Tcp, port, address: address.parse().unwrap() };
-    Claim {
+    PortClaim {
         forward: PortForward { from, to: "10.1.2.3:80".parse().unwrap() },
         bridge: "hz0".parse().unwrap(),
         network: "net".to_owned(),
@@ -18,7 +19,7 @@ fn claim(name: &str, address: &str, port: u16) -> Claim {
     }
 }
 
-fn check(claims: &[Claim], found: &[PortElement], bridges: &[&str], wanted: &[&str]) {
+fn check(claims: &[PortClaim], found: &[PortElement], bridges: &[&str], wanted: &[&str]) {
     let bridges = bridges.iter().map(|name| name.parse().unwrap()).collect();
     let changes = changes(claims, STORE, found, &bridges);
     let lines: Vec<String> = changes.iter().map(|change| change.line().to_string()).collect();
@@ -37,34 +38,34 @@ fn what_is_missing_is_added() {
 #[test]
 fn what_is_there_stays() {
     let own = claim("c1", "0.0.0.0", 80);
-    check(std::slice::from_ref(&own), &[own.element(STORE)], &["hz0"], &[]);
+    check(std::slice::from_ref(&own), &[element(&own, STORE)], &["hz0"], &[]);
     check(&[], &[], &[], &[]);
 }
 
 #[test]
 fn the_element_of_another_owner_is_replaced() {
-    let former = claim("c0", "0.0.0.0", 80).element(STORE);
+    let former = element(&claim("c0", "0.0.0.0", 80), STORE);
     let changed = ADDED.replace("+ ", "~ ");
     check(&[claim("c1", "0.0.0.0", 80)], &[former], &["hz0"], &[&changed]);
 }
 
 #[test]
 fn what_nobody_has_any_more_is_removed() {
-    let former = claim("c1", "0.0.0.0", 80).element(STORE);
+    let former = element(&claim("c1", "0.0.0.0", 80), STORE);
     check(&[], &[former], &["hz0"], &[&ADDED.replace("+ ", "- ")]);
 }
 
 #[test]
 fn elements_of_another_store_and_of_other_people_stay() {
-    let other = claim("c1", "0.0.0.0", 80).element(STORE + 1);
-    let by_hand = PortElement { mark: None, ..claim("c2", "192.0.2.1", 80).element(STORE) };
+    let other = element(&claim("c1", "0.0.0.0", 80), STORE + 1);
+    let by_hand = PortElement { mark: None, ..element(&claim("c2", "192.0.2.1", 80), STORE) };
     check(&[], &[other.clone(), by_hand], &["hz0"], &[]);
     check(&[claim("c3", "0.0.0.0", 80)], &[other], &["hz0"], &[]);
 }
 
 #[test]
 fn a_replacement_is_a_removal_and_an_addition() {
-    let element = claim("c1", "0.0.0.0", 80).element(STORE);
+    let element = element(&claim("c1", "0.0.0.0", 80), STORE);
     let steps = HostPortChange::Replace(element.clone()).steps();
     assert_eq!(steps, [PortChange::Remove(element.forward.from), PortChange::Add(element)]);
 }
@@ -115,13 +116,13 @@ fn the_rules_read_as_nft_writes_them() {
 }
 
 #[test]
-fn a_fault_says_where_a_port_leads() {
+fn a_mismatch_says_where_a_port_leads() {
     let own = claim("c1", "0.0.0.0", 80);
-    let mut other = own.element(STORE);
-    assert!(faults(&[own.forward], &[other.clone()]).is_empty());
+    let mut other = element(&own, STORE);
+    assert!(mismatches(&[own.forward], &[other.clone()]).is_empty());
     other.forward.to = "10.1.2.9:80".parse().unwrap();
     let port = "host port 80/tcp on every IPv4 address to 10.1.2.3:80";
-    assert_eq!(faults(&[own.forward], &[other]), [format!("{port}: it leads to 10.1.2.9:80")]);
-    let missing = format!("{port}: nftables table inet humanz-hostports does not have it");
-    assert_eq!(faults(&[own.forward], &[]), [missing]);
+    assert_eq!(mismatches(&[own.forward], &[other]), [format!("{port}: it leads to 10.1.2.9:80")]);
+    let missing = format!("{port}: missing in nftables table inet humanz-hostports");
+    assert_eq!(mismatches(&[own.forward], &[]), [missing]);
 }

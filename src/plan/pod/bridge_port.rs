@@ -1,26 +1,26 @@
-//! Pure. What a pod's link is as a port of the bridge, as the link's alias keeps it: whoever plugs
-//! it in again knows neither its network's configuration nor its addresses.
+//! Pure. The bridge port of a pod's link, as the link's alias records it: the agent that reattaches
+//! the link knows neither the network's configuration nor the pod's addresses.
 
+use crate::cni::NetConf;
 use crate::net::Mac;
 use crate::netlink::link::PortFlags;
 
-/// What a pod's link is as a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BridgePort {
-    /// Frames may leave through the port they came in by.
+    /// Frames may leave through the port they arrived on.
     pub hairpin: bool,
-    /// The port does not talk to other isolated ones.
+    /// The port sends nothing to other isolated ports.
     pub isolated: bool,
-    /// Frames come in from this MAC alone.
+    /// The port is locked to this MAC.
     pub mac: Option<Mac>,
 }
 
-/// What the word of an alias begins with.
+/// The beginning of the alias's word.
 const WORD: &str = "port=";
 
 impl Default for BridgePort {
-    /// As the configuration says that the agent writes. It is what an alias means that has no word on
-    /// it, also one of a release that knew no such word.
+    /// As in the agent's configuration. An alias without the word means this, also one of a release
+    /// that had no such word.
     fn default() -> BridgePort {
         BridgePort { hairpin: true, isolated: false, mac: None }
     }
@@ -33,33 +33,32 @@ impl BridgePort {
         BridgePort { hairpin, isolated, mac: locked.then_some(mac) }
     }
 
-    /// As the kernel calls it.
+    /// The kernel's flags.
     pub fn port(&self) -> PortFlags {
         PortFlags { hairpin: self.hairpin, isolated: self.isolated, locked: self.mac.is_some() }
     }
 
-    /// What `alias` says: the word behind mark, network, container and interface. A later word is the
-    /// pod's name, which is for people.
+    /// The port in `alias`: the word after mark, network, container and interface. A later word is the
+    /// pod's name.
     pub fn of_alias(alias: &str) -> BridgePort {
         let word = alias.split(' ').nth(4).and_then(|word| word.strip_prefix(WORD));
         let Some(word) = word.filter(|word| !word.contains('/')) else {
             return BridgePort::default();
         };
-        let mut plugged = BridgePort { hairpin: false, ..BridgePort::default() };
+        let mut port = BridgePort { hairpin: false, ..BridgePort::default() };
         for part in word.split(',') {
             match part.split_once('=') {
-                None if part == "hairpin" => plugged.hairpin = true,
-                None if part == "isolated" => plugged.isolated = true,
-                Some(("mac", digits)) => plugged.mac = mac(digits),
+                None if part == "hairpin" => port.hairpin = true,
+                None if part == "isolated" => port.isolated = true,
+                Some(("mac", digits)) => port.mac = mac(digits),
                 // Of a later release.
                 _ => {}
             }
         }
-        plugged
+        port
     }
 
-    /// The word for the alias of the link of `pod`, at most 38 bytes; none if it would say what goes
-    /// without saying.
+    /// The word for the alias of the link of `pod`, at most 38 bytes; none for the default.
     pub(super) fn word(&self, pod: Option<&str>) -> Option<String> {
         if *self == BridgePort::default() && !pod.is_some_and(|pod| pod.starts_with(WORD)) {
             return None;
@@ -70,6 +69,12 @@ impl BridgePort {
         let parts: Vec<String> = [hairpin, isolated, mac].into_iter().flatten().collect();
         Some(format!("{WORD}{}", parts.join(",")))
     }
+}
+
+/// The port flags that `conf` gives its pods.
+pub fn port_flags(conf: &NetConf) -> PortFlags {
+    let (hairpin, isolated) = (conf.hairpin_mode, conf.port_isolation);
+    PortFlags { hairpin, isolated, locked: conf.mac_spoof_check }
 }
 
 /// Twelve hexadecimal digits.
@@ -96,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_and_the_usual_costs_no_word() {
-        for plugged in all() {
+    fn a_port_is_recorded_and_the_default_needs_no_word() {
+        for port in all() {
             for pod in [None, Some("a/b"), Some("port=isolated")] {
-                let word = plugged.word(pod);
+                let word = port.word(pod);
                 assert!(word.as_ref().is_none_or(|word| word.len() <= 38), "{word:?}");
                 let words = ["humanz n c1 eth0".to_owned()].into_iter().chain(word);
                 let alias: Vec<String> = words.chain(pod.map(str::to_owned)).collect();
-                assert_eq!(BridgePort::of_alias(&alias.join(" ")), plugged, "{alias:?}");
+                assert_eq!(BridgePort::of_alias(&alias.join(" ")), port, "{alias:?}");
             }
         }
         assert_eq!(BridgePort::default().word(Some("a/b")), None);
@@ -112,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_of_the_port_means_the_usual() {
+    fn an_alias_without_the_word_means_the_default() {
         for alias in
             ["", "humanz n c1 eth0", "humanz n c1 eth0 a/b", "humanz n c1 eth0 port=isolated/b"]
         {

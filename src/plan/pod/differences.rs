@@ -1,79 +1,77 @@
-//! Pure. What of a pod's attachment is not as it should be.
+//! Pure. The differences between a pod's attachment and what it should be.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::cni::sysctl::is_same_value;
 use crate::net::{IfName, Mac};
 use crate::netlink::link::Link;
+use crate::netlink::link_settings::LinkSettings;
 use crate::netlink::route::Route;
-use crate::plan::pod::{FoundSettings, PodInterface};
+use crate::plan::pod::interface::PodInterface;
+use crate::plan::pod::requested::{FoundSettings, RequestedSettings};
 
 /// A pod's attachment as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundPod {
-    /// The bridge.
     pub bridge: Option<Link>,
     /// The host's end; `None` also for a link of that name that is not this attachment's.
     pub host: Option<Link>,
     /// The pod's end.
     pub pod: Option<Link>,
-    /// The addresses on the pod's end.
+    /// On the pod's end.
     pub addresses: Vec<IpNetwork>,
-    /// The pod's routes, of every table.
+    /// Of every table.
     pub routes: Vec<Route>,
-    /// The addresses that are reserved for the attachment.
+    /// The addresses reserved for the attachment.
     pub reserved: Vec<IpAddr>,
-    /// What it is beyond that.
-    pub asked: FoundSettings,
+    pub settings: FoundSettings,
 }
 
-/// One thing that is not as it should be.
+/// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodDifference {
-    /// The address is not reserved for the attachment: it may be given to another.
+    /// The address is not reserved for the attachment: another pod may get it.
     NotReserved(IpAddr),
-    /// The address is reserved for the attachment, but the result does not have it.
-    NotTold(IpAddr),
+    /// The address is reserved for the attachment, but missing in the result.
+    AddressNotInResult(IpAddr),
     /// The result has no interface of that name on the host.
-    NoInterfaceTold(IfName),
-    /// The result has the pod's end in other namespaces only: which end, and where it should be.
+    NotInResult(IfName),
+    /// The result has the pod's end in other namespaces only: its name, and the right namespace.
     OtherSandbox(IfName, String),
-    /// There is no bridge of that name.
     NoBridge(IfName),
-    /// The interface of that name is no bridge.
     NotABridge(IfName),
-    /// A link is not there: where, and which.
+    /// A missing link: where, and which.
     NoLink(&'static str, IfName),
-    /// A link is not up: where, and which.
+    /// Where, and which link.
     Down(&'static str, IfName),
-    /// The host's end is not a port of the bridge.
+    /// Link and bridge.
     NotAPort(IfName, IfName),
-    /// Hairpin, isolation or lock is not as configured.
+    /// The wanted value of hairpin, isolation or lock.
     PortFlag(IfName, &'static str, bool),
-    /// The two ends do not belong together.
+    /// The two ends are not a pair.
     NotPeers(IfName, IfName),
     /// A link's MAC: where, which, wanted, found.
     WrongMac(&'static str, IfName, Mac, Option<Mac>),
-    /// The pod's end lacks an address.
     NoAddress(IfName, IpNetwork),
-    /// The pod lacks a route.
+    /// Destination and gateway.
     NoRoute(IpNetwork, Option<IpAddr>),
-    /// A link is not held to its bandwidth: where, which, wanted, found (bytes in a second).
+    /// Where, which link, wanted, found (bytes per second).
     WrongRate(&'static str, IfName, u64, Option<u64>),
-    /// The pod's end is not set as asked: which, what is wrong.
+    /// A setting of the pod's end: which link, what is wrong.
     NotTuned(IfName, String),
-    /// A setting of the pod's namespace: path below /proc/sys, wanted, found.
-    WrongSetting(String, String, Option<String>),
-    /// A port of the host does not lead to the pod: what is wrong.
+    /// Path below /proc/sys, wanted, found.
+    WrongSysctl(String, String, Option<String>),
+    /// What is wrong with a host port.
     HostPort(String),
 }
 
-/// What in `found` is not as `wanted` on the bridge `bridge`, from the host to the pod's routes.
+/// The differences between `found` and `wanted` on the bridge `bridge`, from the host to the pod's
+/// routes.
 ///
-/// Whatever is there beyond what is wanted is somebody else's business: a later plugin may have
-/// added it.
+/// What is found beyond what is wanted is no difference: a later plugin may have added it.
 pub fn differences(wanted: &PodInterface, bridge: &IfName, found: &FoundPod) -> Vec<PodDifference> {
     let mut differences = Vec::new();
     for address in &wanted.addresses {
@@ -83,15 +81,15 @@ pub fn differences(wanted: &PodInterface, bridge: &IfName, found: &FoundPod) -> 
     }
     for address in &found.reserved {
         if !wanted.addresses.iter().any(|wanted| wanted.ip() == *address) {
-            differences.push(PodDifference::NotTold(*address));
+            differences.push(PodDifference::AddressNotInResult(*address));
         }
     }
     of_bridge(bridge, found, &mut differences);
     of_host_end(wanted, bridge, found, &mut differences);
     of_pod_end(wanted, found, &mut differences);
     if found.host.is_some() && found.pod.is_some() {
-        let asked = wanted.asked.differences(&found.asked, &wanted.host_ifname, &wanted.ifname);
-        differences.extend(asked);
+        let (host, pod) = (&wanted.host_ifname, &wanted.ifname);
+        differences.extend(settings_differences(&wanted.requested, &found.settings, host, pod));
     }
     differences
 }
@@ -163,24 +161,74 @@ fn of_pod_end(wanted: &PodInterface, found: &FoundPod, differences: &mut Vec<Pod
         }
     }
     for route in wanted.routes.iter().chain(&wanted.defaults) {
-        let same = |there: &&Route| is_there(route, there, pod.index);
-        if !found.routes.iter().any(|there| same(&there)) {
+        if !found.routes.iter().any(|found| is_route(route, found, pod.index)) {
             differences.push(PodDifference::NoRoute(route.destination, route.gateway));
         }
     }
 }
 
-/// `there` does what `route` asks for. What the kernel chose by itself is not compared.
-fn is_there(route: &Route, there: &Route, device: u32) -> bool {
-    let as_asked = |asked: Option<u32>, found| asked.is_none() || asked == found;
-    there.destination == route.destination
-        && there.gateway == route.gateway
-        && there.table == route.table
-        && there.device == Some(device)
-        && there.scope == route.scope
-        && as_asked(route.priority, there.priority)
-        && as_asked(route.mtu, there.mtu)
-        && as_asked(route.advmss, there.advmss)
+/// `found` is the wanted `route`. What the kernel chose by itself is not compared.
+fn is_route(route: &Route, found: &Route, device: u32) -> bool {
+    let same = |wanted: Option<u32>, found| wanted.is_none() || wanted == found;
+    found.destination == route.destination
+        && found.gateway == route.gateway
+        && found.table == route.table
+        && found.device == Some(device)
+        && found.scope == route.scope
+        && same(route.priority, found.priority)
+        && same(route.mtu, found.mtu)
+        && same(route.advmss, found.advmss)
+}
+
+/// The differences between the settings wanted and found of the links `host` and `pod`.
+pub fn settings_differences(
+    wanted: &RequestedSettings,
+    found: &FoundSettings,
+    host: &IfName,
+    pod: &IfName,
+) -> Vec<PodDifference> {
+    let mut differences = Vec::new();
+    for (place, link, queue, found) in [
+        (HOST, host, wanted.queues.host, found.host_rate),
+        (POD, pod, wanted.queues.pod, found.pod_rate),
+    ] {
+        let rate = queue.map(|bucket| bucket.rate_bytes);
+        if let Some(rate) = rate.filter(|rate| found != Some(*rate)) {
+            differences.push(PodDifference::WrongRate(place, link.clone(), rate, found));
+        }
+    }
+    differences.extend(tune_differences(pod, &wanted.tune, &found.tune));
+    for (path, wanted) in &wanted.sysctls {
+        let found = found.sysctls.get(path);
+        if !found.is_some_and(|found| is_same_value(found, wanted)) {
+            let (path, wanted) = (path.clone(), wanted.clone());
+            differences.push(PodDifference::WrongSysctl(path, wanted, found.cloned()));
+        }
+    }
+    differences
+}
+
+fn tune_differences(
+    link: &IfName,
+    wanted: &LinkSettings,
+    found: &LinkSettings,
+) -> Vec<PodDifference> {
+    let flag = |word: &'static str, wanted: Option<bool>, found: Option<bool>| {
+        let wanted = wanted.filter(|_| wanted != found)?;
+        Some(format!("is{} {word}", if wanted { " not" } else { "" }))
+    };
+    let number = |wanted: Option<u32>, found| wanted.filter(|_| wanted != found);
+    let texts = [
+        flag("promiscuous", wanted.promisc, found.promisc),
+        flag("open to all multicast", wanted.all_multicast, found.all_multicast),
+        number(wanted.tx_queue_len, found.tx_queue_len)
+            .map(|length| format!("has no queue of {length} packets")),
+        number(wanted.mtu, found.mtu).map(|mtu| format!("has no MTU of {mtu}")),
+    ];
+    let mac = wanted.mac.filter(|_| wanted.mac != found.mac);
+    let mac = mac.map(|mac| PodDifference::WrongMac(POD, link.clone(), mac, found.mac));
+    let texts = texts.into_iter().flatten();
+    texts.map(|text| PodDifference::NotTuned(link.clone(), text)).chain(mac).collect()
 }
 
 fn wrong_mac(place: &'static str, link: &Link, wanted: Option<Mac>) -> Option<PodDifference> {
@@ -194,10 +242,10 @@ impl fmt::Display for PodDifference {
             PodDifference::NotReserved(address) => {
                 write!(f, "address {address} is not reserved for the container")
             }
-            PodDifference::NotTold(address) => {
+            PodDifference::AddressNotInResult(address) => {
                 write!(f, "prevResult lacks address {address}, which is reserved for the container")
             }
-            PodDifference::NoInterfaceTold(link) => {
+            PodDifference::NotInResult(link) => {
                 write!(f, "prevResult has no interface {link} on the host")
             }
             PodDifference::OtherSandbox(link, netns) => {
@@ -207,7 +255,7 @@ impl fmt::Display for PodDifference {
                 )
             }
             PodDifference::NoBridge(bridge) => write!(f, "bridge {bridge} is missing"),
-            PodDifference::NotABridge(bridge) => write!(f, "interface {bridge} is no bridge"),
+            PodDifference::NotABridge(bridge) => write!(f, "interface {bridge} is not a bridge"),
             PodDifference::NoLink(place, link) => write!(f, "interface {link} is missing {place}"),
             PodDifference::Down(place, link) => write!(f, "interface {link} is down {place}"),
             PodDifference::NotAPort(link, bridge) => {
@@ -234,7 +282,7 @@ impl fmt::Display for PodDifference {
                 write!(f, "the pod lacks the route to {destination}")
             }
             PodDifference::NotTuned(link, text) => write!(f, "interface {link} in the pod {text}"),
-            PodDifference::WrongSetting(path, wanted, found) => {
+            PodDifference::WrongSysctl(path, wanted, found) => {
                 let found = found.as_ref().map_or("missing", |found| found);
                 write!(f, "sysctl {path} in the pod is {found}, not {wanted}")
             }
@@ -243,7 +291,7 @@ impl fmt::Display for PodDifference {
                 let found = found.map_or("nothing".to_owned(), |rate| rate.to_string());
                 write!(
                     f,
-                    "interface {link} {place} is limited to {found}, not {wanted} bytes a second"
+                    "interface {link} {place} is limited to {found}, not {wanted} bytes per second"
                 )
             }
         }

@@ -1,15 +1,15 @@
-//! Pure. Whose a link is: the name and the alias of a pod's link on the host.
+//! Pure. The name and the alias of a pod's link on the host, which identify its owner.
 //!
-//! Both follow from the attachment alone, so that DEL and GC find the link without its namespace
-//! and without what ADD answered, and can prove that it is ours.
+//! Both are derived from the attachment alone, so that DEL and GC find the link without its
+//! namespace and without the result of ADD, and can prove that it is ours.
 
+use crate::cni::{Attachment, Name};
 use crate::net::{IfName, Mac, hash};
-use crate::plan::pod::BridgePort;
+use crate::plan::pod::bridge_port::BridgePort;
 
 /// One interface of one container in one network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkIdentity<'a> {
-    /// The network's name.
     pub network: &'a str,
     /// `CNI_CONTAINERID`.
     pub container_id: &'a str,
@@ -23,7 +23,7 @@ pub const MARK: &str = "humanz";
 /// The longest alias, in bytes: IFALIASZ of linux/if.h less its final zero.
 const ALIAS_BYTES: usize = 255;
 
-/// The longest name or id that stands in an alias as it is, in bytes.
+/// The longest name or id that is written to an alias unchanged, in bytes.
 const WORD_BYTES: usize = 96;
 
 /// The kind of a MAC derived for the host's end of a pod's veth (`0a:56:…`).
@@ -32,19 +32,27 @@ const HOST_MAC: u8 = 0x56;
 /// The kind of a MAC derived for a pod's end (`0a:57:…`).
 const POD_MAC: u8 = 0x57;
 
-impl LinkIdentity<'_> {
+impl<'a> LinkIdentity<'a> {
+    pub fn of(network: &'a Name, attachment: &'a Attachment) -> LinkIdentity<'a> {
+        LinkIdentity {
+            network: network.as_str(),
+            container_id: attachment.container_id.as_str(),
+            ifname: attachment.ifname.as_str(),
+        }
+    }
+
     /// `hz` and 13 hexadecimal digits.
     pub fn host_ifname(&self) -> IfName {
         let digits = hash::stable(&self.parts()) >> 12;
         format!("hz{digits:013x}").parse().expect("15 letters and digits are a name")
     }
 
-    /// The MAC of the host's end. It answers no one, but it must differ from the pod's.
+    /// The MAC of the host's end; it must differ from the pod's.
     pub fn host_mac(&self) -> Mac {
         Mac::derived(HOST_MAC, &self.parts())
     }
 
-    /// A MAC for a pod's end without an address that would name one.
+    /// The MAC of a pod's end without an address to derive it from.
     pub fn pod_mac(&self) -> Mac {
         Mac::derived(POD_MAC, &self.parts())
     }
@@ -54,15 +62,14 @@ impl LinkIdentity<'_> {
         self.alias_of_port(&BridgePort::default(), pod)
     }
 
-    /// As [`LinkIdentity::alias`], for the link that is `plugged` in: unless that is as usual, it stands
-    /// before the pod, in full.
-    pub fn alias_of_port(&self, plugged: &BridgePort, pod: Option<&str>) -> String {
+    /// As [`LinkIdentity::alias`], with `port` before the pod unless it is the default.
+    pub fn alias_of_port(&self, port: &BridgePort, pod: Option<&str>) -> String {
         let mut alias = self.words();
-        if let Some(word) = plugged.word(pod) {
+        if let Some(word) = port.word(pod) {
             alias.push(' ');
             alias.push_str(&word);
         }
-        // A blank, and what then fits.
+        // A blank, and as much of the pod as fits.
         let room = ALIAS_BYTES.saturating_sub(alias.len() + 1);
         if let Some(pod) = pod.filter(|_| room > 0) {
             alias.push(' ');
@@ -95,7 +102,7 @@ pub fn is_of_network(alias: Option<&str>, network: &str) -> bool {
     words.next() == Some(MARK) && words.next() == Some(&word(network)) && words.next().is_some()
 }
 
-/// `name` itself, or its beginning and a hash of the whole (`~` is in no name) if it is long.
+/// `name`; if it is long, its beginning and a hash of the whole (`~` is in no name).
 fn word(name: &str) -> String {
     if name.len() <= WORD_BYTES {
         return name.to_owned();
@@ -112,20 +119,20 @@ mod tests {
         LinkIdentity { network: "humanz", container_id: "c1", ifname: "eth0" };
 
     #[test]
-    fn the_host_end_is_named_by_the_attachment_for_ever() {
+    fn the_name_of_the_host_end_is_stable() {
         assert_eq!(POD.host_ifname().as_str(), "hzd75962edb1250");
         assert_ne!(POD.host_ifname(), LinkIdentity { ifname: "eth1", ..POD }.host_ifname());
         assert_ne!(POD.host_ifname(), LinkIdentity { network: "b", ..POD }.host_ifname());
     }
 
     #[test]
-    fn the_alias_spells_the_owner_out() {
+    fn the_alias_has_the_owner() {
         assert_eq!(POD.alias(Some("default/web")), "humanz humanz c1 eth0 default/web");
         assert_eq!(POD.alias(None), "humanz humanz c1 eth0");
     }
 
     #[test]
-    fn an_alias_proves_its_owner_and_nobody_elses() {
+    fn an_alias_proves_its_owner_only() {
         assert!(POD.owns(Some(&POD.alias(None))));
         assert!(POD.owns(Some(&POD.alias(Some("default/web")))));
         for other in [
@@ -141,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_is_read_off_an_alias() {
+    fn an_alias_has_the_network() {
         let other = LinkIdentity { container_id: "c2", ..POD };
         assert!(is_of_network(Some(&other.alias(Some("a/b"))), "humanz"));
         assert!(!is_of_network(Some("humanz other c1 eth0"), "humanz"));
@@ -162,10 +169,10 @@ mod tests {
         assert!(alias.len() <= 255, "{}", alias.len());
         assert!(a.owns(Some(&alias)) && !b.owns(Some(&alias)));
         assert!(is_of_network(Some(&alias), &network));
-        let plugged = BridgePort { hairpin: true, isolated: true, mac: Some(Mac([255; 6])) };
-        let alias = a.alias_of_port(&plugged, Some("default/web"));
+        let port = BridgePort { hairpin: true, isolated: true, mac: Some(Mac([255; 6])) };
+        let alias = a.alias_of_port(&port, Some("default/web"));
         assert!(alias.len() <= 255, "{}", alias.len());
         assert!(a.owns(Some(&alias)) && !b.owns(Some(&alias)));
-        assert_eq!(BridgePort::of_alias(&alias), plugged);
+        assert_eq!(BridgePort::of_alias(&alias), port);
     }
 }

@@ -1,87 +1,72 @@
-//! Pure. What must change on the device of a tunnel.
+//! Pure. The changes of a tunnel device.
 
 use std::net::IpAddr;
 
-use crate::plan::tunnel::ALIAS;
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, IfName, Mac, Object};
+use crate::net::{Family, IfName, Mac, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::netlink::vxlan::Vxlan;
-use crate::plan::{Describe, Line};
+
+/// The alias that marks a tunnel device.
+pub const ALIAS: &str = "humanz tunnel";
 
 /// The device as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelDevice {
-    /// Its name.
     pub name: IfName,
-    /// The other hosts know it.
+    /// Published to the other hosts.
     pub mac: Mac,
     /// VXLAN network identifier.
     pub vni: u32,
     /// UDP port.
     pub port: u16,
-    /// This host's address; its family is that of the outer packets.
+    /// Of this host; its family is that of the outer packets.
     pub local: IpAddr,
-    /// Bytes of an inner packet.
+    /// Of inner packets.
     pub mtu_bytes: u32,
-    /// This host's addresses among its pods, each alone. Whoever masquerades what goes into the
-    /// tunnel (kube-proxy) takes one of them, for which the other hosts have the way back; any other
-    /// address of this host they answer around the tunnel, and in the name of a pod.
+    /// This host's addresses among its pods, with full prefix length. What is masqueraded into the
+    /// tunnel (kube-proxy) gets one of them, to which the other hosts have a route; any other address
+    /// of this host they would answer outside the tunnel, from a pod's address.
     pub addresses: Vec<IpNetwork>,
-}
-
-/// A device of the tunnel's name that is not ours.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "interface {name} exists and is {what}: remove or rename it, or set BACKEND=direct, for the tunnel needs its name"
-)]
-pub struct ForeignTunnel {
-    name: IfName,
-    what: String,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelChange {
-    /// Delete the link of that index and name.
+    /// Index and name.
     Delete(u32, IfName),
-    /// Make it.
     Create(TunnelDevice),
-    /// Mark it as ours.
+    /// Set our alias.
     Mark(IfName),
-    /// Send from this address, and learn nothing.
+    /// Set the local address, and disable learning.
     Set(IfName, IpAddr),
-    /// Give it its MAC.
     SetMac(IfName, Mac),
-    /// Give it its MTU in bytes.
+    /// In bytes.
     SetMtu(IfName, u32),
-    /// Set it up.
     SetUp(TunnelDevice),
-    /// An address of an earlier lease, or somebody else's.
+    /// An address that is not wanted.
     RemoveAddress(IfName, IpNetwork),
-    /// An address that is missing.
     AddAddress(IfName, IpNetwork),
 }
 
 /// The steps that turn what is found into `wanted`, in the order to take them.
 ///
-/// `found` are the VXLAN devices of the host and whatever has the device's name, `addresses` those of
-/// the one with that name. One of that name
-/// without any mark is one of ours that somebody made anew; one that bears our mark under another
-/// name was renamed, and stands in the way. Identifier, port and family of a device cannot change:
-/// then another one is made.
+/// `found` are the VXLAN devices of the host and the device of that name, `addresses` those of the
+/// latter. A VXLAN device of that name without an alias is one of ours that somebody recreated; one
+/// with our alias under another name was renamed, and is in conflict. Identifier, port and family of a
+/// device cannot change: it is replaced.
 ///
 /// # Errors
-/// [`ForeignTunnel`] if the name belongs to somebody else.
+/// [`ProblemKind::ForeignLink`] if the name belongs to somebody else.
 pub fn changes(
     wanted: &TunnelDevice,
     found: &[Link],
     addresses: &[IpNetwork],
-) -> Result<Vec<TunnelChange>, ForeignTunnel> {
-    let mut changes = removals(found.iter().filter(|link| stands_in_the_way(wanted, link)));
+) -> Result<Vec<TunnelChange>, Box<Problem>> {
+    let mut changes = removals(found.iter().filter(|link| is_in_conflict(wanted, link)));
     let Some(link) = found.iter().find(|link| link.name == wanted.name) else {
-        changes.extend(made(wanted));
+        changes.extend(creation(wanted));
         return Ok(changes);
     };
     refuse_foreign(link)?;
@@ -93,19 +78,19 @@ pub fn changes(
         }
         None => {
             changes.push(TunnelChange::Delete(link.index, link.name.clone()));
-            changes.extend(made(wanted));
+            changes.extend(creation(wanted));
         }
     }
     Ok(changes)
 }
 
-/// The steps that remove those of `found` that bear our mark.
+/// The steps that remove those of `found` with our alias.
 pub fn removals<'a>(found: impl IntoIterator<Item = &'a Link>) -> Vec<TunnelChange> {
     let ours = found.into_iter().filter(|link| link.vxlan.is_some() && is_marked(link));
     ours.map(|link| TunnelChange::Delete(link.index, link.name.clone())).collect()
 }
 
-fn made(wanted: &TunnelDevice) -> Vec<TunnelChange> {
+fn creation(wanted: &TunnelDevice) -> Vec<TunnelChange> {
     let mut changes =
         vec![TunnelChange::Create(wanted.clone()), TunnelChange::SetUp(wanted.clone())];
     changes.extend(readdress(wanted, &[]));
@@ -120,19 +105,22 @@ fn readdress(wanted: &TunnelDevice, found: &[IpNetwork]) -> Vec<TunnelChange> {
     remove.chain(missing.map(|address| TunnelChange::AddAddress(name(), *address))).collect()
 }
 
-fn stands_in_the_way(wanted: &TunnelDevice, link: &Link) -> bool {
+fn is_in_conflict(wanted: &TunnelDevice, link: &Link) -> bool {
     let same_family = |vxlan: &Vxlan| family(vxlan) == Some(Family::of(wanted.local));
     link.name != wanted.name && link.vxlan.as_ref().is_some_and(same_family)
 }
 
-fn refuse_foreign(link: &Link) -> Result<(), ForeignTunnel> {
+fn refuse_foreign(link: &Link) -> Result<(), Box<Problem>> {
     let what = match (link.kind.as_deref(), link.alias.as_deref()) {
         (Some("vxlan"), None | Some(ALIAS)) => return Ok(()),
         (Some("vxlan"), Some(alias)) => format!("marked as {alias:?}"),
         (Some(kind), _) => format!("a {kind}"),
         (None, _) => "a physical device".to_owned(),
     };
-    Err(ForeignTunnel { name: link.name.clone(), what })
+    let what = format!("interface {} exists and is {what}", link.name);
+    let problem = Problem::new(ProblemKind::ForeignLink, Object::Tunnel(link.name.clone()), what);
+    let fix = "remove or rename it, or set BACKEND=direct, for the tunnel needs its name";
+    Err(problem.with_fix(fix).into())
 }
 
 fn same_kind(wanted: &TunnelDevice, found: &Vxlan) -> bool {
@@ -145,7 +133,7 @@ fn family(vxlan: &Vxlan) -> Option<Family> {
     vxlan.local.map(Family::of)
 }
 
-/// The link is a device of a tunnel of ours.
+/// The link has our alias.
 pub fn is_marked(link: &Link) -> bool {
     link.alias.as_deref() == Some(ALIAS)
 }
@@ -171,34 +159,10 @@ fn repairs(wanted: &TunnelDevice, link: &Link, vxlan: &Vxlan) -> Vec<TunnelChang
     changes
 }
 
-impl Describe for TunnelChange {
-    fn line(&self) -> Line {
-        let tunnel = |name: &IfName| Object::Tunnel(name.clone());
-        let changed = |name, what: String| Line::changed(tunnel(name)).with(format!(": {what}"));
-        match self {
-            TunnelChange::Delete(_, name) => Line::removed(tunnel(name)),
-            TunnelChange::Create(device) => Line::added(tunnel(&device.name)).with(format!(
-                " (vni {}, port {}, local {}, mac {}, mtu {})",
-                device.vni, device.port, device.local, device.mac, device.mtu_bytes
-            )),
-            TunnelChange::Mark(name) => changed(name, format!("alias {ALIAS:?}")),
-            TunnelChange::Set(name, local) => changed(name, format!("local {local}, no learning")),
-            TunnelChange::SetMac(name, mac) => changed(name, format!("mac {mac}")),
-            TunnelChange::SetMtu(name, mtu) => changed(name, format!("mtu {mtu}")),
-            TunnelChange::SetUp(device) => changed(&device.name, "up".to_owned()),
-            TunnelChange::RemoveAddress(name, address) => {
-                Line::removed(Object::TunnelAddress(name.clone(), *address))
-            }
-            TunnelChange::AddAddress(name, address) => {
-                Line::added(Object::TunnelAddress(name.clone(), *address))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Describe;
 
     fn wanted() -> TunnelDevice {
         TunnelDevice {
@@ -259,13 +223,13 @@ mod tests {
     ];
 
     #[test]
-    fn a_right_one_is_left_alone_and_a_missing_one_made() {
+    fn a_correct_device_is_not_changed_and_a_missing_one_created() {
         check(&[right()], &[]);
         check(&[], &MADE);
     }
 
     #[test]
-    fn what_can_change_is_changed() {
+    fn every_setting_that_can_change_is_set() {
         let mut found = right();
         found.mac = None;
         found.mtu = 1500;
@@ -299,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_is_made_anew() {
+    fn a_device_is_replaced_where_it_cannot_change() {
         let changes: [fn(&mut Vxlan); 6] = [
             |vxlan| vxlan.vni = 7,
             |vxlan| vxlan.port = 8472,
@@ -316,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_one_stands_in_the_way_and_a_foreign_one_does_not() {
+    fn a_renamed_device_is_in_conflict_and_a_foreign_one_is_not() {
         let renamed = Link { name: "foo".parse().unwrap(), ..right() };
         check(std::slice::from_ref(&renamed), &["- tunnel foo", MADE[0], MADE[1], MADE[2]]);
         check(&[Link { alias: None, ..renamed }], &MADE);
@@ -330,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_ours_is_refused_by_name() {
+    fn a_foreign_device_is_refused_with_its_kind() {
         for (kind, alias, what) in [
             (Some("dummy"), None, "a dummy"),
             (None, None, "a physical device"),
@@ -339,13 +303,13 @@ mod tests {
             let (kind, alias) = (kind.map(str::to_owned), alias.map(str::to_owned));
             let found = [Link { kind, alias, ..right() }];
             let error = changes(&wanted(), &found, &[]).unwrap_err();
-            let text = format!("interface humanz-vx4 exists and is {what}: remove or rename it");
-            assert!(error.to_string().starts_with(&text), "{error}");
+            assert_eq!(error.kind, ProblemKind::ForeignLink);
+            assert_eq!(error.what, format!("interface humanz-vx4 exists and is {what}"));
         }
     }
 
     #[test]
-    fn only_what_bears_the_mark_is_removed() {
+    fn only_devices_with_our_alias_are_removed() {
         let lines = |found: &[Link]| removals(found).len();
         assert_eq!(lines(&[right()]), 1);
         assert_eq!(lines(&[Link { alias: None, ..right() }]), 0);

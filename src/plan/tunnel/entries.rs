@@ -1,48 +1,44 @@
-//! Pure. Which neighbours and destinations of a tunnel must change.
+//! Pure. The changes of a tunnel's neighbours and destinations.
 //!
-//! What is missing comes before the routes that need it, what is left over goes after those that
-//! needed it: so a route never leads nowhere.
+//! Missing entries are added before the routes that need them, surplus ones removed after the routes
+//! that needed them, so that no route is without its entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::net::{Mac, Object};
+use crate::net::Mac;
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
-use crate::plan::tunnel::{TunnelPeer, via};
-use crate::plan::{Describe, Line};
+use crate::plan::tunnel::peer::{TunnelPeer, via};
 
-/// What a tunnel's device must know to send to other hosts.
+/// The entries that a tunnel device needs to send to other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
     destinations: BTreeMap<Mac, (IpAddr, u16)>,
     neighbours: BTreeMap<IpAddr, Mac>,
 }
 
-/// What a tunnel's device knows. All of it is ours, because the device is.
+/// The entries of a tunnel device. All are ours, because the device is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundEntries {
-    /// Its destinations; a MAC can have several, the first that the kernel tells being the first.
+    /// In the kernel's order; a MAC can have several.
     pub destinations: Vec<Destination>,
-    /// Its permanent neighbours.
+    /// The permanent ones.
     pub neighbours: Vec<Neighbour>,
 }
 
 /// One entry that must change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryChange {
-    /// Send frames there; the host's other destination goes.
+    /// Replaces the first destination of the MAC.
     SetDestination(Destination),
-    /// Send none there.
     RemoveDestination(Destination),
-    /// The MAC of an address.
     SetNeighbour(Neighbour),
-    /// An address that nobody has.
     RemoveNeighbour(Neighbour),
 }
 
 impl Entries {
-    /// What is needed for `remotes`.
+    /// The entries for `remotes`.
     pub fn of<'a>(remotes: impl IntoIterator<Item = &'a TunnelPeer>) -> Entries {
         let mut entries = Entries::default();
         for remote in remotes {
@@ -53,13 +49,12 @@ impl Entries {
     }
 
     fn sends_to(&self, found: &Destination, own_port: u16) -> bool {
-        let there = (found.address, found.port.unwrap_or(own_port));
-        self.destinations.get(&found.mac) == Some(&there)
+        self.destinations.get(&found.mac) == Some(&(found.address, found.port.unwrap_or(own_port)))
     }
 }
 
-/// What `wanted` has and `found` lacks or has otherwise. `own_port` is that of the device, which the
-/// kernel leaves out where the other host has the same.
+/// The entries of `wanted` that `found` lacks or has with other values. `own_port` is that of the
+/// device, which the kernel leaves out where the other host has the same.
 pub fn missing(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<EntryChange> {
     let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
     let right: BTreeSet<Mac> = right.map(|there| there.mac).collect();
@@ -76,14 +71,14 @@ pub fn missing(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<Ent
     absent.map(destination).chain(unknown.map(neighbour)).collect()
 }
 
-/// What `found` has and `wanted` does not. Of a MAC that had other destinations only, the first has
-/// made room already.
+/// The entries of `found` that `wanted` does not have. Of a MAC with wrong destinations only, the first
+/// has been replaced already.
 pub fn surplus(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<EntryChange> {
     let right = found.destinations.iter().filter(|there| wanted.sends_to(there, own_port));
     let mut settled: BTreeSet<Mac> = right.map(|there| there.mac).collect();
     let surplus = found.destinations.iter().filter(|there| {
-        let made_room = wanted.destinations.contains_key(&there.mac) && settled.insert(there.mac);
-        !made_room && !wanted.sends_to(there, own_port)
+        let replaced = wanted.destinations.contains_key(&there.mac) && settled.insert(there.mac);
+        !replaced && !wanted.sends_to(there, own_port)
     });
     let surplus: Vec<Destination> = surplus.copied().collect();
     let unknown = found.neighbours.iter();
@@ -92,29 +87,10 @@ pub fn surplus(wanted: &Entries, found: &FoundEntries, own_port: u16) -> Vec<Ent
     destinations.chain(unknown.copied().map(EntryChange::RemoveNeighbour)).collect()
 }
 
-impl Describe for EntryChange {
-    fn line(&self) -> Line {
-        match self {
-            EntryChange::SetDestination(there) => destination(Line::added, there),
-            EntryChange::RemoveDestination(there) => destination(Line::removed, there),
-            EntryChange::SetNeighbour(there) => neighbour(Line::added, there),
-            EntryChange::RemoveNeighbour(there) => neighbour(Line::removed, there),
-        }
-    }
-}
-
-fn destination(done: fn(Object) -> Line, there: &Destination) -> Line {
-    let port = there.port.map(|port| format!(" port {port}")).unwrap_or_default();
-    done(Object::Destination(there.address)).with(format!("{port} (mac {})", there.mac))
-}
-
-fn neighbour(done: fn(Object) -> Line, there: &Neighbour) -> Line {
-    done(Object::Neighbour(there.address)).with(format!(" (mac {}) of the tunnel", there.mac))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Describe;
 
     const OWN_PORT: u16 = 10400;
 
@@ -159,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_left_alone() {
+    fn correct_entries_are_not_changed() {
         let remotes = [remote(2, "192.0.2.2", OWN_PORT), remote(3, "192.0.2.3", 53)];
         let found = [there(2, "192.0.2.2", None), there(3, "192.0.2.3", Some(53))];
         check(&remotes, &found, &[knows(2), knows(3)], [&[], &[]]);
@@ -168,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_first_and_what_is_left_over_goes_last() {
+    fn missing_entries_are_added_first_and_surplus_ones_removed_last() {
         check(
             &[remote(2, "192.0.2.2", OWN_PORT)],
             &[there(3, "192.0.2.3", None)],
@@ -197,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_with_several_destinations_is_left_with_its_own() {
+    fn of_several_destinations_of_a_mac_only_its_own_is_left() {
         let remotes = [remote(2, "192.0.2.2", OWN_PORT)];
         let line = "- tunnel to 192.0.2.9 (mac 0a:58:0a:f4:02:00)";
         let found = [there(2, "192.0.2.9", None), there(2, "192.0.2.2", None)];

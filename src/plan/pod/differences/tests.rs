@@ -1,6 +1,9 @@
+use std::collections::BTreeMap;
+
 use crate::netlink::link::PortFlags;
+use crate::netlink::qdisc::TokenBucket;
 use crate::netlink::route;
-use crate::plan::pod::RequestedSettings;
+use crate::plan::bandwidth::Queues;
 use crate::plan::pod::differences::*;
 
 const PORT: PortFlags = PortFlags { hairpin: true, isolated: false, locked: false };
@@ -27,7 +30,7 @@ fn wanted() -> PodInterface {
         addresses: vec!["10.1.2.3/24".parse().unwrap()],
         routes: vec![default_route(None)],
         defaults: Vec::new(),
-        asked: RequestedSettings::default(),
+        requested: RequestedSettings::default(),
     }
 }
 
@@ -61,7 +64,7 @@ fn found() -> FoundPod {
         addresses: vec!["10.1.2.3/24".parse().unwrap(), "fe80::1/64".parse().unwrap()],
         routes: vec![default_route(Some(2))],
         reserved: vec!["10.1.2.3".parse().unwrap()],
-        asked: FoundSettings::default(),
+        settings: FoundSettings::default(),
     }
 }
 
@@ -133,7 +136,10 @@ fn each_thing_that_differs_is_named() {
         |found| found.bridge.as_mut().unwrap().up = false,
         &["interface humanz0 is down on the host"],
     );
-    check(|found| found.bridge.as_mut().unwrap().kind = None, &["interface humanz0 is no bridge"]);
+    check(
+        |found| found.bridge.as_mut().unwrap().kind = None,
+        &["interface humanz0 is not a bridge"],
+    );
 }
 
 #[test]
@@ -150,19 +156,74 @@ fn what_is_gone_is_named_from_the_host_inwards() {
 #[test]
 fn what_a_route_has_of_its_own_is_compared_with_it() {
     let plain = default_route(None);
-    for asked in [
+    for requested in [
         Route { priority: Some(7), ..plain },
         Route { mtu: Some(1400), ..plain },
         Route { advmss: Some(1360), ..plain },
         Route { table: 5000, ..plain },
         Route { scope: 200, ..plain },
     ] {
-        let wanted = PodInterface { routes: vec![asked], ..wanted() };
+        let wanted = PodInterface { routes: vec![requested], ..wanted() };
         let texts = differences(&wanted, &name("humanz0"), &found());
-        assert!(matches!(texts[..], [PodDifference::NoRoute(..)]), "{asked:?}: {texts:?}");
-        let there = Route { device: Some(2), ..asked };
+        assert!(matches!(texts[..], [PodDifference::NoRoute(..)]), "{requested:?}: {texts:?}");
+        let there = Route { device: Some(2), ..requested };
         let found = FoundPod { routes: vec![there], ..found() };
         assert_eq!(differences(&wanted, &name("humanz0"), &found), []);
     }
     assert_eq!(plain.table, route::MAIN);
+}
+
+fn check_settings(requested: &RequestedSettings, found: &FoundSettings, texts: &[&str]) {
+    let [host, pod] = ["hz1", "eth0"].map(|name| name.parse().unwrap());
+    let differences = settings_differences(requested, found, &host, &pod);
+    assert_eq!(differences.iter().map(PodDifference::to_string).collect::<Vec<_>>(), texts);
+}
+
+#[test]
+fn a_requested_limit_is_compared() {
+    let bucket = Some(TokenBucket { rate_bytes: 1000, burst_bytes: 1, limit_bytes: 1 });
+    let queues = Queues { host: bucket, pod: bucket };
+    let limited = RequestedSettings { queues, ..RequestedSettings::default() };
+    let found =
+        |host_rate, pod_rate| FoundSettings { host_rate, pod_rate, ..FoundSettings::default() };
+    check_settings(&limited, &found(Some(1000), Some(1000)), &[]);
+    let host = "interface hz1 on the host is limited to nothing, not 1000 bytes per second";
+    let pod = "interface eth0 in the pod is limited to 999, not 1000 bytes per second";
+    check_settings(&limited, &found(None, Some(999)), &[host, pod]);
+    check_settings(&RequestedSettings::default(), &found(Some(7), Some(7)), &[]);
+}
+
+#[test]
+fn requested_tuning_is_compared() {
+    let tune = LinkSettings {
+        promisc: Some(true),
+        all_multicast: Some(false),
+        tx_queue_len: Some(500),
+        mtu: Some(1400),
+        ..LinkSettings::default()
+    };
+    let key = || "net/ipv4/ip_local_port_range".to_owned();
+    let sysctls = vec![(key(), "1024 65535".to_owned())];
+    let tuned = RequestedSettings { tune, sysctls, ..RequestedSettings::default() };
+    let found = |tune, value: &str| FoundSettings {
+        tune,
+        sysctls: BTreeMap::from([(key(), value.to_owned())]),
+        ..FoundSettings::default()
+    };
+    check_settings(&tuned, &found(tune, "1024\t65535"), &[]);
+    let other = LinkSettings {
+        promisc: Some(false),
+        all_multicast: Some(true),
+        tx_queue_len: Some(1000),
+        mtu: Some(1500),
+        ..LinkSettings::default()
+    };
+    let texts = [
+        "interface eth0 in the pod is not promiscuous",
+        "interface eth0 in the pod is open to all multicast",
+        "interface eth0 in the pod has no queue of 500 packets",
+        "interface eth0 in the pod has no MTU of 1400",
+        "sysctl net/ipv4/ip_local_port_range in the pod is 1, not 1024 65535",
+    ];
+    check_settings(&tuned, &found(other, "1"), &texts);
 }

@@ -1,4 +1,4 @@
-//! Pure. What was seen of the way between two addresses.
+//! Pure. What was found on the path between two addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,28 +17,28 @@ use crate::nft::base_chains::FoundChains;
 
 /// Packets from one address to another, both of one family.
 #[derive(Debug)]
-pub struct Journey {
+pub struct Path {
     /// Who sends.
-    pub from: End,
+    pub from: Endpoint,
     /// Who is sent to.
-    pub to: End,
+    pub to: Endpoint,
     /// Protocol (IANA's number) and port, if they are known.
     pub transport: Option<(u8, u16)>,
     /// This host.
-    pub host: Host,
+    pub host: PathHost,
     /// What it does with packets to `to`.
-    pub there: Toward,
+    pub there: Lookup,
     /// What it does with packets to `from`.
-    pub back: Toward,
+    pub back: Lookup,
     /// Connections from one to the other that the kernel follows; `None` if it follows none.
     pub connections: Option<Vec<Connection>>,
     /// What an echo said.
-    pub probe: Option<Probe>,
+    pub echo: Option<Echo>,
 }
 
 /// One end.
 #[derive(Debug)]
-pub struct End {
+pub struct Endpoint {
     /// Its address.
     pub address: IpAddr,
     /// Its name, for people.
@@ -53,9 +53,9 @@ pub enum Place {
     /// In a pod of this host.
     Pod(Box<Pod>),
     /// This host itself.
-    Host,
+    ThisHost,
     /// Behind another host of the network, or that host itself.
-    Beyond(Beyond),
+    RemoteHost(RemoteHost),
     /// Anywhere else.
     Outside,
 }
@@ -63,6 +63,8 @@ pub enum Place {
 /// A pod of this host.
 #[derive(Debug)]
 pub struct Pod {
+    /// The network whose store it is in.
+    pub network: String,
     /// The path of its network namespace.
     pub netns: String,
     /// Its interface.
@@ -72,12 +74,12 @@ pub struct Pod {
     /// The host's end.
     pub port: Option<Link>,
     /// What its namespace looks like; an error is why it could not be looked at.
-    pub inside: Result<Inside, String>,
+    pub inside: Result<PodNetns, String>,
 }
 
 /// The inside of a pod.
 #[derive(Debug)]
-pub struct Inside {
+pub struct PodNetns {
     /// Its interface.
     pub link: Option<Link>,
     /// Addresses of the interface.
@@ -90,7 +92,7 @@ pub struct Inside {
 
 /// Another host of the network.
 #[derive(Clone, Debug)]
-pub struct Beyond {
+pub struct RemoteHost {
     /// Its name.
     pub host: String,
     /// Its pod subnet with the address in it; `None` if the address is the host's own.
@@ -107,7 +109,7 @@ pub struct Beyond {
 
 /// This host.
 #[derive(Debug)]
-pub struct Host {
+pub struct PathHost {
     /// The name of the bridge.
     pub bridge_name: IfName,
     /// The bridge.
@@ -141,7 +143,7 @@ pub struct Host {
 
 /// What this host does with packets to one address.
 #[derive(Debug)]
-pub struct Toward {
+pub struct Lookup {
     /// The way.
     pub way: Result<Option<RouteLookup>, String>,
     /// Packets from the other end are let in on it; an error is the kernel's.
@@ -167,7 +169,7 @@ pub struct Tunnel {
 
 /// Echoes from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct Echo {
     /// Who sent them.
     pub by: String,
     /// A small one: how long the answer took; `None` if there was none.
@@ -176,7 +178,7 @@ pub struct Probe {
     pub large: Option<(u32, bool)>,
 }
 
-impl Journey {
+impl Path {
     /// The family of both addresses.
     pub fn family(&self) -> Family {
         Family::of(self.to.address)
@@ -190,7 +192,7 @@ impl Journey {
     }
 }
 
-impl End {
+impl Endpoint {
     /// The pod, if it is one of this host's.
     pub fn pod(&self) -> Option<&Pod> {
         match &self.place {
@@ -200,15 +202,15 @@ impl End {
     }
 
     /// The other host.
-    pub fn beyond(&self) -> Option<&Beyond> {
+    pub fn remote(&self) -> Option<&RemoteHost> {
         match &self.place {
-            Place::Beyond(beyond) => Some(beyond),
+            Place::RemoteHost(remote) => Some(remote),
             _ => None,
         }
     }
 }
 
-impl Host {
+impl PathHost {
     /// The link of that number, for people.
     pub fn name(&self, index: Option<u32>) -> String {
         let link = index.and_then(|index| self.links.get(&index));
@@ -228,7 +230,7 @@ impl Tunnel {
     }
 }
 
-impl Toward {
+impl Lookup {
     /// The link that packets go out by.
     pub fn device(&self) -> Option<u32> {
         self.way.as_ref().ok().copied().flatten()?.device

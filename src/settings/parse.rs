@@ -1,5 +1,6 @@
-//! Pure. Texts to settings, every fault at once.
+//! Pure. Parses the texts of all settings and reports every invalid one at once.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,41 +11,49 @@ use crate::net::{Family, PerFamily};
 use crate::settings::choices::{BACKENDS, CNI_VERSIONS};
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
-use crate::settings::{CniSettings, Fault, HostSettings, Settings};
+use crate::settings::{CniSettings, HostSettings, InvalidSetting, Settings};
 
-/// The settings that `told` (text by variable; nothing and the empty text mean the default) makes.
-/// `look` gives the faults that only the host shows.
+/// The text of settings by variable.
+pub type Texts = BTreeMap<&'static str, String>;
+
+/// The settings that do not fit this host: its files, its links and its addresses.
+pub type HostCheck = fn(&HostSettings) -> Vec<InvalidSetting>;
+
+/// The [`HostCheck`] for values alone.
+pub fn values_only(_: &HostSettings) -> Vec<InvalidSetting> {
+    Vec::new()
+}
+
+/// The settings in `texts`; a missing or empty text means the default.
 ///
 /// # Errors
-/// Every [`Fault`] there is, in the order of [`VARIABLES`].
-pub fn read(
-    told: &dyn Fn(&str) -> Option<String>,
-    look: &dyn Fn(&HostSettings) -> Vec<Fault>,
-) -> Result<Settings, Vec<Fault>> {
-    let mut reader = Reader { told, faults: Vec::new(), of_host: HostSettings::default() };
-    let settings = reader.settings();
-    let mut faults = reader.faults;
-    faults.extend(look(&reader.of_host));
+/// Every invalid setting, in the order of [`VARIABLES`].
+pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<InvalidSetting>> {
+    let mut parser = Parser { texts, faults: Vec::new(), of_host: HostSettings::default() };
+    let settings = parser.settings();
+    let mut faults = parser.faults;
+    faults.extend(host(&parser.of_host));
     match settings {
         Some(settings) if faults.is_empty() => Ok(settings),
         _ => {
-            let position = |fault: &Fault| VARIABLES.iter().position(|v| v.name == fault.variable);
+            let position =
+                |fault: &InvalidSetting| VARIABLES.iter().position(|v| v.name == fault.variable);
             faults.sort_by_key(position);
             Err(faults)
         }
     }
 }
 
-/// Reads one variable after the other and goes on after a fault.
-pub(super) struct Reader<'a> {
-    told: &'a dyn Fn(&str) -> Option<String>,
-    faults: Vec<Fault>,
+/// Parses one variable after the other and continues after an invalid one.
+pub(super) struct Parser<'a> {
+    texts: &'a Texts,
+    faults: Vec<InvalidSetting>,
     of_host: HostSettings,
 }
 
-impl Reader<'_> {
+impl Parser<'_> {
     pub(super) fn text(&self, variable: &str) -> String {
-        let set = (self.told)(variable).filter(|text| !text.is_empty());
+        let set = self.texts.get(variable).filter(|text| !text.is_empty()).cloned();
         let default = || {
             VARIABLES
                 .iter()
@@ -54,12 +63,12 @@ impl Reader<'_> {
         set.or_else(default).unwrap_or_default().trim().to_owned()
     }
 
-    pub(super) fn fault(&mut self, variable: &'static str, wrong: impl Into<String>) {
+    pub(super) fn fault(&mut self, variable: &'static str, problem: impl Into<String>) {
         let value = self.text(variable);
-        self.faults.push(Fault { variable, value, problem: wrong.into() });
+        self.faults.push(InvalidSetting { variable, value, problem: problem.into() });
     }
 
-    /// The variable through `parse`; a fault is noted and gives `None`.
+    /// The parsed variable; an invalid one is recorded and gives `None`.
     pub(super) fn value<T>(
         &mut self,
         variable: &'static str,
@@ -67,14 +76,14 @@ impl Reader<'_> {
     ) -> Option<T> {
         match parse(&self.text(variable)) {
             Ok(value) => Some(value),
-            Err(wrong) => {
-                self.fault(variable, wrong);
+            Err(problem) => {
+                self.fault(variable, problem);
                 None
             }
         }
     }
 
-    /// As [`Reader::value`], but nothing set is nothing wanted.
+    /// As [`Parser::value`]; `Some(None)` if the variable is empty.
     pub(super) fn optional<T>(
         &mut self,
         variable: &'static str,
@@ -146,7 +155,7 @@ impl Reader<'_> {
         PerFamily { v4: v4.flatten(), v6: v6.flatten() }
     }
 
-    /// `None` after a fault, `Some(None)` if the family is not wanted.
+    /// `None` if invalid, `Some(None)` if the family is not in use.
     fn pool(
         &mut self,
         family: Family,
@@ -200,7 +209,7 @@ impl Reader<'_> {
         })
     }
 
-    /// `plugin_type`: `None` after a fault, which is not told of the place as well.
+    /// `plugin_type`: `None` if it is invalid; then the location is not reported as well.
     fn plugin(&mut self, plugin_type: Option<&str>) -> Option<PathBuf> {
         if self.text("CNI_PLUGIN_LOCATION").is_empty() {
             return Some(PathBuf::from("/opt/cni/bin").join(plugin_type?));
@@ -208,10 +217,10 @@ impl Reader<'_> {
         let path = self.value("CNI_PLUGIN_LOCATION", values::absolute)?;
         let plugin_type = plugin_type?;
         if path.file_name().and_then(|name| name.to_str()) != Some(plugin_type) {
-            let wrong = format!(
+            let problem = format!(
                 "the last part must be CNI_TYPE ({plugin_type}), the name that runtimes look for"
             );
-            self.fault("CNI_PLUGIN_LOCATION", wrong);
+            self.fault("CNI_PLUGIN_LOCATION", problem);
         }
         Some(path)
     }

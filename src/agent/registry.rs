@@ -1,15 +1,19 @@
 //! Where this host's subnet and the other hosts come from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use ipnetwork::IpNetwork;
 
-use crate::agent::start;
-use crate::etcd::{self, Contact};
-use crate::inspect::state_file;
+use crate::agent::shared_state::{self, SharedState};
+use crate::etcd::{self, Contact, Start, Update};
+use crate::inspect::host_state::{self, attributes};
+use crate::inspect::{Kernel, identity, state_file};
 use crate::kube;
+use crate::lease::error::LeaseError;
+use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Attributes, Identity, Lease, Resolved};
@@ -29,7 +33,7 @@ pub enum Registry {
     /// etcd, or the nodes of Kubernetes.
     Leased(Box<Leased>),
     /// The operator said so; there are no other hosts.
-    Fixed(PerFamily<IpNetwork>),
+    Static(PerFamily<IpNetwork>),
 }
 
 /// A connection with whoever knows the hosts.
@@ -63,10 +67,67 @@ pub struct Leased {
 }
 
 impl Registry {
+    /// Starts the connection that the settings ask for; `publish` gets its updates.
+    ///
+    /// # Errors
+    /// This host cannot be identified, or there can be no more threads.
+    pub fn connect(
+        settings: &Settings,
+        name: &NodeName,
+        kernel: &Kernel,
+        shared: &SharedState,
+        publish: impl Fn(Update) + Send + 'static,
+    ) -> Result<Registry, Exit> {
+        if let Wanted::Static(subnets) = &settings.source {
+            return Ok(Registry::Static(*subnets));
+        }
+        let identity = identity::of_host(name, &kernel.machine_id)?;
+        let path = settings.state_file();
+        let saved = last_known_good(&path, &identity);
+        let facts = host_state::observe(&kernel.rtnl, settings, None)?;
+        let attributes = attributes(settings, facts.own);
+        let (connection, contact) = match &settings.source {
+            Wanted::Etcd { server, roots } => {
+                let (etcd, network) = (server.clone(), settings.network(roots));
+                let (identity, saved) = (identity.clone(), saved.clone());
+                let start = Start { etcd, network, identity, attributes, saved };
+                let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
+                let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
+                let contact = Arc::new(Contact::new(beat));
+                let handle =
+                    etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.reports), publish);
+                (handle.map(Connection::Etcd), contact)
+            }
+            Wanted::Kubernetes(api) => {
+                let setup = kube::Setup { api: api.clone(), pools: settings.pools };
+                let (identity, has_served) = (identity.clone(), saved.is_some());
+                let start = kube::Start { setup, identity, attributes, has_served };
+                let contact = Contact::new(shared.expect("kubernetes", shared_state::LIMIT));
+                let contact = Arc::new(contact);
+                let handle = kube::spawn(start, Arc::clone(&contact), publish);
+                (handle.map(Connection::Kubernetes), contact)
+            }
+            Wanted::Static(_) => unreachable!("it needs no connection"),
+        };
+        let connection = connection.context("start the thread of etcd or the Kubernetes API")?;
+        let started = Instant::now();
+        Ok(Registry::Leased(Box::new(Leased {
+            connection,
+            contact,
+            identity,
+            saved,
+            path,
+            started,
+            down: None,
+            unsaved: None,
+            save_at: started,
+        })))
+    }
+
     /// The subnets, if they need no etcd.
     pub fn fixed(&self) -> Option<PerFamily<IpNetwork>> {
         match self {
-            Registry::Fixed(subnets) => Some(*subnets),
+            Registry::Static(subnets) => Some(*subnets),
             Registry::Leased(_) => None,
         }
     }
@@ -77,7 +138,7 @@ impl Registry {
             Registry::Leased(leased) => {
                 leased.saved.as_ref().map(|known| known.resolved.clone()).unwrap_or_default()
             }
-            Registry::Fixed(_) => Resolved::new(),
+            Registry::Static(_) => Resolved::new(),
         }
     }
 
@@ -85,7 +146,7 @@ impl Registry {
     pub fn contact(&self) -> Option<&Arc<Contact>> {
         match self {
             Registry::Leased(leased) => Some(&leased.contact),
-            Registry::Fixed(_) => None,
+            Registry::Static(_) => None,
         }
     }
 
@@ -93,7 +154,7 @@ impl Registry {
     pub fn store(&self) -> &'static str {
         match self {
             Registry::Leased(leased) => leased.connection.name(),
-            Registry::Fixed(_) => "the agent",
+            Registry::Static(_) => "the agent",
         }
     }
 
@@ -122,7 +183,7 @@ impl Registry {
         let Registry::Leased(leased) = self else { return };
         match (&leased.connection, &settings.source) {
             (Connection::Etcd(handle), Wanted::Etcd { server, roots }) => {
-                let network = start::network(settings, roots);
+                let network = settings.network(roots);
                 handle.set_up(etcd::Setup { etcd: server.clone(), network });
             }
             (Connection::Kubernetes(handle), Wanted::Kubernetes(api)) => {
@@ -196,7 +257,7 @@ impl Registry {
     pub fn unavailable(&self) -> Exit {
         let why = match self {
             Registry::Leased(leased) => leased.down.as_deref().unwrap_or("no answer"),
-            Registry::Fixed(_) => "the host could not be brought into its state in time",
+            Registry::Static(_) => "the host could not be brought into its state in time",
         };
         Exit::new(exit::UNAVAILABLE, format!("{}: {why}", self.store()))
     }
@@ -219,4 +280,37 @@ impl Connection {
             Connection::Kubernetes(_) => "the Kubernetes API",
         }
     }
+}
+
+/// What was saved by this very host; anything else is reported and not used.
+fn last_known_good(path: &Path, identity: &Identity) -> Option<Saved> {
+    match state_file::take(path) {
+        Ok(Some(saved)) if saved.is_of(identity) => Some(saved),
+        Ok(Some(saved)) => {
+            log::warn!(
+                "{} is ignored: it was saved by host {} with another machine id or name",
+                path.display(),
+                saved.host
+            );
+            None
+        }
+        Ok(None) => None,
+        Err(error) => {
+            log::error!("{error}");
+            None
+        }
+    }
+}
+
+/// This host cannot have a subnet: the exit code tells whether waiting helps.
+pub fn refused(error: &LeaseError) -> Exit {
+    let code = match error {
+        LeaseError::OutsidePool { .. }
+        | LeaseError::ConfigMismatch { .. }
+        | LeaseError::CannotGrow { .. } => exit::SETTINGS,
+        LeaseError::Node(error) if error.is_setting() => exit::SETTINGS,
+        error if error.is_temporary() => exit::TEMPORARY,
+        _ => exit::FAILURE,
+    };
+    Exit::new(code, error)
 }

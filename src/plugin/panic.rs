@@ -1,5 +1,5 @@
-//! A fault of humanz itself during a call: it is answered, logged and counted as any failure is, and the
-//! process ends there. What an ADD had begun is left to the DEL that follows, as if it had been killed.
+//! A panic during a call: answered, logged and counted like any failure, and the process ends. What
+//! an ADD had begun is left to the DEL that follows, as after SIGKILL.
 
 use std::io;
 use std::sync::Mutex;
@@ -8,30 +8,31 @@ use std::time::{Instant, SystemTime};
 use crate::cni::error::{CniError, RefusedRequest};
 use crate::cni::version::Version;
 use crate::os::process;
-use crate::plugin::invocation::{CallLog, answer};
+use crate::plugin::call_log::CallLog;
+use crate::plugin::failure::answer;
 
-/// What is known of the call that is being served.
+/// The call that is being served.
 static CALL: Mutex<Option<(Version, CallLog)>> = Mutex::new(None);
 
-/// From now on a fault is answered in `version`, and logged as `record` says.
-pub fn remember(version: Version, record: &CallLog) {
+/// From now on a panic is answered in `version`, and logged to `log`.
+pub fn set_call(version: Version, log: &CallLog) {
     if let Ok(mut call) = CALL.lock() {
-        *call = Some((version, record.clone()));
+        *call = Some((version, log.clone()));
     }
 }
 
-/// Sees to it that a fault of humanz itself is answered, in whatever thread, and ends the process.
-pub fn tell_faults() {
+/// Answers a panic of any thread, and ends the process.
+pub fn install_hook() {
     let started = Instant::now();
-    process::end_at_a_panic(move |text| {
-        let known = CALL.try_lock().ok().and_then(|mut call| call.take());
-        let (version, record) = known.unwrap_or_else(|| {
+    process::exit_on_panic(move |text| {
+        let call = CALL.try_lock().ok().and_then(|mut call| call.take());
+        let (version, log) = call.unwrap_or_else(|| {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             (Version::LATEST, CallLog::new(started, now.unwrap_or_default()))
         });
-        let what = "humanz has a fault and stopped; a DEL removes what it began; please report it";
+        let what = "humanz has a bug and stopped; a DEL removes what it began; please report it";
         let error = CniError::internal(what).with_details(text);
-        record.write(Some(&error));
+        log.write(Some(&error));
         answer(&mut io::stdout(), &RefusedRequest { version, error });
         1
     });
@@ -48,14 +49,14 @@ mod tests {
     use crate::cni::request::Role;
     use crate::plugin::invocation::{self, Streams};
 
-    /// The folder of the log: only then the test below is the process of a call.
-    const FOLDER: &str = "HUMANZ_TEST_FAULT";
+    /// Set to the folder of the log in the process that the test below starts.
+    const FOLDER: &str = "HUMANZ_TEST_PANIC";
 
     #[test]
-    #[ignore = "it is the process of the next test"]
-    fn a_call_with_a_fault() {
+    #[ignore = "started by the next test"]
+    fn a_call_that_panics() {
         let Some(folder) = std::env::var_os(FOLDER) else { return };
-        tell_faults();
+        install_hook();
         let folder = folder.into_string().unwrap();
         let conf = json!({
             "cniVersion": "0.4.0", "name": "n", "subnet": "10.1.2.0/24",
@@ -82,10 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_in_any_thread_is_answered_logged_and_counted_and_ends_the_process() {
+    fn a_panic_in_any_thread_is_answered_logged_and_counted_and_ends_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let call =
-            ["--exact", "plugin::fault::tests::a_call_with_a_fault", "--ignored", "--nocapture"];
+            ["--exact", "plugin::panic::tests::a_call_that_panics", "--ignored", "--nocapture"];
         let ended = Command::new(std::env::current_exe().unwrap())
             .args(call)
             .env(FOLDER, folder.path())
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!((&object["code"], &object["cniVersion"]), (&json!(999), &json!("0.4.0")));
         let details = object["details"].as_str().unwrap();
         assert!(
-            details.contains("src/plugin/fault.rs") && details.contains("by accident"),
+            details.contains("src/plugin/panic.rs") && details.contains("by accident"),
             "{details}"
         );
         let log = std::fs::read_to_string(folder.path().join("log")).unwrap();

@@ -1,0 +1,39 @@
+//! The agent while it runs, as a value.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use crate::agent::names::Names;
+use crate::agent::registry::Registry;
+use crate::agent::serve::files::Files;
+use crate::agent::serve::state::State;
+use crate::agent::shared_state::{SharedState, StatusServer};
+use crate::agent::trigger::Trigger;
+use crate::inspect::Kernel;
+use crate::lease::records::NodeName;
+use crate::os::heartbeat::Heartbeat;
+use crate::settings::loader::SettingsLoader;
+use crate::settings::{Settings, Texts};
+
+/// The agent while it runs. Its methods are in the files beside this one.
+pub struct Agent {
+    pub loader: SettingsLoader,
+    /// Texts of `settings`, for a reload to compare with.
+    pub texts: Texts,
+    pub settings: Settings,
+    pub name: NodeName,
+    /// From all other threads.
+    pub inbox: Receiver<Trigger>,
+    /// This host's subnets and the other hosts.
+    pub registry: Registry,
+    pub names: Names,
+    pub kernel: Kernel,
+    /// What status, metrics and probes read.
+    pub shared: Arc<SharedState>,
+    pub server: Option<Box<dyn StatusServer>>,
+    /// Of the loop.
+    pub beat: Arc<Heartbeat>,
+    /// The plugin and the CNI configuration.
+    pub files: Files,
+    pub state: State,
+}

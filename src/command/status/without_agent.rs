@@ -1,0 +1,61 @@
+//! The status of a host whose agent does not answer: a dry run of a reconcile.
+
+use std::collections::BTreeMap;
+
+use crate::agent::active_problems::sort;
+use crate::agent::dry_run::DryRun;
+use crate::agent::pool_use::{addresses, scarce};
+use crate::agent::snapshot::{AgentSnapshot, StoreStatus};
+use crate::api::status::{self, Status};
+use crate::command::drift::PendingChanges;
+use crate::inspect::{Host, identity};
+use crate::lease::snapshot::Fault;
+use crate::settings::Source;
+
+/// The status as an agent would fill it, and the changes that it would make.
+pub fn status(host: &Host) -> (Status, Vec<String>) {
+    let found = DryRun::of(host);
+    let has_subnet = !host.subnets.is_empty();
+    let cluster = host.cluster.as_ref().map(|cluster| &cluster.snapshot);
+    let snapshot = AgentSnapshot {
+        settings: host.settings.clone(),
+        subnets: has_subnet.then_some(host.subnets),
+        since: None,
+        in_sync: host.in_sync,
+        ready: false,
+        revision: cluster.map(|cluster| cluster.revision),
+        peers: host.peers.clone(),
+        ways: found.peer_routes.clone(),
+        facts: found.outcome.as_ref().map(|outcome| outcome.facts.clone()),
+        etcd: store_status(host),
+        contact: None,
+    };
+    let uses = addresses(&snapshot.settings, snapshot.subnets);
+    let mut problems = snapshot.etcd.problems(&host.settings.source);
+    problems.extend(found.problems());
+    problems.extend(cluster.iter().flat_map(|found| found.faults.values().map(Fault::problem)));
+    problems.extend(scarce(&uses));
+    sort(&mut problems);
+    let name = identity::node_name(&host.settings).map(|name| name.to_string());
+    let name = (name.as_deref().unwrap_or_default(), host.kernel.machine_id.as_str());
+    let mut status = status::host(name, &snapshot, &uses, &BTreeMap::new(), problems);
+    let pending = PendingChanges::among(&found.lines);
+    if let (Some(peers), Some(ways)) = (&host.peers, &found.peer_routes) {
+        pending.correct_peers(status.peers.as_deref_mut().unwrap_or_default(), peers, ways);
+    }
+    status.firewall = status.firewall.filter(|_| has_subnet);
+    status.firewall.iter_mut().for_each(|firewall| pending.correct_firewall(firewall));
+    (status, found.lines.iter().map(ToString::to_string).collect())
+}
+
+fn store_status(host: &Host) -> StoreStatus {
+    let stale = host.cluster.as_ref().and_then(|cluster| cluster.stale.as_ref());
+    let down = stale.map(|stale| stale.why.clone()).or_else(|| host.peers_unknown.clone());
+    let endpoint = match &host.settings.source {
+        Source::Etcd { server, .. } => server.endpoints.first().cloned(),
+        Source::Kubernetes(_) => Some("the API server".to_owned()),
+        Source::Static(_) => None,
+    };
+    let endpoint = endpoint.filter(|_| down.is_none());
+    StoreStatus { endpoint, down, ..StoreStatus::default() }
+}

@@ -1,0 +1,185 @@
+//! One look at this host: settings, kernel, pods and the other hosts, each read once.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use ipnetwork::IpNetwork;
+use serde_json::Value;
+
+use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::host_state::{self, HostState};
+use crate::inspect::pods::{self, Attachment};
+use crate::inspect::{Kernel, agent_socket, identity, names, state_file};
+use crate::lease::{NodeName, Peer, Peers, Resolved};
+use crate::net::{Family, PerFamily};
+use crate::netlink::address::Address;
+use crate::netlink::link::Link;
+use crate::settings::exit::Exit;
+use crate::settings::{Settings, Source};
+
+/// Where the list of hosts is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostList {
+    /// Nowhere: only this host matters.
+    Skip,
+    /// The state file that the agent saved.
+    Saved,
+    /// etcd or the Kubernetes API; the state file if it does not answer.
+    Live,
+}
+
+/// This host. Parts that are methods are read when they are first asked for.
+pub struct Host {
+    /// Their pools are those of the network.
+    pub settings: Settings,
+    pub kernel: Kernel,
+    /// This host's pod subnets; empty if unknown.
+    pub subnets: PerFamily<IpNetwork>,
+    /// All hosts, if there are others.
+    pub cluster: Option<Cluster>,
+    /// The other hosts, if they are known.
+    pub peers: Option<Arc<Peers>>,
+    /// The list of hosts is complete: a route of ours to no host may be removed.
+    pub in_sync: bool,
+    /// Why the other hosts are not known.
+    pub peers_unknown: Option<String>,
+    resolved: OnceCell<Resolved>,
+    links: OnceCell<BTreeMap<u32, Link>>,
+    addresses: OnceCell<Vec<Address>>,
+    attachments: OnceCell<(Vec<Attachment>, Vec<String>)>,
+    agent: OnceCell<Result<Value, String>>,
+}
+
+impl Host {
+    /// # Errors
+    /// No rtnetlink or nftables socket can be opened.
+    pub fn inspect(settings: &Settings, list: HostList) -> Result<Host, Exit> {
+        let mut host = Host {
+            settings: settings.clone(),
+            kernel: Kernel::open(settings)?,
+            subnets: PerFamily::default(),
+            cluster: None,
+            peers: None,
+            in_sync: matches!(settings.source, Source::Static(_)),
+            peers_unknown: None,
+            resolved: OnceCell::new(),
+            links: OnceCell::new(),
+            addresses: OnceCell::new(),
+            attachments: OnceCell::new(),
+            agent: OnceCell::new(),
+        };
+        if let Source::Static(subnets) = &settings.source {
+            host.subnets = *subnets;
+            return Ok(host);
+        }
+        let cluster = match list {
+            HostList::Skip => return Ok(host),
+            HostList::Live => cluster::read(settings),
+            HostList::Saved => identity::node_name(settings)
+                .and_then(|own| cluster::saved(settings, &own, "the other hosts are unknown")),
+        };
+        match cluster {
+            Ok(cluster) => host.join(cluster),
+            Err(exit) => host.peers_unknown = Some(exit.why),
+        }
+        Ok(host)
+    }
+
+    fn join(&mut self, mut cluster: Cluster) {
+        if cluster.lease.subnets.is_empty() {
+            // Its keys were deleted: an agent puts them back.
+            let saved = state_file::read(&self.settings.state_file()).ok().flatten();
+            let own = saved.filter(|saved| {
+                saved.host == cluster.own && saved.machine_id == self.kernel.machine_id
+            });
+            cluster.lease = own.map(|saved| saved.lease).unwrap_or_default();
+        }
+        self.peers = Some(Arc::new(cluster.others(&mut self.settings.pools)));
+        self.subnets = cluster.lease.subnets;
+        self.in_sync = cluster.stale.is_none();
+        self.cluster = Some(cluster);
+    }
+
+    /// The other hosts by name; none if they are unknown.
+    pub fn others(&self) -> impl Iterator<Item = (&NodeName, &Peer)> {
+        self.peers.iter().flat_map(|peers| peers.by_name.iter())
+    }
+
+    /// The other host with this address, or with a pod subnet around it.
+    pub fn peer(&self, address: IpAddr) -> Option<(&NodeName, &Peer, Option<IpNetwork>)> {
+        let family = Family::of(address);
+        self.others().find_map(|(name, peer)| {
+            let subnet = peer.subnets.get(family).filter(|subnet| subnet.contains(address));
+            let own = peer.addresses.get(family) == Some(&address);
+            (own || subnet.is_some()).then(|| (name, peer, subnet.copied()))
+        })
+    }
+
+    /// Addresses of hosts that publish none.
+    pub fn resolved(&self) -> &Resolved {
+        let resolve = |peers: &Arc<Peers>| names::resolve_all(peers, &self.settings);
+        self.resolved.get_or_init(|| self.peers.as_ref().map(resolve).unwrap_or_default())
+    }
+
+    /// Node addresses, uplinks and MTU.
+    ///
+    /// # Errors
+    /// As [`host_state::observe`].
+    pub fn state(&self) -> anyhow::Result<HostState> {
+        host_state::observe(&self.kernel.rtnl, &self.settings, None)
+    }
+
+    /// All links, by index.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn links(&self) -> anyhow::Result<&BTreeMap<u32, Link>> {
+        let list = || self.kernel.rtnl.links(None).context("list links");
+        once(&self.links, || Ok(list()?.into_iter().map(|link| (link.index, link)).collect()))
+    }
+
+    /// All addresses.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn addresses(&self) -> anyhow::Result<&[Address]> {
+        let list = || self.kernel.rtnl.addresses(None).context("list addresses");
+        once(&self.addresses, list).map(Vec::as_slice)
+    }
+
+    /// The attachments of all networks. What is written meanwhile may be missed.
+    pub fn attachments(&self) -> &[Attachment] {
+        &self.stores().0
+    }
+
+    /// Why some stores could not be read: [`Host::attachments`] lacks what is in these.
+    pub fn unread_stores(&self) -> &[String] {
+        &self.stores().1
+    }
+
+    fn stores(&self) -> &(Vec<Attachment>, Vec<String>) {
+        self.attachments.get_or_init(|| pods::attachments(&self.settings))
+    }
+
+    /// The attachment that has this address.
+    pub fn owner(&self, address: IpAddr) -> Option<&Attachment> {
+        self.attachments().iter().find(|known| known.entry.addresses.contains(&address))
+    }
+
+    /// The status of the agent, by its socket; an error is why it does not answer.
+    pub fn agent(&self) -> &Result<Value, String> {
+        let ask = |path| agent_socket::get(path, "/v1/status");
+        self.agent.get_or_init(|| agent_socket::of(&self.settings).and_then(ask))
+    }
+}
+
+fn once<T>(cell: &OnceCell<T>, read: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<&T> {
+    if let Some(value) = cell.get() {
+        return Ok(value);
+    }
+    let value = read()?;
+    Ok(cell.get_or_init(|| value))
+}

@@ -1,0 +1,181 @@
+//! Pure. Every change of a plan as a line for people.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::net::Object;
+use crate::netlink::fdb::Destination;
+use crate::netlink::neighbour::Neighbour;
+use crate::nft::{Element, ElementChange};
+use crate::plan::bridge::BridgeChange;
+use crate::plan::bridge_ports::Reattach;
+use crate::plan::firewall::{TableChange, TableDifference};
+use crate::plan::host_ports::{HostPortChange, PortElement, TABLE};
+use crate::plan::line::{Describe, Line};
+use crate::plan::routes::{FoundRoute, NextHop, RouteChange};
+use crate::plan::tunnel::{ALIAS, EntryChange, TunnelChange};
+
+/// A line lists this many elements of a set, and counts more.
+const ELEMENTS_SHOWN: usize = 8;
+
+impl Describe for BridgeChange {
+    fn line(&self) -> Line {
+        use BridgeChange::*;
+        let (name, what) = match self {
+            Create(made) => {
+                return Line::added(Object::Bridge(made.name.clone()))
+                    .with(format!(" (mac {}, mtu {})", made.mac, made.mtu));
+            }
+            RemoveAddress(name, address) => {
+                return Line::removed(Object::BridgeAddress(name.clone(), *address));
+            }
+            AddAddress(name, address) => {
+                return Line::added(Object::BridgeAddress(name.clone(), *address));
+            }
+            SetMac(name, mac) => (name, format!("mac {mac}")),
+            SetMtu(name, mtu) => (name, format!("mtu {mtu}")),
+            StopDelays(name) => (name, "spanning tree off".to_owned()),
+            SetUp(name) => (name, "up".to_owned()),
+        };
+        Line::changed(Object::Bridge(name.clone())).with(format!(": {what}"))
+    }
+}
+
+impl Describe for Reattach {
+    fn line(&self) -> Line {
+        let Reattach { link, bridge, owner, .. } = self;
+        Line::changed(Object::Bridge(bridge.clone())).with(format!(": port {link} ({owner})"))
+    }
+}
+
+impl Describe for RouteChange {
+    fn line(&self) -> Line {
+        let via = |hop: &NextHop| format!(" via {}", hop.via);
+        match self {
+            RouteChange::Add(to, hop) => Line::added(Object::Route(*to)).with(via(hop)),
+            RouteChange::Replace(to, hop) => Line::changed(Object::Route(*to)).with(via(hop)),
+            RouteChange::Remove(FoundRoute { destination, next_hop, .. }) => {
+                let via = next_hop.as_ref().map(via).unwrap_or_default();
+                Line::removed(Object::Route(*destination)).with(via)
+            }
+        }
+    }
+}
+
+impl Describe for TunnelChange {
+    fn line(&self) -> Line {
+        use TunnelChange::*;
+        let (name, what) = match self {
+            Delete(_, name) => return Line::removed(Object::Tunnel(name.clone())),
+            Create(device) => {
+                return Line::added(Object::Tunnel(device.name.clone())).with(format!(
+                    " (vni {}, port {}, local {}, mac {}, mtu {})",
+                    device.vni, device.port, device.local, device.mac, device.mtu_bytes
+                ));
+            }
+            RemoveAddress(name, address) => {
+                return Line::removed(Object::TunnelAddress(name.clone(), *address));
+            }
+            AddAddress(name, address) => {
+                return Line::added(Object::TunnelAddress(name.clone(), *address));
+            }
+            Mark(name) => (name, format!("alias {ALIAS:?}")),
+            Set(name, local) => (name, format!("local {local}, no learning")),
+            SetMac(name, mac) => (name, format!("mac {mac}")),
+            SetMtu(name, mtu) => (name, format!("mtu {mtu}")),
+            SetUp(device) => (&device.name, "up".to_owned()),
+        };
+        Line::changed(Object::Tunnel(name.clone())).with(format!(": {what}"))
+    }
+}
+
+impl Describe for EntryChange {
+    fn line(&self) -> Line {
+        match self {
+            EntryChange::SetDestination(entry) => destination(Line::added, entry),
+            EntryChange::RemoveDestination(entry) => destination(Line::removed, entry),
+            EntryChange::SetNeighbour(entry) => neighbour(Line::added, entry),
+            EntryChange::RemoveNeighbour(entry) => neighbour(Line::removed, entry),
+        }
+    }
+}
+
+fn destination(line: fn(Object) -> Line, entry: &Destination) -> Line {
+    let port = entry.port.map(|port| format!(" port {port}")).unwrap_or_default();
+    line(Object::Destination(entry.address)).with(format!("{port} (mac {})", entry.mac))
+}
+
+fn neighbour(line: fn(Object) -> Line, entry: &Neighbour) -> Line {
+    line(Object::Neighbour(entry.address)).with(format!(" (mac {}) of the tunnel", entry.mac))
+}
+
+impl Describe for HostPortChange {
+    fn line(&self) -> Line {
+        match self {
+            HostPortChange::Table => Line::changed(Object::Table(TABLE.to_owned())),
+            HostPortChange::Bridge(name) => Line::added(Object::TableBridge(name.clone(), TABLE)),
+            HostPortChange::Add(element) => host_port(Line::added, element),
+            HostPortChange::Replace(element) => host_port(Line::changed, element),
+            HostPortChange::Remove(found) => host_port(Line::removed, found),
+        }
+    }
+}
+
+fn host_port(line: fn(Object) -> Line, element: &PortElement) -> Line {
+    let comment = element.comment.as_deref().unwrap_or("no comment");
+    line(Object::HostPort(element.forward)).with(format!(" ({comment})"))
+}
+
+impl Describe for TableChange {
+    fn line(&self) -> Line {
+        let table = Object::Table(self.table.clone());
+        match &self.difference {
+            TableDifference::Missing => Line::added(table),
+            TableDifference::Unwanted => Line::removed(table),
+            difference => Line::changed(table).with(format!(": {difference}")),
+        }
+    }
+}
+
+impl fmt::Display for TableDifference {
+    /// As in `chain forward missing`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableDifference::Missing => f.write_str("missing"),
+            TableDifference::Unwanted => f.write_str("not wanted"),
+            TableDifference::Dormant => f.write_str("dormant"),
+            TableDifference::ChainMissing(name) => write!(f, "chain {name} missing"),
+            TableDifference::ChainForeign(name) => write!(f, "chain {name} not ours"),
+            TableDifference::ChainDiffers(name, found, wanted) => {
+                write!(f, "chain {name} is \"{found}\" and not \"{wanted}\"")
+            }
+            TableDifference::RuleMissing(chain, rule) => {
+                write!(f, "rule missing in chain {chain}: {rule}")
+            }
+            TableDifference::RuleForeign(chain, handle, comment) => {
+                write!(f, "rule not ours in chain {chain}: handle {handle}")?;
+                comment.iter().try_for_each(|comment| write!(f, ", {comment:?}"))
+            }
+            TableDifference::RulesDisordered(chain) => {
+                write!(f, "rules out of order in chain {chain}")
+            }
+            TableDifference::SetMissing(name) => write!(f, "set {name} missing"),
+            TableDifference::SetForeign(name) => write!(f, "set {name} not ours"),
+            TableDifference::SetDiffers(name) => write!(f, "set {name} is of another type"),
+            TableDifference::Flowtable(found, wanted) => {
+                write!(f, "flow table is {found} and not {wanted}")
+            }
+            TableDifference::Elements(ElementChange { set, added, removed, .. }) => {
+                write!(f, "set {set}:{}{}", elements('+', added), elements('-', removed))
+            }
+        }
+    }
+}
+
+/// ` +192.0.2.1 +192.0.2.2`, or ` +300 elements`; nothing for nothing.
+fn elements(sign: char, all: &BTreeSet<Element>) -> String {
+    match all.len() {
+        0..=ELEMENTS_SHOWN => all.iter().map(|element| format!(" {sign}{element}")).collect(),
+        count => format!(" {sign}{count} elements"),
+    }
+}

@@ -1,0 +1,38 @@
+//! Pure. A pod's attachment as it should be.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::{IfName, Mac};
+use crate::netlink::link::PortFlags;
+use crate::netlink::route::Route;
+use crate::plan::pod::requested::RequestedSettings;
+
+/// An address of a pod, with the subnet's length, and its gateway on the same link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    pub address: IpNetwork,
+    pub gateway: Option<IpAddr>,
+}
+
+/// One interface of one pod, as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodInterface {
+    /// Name of the host's end.
+    pub host_ifname: IfName,
+    /// `None`: any.
+    pub host_mac: Option<Mac>,
+    /// The flags of the bridge port.
+    pub port: PortFlags,
+    /// Name of the pod's end.
+    pub ifname: IfName,
+    /// `None`: any.
+    pub mac: Option<Mac>,
+    pub addresses: Vec<IpNetwork>,
+    /// Their device is the pod's end.
+    pub routes: Vec<Route>,
+    /// Default routes, each of them left out if the pod has one already.
+    pub defaults: Vec<Route>,
+    pub requested: RequestedSettings,
+}
