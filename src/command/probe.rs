@@ -79,8 +79,7 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
     ask(&mut asked, &host.kernel.rtnl);
     let fine = asked.iter().all(is_fine);
     let value = json!({ "hosts": asked.iter().map(object).collect::<Vec<Value>>() });
-    call.answer(options.json, value, &text(&asked, call.style))?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, value, &text(&asked, call.style))
 }
 
 fn asked(found: &Host, hosts: &[String]) -> Result<Vec<Asked>, Exit> {

@@ -39,8 +39,7 @@ pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outco
     }
     let fine = list(&value, "rows").all(is_fine);
     let text = text(&value, call.style);
-    call.answer(as_json, value, &text)?;
-    Ok(Outcome::fine(fine))
+    call.answer(as_json, fine, value, &text)
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {

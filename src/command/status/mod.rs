@@ -58,8 +58,7 @@ pub fn run(call: &mut Call<'_>, options: &Status) -> Result<Outcome, Exit> {
     add_pods(&mut value, settings);
     let fine = value["faults"].as_array().is_some_and(Vec::is_empty);
     let text = screen::screen(&value, call.style);
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, value, &text)
 }
 
 /// What can be known without the agent.
