@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::agent::reachability::sight;
+use crate::agent::reachability::paths;
 use crate::agent::shared_state::SharedState;
 use crate::checks::probe::{Schedule, Seen};
 use crate::lease::Peers;
 use crate::lease::publish::{self, Publisher};
-use crate::lease::records::Row;
+use crate::lease::records::ReachabilityReport;
 use crate::net::subnet::gateway;
 use crate::netlink::rtnl::Rtnl;
 use crate::os::echo;
@@ -28,6 +28,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// An outage of more hosts is not told host by host.
 const TOLD: usize = 20;
+
+/// Wait from the first observation to the first reachability report: more hosts answer meanwhile.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// The thread must turn once in so much time.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -67,16 +70,16 @@ struct Prober {
     start: Instant,
     look_at: Instant,
     publisher: Publisher,
-    /// When what is seen is compared with what was told of it.
-    tell_at: Instant,
+    /// Time of the next reachability report; `None` before the first observation.
+    publish_at: Option<Instant>,
 }
 
 impl Prober {
     fn new(shared: Arc<SharedState>, rtnl: Rtnl) -> Prober {
         let now = Instant::now();
         Prober {
-            publisher: Publisher::new(&shared.name),
-            tell_at: now,
+            publisher: Publisher::default(),
+            publish_at: None,
             shared,
             rtnl,
             echoes: Echoes::default(),
@@ -135,20 +138,23 @@ impl Prober {
         self.shared.probes.lock().retain(|target, _| targets.contains(target));
     }
 
-    /// Tells the other hosts what is seen of them, if that is due. Of ten thousand it is looked at each
-    /// 25 s.
+    /// Publishes the reachability report, if it is due.
     fn publish(&mut self, now: Instant) {
         let hosts = 1 + self.peers.iter().map(|peers| peers.by_name.len()).sum::<usize>();
-        let gap = publish::gap(hosts);
-        if now < self.tell_at {
+        if self.publish_at.is_some_and(|at| now < at) {
             return;
         }
-        self.tell_at = now + gap / 20;
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let sight = self.peers.as_deref().map(|peers| sight(peers, &self.shared.probes.all()));
-        let row = sight.and_then(|sight| Row::of(&sight, at));
-        if self.publisher.is_due(&row, hosts, self.start.elapsed()) {
-            self.shared.rows.tell(row.as_ref(), gap);
+        let paths = self.peers.as_deref().map(|peers| paths(peers, &self.shared.probes.all()));
+        let report = paths.and_then(|paths| ReachabilityReport::new(&paths, at));
+        if self.publish_at.is_none() {
+            let first = now + SETTLE + publish::offset(&self.shared.name, hosts);
+            self.publish_at = report.map(|_| first);
+            return;
+        }
+        self.publish_at = Some(now + publish::interval(hosts));
+        if self.publisher.is_due(&report, hosts) {
+            self.shared.reports.publish(report.as_ref(), publish::spread(hosts));
         }
     }
 

@@ -1,38 +1,35 @@
-//! Pure. The other hosts as the probes of this one see them.
+//! Pure. The paths to the other hosts, by this host's probes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::checks::probe::Seen;
-use crate::lease::records::{Sight, WayFault};
-use crate::lease::{Peer, Peers};
+use crate::lease::records::{PathFault, PathState};
+use crate::lease::{NodeName, Peer, Peers};
 use crate::net::Family;
 use crate::net::subnet::gateway;
 
-/// Each host of which something is known. `seen`: what is known of each gateway.
-pub fn sight(peers: &Peers, seen: &BTreeMap<IpAddr, Seen>) -> Sight {
-    let known = peers.by_name.iter();
-    Sight {
-        hosts: known.filter_map(|(name, peer)| Some((name.clone(), of(peer, seen)?))).collect(),
-    }
+/// The paths to the hosts with a known state. `seen`: the probes of each gateway.
+pub fn paths(peers: &Peers, seen: &BTreeMap<IpAddr, Seen>) -> BTreeMap<NodeName, PathState> {
+    let peers = peers.by_name.iter();
+    peers.filter_map(|(name, peer)| Some((name.clone(), path(peer, seen)?))).collect()
 }
 
-/// Microseconds of the slowest answer, and what is wrong.
-fn of(peer: &Peer, seen: &BTreeMap<IpAddr, Seen>) -> Option<(Option<u32>, Option<WayFault>)> {
+fn path(peer: &Peer, seen: &BTreeMap<IpAddr, Seen>) -> Option<PathState> {
     let gateways = peer.subnets.iter().map(|subnet| gateway(*subnet));
-    let known = gateways.filter_map(|at| Some((at, seen.get(&at)?, seen.get(&at)?.reachable()?)));
-    let known: Vec<(IpAddr, &Seen, bool)> = known.collect();
-    let times = known.iter().filter_map(|(_, seen, _)| seen.time);
-    let slowest = times.max().map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
+    let probed = gateways.filter_map(|at| Some((at, seen.get(&at)?, seen.get(&at)?.reachable()?)));
+    let probed: Vec<(IpAddr, &Seen, bool)> = probed.collect();
+    let times = probed.iter().filter_map(|(_, seen, _)| seen.time);
+    let micros = times.max().map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
     let silent: Vec<Family> =
-        known.iter().filter(|(.., answers)| !answers).map(|(at, ..)| Family::of(*at)).collect();
-    let large = known.iter().filter_map(|(_, seen, _)| seen.black_hole()).min();
+        probed.iter().filter(|(.., answers)| !answers).map(|(at, ..)| Family::of(*at)).collect();
+    let large = probed.iter().filter_map(|(_, seen, _)| seen.black_hole()).min();
     let fault = match silent[..] {
-        [family] if known.len() > 1 => Some(WayFault::Half(family)),
-        [] => large.map(WayFault::Large),
-        _ => Some(WayFault::Silent),
+        [family] if probed.len() > 1 => Some(PathFault::NoAnswerBy(family)),
+        [] => large.map(PathFault::BlackHole),
+        _ => Some(PathFault::NoAnswer),
     };
-    (!known.is_empty()).then_some((slowest, fault))
+    (!probed.is_empty()).then_some(PathState { micros, fault })
 }
 
 #[cfg(test)]
@@ -44,9 +41,9 @@ mod tests {
     const V4: &str = "10.244.2.1";
     const V6: &str = "fd10:0:0:2::1";
 
-    /// What is seen of a host with both families after these echoes: to whom, bytes, and whether it
-    /// answered (after 3 ms by IPv6, 2 ms by IPv4).
-    fn seen(echoes: &[(&str, u32, bool)]) -> Option<(Option<u32>, Option<WayFault>)> {
+    /// The path to a host with both families after these echoes: destination, bytes, and whether they
+    /// were answered (after 3 ms by IPv6, 2 ms by IPv4).
+    fn path_of(echoes: &[(&str, u32, bool)]) -> Option<PathState> {
         let subnets = crate::net::PerFamily {
             v4: Some("10.244.2.0/24".parse().unwrap()),
             v6: Some("fd10:0:0:2::/64".parse().unwrap()),
@@ -67,22 +64,24 @@ mod tests {
             alive: true,
         };
         let peers = Peers { by_name: [("h2".parse().unwrap(), peer)].into(), faults: Vec::new() };
-        sight(&peers, &known).hosts.into_values().next()
+        paths(&peers, &known).into_values().next()
     }
 
     #[test]
-    fn a_host_is_as_well_as_its_worse_family() {
+    fn the_worse_family_counts() {
+        let state = |micros, fault| Some(PathState { micros: Some(micros), fault });
+        let silent = Some(PathState { micros: None, fault: Some(PathFault::NoAnswer) });
         let (yes, no) = (|to| (to, SMALLEST, true), |to| (to, SMALLEST, false));
-        assert_eq!(seen(&[]), None);
-        assert_eq!(seen(&[no(V4)]), None, "once is no proof");
-        assert_eq!(seen(&[yes(V4)]), Some((Some(2000), None)));
-        assert_eq!(seen(&[yes(V4), yes(V6)]), Some((Some(3000), None)));
-        let half = Some(WayFault::Half(Family::V6));
-        assert_eq!(seen(&[yes(V4), no(V6), no(V6)]), Some((Some(2000), half)));
+        assert_eq!(path_of(&[]), None);
+        assert_eq!(path_of(&[no(V4)]), None, "once is no proof");
+        assert_eq!(path_of(&[yes(V4)]), state(2000, None));
+        assert_eq!(path_of(&[yes(V4), yes(V6)]), state(3000, None));
+        let half = Some(PathFault::NoAnswerBy(Family::V6));
+        assert_eq!(path_of(&[yes(V4), no(V6), no(V6)]), state(2000, half));
         let all = [no(V4), no(V4), no(V6), no(V6)];
-        assert_eq!(seen(&all), Some((None, Some(WayFault::Silent))));
-        assert_eq!(seen(&all[..2]), Some((None, Some(WayFault::Silent))));
+        assert_eq!(path_of(&all), silent);
+        assert_eq!(path_of(&all[..2]), silent);
         let large = [yes(V4), yes(V6), (V6, 1500, false), (V6, 1500, false)];
-        assert_eq!(seen(&large), Some((Some(3000), Some(WayFault::Large(1500)))));
+        assert_eq!(path_of(&large), state(3000, Some(PathFault::BlackHole(1500))));
     }
 }

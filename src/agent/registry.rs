@@ -95,7 +95,7 @@ impl Registry {
                 let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
                 let contact = Arc::new(Contact::new(beat));
                 let handle =
-                    etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.rows), publish);
+                    etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.reports), publish);
                 (handle.map(Connection::Etcd), contact)
             }
             Wanted::Kubernetes(api) => {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::checks::probe::Seen;
-use crate::etcd::Rows;
+use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::Settings;
 
@@ -33,7 +33,7 @@ pub struct SharedState {
     /// Which other hosts answer.
     pub probes: Probes,
     /// What the hosts tell each other of that.
-    pub rows: Arc<Rows>,
+    pub reports: Arc<Reports>,
     known: Mutex<Option<Arc<AgentSnapshot>>>,
     heartbeats: Mutex<Vec<Arc<Heartbeat>>>,
 }
@@ -48,7 +48,7 @@ impl SharedState {
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),
-            rows: Arc::default(),
+            reports: Arc::default(),
             known: Mutex::default(),
             heartbeats: Mutex::default(),
         }

@@ -1,4 +1,4 @@
-//! Which answer a path gets.
+//! The response to each path.
 
 use std::fmt::Write as _;
 
@@ -9,35 +9,33 @@ use crate::api::metrics::metrics;
 use crate::api::metrics::page::MEDIA;
 use crate::api::status;
 
-/// What a client gets.
 #[derive(Debug)]
 pub enum Answer {
-    /// All of it at once.
     Whole(Response),
-    /// Every change from now on, until the client goes.
+    /// A stream of every change from now on.
     Changes,
-    /// What the other hosts told: etcd is asked.
+    /// The reachability reports of all hosts, read from etcd.
     Matrix,
 }
 
-/// Who asks.
+/// The listener that a request came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// Who may open the socket: root.
+pub enum Listener {
+    /// The socket: only root can open it.
     Socket,
     /// Any process of this host.
     Loopback,
 }
 
 /// The answer to a GET of `path`.
-pub fn answer(shared: &SharedState, door: Door, path: &str) -> Answer {
-    Answer::Whole(match (path, door) {
+pub fn answer(shared: &SharedState, listener: Listener, path: &str) -> Answer {
+    Answer::Whole(match (path, listener) {
         ("/healthz", _) => health(shared),
         ("/readyz", _) => readiness(shared),
         ("/metrics", _) => Response::new(200, MEDIA, metrics(shared)),
-        ("/v1/status", Door::Socket) => json(&status::status(shared)),
-        ("/v1/changes", Door::Socket) => return Answer::Changes,
-        ("/v1/matrix", Door::Socket) => return Answer::Matrix,
+        ("/v1/status", Listener::Socket) => json(&status::status(shared)),
+        ("/v1/changes", Listener::Socket) => return Answer::Changes,
+        ("/v1/matrix", Listener::Socket) => return Answer::Matrix,
         _ => Response::text(
             404,
             "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/changes and /v1/matrix, too",
@@ -45,13 +43,12 @@ pub fn answer(shared: &SharedState, door: Door, path: &str) -> Answer {
     })
 }
 
-/// An object.
 pub fn json(value: &serde_json::Value) -> Response {
     Response::new(200, JSON, format!("{value}\n"))
 }
 
-/// 200 while every loop turns; else 503 and which does not. What it waits for (etcd, a peer) is no
-/// reason: a restart would not help.
+/// 200 while every loop turns; else 503 and which does not. Waiting for etcd or a peer is healthy: a restart
+/// would not help.
 fn health(shared: &SharedState) -> Response {
     let mut text = String::new();
     let mut status = 200;
@@ -70,10 +67,10 @@ fn health(shared: &SharedState) -> Response {
     Response::new(status, TEXT, text)
 }
 
-/// 200 while pods can be plugged in: plugin and CNI configuration are there, and all the rest was made.
+/// 200 while pods can be attached: plugin and CNI configuration exist, and a full reconcile succeeded.
 fn readiness(shared: &SharedState) -> Response {
     let Some(known) = shared.snapshot() else {
-        return Response::text(503, "not ready: nothing was looked at yet");
+        return Response::text(503, "not ready: no reconcile yet");
     };
     if let Some(why) = not_ready(&known) {
         return Response::text(503, &format!("not ready: {why}"));

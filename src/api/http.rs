@@ -2,62 +2,49 @@
 
 use std::fmt::Write as _;
 
-/// Bytes that a request may have; ours have a hundred.
+/// Largest request; ours have a hundred bytes.
 pub const MAX_BYTES: usize = 8 << 10;
 
-/// Lines of a request's head that are looked at.
+/// Most header lines of a request.
 const MAX_HEADERS: usize = 64;
 
-/// A GET.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked for, without the query: begins with `/`.
+    /// Without the query; begins with `/`.
     pub path: String,
-    /// `Host:`, if there is exactly one.
+    /// `Host:`, if the request has exactly one.
     pub host: Option<String>,
 }
 
-/// What the bytes so far are.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// The beginning of a request.
     Part,
-    /// A request.
     Whole(Request),
-    /// Nothing that is served.
     Refused(Response),
 }
 
-/// An answer, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Status code.
     pub status: u16,
-    /// Media type.
     pub media: &'static str,
-    /// Further lines of the head, each with its end.
+    /// Further header lines, each with `\r\n`.
     pub headers: &'static str,
-    /// The body.
     pub body: Vec<u8>,
 }
 
-/// For people.
 pub const TEXT: &str = "text/plain; charset=utf-8";
-/// For programs.
 pub const JSON: &str = "application/json";
 
 impl Response {
-    /// A body of that media type.
     pub fn new(status: u16, media: &'static str, body: impl Into<Vec<u8>>) -> Response {
         Response { status, media, headers: "", body: body.into() }
     }
 
-    /// One line for people.
     pub fn text(status: u16, line: &str) -> Response {
         Response::new(status, TEXT, format!("{line}\n"))
     }
 
-    /// The bytes that go over the wire.
     pub fn bytes(&self) -> Vec<u8> {
         let mut head = head(self.status, self.media, self.headers);
         write!(head, "Content-Length: {}\r\n\r\n", self.body.len())
@@ -68,7 +55,7 @@ impl Response {
     }
 }
 
-/// The head of a body that ends with the connection.
+/// The head of a response whose body ends with the connection.
 pub fn endless(media: &str, headers: &str) -> Vec<u8> {
     (head(200, media, headers) + "\r\n").into_bytes()
 }
@@ -92,7 +79,7 @@ fn head(status: u16, media: &str, headers: &str) -> String {
     )
 }
 
-/// What `bytes` are. A body is nothing that a GET needs, and not read.
+/// Parses the head of a GET request; a body is ignored.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -135,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_is_understood_however_it_is_cut() {
+    fn a_get_is_parsed_however_it_is_cut() {
         let whole = b"GET /v1/status?x=1 HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
         for length in 0..whole.len() {
             assert_eq!(parse(&whole[..length]), Parsed::Part, "{length}");
@@ -145,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_its_reason() {
+    fn any_other_request_is_refused_with_the_reason() {
         assert_eq!(refusal(b"POST / HTTP/1.1\r\n\r\n"), 405);
         assert_eq!(refusal(b"GET status HTTP/1.1\r\n\r\n"), 400);
         assert_eq!(refusal(b"GET * HTTP/1.1\r\n\r\n"), 400);
@@ -160,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_are_no_host() {
+    fn two_host_headers_count_as_none() {
         let two = b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n";
         assert_eq!(parse(two), Parsed::Whole(Request { path: "/".to_owned(), host: None }));
     }
 
     #[test]
-    fn an_answer_says_how_long_it_is() {
+    fn a_response_has_its_length() {
         let bytes = Response::text(200, "ok").bytes();
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");

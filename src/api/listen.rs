@@ -1,4 +1,4 @@
-//! The places where the local server listens.
+//! The addresses of the HTTP server, and its socket in the file system.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
@@ -14,46 +14,42 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use crate::os::files;
 use crate::settings::Settings;
 
-/// Where to listen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
-    /// The socket; `None`: nowhere.
     pub socket: Option<PathBuf>,
     /// A loopback address.
     pub metrics: Option<SocketAddr>,
 }
 
 impl Listen {
-    /// Where the operator wants it.
     pub fn of(settings: &Settings) -> Listen {
         Listen { socket: settings.socket.clone(), metrics: settings.metrics }
     }
 }
 
-/// Root and its group.
+/// Of the socket: root and its group.
 const MODE: u32 = 0o660;
 
-/// A socket in the file system; removed when dropped, if it is still ours.
+/// A socket in the file system; removed when dropped, if the file is still ours.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
     /// Device and number of the file.
     file: (u64, u64),
-    /// What clients connect to.
     pub listener: UnixListener,
 }
 
 impl Socket {
-    /// Makes the socket, in the place of one whose agent is dead.
+    /// Makes the socket, and replaces one that nobody serves.
     ///
     /// # Errors
-    /// Something else is there, or an agent that lives.
+    /// The file is no socket, or another process serves it.
     pub fn open(path: &Path) -> io::Result<Socket> {
         if let Some(folder) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
         }
         refuse_foreign(path)?;
-        // Made elsewhere, so that nobody sees it with other permissions.
+        // Made under another name, so that it never has other permissions.
         let new = files::unfinished(path);
         files::remove(&new).map_err(io::Error::other)?;
         let listener = UnixListener::bind(&new)?;
@@ -65,7 +61,7 @@ impl Socket {
         Ok(Socket { path: path.to_owned(), file, listener })
     }
 
-    /// Clients still find it.
+    /// The file is still this socket.
     pub fn is_there(&self) -> bool {
         let found = fs::symlink_metadata(&self.path);
         found.is_ok_and(|found| (found.dev(), found.ino()) == self.file)
@@ -81,14 +77,14 @@ impl Drop for Socket {
     }
 }
 
-/// Only a socket that nobody answers may be replaced.
+/// Only a socket that nobody serves may be replaced.
 fn refuse_foreign(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
     if !found.file_type().is_socket() {
-        return Err(io::Error::other("something that is no socket is there; remove it"));
+        return Err(io::Error::other("the file is no socket; remove it"));
     }
     match knock(path) {
         Err(Errno::ECONNREFUSED) => Ok(()),

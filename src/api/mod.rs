@@ -13,6 +13,7 @@
 pub mod answer;
 pub mod faults;
 pub mod http;
+pub mod http_server;
 pub mod listen;
 pub mod metrics;
 pub mod reachability;

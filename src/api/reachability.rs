@@ -1,221 +1,278 @@
-//! Which host reaches which, as the hosts tell each other: one JSON object, schema 1.
+//! Which host reaches which, by the reports of all hosts: one JSON object, schema 1.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::agent::reachability::sight;
-use crate::etcd::rows::Read;
-use crate::lease::Peer;
-use crate::lease::records::{NodeName, Row, WayFault};
+use crate::agent::reachability::paths;
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::AgentSnapshot;
+use crate::etcd::FoundReports;
+use crate::lease::records::{PathFault, ReachabilityReport};
+use crate::lease::{NodeName, Peer};
 use crate::net::time::rfc3339;
 use crate::settings::Source;
 
-use crate::agent::shared_state::SharedState;
-use crate::agent::snapshot::AgentSnapshot;
-
-/// The version of what [`matrix`] gives. Fields may be added; none changes its meaning.
+/// The version of [`Reachability`]. Fields may be added; none changes its meaning.
 const SCHEMA: u32 = 1;
 
-/// Longest wait for etcd; whoever asks waits a little longer.
+/// Longest wait for etcd; clients wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A time after the year 9999 is nobody's.
+/// The end of the year 9999; later times are invalid.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// Rows by the names of their hosts.
-type Rows<'a> = BTreeMap<&'a str, &'a Row>;
+/// The reports of all hosts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reachability {
+    schema: u32,
+    /// The host that answers.
+    pub host: String,
+    /// Number of hosts, with this one.
+    pub hosts: usize,
+    /// By name. That of this host is current, those of others as published last.
+    pub rows: Vec<HostReport>,
+    pub untold: Vec<Silent>,
+    /// Hosts in the faults of others, the worst first.
+    pub unreached: Vec<Unreached>,
+    /// Why something is missing.
+    pub remarks: Vec<String>,
+}
 
-/// The rows of all hosts.
-///
-/// - `host`: who tells this; `hosts`: how many there are, this one included
-/// - `rows`, by name: `host`, `at`, `asked`, `answer`, `median_seconds`, `slowest_seconds`, `faults`
-///   (`host`, `kind`: `silent`, `silent IPv4`, `silent IPv6` or `large N`, `what`), `more_faults`, `seconds`
-///   (host → seconds; in small networks). Of this host as it is now, of others as they told it last
-/// - `untold`: hosts without a row (`host`, `why`)
-/// - `unreached`: hosts that are in the `faults` of others (`host`, `by`, `of`, and whether that is `most`),
-///   the worst first
-/// - `remarks`: why not all is known
-pub async fn matrix(shared: &SharedState) -> Value {
-    let Some(known) = shared.snapshot() else {
-        let remarks = ["nothing was looked at yet"];
-        return json!({ "schema": SCHEMA, "host": shared.name, "hosts": 1, "rows": [], "untold": [],
-                       "unreached": [], "remarks": remarks });
-    };
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostReport {
+    pub host: String,
+    pub at: String,
+    pub asked: u32,
+    pub answer: u32,
+    pub median_seconds: Option<f64>,
+    pub slowest_seconds: Option<f64>,
+    pub faults: Vec<HostFault>,
+    /// Number of further faults.
+    pub more_faults: u32,
+    /// Latency of each host; empty in large networks.
+    pub seconds: BTreeMap<String, f64>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostFault {
+    pub host: String,
+    /// `silent`, `silent IPv4`, `silent IPv6` or `large N`.
+    pub kind: String,
+    /// A sentence.
+    pub what: String,
+}
+
+/// A host without a report.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Silent {
+    pub host: String,
+    pub why: String,
+}
+
+/// A host that others do not reach.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unreached {
+    pub host: String,
+    /// Reports with a fault of it, of this many.
+    pub by: usize,
+    pub of: usize,
+    /// More than half of several: it is probably at fault itself.
+    pub most: bool,
+}
+
+/// Reports by host.
+type Reports<'a> = BTreeMap<&'a str, &'a ReachabilityReport>;
+
+pub async fn reachability(shared: &SharedState) -> Reachability {
     let mut remarks = Vec::new();
+    let Some(known) = shared.snapshot() else {
+        remarks.push("the agent has not finished its first reconcile".to_owned());
+        let host = shared.name.clone();
+        return Reachability { schema: SCHEMA, host, hosts: 1, remarks, ..Default::default() };
+    };
     let read = match &known.settings.source {
-        Source::Etcd { .. } => match timeout(PATIENCE, shared.rows.read()).await {
-            Ok(read) => Some(read),
-            Err(_) => {
-                remarks.push(format!(
-                    "etcd did not answer within {PATIENCE:?}: this host's own row only"
-                ));
+        Source::Etcd { .. } => timeout(PATIENCE, shared.reports.read()).await.map_or_else(
+            |_| {
+                remarks.push(format!("etcd did not answer within {PATIENCE:?}: {ONLY_OWN}"));
                 None
-            }
-        },
+            },
+            Some,
+        ),
         Source::Kubernetes(_) => {
-            remarks.push(
-                "SUBNET_SOURCE=kubernetes: hosts have no place to tell each other what they \
-                          see; this host's own row only"
-                    .to_owned(),
-            );
+            let why = "SUBNET_SOURCE=kubernetes: hosts have no place to publish reports";
+            remarks.push(format!("{why}: {ONLY_OWN}"));
             None
         }
         Source::Static(_) => None,
     };
+    let found = read.as_deref().map(|read| &read.found);
     let own = own(shared, &known);
-    let rows = rows(&known, read.as_deref(), own.as_ref(), &mut remarks);
-    let untold = shared.rows.untold();
-    remarks.extend(untold.map(|why| format!("this host's row is not told to others: {why}")));
-    told(shared, &known, &rows, &remarks)
-}
-
-/// This host's row as it is now.
-fn own(shared: &SharedState, known: &AgentSnapshot) -> Option<(NodeName, Row)> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let sight = sight(known.peers.as_deref()?, &shared.probes.all());
-    Some((shared.name.parse().ok()?, Row::of(&sight, now.as_secs())?))
-}
-
-/// The rows of hosts that there are: those of the others that were `read`, and the `own`.
-fn rows<'a>(
-    known: &AgentSnapshot,
-    read: Option<&'a Read>,
-    own: Option<&'a (NodeName, Row)>,
-    remarks: &mut Vec<String>,
-) -> Rows<'a> {
-    let mut rows = Rows::new();
-    let is_host = |name: &str| known.peers.iter().any(|peers| peers.by_name.contains_key(name));
-    match read.map(|read| &read.found) {
+    let mut reports = Reports::new();
+    match found {
         Some(Ok(found)) => {
-            let each = found.rows.iter().map(|(name, row)| (name.as_str(), row));
-            rows.extend(each.filter(|(name, _)| is_host(name)));
-            if let Some(why) = &found.why {
-                remarks.push(format!("keys in etcd that hold no row: {} ({why})", found.bad));
-            }
-            if found.cut {
-                remarks.push("there are more rows in etcd than are read".to_owned());
-            }
+            reports.extend(published(&known, found));
+            remarks.extend(limits(found));
         }
-        Some(Err(why)) => remarks.push(format!("{why}: this host's own row only")),
+        Some(Err(why)) => remarks.push(format!("{why}: {ONLY_OWN}")),
         None => {}
     }
-    rows.extend(own.map(|(name, row)| (name.as_str(), row)));
-    rows
+    reports.extend(own.iter().map(|report| (shared.name.as_str(), report)));
+    let unpublished = shared.reports.unpublished();
+    remarks.extend(unpublished.map(|why| format!("this host's report is not published: {why}")));
+    summary(&shared.name, &known, &reports, remarks)
 }
 
-fn told(shared: &SharedState, known: &AgentSnapshot, rows: &Rows<'_>, remarks: &[String]) -> Value {
-    let others = known.peers.iter().flat_map(|peers| &peers.by_name);
+const ONLY_OWN: &str = "only this host's own report";
+
+/// This host's current report.
+fn own(shared: &SharedState, known: &AgentSnapshot) -> Option<ReachabilityReport> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let paths = paths(known.peers.as_deref()?, &shared.probes.all());
+    ReachabilityReport::new(&paths, now.as_secs())
+}
+
+/// The reports of hosts that exist.
+fn published<'a>(
+    known: &AgentSnapshot,
+    found: &'a FoundReports,
+) -> impl Iterator<Item = (&'a str, &'a ReachabilityReport)> {
+    let peers = known.peers.clone();
+    let each = found.reports.iter().map(|(name, report)| (name.as_str(), report));
+    each.filter(move |(name, _)| peers.iter().any(|peers| peers.by_name.contains_key(*name)))
+}
+
+fn limits(found: &FoundReports) -> impl Iterator<Item = String> {
+    let bad = found.why.as_ref();
+    let bad = bad.map(|why| format!("keys in etcd without a valid report: {} ({why})", found.bad));
+    let cut = found.cut.then(|| "there are more reports in etcd than are read".to_owned());
+    bad.into_iter().chain(cut)
+}
+
+fn summary(
+    own: &str,
+    known: &AgentSnapshot,
+    reports: &Reports<'_>,
+    remarks: Vec<String>,
+) -> Reachability {
+    let others = || known.peers.iter().flat_map(|peers| &peers.by_name);
     let is_host = |name: &str| {
-        name == shared.name || known.peers.iter().any(|peers| peers.by_name.contains_key(name))
+        name == own || known.peers.iter().any(|peers| peers.by_name.contains_key(name))
     };
-    let own = (!rows.contains_key(shared.name.as_str()))
-        .then(|| json!({ "host": shared.name, "why": why_not_this(known) }));
-    let without = others.clone().filter(|(name, _)| !rows.contains_key(name.as_str()));
-    let without = without.map(|(name, peer)| json!({ "host": name, "why": why_not(known, peer) }));
-    let untold: Vec<Value> = own.into_iter().chain(without).collect();
-    let list: Vec<Value> = rows.iter().map(|(name, row)| object(name, row, &is_host)).collect();
-    json!({
-        "schema": SCHEMA,
-        "host": shared.name,
-        "hosts": others.count() + 1,
-        "rows": list,
-        "untold": untold,
-        "unreached": unreached(rows, &is_host),
-        "remarks": remarks,
-    })
+    let silent = |host: &str, why: &str| {
+        let is_silent = !reports.contains_key(host);
+        is_silent.then(|| Silent { host: host.to_owned(), why: why.to_owned() })
+    };
+    let silent_others =
+        others().filter_map(|(name, peer)| silent(name.as_str(), why_silent(known, peer)));
+    Reachability {
+        schema: SCHEMA,
+        host: own.to_owned(),
+        hosts: others().count() + 1,
+        rows: reports.iter().map(|(name, report)| shown(name, report, &is_host)).collect(),
+        untold: silent(own, why_own_silent(known)).into_iter().chain(silent_others).collect(),
+        unreached: unreached(reports, &is_host),
+        remarks,
+    }
 }
 
-fn why_not_this(known: &AgentSnapshot) -> &'static str {
+fn why_own_silent(known: &AgentSnapshot) -> &'static str {
     let others = known.peers.iter().any(|peers| !peers.by_name.is_empty());
     match known.settings.probe {
-        None => "PROBE_INTERVAL=0: it asks nobody",
+        None => "PROBE_INTERVAL=0: it probes no host",
         Some(_) if !others => "there are no other hosts",
-        Some(_) => "nobody was asked yet",
+        Some(_) => "no host was probed yet",
     }
 }
 
-/// Why another host tells nothing, as far as that can be known.
-fn why_not(known: &AgentSnapshot, peer: &Peer) -> &'static str {
+/// Why another host has no report, as far as that can be known.
+fn why_silent(known: &AgentSnapshot, peer: &Peer) -> &'static str {
     match known.settings.source {
-        _ if peer.python => "a host of the Python agent",
+        _ if peer.python => "it runs the Python agent",
         Source::Etcd { .. } if !peer.alive => "its agent does not run",
         Source::Etcd { .. } => {
-            "etcd has nothing of it (yet): an earlier version, PROBE_INTERVAL=0, or no permission"
+            "no report in etcd (yet): an earlier version, PROBE_INTERVAL=0, or no permission"
         }
-        _ => "it has no place to tell it",
+        _ => "it has no place to publish one",
     }
 }
 
-/// One row. Names that are no host are left out.
-fn object(name: &str, row: &Row, is_host: &impl Fn(&str) -> bool) -> Value {
+/// One report. Names that are no host are left out.
+fn shown(name: &str, report: &ReachabilityReport, is_host: &impl Fn(&str) -> bool) -> HostReport {
     let seconds = |micros: u32| f64::from(micros) / 1e6;
     let is_other = |other: &NodeName| other.as_str() != name && is_host(other.as_str());
-    let faults = row.faults.iter().filter(|(other, _)| is_other(other));
-    let faults = faults.map(
-        |(other, fault)| json!({ "host": other, "kind": fault.to_string(), "what": what(fault) }),
-    );
-    let times = row.times.iter().filter(|(other, _)| is_other(other));
-    let times = times.map(|(other, time)| (other.to_string(), seconds(*time).into()));
-    json!({
-        "host": name,
-        "at": rfc3339(UNIX_EPOCH + Duration::from_secs(row.at.min(LAST_SECOND))),
-        "asked": row.asked,
-        "answer": row.answer,
-        "median_seconds": row.median.map(seconds),
-        "slowest_seconds": row.slowest.map(seconds),
-        "faults": faults.collect::<Vec<Value>>(),
-        "more_faults": row.more,
-        "seconds": times.collect::<serde_json::Map<String, Value>>(),
-    })
+    let faults = report.faults.iter().filter(|(other, _)| is_other(other));
+    let fault = |(other, fault): (&NodeName, &PathFault)| HostFault {
+        host: other.to_string(),
+        kind: fault.to_string(),
+        what: sentence(fault),
+    };
+    let times = report.times.iter().filter(|(other, _)| is_other(other));
+    HostReport {
+        host: name.to_owned(),
+        at: rfc3339(UNIX_EPOCH + Duration::from_secs(report.at.min(LAST_SECOND))),
+        asked: report.asked,
+        answer: report.answer,
+        median_seconds: report.median.map(seconds),
+        slowest_seconds: report.slowest.map(seconds),
+        faults: faults.map(fault).collect(),
+        more_faults: report.more,
+        seconds: times.map(|(other, time)| (other.to_string(), seconds(*time))).collect(),
+    }
 }
 
-fn what(fault: &WayFault) -> String {
+fn sentence(fault: &PathFault) -> String {
     match fault {
-        WayFault::Silent => "does not answer".to_owned(),
-        WayFault::Half(family) => format!("does not answer by {family}"),
-        WayFault::Large(bytes) => {
+        PathFault::NoAnswer => "does not answer".to_owned(),
+        PathFault::NoAnswerBy(family) => format!("does not answer by {family}"),
+        PathFault::BlackHole(bytes) => {
             format!("packets of {bytes} bytes are lost, smaller ones are not")
         }
     }
 }
 
-/// How many of those that told a row name each host in it. One alone is not most: it may be the ill one.
-fn unreached(rows: &Rows<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Value> {
+/// How many reports have a fault of each host. A single one is not most: its host may be at fault.
+fn unreached(reports: &Reports<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Unreached> {
     let mut by: BTreeMap<&NodeName, usize> = BTreeMap::new();
-    for (name, row) in rows {
-        for other in
-            row.faults.keys().filter(|other| other.as_str() != *name && is_host(other.as_str()))
-        {
+    for (name, report) in reports {
+        let others = report.faults.keys();
+        for other in others.filter(|other| other.as_str() != *name && is_host(other.as_str())) {
             *by.entry(other).or_default() += 1;
         }
     }
-    let mut worst: Vec<(&NodeName, usize)> = by.into_iter().collect();
-    worst.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
-    let of = |host: &NodeName| rows.len() - usize::from(rows.contains_key(host.as_str()));
-    let object = |(host, by): (&NodeName, usize)| {
+    let of = |host: &NodeName| reports.len() - usize::from(reports.contains_key(host.as_str()));
+    let each = by.into_iter().map(|(host, by)| {
         let of = of(host);
-        json!({ "host": host, "by": by, "of": of, "most": of > 1 && 2 * by > of })
-    };
-    worst.into_iter().map(object).collect()
+        Unreached { host: host.to_string(), by, of, most: of > 1 && 2 * by > of }
+    });
+    let mut worst: Vec<Unreached> = each.collect();
+    worst.sort_by_key(|host| Reverse(host.by));
+    worst
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
-    fn one_host_alone_is_not_most() {
-        let row = |lost: &str| {
-            let told = json!({ "schema": 1, "at": 0, "asked": 1, "answer": 0, "faults": { lost: "silent" } });
-            serde_json::from_value::<Row>(told).unwrap()
+    fn a_single_host_is_not_most() {
+        let report = |lost: &str| {
+            let report = json!({ "schema": 1, "at": 0, "asked": 1, "answer": 0, "faults": { lost: "silent" } });
+            serde_json::from_value::<ReachabilityReport>(report).unwrap()
         };
-        let (one, two, three) = (row("h2"), row("h1"), row("h2"));
-        let most = |rows: &[(&'static str, &Row)]| {
-            let found = unreached(&rows.iter().copied().collect(), &|_| true);
-            found.iter().map(|other| other["most"] == true).collect::<Vec<bool>>()
+        let (one, two, three) = (report("h2"), report("h1"), report("h2"));
+        let most = |reports: &[(&'static str, &ReachabilityReport)]| {
+            let found = unreached(&reports.iter().copied().collect(), &|_| true);
+            found.iter().map(|other| other.most).collect::<Vec<bool>>()
         };
         assert_eq!(most(&[("h1", &one)]), [false]);
         assert_eq!(most(&[("h1", &one), ("h2", &two)]), [false, false]);

@@ -1,6 +1,7 @@
-//! The server: a thread with an event loop of its own, so that it answers also while the other
-//! loops hang.
+//! The agent's HTTP server: a thread with an event loop of its own, which answers while the other loops
+//! hang.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,28 +10,23 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime;
-use tokio::sync::{Semaphore, watch as latest};
+use tokio::sync::watch as latest;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{interval, timeout};
 
 use crate::agent::shared_state::{SharedState, StatusServer};
-use crate::api::answer::{Answer, Door, answer, json};
-use crate::api::http::{self, MAX_BYTES, Parsed, Request, Response};
+use crate::api::answer::{Answer, Listener, answer, json};
+use crate::api::http::{self, Request};
+use crate::api::http_server::{self, PATIENCE};
 use crate::api::listen::{Listen, Socket};
-use crate::api::reachability::matrix;
+use crate::api::reachability::reachability;
 use crate::api::status;
 use crate::settings::Settings;
 
-/// Clients at once, at each door; others wait.
-const CLIENTS: usize = 16;
-
-/// Longest time for a request to come, and for a client to take what it is given.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A socket that could not be had, or that somebody removed, is made anew so often.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Time between two attempts to open a listener, or to open again a socket that was removed.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// The running server. Dropped, it stops, too, but nobody waits for that.
 #[derive(Debug)]
@@ -70,11 +66,11 @@ impl StatusServer for Server {
 }
 
 async fn serve(shared: Arc<SharedState>, mut wanted: latest::Receiver<Listen>) {
-    let mut doors = Doors::default();
-    let mut tick = interval(AGAIN);
+    let mut listeners = Listeners::default();
+    let mut tick = interval(RETRY);
     loop {
         let listen = wanted.borrow_and_update().clone();
-        doors.open(&shared, &listen);
+        listeners.open(&shared, &listen);
         tokio::select! {
             _ = tick.tick() => {}
             moved = wanted.changed() => if moved.is_err() { return },
@@ -82,29 +78,28 @@ async fn serve(shared: Arc<SharedState>, mut wanted: latest::Receiver<Listen>) {
     }
 }
 
-/// What is listened to now.
 #[derive(Default)]
-struct Doors {
+struct Listeners {
     listen: Listen,
-    socket: Option<Opened>,
-    metrics: Option<Opened>,
-    /// Why something is not listened to, as it was told.
-    told: Vec<String>,
+    socket: Option<OpenListener>,
+    metrics: Option<OpenListener>,
+    /// Why a listener could not be opened, as logged last.
+    failures: Vec<String>,
 }
 
-/// A door that is open as long as this lives.
-struct Opened {
-    task: JoinHandle<()>,
+/// Open until it is dropped.
+struct OpenListener {
+    task: JoinHandle<Infallible>,
     socket: Option<Socket>,
 }
 
-impl Drop for Opened {
+impl Drop for OpenListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Doors {
+impl Listeners {
     fn open(&mut self, shared: &Arc<SharedState>, listen: &Listen) {
         if self.listen.socket != listen.socket {
             self.socket = None;
@@ -113,15 +108,16 @@ impl Doors {
             self.metrics = None;
         }
         self.listen.clone_from(listen);
-        let lost = |opened: &Opened| opened.socket.as_ref().is_some_and(|found| !found.is_there());
+        let lost =
+            |opened: &OpenListener| opened.socket.as_ref().is_some_and(|found| !found.is_there());
         if self.socket.as_ref().is_some_and(lost) {
             self.socket = None;
         }
-        let mut faults = Vec::new();
+        let mut failures = Vec::new();
         if let (None, Some(path)) = (&self.socket, &listen.socket) {
             match open_socket(shared, path) {
                 Ok(opened) => self.socket = Some(opened),
-                Err(error) => faults.push(format!(
+                Err(error) => failures.push(format!(
                     "listen on {}: {error}; humanz-agent status and others know less (SOCKET)",
                     path.display()
                 )),
@@ -130,129 +126,86 @@ impl Doors {
         if let (None, Some(address)) = (&self.metrics, listen.metrics) {
             match open_metrics(shared, address) {
                 Ok(opened) => self.metrics = Some(opened),
-                Err(error) => faults.push(format!("listen on {address} (METRICS_ADDR): {error}")),
+                Err(error) => failures.push(format!("listen on {address} (METRICS_ADDR): {error}")),
             }
         }
-        if self.told != faults {
-            faults.iter().for_each(|fault| log::warn!("{fault}"));
-            self.told = faults;
+        if self.failures != failures {
+            failures.iter().for_each(|failure| log::warn!("{failure}"));
+            self.failures = failures;
         }
     }
 }
 
-fn open_socket(shared: &Arc<SharedState>, path: &Path) -> io::Result<Opened> {
+fn open_socket(shared: &Arc<SharedState>, path: &Path) -> io::Result<OpenListener> {
     let socket = Socket::open(path)?;
     let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
     let accept = async move || Ok(listener.accept().await?.0);
-    let task = spawn_local(admit(Arc::clone(shared), Door::Socket, accept));
-    Ok(Opened { task, socket: Some(socket) })
+    let shared = Arc::clone(shared);
+    let respond = async move |stream: &mut UnixStream, request: Request| {
+        respond(stream, &shared, Listener::Socket, &request).await
+    };
+    let task = spawn_local(http_server::serve(accept, respond));
+    Ok(OpenListener { task, socket: Some(socket) })
 }
 
-fn open_metrics(shared: &Arc<SharedState>, address: SocketAddr) -> io::Result<Opened> {
+fn open_metrics(shared: &Arc<SharedState>, address: SocketAddr) -> io::Result<OpenListener> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let accept = async move || Ok(listener.accept().await?.0);
-    let task = spawn_local(admit(Arc::clone(shared), Door::Loopback, accept));
-    Ok(Opened { task, socket: None })
+    let shared = Arc::clone(shared);
+    let respond = async move |stream: &mut TcpStream, request: Request| {
+        respond(stream, &shared, Listener::Loopback, &request).await
+    };
+    let task = spawn_local(http_server::serve(accept, respond));
+    Ok(OpenListener { task, socket: None })
 }
 
-/// Lets clients in, some at once.
-async fn admit<S>(shared: Arc<SharedState>, door: Door, accept: impl AsyncFn() -> io::Result<S>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
-{
-    let clients = Arc::new(Semaphore::new(CLIENTS));
-    loop {
-        let Ok(place) = Arc::clone(&clients).acquire_owned().await else { return };
-        match accept().await {
-            Ok(mut stream) => {
-                let shared = Arc::clone(&shared);
-                spawn_local(async move {
-                    // What a client does not take or does not ask for is his loss.
-                    let _gone = attend(&mut stream, &shared, door).await;
-                    drop(place);
-                });
-            }
-            Err(error) => rest(&error).await,
-        }
-    }
-}
-
-/// Out of file descriptors, most likely: that passes.
-async fn rest(error: &io::Error) {
-    log::debug!("accept a local client: {error}");
-    tokio::time::sleep(Duration::from_millis(100)).await;
-}
-
-/// Serves one client, who may do as he likes.
-async fn attend<S>(stream: &mut S, shared: &SharedState, door: Door) -> io::Result<()>
+async fn respond<S>(
+    stream: &mut S,
+    shared: &SharedState,
+    listener: Listener,
+    request: &Request,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    match timeout(PATIENCE, request(stream)).await {
-        Ok(Some(Ok(request))) => match answer(shared, door, &request.path) {
-            Answer::Whole(response) => give(stream, &response.bytes()).await,
-            Answer::Changes => follow(stream, shared).await,
-            Answer::Matrix => give(stream, &json(&matrix(shared).await).bytes()).await,
-        },
-        Ok(Some(Err(refused))) => give(stream, &refused.bytes()).await,
-        Ok(None) => Ok(()),
-        Err(_) => give(stream, &Response::text(408, "no request came").bytes()).await,
-    }
-}
-
-async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Result<Request, Response>> {
-    let mut bytes = Vec::with_capacity(1024);
-    loop {
-        match http::parse(&bytes) {
-            Parsed::Whole(request) => return Some(Ok(request)),
-            Parsed::Refused(response) => return Some(Err(response)),
-            Parsed::Part => {}
-        }
-        let room = (MAX_BYTES - bytes.len()) as u64;
-        if (&mut *stream).take(room).read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
+    match answer(shared, listener, &request.path) {
+        Answer::Whole(response) => http_server::write(stream, &response).await,
+        Answer::Changes => stream_changes(stream, shared).await,
+        Answer::Matrix => {
+            let found = serde_json::json!(reachability(shared).await);
+            http_server::write(stream, &json(&found)).await
         }
     }
 }
 
-async fn give(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
-    for piece in bytes.chunks(PIECE) {
-        timeout(PATIENCE, stream.write_all(piece)).await??;
-    }
-    stream.shutdown().await
-}
-
-/// Bytes that a client must take within [`PATIENCE`].
-const PIECE: usize = 64 << 10;
-
-/// Writes every change from now on, one JSON object a line, until the client goes.
-async fn follow<S>(stream: &mut S, shared: &SharedState) -> io::Result<()>
+/// Writes every change from now on, one JSON object a line, until the client goes away.
+async fn stream_changes<S>(stream: &mut S, shared: &SharedState) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut last = shared.journal.follow();
-    let mut told = *last.borrow_and_update();
+    let mut sent = *last.borrow_and_update();
     timeout(PATIENCE, stream.write_all(&http::endless("application/x-ndjson", ""))).await??;
     let mut ignored = [0; 64];
     loop {
         tokio::select! {
             changed = last.changed() => if changed.is_err() { return Ok(()) },
-            // The client has nothing to say, but the end of what it says is its end.
+            // A client sends nothing more; the end of its stream is its end.
             read = stream.read(&mut ignored) => if read? == 0 { return Ok(()) },
         }
         let newest = *last.borrow_and_update();
         let mut lines = String::new();
-        for entry in shared.journal.after(told) {
-            if entry.number > told + 1 {
-                let lost = serde_json::json!({ "lost": entry.number - told - 1 });
+        for entry in shared.journal.after(sent) {
+            if entry.number > sent + 1 {
+                let lost = serde_json::json!({ "lost": entry.number - sent - 1 });
                 lines.push_str(&format!("{lost}\n"));
             }
-            told = entry.number;
+            sent = entry.number;
             lines.push_str(&format!("{}\n", status::change(&entry)));
         }
-        told = told.max(newest);
+        sent = sent.max(newest);
         timeout(PATIENCE, stream.write_all(lines.as_bytes())).await??;
     }
 }

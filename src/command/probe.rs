@@ -1,6 +1,6 @@
-//! `probe`: whether every other host's gateway answers, how fast, and to how large packets.
+//! `probe`: echo requests to the gateway of every other host: reachability, latency, MTU.
 
-mod matrix;
+mod reports;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ use crate::os::echo;
 use crate::os::echoes::Echoes;
 use crate::settings::exit::{self, Exit};
 
-/// ask the gateway of every other host's pods for an echo: does it answer, how fast, and to packets
-/// as large as the way is known to take. Changes nothing
+/// send echo requests to the pod gateway of every other host: reachability, latency, and whether
+/// packets of the path MTU arrive. Changes nothing
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -28,16 +28,16 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name}",
     example = "{command_name} h2 h3 --json",
     example = "{command_name} --matrix",
-    error_code(0, "all of them answer"),
-    error_code(1, "one does not, or not to large packets; or there is no such host"),
-    error_code(69, "other hosts are not known, or no agent answers (--matrix)")
+    error_code(0, "all hosts answer"),
+    error_code(1, "a host does not answer, or not to large packets; or there is no such host"),
+    error_code(69, "other hosts are unknown, or no agent answers (--matrix)")
 )]
 pub struct Probe {
-    /// hosts by name; all if none is given
+    /// hosts by name (default: all)
     #[argh(positional)]
     hosts: Vec<String>,
-    /// what every host found on its way to every other one, as the agents tell each other (nothing is
-    /// sent): who does not reach whom, and who is reached by few. With hosts: what these found
+    /// the reachability reports of all hosts, or of those given, as the agents publish them (nothing is
+    /// sent): which host does not reach which, and which hosts few reach
     #[argh(switch)]
     matrix: bool,
     /// print one JSON object
@@ -45,15 +45,15 @@ pub struct Probe {
     json: bool,
 }
 
-/// So many answers are waited for at once, and so much time lies between two echoes: 500 a second.
+/// Requests under way at once, and the time between two: 500 a second.
 const AT_ONCE: usize = 256;
 const PACE: Duration = Duration::from_millis(2);
 
-/// How often an echo that is not answered is sent again.
+/// How often a request is sent without an answer.
 const TRIES: u32 = 3;
 
-/// One gateway.
-struct Asked {
+/// The gateway of a host in one family.
+struct Target {
     host: String,
     address: IpAddr,
     small: Option<Duration>,
@@ -62,36 +62,34 @@ struct Asked {
     error: Option<String>,
 }
 
-/// Asks the hosts.
-///
 /// # Errors
-/// No such host; other hosts are not known.
+/// No such host; other hosts are unknown.
 pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
     if options.matrix {
-        return matrix::run(call, &options.hosts, options.json);
+        return reports::run(call, &options.hosts, options.json);
     }
     let told = call.told()?;
     let host = Host::inspect(&told.settings, HostList::Saved)?;
     if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(exit::UNAVAILABLE, why));
     }
-    let mut asked = asked(&host, &options.hosts)?;
-    ask(&mut asked, &host.kernel.rtnl);
-    let fine = asked.iter().all(is_fine);
-    let value = json!({ "hosts": asked.iter().map(object).collect::<Vec<Value>>() });
-    call.answer(options.json, fine, value, &text(&asked, call.style))
+    let mut targets = targets(&host, &options.hosts)?;
+    probe(&mut targets, &host.kernel.rtnl);
+    let fine = targets.iter().all(is_fine);
+    let value = json!({ "hosts": targets.iter().map(object).collect::<Vec<Value>>() });
+    call.answer(options.json, fine, value, &text(&targets, call.style))
 }
 
-fn asked(found: &Host, hosts: &[String]) -> Result<Vec<Asked>, Exit> {
+fn targets(found: &Host, hosts: &[String]) -> Result<Vec<Target>, Exit> {
     let is_known = |host: &str| found.others().any(|(name, _)| name.as_str() == host);
     if let Some(host) = hosts.iter().find(|host| !is_known(host)) {
         let why = format!("no other host is called {host:?} (of {})", found.others().count());
         return Err(Exit::new(exit::FAILURE, why));
     }
-    let is_meant = |name: &str| hosts.is_empty() || hosts.iter().any(|host| host == name);
-    let meant = found.others().filter(|(name, _)| is_meant(name.as_str()));
-    let each = meant.flat_map(|(name, peer)| {
-        peer.subnets.iter().map(|subnet| Asked {
+    let is_selected = |name: &str| hosts.is_empty() || hosts.iter().any(|host| host == name);
+    let selected = found.others().filter(|(name, _)| is_selected(name.as_str()));
+    let each = selected.flat_map(|(name, peer)| {
+        peer.subnets.iter().map(|subnet| Target {
             host: name.to_string(),
             address: gateway(*subnet),
             small: None,
@@ -102,26 +100,26 @@ fn asked(found: &Host, hosts: &[String]) -> Result<Vec<Asked>, Exit> {
     Ok(each.collect())
 }
 
-/// Small ones to all, then large ones to those that answer.
-fn ask(asked: &mut [Asked], rtnl: &Rtnl) {
-    let small = asked.iter().map(|asked| (asked.address, echo::SMALLEST)).collect();
+/// Small requests to all targets, then large ones to those that answer.
+fn probe(targets: &mut [Target], rtnl: &Rtnl) {
+    let small = targets.iter().map(|target| (target.address, echo::SMALLEST)).collect();
     let (times, errors) = send(small);
-    for asked in asked.iter_mut() {
-        asked.small = times.get(&asked.address).copied();
-        asked.error = errors.get(&asked.address).cloned();
+    for target in targets.iter_mut() {
+        target.small = times.get(&target.address).copied();
+        target.error = errors.get(&target.address).cloned();
     }
-    let answered = asked.iter().filter(|asked| asked.small.is_some());
-    let size = |asked: &Asked| Some((asked.address, rtnl.path_mtu(asked.address).ok()??));
+    let answered = targets.iter().filter(|target| target.small.is_some());
+    let size = |target: &Target| Some((target.address, rtnl.path_mtu(target.address).ok()??));
     let large: Vec<(IpAddr, u32)> = answered.filter_map(size).collect();
     let (times, _) = send(large.clone());
     let sizes: BTreeMap<IpAddr, u32> = large.into_iter().collect();
-    for asked in asked {
-        let bytes = sizes.get(&asked.address).copied();
-        asked.large = bytes.map(|bytes| (bytes, times.contains_key(&asked.address)));
+    for target in targets {
+        let bytes = sizes.get(&target.address).copied();
+        target.large = bytes.map(|bytes| (bytes, times.contains_key(&target.address)));
     }
 }
 
-/// How long each answer took, and why some could not be asked.
+/// The latency of each answer, and the errors of requests that could not be sent.
 fn send(wanted: Vec<(IpAddr, u32)>) -> (BTreeMap<IpAddr, Duration>, BTreeMap<IpAddr, String>) {
     let (mut times, mut errors) = (BTreeMap::new(), BTreeMap::new());
     let mut waiting: VecDeque<(IpAddr, u32)> = wanted.into();
@@ -159,14 +157,13 @@ fn send(wanted: Vec<(IpAddr, u32)>) -> (BTreeMap<IpAddr, Duration>, BTreeMap<IpA
     (times, errors)
 }
 
-fn is_fine(asked: &Asked) -> bool {
-    asked.small.is_some() && asked.large.is_none_or(|(_, answered)| answered)
+fn is_fine(target: &Target) -> bool {
+    target.small.is_some() && target.large.is_none_or(|(_, answered)| answered)
 }
 
-/// What is wrong, in a few words.
-fn fault(asked: &Asked) -> Option<String> {
-    match (asked.small, asked.large) {
-        (None, _) => Some(asked.error.clone().unwrap_or_else(|| "no answer".to_owned())),
+fn fault(target: &Target) -> Option<String> {
+    match (target.small, target.large) {
+        (None, _) => Some(target.error.clone().unwrap_or_else(|| "no answer".to_owned())),
         (Some(_), Some((bytes, false))) => {
             Some(format!("packets of {bytes} bytes are lost, smaller ones are not"))
         }
@@ -174,40 +171,40 @@ fn fault(asked: &Asked) -> Option<String> {
     }
 }
 
-fn object(asked: &Asked) -> Value {
-    let mtu = asked.large.filter(|(_, answered)| *answered).map(|(bytes, _)| bytes);
+fn object(target: &Target) -> Value {
+    let mtu = target.large.filter(|(_, answered)| *answered).map(|(bytes, _)| bytes);
     json!({
-        "host": asked.host,
-        "address": asked.address,
-        "reachable": asked.small.is_some(),
-        "seconds": asked.small.map(|time| time.as_secs_f64()),
+        "host": target.host,
+        "address": target.address,
+        "reachable": target.small.is_some(),
+        "seconds": target.small.map(|time| time.as_secs_f64()),
         "mtu": mtu,
-        "fault": fault(asked),
+        "fault": fault(target),
     })
 }
 
-fn text(asked: &[Asked], style: Style) -> String {
-    if asked.is_empty() {
+fn text(targets: &[Target], style: Style) -> String {
+    if targets.is_empty() {
         return "there are no other hosts".to_owned();
     }
     let mut table = Table::new(&["HOST", "GATEWAY", "ANSWERS IN", "MTU", "FAULT"]);
-    for asked in asked {
-        let time = asked.small.map_or_else(String::new, |time| format!("{time:.1?}"));
-        let mtu = asked.large.filter(|(_, answered)| *answered);
+    for target in targets {
+        let time = target.small.map_or_else(String::new, |time| format!("{time:.1?}"));
+        let mtu = target.large.filter(|(_, answered)| *answered);
         let mtu = mtu.map_or_else(String::new, |(bytes, _)| bytes.to_string());
-        let fault = fault(asked).unwrap_or_default();
+        let fault = fault(target).unwrap_or_default();
         table.row([
-            Cell::new(&asked.host),
-            Cell::new(asked.address.to_string()),
+            Cell::new(&target.host),
+            Cell::new(target.address.to_string()),
             Cell::new(time),
             Cell::new(mtu),
             Cell::new(fault).tone(Tone::Bad),
         ]);
     }
-    let lost = asked.iter().filter(|asked| !is_fine(asked)).count();
+    let lost = targets.iter().filter(|target| !is_fine(target)).count();
     let summary = match lost {
-        0 => style.paint(Tone::Good, &format!("all {} answer", asked.len())),
-        lost => style.paint(Tone::Bad, &format!("{lost} of {} are not well", asked.len())),
+        0 => style.paint(Tone::Good, &format!("all {} answer", targets.len())),
+        lost => style.paint(Tone::Bad, &format!("{lost} of {} have faults", targets.len())),
     };
     format!("{}\n{summary}", table.render(style))
 }

@@ -1,6 +1,7 @@
 //! The calls to etcd that are needed, in the words of this crate.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use etcd_client::{
@@ -12,23 +13,33 @@ use tokio::time::{sleep, timeout};
 use crate::etcd::connection::Member;
 use crate::etcd::failure::reason;
 use crate::etcd::members::Members;
-use crate::etcd::rows::Found;
 use crate::etcd::settings::EtcdSettings;
-use crate::etcd::watch::Watch;
+use crate::etcd::watch::{Watch, raw};
 use crate::lease::EtcdError;
-use crate::lease::records::{Key, NodeName, Roots, Row};
+use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
 
 /// Keys asked for at once.
 const PAGE: i64 = 1000;
 
-/// Rows of the reachability matrix that are read, and their bytes: those of 10,000 hosts have 4 MB.
-const ROWS: usize = 20_000;
-const ROWS_BYTES: usize = 16 << 20;
+/// Reachability reports that are read, and their bytes: those of 10,000 hosts have 4 MB.
+const REPORTS: usize = 20_000;
+const REPORTS_BYTES: usize = 16 << 20;
 
-/// Characters of the reason why one is none: a value may be quoted in it.
+/// Characters of an error that may quote a value.
 const WHY: usize = 200;
+
+/// Reachability reports by host.
+#[derive(Debug, Default)]
+pub struct FoundReports {
+    pub reports: BTreeMap<NodeName, ReachabilityReport>,
+    /// Keys without a valid report, and the error of one of them.
+    pub bad: usize,
+    pub why: Option<String>,
+    /// There are more than were read.
+    pub cut: bool,
+}
 
 /// etcd, whichever member answers.
 pub struct Etcd {
@@ -155,51 +166,49 @@ impl Etcd {
         version.ok_or_else(|| EtcdError::Refused(format!("count up {key}: no version came back")))
     }
 
-    /// The rows of all hosts, as many as [`ROWS`].
-    pub async fn rows(&self) -> Result<Found, EtcdError> {
-        let (mut found, mut bytes) = (Found::default(), 0);
+    /// The reports of all hosts, within the limits.
+    pub async fn reports(&self) -> Result<FoundReports, EtcdError> {
+        let (mut found, mut bytes) = (FoundReports::default(), 0);
         let take = |raw: Raw<'_>| {
             bytes += raw.key.len() + raw.value.len();
-            found.cut = bytes > ROWS_BYTES || found.rows.len() + found.bad >= ROWS;
+            found.cut = bytes > REPORTS_BYTES || found.reports.len() + found.bad >= REPORTS;
             if found.cut {
                 return false;
             }
-            match (self.roots.host_of_row(raw.key), Row::parse(raw.value)) {
-                (Some(host), Ok(row)) => drop(found.rows.insert(host, row)),
-                (_, row) => {
+            match (self.roots.host_of_report(raw.key), ReachabilityReport::parse(raw.value)) {
+                (Some(host), Ok(report)) => drop(found.reports.insert(host, report)),
+                (_, report) => {
                     found.bad += 1;
-                    let what =
-                        row.err().map_or("no host's key".to_owned(), |error| error.to_string());
+                    let what = report.err().map_or("no host's key".to_owned(), |e| e.to_string());
                     let why = || format!("{:?}: {what}", String::from_utf8_lossy(raw.key));
                     found.why.get_or_insert_with(|| why().chars().take(WHY).collect());
                 }
             }
             true
         };
-        self.read_range(&self.roots.rows_range(), 0, take).await?;
+        self.read_range(&self.roots.reports_range(), 0, take).await?;
         Ok(found)
     }
 
-    /// Puts a host's row with `lease` if its sign of life has that lease, too; false if it has not:
-    /// then the name may be somebody else's.
-    pub async fn put_row(&self, name: &NodeName, row: &str, lease: i64) -> Result<bool, EtcdError> {
-        let (key, alive) = (self.roots.row(name), self.roots.key(&Key::Alive(name.clone())));
+    /// Writes (or deletes) a host's report with `lease`, the etcd lease of its alive key; false if the
+    /// alive key has another one: then the name may be another machine's.
+    pub async fn set_report(
+        &self,
+        name: &NodeName,
+        report: Option<&str>,
+        lease: i64,
+    ) -> Result<bool, EtcdError> {
+        let (key, alive) = (self.roots.report(name), self.roots.key(&Key::Alive(name.clone())));
         let request = async |mut member: Member| {
             let held = [Compare::lease(alive.as_str(), CompareOp::Equal, lease)];
-            let put = [TxnOp::put(key.as_str(), row, Some(PutOptions::new().with_lease(lease)))];
-            member.kv.txn(Txn::new().when(held).and_then(put)).await
+            let options = PutOptions::new().with_lease(lease);
+            let change = match report {
+                Some(report) => TxnOp::put(key.as_str(), report, Some(options)),
+                None => TxnOp::delete(key.as_str(), None),
+            };
+            member.kv.txn(Txn::new().when(held).and_then([change])).await
         };
         Ok(self.members.call(&format!("write {key}"), request).await?.succeeded())
-    }
-
-    /// Removes a host's row that was put with `lease`.
-    pub async fn remove_row(&self, name: &NodeName, lease: i64) -> Result<bool, EtcdError> {
-        let key = self.roots.row(name);
-        let request = async |mut member: Member| {
-            let own = [Compare::lease(key.as_str(), CompareOp::Equal, lease)];
-            member.kv.txn(Txn::new().when(own).and_then([TxnOp::delete(key.as_str(), None)])).await
-        };
-        self.members.call(&format!("delete {key}"), request).await.map(|_| true)
     }
 
     /// A new etcd lease.
@@ -275,15 +284,6 @@ fn after(prefix: &str) -> Vec<u8> {
         *last += 1;
     }
     end
-}
-
-pub fn raw(pair: &KeyValue) -> Raw<'_> {
-    Raw {
-        key: pair.key(),
-        value: pair.value(),
-        created: pair.create_revision(),
-        modified: pair.mod_revision(),
-    }
 }
 
 fn as_txn(transaction: &Transaction) -> Txn {

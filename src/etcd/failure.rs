@@ -5,6 +5,7 @@ use std::fmt;
 use etcd_client::Error;
 
 use crate::etcd::settings::EtcdSettings;
+use crate::etcd::tls::files::Files;
 use crate::etcd::tls::meaning;
 use crate::lease::EtcdError;
 
@@ -44,6 +45,21 @@ impl Refusal {
 }
 
 impl Failure {
+    /// The failure of a new connection with `files`: one that broke off may have failed because of TLS.
+    pub fn of_connection(
+        error: &Error,
+        settings: &EtcdSettings,
+        files: &Files,
+        tls: bool,
+    ) -> Failure {
+        match Failure::of(error, settings) {
+            Failure::Member(why) if broke_off(&why) => {
+                Failure::Files(meaning::of_broken_connection(&why, settings, files, tls))
+            }
+            failure => failure,
+        }
+    }
+
     /// What `error` means for a host with these `settings`.
     pub fn of(error: &Error, settings: &EtcdSettings) -> Failure {
         if let Some(why) = meaning::of(cause(error), settings) {
@@ -70,7 +86,14 @@ fn wrong_login(reason: &str, settings: &EtcdSettings) -> String {
     format!("{reason}: ETCD_USER {user} with the password in ETCD_PASSWORD_FILE {file}")
 }
 
-/// The crate's own error tells nothing of what caused it.
+/// The connection was made and then closed.
+fn broke_off(why: &str) -> bool {
+    let says = |words: &str| why.contains(words);
+    let transport = says("transport error") || says("h2 protocol error");
+    transport && !says("connect error") && !says("dns error")
+}
+
+/// The source of an error of the crate, which has none.
 fn cause(error: &Error) -> &(dyn std::error::Error + 'static) {
     match error {
         Error::GRpcStatus(status) => status,

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use etcd_client::{Error, GetOptions};
 use tokio::sync::{Notify, watch as latest};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::etcd::connection::{Member, Opened, open};
 use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::{FileFault, Files, Stamp};
-use crate::etcd::tls::{handshake, meaning};
 use crate::lease::EtcdError;
 use crate::os::random;
 
@@ -331,7 +329,7 @@ impl Members {
         let opened = open(&self.endpoint(), &settings, files, &self.probe).await;
         let failure = match opened {
             Ok(opened) => return Ok(opened),
-            Err(error) => self.explain(Failure::of(&error, &settings), files).await,
+            Err(error) => Failure::of_connection(&error, &settings, files, self.speaks_tls()),
         };
         if let Failure::Login(why) = &failure {
             let until = Instant::now() + random::jittered(REFUSED);
@@ -341,24 +339,6 @@ impl Members {
             held.passwords.push(refused);
         }
         Err(failure)
-    }
-
-    /// A connection that was made and then broke off may have failed of TLS: a handshake tells.
-    async fn explain(&self, failure: Failure, files: &Files) -> Failure {
-        let Failure::Member(why) = &failure else { return failure };
-        let endpoint = self.endpoint();
-        let says = |words: &str| why.contains(words);
-        let transport = says("transport error") || says("h2 protocol error");
-        let broke_off = transport && !says("connect error") && !says("dns error");
-        let (true, Some((host, port))) = (broke_off, host_and_port(&endpoint)) else {
-            return failure;
-        };
-        let (host, with) = (host.to_owned(), files.clone());
-        let asked = spawn_blocking(move || handshake::failure(&host, port, &with)).await;
-        let (tls, settings) = (self.speaks_tls(), self.settings());
-        let meant = asked.ok().flatten();
-        let meant = meant.and_then(|cause| meaning::of_handshake(&cause, tls, &settings, files));
-        meant.map_or(failure, Failure::Files)
     }
 
     fn take(&self, files: Files, stamp: Stamp, faults: Vec<String>) {
@@ -372,13 +352,6 @@ impl Members {
         let mut held = self.held.borrow_mut();
         (held.seen, held.refused, held.faults) = (stamp, Some(Instant::now()), faults);
     }
-}
-
-/// Of `http://host:port`, also with an IPv6 address in brackets.
-fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
-    let (_, authority) = endpoint.split_once("://")?;
-    let (host, port) = authority.rsplit_once(':')?;
-    Some((host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?))
 }
 
 /// What follows from files that cannot be used.

@@ -18,15 +18,16 @@ pub mod failure;
 mod files;
 mod liveness;
 mod members;
-pub mod rows;
+pub mod reports;
 mod session;
 mod settings;
 mod tls;
 mod update;
 mod watch;
 
+pub use client::FoundReports;
 pub use contact::Contact;
-pub use rows::Rows;
+pub use reports::Reports;
 pub use settings::{EtcdSettings, Setup, Start};
 pub use tls::files::{FileFault, Untimely};
 pub use update::Update;
@@ -56,13 +57,13 @@ pub struct Handle {
 pub fn spawn(
     start: Start,
     contact: Arc<Contact>,
-    rows: Arc<Rows>,
+    reports: Arc<Reports>,
     mut publish: impl FnMut(Update) + Send + 'static,
 ) -> io::Result<Handle> {
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
-    let inputs = session::Inputs { setup: set_up, attributes: changes, contact, rows };
+    let inputs = session::Inputs { setup: set_up, attributes: changes, contact, reports };
     let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
         session::run(start, inputs, &mut stopped, &mut publish).await;
     })?;

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::etcd::client::Etcd;
 use crate::etcd::contact::Contact;
-use crate::etcd::rows::{self, Rows};
+use crate::etcd::reports::{self, Reports};
 use crate::etcd::settings::{Setup, Start};
 use crate::etcd::update::Update;
 use crate::etcd::{files, liveness};
@@ -47,7 +47,7 @@ pub struct Inputs {
     pub setup: latest::Receiver<Setup>,
     pub attributes: latest::Receiver<Attributes>,
     pub contact: Arc<Contact>,
-    pub rows: Arc<Rows>,
+    pub reports: Arc<Reports>,
 }
 
 /// Runs until `stopped` or a fatal error.
@@ -64,7 +64,7 @@ pub async fn run(
     let (kept_alive, etcd_lease) = latest::channel(None);
     let since = SystemTime::now();
     let name = identity.name.clone();
-    let (contact, rows) = (Arc::clone(&inputs.contact), Arc::clone(&inputs.rows));
+    let (contact, shared) = (Arc::clone(&inputs.contact), Arc::clone(&inputs.reports));
     let (setup, lease_setup) = (inputs.setup.clone(), inputs.setup.clone());
     let session = Session {
         etcd: &etcd,
@@ -81,7 +81,7 @@ pub async fn run(
         () = session.run() => {}
         _ = liveness::keep(&etcd, kept_alive, lease_setup, &contact) => {}
         _ = files::follow(&etcd, report) => {}
-        _ = rows::keep(&etcd, &rows, &name, etcd_lease.clone()) => {}
+        _ = reports::serve(&etcd, &shared, &name, etcd_lease.clone()) => {}
         _ = stopped => {}
     }
     let lease = *etcd_lease.borrow();

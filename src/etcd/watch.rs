@@ -2,11 +2,10 @@
 
 use etcd_client::{Event, KeyValue, WatchResponse, WatchStream};
 
-use crate::etcd::client::raw;
 use crate::etcd::failure::reason;
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, Roots};
-use crate::lease::snapshot::Snapshot;
+use crate::lease::snapshot::{Raw, Snapshot};
 
 /// A watch of both roots. It is never resumed: when it ends, everything is read again.
 pub struct Watch {
@@ -63,6 +62,15 @@ impl Watch {
             }
         }
         heard
+    }
+}
+
+pub fn raw(pair: &KeyValue) -> Raw<'_> {
+    Raw {
+        key: pair.key(),
+        value: pair.value(),
+        created: pair.create_revision(),
+        modified: pair.mod_revision(),
     }
 }
 

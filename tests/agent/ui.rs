@@ -125,7 +125,7 @@ fn put_host(cluster: &Cluster, number: u8, hosts: u8, lost: &[u8]) {
 
 /// Three hosts of which two are parted; then thirty, then a hundred, most of which are keys alone.
 #[test]
-fn a_browser_shows_who_reaches_whom() {
+fn a_browser_shows_the_reachability_between_hosts() {
     if !std::path::Path::new(BROWSER).exists() {
         println!("{BROWSER} is not there: the page was not looked at");
         return;
@@ -134,7 +134,7 @@ fn a_browser_shows_who_reaches_whom() {
     let [host, two, three] = &cluster.hosts[..] else { unreachable!() };
     let _agents = cluster.start_agents(&[("PROBE_INTERVAL", "1s")]);
     let _server = page(host);
-    drawn(host, &["3 of 3 hosts tell whom they reach: no faults"]);
+    drawn(host, &["3 of 3 hosts report: no faults"]);
     cluster.part(two, three);
     let shown = drawn(
         host,
@@ -173,12 +173,12 @@ fn a_browser_shows_who_reaches_whom() {
     cluster.etcd.delete("/humanz/v1-probes/n25");
     put_host(&cluster, 31, 30, &[20]);
     let words = [
-        "30 of 31 hosts tell whom they reach: 1 not reached by most, 3 with other faults",
+        "30 of 31 hosts report: 1 not reached by most, 3 with other faults",
         "h1 → n20: does not answer\">silent<",
         "h1 → n30: ",
         "n4 → constructor: not asked yet",
         "≥1450<",
-        "tells nothing: its agent does not run",
+        "no report: its agent does not run",
     ];
     drawn(host, &words);
     take(host, "matrix-30");
@@ -190,7 +190,7 @@ fn a_browser_shows_who_reaches_whom() {
         &[
             "Hosts that others do not reach",
             "n20",
-            "100 of 100 hosts tell",
+            "100 of 100 hosts report",
             "Hosts that do not reach what most reach",
         ],
     );

@@ -83,7 +83,7 @@ fn addresses_are_listed_with_their_pods() {
     let listed = run(host, "ipam ls", SETTINGS);
     assert_eq!(listed.status.code(), Some(1), "{listed}");
     assert!(
-        listed.stdout.contains("! /run/humanz/ipam/humanz/10.244.1.200 is no entry"),
+        listed.stdout.contains("! /run/humanz/ipam/humanz/10.244.1.200 is not an entry"),
         "{listed}"
     );
 }

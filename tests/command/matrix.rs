@@ -11,8 +11,8 @@ use crate::{object, refused, run};
 
 const OFTEN: (&str, &str) = ("PROBE_INTERVAL", "1s");
 
-/// A row that changes again and again is told after some gaps of ten seconds.
-const TOLD: Duration = Duration::from_secs(180);
+/// A changed report is published within two minutes.
+const PUBLISHED: Duration = Duration::from_secs(180);
 
 fn matrix(host: &Node) -> Value {
     let (code, body) = get(host, "/v1/matrix");
@@ -24,13 +24,13 @@ fn matrix(host: &Node) -> Value {
 
 /// The matrix, once `holds`.
 fn matrix_when(host: &Node, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    eventually(&format!("{}: matrix: {what}", host.name()), TOLD, || {
+    eventually(&format!("{}: matrix: {what}", host.name()), PUBLISHED, || {
         let matrix = matrix(host);
         if holds(&matrix) { Ok(matrix) } else { Err(format!("{matrix:#}")) }
     })
 }
 
-/// Who does not reach whom, as `h2: h3 silent`.
+/// The faults, as `h2: h3 silent`.
 fn faults(matrix: &Value) -> Vec<String> {
     let rows = matrix["rows"].as_array().unwrap().iter();
     let of = |row: &Value| {
@@ -44,7 +44,7 @@ fn faults(matrix: &Value) -> Vec<String> {
     rows.flat_map(of).collect()
 }
 
-/// Every host told of every other one how long its answer takes.
+/// Every host reports the latency of every other one.
 fn is_whole(matrix: &Value, hosts: usize) -> bool {
     let rows = matrix["rows"].as_array().unwrap();
     let timed = |row: &&Value| row["seconds"].as_object().unwrap().len() == hosts - 1;
@@ -52,12 +52,12 @@ fn is_whole(matrix: &Value, hosts: usize) -> bool {
 }
 
 #[test]
-fn each_host_knows_what_the_others_see_and_etcd_may_be_away() {
+fn each_host_has_the_reports_of_all_and_its_own_without_etcd() {
     let cluster = Cluster::new(3);
     let agents = cluster.start_agents(&[OFTEN, ("IPV6_SUBNET", "fd10::/48")]);
     let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
     for host in [h1, h2, h3] {
-        let found = matrix_when(host, "all rows", |matrix| is_whole(matrix, 3));
+        let found = matrix_when(host, "all reports", |matrix| is_whole(matrix, 3));
         assert_eq!((&found["host"], &found["hosts"]), (&json!(host.name()), &json!(3)));
         assert_eq!(faults(&found), [""; 0], "{found:#}");
         assert_eq!(found["untold"], json!([]), "{found:#}");
@@ -72,7 +72,8 @@ fn each_host_knows_what_the_others_see_and_etcd_may_be_away() {
     assert_eq!(found["unreached"], json!([by("h2"), by("h3")]), "{found:#}");
     let said = run(h1, "probe --matrix", &[]);
     assert_eq!(said.status.code(), Some(1), "{said}");
-    for words in ["h3 silent", "h2 silent", "1 of 2", "3 of 3 hosts tell; 2 of them faults"] {
+    for words in ["h3 silent", "h2 silent", "1 of 2", "3 of 3 hosts report; 2 of them with faults"]
+    {
         assert!(said.stdout.contains(words), "{words:?} is not in: {said}");
     }
     let only = object(&run(h3, "probe --matrix h1 --json", &[]));
@@ -81,24 +82,24 @@ fn each_host_knows_what_the_others_see_and_etcd_may_be_away() {
     cluster.join();
     matrix_when(h1, "they are joined", |matrix| faults(matrix).is_empty());
     let said = run(h1, "probe --matrix", &[]).ok();
-    assert!(said.contains("3 of 3 hosts tell; no faults"), "{said}");
+    assert!(said.contains("3 of 3 hosts report; no faults"), "{said}");
 
     cluster.etcd.kill();
-    let alone = matrix_when(h1, "this host's own row only", |matrix| {
+    let alone = matrix_when(h1, "only this host's own report", |matrix| {
         matrix["rows"].as_array().unwrap().len() == 1
     });
     assert_eq!(alone["rows"][0]["host"], "h1");
-    assert!(alone["remarks"].to_string().contains("this host's own row only"), "{alone:#}");
+    assert!(alone["remarks"].to_string().contains("only this host's own report"), "{alone:#}");
     cluster.etcd.restart();
-    matrix_when(h1, "all rows again", |matrix| is_whole(matrix, 3));
+    matrix_when(h1, "all reports again", |matrix| is_whole(matrix, 3));
     agents[2].stop();
-    let found = matrix_when(h1, "h3 tells nothing", |matrix| matrix["untold"] != json!([]));
+    let found = matrix_when(h1, "no report of h3", |matrix| matrix["untold"] != json!([]));
     assert_eq!(found["untold"][0]["host"], "h3", "{found:#}");
     refused(&run(h3, "probe --matrix", &[]), 69, &["no agent serves this host"]);
 }
 
 #[test]
-fn who_asks_nobody_tells_nothing_and_hostile_rows_are_remarked() {
+fn a_host_without_probes_has_no_report_and_hostile_reports_are_remarked() {
     let cluster = Cluster::new(2);
     let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
     let agents = [Agent::start(h1, &[OFTEN]), Agent::start(h2, &[("PROBE_INTERVAL", "0")])];
@@ -110,17 +111,18 @@ fn who_asks_nobody_tells_nothing_and_hostile_rows_are_remarked() {
                      "times": {"h7": 1}});
     cluster.etcd.put("/humanz/v1-probes/h9", row.to_string());
     cluster.etcd.put("/humanz/v1-probes/<b>", row.to_string());
-    let found = matrix_when(h1, "its own row", |matrix| {
+    let found = matrix_when(h1, "its own report", |matrix| {
         matrix["rows"].as_array().unwrap().len() == 1
-            && matrix["remarks"].to_string().contains("keys in etcd that hold no row: 1 (")
+            && matrix["remarks"].to_string().contains("keys in etcd without a valid report: 1 (")
     });
     assert_eq!(found["untold"][0]["host"], "h2", "{found:#}");
     assert!(found["untold"][0]["why"].as_str().unwrap().contains("PROBE_INTERVAL=0"), "{found:#}");
     let there = matrix(h2);
-    assert_eq!(there["untold"][0]["why"], "PROBE_INTERVAL=0: it asks nobody", "{there:#}");
-    // A row of a host that there is may say anything of any other.
+    assert_eq!(there["untold"][0]["why"], "PROBE_INTERVAL=0: it probes no host", "{there:#}");
+    // A report of an existing host may contain anything about any other.
     cluster.etcd.put("/humanz/v1-probes/h2", row.to_string());
-    let found = matrix_when(h1, "the row of h2", |matrix| faults(matrix) == ["h2: h1 silent IPv4"]);
+    let found =
+        matrix_when(h1, "the report of h2", |matrix| faults(matrix) == ["h2: h1 silent IPv4"]);
     let there = &found["rows"][1];
     assert_eq!((&there["host"], &there["seconds"]), (&json!("h2"), &json!({})), "{found:#}");
     assert_eq!(there["at"], "9999-12-31T23:59:59Z");

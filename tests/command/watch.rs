@@ -8,7 +8,6 @@ use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
 use crate::support::{Agent, Place, Process, eventually};
-use crate::{refused, run};
 
 const SETTINGS: &[(&str, &str)] = &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
 

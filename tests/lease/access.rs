@@ -30,7 +30,7 @@ pub fn enable(etcd: &mut EtcdServer, permissions: Vec<Permission>) {
     etcd.connect_as("root", "secret");
 }
 
-/// What a host must be allowed.
+/// The permissions that a host needs.
 pub fn needed(name: &str) -> Vec<Permission> {
     let mut permissions = vec![
         Permission::read(format!("{HOSTS}/")).with_prefix(),
@@ -49,10 +49,10 @@ pub fn needed(name: &str) -> Vec<Permission> {
     permissions
 }
 
-/// What a host must be allowed to tell which hosts it reaches, and to ask the others; without, it goes on.
+/// The permissions for reachability reports; without them a host works.
 pub fn wanted(name: &str) -> Vec<Permission> {
-    let rows = format!("{HUMANZ}-probes/");
-    vec![Permission::write(format!("{rows}{name}")), Permission::read(rows).with_prefix()]
+    let range = format!("{HUMANZ}-probes/");
+    vec![Permission::write(format!("{range}{name}")), Permission::read(range).with_prefix()]
 }
 
 pub fn start_as_agent(etcd: &EtcdServer, password_file: &Path) -> Start {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use humanz::etcd::{self, Contact, EtcdSettings, Handle, Rows, Start, Update};
+use humanz::etcd::{self, Contact, EtcdSettings, Handle, Reports, Start, Update};
 use humanz::lease::records::Backend;
 use humanz::lease::{
     Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
@@ -73,7 +73,7 @@ pub struct Host {
     pub identity: Identity,
     pub attributes: Attributes,
     pub network: Network,
-    pub rows: Arc<Rows>,
+    pub reports: Arc<Reports>,
     known: Option<Saved>,
     said: Arc<Said>,
     handle: Option<Handle>,
@@ -100,9 +100,9 @@ impl Host {
             to.updates.lock().unwrap().push((Instant::now(), update));
             to.more.notify_all();
         };
-        let rows = Arc::<Rows>::default();
-        let handle = Some(etcd::spawn(start, contact(), Arc::clone(&rows), publish).unwrap());
-        Host { identity, attributes, network, rows, known, said, handle }
+        let reports = Arc::<Reports>::default();
+        let handle = Some(etcd::spawn(start, contact(), Arc::clone(&reports), publish).unwrap());
+        Host { identity, attributes, network, reports, known, said, handle }
     }
 
     /// Running, with its lease and its first snapshot.

@@ -33,8 +33,8 @@ pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&st
     start
 }
 
-/// Waits until `host` says that, and gives the line.
-fn told_why(host: &Host, words: &str) -> String {
+/// Waits until `host` reports a disconnection with these words; gives the line.
+fn disconnected(host: &Host, words: &str) -> String {
     let mut line = String::new();
     host.told(0, words, |update| match update {
         Update::Disconnected { why } if why.contains(words) => {
@@ -69,7 +69,7 @@ fn a_client_certificate_is_shown_and_one_that_comes_later_used_without_a_restart
         let certificates = Certificates::new();
         let etcd = serve(&certificates, "server", Some("ca.pem"));
         let host = Host::launch(start_as(&certificates, &etcd, Some("mine")));
-        told_why(&host, "mine.pem: cannot be read: No such file");
+        disconnected(&host, "mine.pem: cannot be read: No such file");
         certificates.copy("client", "mine");
         assert_eq!(host.subnet(), "10.244.1.0/24");
     });
@@ -95,18 +95,18 @@ fn the_name_in_a_certificate_is_a_user_of_etcd() {
         let host = Host::launch(start_as(&certificates, &etcd, Some("client")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
         let stranger = Host::launch(start_as(&certificates, &etcd, Some("nobody")));
-        told_why(&stranger, "permission denied");
+        disconnected(&stranger, "permission denied");
     });
 }
 
-/// What is wrong, how a host is made so, and what it says.
+/// Name, change to a correct host, words of the report.
 type Case<'a> = (&'a str, &'a dyn Fn(&mut Start), &'a [&'a str]);
 
 fn check(certificates: &Certificates, etcd: &EtcdServer, cases: &[Case<'_>]) {
     for (case, change, wanted) in cases {
         let mut start = start_as(certificates, etcd, Some("client"));
         change(&mut start);
-        let line = told_why(&Host::launch(start), wanted[0]);
+        let line = disconnected(&Host::launch(start), wanted[0]);
         println!("{case}: {line}");
         for words in *wanted {
             assert!(line.contains(words), "{case}: no {words:?} in: {line}");
@@ -115,7 +115,7 @@ fn check(certificates: &Certificates, etcd: &EtcdServer, cases: &[Case<'_>]) {
 }
 
 #[test]
-fn what_is_wrong_with_this_host_s_files_is_told_with_the_file_and_the_cure() {
+fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
     isolated(|| {
         let certificates = Certificates::new();
         let etcd = serve(&certificates, "server", Some("ca.pem"));
@@ -176,12 +176,12 @@ fn what_is_wrong_with_this_host_s_files_is_told_with_the_file_and_the_cure() {
                 (
                     "no certificate",
                     &|start| (start.etcd.cert, start.etcd.key) = (None, None),
-                    &["it wants a certificate of this host", "set ETCD_CERT and ETCD_KEY"],
+                    &["perhaps it wants a certificate of this host", "set ETCD_CERT and ETCD_KEY"],
                 ),
                 (
                     "signed by somebody else",
                     &|start| shows(start, "stranger"),
-                    &["refuses", "stranger.pem", "--trusted-ca-file"],
+                    &["perhaps it refuses", "stranger.pem", "--trusted-ca-file"],
                 ),
                 ("expired", &|start| shows(start, "expired"), &["expired.pem: expired at"]),
                 ("not valid yet", &|start| shows(start, "early"), &["early.pem: not valid before"]),
@@ -196,7 +196,7 @@ fn what_is_wrong_with_this_host_s_files_is_told_with_the_file_and_the_cure() {
 }
 
 #[test]
-fn what_is_wrong_with_a_member_is_told_with_the_cure() {
+fn errors_of_a_member_include_the_fix() {
     isolated(|| {
         let certificates = Certificates::new();
         let expired = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";

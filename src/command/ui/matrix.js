@@ -1,5 +1,5 @@
 "use strict";
-// Who reaches whom: what every host tells of its way to every other one. Up to GRID hosts are shown one
+// Reachability between hosts, by the reports of all. Up to GRID hosts are shown one
 // by one, of more those with faults.
 const GRID = 40;
 
@@ -23,16 +23,16 @@ function cell(row, to, slow) {
   const fault = row.faults.find((fault) => fault.host === to);
   const took = Object.hasOwn(row.seconds, to) ? row.seconds[to] : undefined;
   if (fault) return [label(fault), fault.kind.startsWith("large") ? "odd" : "lost", fault.what];
-  if (took === undefined) return ["–", "unknown", row.more_faults ? "not told" : "not asked yet"];
+  if (took === undefined) return ["–", "unknown", row.more_faults ? "not reported" : "not asked yet"];
   return [millis(took), took > slow ? "odd" : "well", (took * 1000).toFixed(3) + " ms"];
 }
 
-// Hosts that most do not reach are ill themselves: nobody else is blamed for them.
+// Hosts that most do not reach have a problem themselves, not the others.
 function ill(m) { return new Set(m.unreached.filter((other) => other.most).map((other) => other.host)); }
 
-// A row has faults that are not those of ill hosts.
-function strange(told, down) {
-  return told.more_faults > 0 || told.faults.some((fault) => !down.has(fault.host));
+// A report has faults of other hosts than those.
+function strange(report, down) {
+  return report.more_faults > 0 || report.faults.some((fault) => !down.has(fault.host));
 }
 
 function heading(m, hosts) {
@@ -46,17 +46,17 @@ function heading(m, hosts) {
 }
 
 function line(m, hosts, host, slow, down) {
-  const told = m.rows.find((row) => row.host === host);
-  const name = make("th", host, "name" + (told && strange(told, down) ? " bad" : ""));
+  const report = m.rows.find((row) => row.host === host);
+  const name = make("th", host, "name" + (report && strange(report, down) ? " bad" : ""));
   name.scope = "row";
-  if (!told) {
-    const why = make("td", "tells nothing: " + m.untold.find((other) => other.host === host).why, "none");
+  if (!report) {
+    const why = make("td", "no report: " + m.untold.find((other) => other.host === host).why, "none");
     why.colSpan = hosts.length;
     return row(name, why);
   }
-  name.title = "told at " + told.at + (host === m.host ? " (this host: now)" : "");
+  name.title = "reported at " + report.at + (host === m.host ? " (this host: now)" : "");
   return row(name, ...hosts.map((to) => {
-    const [text, kind, title] = cell(told, to, slow);
+    const [text, kind, title] = cell(report, to, slow);
     const td = make("td", text, kind);
     td.title = host === to ? host : host + " → " + to + ": " + title;
     return td;
@@ -84,29 +84,29 @@ function listed(title, heads, rows, count) {
 
 // The faulty rows and columns of many hosts.
 function digest(m) {
-  const down = ill(m), ones = m.rows.filter((told) => strange(told, down));
+  const down = ill(m), ones = m.rows.filter((report) => strange(report, down));
   ones.sort((a, b) => a.answer / a.asked - b.answer / b.asked);
   const took = (seconds) => seconds === null ? "–" : millis(seconds);
   const named = (row) => row.faults.slice(0, 5).map((fault) => fault.host + " " + label(fault)).join(", ");
   const more = (row) => Math.max(0, row.faults.length - 5) + row.more_faults;
-  const faulty = ones.slice(0, SHOWN).map((told) => row(
-    told.host, make("td", told.answer + " of " + told.asked, "bad"), took(told.median_seconds), told.at.replace("T", " ").slice(0, 19),
-    named(told) + (more(told) ? " and " + more(told) + " more" : ""),
+  const faulty = ones.slice(0, SHOWN).map((report) => row(
+    report.host, make("td", report.answer + " of " + report.asked, "bad"), took(report.median_seconds), report.at.replace("T", " ").slice(0, 19),
+    named(report) + (more(report) ? " and " + more(report) + " more" : ""),
   ));
   const lost = m.unreached.slice(0, SHOWN).map((other) => row(other.host, make("td", other.by + " of " + other.of, "bad")));
   const untold = m.untold.slice(0, SHOWN).map((other) => row(other.host, other.why));
   return [
     ...listed("Hosts that others do not reach", ["host", "not reached well by"], lost, m.unreached.length),
-    ...listed("Hosts that do not reach what most reach", ["host", "answer", "ms", "told at", "not reached well"], faulty, ones.length),
-    ...listed("Hosts that tell nothing", ["host", "why"], untold, m.untold.length),
+    ...listed("Hosts that do not reach what most reach", ["host", "answer", "ms", "reported at", "not reached well"], faulty, ones.length),
+    ...listed("Hosts without a report", ["host", "why"], untold, m.untold.length),
   ];
 }
 
 function reach(m) {
-  const down = ill(m), ones = m.rows.filter((told) => strange(told, down)).length;
+  const down = ill(m), ones = m.rows.filter((report) => strange(report, down)).length;
   const few = m.hosts <= GRID, well = down.size + ones === 0;
   $("reach-note").textContent = m.hosts < 2 ? "there are no other hosts" :
-    m.rows.length + " of " + m.hosts + " hosts tell whom they reach: " + (well ? "no faults" :
+    m.rows.length + " of " + m.hosts + " hosts report: " + (well ? "no faults" :
       down.size + " not reached by most, " + ones + " with other faults");
   $("reach-note").className = well ? "faint" : "bad";
   fill("reach", m.hosts < 2 ? [] : few ? grid(m) : digest(m));

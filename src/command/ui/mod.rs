@@ -1,4 +1,4 @@
-//! `ui`: a page for people who would rather look.
+//! `ui`: a web page with this host's status.
 
 mod serve;
 
@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
+use crate::command::ui::serve::{Place, serve};
 use crate::settings::exit::{self, Exit};
 
 /// serve a page that shows this host: subnets, other hosts and the way to each, which host reaches
@@ -31,13 +32,6 @@ pub struct Ui {
     listen: String,
 }
 
-/// Where the page is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    Loopback(SocketAddr),
-    Socket(PathBuf),
-}
-
 /// Serves until it is killed.
 ///
 /// # Errors
@@ -47,17 +41,17 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
     let Some(agent) = call.told_beside_agent()?.settings.socket else {
         return Err(Exit::new(
             exit::UNAVAILABLE,
-            "SOCKET=none: the agent tells nothing to anybody",
+            "SOCKET=none: the agent has no socket to read from",
         ));
     };
-    let told = match &place {
+    let url = match &place {
         Place::Loopback(address) => format!("http://{address}/"),
         Place::Socket(path) => path.display().to_string(),
     };
-    serve::serve(&place, &agent, || call.line(&told).map(drop)).map(|never| match never {})
+    serve(&place, agent, || call.line(&url).map(drop)).map(|never| match never {})
 }
 
-/// Nothing that others could reach.
+/// No address that other hosts could reach.
 fn place(text: &str) -> Result<Place, String> {
     if text.starts_with('/') {
         return Ok(Place::Socket(PathBuf::from(text)));

@@ -1,46 +1,47 @@
-//! Pure. What a member that does not take this host's files, or whose certificate is not taken, means.
+//! Pure. TLS errors with their fix.
 
 use std::error::Error as StdError;
 use std::io;
 use std::path::Path;
 
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, Error};
+use rustls::{CertificateError, Error};
 
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::Files;
-use crate::etcd::tls::handshake::Cause;
 use crate::etcd::tls::validity::Date;
 
-/// What went wrong with TLS below `error`, and what to do; `None` if it was something else.
+/// The TLS error among the sources of `error`, with its fix; `None` if there is none.
 pub fn of(error: &(dyn StdError + 'static), settings: &EtcdSettings) -> Option<String> {
     below(error).map(|error| of_tls(error, settings))
 }
 
-/// What came of a handshake with `files`, after a connection by TLS or without it had broken off.
-pub fn of_handshake(
-    cause: &Cause,
-    tls: bool,
+/// A connection that the member closed right after it was made, with the error `why`: it may refuse
+/// this host's certificate, or not speak TLS. Its alert may get lost (RFC 8446 §4.4.2): a client that
+/// is writing at that moment gets an error of the closed connection.
+pub fn of_broken_connection(
+    why: &str,
     settings: &EtcdSettings,
     files: &Files,
-) -> Option<String> {
-    match cause {
-        Cause::Tls(Error::InvalidCertificate(_) | Error::AlertReceived(_)) if !tls => {
-            Some("it speaks TLS; write https:// in ETCD_HOST, and set ETCD_CACERT".to_owned())
-        }
-        _ if !tls => None,
-        Cause::HungUp => Some(format!("it hung up during the handshake; perhaps {NO_TLS}")),
-        Cause::Tls(error @ Error::AlertReceived(_)) => match files.useless_now() {
-            Some(why) => Some(format!("it refuses the certificate: {why}")),
-            None => Some(of_tls(error, settings)),
-        },
-        Cause::Tls(error) => Some(of_tls(error, settings)),
+    tls: bool,
+) -> String {
+    if !tls {
+        return "it closed the connection; if it speaks TLS, write https:// in ETCD_HOST, and set \
+                ETCD_CACERT"
+            .to_owned();
+    }
+    if why.contains("handshake eof") {
+        return format!("it closed the connection during the handshake; perhaps {NO_TLS}");
+    }
+    match files.useless_now() {
+        Some(useless) => format!("it refuses the certificate: {useless}"),
+        None if why.contains("alert") => format!("{} ({why})", refused(settings)),
+        None => refused(settings),
     }
 }
 
 const NO_TLS: &str = "it does not speak TLS; write http:// in ETCD_HOST, or turn TLS on there";
 
-/// What `error` means, and what to do.
 fn of_tls(error: &Error, settings: &EtcdSettings) -> String {
     let shown =
         |path: Option<&Path>| path.map(|path| path.display().to_string()).unwrap_or_default();
@@ -69,29 +70,23 @@ fn of_tls(error: &Error, settings: &EtcdSettings) -> String {
             names(presented)
         ),
         Error::InvalidMessage(_) => NO_TLS.to_owned(),
-        Error::AlertReceived(alert) => refused(*alert, settings),
+        Error::AlertReceived(alert) => format!("{} ({alert:?})", refused(settings)),
         other => format!("TLS: {other}"),
     }
 }
 
-/// What a member says about this host's certificate.
-fn refused(alert: AlertDescription, settings: &EtcdSettings) -> String {
-    let Some(cert) = &settings.cert else {
-        return format!(
-            "it wants a certificate of this host ({alert:?}): set ETCD_CERT and ETCD_KEY"
-        );
-    };
-    let cert = format!("the certificate in ETCD_CERT {}", cert.display());
-    match alert {
-        AlertDescription::UnknownCA => format!(
-            "it does not know who signed {cert}; let an authority of its --trusted-ca-file sign it"
-        ),
-        AlertDescription::CertificateExpired => {
-            format!("{cert} is not valid at this time; renew it, or set the clocks")
+/// The advice if a member refuses this host's certificate.
+fn refused(settings: &EtcdSettings) -> String {
+    match &settings.cert {
+        None => {
+            "it closed the connection: perhaps it wants a certificate of this host; set ETCD_CERT \
+                 and ETCD_KEY"
+                .to_owned()
         }
-        _ => format!(
-            "it refuses {cert} ({alert:?}); an authority of its --trusted-ca-file must have signed \
-             it, for clients (extendedKeyUsage clientAuth)"
+        Some(cert) => format!(
+            "it closed the connection: perhaps it refuses the certificate in ETCD_CERT {}; an authority \
+             of its --trusted-ca-file must have signed it, for clients (extendedKeyUsage clientAuth)",
+            cert.display()
         ),
     }
 }
@@ -100,7 +95,7 @@ fn name(name: &ServerName<'_>) -> String {
     name.to_str().into_owned()
 }
 
-/// `DnsName("a")` and `IpAddress(192.0.2.1)` are what the crate calls them.
+/// Without the crate's notation: `DnsName("a")`, `IpAddress(192.0.2.1)`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
@@ -112,7 +107,7 @@ fn names(presented: &[String]) -> String {
     }
 }
 
-/// The error of TLS in a chain of errors; that of a stream hides what it holds.
+/// The TLS error in a chain of errors; an `io::Error` holds it without a source.
 fn below<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
     let mut next = Some(error);
     while let Some(found) = next {
@@ -133,19 +128,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_tls_is_found_in_what_holds_it() {
+    fn a_tls_error_is_found_among_the_sources() {
         let tls = || Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let held = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls()));
         for error in [&tls() as &(dyn StdError + 'static), &held] {
-            let told = of(error, &EtcdSettings::default()).unwrap();
-            assert!(told.contains("is not in ETCD_CACERT"), "{told}");
+            let text = of(error, &EtcdSettings::default()).unwrap();
+            assert!(text.contains("is not in ETCD_CACERT"), "{text}");
         }
         let other = io::Error::from(io::ErrorKind::ConnectionRefused);
         assert_eq!(of(&other, &EtcdSettings::default()), None);
     }
 
     #[test]
-    fn names_are_shown_without_their_kind() {
+    fn names_are_shown_without_their_type() {
         let presented = ["DnsName(\"etcd-1\")", "IpAddress(192.0.2.1)", "plain"].map(String::from);
         assert_eq!(names(&presented), "etcd-1, 192.0.2.1, plain");
     }

@@ -1,6 +1,5 @@
-//! Certificates, key and password: what the files hold, and what a failed handshake means.
+//! Certificates, key and password: the content of their files, and TLS errors.
 
 pub mod files;
-pub mod handshake;
 pub mod meaning;
 mod validity;

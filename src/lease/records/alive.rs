@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lease::records::{RecordError, SCHEMA, json};
+use crate::lease::records::RecordError;
+use crate::lease::records::value::{SCHEMA, json, to_json};
 use crate::net::time::rfc3339;
 
 /// The value of `alive/<hostname>`. The key lives as long as its etcd lease; that it is there says
@@ -31,9 +32,8 @@ impl Alive {
         json(value)
     }
 
-    /// The JSON text.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("strings and numbers always serialise")
+        to_json(self)
     }
 }
 

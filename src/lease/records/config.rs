@@ -3,7 +3,8 @@
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use crate::lease::records::{Backend, RecordError, SCHEMA, json};
+use crate::lease::records::value::{SCHEMA, json, to_json};
+use crate::lease::records::{Backend, RecordError};
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 
@@ -91,9 +92,8 @@ impl ClusterConfig {
         json(value)
     }
 
-    /// The JSON text.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("strings and numbers always serialise")
+        to_json(self)
     }
 
     /// This configuration, marked as rebuilt from `ancestor` under the new mark `id`.

@@ -9,7 +9,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::lease::records::{RecordError, SCHEMA, json};
+use crate::lease::records::RecordError;
+use crate::lease::records::value::{SCHEMA, json, to_json};
 use crate::net::{Family, Mac, PerFamily, subnet};
 
 /// The value of `nodes/<hostname>`. It also says who owns the host's keys: the machine id.
@@ -114,9 +115,8 @@ impl NodeRecord {
         json(value)
     }
 
-    /// The JSON text.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("strings and numbers always serialise")
+        to_json(self)
     }
 }
 

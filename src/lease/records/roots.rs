@@ -1,11 +1,11 @@
-//! Pure. Where the keys are, and what a key means.
+//! Pure. The keys: roots, ranges, and their meaning.
 
 use ipnetwork::IpNetwork;
 
 use crate::lease::records::{NodeName, RecordError};
 use crate::net::{Family, subnet};
 
-/// Where the keys of the cluster are. Neither prefix begins with the other; none ends in `/`.
+/// The roots of the keys of the cluster. Neither prefix begins with the other; none ends in `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     /// `ETCD_PREFIX`: host keys, shared with hosts that run the Python agent.
@@ -16,18 +16,18 @@ pub struct Roots {
     pub humanz: String,
 }
 
-/// What a key is about.
+/// A parsed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The subnet of a host.
     Host(NodeName),
     /// The settings of the network.
     Config,
-    /// What a host says about itself.
+    /// The record of a host.
     Node(NodeName),
     /// Who claims a subnet.
     Claim(IpNetwork),
-    /// A host's sign of life.
+    /// A host whose agent runs.
     Alive(NodeName),
 }
 
@@ -47,23 +47,21 @@ impl Roots {
         format!("{}/subnets/", self.humanz)
     }
 
-    /// The range of the rows of the reachability matrix. It is no part of the others, which every host
-    /// reads and watches, those of earlier versions as well: nobody is woken by a row.
-    pub fn rows_range(&self) -> String {
+    /// The range of the reachability reports. It lies outside the others, which every host watches,
+    /// hosts with earlier versions too: a report wakes no host.
+    pub fn reports_range(&self) -> String {
         format!("{}-probes/", self.humanz)
     }
 
-    /// The key of a host's row.
-    pub fn row(&self, name: &NodeName) -> String {
+    pub fn report(&self, name: &NodeName) -> String {
         format!("{}-probes/{name}", self.humanz)
     }
 
-    /// Whose row stands at `key`; `None` if it is no such key.
-    pub fn host_of_row(&self, key: &[u8]) -> Option<NodeName> {
-        std::str::from_utf8(key).ok()?.strip_prefix(&self.rows_range())?.parse().ok()
+    /// The host of the report at `key`; `None` if it is no such key.
+    pub fn host_of_report(&self, key: &[u8]) -> Option<NodeName> {
+        std::str::from_utf8(key).ok()?.strip_prefix(&self.reports_range())?.parse().ok()
     }
 
-    /// The key text.
     pub fn key(&self, key: &Key) -> String {
         let humanz = &self.humanz;
         match key {
@@ -78,11 +76,10 @@ impl Roots {
         }
     }
 
-    /// What `key` is about: `None` if it belongs to somebody else (another root, or a part of ours
-    /// that a later version made).
+    /// Parses `key`; `None` if it is not ours (another root, or a part of ours from a later version).
     ///
     /// # Errors
-    /// [`RecordError`] if it stands among ours and is malformed.
+    /// [`RecordError`] if it is one of ours and malformed.
     pub fn parse(&self, key: &[u8]) -> Result<Option<Key>, RecordError> {
         let text = std::str::from_utf8(key).map_err(|_| RecordError::NotUtf8)?;
         if let Some(name) = below(text, &self.hosts) {
@@ -142,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_back_as_they_went_in() {
+    fn keys_are_read_back_as_written() {
         let name: NodeName = "h1".parse().unwrap();
         let claim = |text| Key::Claim(subnet::parse(text).unwrap());
         for (key, text) in [
@@ -159,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_let_alone() {
+    fn keys_of_others_are_ignored() {
         for other in [
             "/humanz/hostsfoo/x",
             "/humanz/counter",
@@ -172,22 +169,22 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_seen_by_nobody_who_follows_the_hosts() {
+    fn reports_lie_outside_the_watched_ranges() {
         let name: NodeName = "h1".parse().unwrap();
-        let key = roots().row(&name);
+        let key = roots().report(&name);
         assert_eq!(key, "/humanz/v1-probes/h1");
         assert_eq!(roots().parse(key.as_bytes()), Ok(None));
-        assert_eq!(roots().host_of_row(key.as_bytes()), Some(name));
+        assert_eq!(roots().host_of_report(key.as_bytes()), Some(name));
         for followed in [roots().hosts_range(), roots().humanz_range(), roots().claims_range()] {
             assert!(!key.starts_with(&followed), "{followed}");
         }
         for other in ["/humanz/v1-probes/", "/humanz/v1-probes/a/b", "/humanz/v1/nodes/h1", "/x"] {
-            assert_eq!(roots().host_of_row(other.as_bytes()), None, "{other}");
+            assert_eq!(roots().host_of_report(other.as_bytes()), None, "{other}");
         }
     }
 
     #[test]
-    fn malformed_keys_of_ours_are_faults() {
+    fn malformed_keys_of_ours_are_errors() {
         for bad in [
             "/humanz/hosts/",
             "/humanz/hosts/a/b",

@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use humanz::lease::claim::{self, Step, leave};
-use humanz::lease::records::{Backend, Key, Roots, Row};
+use humanz::lease::records::{Backend, Key, ReachabilityReport, Roots};
 use humanz::lease::restore::{self, Continuity};
 use humanz::lease::session::dry_run_claim;
 use humanz::lease::snapshot::Raw;
@@ -35,7 +35,7 @@ pub fn records(data: &[u8]) {
             _ => found.put(roots, Raw { key: &key, value, created: revision, modified: revision }),
         }
         round_trip(roots, &key);
-        row(roots, &key, value);
+        report(roots, &key, value);
     }
     believed(&found, &own);
     claimed(&found, &own);
@@ -76,13 +76,13 @@ fn round_trip(roots: &Roots, key: &[u8]) {
     }
 }
 
-/// A row that was understood says the same when it is written.
-fn row(roots: &Roots, key: &[u8], value: &[u8]) {
-    if let Some(host) = roots.host_of_row(key) {
-        assert_eq!(roots.row(&host).as_bytes(), key, "{host}");
-        if let Ok(row) = Row::parse(value) {
-            let text = row.to_json();
-            assert_eq!(Row::parse(text.as_bytes()), Ok(row), "{text}");
+/// A valid report is read back as written.
+fn report(roots: &Roots, key: &[u8], value: &[u8]) {
+    if let Some(host) = roots.host_of_report(key) {
+        assert_eq!(roots.report(&host).as_bytes(), key, "{host}");
+        if let Ok(report) = ReachabilityReport::parse(value) {
+            let text = report.to_json();
+            assert_eq!(ReachabilityReport::parse(text.as_bytes()), Ok(report), "{text}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What hosts tell each other of whom they reach.
+//! The reachability reports of hosts.
 
 use std::time::Instant;
 
 use etcd_client::{Txn, TxnOp};
-use humanz::etcd::rows::Found;
+use humanz::etcd::FoundReports;
 use humanz::lease::publish;
-use humanz::lease::records::{Row, Sight, WayFault};
+use humanz::lease::records::{PathFault, PathState, ReachabilityReport};
 use tokio::runtime::Builder;
 
 use crate::access::{check_writes, enable, needed, password_file, start_as_agent, wanted};
@@ -13,89 +13,91 @@ use crate::host::{HUMANZ, Host, SOON};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
-/// That `other` does not answer, and one answers.
-fn lost(other: &str) -> Row {
-    let fine = ("fine".parse().unwrap(), (Some(250), None));
-    let lost = (other.parse().unwrap(), (None, Some(WayFault::Silent)));
-    Row::of(&Sight { hosts: [fine, lost].into() }, 7).unwrap()
+/// `other` does not answer, one other host does.
+fn lost(other: &str) -> ReachabilityReport {
+    let fine = PathState { micros: Some(250), fault: None };
+    let lost = PathState { micros: None, fault: Some(PathFault::NoAnswer) };
+    let paths = [("fine".parse().unwrap(), fine), (other.parse().unwrap(), lost)];
+    ReachabilityReport::new(&paths.into(), 7).unwrap()
 }
 
 fn key(host: &str) -> String {
     format!("{HUMANZ}-probes/{host}")
 }
 
-fn tell(host: &Host, row: &Row) {
-    host.rows.tell(Some(row), publish::gap(2));
+fn publish(host: &Host, report: &ReachabilityReport) {
+    host.reports.publish(Some(report), publish::spread(2));
 }
 
-/// What the agent of `host` reads now.
-fn read(host: &Host) -> Result<Found, String> {
+/// The reports as the agent of `host` reads them.
+fn read(host: &Host) -> Result<FoundReports, String> {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let read = runtime
-        .block_on(async { tokio::time::timeout(SOON, host.rows.read()).await.expect("an answer") });
-    read.found.as_ref().map_err(String::clone).map(|found| Found {
-        rows: found.rows.clone(),
+    let read = runtime.block_on(async {
+        tokio::time::timeout(SOON, host.reports.read()).await.expect("an answer")
+    });
+    read.found.as_ref().map_err(String::clone).map(|found| FoundReports {
+        reports: found.reports.clone(),
         why: found.why.clone(),
         ..*found
     })
 }
 
-/// Waits until the row stands there.
-fn until_told(etcd: &EtcdServer, host: &str, row: &Row) {
-    eventually(&format!("the row of {host}"), SOON, || match etcd.get(&key(host)) {
-        Some(found) if found == row.to_json() => Ok(()),
+/// Waits for the report in etcd.
+fn until_published(etcd: &EtcdServer, host: &str, report: &ReachabilityReport) {
+    eventually(&format!("the report of {host}"), SOON, || match etcd.get(&key(host)) {
+        Some(found) if found == report.to_json() => Ok(()),
         found => Err(format!("{found:?}")),
     });
 }
 
 #[test]
-fn a_row_is_read_by_others_wakes_nobody_and_goes_with_its_host() {
+fn a_report_is_read_by_others_wakes_no_host_and_is_deleted_with_its_host() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
         one.until("both", |found| found.alive.len() == 2);
         two.until("both", |found| found.alive.len() == 2);
-        tell(&one, &lost("h2"));
-        until_told(&etcd, "h1", &lost("h2"));
+        publish(&one, &lost("h2"));
+        until_published(&etcd, "h1", &lost("h2"));
         let pair = etcd.pairs(&key("h1")).remove(0);
         assert!(pair.lease() != 0, "it goes with a lease");
         let found = read(&two).unwrap();
         assert_eq!(
-            found.rows.into_iter().collect::<Vec<_>>(),
+            found.reports.into_iter().collect::<Vec<_>>(),
             [("h1".parse().unwrap(), lost("h2"))]
         );
-        tell(&one, &lost("h3"));
-        until_told(&etcd, "h1", &lost("h3"));
+        publish(&one, &lost("h3"));
+        until_published(&etcd, "h1", &lost("h3"));
         // What is read serves for some seconds.
-        assert_eq!(read(&two).unwrap().rows["h1"], lost("h2"));
-        one.rows.tell(None, publish::gap(2));
-        eventually("no row", SOON, || etcd.get(&key("h1")).map_or(Ok(()), Err));
-        tell(&one, &lost("h4"));
-        until_told(&etcd, "h1", &lost("h4"));
+        assert_eq!(read(&two).unwrap().reports["h1"], lost("h2"));
+        one.reports.publish(None, publish::spread(2));
+        eventually("no report", SOON, || etcd.get(&key("h1")).map_or(Ok(()), Err));
+        publish(&one, &lost("h4"));
+        until_published(&etcd, "h1", &lost("h4"));
         for host in [&one, &two] {
             let heard = host.snapshot().revision;
-            assert!(heard < pair.mod_revision(), "who follows the hosts heard of it: {heard}");
+            assert!(heard < pair.mod_revision(), "a watch reported it: {heard}");
         }
         one.stop();
         eventually("it goes", SOON, || etcd.get(&key("h1")).map_or(Ok(()), Err));
         eventually("it is read again", SOON, || match read(&two) {
-            Ok(found) if found.rows.is_empty() => Ok(()),
+            Ok(found) if found.reports.is_empty() => Ok(()),
             other => Err(format!("{other:?}")),
         });
     });
 }
 
 #[test]
-fn a_row_is_put_again_with_a_new_lease() {
+fn a_report_is_written_again_with_a_new_lease() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let one = Host::up(&etcd, "h1");
         one.until("life", |found| found.alive.contains_key("h1"));
-        tell(&one, &lost("h2"));
-        until_told(&etcd, "h1", &lost("h2"));
+        publish(&one, &lost("h2"));
+        until_published(&etcd, "h1", &lost("h2"));
         let lease = etcd.pairs(&key("h1"))[0].lease();
         etcd.call(async |client| client.lease_revoke(lease).await.map(drop));
-        eventually("the row with another lease", 2 * SOON, || {
+        eventually("the report with another lease", 2 * SOON, || {
             let found = etcd.pairs(&key("h1")).first().map(|pair| pair.lease());
             if found.is_some_and(|found| found != lease) {
                 Ok(())
@@ -107,7 +109,7 @@ fn a_row_is_put_again_with_a_new_lease() {
 }
 
 #[test]
-fn hostile_rows_are_counted_and_cost_nobody_else_his() {
+fn hostile_reports_are_counted_and_affect_no_other() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let one = Host::up(&etcd, "h1");
@@ -125,7 +127,7 @@ fn hostile_rows_are_counted_and_cost_nobody_else_his() {
             etcd.put(&key(name), value);
         }
         let found = read(&one).unwrap();
-        assert_eq!(found.rows.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["h2"]);
+        assert_eq!(found.reports.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["h2"]);
         assert_eq!((found.bad, found.cut), (7, false));
         let why = found.why.unwrap();
         assert!(why.len() < 200 && !why.contains(char::is_control), "{why}");
@@ -140,13 +142,14 @@ fn hostile_rows_are_counted_and_cost_nobody_else_his() {
 }
 
 #[test]
-fn the_rows_of_ten_thousand_hosts_are_read() {
+fn the_reports_of_ten_thousand_hosts_are_read() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let one = Host::up(&etcd, "h1");
         for hundred in 0..100 {
-            let row = lost(&format!("n{hundred}")).to_json();
-            let put = |n| TxnOp::put(key(&format!("n{}", hundred * 100 + n)), row.as_str(), None);
+            let report = lost(&format!("n{hundred}")).to_json();
+            let put =
+                |n| TxnOp::put(key(&format!("n{}", hundred * 100 + n)), report.as_str(), None);
             etcd.call(async |client| {
                 client
                     .txn(Txn::new().and_then((0..100).map(put).collect::<Vec<_>>()))
@@ -156,15 +159,15 @@ fn the_rows_of_ten_thousand_hosts_are_read() {
         }
         let begun = Instant::now();
         let found = read(&one).unwrap();
-        println!("10,000 rows are read in {:?}", begun.elapsed());
-        assert_eq!((found.rows.len(), found.bad, found.cut), (10_000, 0, false));
-        assert_eq!(found.rows["n9999"], lost("n99"));
+        println!("10,000 reports are read in {:?}", begun.elapsed());
+        assert_eq!((found.reports.len(), found.bad, found.cut), (10_000, 0, false));
+        assert_eq!(found.reports["n9999"], lost("n99"));
     });
 }
 
-/// Roles of before this was there know nothing of its keys.
+/// Roles made for earlier versions lack its keys.
 #[test]
-fn without_permission_nothing_is_lost_but_the_row() {
+fn without_permission_only_the_report_is_missing() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -172,10 +175,11 @@ fn without_permission_nothing_is_lost_but_the_row() {
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("life", |found| found.alive.contains_key("h1"));
         let mark = host.mark();
-        tell(&host, &lost("h2"));
-        let remark = eventually("the remark", SOON, || host.rows.untold().ok_or("none".to_owned()));
+        publish(&host, &lost("h2"));
+        let reason =
+            eventually("the reason", SOON, || host.reports.unpublished().ok_or("none".to_owned()));
         for words in ["write /humanz/v1-probes/h1", "permission denied"] {
-            assert!(remark.contains(words), "{remark}");
+            assert!(reason.contains(words), "{reason}");
         }
         let why = read(&host).unwrap_err();
         assert!(why.contains("read /humanz/v1-probes/") && why.contains("denied"), "{why}");
@@ -186,11 +190,11 @@ fn without_permission_nothing_is_lost_but_the_row() {
                 client.role_grant_permission("host", permission).await.map(drop)
             });
         }
-        tell(&host, &lost("h3"));
-        until_told(&etcd, "h1", &lost("h3"));
-        eventually("no remark", SOON, || host.rows.untold().map_or(Ok(()), Err));
-        eventually("its own row", SOON, || match read(&host) {
-            Ok(found) if found.rows["h1"] == lost("h3") => Ok(()),
+        publish(&host, &lost("h3"));
+        until_published(&etcd, "h1", &lost("h3"));
+        eventually("no reason", SOON, || host.reports.unpublished().map_or(Ok(()), Err));
+        eventually("its own report", SOON, || match read(&host) {
+            Ok(found) if found.reports["h1"] == lost("h3") => Ok(()),
             other => Err(format!("{other:?}")),
         });
         check_writes(&host, 1300);
