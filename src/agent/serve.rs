@@ -66,7 +66,7 @@ impl Agent {
             }
             self.wait()?;
             self.use_last_known_good();
-            let failures = self.reconcile().map(|report| report.failures().join("\n"));
+            let failures = self.reconcile().map(|applier| applier.failure_lines());
             if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
                 return Err(Exit::new(exit::FAILURE, failures));
             }
@@ -120,7 +120,7 @@ impl Agent {
                 (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)
             }
             Trigger::Files(files) => {
-                self.files.touched(&files, Instant::now());
+                self.files.changed(&files, Instant::now());
                 return Ok(());
             }
             Trigger::Signal(Signal::SIGHUP) => {

@@ -7,7 +7,7 @@ use crate::cni::json::address_or_cidr;
 use crate::cni::requested::RequestedAddresses;
 use crate::net::Mac;
 
-/// What `CNI_ARGS` says: `K=V;K=V`.
+/// The values of `CNI_ARGS`: `K=V;K=V`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
     /// `IP` (addresses separated by commas, with or without prefix lengths) and `MAC`.
@@ -21,12 +21,12 @@ pub struct CniArgs {
 }
 
 impl CniArgs {
-    /// Reads `CNI_ARGS`; the empty text says nothing. Keys are case-sensitive, of a key given
-    /// twice the last one counts, and an empty value is no value.
+    /// Reads `CNI_ARGS`, which may be empty. Keys are case-sensitive, of a duplicate key the last one
+    /// counts, and an empty value counts as absent.
     ///
     /// # Errors
-    /// Code 4: a pair without exactly one `=` (an empty one too), a value that is wrong, or
-    /// unknown keys unless `IgnoreUnknown` is true.
+    /// Code 4: a pair without exactly one `=` (also an empty one), an invalid value, or unknown keys
+    /// unless `IgnoreUnknown` is true.
     ///
     /// Source: CNI conventions, "CNI_ARGS"; `LoadArgs` of the reference library.
     pub fn parse(text: &str) -> Result<CniArgs, CniError> {
@@ -59,7 +59,7 @@ impl CniArgs {
         Err(CniError::environment(format!("CNI_ARGS: unknown keys {unknown:?}; {help}")))
     }
 
-    /// The pod as `namespace/name`, if the runtime told.
+    /// The pod as `namespace/name`, if the runtime passed it.
     pub fn pod(&self) -> Option<String> {
         let name = self.pod_name.as_ref()?;
         match &self.pod_namespace {
@@ -100,7 +100,7 @@ fn mac(key: &str, value: &str) -> Result<Option<Mac>, CniError> {
     value.parse().map(Some).map_err(error)
 }
 
-/// `value` for logs and records: one line, so that a pod's name cannot forge another line.
+/// `value` for logs: one line, so that a pod's name cannot forge another line.
 fn printable(key: &str, value: &str) -> Result<Option<String>, CniError> {
     if value.chars().any(char::is_control) {
         return Err(refused(key, value, "a name without control characters"));
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_says_nothing() {
+    fn no_arguments_are_the_default() {
         assert_eq!(args(""), CniArgs::default());
     }
 
     #[test]
-    fn what_kubernetes_sends() {
+    fn the_arguments_of_kubernetes_are_read() {
         let found = args(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0;\
              K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=u-1",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_need_leave() {
+    fn unknown_keys_need_ignore_unknown() {
         args("IgnoreUnknown=True;Unk=nown");
         args("Unk=nown;IgnoreUnknown=true");
         args("IgnoreUnknown=1;Unk=");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_is_a_mac() {
+    fn a_mac_is_validated() {
         assert_eq!(
             args("MAC=c2:b0:57:49:47:f1").requested.mac.unwrap().to_string(),
             "c2:b0:57:49:47:f1"
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_counts() {
+    fn of_a_duplicate_key_the_last_one_counts() {
         assert_eq!(args("K8S_POD_NAME=a;K8S_POD_NAME=b").pod().as_deref(), Some("b"));
     }
 }

@@ -1,4 +1,4 @@
-//! Pure. Attachments: which interface of which container.
+//! Pure. Attachments: one interface of one container.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,12 +7,9 @@ use crate::cni::json::Field;
 use crate::cni::name::Name;
 use crate::net::IfName;
 
-/// One interface of one container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attachment {
-    /// The container.
     pub container_id: Name,
-    /// The interface's name in the container.
     pub ifname: IfName,
 }
 
@@ -23,13 +20,13 @@ impl fmt::Display for Attachment {
     }
 }
 
-/// The key of the list that GC goes by, and the one that older runtimes write.
+/// The key of GC's list, and that of older runtimes.
 const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
-/// The attachments that are alive by the runtime's word: `None` if it says nothing (which is not
-/// "none is alive"), empty if it says null or an empty list.
+/// The valid attachments: `None` without the key (which is not "none is valid"), empty for null or an
+/// empty list.
 ///
-/// A member that cannot be read is a fault: left out, it would be garbage.
+/// An invalid member is an error: if it were ignored, its attachment would be removed.
 ///
 /// Source: CNI SPEC, "GC"; libcni writes null for an empty list.
 pub(super) fn read_valid(conf: &Field) -> Option<BTreeSet<Attachment>> {
@@ -79,19 +76,19 @@ mod tests {
     }
 
     #[test]
-    fn no_key_says_nothing() {
+    fn a_missing_key_is_none() {
         assert_eq!(read(json!({})), (None, 0));
     }
 
     #[test]
-    fn a_name_that_nobody_could_ask_for_spoils_no_list() {
+    fn a_name_that_cannot_be_requested_is_valid_in_the_list() {
         let odd = json!([{ "containerID": "c1", "ifname": "e%d" }]);
         let wanted = (Some(vec!["c1:e%d".into()]), 0);
         assert_eq!(read(json!({ "cni.dev/valid-attachments": odd })), wanted);
     }
 
     #[test]
-    fn null_and_an_empty_list_say_that_nothing_is_alive() {
+    fn null_and_an_empty_list_mean_that_none_is_valid() {
         for empty in [json!(null), json!([])] {
             assert_eq!(read(json!({ "cni.dev/valid-attachments": empty })), (Some(vec![]), 0));
             assert_eq!(read(json!({ "cni.dev/attachments": empty })), (Some(vec![]), 0));
@@ -99,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_key_wins_unless_it_is_null() {
+    fn the_newer_key_takes_precedence_unless_it_is_null() {
         let one = |id: &str| json!([{ "containerID": id, "ifname": "eth0" }]);
         let both = json!({
             "cni.dev/attachments": one("old"), "cni.dev/valid-attachments": one("new"),
@@ -110,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_cannot_be_read_is_a_fault_and_no_garbage() {
+    fn an_invalid_member_is_an_error() {
         for (member, faults) in [
             (json!({ "containerID": "../../etc", "ifname": "eth0" }), 1),
             (json!({ "containerID": "c1", "ifname": "a/b" }), 1),

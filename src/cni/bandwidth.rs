@@ -1,10 +1,10 @@
-//! Pure. Bandwidth limits as configurations and runtimes write them.
+//! Pure. Bandwidth limits of configurations and runtimes.
 
 use serde_json::Value;
 
 use crate::cni::json::Field;
 
-/// How fast a pod's interface may be; nothing is limited that is not said.
+/// The limits of a pod's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bandwidth {
     /// Toward the pod.
@@ -16,18 +16,17 @@ pub struct Bandwidth {
 /// The limit of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Bits in a second, at least 8.
+    /// Bits per second, at least 8.
     pub rate_bits: u64,
-    /// Bits that may pass at once after a silence, at least 1; absent: humanz chooses.
+    /// Bits, at least 1; absent: humanz chooses.
     pub burst_bits: Option<u64>,
 }
 
-/// The burst from which on it is no wish but a runtime's word for "any": containerd writes
-/// 4294967295, others the largest signed number of 32 bits.
+/// From this value on a burst is a runtime's placeholder for "any": containerd writes 4294967295,
+/// others the largest signed number of 32 bits.
 const PLACEHOLDER_BITS: u64 = i32::MAX as u64;
 
 impl Bandwidth {
-    /// Nothing is limited.
     pub fn is_empty(&self) -> bool {
         *self == Bandwidth::default()
     }
@@ -35,8 +34,7 @@ impl Bandwidth {
     /// The keys `ingressRate`, `ingressBurst`, `egressRate` and `egressBurst` of an object; 0 is
     /// absent.
     ///
-    /// Source: the reference plugin `bandwidth`; a rate without a burst, which it refuses, is what
-    /// people write.
+    /// Source: the reference plugin `bandwidth`, which refuses a rate without a burst.
     pub(super) fn read(field: &Field) -> Bandwidth {
         Bandwidth {
             ingress: limit(field, "ingressRate", "ingressBurst"),
@@ -49,7 +47,7 @@ fn limit(field: &Field, rate: &str, burst: &str) -> Option<Limit> {
     let rate_bits = bits(field, rate);
     let burst_bits = bits(field, burst);
     match (rate_bits, burst_bits) {
-        (Some(1..8), _) => field.get(rate)?.refuse("0 (no limit) or at least 8 bits a second"),
+        (Some(1..8), _) => field.get(rate)?.refuse("0 (no limit) or at least 8 bits per second"),
         (Some(rate_bits), burst_bits) => {
             let burst_bits = burst_bits.filter(|bits| *bits < PLACEHOLDER_BITS);
             Some(Limit { rate_bits, burst_bits })
@@ -68,13 +66,13 @@ fn bits(field: &Field, key: &str) -> Option<u64> {
     bits.or_else(|| field.refuse("a whole number of bits")).filter(|bits| *bits != 0)
 }
 
-/// Something stands under `key` that is no number: that has been said.
+/// `key` is not a number, which has been reported.
 fn is_wrong(field: &Field, key: &str) -> bool {
     field.get(key).is_some_and(|field| field.value().as_u64().is_none())
 }
 
-/// Whether any of the four keys says something.
-pub(super) fn is_said(field: &Field) -> bool {
+/// One of the four keys is set.
+pub(super) fn is_set(field: &Field) -> bool {
     let keys = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
     keys.iter().any(|key| field.get(key).is_some_and(|field| field.value() != &Value::from(0)))
 }
@@ -99,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn each_direction_is_limited_by_itself() {
+    fn each_direction_has_its_own_limit() {
         let keys = json!({ "ingressRate": 8000, "ingressBurst": 80,
             "egressRate": 16_000_000_000u64, "egressBurst": 0 });
         let (bandwidth, faults) = read(keys);
@@ -110,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn zero_limits_nothing() {
+    fn zero_is_no_limit() {
         assert_eq!(ingress(json!({ "ingressRate": 0, "ingressBurst": 0 })), None);
         assert_eq!(ingress(json!({})), None);
     }
 
     #[test]
-    fn a_runtimes_placeholder_is_no_burst() {
+    fn a_placeholder_of_a_runtime_is_not_a_burst() {
         for placeholder in [2_147_483_647u64, 4_294_967_295, 34_359_738_368, u64::MAX] {
             let found = ingress(json!({ "ingressRate": 8000, "ingressBurst": placeholder }));
             assert_eq!(found, Some(Limit { rate_bits: 8000, burst_bits: None }));
@@ -126,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_once() {
+    fn invalid_limits_are_refused_once() {
         for (bad, why) in [
             (json!({ "ingressBurst": 80 }), "ingressBurst: needs ingressRate beside it"),
             (json!({ "egressBurst": 80, "egressRate": 0 }), "egressBurst: needs egressRate"),

@@ -1,64 +1,49 @@
-//! Pure. Name service settings. CNI hands them on to the runtime; humanz applies none.
+//! Pure. DNS settings, which are only passed on to the runtime.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::cni::json::Field;
+use crate::cni::json::{Field, object};
 
-/// Name service settings, as they stand in configurations and results.
+/// DNS settings of configurations and results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
-    /// Addresses of name servers, the first one first.
     pub nameservers: Vec<String>,
-    /// The local domain.
     pub domain: Option<String>,
-    /// Domains to search in, in order.
     pub search: Vec<String>,
-    /// Options of the resolver.
     pub options: Vec<String>,
 }
 
 impl Dns {
-    /// Nothing is set.
     pub fn is_empty(&self) -> bool {
         *self == Dns::default()
     }
 
     /// `{nameservers, domain, search, options}`.
     pub(super) fn read(field: &Field) -> Dns {
-        let list = |key: &str| field.get(key).and_then(|list| list.texts()).unwrap_or_default();
         let domain = field.get("domain").and_then(|domain| domain.filled());
-        Dns {
-            nameservers: list("nameservers"),
-            domain: domain.map(str::to_owned),
-            search: list("search"),
-            options: list("options"),
-        }
+        let domain = domain.map(str::to_owned);
+        Dns { domain, ..Dns::of_keys(field, ["nameservers", "search", "options"]) }
     }
 
-    /// `{servers, searches, options}`: what a runtime passes as capability `dns`.
+    /// `{servers, searches, options}`: the runtime's capability `dns`.
     pub(super) fn read_capability(field: &Field) -> Dns {
-        let list = |key: &str| field.get(key).and_then(|list| list.texts()).unwrap_or_default();
-        Dns {
-            nameservers: list("servers"),
-            domain: None,
-            search: list("searches"),
-            options: list("options"),
-        }
+        Dns::of_keys(field, ["servers", "searches", "options"])
     }
 
-    /// What is set.
+    fn of_keys(field: &Field, keys: [&str; 3]) -> Dns {
+        let list = |key: &str| field.get(key).and_then(|list| list.texts()).unwrap_or_default();
+        let [nameservers, search, options] = keys.map(list);
+        Dns { nameservers, domain: None, search, options }
+    }
+
     pub(super) fn to_json(&self) -> Value {
-        let mut object = Map::new();
-        let mut put = |key: &str, list: &[String]| {
-            if !list.is_empty() {
-                object.insert(key.to_owned(), json!(list));
-            }
-        };
-        put("nameservers", &self.nameservers);
-        put("search", &self.search);
-        put("options", &self.options);
-        object.extend(self.domain.as_ref().map(|domain| ("domain".to_owned(), json!(domain))));
-        Value::Object(object)
+        let list = |list: &[String]| (!list.is_empty()).then(|| json!(list));
+        object([
+            ("nameservers", list(&self.nameservers)),
+            ("domain", self.domain.as_ref().map(|domain| json!(domain))),
+            ("search", list(&self.search)),
+            ("options", list(&self.options)),
+        ])
     }
 }
 
@@ -68,7 +53,7 @@ mod tests {
     use crate::cni::json::FieldErrors;
 
     #[test]
-    fn settings_come_back_as_they_went_in() {
+    fn settings_are_written_as_they_were_read() {
         let faults = FieldErrors::default();
         for document in [
             json!({}),
@@ -80,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_use_other_words() {
+    fn the_capability_has_other_keys() {
         let document = json!({ "servers": ["10.96.0.10"], "searches": ["a"], "options": ["b"] });
         let faults = FieldErrors::default();
         let dns = Dns::read_capability(&Field::root(&document, &faults));

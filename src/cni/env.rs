@@ -1,4 +1,4 @@
-//! Pure. The environment that the runtime starts the plugin with.
+//! Pure. The environment variables of a call.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,16 +8,16 @@ use crate::cni::error::CniError;
 use crate::cni::version::Version;
 use crate::net::IfName;
 
-/// What the runtime asks for.
+/// `CNI_COMMAND`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Attach a container.
     Add,
     /// Detach it.
     Del,
-    /// Is it still as ADD left it?
+    /// Compare it with what ADD made.
     Check,
-    /// Remove what no listed attachment owns.
+    /// Remove what belongs to no valid attachment.
     Gc,
     /// Could an ADD be served?
     Status,
@@ -26,16 +26,11 @@ pub enum Command {
 }
 
 impl Command {
-    const ALL: [Command; 6] = [
-        Command::Add,
-        Command::Del,
-        Command::Check,
-        Command::Gc,
-        Command::Status,
-        Command::Version,
-    ];
+    const ALL: [Command; 6] = {
+        use Command::*;
+        [Add, Del, Check, Gc, Status, Version]
+    };
 
-    /// As it stands in `CNI_COMMAND`.
     pub fn as_str(self) -> &'static str {
         match self {
             Command::Add => "ADD",
@@ -56,7 +51,7 @@ impl Command {
         }
     }
 
-    /// The variables it cannot do without, in the order an error lists them.
+    /// The required variables, in the order an error lists them.
     ///
     /// Source: CNI SPEC, section 2; `CNI_PATH` as the reference skeleton has it.
     fn required(self) -> &'static [&'static str] {
@@ -78,33 +73,27 @@ impl fmt::Display for Command {
 /// A container's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Netns {
-    /// `CNI_NETNS` exactly as given: what a result calls `sandbox`.
+    /// `CNI_NETNS` exactly as given: `sandbox` of a result.
     pub path: String,
     /// It may be the plugin's own namespace (`CNI_NETNS_OVERRIDE`).
     pub may_be_own: bool,
 }
 
-/// A command with all it needs.
+/// A command with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// ADD.
     Add(Attachment, Netns),
-    /// DEL; the namespace may be gone.
+    /// The namespace may be gone.
     Del(Attachment, Option<Netns>),
-    /// CHECK.
     Check(Attachment, Netns),
-    /// GC.
     Gc,
-    /// STATUS.
     Status,
-    /// VERSION.
     Version,
 }
 
 /// The environment of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// What to do.
     pub call: Operation,
     /// `CNI_ARGS`, or empty.
     pub args: String,
@@ -113,12 +102,12 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads the variables that `lookup` gives; `None` if there is no `CNI_COMMAND`, which means
-    /// that a human typed the program's name. An empty variable is a missing one, and one that
-    /// the command does not need is not looked at.
+    /// Reads the variables with `lookup`; `None` if there is no `CNI_COMMAND`: a person typed the
+    /// program's name. An empty variable counts as missing; one that the command does not need is not
+    /// read.
     ///
     /// # Errors
-    /// Code 4: an unknown command, all the variables that are missing, or one that is wrong.
+    /// Code 4: an unknown command, the missing variables, or an invalid one.
     pub fn parse(
         lookup: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Environment>, CniError> {
@@ -144,12 +133,11 @@ impl Environment {
         let attaches =
             matches!(call, Operation::Add(..) | Operation::Del(..) | Operation::Check(..));
         let args = if attaches { variables.optional(ARGS)? } else { None };
-        // Nobody's call fails for want of a trace.
+        // No call fails because of its trace.
         let trace = variables.optional(TRACE).unwrap_or_default();
         Ok(Some(Environment { call, args: args.unwrap_or_default(), trace }))
     }
 
-    /// The command of the call.
     pub fn command(&self) -> Command {
         match self.call {
             Operation::Add(..) => Command::Add,
@@ -174,7 +162,7 @@ const TRACE: &str = "TRACEPARENT";
 struct Variables<F>(F);
 
 impl<F: Fn(&str) -> Option<OsString>> Variables<F> {
-    /// Every one of `names` is there, or one error lists those that are not.
+    /// All of `names` are set, or one error lists the missing ones.
     fn require(&self, names: &[&str]) -> Result<(), CniError> {
         let missing = |name: &&&str| (self.0)(name).is_none_or(|value| value.is_empty());
         let missing: Vec<&str> = names.iter().filter(missing).copied().collect();
@@ -194,7 +182,7 @@ impl<F: Fn(&str) -> Option<OsString>> Variables<F> {
         })
     }
 
-    /// A variable that [`Variables::require`] has seen.
+    /// A variable that [`Variables::require`] has checked.
     fn required(&self, name: &str) -> Result<String, CniError> {
         Ok(self.optional(name)?.unwrap_or_default())
     }
@@ -267,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn add_gets_exactly_what_was_given() {
+    fn add_keeps_the_values_as_given() {
         let netns = Netns { path: "/run/netns/some".into(), may_be_own: false };
         let expected = Environment {
             call: Operation::Add(attachment(), netns),
@@ -286,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_names_that_the_kernel_would_refuse_or_change() {
+    fn interface_names_that_the_kernel_would_refuse_or_change_are_refused() {
         for bad in
             ["1234567890123456", ".", "..", "test/test", "test:test", "test test", "e%d", "all"]
         {
@@ -298,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variable_that_add_and_check_need_is_named_when_it_is_missing() {
+    fn each_missing_variable_of_add_and_check_is_listed() {
         for command in ["ADD", "CHECK"] {
             for name in [CONTAINER_ID, NETNS, IFNAME, PATH] {
                 assert!(refusal(command, &[name], &[]).msg.ends_with(&format!(": {name}")));
@@ -309,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_missing_is_one_error_in_order() {
+    fn all_missing_variables_are_one_error_in_order() {
         let error = refusal("ADD", &[PATH, IFNAME, NETNS], &[]);
         let expected =
             "required environment variables are missing: CNI_NETNS, CNI_IFNAME, CNI_PATH";
@@ -317,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn del_does_without_a_namespace() {
+    fn del_needs_no_namespace() {
         let expected = Operation::Del(attachment(), None);
         for parsed in [parse("DEL", &[NETNS, ARGS], &[]), parse("DEL", &[], &[(NETNS, "")])] {
             assert_eq!(parsed.unwrap().unwrap().call, expected);
@@ -344,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_command_is_named() {
+    fn an_unknown_command_is_in_the_error() {
         for bad in ["NOPE", "add", "UPDATE"] {
             let error = refusal(bad, &[], &[]);
             assert_eq!(error.msg, format!("unknown CNI_COMMAND: {bad}"));
@@ -352,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_is_a_human() {
+    fn no_command_is_a_person() {
         assert_eq!(Environment::parse(|_| None), Ok(None));
         assert_eq!(Environment::parse(|name| (name == COMMAND).then(OsString::new)), Ok(None));
     }
@@ -369,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_refused_by_name() {
+    fn a_variable_that_is_not_utf_8_is_in_the_error() {
         let found = Environment::parse(|name| match name {
             COMMAND => Some("ADD".into()),
             NETNS => Some(OsString::from_vec(vec![b'/', 0xff])),

@@ -1,4 +1,4 @@
-//! Pure. Reading JSON of strangers: keys in any case, every fault kept with its path.
+//! Pure. Reading foreign JSON: keys in any case, every error collected with its path. And writing it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,14 +12,14 @@ use serde_json::Value;
 use crate::cni::error::{CniError, code};
 use crate::net::{Family, subnet};
 
-/// A value that cannot be used, and where it stands.
+/// An invalid value, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// The keys and places on the way to the value: `ipam.ranges[0][1].subnet`.
+    /// Keys and indexes: `ipam.ranges[0][1].subnet`.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what would be valid.
     pub text: String,
-    /// The value makes sense, but asks for something that humanz does not have.
+    /// The value is valid, but asks for something that humanz does not have.
     pub unsupported: bool,
 }
 
@@ -29,8 +29,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// The error that names all of `faults` (at least one): code 2 if all are fields that humanz does
-/// not have, else 7.
+/// One error for all of `faults` (at least one): code 2 if all are unsupported fields, else 7.
 pub(super) fn error(faults: &[FieldError]) -> CniError {
     let texts: Vec<String> = faults.iter().map(FieldError::to_string).collect();
     let all = texts.join("; ");
@@ -41,12 +40,12 @@ pub(super) fn error(faults: &[FieldError]) -> CniError {
     }
 }
 
-/// The faults met so far.
+/// The errors so far.
 #[derive(Debug, Default)]
 pub(super) struct FieldErrors(RefCell<Vec<FieldError>>);
 
 impl FieldErrors {
-    /// All of them, in the order they were met.
+    /// In the order of their discovery.
     pub fn into_vec(self) -> Vec<FieldError> {
         self.0.into_inner()
     }
@@ -56,7 +55,7 @@ impl FieldErrors {
     }
 }
 
-/// One value of a document, never null. The readers give `None` after keeping the fault.
+/// One value of a document, never null. The readers collect an error and give `None`.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
     value: &'a Value,
@@ -65,20 +64,10 @@ pub(super) struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// A whole document.
     pub fn root(value: &'a Value, faults: &'a FieldErrors) -> Field<'a> {
         Field { value, path: String::new(), faults }
     }
 
-    /// The same value, kept in another list of faults.
-    pub fn reporting_to<'b>(&self, faults: &'b FieldErrors) -> Field<'b>
-    where
-        'a: 'b,
-    {
-        Field { value: self.value, path: self.path.clone(), faults }
-    }
-
-    /// The value as it stands.
     pub fn value(&self) -> &'a Value {
         self.value
     }
@@ -88,11 +77,11 @@ impl<'a> Field<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// What stands under `key`; `None` if that is nothing or null, or this is not an object (then
-    /// [`Field::object`] has said so).
+    /// The value of `key`; `None` if it is missing or null, or this is not an object (which is an error
+    /// of [`Field::object`]).
     ///
-    /// A key spelled exactly so wins over one in other case: runtimes written in Go compare
-    /// without case, and one library writes both `cniVersion` and `CNIVersion`.
+    /// The exact key takes precedence over one in other case: runtimes written in Go ignore case, and
+    /// one library writes both `cniVersion` and `CNIVersion`.
     pub fn get(&self, key: &str) -> Option<Field<'a>> {
         let fields = self.value.as_object()?;
         let exact = fields.get(key).filter(|value| !value.is_null());
@@ -110,7 +99,7 @@ impl<'a> Field<'a> {
         if field.value.is_object() { Some(field) } else { field.refuse("an object") }
     }
 
-    /// `key` stands here, be it with null.
+    /// `key` exists, also with null.
     pub fn has(&self, key: &str) -> bool {
         let fields = self.value.as_object();
         fields.is_some_and(|fields| fields.keys().any(|other| other.eq_ignore_ascii_case(key)))
@@ -125,7 +114,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// The members of this list, read by `read`; `right` says what they are.
+    /// The members of this list, read by `read`; `right` describes them.
     pub fn list<T>(&self, right: &str, read: impl Fn(Field<'a>) -> Option<T>) -> Option<Vec<T>> {
         let Some(members) = self.value.as_array() else {
             return self.refuse(&format!("a list of {right}"));
@@ -138,12 +127,10 @@ impl<'a> Field<'a> {
         Some(members.filter_map(read).collect())
     }
 
-    /// `true` or `false`.
     pub fn bool(&self) -> Option<bool> {
         self.value.as_bool().or_else(|| self.refuse("true or false"))
     }
 
-    /// A text.
     pub fn text(&self) -> Option<&'a str> {
         self.value.as_str().or_else(|| self.refuse("a text"))
     }
@@ -153,7 +140,6 @@ impl<'a> Field<'a> {
         self.text().filter(|text| !text.is_empty())
     }
 
-    /// A list of texts.
     pub fn texts(&self) -> Option<Vec<String>> {
         self.list("texts", |member| member.text().map(str::to_owned))
     }
@@ -165,7 +151,7 @@ impl<'a> Field<'a> {
         number.filter(|number| range.contains(number)).or_else(|| self.refuse(&right()))
     }
 
-    /// A text that `T` takes; `None` if it is empty.
+    /// A text parsed as `T`; `None` if it is empty.
     pub fn parsed<T>(&self) -> Option<T>
     where
         T: FromStr,
@@ -183,7 +169,7 @@ impl<'a> Field<'a> {
         address.or_else(|| self.refuse("an IP address, as in 10.244.1.2 or fd00::2"))
     }
 
-    /// An IP address with its prefix length; without one, that of one address.
+    /// An IP address with or without a prefix length; without: /32 or /128.
     pub fn address_or_cidr(&self) -> Option<IpNetwork> {
         let address = self.text()?;
         let right = "an IP address, as in 10.244.1.2 or 10.244.1.2/24";
@@ -196,7 +182,7 @@ impl<'a> Field<'a> {
         cidr.or_else(|| self.refuse("an address with a prefix length, as in 10.244.1.0/24"))
     }
 
-    /// An address with a prefix length and no bits set behind it.
+    /// An address with a prefix length and without host bits.
     pub fn network(&self) -> Option<IpNetwork> {
         let written = self.cidr()?;
         let network = subnet::masked(written);
@@ -206,37 +192,35 @@ impl<'a> Field<'a> {
         self.fault(format!("{written} has host bits set; the subnet is {network}"))
     }
 
-    /// Keeps the fault that this is not `right`.
+    /// An error: this is not `right`.
     pub fn refuse<T>(&self, right: &str) -> Option<T> {
         self.fault(format!("must be {right}, not {}", shown(self.value)))
     }
 
-    /// Keeps the fault that humanz does not have what this asks for.
+    /// An error: humanz does not have this.
     pub fn unsupported(&self, instead: &str) {
         let text = format!("{} ({instead})", shown(self.value));
         self.faults.push(self.path.clone(), text, true);
     }
 
-    /// Keeps faults that were met in this value.
-    pub fn report<T>(&self, faults: Vec<FieldError>) -> Option<T> {
-        self.faults.0.borrow_mut().extend(faults);
-        None
+    /// The number of errors so far.
+    pub fn error_count(&self) -> usize {
+        self.faults.0.borrow().len()
     }
 
-    /// Keeps a fault of what stands (or should stand) at `path` in this object.
+    /// An error at `path` in this object.
     pub fn fault_at(&self, path: &str, text: impl Into<String>) {
         self.faults.push(self.path_of(path), text.into(), false);
     }
 
-    /// Keeps a fault of this value.
+    /// An error of this value.
     pub fn fault<T>(&self, text: impl Into<String>) -> Option<T> {
         self.faults.push(self.path.clone(), text.into(), false);
         None
     }
 }
 
-/// `text` as address/length. Other than in [`IpNetwork`]'s own reading, the length must be there,
-/// and be a number.
+/// `text` as address/length. Other than [`IpNetwork`]'s parser, this requires the length, as a number.
 pub(super) fn cidr(text: &str) -> Option<IpNetwork> {
     let (address, length) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -245,16 +229,22 @@ pub(super) fn cidr(text: &str) -> Option<IpNetwork> {
     (length <= Family::of(address).bits()).then(|| subnet::with_prefix(address, length))
 }
 
-/// `text` as an address, with or without a length behind it: /32 or /128 then.
+/// `text` as an address with or without a length; without: /32 or /128.
 pub(super) fn address_or_cidr(text: &str) -> Option<IpNetwork> {
     text.parse().ok().map(subnet::host).or_else(|| cidr(text))
 }
 
-/// `value` as JSON, cut after 60 characters.
+/// The object of those fields that have a value.
+pub(super) fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let fields = fields.into_iter();
+    fields.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+/// `value` as JSON, at most 60 characters.
 fn shown(value: &Value) -> String {
     const LONGEST: usize = 60;
     let text = match value {
-        // Not worth writing out whole: it may have megabytes.
+        // These may have megabytes.
         Value::Array(_) => return "a list".to_owned(),
         Value::Object(_) => return "an object".to_owned(),
         Value::String(text) => format!("{:?}", text.chars().take(LONGEST).collect::<String>()),
@@ -280,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_match_in_any_case_and_the_exact_one_wins() {
+    fn keys_match_in_any_case_and_the_exact_one_takes_precedence() {
         let document = json!({ "CNIVersion": "old", "cniVersion": "new", "bandWidth": "x" });
         let none = FieldErrors::default();
         let root = Field::root(&document, &none);
@@ -289,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_nothing() {
+    fn null_is_absent() {
         let document = json!({ "mtu": null, "MTU": 9000, "dns": null });
         let none = FieldErrors::default();
         let root = Field::root(&document, &none);
@@ -298,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_path_value_and_what_is_right() {
+    fn an_error_has_path_value_and_what_is_valid() {
         let document = json!({ "ipam": { "ranges": [[{}, { "subnet": 7 }]] }, "mtu": "x" });
         let subnets = |root: &Field| {
             let ranges = root.object("ipam")?.get("ranges")?;

@@ -1,23 +1,22 @@
-//! Pure. Names that become parts of paths: of a network, and of a container.
+//! Pure. Names of networks and containers, which become parts of paths.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A network's name or a container's id: an ASCII letter or digit, then letters, digits, `_`, `.`
-/// and `-`. It is never empty, `.` or `..` and has no `/`, so it is safe as a part of a path.
+/// and `-`. It is never empty, `.` or `..` and has no `/`: a safe part of a path.
 ///
 /// Source: CNI SPEC, "Network configuration format" (`name`) and "Parameters"
 /// (`CNI_CONTAINERID`), which give both the same rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
-/// Why a text is no [`Name`].
+/// A text that is not a [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} must start with a letter or digit and go on with letters, digits, '_', '.' and '-'")]
 pub struct NameError(String);
 
 impl Name {
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -44,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_real_life() {
+    fn common_names_are_valid() {
         for good in ["a", "0", "cni-loopback", "k8s.io-c1", "A_b.c-1", "x..", "1"] {
             assert_eq!(good.parse::<Name>().unwrap().as_str(), good);
         }

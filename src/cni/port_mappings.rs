@@ -1,7 +1,7 @@
-//! Pure. `runtimeConfig.portMappings`: ports of the host that a pod asks for.
+//! Pure. `runtimeConfig.portMappings`: the host ports that a pod requests.
 //!
-//! Source: CNI conventions, "portMappings"; entries without a host port are passed over, as
-//! containerd does before it asks.
+//! Source: CNI conventions, "portMappings"; entries without a host port are ignored, as containerd
+//! does.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +10,7 @@ use std::num::NonZeroU16;
 use crate::cni::json::Field;
 use crate::net::{HostPort, PortMapping, Protocol};
 
-/// The mappings of a list: no two of them are of the same port on the same address.
+/// The mappings of a list; no two of them have the same port on the same address.
 pub(super) fn read(field: &Field) -> Vec<PortMapping> {
     let right = "port mappings {hostPort, containerPort, protocol, hostIP}";
     let mappings: Vec<(Field, PortMapping)> =
@@ -19,14 +19,14 @@ pub(super) fn read(field: &Field) -> Vec<PortMapping> {
     for (entry, mapping) in &mappings {
         for port in mapping.host_ports() {
             if !taken.insert(port) {
-                entry.fault::<()>(format!("host port {port} is asked for twice"));
+                entry.fault::<()>(format!("host port {port} is requested twice"));
             }
         }
     }
     mappings.into_iter().map(|(_, mapping)| mapping).collect()
 }
 
-/// One entry; `None` if it asks for nothing, or is at fault.
+/// One entry; `None` if it has no host port, or is invalid.
 fn mapping(entry: &Field) -> Option<PortMapping> {
     if !entry.value().is_object() {
         return entry.refuse("a port mapping {hostPort, containerPort, protocol, hostIP}");
@@ -49,7 +49,7 @@ fn mapping(entry: &Field) -> Option<PortMapping> {
     }
     let (host_port, container_port) = (port("hostPort"), port("containerPort"));
     if host_ip == Some(Some(IpAddr::V6(Ipv6Addr::LOCALHOST))) {
-        let text = "::1 leads to no pod: the kernel carries it nowhere; use 127.0.0.1 or ::";
+        let text = "::1 cannot be forwarded: the kernel never routes it; use 127.0.0.1 or ::";
         entry.fault_at("hostIP", text);
     }
     Some(PortMapping {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_the_entry() {
+    fn an_error_has_the_path_of_the_entry() {
         let at = |key: &str| format!("portMappings[0].{key}");
         let number = "must be a whole number from 1 to 65535, not";
         let entry = |key: &str, value: Value| {
@@ -150,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn a_port_asked_for_twice_is_refused() {
+    fn a_port_requested_twice_is_refused() {
         let one = json!({ "hostPort": 80, "containerPort": 80, "hostIP": "0.0.0.0" });
         let other = json!({ "hostPort": 80, "containerPort": 81 });
-        let wanted = "portMappings[1]: host port 80/tcp on every IPv4 address is asked for twice";
+        let wanted = "portMappings[1]: host port 80/tcp on every IPv4 address is requested twice";
         faulty(json!([one, other]), wanted);
         let udp = json!({ "hostPort": 80, "containerPort": 80, "protocol": "udp" });
         let special = json!({ "hostPort": 80, "containerPort": 82, "hostIP": "192.0.2.1" });

@@ -1,4 +1,4 @@
-//! Pure. Requests: environment and configuration together, checked for the command.
+//! Pure. Requests: environment and configuration, validated for the command.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
 use crate::cni::version::Version;
 
-/// What the program was called as, which decides what a configuration must have.
+/// The plugin that the program was called as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The pod network.
@@ -21,88 +21,72 @@ pub enum Role {
     Loopback,
 }
 
-/// A request with all that its command needs.
+/// A validated request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// ADD.
     Add(Box<Add>),
-    /// DEL.
     Del(Box<Del>),
-    /// CHECK.
     Check(Box<Check>),
-    /// GC.
     Gc(Box<Gc>),
-    /// STATUS.
     Status(Box<NetConf>),
-    /// VERSION.
     Version,
 }
 
 /// ADD: attach a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Add {
-    /// What is to be attached.
     pub attachment: Attachment,
-    /// Where.
     pub netns: Netns,
-    /// The network; for [`Role::Network`] it has at least one range set, or addresses are wished
-    /// for, or it has a `prevResult` and none of that.
+    /// For [`Role::Network`] it has at least one range set, or addresses are requested, or it has a
+    /// `prevResult` and neither.
     pub conf: NetConf,
-    /// `CNI_ARGS`.
     pub args: CniArgs,
-    /// What the container asks for, whoever said it.
+    /// What the container requests, from all sources.
     pub requested: RequestedAddresses,
 }
 
-/// DEL: detach a container. It is served with whatever could be read, so that a configuration
-/// that was never good, or no longer is, does not keep a dead container from going.
+/// DEL: detach a container. It is served with the values that are valid, so that an invalid
+/// configuration does not keep a dead container from being removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Del {
-    /// What is to be detached.
     pub attachment: Attachment,
-    /// Where, if that is still known.
+    /// `None` if the namespace is gone.
     pub netns: Option<Netns>,
-    /// The network; what is at fault has its default.
+    /// Invalid values have their defaults.
     pub conf: NetConf,
-    /// `CNI_ARGS`; empty if it is at fault.
+    /// Empty if invalid.
     pub args: CniArgs,
-    /// The faults that were passed over, for the log.
+    /// The ignored errors, for the log.
     pub ignored: Vec<String>,
 }
 
-/// CHECK: is the container attached as ADD said?
+/// CHECK: is the container attached as ADD answered?
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What is to be looked at.
     pub attachment: Attachment,
-    /// Where.
     pub netns: Netns,
-    /// The network.
     pub conf: NetConf,
-    /// `CNI_ARGS`.
     pub args: CniArgs,
-    /// What ADD said, with what later plugins of the chain made of it.
+    /// The result of ADD, with the changes of later plugins of the chain.
     pub prev_result: CniResult,
 }
 
-/// GC: remove what belongs to no attachment that is alive.
+/// GC: remove what belongs to no valid attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gc {
-    /// The network.
     pub conf: NetConf,
-    /// The attachments of this network that are alive.
+    /// The valid attachments of this network.
     pub valid: BTreeSet<Attachment>,
 }
 
 impl Request {
-    /// Puts `environment` and the bytes from stdin together. VERSION looks at no byte.
+    /// The request of `environment` and the bytes from stdin, which VERSION ignores.
     ///
     /// # Errors
-    /// [`RefusedRequest`]: those of [`NetConf::parse`]; code 7 with every fault of the configuration, no
-    /// range to take addresses from and none wished for, or what only the first plugin of a chain
-    /// does behind another one (ADD), no `prevResult` (CHECK), or no list of valid
-    /// attachments (GC); code 2 if all that is wrong is something humanz does not have; code 4
-    /// for `CNI_ARGS`. DEL is refused for version and name alone.
+    /// [`RefusedRequest`]: those of [`NetConf::parse`]; code 7 with every error of the configuration,
+    /// no range and no requested address, or keys that only the first plugin of a chain has (ADD), no
+    /// `prevResult` (CHECK), or no list of valid attachments (GC); code 2 if all errors are
+    /// unsupported fields; code 4 for `CNI_ARGS`. DEL is refused only for version and name.
     pub fn parse(
         role: Role,
         environment: Environment,
@@ -130,7 +114,7 @@ impl Request {
         request.map_err(|error| RefusedRequest { version, error })
     }
 
-    /// The version to answer in.
+    /// The version of the reply.
     pub fn version(&self) -> Version {
         match self {
             Request::Add(add) => add.conf.version,
@@ -153,19 +137,18 @@ fn add(
     let requested = requested(&conf, &args);
     let is_chained = role == Role::Network && conf.prev_result.is_some();
     if is_chained {
-        refuse_what_the_first_plugin_does(&conf)?;
+        refuse_keys_of_the_first_plugin(&conf)?;
     } else if role == Role::Network && conf.ranges.is_empty() && requested.ips.is_empty() {
         return Err(CniError::config(
-            "the configuration has no address to give, and none was asked for: set subnet (as in \
+            "the configuration has no addresses, and none was requested: set subnet (as in \
              \"10.244.1.0/24\") or ranges",
         ));
     }
     Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, requested })))
 }
 
-/// Behind another plugin, who has made the interface, nothing of what makes one is looked at: left
-/// out in silence it would be missed.
-fn refuse_what_the_first_plugin_does(conf: &NetConf) -> Result<(), CniError> {
+/// After a plugin that has created the interface, the keys for creating one would have no effect.
+fn refuse_keys_of_the_first_plugin(conf: &NetConf) -> Result<(), CniError> {
     let keys = [
         ("subnet or ranges", !conf.ranges.is_empty()),
         ("routes", !conf.routes.is_empty()),
@@ -175,8 +158,8 @@ fn refuse_what_the_first_plugin_does(conf: &NetConf) -> Result<(), CniError> {
     ];
     let Some((key, _)) = keys.into_iter().find(|(_, given)| *given) else { return Ok(()) };
     Err(CniError::config(format!(
-        "{key} and prevResult: this is for the plugin that makes the interface, and another one has; \
-         put humanz first in the chain, or leave it out"
+        "{key} and prevResult: only the plugin that creates the interface has this key, and another one \
+         did; put humanz first in the chain, or remove the key"
     )))
 }
 
@@ -193,7 +176,7 @@ fn check(
 
 fn gc(mut conf: NetConf) -> Result<Request, CniError> {
     let missing = "cni.dev/valid-attachments is missing, and without it GC would remove every \
-                   attachment; an empty list says that none is alive";
+                   attachment; an empty list means that none is valid";
     let valid = conf.valid_attachments.take().ok_or_else(|| CniError::config(missing))?;
     Ok(Request::Gc(Box::new(Gc { conf, valid })))
 }
@@ -213,8 +196,8 @@ fn del(
     Request::Del(Box::new(Del { attachment, netns, conf, args, ignored }))
 }
 
-/// The container's wishes: `runtimeConfig` before `args.cni` before `CNI_ARGS` before the pod's
-/// annotations before `mac`.
+/// What the container requests; precedence: `runtimeConfig`, `args.cni`, `CNI_ARGS`, the pod's
+/// annotations, `mac`.
 fn requested(conf: &NetConf, args: &CniArgs) -> RequestedAddresses {
     let network = RequestedAddresses { ips: Vec::new(), mac: conf.mac };
     let runtime = conf.runtime.requested.clone();

@@ -1,33 +1,31 @@
-//! Pure. What a pod asks for, and which of several who ask is heard.
+//! Pure. Addresses and MAC that a pod requests, and the precedence of several sources.
 
 use ipnetwork::IpNetwork;
 
 use crate::cni::json::{Field, address_or_cidr};
 use crate::net::Mac;
 
-/// The annotation by which a pod asks for its addresses.
+/// The annotation with a pod's requested addresses.
 const IP_ANNOTATION: &str = "humanz.io/ip";
 
-/// Addresses and MAC that a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedAddresses {
-    /// Addresses; all of them must be granted. Empty: any. The prefix length (that of one address if
-    /// none was written) counts only where no range tells one.
+    /// All of them must be available; empty: any. The prefix length (/32 or /128 if none was written)
+    /// is used only without ranges.
     pub ips: Vec<IpNetwork>,
-    /// The MAC of the container's interface.
     pub mac: Option<Mac>,
 }
 
 impl RequestedAddresses {
-    /// These wishes; where they say nothing, those of `weaker`. Addresses are never mixed.
+    /// `self`; what it does not have, from `other`. Addresses are never mixed.
     ///
-    /// Source: CNI conventions: a capability beats `args`, which beats `CNI_ARGS`.
-    pub fn or(self, weaker: RequestedAddresses) -> RequestedAddresses {
-        let ips = if self.ips.is_empty() { weaker.ips } else { self.ips };
-        RequestedAddresses { ips, mac: self.mac.or(weaker.mac) }
+    /// Source: CNI conventions: a capability takes precedence over `args`, and `args` over `CNI_ARGS`.
+    pub fn or(self, other: RequestedAddresses) -> RequestedAddresses {
+        let ips = if self.ips.is_empty() { other.ips } else { self.ips };
+        RequestedAddresses { ips, mac: self.mac.or(other.mac) }
     }
 
-    /// What a pod's annotations ask for: `humanz.io/ip`, addresses separated by commas.
+    /// The annotation `humanz.io/ip`: addresses separated by commas.
     pub(super) fn annotated(annotations: &Field) -> RequestedAddresses {
         let asked = annotations.get(IP_ANNOTATION).and_then(|asked| {
             let right = "addresses separated by commas, as in 10.244.1.7,fd00::7";
@@ -57,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_asks_for_addresses() {
+    fn an_annotation_requests_addresses() {
         let read = |text: &str| {
             let document = serde_json::json!({ "humanz.io/ip": text, "other": 7 });
             let faults = FieldErrors::default();
@@ -73,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stronger_voice_is_heard_key_by_key() {
+    fn precedence_is_by_key() {
         let strong = requested(&["10.1.2.3"], "");
         let weak = requested(&["10.1.2.4", "fd00::4"], "0a:00:00:00:00:04");
         assert_eq!(strong.clone().or(weak.clone()), requested(&["10.1.2.3"], "0a:00:00:00:00:04"));

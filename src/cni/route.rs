@@ -1,26 +1,26 @@
-//! Pure. Routes as they stand in configurations and results.
+//! Pure. Routes of configurations and results.
 
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::cni::json::Field;
+use crate::cni::json::{Field, object};
 use crate::cni::version::Version;
 use crate::net::Family;
 
 /// One route of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where to; no host bits when it comes from a configuration.
+    /// Without host bits if from a configuration.
     pub dst: IpNetwork,
-    /// By which gateway; absent: the gateway of the container's address in that family.
+    /// Absent: the gateway of the container's address of that family.
     pub gw: Option<IpAddr>,
     /// Bytes; at least 1.
     pub mtu: Option<u32>,
-    /// Largest TCP segment to announce, bytes; at least 1.
+    /// Bytes; at least 1.
     pub advmss: Option<u32>,
-    /// The lower, the sooner used; at least 1.
+    /// The metric; at least 1.
     pub priority: Option<u32>,
     /// Routing table; 0 (unspecified) is not the same as absent.
     pub table: Option<u32>,
@@ -29,17 +29,14 @@ pub struct Route {
 }
 
 impl Route {
-    /// A route with nothing but destination and gateway.
     pub fn new(dst: IpNetwork, gw: Option<IpAddr>) -> Route {
         Route { dst, gw, mtu: None, advmss: None, priority: None, table: None, scope: None }
     }
 
-    /// The destination's family.
     pub fn family(&self) -> Family {
         Family::of(self.dst.ip())
     }
 
-    /// To everywhere: 0.0.0.0/0 or ::/0.
     pub fn is_default(&self) -> bool {
         self.dst.prefix() == 0
     }
@@ -56,7 +53,7 @@ impl Route {
         }
     }
 
-    /// A route of somebody's result.
+    /// A route of a result.
     pub(super) fn read(field: &Field) -> Option<Route> {
         if !field.value().is_object() {
             return field.refuse("an object {dst, gw}");
@@ -77,21 +74,19 @@ impl Route {
         })
     }
 
-    /// As it stands in a result of `version`: more than `dst` and `gw` from 1.0.0 on.
+    /// As in a result of `version`: only `dst` and `gw` before 1.0.0.
     pub(super) fn to_json(self, version: Version) -> Value {
-        let mut object = Map::from_iter([("dst".to_owned(), json!(self.dst.to_string()))]);
-        let mut put = |key: &str, value: Option<Value>| {
-            object.extend(value.map(|value| (key.to_owned(), value)));
-        };
-        put("gw", self.gw.map(|gw| json!(gw.to_string())));
-        if version >= Version::V100 {
-            put("mtu", self.mtu.map(Value::from));
-            put("advmss", self.advmss.map(Value::from));
-            put("priority", self.priority.map(Value::from));
-            put("table", self.table.map(Value::from));
-            put("scope", self.scope.map(Value::from));
-        }
-        Value::Object(object)
+        let newer =
+            |value: Option<u32>| value.filter(|_| version >= Version::V100).map(Value::from);
+        object([
+            ("dst", Some(json!(self.dst.to_string()))),
+            ("gw", self.gw.map(|gw| json!(gw.to_string()))),
+            ("mtu", newer(self.mtu)),
+            ("advmss", newer(self.advmss)),
+            ("priority", newer(self.priority)),
+            ("table", newer(self.table)),
+            ("scope", newer(self.scope.map(u32::from))),
+        ])
     }
 }
 
@@ -117,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn older_results_have_destination_and_gateway_alone() {
+    fn older_results_have_only_destination_and_gateway() {
         let (route, _) = read(json!({ "dst": "::/0", "gw": "fd00::1", "mtu": 1400, "table": 0 }));
         let expected = json!({ "dst": "::/0", "gw": "fd00::1" });
         assert_eq!(route.unwrap().to_json(Version::V040), expected);
@@ -133,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_route_is_refused() {
+    fn invalid_routes_are_refused() {
         for (bad, why) in [
             (json!({ "gw": "10.0.0.1" }), ": dst is missing"),
             (json!({ "dst": "10.0.0.1" }), "dst: must be an address with a prefix length"),

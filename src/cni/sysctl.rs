@@ -1,18 +1,17 @@
-//! Pure. Kernel settings that a pod may ask for in its own network namespace.
+//! Pure. Sysctls that a pod may request in its own network namespace.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::net::IfName;
 
-/// What stands in a key for the name of the container's interface.
+/// The placeholder for the name of the container's interface.
 const IFNAME: &str = "IFNAME";
 
-/// Families of settings below `net` that each network namespace has for itself.
+/// Families of sysctls below `net` that each network namespace has.
 const FAMILIES: [&str; 7] = ["core", "ipv4", "ipv6", "mptcp", "netfilter", "sctp", "unix"];
 
-/// Settings of these families that are the whole host's: kernels before 5.13 let any namespace
-/// write them.
+/// Sysctls of these families that are global: kernels before 5.13 let any namespace write them.
 ///
 /// Source: net/netfilter/nf_conntrack_standalone.c; net/sysctl_net.c, `ensure_safe_net_sysctl`.
 const OF_THE_HOST: [&str; 5] = [
@@ -23,23 +22,21 @@ const OF_THE_HOST: [&str; 5] = [
     "net/netfilter/nf_log_all_netns",
 ];
 
-/// The longest value, bytes: a line for the kernel is at most a page.
+/// The longest value, bytes: the kernel accepts at most a page.
 const LONGEST_VALUE: usize = 4095;
 
-/// The name of a setting below `/proc/sys/net`; it may contain `IFNAME`.
+/// A key below `/proc/sys/net`; it may contain `IFNAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SysctlKey(String);
 
-/// A setting and what it shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctl {
-    /// Which.
     pub key: SysctlKey,
-    /// One line without its end.
+    /// One line.
     pub value: String,
 }
 
-/// Why a text is no such key or value.
+/// A key or value that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotAllowed(String);
@@ -55,8 +52,8 @@ impl SysctlKey {
 impl FromStr for SysctlKey {
     type Err = NotAllowed;
 
-    /// A key as sysctl(8) takes it: if the first separator is a dot, dots separate and slashes stand
-    /// for dots (`net.ipv4.conf.eth0/100.rp_filter`); else slashes separate.
+    /// A key as in sysctl(8): if the first separator is a dot, dots separate and slashes mean dots
+    /// (`net.ipv4.conf.eth0/100.rp_filter`); else slashes separate.
     fn from_str(text: &str) -> Result<SysctlKey, NotAllowed> {
         let swapped = |c| match c {
             '.' => '/',
@@ -73,7 +70,7 @@ impl FromStr for SysctlKey {
         if !allowed {
             let families = FAMILIES.join(", net.");
             return Err(NotAllowed(format!(
-                "{text:?} is no setting of a pod's network: allowed is what is below net.{families}"
+                "{text:?} is not a sysctl of a pod's network; allowed are those below net.{families}"
             )));
         }
         let rest: Vec<&str> = parts.collect();
@@ -81,10 +78,10 @@ impl FromStr for SysctlKey {
             !matches!(part, "" | "." | "..") && !part.contains(|c: char| c.is_control())
         };
         if rest.is_empty() || !rest.iter().all(|part| good(part)) {
-            return Err(NotAllowed(format!("{text:?} is not the name of a setting")));
+            return Err(NotAllowed(format!("{text:?} is not the name of a sysctl")));
         }
         if OF_THE_HOST.contains(&path.as_str()) {
-            return Err(NotAllowed(format!("{text:?} is the whole host's, not a pod's")));
+            return Err(NotAllowed(format!("{text:?} is global, not of a pod")));
         }
         Ok(SysctlKey(path))
     }
@@ -96,7 +93,7 @@ impl fmt::Display for SysctlKey {
     }
 }
 
-/// `text` as a value: one line that is not empty.
+/// `text` as a value: one line, not empty.
 ///
 /// # Errors
 /// [`NotAllowed`].
@@ -124,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_and_slashes_change_places_if_a_dot_comes_first() {
+    fn dots_and_slashes_are_swapped_if_a_dot_comes_first() {
         assert_eq!(path("net.core.somaxconn"), "net/core/somaxconn");
         assert_eq!(path("net/core/somaxconn"), "net/core/somaxconn");
         assert_eq!(path("net.ipv4.conf.eth0/1.rp_filter"), "net/ipv4/conf/eth0.1/rp_filter");
@@ -132,29 +129,29 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_the_interfaces_name_even_if_that_has_a_dot() {
+    fn the_placeholder_is_replaced_also_by_a_name_with_a_dot() {
         assert_eq!(path("net.ipv6.conf.IFNAME.accept_ra"), "net/ipv6/conf/eth0.100/accept_ra");
         assert_eq!(path("net/ipv4/conf/IFNAMES/x"), "net/ipv4/conf/IFNAMES/x");
     }
 
     #[test]
-    fn nothing_leaves_the_pods_network() {
+    fn only_sysctls_of_the_pods_network_are_allowed() {
         for (bad, why) in [
-            ("kernel.core_pattern", "no setting of a pod's network"),
-            ("vm.overcommit_memory", "no setting of a pod's network"),
-            ("/net/core/somaxconn", "no setting of a pod's network"),
-            ("net", "no setting of a pod's network"),
-            ("", "no setting of a pod's network"),
-            ("net.nf_conntrack_max", "no setting of a pod's network"),
-            ("net.bridge.bridge-nf-call-iptables", "no setting of a pod's network"),
-            ("net/ipv4/../../kernel/core_pattern", "not the name of a setting"),
-            ("net.ipv4.//.//.kernel", "not the name of a setting"),
-            ("net/core", "not the name of a setting"),
-            ("net/core/", "not the name of a setting"),
-            ("net/core//somaxconn", "not the name of a setting"),
-            ("net/core/a\nb", "not the name of a setting"),
-            ("net/core/a\0b", "not the name of a setting"),
-            ("net.netfilter.nf_conntrack_max", "the whole host's"),
+            ("kernel.core_pattern", "not a sysctl of a pod's network"),
+            ("vm.overcommit_memory", "not a sysctl of a pod's network"),
+            ("/net/core/somaxconn", "not a sysctl of a pod's network"),
+            ("net", "not a sysctl of a pod's network"),
+            ("", "not a sysctl of a pod's network"),
+            ("net.nf_conntrack_max", "not a sysctl of a pod's network"),
+            ("net.bridge.bridge-nf-call-iptables", "not a sysctl of a pod's network"),
+            ("net/ipv4/../../kernel/core_pattern", "not the name of a sysctl"),
+            ("net.ipv4.//.//.kernel", "not the name of a sysctl"),
+            ("net/core", "not the name of a sysctl"),
+            ("net/core/", "not the name of a sysctl"),
+            ("net/core//somaxconn", "not the name of a sysctl"),
+            ("net/core/a\nb", "not the name of a sysctl"),
+            ("net/core/a\0b", "not the name of a sysctl"),
+            ("net.netfilter.nf_conntrack_max", "is global"),
         ] {
             let error = bad.parse::<SysctlKey>().unwrap_err().to_string();
             assert!(error.contains(why), "{bad:?}: {error}");

@@ -1,20 +1,20 @@
-//! Pure. How a pod wants its interface and its network namespace set.
+//! Pure. Requested settings of a pod's interface and network namespace.
 
 use crate::cni::json::Field;
 use crate::cni::sysctl::{self, Sysctl, SysctlKey};
 
-/// The keys of the reference plugin `tuning` but `mac`, which every plugin has.
+/// The keys of the reference plugin `tuning` except `mac`, which every plugin has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
     /// `mtu`, bytes.
     pub mtu: Option<u32>,
-    /// `promisc`: the interface takes frames for every MAC.
+    /// `promisc`: receive frames for every MAC.
     pub promisc: bool,
-    /// `allmulti`: the interface takes every multicast frame.
+    /// `allmulti`: receive every multicast frame.
     pub all_multicast: Option<bool>,
     /// `txQLen`, packets.
     pub tx_queue_len: Option<u32>,
-    /// `sysctl`, no key twice.
+    /// `sysctl`, without duplicates.
     pub sysctls: Vec<Sysctl>,
 }
 
@@ -32,18 +32,18 @@ impl Tuning {
         }
     }
 
-    /// These settings; where they say nothing, those of `weaker`.
+    /// `self`; what it does not have, from `other`.
     ///
-    /// Source: the reference plugin: `args.cni` before the configuration, key by key.
-    pub(super) fn or(self, weaker: Tuning) -> Tuning {
-        let mut sysctls = weaker.sysctls;
-        sysctls.retain(|weak| self.sysctls.iter().all(|strong| strong.key != weak.key));
+    /// Source: the reference plugin: `args.cni` takes precedence over the configuration, by key.
+    pub(super) fn or(self, other: Tuning) -> Tuning {
+        let mut sysctls = other.sysctls;
+        sysctls.retain(|sysctl| self.sysctls.iter().all(|own| own.key != sysctl.key));
         sysctls.extend(self.sysctls);
         Tuning {
-            mtu: self.mtu.or(weaker.mtu),
-            promisc: self.promisc || weaker.promisc,
-            all_multicast: self.all_multicast.or(weaker.all_multicast),
-            tx_queue_len: self.tx_queue_len.or(weaker.tx_queue_len),
+            mtu: self.mtu.or(other.mtu),
+            promisc: self.promisc || other.promisc,
+            all_multicast: self.all_multicast.or(other.all_multicast),
+            tx_queue_len: self.tx_queue_len.or(other.tx_queue_len),
             sysctls,
         }
     }
@@ -57,7 +57,7 @@ fn sysctls(map: &Field) -> Vec<Sysctl> {
         let twice = |key: &SysctlKey| found.iter().any(|other| other.key == *key);
         let sysctl = match read {
             Err(error) => field.fault(error.to_string()),
-            Ok((key, _)) if twice(&key) => field.fault("stands there twice"),
+            Ok((key, _)) if twice(&key) => field.fault("is a duplicate"),
             Ok((key, value)) => Some(Sysctl { key, value }),
         };
         found.extend(sysctl);
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_have_path_and_reason() {
         for (bad, why) in [
             (json!({ "sysctl": { "kernel.panic": "1" } }), "sysctl.kernel.panic: \"kernel.panic\""),
             (json!({ "sysctl": { "net.core.somaxconn": 500 } }), "must be a text, not 500"),
             (json!({ "sysctl": { "net.core.somaxconn": "" } }), "the value is empty"),
             (
                 json!({ "sysctl": { "net.core.somaxconn": "1", "net/core/somaxconn": "2" } }),
-                "stands there twice",
+                "is a duplicate",
             ),
             (json!({ "sysctl": [] }), "sysctl: must be an object"),
             (json!({ "txQLen": -1 }), "txQLen: must be a whole number"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stronger_voice_is_heard_key_by_key() {
+    fn precedence_is_by_key() {
         let strong = json!({ "txQLen": 7, "sysctl": { "net.core.somaxconn": "1" } });
         let weak = json!({ "txQLen": 8, "promisc": true,
             "sysctl": { "net/core/somaxconn": "2", "net.unix.max_dgram_qlen": "3" } });

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-/// A version that humanz speaks, oldest first.
+/// A supported version, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// 0.1.0; also what a configuration without `cniVersion` means.
@@ -25,15 +25,10 @@ pub enum Version {
 }
 
 /// Every supported version, oldest first.
-pub const SUPPORTED: [Version; 7] = [
-    Version::V010,
-    Version::V020,
-    Version::V030,
-    Version::V031,
-    Version::V040,
-    Version::V100,
-    Version::V110,
-];
+pub const SUPPORTED: [Version; 7] = {
+    use Version::*;
+    [V010, V020, V030, V031, V040, V100, V110]
+};
 
 /// A version that is none of [`SUPPORTED`], spelled exactly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,10 +41,8 @@ pub struct UnsupportedVersion(pub String);
 pub struct MalformedVersion(pub String);
 
 impl Version {
-    /// The newest.
     pub const LATEST: Version = Version::V110;
 
-    /// As it stands in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Version::V010 => "0.1.0",
@@ -107,7 +100,7 @@ pub fn listed() -> String {
     SUPPORTED.map(Version::as_str).join(", ")
 }
 
-/// What VERSION answers: `cniVersion` (the newest) and `supportedVersions`.
+/// The reply to VERSION: `cniVersion` (the newest) and `supportedVersions`.
 pub fn reply() -> Value {
     json!({
         "cniVersion": Version::LATEST.as_str(),
@@ -127,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_version_is_the_oldest() {
+    fn a_missing_version_is_the_oldest() {
         assert_eq!("".parse(), Ok(Version::V010));
         assert_eq!(numbers(""), Ok([0, 1, 0]));
     }
@@ -162,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn version_answers_all_seven() {
+    fn version_lists_all_seven() {
         let expected = json!({
             "cniVersion": "1.1.0",
             "supportedVersions": ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"],

@@ -1,17 +1,16 @@
-//! How the calls of the plugin went: counted by the calls themselves, so that nobody else must run.
+//! Counters of the plugin's calls, written by the calls themselves: no agent is needed.
 //!
 //! ```text
 //! <dataDir>/.calls/log        a line for each call, appended in one write: `ADD 0 1234` (verb, error
 //!                             code or 0, microseconds)
 //!                  log.<n>    the lines before those
-//!                  total      the sum of everything before log.<n>, and which n that is
+//!                  total      the sum of everything before log.<n>, and that n
 //!                  lock       held (flock) while lines are folded into the sum, or read
 //! ```
 //!
-//! A call appends and looks how long the log has become: the one that finds it full folds the log
-//! before into the sum and puts this one aside. Who still has that one open may write into it until
-//! then; each holds its log (a shared flock) while it writes, and who folds one holds it alone.
-//! Nobody waits for anybody. Killed on any line, nothing is lost or counted twice.
+//! The call that finds the log full folds log.<n> into the sum and renames the log. A call that has
+//! the renamed log open may still write to it: a writer holds a shared flock on its log, folding holds
+//! an exclusive one. No call waits. Killed on any line, nothing is lost or counted twice.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,34 +39,31 @@ pub const BOUNDS_MICROS: [u64; 13] = [
 /// Bytes of a log that is folded: some 4,000 calls.
 const LOG_BYTES: u64 = 48 << 10;
 
-/// How often a log is opened that others put aside and fold at that moment.
+/// How often to open the log while others rename and fold it.
 const APPENDS: usize = 100;
 
-/// More of a file is not read: it is none of ours.
+/// The most that is read of a file.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// How many different (verb, code) are told apart; ours are fewer.
+/// The most (verb, code) pairs; ours are fewer.
 const MAX_SERIES: usize = 200;
 
 /// Calls of one verb that ended in the same way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
-    /// How many took longer than the bound before and not longer than this one; the last: longer than
-    /// all.
+    /// The number of calls in each class; the last one has no upper bound.
     pub classes: [u64; BOUNDS_MICROS.len() + 1],
-    /// All their time.
+    /// The sum of their durations.
     pub micros: u64,
 }
 
 impl Series {
-    /// One more call.
     pub fn add(&mut self, micros: u64) {
         let class = BOUNDS_MICROS.iter().position(|bound| micros <= *bound);
         self.classes[class.unwrap_or(BOUNDS_MICROS.len())] += 1;
         self.micros = self.micros.saturating_add(micros);
     }
 
-    /// These and `others`.
     pub fn join(&mut self, others: &Series) {
         for (class, more) in self.classes.iter_mut().zip(others.classes) {
             *class += more;
@@ -75,22 +71,21 @@ impl Series {
         self.micros = self.micros.saturating_add(others.micros);
     }
 
-    /// How many calls.
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()
     }
 }
 
-/// All calls of this boot: verb and error code (0: success) → how they went.
+/// All calls of this boot by verb and error code (0: success).
 pub type Calls = BTreeMap<(&'static str, u32), Series>;
 
-/// Counts a call. Whatever goes wrong, it is only not counted.
+/// Counts a call; failures are ignored.
 pub fn count(data_dir: &Path, verb: &str, code: u32, took: Duration) {
     let folder = data_dir.join(FOLDER);
     let line = format!("{verb} {code} {}\n", took.as_micros());
     let appended = match append(&folder, &line) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            // Without a data directory there is no network yet either.
+            // Without a data directory there is no network yet.
             match DirBuilder::new().mode(0o700).create(&folder) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
                 _ => append(&folder, &line),
@@ -101,15 +96,15 @@ pub fn count(data_dir: &Path, verb: &str, code: u32, took: Duration) {
     if appended.is_ok_and(|length| length >= LOG_BYTES)
         && let Ok(_lock) = lock(&folder)
     {
-        // Left to the next call.
+        // The next call tries again.
         let _failed = fold(&folder);
     }
 }
 
-/// What was counted below `data_dir`.
+/// The counters below `data_dir`.
 ///
 /// # Errors
-/// It cannot be read, or somebody has held the lock for a second.
+/// Unreadable, or locked for a second.
 pub fn read(data_dir: &Path) -> io::Result<Calls> {
     let folder = data_dir.join(FOLDER);
     if !folder.exists() {
@@ -130,7 +125,7 @@ pub fn read(data_dir: &Path) -> io::Result<Calls> {
     Ok(calls)
 }
 
-/// Removes everything that was counted below `data_dir`.
+/// Removes the counters below `data_dir`.
 ///
 /// # Errors
 /// As for [`fs::remove_dir_all`]; nothing there is success.
@@ -141,17 +136,17 @@ pub fn remove(data_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Where it is kept.
+/// The folder of the counters.
 pub fn folder(data_dir: &Path) -> PathBuf {
     data_dir.join(FOLDER)
 }
 
-/// Appends `line`; gives the length of the log, without what others append at this moment.
+/// Appends `line`; gives the length of the log.
 fn append(folder: &Path, line: &str) -> io::Result<u64> {
     for _ in 0..APPENDS {
         let mut options = OpenOptions::new();
         let log = options.append(true).create(true).mode(0o600).open(folder.join("log"))?;
-        // Put aside since it was opened, and being folded: another one is the log by now.
+        // Renamed since it was opened, and being folded.
         let Ok(mut log) = Flock::lock(log, FlockArg::LockSharedNonblock) else { continue };
         let before = log.metadata()?;
         if before.nlink() > 0 {
@@ -170,10 +165,10 @@ fn lock(folder: &Path) -> Result<Flock<File>, Errno> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno)
 }
 
-/// Adds the log that was put aside to the sum, and puts the present one aside.
+/// Adds the renamed log to the sum, and renames the present one.
 fn fold(folder: &Path) -> io::Result<()> {
     let (mut calls, mut folded) = total(folder)?;
-    // Left by a process that was killed behind the rename of the sum.
+    // Left by a process that was killed after the rename of the sum.
     discard(&aside(folder, folded))?;
     let before = aside(folder, folded + 1);
     if let Some(log) = open(&before)? {
@@ -216,13 +211,13 @@ fn text_of(file: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The sum, and the number of the last log in it. One that is no sum counts as none.
+/// The sum, and the number of the last log in it; empty for an invalid file.
 fn total(folder: &Path) -> io::Result<(Calls, u64)> {
     let text = contents(&folder.join("total"))?.unwrap_or_default();
     Ok(parse(&text).unwrap_or_default())
 }
 
-/// The text of a sum: a line that says so, and one for each series: verb, code, microseconds, classes.
+/// The text of a sum: a head line, then a line per series: verb, code, microseconds, classes.
 fn text(calls: &Calls, folded: u64) -> String {
     let mut text = format!("{HEAD}{folded}\n");
     for ((verb, code), series) in calls {
@@ -248,7 +243,7 @@ fn parse(text: &str) -> Option<(Calls, u64)> {
     Some((calls, folded))
 }
 
-/// Lines that are none, or were cut, are skipped.
+/// Invalid and incomplete lines are skipped.
 fn add_lines(calls: &mut Calls, lines: &str) {
     for line in lines.split_inclusive('\n') {
         let Some((key, micros)) = line.strip_suffix('\n').and_then(key) else { continue };

@@ -1,4 +1,4 @@
-//! Pure. What the store keeps about one attachment.
+//! Pure. The store's entry of one attachment.
 
 use std::net::IpAddr;
 
@@ -7,35 +7,34 @@ use serde_json::Value;
 
 use crate::net::{IfName, PortForward, PortMapping, hash, port};
 
-/// Who asks for addresses: one interface of one container.
+/// The owner of addresses: one interface of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// `CNI_CONTAINERID`.
     pub container_id: String,
     /// `CNI_IFNAME`.
     pub ifname: String,
-    /// `namespace/name` of the pod, where the runtime told it.
+    /// `namespace/name` of the pod, if the runtime passed it.
     pub pod: Option<String>,
     /// `CNI_NETNS`, as given.
     pub netns: Option<String>,
     /// Seconds since 1970.
     pub time_secs: u64,
-    /// The ports of the host that it asks for, if any.
+    /// The requested host ports.
     pub ports: Option<RequestedPorts>,
 }
 
-/// Ports of the host that lead to an attachment, and what whoever restores them must know.
+/// Requested host ports, with what is needed to restore them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestedPorts {
     /// The network whose store has the entry.
     pub network: String,
-    /// The bridge that the pod is plugged into.
+    /// The bridge of the pod.
     pub bridge: IfName,
-    /// The ports.
     pub mappings: Vec<PortMapping>,
 }
 
-/// One attachment and its addresses, as it is written: one JSON object.
+/// One attachment and its addresses: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreEntry {
@@ -54,19 +53,19 @@ pub struct StoreEntry {
     /// The path of the pod's network namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// The boot that the entry belongs to: after another one it means nothing.
+    /// The boot that the entry belongs to; it is stale in any other.
     pub boot_id: String,
     /// Seconds since 1970.
     #[serde(rename = "time")]
     pub time_secs: u64,
-    /// Ports of the host that lead to it. What a later release writes here must not cost the pod
-    /// its addresses: it counts as nothing.
+    /// The host ports. An unknown format of a later release is ignored, so that the pod keeps its
+    /// addresses.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tolerant")]
     pub ports: Option<RequestedPorts>,
 }
 
 impl StoreEntry {
-    /// The layout of this release.
+    /// The format of this release.
     pub const SCHEMA: u32 = 1;
 
     /// The entry of `owner` with `addresses`.
@@ -87,13 +86,13 @@ impl StoreEntry {
     /// The entry that `bytes` hold.
     ///
     /// # Errors
-    /// What is wrong with them, as text.
+    /// Why they are not an entry.
     pub fn parse(bytes: &[u8]) -> Result<StoreEntry, String> {
         let entry: StoreEntry = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if entry.schema != StoreEntry::SCHEMA {
             return Err(format!("schema {} is not {}", entry.schema, StoreEntry::SCHEMA));
         }
-        // A file is called by them.
+        // They are parts of file names.
         if [&entry.container_id, &entry.ifname].iter().any(|name| name.contains('\0')) {
             return Err("a name has a zero byte".to_owned());
         }
@@ -118,13 +117,13 @@ impl StoreEntry {
             && (self.time_secs, &self.addresses) == (other.time_secs, &other.addresses)
     }
 
-    /// Where the ports that it asks for lead.
+    /// The requested port forwards.
     pub fn forwards(&self) -> Vec<PortForward> {
         let mappings = self.ports.as_ref().map_or(&[][..], |ports| &ports.mappings);
         port::forwards(mappings, &self.addresses)
     }
 
-    /// Nobody is known to own it: it was imported from a store that kept no owners.
+    /// Its owner is unknown: it was imported from a store that kept no owners.
     pub fn is_unowned(&self) -> bool {
         self.container_id.is_empty()
     }
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_one_more_key_that_older_releases_pass_over() {
+    fn ports_are_a_key_that_older_releases_ignore() {
         let mapping = r#"{"hostPort":8080,"containerPort":80,"protocol":"udp"}"#;
         let ports = format!(r#"{{"network":"net","bridge":"hz0","mappings":[{mapping}]}}"#);
         let ports: RequestedPorts = serde_json::from_str(&ports).unwrap();
@@ -204,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_a_later_release_cost_nobody_the_addresses() {
+    fn unknown_ports_of_a_later_release_are_ignored() {
         let text = String::from_utf8(entry().to_bytes()).unwrap();
         let later = text.replace("}", r#","ports":{"network":"net","mappings":"all"}}"#);
         assert_eq!(StoreEntry::parse(later.as_bytes()), Ok(entry()));
     }
 
     #[test]
-    fn what_is_no_entry_is_refused() {
+    fn invalid_entries_are_refused() {
         let later = String::from_utf8(entry().to_bytes()).unwrap().replace(":1,", ":2,");
         let zero = String::from_utf8(entry().to_bytes()).unwrap().replace("eth0", "e\\u0000");
         for bytes in ["", "{}", "c1\r\neth0", "{\"schema\":1", later.as_str(), zero.as_str()] {
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_told_as_a_sentence_part() {
+    fn the_owner_text_has_container_interface_and_pod() {
         assert_eq!(entry().owner_text(), "container c1, interface eth0, pod default/web");
     }
 }

@@ -1,4 +1,4 @@
-//! Pure. What can go wrong in the store.
+//! Pure. The errors of the store.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,62 +8,41 @@ use std::time::Duration;
 use crate::ipam::entry::StoreEntry;
 use crate::net::HostPort;
 
-/// Why the store did not do what was asked; nothing of it was left behind.
+/// Why the store refused; nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Every address of a range set has an owner. Begins as host-local's message does, which users
     /// search for.
     #[error("no IP addresses available in range set: {set}")]
-    Exhausted {
-        /// The ranges.
-        set: String,
-    },
+    Exhausted { set: String },
     /// The attachment has addresses already.
     #[error("{} has been allocated to {}, duplicate allocation is not allowed", list(&.0.addresses), .0.owner_text())]
     Duplicate(Box<StoreEntry>),
-    /// A requested address belongs to somebody.
+    /// A requested address has an owner.
     #[error("requested IP address {address} is taken by {owner}")]
-    Taken {
-        /// The address asked for.
-        address: IpAddr,
-        /// Whose it is.
-        owner: String,
-    },
-    /// Requested addresses that no range set could give: out of range, or a second one for a set.
+    Taken { address: IpAddr, owner: String },
+    /// Requested addresses outside the range sets, or a second one for a set.
     #[error("failed to allocate all requested IPs: {} (range sets: {sets}; each gives one address)", list(.addresses))]
-    NotInRange {
-        /// The addresses left over.
-        addresses: Vec<IpAddr>,
-        /// The range sets.
-        sets: String,
-    },
+    NotInRange { addresses: Vec<IpAddr>, sets: String },
     /// A requested address is a gateway.
     #[error("requested IP {0} is the subnet's gateway")]
     Gateway(IpAddr),
-    /// A port of the host belongs to somebody.
+    /// A host port has an owner.
     #[error("host port {port} is taken by {owner}")]
     PortTaken {
         /// The holder's port.
         port: HostPort,
-        /// Whose it is.
         owner: String,
     },
     /// Another process held the lock for too long.
     #[error("{} is locked by another process for more than {} s", .path.display(), .waited.as_secs())]
-    LockTimeout {
-        /// The lock file.
-        path: PathBuf,
-        /// How long we waited.
-        waited: Duration,
-    },
+    LockTimeout { path: PathBuf, waited: Duration },
     /// The file system refused.
     #[error("{what} {}", .path.display())]
     Io {
         /// A verb: `open`, `link`.
         what: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What can still be handed out. Read without the lock: an answer of the moment.
+//! Free addresses, read without the lock.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,7 +14,7 @@ use crate::ipam::layout::{exists, failed, read_line};
 use crate::ipam::pool::RangeSet;
 use crate::ipam::store::Store;
 
-/// How many taken addresses in a row are looked at one by one; behind them the folder is read once.
+/// How many addresses are checked one by one before the folder is read.
 const PROBES: usize = 64;
 
 impl Store {
@@ -31,7 +31,7 @@ impl Store {
         Ok(true)
     }
 
-    /// The addresses that somebody has, in no order.
+    /// The reserved addresses, in no particular order.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -39,11 +39,11 @@ impl Store {
         self.layout.addresses()
     }
 
-    /// A claim could be written: the folder (or the nearest one above it that exists) may be
-    /// written to, and its file system has room.
+    /// A claim could be written: the folder (or its nearest existing parent) is writable, and its file
+    /// system has space.
     ///
     /// # Errors
-    /// [`StoreError::Io`] with `EROFS`, `EACCES`, `ENOSPC`, …: why it could not.
+    /// [`StoreError::Io`] with `EROFS`, `EACCES`, `ENOSPC`, …
     pub fn writable(&self) -> Result<(), StoreError> {
         for dir in self.dir().ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
             match room(dir) {
@@ -64,7 +64,7 @@ impl Store {
         set: &RangeSet,
     ) -> Result<Option<IpAddr>, StoreError> {
         let cursor = read_line(&self.layout.cursor(position))?;
-        // A cursor that is no address only says where to begin: anywhere is right.
+        // An invalid cursor is ignored.
         let cursor = cursor.and_then(|text| text.parse().ok());
         let mut candidates = set.after(cursor);
         for address in candidates.by_ref().take(PROBES) {
@@ -78,14 +78,14 @@ impl Store {
     }
 }
 
-/// A file could be made in `dir`.
+/// A file could be created in `dir`.
 fn room(dir: &Path) -> Result<(), Errno> {
     access(dir, AccessFlags::W_OK | AccessFlags::X_OK)?;
     let system = statvfs(dir)?;
     if system.flags().contains(FsFlags::ST_RDONLY) {
         return Err(Errno::EROFS);
     }
-    // File systems that do not count blocks or inodes say that they have none at all.
+    // File systems that do not count blocks or inodes report none at all.
     let full = system.blocks() > 0 && system.blocks_available() == 0;
     let no_inodes = system.files() > 0 && system.files_available() == 0;
     if full || no_inodes { Err(Errno::ENOSPC) } else { Ok(()) }

@@ -1,17 +1,17 @@
-//! Taking over what earlier plugins left, once per boot: their pods still run.
+//! Import of the stores of older plugins, once per boot: their pods still run.
 //!
 //! | what | where | owner known |
 //! |---|---|---|
 //! | the Go seed's store | one JSON file, `[{"IP":"100.100.0.2/24","Used":true}, …]` | no |
 //! | host-local's store | a folder, one file per address: `<container id>\r\n<ifname>` | yes |
 //!
-//! A reservation of host-local outlives a reboot, its pod does not. So what was taken over in one
-//! boot is written down beside it, and not taken over in a later one.
+//! A reservation of host-local outlives a reboot, its pod does not: what was imported in one boot is
+//! recorded beside it, and not imported in a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -19,39 +19,15 @@ use serde::Deserialize;
 use crate::ipam::entry::{Owner, StoreEntry};
 use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read};
+pub use crate::ipam::sources::Sources;
 use crate::ipam::store::LockedStore;
 use crate::net::IfName;
 
-/// The file in host-local's folder that says what was taken over: a boot id, then addresses, one
-/// per line.
+/// The file in host-local's folder with what was imported: a boot id, then addresses, one per line.
 const TAKEN_OVER: &str = "taken-over-by-humanz";
 
-/// Where earlier plugins may have left a store.
-#[derive(Clone, Debug, Default)]
-pub struct Sources {
-    /// The Go seed's file.
-    pub go_seed: Option<PathBuf>,
-    /// host-local's folder of the same network.
-    pub host_local: Option<PathBuf>,
-}
-
-impl Sources {
-    /// There was no earlier plugin.
-    pub(super) fn is_empty(&self) -> bool {
-        self.go_seed.is_none() && self.host_local.is_none()
-    }
-
-    /// The places where the Go seed and host-local keep the store of `network` by default.
-    pub fn usual(network: &str) -> Sources {
-        Sources {
-            go_seed: Some(PathBuf::from("/run/humanz-cni.json")),
-            host_local: Some(Path::new("/var/lib/cni/networks").join(network)),
-        }
-    }
-}
-
-/// Puts everything that `sources` hold into the store. What cannot be understood or is owned
-/// already is reported and left out; what is in the store already is not there twice.
+/// Imports everything in `sources`. What is invalid or has another owner already is logged and left
+/// out.
 ///
 /// # Errors
 /// [`StoreError::Io`] if the store itself cannot be written.
@@ -68,8 +44,8 @@ pub(super) fn run(store: &LockedStore<'_>, sources: &Sources) -> Result<(), Stor
 }
 
 impl LockedStore<'_> {
-    /// Takes over what `sources` hold, whenever that is asked for; gives how many addresses they
-    /// hold, those included that are in the store already or are another's.
+    /// Imports `sources` on request; gives the number of their addresses, including those that were
+    /// in the store or have another owner.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the store cannot be written, or a folder not be read.
@@ -82,7 +58,7 @@ impl LockedStore<'_> {
     }
 }
 
-/// Takes over the Go seed's file at `path`.
+/// Imports the Go seed's file at `path`.
 fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
     let found = match read(path) {
         Ok(None) => return Ok(()),
@@ -95,7 +71,7 @@ fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
             each.try_for_each(|address| adopt(store, &Owner::default(), &[*address], path))
         }
         Err(reason) => {
-            log::warn!("{} was not taken over: {reason}", path.display());
+            log::warn!("{} was not imported: {reason}", path.display());
             Ok(())
         }
     }
@@ -104,7 +80,7 @@ fn go_seed(store: &LockedStore<'_>, path: &Path) -> Result<(), StoreError> {
 /// The addresses in use in a store of the Go seed, without the first: that is the gateway.
 ///
 /// # Errors
-/// What is wrong with it, as text.
+/// Why it is invalid.
 pub fn used_addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, String> {
     #[derive(Deserialize)]
     struct Slot {
@@ -117,14 +93,14 @@ pub fn used_addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, String> {
     Ok(slots.iter().skip(1).filter(|slot| slot.used).map(|slot| slot.address.ip()).collect())
 }
 
-/// Takes over host-local's reservations in `dir`, which may be our own folder.
+/// Imports host-local's reservations in `dir`, which may be our own folder.
 fn host_local(store: &LockedStore<'_>, dir: &Path) -> Result<(), StoreError> {
     let boot_id = store.store.boot_id.as_str();
-    let found = reservations(dir).and_then(|found| Ok((found, taken_over_before(dir, boot_id)?)));
+    let found = reservations(dir).and_then(|found| Ok((found, imported_before(dir, boot_id)?)));
     let (found, stale) = match found {
         Ok(found) => found,
         Err(error) => {
-            log::warn!("{} was not taken over: {error}", dir.display());
+            log::warn!("{} was not imported: {error}", dir.display());
             return Ok(());
         }
     };
@@ -137,7 +113,7 @@ fn host_local(store: &LockedStore<'_>, dir: &Path) -> Result<(), StoreError> {
         adopt(store, &Owner { container_id, ifname, ..Owner::default() }, &addresses, dir)?;
     }
     if dir != store.store.dir() && !found.is_empty() {
-        remember(dir, boot_id, found.keys());
+        record(dir, boot_id, found.keys());
     }
     Ok(())
 }
@@ -166,8 +142,8 @@ pub fn reservation(bytes: &[u8]) -> Option<(String, String)> {
     plausible.then(|| (container_id.to_owned(), ifname.to_owned()))
 }
 
-/// What was taken over from `dir` in an earlier boot: its pods are gone.
-fn taken_over_before(dir: &Path, boot_id: &str) -> Result<BTreeSet<IpAddr>, StoreError> {
+/// What was imported from `dir` in an earlier boot: its pods are gone.
+fn imported_before(dir: &Path, boot_id: &str) -> Result<BTreeSet<IpAddr>, StoreError> {
     let bytes = read(&dir.join(TAKEN_OVER))?.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     match text.split_once('\n') {
@@ -178,22 +154,25 @@ fn taken_over_before(dir: &Path, boot_id: &str) -> Result<BTreeSet<IpAddr>, Stor
     }
 }
 
-/// Writes down beside host-local's reservations that they were taken over.
-fn remember<'a>(dir: &Path, boot_id: &str, addresses: impl Iterator<Item = &'a IpAddr>) {
+/// Records in host-local's folder that its reservations were imported.
+fn record<'a>(dir: &Path, boot_id: &str, addresses: impl Iterator<Item = &'a IpAddr>) {
     let mut text = format!("{boot_id}\n");
     for address in addresses {
         text.push_str(&format!("{address}\n"));
     }
     let (path, new) = (dir.join(TAKEN_OVER), dir.join(format!("{TAKEN_OVER}.new")));
     if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, &path)) {
-        log::warn!("{}: {error}; its reservations return after a reboot", path.display());
+        log::warn!(
+            "{}: {error}; its reservations will be imported again after a reboot",
+            path.display()
+        );
     }
 }
 
-/// Enters `addresses` (found in `from`) as those of `owner`, without those that another one has.
+/// Writes `addresses` of `from` as those of `owner`, without those that have another owner.
 ///
-/// The store is locked and of no use to anybody before the import has ended, so files are replaced:
-/// in our own folder the old reservation must not vanish before the new one is there.
+/// The store is locked until the import has ended, so files are replaced: in our own folder the old
+/// reservation must not disappear before the new one exists.
 fn adopt(
     store: &LockedStore<'_>,
     owner: &Owner,
@@ -208,7 +187,10 @@ fn adopt(
         match found {
             Some(entry) if !entry.is_of(&owner.container_id, &owner.ifname) => {
                 let other = entry.owner_text();
-                log::warn!("{address} of {} was not taken over: it is {other}'s", from.display());
+                log::warn!(
+                    "{address} of {} was not imported: it belongs to {other}",
+                    from.display()
+                );
             }
             _ => fresh.push(*address),
         }
@@ -226,7 +208,7 @@ fn adopt(
     }
     for address in &fresh {
         layout.replace(&layout.address(*address), &entry.to_bytes())?;
-        log::info!("{address} taken over from {} for {}", from.display(), entry.owner_text());
+        log::info!("imported {address} from {} for {}", from.display(), entry.owner_text());
     }
     Ok(())
 }
@@ -252,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn host_locals_file_names_a_container_and_an_interface() {
+    fn a_file_of_host_local_has_container_and_interface() {
         for (text, wanted) in [
             ("dummy\r\neth0", Some(("dummy", "eth0"))),
             ("  dummy \r\n eth0\n", Some(("dummy", "eth0"))),

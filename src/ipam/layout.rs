@@ -1,4 +1,4 @@
-//! Where the store keeps what, and the file operations it is made of.
+//! The paths of the store, and its file operations.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -52,7 +52,7 @@ impl Layout {
         self.dir.join("quarantine")
     }
 
-    /// Makes the folder: its parents readable by all, itself by root.
+    /// Creates the folder: its parents readable by all, itself by root.
     pub fn create(&self) -> Result<(), StoreError> {
         let make = |mode, path: &Path| {
             DirBuilder::new()
@@ -67,16 +67,16 @@ impl Layout {
         make(0o700, &self.owners())
     }
 
-    /// Writes `bytes` whole to a temporary name in the folder, and gives that name.
+    /// Writes `bytes` to a temporary file in the folder, and gives its path.
     ///
-    /// Only the holder of the lock may call this: the name is always the same, so that killed
+    /// Only the holder of the lock may call this: the path is always the same, so that killed
     /// processes leave at most one file.
     pub fn write_new(&self, bytes: &[u8]) -> Result<PathBuf, StoreError> {
         let path = self.dir.join("new");
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         let opened = match options.open(&path) {
-            // Never truncated: it may be a further name of a valid entry.
+            // Never truncated: it may be a hard link to a valid entry.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 remove(&path)?;
                 options.open(&path)
@@ -101,18 +101,18 @@ impl Layout {
         Ok(())
     }
 
-    /// The addresses that have a file, in no order.
+    /// The addresses that have a file, in no particular order.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, StoreError> {
         Ok(names(&self.dir)?.iter().filter_map(|name| name.parse().ok()).collect())
     }
 }
 
-/// Gives an I/O error its place.
+/// Adds verb and path to an I/O error.
 pub(super) fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { what, path: path.to_owned(), source }
 }
 
-/// What a missing file is worth: `None`.
+/// `None` for a missing file.
 pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -126,8 +126,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     found(fs::read(path)).map_err(failed("read", path))
 }
 
-/// The content of a file that is one short line, without its end; `None` if there is no such file
-/// or it is no text.
+/// The content of a file of one short line, without its end; `None` if it is missing or not text.
 pub(super) fn read_line(path: &Path) -> Result<Option<String>, StoreError> {
     let Some(mut file) = found(File::open(path)).map_err(failed("open", path))? else {
         return Ok(None);
@@ -147,7 +146,7 @@ pub(super) fn exists(path: &Path) -> Result<bool, StoreError> {
     Ok(found(fs::symlink_metadata(path)).map_err(failed("look at", path))?.is_some())
 }
 
-/// The names in a folder, in no order; none if there is no such folder.
+/// The names in a folder, in no particular order; none if it is missing.
 pub(super) fn names(dir: &Path) -> Result<Vec<String>, StoreError> {
     let Some(entries) = found(fs::read_dir(dir)).map_err(failed("read", dir))? else {
         return Ok(Vec::new());

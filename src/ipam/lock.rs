@@ -1,4 +1,4 @@
-//! The store's lock, with a deadline: a process that hangs must not hang every pod of the host.
+//! File locks with a deadline: a process that hangs must not block every pod of the host.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,7 +15,7 @@ use crate::ipam::error::StoreError;
 /// The first and the longest pause between two tries. The lock is held for about 0.1 ms.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
 
-/// Takes the lock at `path`, making the file (0600) if it is missing; dropping it gives it back.
+/// Takes the lock at `path`, creating a missing file (0600); dropping it releases the lock.
 ///
 /// # Errors
 /// [`StoreError::LockTimeout`] after `wait`; [`StoreError::Io`] if the file cannot be opened.

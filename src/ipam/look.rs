@@ -1,4 +1,4 @@
-//! A look at a store, without its lock: an answer of the moment that changes nothing.
+//! Reading a store without its lock.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,19 +8,19 @@ use crate::ipam::error::StoreError;
 use crate::ipam::layout::{names, read};
 use crate::ipam::store::Store;
 
-/// What is in a store.
+/// The contents of a store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreContents {
     /// The entries of this boot, in the order of their first addresses.
     pub entries: Vec<StoreEntry>,
-    /// Addresses that are not handed out: those that have a file.
+    /// Addresses that have a file.
     pub taken: BTreeSet<IpAddr>,
-    /// Files that are no entries, and why.
+    /// Files that are not entries, and why.
     pub faults: Vec<String>,
 }
 
 impl Store {
-    /// Every entry: those with an owner's file, and those that only an address's file tells of.
+    /// Every entry, from owners' and addresses' files.
     ///
     /// # Errors
     /// [`StoreError::Io`] if a folder cannot be read.
@@ -31,13 +31,14 @@ impl Store {
         looked.taken = self.layout.addresses()?.into_iter().collect();
         let files = looked.taken.iter().map(|address| self.layout.address(*address));
         for path in owners.chain(files).collect::<Vec<_>>() {
-            // A file that went meanwhile is nobody's.
             let Some(bytes) = read(&path)? else { continue };
             match StoreEntry::parse(&bytes) {
                 Ok(entry) if entry.boot_id != self.boot_id => {}
                 Ok(entry) if looked.entries.iter().any(|known| same(known, &entry)) => {}
                 Ok(entry) => looked.entries.push(entry),
-                Err(why) => looked.faults.push(format!("{} is no entry: {why}", path.display())),
+                Err(why) => {
+                    looked.faults.push(format!("{} is not an entry: {why}", path.display()))
+                }
             }
         }
         looked.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
@@ -45,7 +46,7 @@ impl Store {
     }
 }
 
-/// Both tell of the same attachment, or of the same address of nobody.
+/// Both are of the same attachment, or of the same address without an owner.
 fn same(a: &StoreEntry, b: &StoreEntry) -> bool {
     a.is_of(&b.container_id, &b.ifname) && (!a.is_unowned() || a.addresses == b.addresses)
 }

@@ -1,20 +1,21 @@
-//! Which pod owns which address, and which port of the host.
+//! The owners of addresses and host ports.
 //!
-//! [`pool`] is pure: ranges, and the order in which their addresses are handed out. [`store`] keeps
-//! the owners in a folder, one file per address, so that a claim is one exclusive `link(2)` and
-//! costs the same at 250 and at 60,000 addresses.
+//! [`pool`] is pure: ranges, and the order in which their addresses are allocated. [`store`] keeps the
+//! owners in a folder, one file per address: a claim is one exclusive `link(2)` and costs the same at
+//! 250 and at 60,000 addresses.
 //!
 //! ```text
 //! <dataDir>/<network>/lock                        held (flock) while anything below changes
 //!                     boot                        the boot that the entries belong to
-//!                     cursor.<n>                  last address handed out by range set n
-//!                     owners/<container>:<ifname> whose what: one entry, JSON
+//!                     cursor.<n>                  last address allocated from range set n
+//!                     owners/<container>:<ifname> one entry, JSON
 //!                     <address>                   the same file again (a hard link)
-//!                     quarantine/                 what could not be read
-//! <dataDir>/.calls/                           how the calls of the plugin went
-//! <dataDir>/.hostports/<protocol>-<port>/<address>    the entry of who has that port of the host
+//!                     quarantine/                 invalid files
+//! <dataDir>/.calls/                           counters of the plugin's calls
+//! <dataDir>/.hostports/<protocol>-<port>/<address>    the entry of the port's owner
 //! ```
 
+mod boot;
 pub mod calls;
 mod claims;
 pub mod entry;
@@ -27,6 +28,7 @@ mod look;
 pub mod pool;
 mod range;
 mod reserve;
+mod sources;
 pub mod store;
 
 pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};

@@ -1,4 +1,4 @@
-//! Pure. The range sets of a network, and the order in which their addresses are handed out.
+//! Pure. The range sets of a network, and the order in which their addresses are allocated.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::ipam::range::{Range, RangeError};
 use crate::net::Family;
 use crate::net::subnet::{family, number, offset};
 
-/// The ranges out of which a pod gets one address: one family, no overlap, at least one range.
+/// Ranges from which a pod gets one address: one family, no overlap, at least one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: Vec<Range>,
@@ -74,15 +74,14 @@ impl RangeSet {
         self.ranges.iter().any(|range| range.gateway() == address)
     }
 
-    /// How many addresses can be handed out, gateways inside the ranges counted as well.
+    /// The number of addresses, gateways included.
     pub fn count(&self) -> u128 {
         self.ranges.iter().map(|range| number(range.end) - number(range.start) + 1).sum()
     }
 
-    /// Every address that may be handed out, once: upward from the one behind `cursor` (the last
-    /// one handed out), through the ranges in order, wrapping, `cursor` itself at the end.
-    ///
-    /// A `cursor` in none of the ranges means: from the beginning.
+    /// Every address that may be allocated, once: upward from the one after `cursor` (the last one
+    /// allocated), through the ranges in order, wrapping, `cursor` itself at the end. From the
+    /// beginning if `cursor` is in none of the ranges.
     pub fn after(&self, cursor: Option<IpAddr>) -> impl Iterator<Item = IpAddr> + '_ {
         let at = cursor.and_then(|cursor| {
             Some((self.ranges.iter().position(|range| range.contains(cursor))?, cursor))
@@ -148,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn a_29_hands_out_neither_network_nor_gateway_nor_broadcast() {
+    fn a_29_has_neither_network_nor_gateway_nor_broadcast() {
         let all = ["10.1.2.2", "10.1.2.3", "10.1.2.4", "10.1.2.5", "10.1.2.6"];
         assert_eq!(order(&set(&["10.1.2.0/29"]), None), all);
     }
 
     #[test]
-    fn an_ipv6_subnet_hands_out_its_last_address() {
+    fn an_ipv6_subnet_includes_its_last_address() {
         assert_eq!(order(&set(&["fd00::/126"]), None), ["fd00::2", "fd00::3"]);
         let top = set(&["fdff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126"]);
         let last = "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_behind_the_last_one_comes_next_and_the_last_one_comes_last() {
+    fn allocation_continues_after_the_last_address() {
         let set = set(&["10.1.2.0/29"]);
         let after_5 = ["10.1.2.6", "10.1.2.2", "10.1.2.3", "10.1.2.4", "10.1.2.5"];
         assert_eq!(order(&set, Some("10.1.2.5")), after_5);
@@ -185,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_64_is_not_walked_to_be_read() {
+    fn a_64_is_not_walked() {
         let first = set(&["fd00::/64"]).after(Some(ip("fd00::ffff"))).next();
         assert_eq!(first, Some(ip("fd00::1:0")));
     }
 
     #[test]
-    fn a_gateway_of_ones_own_frees_the_first_address() {
+    fn another_gateway_frees_the_first_address() {
         let range = bounded("10.1.2.0/29", "10.1.2.1", "10.1.2.3", Some("10.1.2.2"));
         let set = RangeSet::new(vec![Range::new(&range).unwrap()]).unwrap();
         assert_eq!(order(&set, None), ["10.1.2.1", "10.1.2.3"]);

@@ -1,4 +1,4 @@
-//! Pure. One range of addresses, checked.
+//! Pure. One validated range of addresses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::net::subnet::{family, last, masked, number, offset};
 use crate::net::{Family, subnet};
 
 /// Consecutive addresses of one subnet, `start` to `end`, both included; the gateway is never
-/// handed out, wherever it lies.
+/// allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     subnet: IpNetwork,
@@ -22,13 +22,13 @@ pub struct Range {
 /// Why ranges cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// Bits are set behind the prefix: the subnet as written, and the one that was probably meant.
+    /// Host bits are set: the subnet as written, and without them.
     #[error("subnet {0} has host bits set; the subnet is {1}")]
     HostBits(IpNetwork, IpNetwork),
     /// Longer than /30 or /126.
-    #[error("subnet {0} is too small to hand out addresses: it must be /{1} or wider")]
+    #[error("subnet {0} is too small to allocate addresses: it must be /{1} or wider")]
     TooSmall(IpNetwork, u8),
-    /// Its addresses mean something else: why.
+    /// A special subnet: why.
     #[error("subnet {0}")]
     Unfit(String),
     /// A start, end or gateway of another family or another subnet.
@@ -36,18 +36,14 @@ pub enum RangeError {
     Outside {
         /// `rangeStart`, `rangeEnd` or `gateway`.
         what: &'static str,
-        /// What was given.
         address: IpAddr,
-        /// Where it should lie.
         subnet: IpNetwork,
     },
-    /// The start lies behind the end.
-    #[error("rangeStart {0} lies behind rangeEnd {1}")]
+    #[error("rangeStart {0} is after rangeEnd {1}")]
     Backwards(IpAddr, IpAddr),
-    /// Nothing between start and end but the gateway.
+    /// The gateway is the only address.
     #[error("range {0} holds no address besides the gateway")]
     OnlyGateway(String),
-    /// A set without a range.
     #[error("a range set is empty: give it at least one range with a subnet")]
     EmptySet,
     /// IPv4 and IPv6 in one set.
@@ -72,7 +68,7 @@ impl Range {
     /// # Errors
     /// [`RangeError`] if the subnet has host bits, is longer than /30 (IPv6: /126) or
     /// [unfit](subnet::unfit) for pods, an address lies outside it or is its network or broadcast
-    /// address, or no address is left to hand out.
+    /// address, or there is no address but the gateway.
     ///
     /// Source: the defaults of CNI's host-local.
     pub fn new(conf: &RangeConf) -> Result<Range, RangeError> {
@@ -154,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn host_bits_are_refused_with_the_subnet_that_was_meant() {
+    fn host_bits_are_refused_with_the_correct_subnet() {
         for (written, meant) in [
             ("10.1.2.3/24", "10.1.2.0/24"),
             ("10.1.3.0/23", "10.1.2.0/23"),
@@ -182,7 +178,7 @@ mod tests {
             ("10.1.2.1", "10.1.3.9", None, "rangeEnd 10.1.3.9 is not an address of subnet"),
             ("10.1.2.0", "10.1.2.9", None, "rangeStart 10.1.2.0 is not"),
             ("10.1.2.1", "10.1.2.255", None, "rangeEnd 10.1.2.255 is not"),
-            ("10.1.2.9", "10.1.2.5", None, "rangeStart 10.1.2.9 lies behind rangeEnd 10.1.2.5"),
+            ("10.1.2.9", "10.1.2.5", None, "rangeStart 10.1.2.9 is after rangeEnd 10.1.2.5"),
             ("10.1.2.2", "10.1.2.9", Some("10.9.9.1"), "gateway 10.9.9.1 is not an address of"),
             ("fd00::2", "10.1.2.9", None, "rangeStart fd00::2 is not an address of subnet"),
             ("10.1.2.1", "10.1.2.1", None, "holds no address besides the gateway"),

@@ -81,13 +81,12 @@ impl Store {
 }
 
 impl<'s> LockedStore<'s> {
-    /// One address out of each set for `owner`; an address of `requested` where it lies in the set,
-    /// else the next one behind the last handed out. With no sets at all, exactly `requested`.
-    /// The lock is given back with the answer.
+    /// One address out of each set for `owner`: one of `requested` that lies in the set, else the next
+    /// one after the last allocated. Without sets, exactly `requested`. Releases the lock.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing is left reserved then. [`StoreError::Duplicate`] if the owner has
-    /// addresses already: whether that attachment is still alive is for the caller to find out.
+    /// [`StoreError`]; nothing is reserved then. [`StoreError::Duplicate`] if the owner has addresses
+    /// already: the caller finds out whether that attachment is still alive.
     pub fn reserve(
         self,
         owner: &Owner,
@@ -97,10 +96,10 @@ impl<'s> LockedStore<'s> {
         if let Some(entry) = self.entry(&owner.container_id, &owner.ifname)? {
             return Err(StoreError::Duplicate(Box::new(entry)));
         }
-        let wishes = wishes(sets, requested)?;
-        let mut addresses = Vec::with_capacity(wishes.len());
-        for (position, wish) in wishes.iter().enumerate() {
-            addresses.push(match wish {
+        let choices = assign_requested(sets, requested)?;
+        let mut addresses = Vec::with_capacity(choices.len());
+        for (position, choice) in choices.iter().enumerate() {
+            addresses.push(match choice {
                 Some(address) => *address,
                 None => self.choose(position, &sets[position])?,
             });
@@ -109,7 +108,7 @@ impl<'s> LockedStore<'s> {
         let entry = StoreEntry::new(owner, addresses, &store.boot_id);
         self.claim(&entry)?;
         let reservation = Reservation { store, entry, committed: false };
-        match self.advance(&wishes, &reservation.entry.addresses) {
+        match self.advance(&choices, &reservation.entry.addresses) {
             Ok(()) => Ok(reservation),
             Err(error) => {
                 self.remove_entry(&reservation.entry)?;
@@ -119,15 +118,15 @@ impl<'s> LockedStore<'s> {
         }
     }
 
-    /// Writes `entry` and makes every address of it its own, or none: first the owner's name, then
-    /// the addresses, so that wherever a process is killed, a release finds all it has to remove.
+    /// Writes `entry` and claims all of its addresses or none: first the owner's file, then the
+    /// addresses, so that a release finds everything wherever the process was killed.
     ///
     /// # Errors
     /// [`StoreError::Taken`], [`StoreError::Duplicate`], [`StoreError::Io`].
     pub(super) fn claim(&self, entry: &StoreEntry) -> Result<(), StoreError> {
         let new = self.store.layout.write_new(&entry.to_bytes())?;
         let claimed = self.link_all(&new, entry);
-        // What is left of it is in nobody's way: the next claim removes it.
+        // The next claim removes a leftover.
         if let Err(error) = remove(&new) {
             log::warn!("{error}");
         }
@@ -150,7 +149,7 @@ impl<'s> LockedStore<'s> {
         Ok(())
     }
 
-    /// As [`link`]; somebody may have deleted the folder of the owners since the boot began.
+    /// As [`link`]; the folder of the owners may have been deleted since the boot began.
     fn link_owner(&self, new: &Path, owner: &Path) -> Result<bool, StoreError> {
         match link(new, owner) {
             Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -169,14 +168,14 @@ impl<'s> LockedStore<'s> {
         if let Some(entry) = self.entry_at(&path)? {
             return Err(StoreError::Taken { address, owner: entry.owner_text() });
         }
-        // What was there is in quarantine now.
+        // The former file is in quarantine now.
         match link(new, &path)? {
             true => Ok(()),
             false => Err(StoreError::Taken { address, owner: path.display().to_string() }),
         }
     }
 
-    /// The next free address of a set. If there is none, entries that cannot be read stop counting.
+    /// The next free address of a set. If there is none, unreadable entries are moved to quarantine.
     fn choose(&self, position: usize, set: &RangeSet) -> Result<IpAddr, StoreError> {
         if let Some(address) = self.store.next_free(position, set)? {
             return Ok(address);
@@ -188,11 +187,11 @@ impl<'s> LockedStore<'s> {
         free.ok_or_else(|| StoreError::Exhausted { set: set.to_string() })
     }
 
-    /// Remembers what was handed out, so that an address given back rests.
-    fn advance(&self, wishes: &[Option<IpAddr>], addresses: &[IpAddr]) -> Result<(), StoreError> {
+    /// Records the last allocated addresses, so that a released one is not reused at once.
+    fn advance(&self, choices: &[Option<IpAddr>], addresses: &[IpAddr]) -> Result<(), StoreError> {
         let layout = &self.store.layout;
-        for (position, (wish, address)) in wishes.iter().zip(addresses).enumerate() {
-            if wish.is_none() {
+        for (position, (choice, address)) in choices.iter().zip(addresses).enumerate() {
+            if choice.is_none() {
                 layout.replace(&layout.cursor(position), format!("{address}\n").as_bytes())?;
             }
         }
@@ -200,9 +199,12 @@ impl<'s> LockedStore<'s> {
     }
 }
 
-/// Which set gives which requested address: `None` where the set may choose. A requested address
-/// goes to the first set that holds it and has no other; with no sets, each stands for itself.
-fn wishes(sets: &[RangeSet], requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, StoreError> {
+/// The requested address of each set; `None` where the set may choose. A requested address is of the
+/// first set that holds it and has none yet; without sets, all are taken.
+fn assign_requested(
+    sets: &[RangeSet],
+    requested: &[IpAddr],
+) -> Result<Vec<Option<IpAddr>>, StoreError> {
     let mut left: Vec<IpAddr> = Vec::new();
     for address in requested {
         if !left.contains(address) {
@@ -217,13 +219,13 @@ fn wishes(sets: &[RangeSet], requested: &[IpAddr]) -> Result<Vec<Option<IpAddr>>
     {
         return Err(StoreError::Gateway(*gateway));
     }
-    let mut wishes = Vec::with_capacity(sets.len());
+    let mut choices = Vec::with_capacity(sets.len());
     for set in sets {
         let position = left.iter().position(|address| set.range_of(*address).is_some());
-        wishes.push(position.map(|position| left.remove(position)));
+        choices.push(position.map(|position| left.remove(position)));
     }
     if left.is_empty() {
-        return Ok(wishes);
+        return Ok(choices);
     }
     let sets: Vec<String> = sets.iter().map(RangeSet::to_string).collect();
     Err(StoreError::NotInRange { addresses: left, sets: sets.join("; ") })

@@ -1,5 +1,4 @@
-//! The store of one network: reading it, and taking things out of it. ([`crate::ipam::reserve`] puts
-//! things in.)
+//! The store of one network: reading and releasing. (Reserving is in [`crate::ipam::reserve`].)
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,51 +13,48 @@ use nix::fcntl::Flock;
 use crate::ipam::claims::PortClaims;
 use crate::ipam::entry::StoreEntry;
 use crate::ipam::error::StoreError;
-use crate::ipam::import::{self, Sources};
-use crate::ipam::layout::{Layout, exists, failed, found, names, read, read_line, remove};
-use crate::ipam::lock;
+use crate::ipam::layout::{Layout, exists, failed, found, names, read, remove};
+use crate::ipam::sources::Sources;
 
-/// How long the ports of the host are waited for by who holds the store.
+/// How long the holder of the store's lock waits for that of the host ports.
 const PORTS_WAIT: Duration = Duration::from_secs(5);
 
-/// The addresses handed out in one network of this host, kept in the folder
-/// `<dataDir>/<network>`.
+/// The reserved addresses of one network of this host, in the folder `<dataDir>/<network>`.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(super) layout: Layout,
     pub(super) boot_id: String,
     ports: PortClaims,
-    sources: Sources,
+    pub(super) sources: Sources,
 }
 
-/// The store, held by this process alone until dropped. Hold it for file operations only, not while
-/// talking to the kernel about links.
+/// The store, locked until dropped. Hold the lock for file operations only, not for netlink calls.
 #[derive(Debug)]
 pub struct LockedStore<'s> {
     pub(super) store: &'s Store,
-    _lock: Flock<File>,
+    pub(super) _lock: Flock<File>,
 }
 
 impl Store {
-    /// The store of `network` under `data_dir`. Nothing is read or made yet.
+    /// The store of `network` under `data_dir`. Reads and creates nothing.
     ///
-    /// `network` is a CNI network name (no `/`); `boot_id` names the running boot: entries of
-    /// another one are free. `sources`: what earlier plugins may have left, see [`import`].
+    /// `network` is a CNI network name (no `/`). Entries of another boot than `boot_id` are free.
+    /// `sources`: stores of older plugins, see [`Sources`].
     pub fn open(data_dir: &Path, network: &str, boot_id: &str, sources: Sources) -> Store {
         let layout = Layout::new(data_dir.join(network));
         let ports = PortClaims::open(data_dir, boot_id);
         Store { layout, boot_id: boot_id.to_owned(), ports, sources }
     }
 
-    /// The ports of the host, which all networks under the data directory share.
+    /// The host ports of all networks under the data directory.
     pub fn ports(&self) -> &PortClaims {
         &self.ports
     }
 
-    /// `dir` holds a store, or one that was being made.
+    /// `dir` holds a store, complete or not.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if that cannot be seen: whoever may not look knows of no absence.
+    /// [`StoreError::Io`], also without permission to look.
     pub fn is_at(dir: &Path) -> Result<bool, StoreError> {
         let layout = Layout::new(dir.to_owned());
         Ok(is_file(&layout.boot())? || is_file(&layout.lock())?)
@@ -69,38 +65,9 @@ impl Store {
         self.layout.dir()
     }
 
-    /// There is no folder, and nothing to take over into one: nothing is reserved.
+    /// There is no folder, and nothing to import: nothing is reserved.
     pub fn is_nowhere(&self) -> bool {
         self.sources.is_empty() && !self.dir().exists()
-    }
-
-    /// Takes the lock, waiting at most `wait`; makes the folder if it is missing. The first time in
-    /// a boot, entries of another boot go, and what an earlier plugin left is taken over.
-    ///
-    /// # Errors
-    /// [`StoreError::LockTimeout`], [`StoreError::Io`].
-    pub fn lock(&self, wait: Duration) -> Result<LockedStore<'_>, StoreError> {
-        let path = self.layout.lock();
-        let lock = match lock::acquire(&path, wait) {
-            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                self.layout.create()?;
-                lock::acquire(&path, wait)?
-            }
-            other => other?,
-        };
-        let locked = LockedStore { store: self, _lock: lock };
-        let begun = read_line(&self.layout.boot())?;
-        if begun.as_ref() != Some(&self.boot_id) && begun != Some(self.begun()) {
-            locked.begin_boot()?;
-        }
-        Ok(locked)
-    }
-
-    /// What is written down of a boot once it has begun. Who knows of no earlier plugins (behind
-    /// another plugin of a chain) leaves taking over to the first who does.
-    fn begun(&self) -> String {
-        let nothing_taken_over = if self.sources.is_empty() { " nothing taken over" } else { "" };
-        format!("{}{nothing_taken_over}", self.boot_id)
     }
 }
 
@@ -108,8 +75,7 @@ impl LockedStore<'_> {
     /// The entry of an attachment, in one look-up.
     ///
     /// # Errors
-    /// [`StoreError::Io`]. An entry that cannot be understood is put into quarantine and counts as
-    /// none.
+    /// [`StoreError::Io`]. An invalid entry is moved to quarantine.
     pub fn entry(
         &self,
         container_id: &str,
@@ -118,8 +84,8 @@ impl LockedStore<'_> {
         self.entry_at(&self.store.layout.owner(container_id, ifname))
     }
 
-    /// The addresses that nobody else can get while the attachment has them: those of its entry
-    /// whose own files are there and say the same.
+    /// The addresses that are reserved for the attachment: those of its entry whose own files have
+    /// the same owner.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -134,8 +100,8 @@ impl LockedStore<'_> {
         Ok(reserved)
     }
 
-    /// Every entry that has an owner, in the order of the file names; at the end those that only
-    /// their addresses' files still tell of (somebody deleted the owner's by hand).
+    /// Every entry that has an owner, in the order of the file names; at the end those whose owner's
+    /// file was deleted by hand.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -159,21 +125,21 @@ impl LockedStore<'_> {
         Ok(entries)
     }
 
-    /// Gives the addresses of an attachment back, in a number of steps that does not depend on the
-    /// size of the store; gives what they were. None: success as well.
+    /// Releases the addresses of an attachment, in a number of steps that does not depend on the size
+    /// of the store; gives them. None is success.
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub fn release(&self, container_id: &str, ifname: &str) -> Result<Vec<IpAddr>, StoreError> {
         let entry = match self.entry(container_id, ifname)? {
             Some(entry) => Some(entry),
-            // host-local of old kept no interface name.
+            // Old versions of host-local kept no interface name.
             None => self.entry(container_id, "")?,
         };
         entry.map_or(Ok(Vec::new()), |entry| self.remove_entry(&entry))
     }
 
-    /// Frees those of `addresses` that were imported from a store that kept no owners; gives which.
+    /// Releases those of `addresses` that were imported without an owner; gives them.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -188,11 +154,11 @@ impl LockedStore<'_> {
         Ok(freed)
     }
 
-    /// Releases every attachment of which `valid` (container id, interface) is false; gives the
-    /// entries released. Addresses without a known owner stay.
+    /// Releases every attachment for which `valid` (container id, interface) is false; gives its
+    /// entries. Addresses without a known owner stay.
     ///
     /// # Errors
-    /// [`StoreError::Io`] of the last one that could not be released; the others were.
+    /// [`StoreError::Io`] of the last one that failed; the others were released.
     pub fn retain(
         &self,
         valid: impl Fn(&str, &str) -> bool,
@@ -213,10 +179,10 @@ impl LockedStore<'_> {
     pub(super) fn entry_at(&self, path: &Path) -> Result<Option<StoreEntry>, StoreError> {
         let Some(bytes) = read(path)? else { return Ok(None) };
         match StoreEntry::parse(&bytes) {
-            Ok(entry) if self.is_at_its_place(&entry, path) => return Ok(Some(entry)),
-            // Its other names may be at theirs.
+            Ok(entry) if self.is_in_place(&entry, path) => return Ok(Some(entry)),
+            // Its other hard links may be in place.
             Ok(entry) => {
-                let reason = format!("it is that of {}", entry.owner_text());
+                let reason = format!("it belongs to {}", entry.owner_text());
                 self.quarantine([path.to_owned()], &reason)?;
             }
             Err(reason) => {
@@ -229,9 +195,9 @@ impl LockedStore<'_> {
         Ok(None)
     }
 
-    /// `entry` is in the file of its owner or of one of its addresses. Elsewhere it would stay for
-    /// ever, because it is removed from these.
-    fn is_at_its_place(&self, entry: &StoreEntry, path: &Path) -> bool {
+    /// `path` is the file of the entry's owner or of one of its addresses. In another file it would
+    /// never be removed.
+    fn is_in_place(&self, entry: &StoreEntry, path: &Path) -> bool {
         let layout = &self.store.layout;
         path == layout.owner(&entry.container_id, &entry.ifname)
             || entry.addresses.iter().any(|address| path == layout.address(*address))
@@ -247,7 +213,7 @@ impl LockedStore<'_> {
                 freed.push(*address);
             }
         }
-        // A disk so full that no port could be claimed takes no lock either.
+        // On a full disk, on which no port could be claimed, there can be no lock file either.
         if entry.ports.is_some() && !self.store.ports.are_untouched() {
             self.store.ports.lock(PORTS_WAIT)?.release(entry)?;
         }
@@ -265,17 +231,17 @@ impl LockedStore<'_> {
         exists(&self.store.layout.owner(&entry.container_id, &entry.ifname))
     }
 
-    /// Makes the owner's file of a stray entry again, so that a release finds it.
+    /// Restores the owner's file of a stray entry, so that a release finds it.
     fn restore_owner_file(&self, entry: &StoreEntry) -> Result<(), StoreError> {
         if self.has_owner_file(entry)? {
             return Ok(());
         }
-        log::warn!("the entry of {} was lost, and is restored", entry.owner_text());
+        log::warn!("restored the lost entry of {}", entry.owner_text());
         let path = self.store.layout.owner(&entry.container_id, &entry.ifname);
         self.store.layout.replace(&path, &entry.to_bytes())
     }
 
-    /// Moves files that are no entries out of the way.
+    /// Moves invalid files to the quarantine folder.
     fn quarantine(
         &self,
         paths: impl IntoIterator<Item = PathBuf>,
@@ -287,37 +253,19 @@ impl LockedStore<'_> {
             _ => Err(failed("create", &dir)(error)),
         })?;
         for path in paths {
-            log::error!("{} is no entry ({reason}): moved to {}", path.display(), dir.display());
+            log::error!(
+                "{} is not an entry ({reason}): moved to {}",
+                path.display(),
+                dir.display()
+            );
             let Some(name) = path.file_name() else { continue };
             found(fs::rename(&path, dir.join(name))).map_err(failed("move", &path))?;
         }
         Ok(())
     }
-
-    /// The exclusive first minutes of a boot; killed in between, it is done again by the next.
-    fn begin_boot(&self) -> Result<(), StoreError> {
-        let layout = &self.store.layout;
-        layout.create()?;
-        let owners = names(&layout.owners())?;
-        let owners = owners.iter().map(|name| layout.owners().join(name));
-        let addresses = layout.addresses()?.into_iter().map(|address| layout.address(address));
-        let mut stale = 0;
-        for path in addresses.chain(owners) {
-            // What is no entry of ours may be host-local's: the import looks at it.
-            let entry = read(&path)?.and_then(|bytes| StoreEntry::parse(&bytes).ok());
-            if entry.is_some_and(|entry| entry.boot_id != self.store.boot_id) && remove(&path)? {
-                stale += 1;
-            }
-        }
-        if stale > 0 {
-            log::info!("{}: {stale} files of an earlier boot removed", layout.dir().display());
-        }
-        import::run(self, &self.store.sources)?;
-        layout.replace(&layout.boot(), format!("{}\n", self.store.begun()).as_bytes())
-    }
 }
 
-/// There is a file at `path`; none in what is no folder.
+/// There is a file at `path`.
 fn is_file(path: &Path) -> Result<bool, StoreError> {
     match fs::metadata(path) {
         Ok(found) => Ok(found.is_file()),

@@ -67,7 +67,7 @@ fn addresses_are_listed_with_their_pods() {
     refused(
         &run(host, "ipam fre 10.9.9.9", SETTINGS),
         2,
-        &["\"fre\" is no subcommand of ipam; did you mean free?"],
+        &["unknown subcommand \"fre\" of ipam; did you mean free?"],
     );
     refused(&run(host, "ipam free 10.9.9", SETTINGS), 2, &["10.9.9", "ipam free --help"]);
 
@@ -83,7 +83,7 @@ fn addresses_are_listed_with_their_pods() {
     let listed = run(host, "ipam ls", SETTINGS);
     assert_eq!(listed.status.code(), Some(1), "{listed}");
     assert!(
-        listed.stdout.contains("! /run/humanz/ipam/humanz/10.244.1.200 is no entry"),
+        listed.stdout.contains("! /run/humanz/ipam/humanz/10.244.1.200 is not an entry"),
         "{listed}"
     );
 }

@@ -89,7 +89,7 @@ fn with_files_of_the_store_missing_or_broken() {
     let left = host.leftovers().into_iter().filter(|left| !left.starts_with("neighbour"));
     assert_eq!(left.collect::<Vec<_>>(), ["file quarantine"]);
     let log = host.read("/var/log/humanz.log").unwrap();
-    assert!(log.contains("is no entry") && log.contains("quarantine"), "{log}");
+    assert!(log.contains("is not an entry") && log.contains("quarantine"), "{log}");
 }
 
 #[test]

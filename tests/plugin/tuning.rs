@@ -81,8 +81,8 @@ fn what_the_pod_had_before_a_failed_add_it_has_after_it() {
     for (key, value, code, says) in [
         ("net/ipv4/tcp_keepalive_time", "soon", 999, "write sysctl net/ipv4/tcp_keepalive_time"),
         ("net/ipv4/no_such_thing", "1", 999, "read sysctl net/ipv4/no_such_thing"),
-        ("kernel.panic", "1", 7, "no setting of a pod's network"),
-        ("net/core/../../kernel/panic", "1", 7, "is not the name of a setting"),
+        ("kernel.panic", "1", 7, "not a sysctl of a pod's network"),
+        ("net/core/../../kernel/panic", "1", 7, "is not the name of a sysctl"),
     ] {
         let answer = call(json!({ "net.core.somaxconn": "77", (key): value })).run(&host);
         assert_eq!(answer.code(), code, "{key}");

@@ -1,4 +1,4 @@
-//! Pure. The frame of a configuration: size, JSON, version, name.
+//! Pure. Size, JSON syntax, version and name of a configuration.
 
 use std::str::FromStr;
 
@@ -10,14 +10,13 @@ use crate::cni::json::{Field, FieldErrors};
 use crate::cni::name::Name;
 use crate::cni::version::{self, Version};
 
-/// The most that is taken from stdin: 16 MiB. A GC for 50,000 attachments has 10.
+/// The most that is read from stdin: 16 MiB. A GC for 50,000 attachments has 10.
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// The longest name of a directory, bytes (`NAME_MAX` of linux/limits.h).
 const LONGEST_NAME: usize = 255;
 
-/// The object that `stdin` is. Nesting deeper than 128 is refused; of a key that stands twice the
-/// last one counts.
+/// The object in `stdin`. Nesting deeper than 128 is refused; of a duplicate key the last one counts.
 pub(super) fn parse(stdin: &[u8]) -> Result<Value, CniError> {
     if stdin.len() > MAX_BYTES {
         let msg = format!("the network configuration is larger than {MAX_BYTES} bytes");
@@ -33,7 +32,7 @@ pub(super) fn parse(stdin: &[u8]) -> Result<Value, CniError> {
     Err(CniError::decode("the network configuration on stdin is not a JSON object"))
 }
 
-/// The version that `document` asks for.
+/// `cniVersion`.
 ///
 /// CHECK, GC and STATUS compare versions as numbers, so for them a malformed one is undecodable
 /// (code 6); ADD and DEL compare texts (code 1).
@@ -52,7 +51,7 @@ pub(super) fn version(document: &Value, command: Command) -> Result<Version, Cni
     Version::from_str(text).map_err(|_| CniError::incompatible_version(text))
 }
 
-/// `version` of the protocol has `command`.
+/// The protocol of `version` has `command`.
 pub(super) fn serves(version: Version, command: Command) -> Result<(), CniError> {
     let since = command.since();
     if version >= since {
@@ -62,7 +61,7 @@ pub(super) fn serves(version: Version, command: Command) -> Result<(), CniError>
     Err(CniError::new(code::INCOMPATIBLE_VERSION, msg))
 }
 
-/// The name of the network.
+/// The network's name.
 pub(super) fn name(document: &Value) -> Result<Name, CniError> {
     let faults = FieldErrors::default();
     let text = match Field::root(document, &faults).get("name").map(|field| field.value()) {

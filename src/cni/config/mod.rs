@@ -1,8 +1,7 @@
 //! Pure. The plugin's configuration: what the runtime writes to stdin.
 //!
-//! Keys match in any case and null is absent, as in the runtimes' own JSON library. A key that
-//! humanz does not know is tolerated; one that it knows must make sense, and every fault is found
-//! in one go.
+//! Keys match in any case and null is absent, as in the runtimes' JSON library. Unknown keys are
+//! ignored; the values of known ones must be valid, and all errors are reported at once.
 
 mod document;
 mod range;
@@ -32,50 +31,45 @@ use crate::cni::tuning::Tuning;
 use crate::cni::version::Version;
 use crate::net::{Family, IfName, Mac};
 
-/// A network's configuration with what the runtime put into it for one call.
+/// A network's configuration with what the runtime added for one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetConf {
-    /// `cniVersion`: what everything is answered in.
+    /// `cniVersion`, also of the reply.
     pub version: Version,
-    /// `name` of the network.
     pub name: Name,
-    /// `bridge`.
     pub bridge: IfName,
-    /// `createBridge`: make the bridge if it is missing. The agent, which makes it itself, says
-    /// false.
+    /// `createBridge`: create a missing bridge. False in the agent's configuration.
     pub create_bridge: bool,
-    /// `network`: the whole pod network, as far as all hosts go; nothing inside is masqueraded.
+    /// `network`: the pod networks of all hosts, to which nothing is masqueraded.
     pub network: Vec<IpNetwork>,
     /// `mtu`, bytes: absent, the bridge's. (That of pods is in `tuning`.)
     pub mtu: Option<u32>,
-    /// `hairpinMode`: a pod may reach itself by way of a service.
+    /// `hairpinMode`: a pod may reach itself through a service.
     pub hairpin_mode: bool,
-    /// `portIsolation`: pods of this host do not see each other on the bridge.
+    /// `portIsolation`: the bridge forwards nothing between pods of this host.
     pub port_isolation: bool,
-    /// `macspoofchk`: pods send under their own MAC alone.
+    /// `macspoofchk`: the bridge drops frames from foreign MACs.
     pub mac_spoof_check: bool,
     /// `isGateway`: the bridge has the gateways' addresses.
     pub is_gateway: bool,
     /// `isDefaultGateway`: pods get a default route for each family, unless `routes` has one.
     pub is_default_gateway: bool,
-    /// `ipMasq`: what leaves `network` and the pods' subnet does so under the host's address.
+    /// `ipMasq`: packets to destinations outside `network` and the pods' subnet are masqueraded.
     pub ip_masq: bool,
     /// Range sets; a pod gets one address from each.
     pub ranges: Vec<Vec<RangeConf>>,
-    /// `routes`.
     pub routes: Vec<Route>,
-    /// `dns`, for the result; the runtime's words beat the network's.
+    /// `dns`, for the result; the runtime's takes precedence over the network's.
     pub dns: Dns,
-    /// `dataDir`: where addresses are kept, in a directory for each network.
+    /// `dataDir`: the parent of the stores of all networks.
     pub data_dir: PathBuf,
-    /// `logFile`; the empty text turns it off.
+    /// `logFile`; none for the empty text.
     pub log_file: Option<PathBuf>,
-    /// `ingressRate` … `egressBurst`; if the configuration has none of them, what the runtime passed
-    /// as `bandwidth`.
+    /// `ingressRate` … `egressBurst`; if the configuration has none of them, the runtime's `bandwidth`.
     pub bandwidth: Bandwidth,
-    /// How interface and namespace shall be set; `args.cni` beats the configuration.
+    /// `args.cni` takes precedence over the configuration.
     pub tuning: Tuning,
-    /// `mac`: the MAC of pods that ask for no other.
+    /// `mac`: the MAC of pods that request no other.
     pub mac: Option<Mac>,
     /// `args.cni`.
     pub args: RequestedAddresses,
@@ -83,17 +77,17 @@ pub struct NetConf {
     pub runtime: RuntimeConfig,
     /// `prevResult`.
     pub prev_result: Option<CniResult>,
-    /// `cni.dev/valid-attachments`: the attachments alive; `None` if the runtime does not tell.
+    /// `cni.dev/valid-attachments`; `None` if absent.
     pub valid_attachments: Option<BTreeSet<Attachment>>,
 }
 
 impl NetConf {
-    /// Reads the bytes from stdin (at most [`MAX_BYTES`]) for `command`. What cannot be read has
-    /// its default, and is listed beside: whether that matters is the caller's decision.
+    /// Reads the bytes from stdin (at most [`MAX_BYTES`]) for `command`. An invalid value gets its
+    /// default and is listed: the caller decides whether it matters.
     ///
     /// # Errors
-    /// Code 6: not a JSON object, or a `cniVersion` that is none. Code 1: a version that humanz
-    /// or `command` does not know. Code 7: no proper `name`.
+    /// Code 6: not a JSON object, or an invalid `cniVersion`. Code 1: an unsupported version, or one
+    /// without `command`. Code 7: an invalid `name`.
     pub fn parse(
         stdin: &[u8],
         command: Command,
@@ -116,7 +110,7 @@ impl NetConf {
             let in_ipam = ipam.as_ref().and_then(|ipam| ipam.get(key));
             in_ipam.or_else(|| conf.get(key))
         };
-        refuse_what_is_not_there(conf);
+        refuse_unsupported_keys(conf);
         let is_gateway = flag("isGateway");
         let is_default_gateway = flag("isDefaultGateway").or(is_gateway).unwrap_or(true);
         let ranges = range::sets(conf, ipam.as_ref());
@@ -153,7 +147,7 @@ impl NetConf {
             dns: if runtime.dns.is_empty() { dns } else { runtime.dns.clone() },
             data_dir: either("dataDir").and_then(path).unwrap_or_else(|| DATA_DIR.into()),
             log_file: log_file(conf),
-            bandwidth: match bandwidth::is_said(conf) {
+            bandwidth: match bandwidth::is_set(conf) {
                 true => Bandwidth::read(conf),
                 false => runtime.bandwidth,
             },
@@ -167,7 +161,7 @@ impl NetConf {
     }
 }
 
-/// `dataDir` by default: gone after a reboot, as the interfaces are that the addresses belong to.
+/// `dataDir` by default: it does not survive a reboot, nor do the interfaces of the addresses.
 pub const DATA_DIR: &str = "/run/humanz/ipam";
 
 /// `logFile` by default.
@@ -178,23 +172,23 @@ fn bridge() -> IfName {
     "humanz0".parse().expect("it is a name")
 }
 
-/// The object `ipam`, for those who come from `bridge` with `host-local`.
+/// The object `ipam`, for configurations of `bridge` with `host-local`.
 fn ipam<'a>(conf: &Field<'a>) -> Option<Field<'a>> {
     let ipam = conf.object("ipam")?;
     if let Some(kind) = ipam.get("type") {
         let name = kind.text();
         if name.is_some_and(|name| name != "host-local") {
             return kind.refuse(
-                "\"host-local\": humanz hands out addresses itself and runs no other plugin",
+                "\"host-local\": humanz allocates addresses itself and runs no other plugin",
             );
         }
     }
     Some(ipam)
 }
 
-/// Keys that humanz knows and does not have. Ignored, each would leave a pod less apart from
-/// others than its owner believes, or without what it is there for.
-fn refuse_what_is_not_there(conf: &Field) {
+/// Refuses known keys of features that humanz does not have. If they were ignored, a pod would be
+/// less isolated than its owner believes, or would not work.
+fn refuse_unsupported_keys(conf: &Field) {
     let keys = [
         ("vlan", "humanz has no VLANs"),
         ("vlanTrunk", "humanz has no VLANs"),
@@ -205,14 +199,14 @@ fn refuse_what_is_not_there(conf: &Field) {
             field.unsupported(instead);
         }
     }
-    // By itself promiscMode is left out in silence: hairpinMode does what it is used for.
+    // promiscMode alone is ignored: hairpinMode replaces it.
     let on = |key: &str| conf.get(key).is_some_and(|flag| flag.value() == &Value::Bool(true));
     if on("promiscMode") && on("hairpinMode") {
         conf.fault_at("promiscMode", "cannot be used together with hairpinMode; drop it");
     }
 }
 
-/// The value asks for nothing.
+/// The value turns the feature off.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -224,7 +218,7 @@ fn is_off(value: &Value) -> bool {
     }
 }
 
-/// A result before 0.3.0 has room for one address of each family.
+/// A result before 0.3.0 can have one address of each family.
 fn refuse_second_address(conf: &Field, ranges: &[Vec<RangeConf>], version: Version) {
     for family in Family::BOTH {
         let count = sets_of(ranges, family);
@@ -235,13 +229,13 @@ fn refuse_second_address(conf: &Field, ranges: &[Vec<RangeConf>], version: Versi
     }
 }
 
-/// How many range sets hand out addresses of `family`.
+/// The number of range sets of `family`.
 fn sets_of(ranges: &[Vec<RangeConf>], family: Family) -> usize {
     let of = |range: &RangeConf| Family::of(range.subnet.ip()) == family;
     ranges.iter().filter(|set| set.first().is_some_and(of)).count()
 }
 
-/// `mtu`: 0 is absent. The least is what the family can live with.
+/// `mtu`: 0 is absent. The least is the minimum of the family.
 ///
 /// Source: RFC 791 §3.2 (68 bytes), RFC 8200 §5 (1280 bytes).
 fn mtu(conf: &Field, ranges: &[Vec<RangeConf>]) -> Option<u32> {

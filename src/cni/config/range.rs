@@ -1,4 +1,4 @@
-//! Pure. Ranges of pod addresses as they stand in the configuration.
+//! Pure. Ranges of pod addresses in the configuration.
 
 use std::net::IpAddr;
 
@@ -6,20 +6,18 @@ use ipnetwork::IpNetwork;
 
 use crate::cni::json::Field;
 
-/// One range as written, in the shape of host-local's `ranges[][]`; a range set is a list of them
-/// and gives a pod one address.
+/// One range of host-local's `ranges[][]`; a range set is a list of them and gives a pod one address.
 ///
-/// Only its syntax has been looked at. Whether the subnet has host bits, is wide enough, contains
-/// the three addresses, or meets another range, is for `ipam::pool` to say.
+/// Only the syntax has been checked; `ipam::pool` checks host bits, size, and overlaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeConf {
-    /// The subnet; host bits are kept as they were written.
+    /// May have host bits.
     pub subnet: IpNetwork,
-    /// First address to hand out; absent: the first host address.
+    /// Absent: the first host address.
     pub range_start: Option<IpAddr>,
-    /// Last address to hand out; absent: the last host address.
+    /// Absent: the last host address.
     pub range_end: Option<IpAddr>,
-    /// The gateway, never handed out; absent: the first host address.
+    /// Absent: the first host address.
     pub gateway: Option<IpAddr>,
 }
 
@@ -33,10 +31,10 @@ impl RangeConf {
     }
 }
 
-/// Every range set of a configuration: `runtimeConfig.ipRanges`, then the single range that
-/// `subnet` stands for, then `ranges`. The last two come from `ipam` if it has either.
+/// Every range set of a configuration: `runtimeConfig.ipRanges`, then the single range of `subnet`,
+/// then `ranges`. The last two come from `ipam` if it has either.
 ///
-/// Source: host-local; the order decides which set a requested or a first address comes from.
+/// Source: host-local; requested addresses are of the first set that has them.
 pub(super) fn sets(conf: &Field, ipam: Option<&Field>) -> Vec<Vec<RangeConf>> {
     let runtime = conf.get("runtimeConfig");
     let mut sets = runtime.map(|runtime| listed(&runtime, "ipRanges")).unwrap_or_default();
@@ -47,7 +45,7 @@ pub(super) fn sets(conf: &Field, ipam: Option<&Field>) -> Vec<Vec<RangeConf>> {
     sets
 }
 
-/// The range of the keys `subnet`, `rangeStart`, `rangeEnd` and `gateway` beside each other.
+/// The range of the keys `subnet`, `rangeStart`, `rangeEnd` and `gateway`.
 fn single(field: &Field) -> Option<RangeConf> {
     if field.get("subnet").is_none() {
         for key in ["rangeStart", "rangeEnd", "gateway"] {

@@ -1,4 +1,4 @@
-//! Pure. `runtimeConfig`: what the runtime adds for this one container.
+//! Pure. `runtimeConfig`: what the runtime adds for one container.
 
 use crate::cni::bandwidth::Bandwidth;
 use crate::cni::dns::Dns;
@@ -7,18 +7,15 @@ use crate::cni::port_mappings;
 use crate::cni::requested::RequestedAddresses;
 use crate::net::PortMapping;
 
-/// The capabilities that a runtime passed; only those that the configuration declares get here.
+/// The capabilities that the runtime passed, of those that the configuration declares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeConfig {
     /// `ips` and `mac`.
     pub requested: RequestedAddresses,
-    /// `dns`.
     pub dns: Dns,
-    /// `portMappings`: ports of the host.
     pub port_mappings: Vec<PortMapping>,
-    /// `bandwidth`.
     pub bandwidth: Bandwidth,
-    /// What the pod's annotations ask for.
+    /// From the pod's annotations.
     pub annotated: RequestedAddresses,
 }
 
@@ -27,7 +24,7 @@ impl RuntimeConfig {
         let annotations = field.object("io.kubernetes.cri.pod-annotations");
         for key in ["deviceID", "infinibandGUID"] {
             if let Some(device) = field.get(key).filter(|device| device.filled().is_some()) {
-                device.unsupported("humanz attaches veths alone");
+                device.unsupported("humanz attaches only veths");
             }
         }
         let bandwidth = field.object("bandwidth");

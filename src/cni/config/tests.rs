@@ -215,7 +215,7 @@ fn host_bits_of_a_range_are_kept_for_the_pool_to_refuse() {
 }
 
 #[test]
-fn the_default_route_follows_is_gateway_unless_it_is_told() {
+fn the_default_route_follows_is_gateway_unless_it_is_set() {
     let gateways = |keys: Value| {
         let conf = conf(keys);
         (conf.is_gateway, conf.is_default_gateway)

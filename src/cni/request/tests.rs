@@ -74,7 +74,7 @@ fn another_ipam_plugin_is_refused_by_name() {
 }
 
 #[test]
-fn add_needs_a_range_or_a_wish_and_loopback_neither() {
+fn add_needs_a_range_or_a_requested_address_and_loopback_neither() {
     let error = refusal("ADD", json!({}));
     assert_eq!(error.code, 7);
     assert!(error.msg.contains("set subnet"), "{error}");

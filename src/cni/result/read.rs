@@ -2,22 +2,42 @@
 
 use std::str::FromStr;
 
+use serde_json::Value;
+
 use crate::cni::dns::Dns;
-use crate::cni::json::Field;
+use crate::cni::error::CniError;
+use crate::cni::json::{Field, FieldError, FieldErrors};
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::cni::route::Route;
 use crate::cni::version::{Version, listed};
 use crate::net::Family;
 
-/// The result in `field`. After a fault it may lack something.
-pub(super) fn result(field: &Field, version: Version) -> Option<CniResult> {
-    if !field.value().is_object() {
-        return field.refuse("an object");
+impl CniResult {
+    /// The result in `document`, of `version`: the network's. A result with a version of its own must
+    /// have the same.
+    ///
+    /// # Errors
+    /// Code 6 with every error.
+    ///
+    /// Source: CNI SPEC, section 5 "Result types", of each version.
+    pub fn from_json(document: &Value, version: Version) -> Result<CniResult, CniError> {
+        let errors = FieldErrors::default();
+        let result = CniResult::read(&Field::root(document, &errors), version);
+        let errors: Vec<String> = errors.into_vec().iter().map(FieldError::to_string).collect();
+        result.ok_or_else(|| CniError::decode(format!("invalid result: {}", errors.join("; "))))
     }
-    check_version(field, version);
-    let mut result = if version < Version::V030 { by_family(field) } else { by_list(field) };
-    result.dns = field.object("dns").map(|dns| Dns::read(&dns)).unwrap_or_default();
-    Some(result)
+
+    /// `None` after an error.
+    pub(in crate::cni) fn read(field: &Field, version: Version) -> Option<CniResult> {
+        let before = field.error_count();
+        if !field.value().is_object() {
+            return field.refuse("an object");
+        }
+        check_version(field, version);
+        let mut result = if version < Version::V030 { by_family(field) } else { by_list(field) };
+        result.dns = field.object("dns").map(|dns| Dns::read(&dns)).unwrap_or_default();
+        (field.error_count() == before).then_some(result)
+    }
 }
 
 /// A result without a version has the network's.

@@ -1,6 +1,7 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cni::result::*;
+use crate::cni::version::Version;
 
 /// What a bridge with two families answers, with every key of 1.1.0.
 fn full() -> Value {
@@ -56,7 +57,7 @@ fn nothing_is_lost_on_the_way_by_1_0_0() {
 }
 
 #[test]
-fn up_to_0_4_0_addresses_tell_their_family_and_newer_keys_are_left_out() {
+fn up_to_0_4_0_addresses_have_their_family_and_newer_keys_are_left_out() {
     let expected = json!({
         "interfaces": [
             { "name": "humanz0", "mac": "0a:5a:00:00:00:01" },
@@ -77,8 +78,8 @@ fn up_to_0_4_0_addresses_tell_their_family_and_newer_keys_are_left_out() {
     });
     for version in [Version::V030, Version::V031, Version::V040] {
         let mut found = convert(&full(), Version::V110, version);
-        let told = found.as_object_mut().unwrap().remove("cniVersion");
-        assert_eq!((told, found), (Some(json!(version.as_str())), expected.clone()));
+        let own = found.as_object_mut().unwrap().remove("cniVersion");
+        assert_eq!((own, found), (Some(json!(version.as_str())), expected.clone()));
     }
 }
 
@@ -97,8 +98,8 @@ fn before_0_3_0_there_is_one_address_of_each_family() {
     });
     for version in [Version::V010, Version::V020] {
         let mut found = convert(&full(), Version::V110, version);
-        let told = found.as_object_mut().unwrap().remove("cniVersion");
-        assert_eq!((told, found), (Some(json!(version.as_str())), expected.clone()));
+        let own = found.as_object_mut().unwrap().remove("cniVersion");
+        assert_eq!((own, found), (Some(json!(version.as_str())), expected.clone()));
     }
 }
 

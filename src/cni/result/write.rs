@@ -1,104 +1,92 @@
 //! Pure. Writing a result, in any version.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::cni::error::{CniError, code};
+use crate::cni::json::object;
 use crate::cni::result::{CniResult, Interface, IpConfig};
 use crate::cni::version::Version;
 use crate::net::Family;
 
-/// `result` in the words of `version`.
-pub(super) fn result(result: &CniResult, version: Version) -> Result<Value, CniError> {
-    let mut object = Map::from_iter([("cniVersion".to_owned(), json!(version.as_str()))]);
-    object.extend(if version < Version::V030 {
-        by_family(result, version)?
-    } else {
-        by_list(result, version)
-    });
-    if !result.dns.is_empty() {
-        object.insert("dns".to_owned(), result.dns.to_json());
+impl CniResult {
+    /// The result in the format of `version`. Keys that a version does not have are left out: 0.3.0 to
+    /// 0.4.0 have `dst` and `gw` of a route and no `mtu` of an interface; 0.1.0 and 0.2.0 have one
+    /// address of each family, the first.
+    ///
+    /// # Errors
+    /// Code 1: 0.1.0 and 0.2.0 need an address.
+    pub fn to_json(&self, version: Version) -> Result<Value, CniError> {
+        let mut document = match version < Version::V030 {
+            true => by_family(self, version)?,
+            false => by_list(self, version),
+        };
+        document["cniVersion"] = json!(version.as_str());
+        if !self.dns.is_empty() {
+            document["dns"] = self.dns.to_json();
+        }
+        Ok(document)
     }
-    Ok(Value::Object(object))
 }
 
 /// 0.1.0 and 0.2.0: `ip4` and `ip6`.
-fn by_family(result: &CniResult, version: Version) -> Result<Map<String, Value>, CniError> {
-    let mut object = Map::new();
-    for (key, family) in [("ip4", Family::V4), ("ip6", Family::V6)] {
-        let mut ips = result.ips.iter();
-        if let Some(first) = ips.find(|ip| Family::of(ip.address.ip()) == family) {
-            object.insert(key.to_owned(), half(result, first, version));
-        }
-    }
-    if object.is_empty() {
+fn by_family(result: &CniResult, version: Version) -> Result<Value, CniError> {
+    let first = |family| {
+        let first = result.ips.iter().find(|ip| Family::of(ip.address.ip()) == family)?;
+        let routes = result.routes.iter().filter(|route| route.family() == family);
+        let routes: Vec<Value> = routes.map(|route| route.to_json(version)).collect();
+        Some(object([
+            ("ip", Some(json!(first.address.to_string()))),
+            ("gateway", first.gateway.map(|gateway| json!(gateway.to_string()))),
+            ("routes", filled(routes)),
+        ]))
+    };
+    let (v4, v6) = (first(Family::V4), first(Family::V6));
+    if v4.is_none() && v6.is_none() {
         let msg = format!("cannot convert the result to CNI {version}: it has no address");
         return Err(CniError::new(code::INCOMPATIBLE_VERSION, msg));
     }
-    Ok(object)
-}
-
-/// What 0.2.0 says of one family: `{ip, gateway, routes}`.
-fn half(result: &CniResult, ip: &IpConfig, version: Version) -> Value {
-    let mut object = json!({ "ip": ip.address.to_string() });
-    if let Some(gateway) = ip.gateway {
-        object["gateway"] = json!(gateway.to_string());
-    }
-    let family = Family::of(ip.address.ip());
-    let routes = result.routes.iter().filter(|route| route.family() == family);
-    let routes: Vec<Value> = routes.map(|route| route.to_json(version)).collect();
-    if !routes.is_empty() {
-        object["routes"] = json!(routes);
-    }
-    object
+    Ok(object([("ip4", v4), ("ip6", v6)]))
 }
 
 /// 0.3.0 and later: `interfaces`, `ips` and `routes`.
-fn by_list(result: &CniResult, version: Version) -> Map<String, Value> {
-    let mut object = Map::new();
-    let mut put = |key: &str, list: Vec<Value>| {
-        if !list.is_empty() {
-            object.insert(key.to_owned(), json!(list));
-        }
-    };
-    put("interfaces", result.interfaces.iter().map(|found| interface(found, version)).collect());
-    put("ips", result.ips.iter().map(|ip| address(ip, version)).collect());
-    put("routes", result.routes.iter().map(|route| route.to_json(version)).collect());
-    object
+fn by_list(result: &CniResult, version: Version) -> Value {
+    let interfaces = result.interfaces.iter().map(|found| interface(found, version));
+    let ips = result.ips.iter().map(|ip| address(ip, version));
+    let routes = result.routes.iter().map(|route| route.to_json(version));
+    object([
+        ("interfaces", filled(interfaces.collect())),
+        ("ips", filled(ips.collect())),
+        ("routes", filled(routes.collect())),
+    ])
+}
+
+fn filled(list: Vec<Value>) -> Option<Value> {
+    (!list.is_empty()).then_some(Value::Array(list))
 }
 
 fn interface(interface: &Interface, version: Version) -> Value {
-    let mut object = json!({ "name": interface.name });
-    let mut put = |key: &str, text: &Option<String>| {
-        if let Some(text) = text {
-            object[key] = json!(text);
-        }
-    };
-    put("mac", &interface.mac);
-    put("sandbox", &interface.sandbox);
-    // 1.0.0 has no such keys either, but the reference library writes them there.
-    if version >= Version::V100 {
-        put("socketPath", &interface.socket_path);
-        put("pciID", &interface.pci_id);
-        if let Some(mtu) = interface.mtu {
-            object["mtu"] = json!(mtu);
-        }
-    }
-    object
+    let text = |text: &Option<String>| text.as_ref().map(|text| json!(text));
+    // 1.0.0 does not have these keys either, but the reference library writes them there.
+    let newer = version >= Version::V100;
+    object([
+        ("name", Some(json!(interface.name))),
+        ("mac", text(&interface.mac)),
+        ("sandbox", text(&interface.sandbox)),
+        ("socketPath", text(&interface.socket_path).filter(|_| newer)),
+        ("pciID", text(&interface.pci_id).filter(|_| newer)),
+        ("mtu", interface.mtu.map(Value::from).filter(|_| newer)),
+    ])
 }
 
 fn address(ip: &IpConfig, version: Version) -> Value {
-    let mut object = json!({ "address": ip.address.to_string() });
-    if version < Version::V100 {
-        object["version"] = json!(match Family::of(ip.address.ip()) {
-            Family::V4 => "4",
-            Family::V6 => "6",
-        });
-    }
-    if let Some(gateway) = ip.gateway {
-        object["gateway"] = json!(gateway.to_string());
-    }
-    if let Some(place) = ip.interface {
-        object["interface"] = json!(place);
-    }
-    object
+    let family = match Family::of(ip.address.ip()) {
+        Family::V4 => "4",
+        Family::V6 => "6",
+    };
+    object([
+        ("address", Some(json!(ip.address.to_string()))),
+        ("version", (version < Version::V100).then(|| json!(family))),
+        ("gateway", ip.gateway.map(|gateway| json!(gateway.to_string()))),
+        ("interface", ip.interface.map(Value::from)),
+    ])
 }

@@ -16,7 +16,7 @@ fn lines(folder: &Path, name: &str, count: usize) {
 }
 
 #[test]
-fn calls_are_told_apart_by_verb_outcome_and_time() {
+fn calls_are_counted_by_verb_outcome_and_time() {
     let data = tempfile::tempdir().unwrap();
     assert_eq!(read(data.path()).unwrap(), Calls::new());
     for (verb, code, millis) in [("ADD", 0, 2), ("ADD", 0, 30_000), ("ADD", 11, 1), ("DEL", 0, 1)] {

@@ -1,0 +1,65 @@
+//! Locking a store: its first use in a boot removes what is stale, and imports older stores.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use crate::ipam::entry::StoreEntry;
+use crate::ipam::error::StoreError;
+use crate::ipam::layout::{names, read, read_line, remove};
+use crate::ipam::store::{LockedStore, Store};
+use crate::ipam::{import, lock};
+
+impl Store {
+    /// Takes the lock, waiting at most `wait`; creates a missing folder. The first time in a boot,
+    /// removes entries of another boot and imports the stores of older plugins.
+    ///
+    /// # Errors
+    /// [`StoreError::LockTimeout`], [`StoreError::Io`].
+    pub fn lock(&self, wait: Duration) -> Result<LockedStore<'_>, StoreError> {
+        let path = self.layout.lock();
+        let lock = match lock::acquire(&path, wait) {
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                self.layout.create()?;
+                lock::acquire(&path, wait)?
+            }
+            other => other?,
+        };
+        let locked = LockedStore { store: self, _lock: lock };
+        let begun = read_line(&self.layout.boot())?;
+        if begun.as_ref() != Some(&self.boot_id) && begun != Some(self.begun()) {
+            locked.begin_boot()?;
+        }
+        Ok(locked)
+    }
+
+    /// The record of a boot that has begun. A call without sources (after another plugin of a chain)
+    /// leaves the import to the first one that has them.
+    fn begun(&self) -> String {
+        let nothing_taken_over = if self.sources.is_empty() { " nothing taken over" } else { "" };
+        format!("{}{nothing_taken_over}", self.boot_id)
+    }
+}
+
+impl LockedStore<'_> {
+    /// The first use in a boot; if killed in between, the next process does it again.
+    fn begin_boot(&self) -> Result<(), StoreError> {
+        let layout = &self.store.layout;
+        layout.create()?;
+        let owners = names(&layout.owners())?;
+        let owners = owners.iter().map(|name| layout.owners().join(name));
+        let addresses = layout.addresses()?.into_iter().map(|address| layout.address(address));
+        let mut stale = 0;
+        for path in addresses.chain(owners) {
+            // A file that is not an entry may be host-local's: the import reads it.
+            let entry = read(&path)?.and_then(|bytes| StoreEntry::parse(&bytes).ok());
+            if entry.is_some_and(|entry| entry.boot_id != self.store.boot_id) && remove(&path)? {
+                stale += 1;
+            }
+        }
+        if stale > 0 {
+            log::info!("{}: removed {stale} files of an earlier boot", layout.dir().display());
+        }
+        import::run(self, &self.store.sources)?;
+        layout.replace(&layout.boot(), format!("{}\n", self.store.begun()).as_bytes())
+    }
+}
