@@ -18,7 +18,6 @@ const CIRCLES: &[&str] = &[
     "command::ipam command::ipam::clear command::ipam::free command::ipam::import command::ipam::list",
     "command::nodes command::nodes::list command::nodes::remove command::nodes::reserve command::nodes::show",
     "ipam::import ipam::store",
-    "kube kube::session",
     "netlink::link netlink::vxlan",
     "nft::base_chains nft::base_chains::legacy",
     "nft::base_chains::chain nft::base_chains::rule",
