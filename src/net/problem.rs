@@ -70,7 +70,7 @@ kinds! {
     AgentStuck: Error, "agent-stuck";
     AgentDown: Error, "agent-down";
     AgentSilent: Warning, "agent-silent";
-    AgentVersion: Warning, "agent-version";
+    AgentVersion: Warning, "agent-old";
     Privileges: Warning, "privileges";
     InvalidSetting: Error, "invalid-setting";
     SettingsFile: Warning, "settings";
