@@ -132,6 +132,7 @@ kinds! {
     NetworkManager: Warning, "networkmanager";
     Mtu: Warning, "mtu";
     PacketLost: Error, "packet-lost";
+    PacketDoubtful: Warning, "packet-doubtful";
     // Other hosts.
     HostUnreachable: Error, "host-unreachable";
     HostMtu: Error, "host-mtu";

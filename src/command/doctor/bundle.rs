@@ -185,7 +185,7 @@ fn entry(tar: &mut Vec<u8>, name: &str, content: &[u8], time_secs: u64) {
     let mut head = [0u8; 512];
     let mut put =
         |at: usize, text: &str| head[at..at + text.len()].copy_from_slice(text.as_bytes());
-    // Of a long path its end tells more.
+    // Of a long path the end says more.
     let name = format!("humanz/{}", name.trim_start_matches('/'));
     let start = (name.len().saturating_sub(100)..name.len()).find(|at| name.is_char_boundary(*at));
     put(0, &name[start.unwrap_or(0)..]);

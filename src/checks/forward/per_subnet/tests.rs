@@ -172,7 +172,7 @@ fn a_drop_behind_an_accept_for_the_bridge_is_not_told() {
 
 #[test]
 fn what_to_do_is_a_command_that_finds_the_rule() {
-    let cure = |at, wanted: &str| {
+    let fix = |at, wanted: &str| {
         let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
         let called = [("WALL".to_owned(), vec![to(&["10.244.5.0/24"], Verdict::Drop)])].into();
         let chain = BaseChain { called, ..chain(at, Policy::Accept, &[wall]) };
@@ -182,9 +182,9 @@ fn what_to_do_is_a_command_that_finds_the_rule() {
         assert!(line.contains("a rule of chain WALL drops"), "{line}");
         assert!(line.rsplit_once("; ").unwrap().1.contains(wanted), "{line}");
     };
-    cure(IPTABLES, "find it with `iptables -S WALL` and delete it");
-    cure(PLAIN, "find it with `nft -a list chain inet filter WALL` and delete it");
-    cure(FIREWALLD, "firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16");
+    fix(IPTABLES, "find it with `iptables -S WALL` and delete it");
+    fix(PLAIN, "find it with `nft -a list chain inet filter WALL` and delete it");
+    fix(FIREWALLD, "firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16");
 }
 
 /// As many questions as there are kinds of hosts, not as there are hosts.
