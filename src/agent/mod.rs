@@ -11,6 +11,7 @@ pub mod readiness;
 pub mod shared_state;
 pub mod snapshot;
 
+pub(crate) mod active_problems;
 pub(crate) mod applier;
 mod cleanup;
 pub mod cni_conf;

@@ -180,8 +180,13 @@ impl Prober {
         let seen = all.entry(target).or_default();
         let before = *seen;
         seen.note(bytes, echo::SMALLEST, time);
+        let has_changed =
+            (before.reachable(), before.black_hole()) != (seen.reachable(), seen.black_hole());
+        if has_changed {
+            seen.since = Some(SystemTime::now());
+        }
         let now = *seen;
-        if (before.reachable(), before.black_hole()) == (now.reachable(), now.black_hole()) {
+        if !has_changed {
             return;
         }
         let lost = all.values().filter(|seen| seen.reachable() == Some(false));

@@ -66,7 +66,7 @@ impl Agent {
             }
             self.wait()?;
             self.use_last_known_good();
-            let failures = self.reconcile().map(|report| report.failures().join("\n"));
+            let failures = self.reconcile().map(|applier| applier.failure_lines());
             if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
                 return Err(Exit::new(exit::FAILURE, failures));
             }

@@ -11,6 +11,7 @@ use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::Settings;
 
+use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
 use crate::agent::journal::Journal;
 use crate::agent::snapshot::AgentSnapshot;
@@ -27,6 +28,8 @@ pub struct SharedState {
     pub machine_id: String,
     /// When the agent started.
     pub started: SystemTime,
+    /// What is wrong now.
+    pub problems: ActiveProblems,
     /// The changes of late.
     pub journal: Journal,
     counters: Mutex<Counters>,
@@ -45,6 +48,7 @@ impl SharedState {
             name,
             machine_id,
             started: SystemTime::now(),
+            problems: ActiveProblems::default(),
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),

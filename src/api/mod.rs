@@ -11,11 +11,11 @@
 //! is tried again, and a client costs at most one connection of a few.
 
 pub mod answer;
-pub mod faults;
 pub mod http;
 pub mod http_server;
 pub mod listen;
 pub mod metrics;
+pub mod problems;
 pub mod reachability;
 pub mod server;
 pub mod status;

@@ -15,7 +15,7 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::forward::evaluate::{ChainVerdict, Packet, evaluate};
 use crate::checks::forward::per_subnet::Stopped;
-use crate::net::{Family, IfName, Object, PerFamily, subnet};
+use crate::net::{Family, IfName, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
     BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, Direction, EditKind, FoundChains,
     RuleEdit,
@@ -228,14 +228,13 @@ fn stopping_chain(fate: &ChainVerdict) -> Option<Option<String>> {
 }
 
 /// What is in the way if `edit` must not be made.
-pub fn not_ours(edit: &RuleEdit) -> Option<String> {
+pub fn not_ours(edit: &RuleEdit) -> Option<Problem> {
     let RuleEdit { place, direction, bridge, .. } = edit;
+    let option = direction.option();
     (edit.action == EditKind::Insert).then(|| {
-        format!(
-            "{place} drops pod traffic, and MANAGE_FORWARD=false; put `{} {bridge} -j ACCEPT` at \
-             its head",
-            direction.option()
-        )
+        let what = format!("{place} drops pod traffic, and MANAGE_FORWARD=false");
+        Problem::new(ProblemKind::ForwardBlocked, Object::Chain(place.to_string()), what)
+            .with_fix(format!("put `{option} {bridge} -j ACCEPT` at its head"))
     })
 }
 

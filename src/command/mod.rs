@@ -41,7 +41,7 @@ use crate::settings::loader::SettingsLoader;
 #[argh(subcommand)]
 pub enum Command {
     /// How this host is.
-    Status(status::Status),
+    Status(status::Options),
     /// The hosts of the network.
     Nodes(nodes::Nodes),
     /// The addresses of pods.

@@ -140,7 +140,10 @@ fn reason(destination: IpNetwork, ways: &PeerRoutes) -> String {
 
 fn unreachable(destination: IpNetwork, ways: &PeerRoutes) -> String {
     let known = ways.unreachable.iter().find(|known| known.subnet == destination);
-    known.map_or_else(|| "its tunnel's device is not there".to_owned(), ToString::to_string)
+    known.map_or_else(
+        || "its tunnel's device is not there".to_owned(),
+        |known| known.problem().to_string(),
+    )
 }
 
 /// The names of the interfaces.

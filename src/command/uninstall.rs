@@ -19,13 +19,16 @@ pub fn run(call: &mut Call<'_>, options: &Uninstall) -> Result<Outcome, Exit> {
         let lines: Vec<String> = removed.lines.iter().map(ToString::to_string).collect();
         let value = json!({
             "dry_run": options.dry_run, "changes": lines, "in_the_way": removed.in_the_way,
-            "failures": removed.failures,
+            "failures": removed.failures.iter().map(ToString::to_string).collect::<Vec<_>>(),
         });
         call.answer(options.json, value, &text)?;
     }
     match removed.failures.as_slice() {
         [] => Ok(Outcome::Fine),
-        failures => Err(Exit::new(exit::FAILURE, failures.join("\n"))),
+        failures => {
+            let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
+            Err(Exit::new(exit::FAILURE, lines.join("\n")))
+        }
     }
 }
 

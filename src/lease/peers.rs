@@ -10,7 +10,7 @@ use crate::lease::choose;
 use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::subnet::{self, Pool};
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 
 /// Another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,29 @@ pub enum PeerFault {
         /// Why.
         reason: &'static str,
     },
+}
+
+impl PeerFault {
+    pub fn problem(&self) -> Problem {
+        let (host, fix) = match self {
+            PeerFault::OutsidePool { host, .. } => (
+                host,
+                format!(
+                    "set the same IP_SUBNET and IPV6_SUBNET on both hosts; if it was removed for \
+                     good: humanz-agent nodes rm {host}"
+                ),
+            ),
+            PeerFault::Overlap { host, .. } => (
+                host,
+                format!(
+                    "two hosts share a name, a disk or a hand-made key: repair it on host {host}"
+                ),
+            ),
+            PeerFault::Address { host, .. } => (host, format!("set NODE_IP on host {host}")),
+        };
+        let subject = Object::Host(host.clone());
+        Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
+    }
 }
 
 /// The hosts of `snapshot` other than `own`, and what was ignored.

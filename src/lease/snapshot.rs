@@ -10,6 +10,7 @@ use crate::lease::records::{
     Alive, ClusterConfig, Key, NodeName, NodeRecord, RecordError, Roots, claim_value, host_value,
 };
 use crate::lease::transaction::{Transaction, Write};
+use crate::net::{Object, Problem, ProblemKind};
 
 /// Both roots as of one revision. A copy shares its parts with the original until one is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -226,6 +227,22 @@ impl fmt::Display for Fault {
             Store::Kubernetes => "Kubernetes node",
         };
         write!(f, "{store} {:?}: {}", self.key, self.what)
+    }
+}
+
+impl Fault {
+    pub fn problem(&self) -> Problem {
+        let (subject, fix) = match self.store {
+            Store::Etcd => (
+                Object::Key(self.key.to_string()),
+                format!("look at it with etcdctl get {:?}, then delete or repair it", self.key),
+            ),
+            Store::Kubernetes => (
+                Object::named(format!("Kubernetes node {}", self.key)),
+                format!("kubectl get node {} -o yaml", self.key),
+            ),
+        };
+        Problem::new(ProblemKind::EtcdRecord, subject, self.to_string()).with_fix(fix)
     }
 }
 

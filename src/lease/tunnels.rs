@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::lease::peers::Peer;
 use crate::lease::records::{NodeName, Tunnel, Vxlan};
-use crate::net::Mac;
+use crate::net::{Mac, Object, Problem, ProblemKind};
 
 /// The tunnel of another host that is not used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum Flaw {
     #[error("VNI {0} is more than 24 bits")]
     VniTooLarge(u32),
     /// Another network's.
-    #[error("its VNI is {theirs}, and this host's is {ours}; set the same VXLAN_VNI on all hosts")]
+    #[error("its VNI is {theirs}, and this host's is {ours}")]
     OtherVni {
         /// The host's.
         theirs: u32,
@@ -44,6 +44,23 @@ pub enum Flaw {
         /// Who has the better right to it.
         owner: NodeName,
     },
+}
+
+impl TunnelFault {
+    pub fn problem(&self) -> Problem {
+        let TunnelFault { host, flaw } = self;
+        let fix = match flaw {
+            Flaw::VniTooLarge(_) | Flaw::NoPort => {
+                format!("set VXLAN_VNI and VXLAN_PORT on host {host}")
+            }
+            Flaw::OtherVni { .. } => "set the same VXLAN_VNI on all hosts".to_owned(),
+            Flaw::OwnMac(_) | Flaw::SameMac { .. } => {
+                format!("restart humanz-agent on host {host}, which then publishes its own MAC")
+            }
+        };
+        let subject = Object::Host(host.clone());
+        Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
+    }
 }
 
 /// The tunnels of `peers`, in their order, that this host, whose own is `own`, can send to; and what
@@ -148,7 +165,7 @@ mod tests {
             &["h2"],
             &[
                 "host h3: its tunnel is ignored: VNI 16777216 is more than 24 bits",
-                "host h4: its tunnel is ignored: its VNI is 7, and this host's is 104; set the same VXLAN_VNI on all hosts",
+                "host h4: its tunnel is ignored: its VNI is 7, and this host's is 104",
                 "host h5: its tunnel is ignored: port 0 is none",
                 "host h6: its tunnel is ignored: its MAC 0a:58:0a:00:01:00 is that of this host",
             ],

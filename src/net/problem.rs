@@ -20,6 +20,16 @@ pub enum Severity {
     Note,
 }
 
+impl Severity {
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        }
+    }
+}
+
 /// The kinds of problems, causes before their effects: that is the order in which they are shown.
 /// For each its severity, and the name that stands in JSON and metrics and never changes.
 macro_rules! kinds {
@@ -131,6 +141,7 @@ kinds! {
     PoolFull: Error, "pool-full";
     PoolLow: Warning, "pool-low";
     BridgePorts: Error, "bridge-ports";
+    BridgePortsLow: Warning, "bridge-ports-low";
     StoresUnread: Warning, "stores-unread";
     LeakedAddresses: Warning, "leaked-addresses";
     StrayLinks: Error, "stray-links";

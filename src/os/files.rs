@@ -8,28 +8,27 @@ use std::time::{Duration, SystemTime};
 
 /// A file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("{what} {path}: {why}{}", cure(.why))]
+#[error("{what} {path}: {why}")]
 pub struct FileError {
     what: &'static str,
     path: PathBuf,
-    /// Told above: as the source it would be told twice.
+    /// Part of the text: as the source it would be printed twice.
     why: io::Error,
 }
 
-/// What to do, behind a semicolon, if there is one thing.
-fn cure(why: &io::Error) -> &'static str {
-    match why.kind() {
-        io::ErrorKind::IsADirectory => "; a directory is in the way: remove it",
-        io::ErrorKind::StorageFull => "; make room on that file system",
-        io::ErrorKind::ReadOnlyFilesystem => "; mount that file system to be written to",
-        _ => "",
-    }
-}
-
 impl FileError {
-    /// Why.
     pub fn kind(&self) -> io::ErrorKind {
         self.why.kind()
+    }
+
+    /// What to do, if there is one thing.
+    pub fn fix(&self) -> Option<&'static str> {
+        Some(match self.why.kind() {
+            io::ErrorKind::IsADirectory => "a directory is in the way: remove it",
+            io::ErrorKind::StorageFull => "make room on that file system",
+            io::ErrorKind::ReadOnlyFilesystem => "mount that file system read-write",
+            _ => return None,
+        })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Pure. How this host reaches the pods of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -10,7 +9,7 @@ use crate::lease::Resolved;
 use crate::lease::peers::Peer;
 use crate::lease::records::{self, NodeName, Tunnel};
 use crate::lease::tunnels::{TunnelFault, tunnels};
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::TunnelPeer;
 
@@ -126,44 +125,52 @@ impl UnreachableReason {
     }
 }
 
-impl fmt::Display for UnreachableSubnet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl UnreachableSubnet {
+    pub fn problem(&self) -> Problem {
+        use UnreachableReason as Reason;
         let UnreachableSubnet { host, subnet, reason } = self;
-        write!(f, "pods of host {host} ({subnet}) cannot be reached: ")?;
-        match reason {
-            UnreachableReason::NoAddress => {
+        let (why, fix) = match reason {
+            Reason::NoAddress => {
                 let family = Family::of(subnet.ip());
-                write!(f, "the host has no {family} address; set NODE_IP there")
+                (format!("the host has no {family} address"), "set NODE_IP there".to_owned())
             }
-            UnreachableReason::Unresolved => write!(
-                f,
-                "it published no address and the name {host} does not resolve (yet); add it to DNS or /etc/hosts"
+            Reason::Unresolved => (
+                format!("it published no address and the name {host} does not resolve (yet)"),
+                "add it to DNS or /etc/hosts".to_owned(),
             ),
-            UnreachableReason::NotOnLink(address) => write!(
-                f,
-                "{address} is not on a segment of this host, and BACKEND=direct; set BACKEND=auto on both hosts"
+            Reason::NotOnLink(address) => (
+                format!("{address} is not on a segment of this host, and BACKEND=direct"),
+                "set BACKEND=auto on both hosts".to_owned(),
             ),
-            UnreachableReason::NoTunnel(address) => write!(
-                f,
-                "{address} is not on a segment of this host, and the host has no tunnel; set BACKEND=auto there (and update humanz)"
+            Reason::NoTunnel(address) => (
+                format!("{address} is not on a segment of this host, and the host has no tunnel"),
+                "set BACKEND=auto there (and update humanz)".to_owned(),
             ),
-            UnreachableReason::LinkDown(address) => {
-                write!(f, "the link to {address} is down; set it up (ip link tells which)")
+            Reason::LinkDown(address) => (
+                format!("the link to {address} is down"),
+                "set it up (ip link shows which)".to_owned(),
+            ),
+            Reason::NoUnderlay(address) => {
+                let family = Family::of(*address);
+                (
+                    format!("this host has no {family} address to send to {address} from"),
+                    "set its uplink up: ip link; ip address".to_owned(),
+                )
             }
-            UnreachableReason::NoUnderlay(address) => write!(
-                f,
-                "this host has no {} address to send to {address} from; is its uplink up?",
-                Family::of(*address)
+            Reason::OwnMissing(own, address) => (
+                format!(
+                    "this host's node address is {own} (NODE_IP, if that is set), which no \
+                     interface that is up has, and packets to {address} would come from it"
+                ),
+                "set its uplink up, or NODE_IP to an address it has (ip address)".to_owned(),
             ),
-            UnreachableReason::OwnMissing(own, address) => write!(
-                f,
-                "this host's address for the others is {own} (NODE_IP, if that is set), which no interface that is up has, and packets to {address} would come from it; set its uplink up, or NODE_IP to an address it has (ip address tells)"
+            Reason::OwnAddress(address) => (
+                format!("its address {address} belongs to this host: two hosts claim one address"),
+                "check NODE_IP on both".to_owned(),
             ),
-            UnreachableReason::OwnAddress(address) => write!(
-                f,
-                "its address {address} belongs to this host; two hosts claim one address: check NODE_IP on both"
-            ),
-        }
+        };
+        let what = format!("pods of host {host} ({subnet}) cannot be reached: {why}");
+        Problem::new(ProblemKind::HostUnreachable, Object::Host(host.clone()), what).with_fix(fix)
     }
 }
 

@@ -15,7 +15,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
         let shell = |script: &str| run_args("sh", &["-ec", script]);
         shell(firewall);
         let forward = BaseChains::open().unwrap();
-        let told = || {
+        let observe = || {
             let found = forward.observe_input(&Family::BOTH).unwrap();
             let family = |family: usize| Tunnel {
                 uplink: "uplink".parse().unwrap(),
@@ -24,21 +24,21 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
                 udp_port: PORT,
             };
             [0, 1].map(|at| {
-                let lines = blocking_chains(&family(at), &found);
-                lines.iter().map(ToString::to_string).collect::<Vec<_>>()
+                let found = blocking_chains(&family(at), &found);
+                found.iter().map(|obstacle| obstacle.problem().fix.unwrap()).collect::<Vec<_>>()
             })
         };
         // Neighbours have found each other before anything is lost.
         assert_eq!(network.reaches_host(PORT, gets_in), gets_in, "{firewall}");
-        let lines = told();
-        assert_eq!(lines.each_ref().map(Vec::is_empty), gets_in, "{lines:?}");
-        let lines = lines.concat();
-        let cures = lines.iter().map(|line| line.rsplit_once("accept them: ").unwrap().1);
-        let here: Vec<&str> = cures.filter(|cure| !cure.starts_with("firewall-cmd")).collect();
-        here.iter().for_each(|cure| drop(shell(cure)));
+        let found = observe();
+        assert_eq!(found.each_ref().map(Vec::is_empty), gets_in, "{found:?}");
+        let fixes = found.concat();
+        let here: Vec<&String> =
+            fixes.iter().filter(|fix| !fix.starts_with("firewall-cmd")).collect();
+        here.iter().for_each(|fix| drop(shell(fix)));
         if !here.is_empty() {
             assert_eq!(network.reaches_host(PORT, [true; 2]), [true; 2], "{here:?}");
-            assert_eq!(told().concat(), [""; 0]);
+            assert_eq!(observe().concat(), [""; 0]);
         }
     });
 }

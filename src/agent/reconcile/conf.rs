@@ -1,6 +1,5 @@
 //! Keeps the CNI configuration, in one place.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::agent::applier::Applier;
@@ -8,10 +7,9 @@ use crate::agent::cni_conf;
 use crate::agent::conf_record::{self, Written};
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::host_state::HostState;
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files;
 use crate::plan::{Describe, Line};
-use crate::settings::exit::Exit;
 
 struct Write<'a>(&'a Path);
 
@@ -33,34 +31,36 @@ impl Describe for Remove<'_> {
 /// Writes the configuration if it is missing or different; then removes the one that an agent of
 /// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
 /// of where that was.
-pub fn reconcile(
-    run: &Reconcile<'_>,
-    facts: &HostState,
-    applier: &mut Applier,
-) -> BTreeSet<String> {
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Vec<Problem> {
     let state_dir = &run.settings.state_dir;
     let path = &run.settings.cni.config;
     if applier.is_dry() && files::is_denied(path) {
-        applier.failed(Exit::denied("read", path).why);
-        return BTreeSet::new();
+        let subject = Object::Configuration(path.clone());
+        let what = format!("only root may read {}", path.display());
+        let denied = Problem::new(ProblemKind::ReadDenied, subject, what);
+        applier.failed(denied.with_fix("run this as root"));
+        return Vec::new();
     }
     let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
-    let mut wrong = BTreeSet::new();
+    let mut problems = Vec::new();
     let mut known = conf_record::all(state_dir).unwrap_or_else(|error| {
-        wrong.insert(error.to_string());
+        problems.push(of_record(
+            state_dir,
+            format!("{error:#}: a CNI configuration that was written elsewhere before stays"),
+        ));
         Vec::new()
     });
     let wanted = Written::new(path, &text);
     if !applier.is_dry() && !known.contains(&wanted) {
         // Before it is there: whoever is killed in between knows of it.
         known.push(wanted.clone());
-        wrong.extend(remember(state_dir, known.clone()));
+        problems.extend(remember(state_dir, known.clone()));
     }
     if !files::holds(path, text.as_bytes()) {
         applier.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
     }
     if !applier.is_dry() && !files::holds(path, text.as_bytes()) {
-        return wrong;
+        return problems;
     }
     remove_former(&known, path, applier);
     let left: Vec<Written> = known
@@ -70,9 +70,9 @@ pub fn reconcile(
         .collect();
     if !applier.is_dry() && left != known {
         tell_changed(&known, &left, path);
-        wrong.extend(remember(state_dir, left));
+        problems.extend(remember(state_dir, left));
     }
-    wrong
+    problems
 }
 
 /// Removes every configuration in `known` that is not at `now` and that nobody changed.
@@ -95,11 +95,17 @@ fn tell_changed(known: &[Written], left: &[Written], now: &Path) {
     }
 }
 
-/// Without the record the next agent does not know of this place: that is what to tell then.
-fn remember(state_dir: &Path, written: Vec<Written>) -> Option<String> {
+/// Without the record the next agent does not know of this place.
+fn remember(state_dir: &Path, written: Vec<Written>) -> Option<Problem> {
     let error = conf_record::keep(state_dir, written).err()?;
-    let what = "when CNI_CONFIG_LOCATION changes, the CNI configuration will stay behind";
-    Some(format!("{error:#}: {what}"))
+    let effect = "when CNI_CONFIG_LOCATION changes, the CNI configuration will stay behind";
+    Some(of_record(state_dir, format!("{error:#}: {effect}")))
+}
+
+fn of_record(state_dir: &Path, what: String) -> Problem {
+    let path = state_dir.join(conf_record::FILE);
+    let fix = format!("make STATE_DIR writable, or remove {} if it is damaged", path.display());
+    Problem::new(ProblemKind::ConfRecord, Object::File("record", path), what).with_fix(fix)
 }
 
 /// As the original agent's file: it may hold what not everybody should read.

@@ -1,14 +1,13 @@
-//! Looks at what others have on the host. Nothing of it is changed.
+//! Inspects what other programs have on the host; changes nothing of it.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::checks::host_checks::{SYSCTLS, Surroundings, Wanted, obstacles};
-use crate::net::IfName;
+use crate::checks::host_checks::{FoundOnHost, Needs, SYSCTLS, problems};
+use crate::net::{IfName, Object, Problem};
 use crate::netlink::NetlinkError;
 use crate::netlink::route::Route;
 use crate::os::sysctl;
@@ -16,20 +15,20 @@ use crate::os::sysctl;
 /// Routes made by hand or by programs without a number of their own: RTPROT_BOOT, RTPROT_STATIC.
 const FOREIGN: [u8; 2] = [3, 4];
 
-/// What is in the way of pods.
-pub fn look(run: &Reconcile<'_>, applier: &mut Applier) -> BTreeSet<String> {
+/// What keeps packets from pods.
+pub fn look(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
     match found(run) {
-        Ok(found) => obstacles(&wanted(run), &found),
+        Ok(found) => problems(&needs(run), &found),
         Err(error) => {
-            applier.failed(format!("inspect this host: {error}"));
-            BTreeSet::new()
+            applier.inspect_failed(Object::named("links and routes of other programs"), error);
+            Vec::new()
         }
     }
 }
 
-fn wanted(run: &Reconcile<'_>) -> Wanted {
+fn needs(run: &Reconcile<'_>) -> Needs {
     let path = &run.settings.cni.config;
-    Wanted {
+    Needs {
         configuration: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         pools: run.settings.pool_networks(),
         subnets: *run.subnets,
@@ -37,7 +36,7 @@ fn wanted(run: &Reconcile<'_>) -> Wanted {
     }
 }
 
-fn found(run: &Reconcile<'_>) -> Result<Surroundings, NetlinkError> {
+fn found(run: &Reconcile<'_>) -> Result<FoundOnHost, NetlinkError> {
     let rtnl = &run.kernel.rtnl;
     let bridge = rtnl.link(&run.settings.bridge)?.map(|link| link.index);
     let foreign = |route: &Route| bridge.is_none() || route.device != bridge;
@@ -46,7 +45,7 @@ fn found(run: &Reconcile<'_>) -> Result<Surroundings, NetlinkError> {
         let found = rtnl.routes(protocol)?;
         routes.extend(found.iter().filter(|route| foreign(route)).map(|route| route.destination));
     }
-    Ok(Surroundings {
+    Ok(FoundOnHost {
         configurations: beside(run),
         addresses: addresses(run, bridge)?,
         routes,

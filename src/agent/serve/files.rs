@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::agent::rate_limit::RateLimit;
 use crate::agent::reconcile;
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::file_watch::FileWatch;
 use crate::settings::Settings;
 
@@ -74,17 +74,20 @@ impl Files {
     }
 
     /// Those that somebody does not leave alone, and what to do.
-    pub fn contended(&self, now: Instant) -> BTreeSet<String> {
-        let told = |file: &Object| {
+    pub fn contended(&self, now: Instant) -> Vec<Problem> {
+        let problem = |file: &Object| {
             let path =
                 path(file).map_or_else(|| file.to_string(), |path| path.display().to_string());
-            format!(
-                "{file} is changed by somebody again and again, and put right ever more seldom, down \
-                 to once a minute; find out who does it: auditctl -w {path} -p wa, and then ausearch -i"
-            )
+            let what = format!(
+                "{file} is changed by another program again and again, and repaired ever more \
+                 seldom, down to once a minute"
+            );
+            Problem::new(ProblemKind::FileContested, file.clone(), what).with_fix(format!(
+                "find the program: auditctl -w {path} -p wa, and then ausearch -i"
+            ))
         };
         let contested = self.repairs.iter().filter(|(_, pace)| pace.is_contended(now));
-        contested.map(|(file, _)| told(file)).collect()
+        contested.map(|(file, _)| problem(file)).collect()
     }
 }
 

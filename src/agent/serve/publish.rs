@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::agent::applier::Applier;
 use crate::agent::counters::follows_pods;
-use crate::agent::snapshot::{AgentSnapshot, Wrong};
+use crate::agent::snapshot::AgentSnapshot;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::plan::Line;
 
@@ -53,15 +53,6 @@ impl Agent {
             facts: state.facts.clone(),
             etcd: state.etcd.clone(),
             contact: self.registry.contact().cloned(),
-            wrong: Wrong {
-                failures: state.failures.told(),
-                unreachable: state.unreachable.told(),
-                obstacles: state.obstacles.told(),
-                surroundings: state.surroundings.told(),
-                records: state.records.told(),
-                pools: state.pools.told(),
-                files: state.files.told(),
-            },
         });
     }
 }

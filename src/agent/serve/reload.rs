@@ -9,6 +9,7 @@ use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify, preflight};
 use crate::inspect::identity;
 use crate::lease::growth;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::loader::{self, LoadedSettings};
 use crate::settings::values_only;
 use crate::settings::{Settings, Source};
@@ -92,7 +93,11 @@ impl Agent {
         {
             match dry_run::growth(found, &settings.network(roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
-                Err(error) => applier.failed(error),
+                Err(error) => applier.failed(Problem::new(
+                    ProblemKind::Lease,
+                    Object::named("pools"),
+                    error.to_string(),
+                )),
             }
         }
         run::run(&run, &mut ReconcileCache::default(), &mut applier);

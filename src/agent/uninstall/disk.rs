@@ -13,7 +13,7 @@ use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
 use crate::ipam::{Store, calls};
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
@@ -61,7 +61,10 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
                 fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
             }),
             Ok(false) => {}
-            Err(error) => applier.failed(format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => applier.inspect_failed(
+                Object::File("directory", path.to_owned()),
+                format!("{:#}", anyhow::Error::from(error)),
+            ),
         }
     }
     let calls = calls::folder(directory);
@@ -132,7 +135,9 @@ fn empty(directory: &Path, applier: &mut Applier) {
     if let Err(error) =
         applier.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory))
     {
-        applier.failed(format!("remove directory {}: {error}", directory.display()));
+        let subject = Object::File("directory", directory.to_owned());
+        let what = format!("remove {subject}: {error}");
+        applier.failed(Problem::new(ProblemKind::ChangeFailed, subject, what));
     }
 }
 
@@ -148,7 +153,7 @@ fn files_in(directory: &Path, applier: &mut Applier) -> Vec<PathBuf> {
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            applier.failed(format!("look into {}: {error}", directory.display()));
+            applier.inspect_failed(Object::File("directory", directory.to_owned()), error);
             Vec::new()
         }
     }

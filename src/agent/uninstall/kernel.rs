@@ -30,7 +30,7 @@ pub fn links(kernel: &Kernel, applier: &mut Applier) {
                 applier.apply(&Device(link), || remove(kernel, link));
             }
         }
-        Err(error) => applier.failed(format!("look at links: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("links"), error),
     }
 }
 
@@ -48,7 +48,7 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
                 applier.apply(&Table(&name), || kernel.nft.delete(&name));
             }
         }
-        Err(error) => applier.failed(format!("look at nftables: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("nftables"), error),
     }
 }
 

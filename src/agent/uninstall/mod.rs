@@ -15,6 +15,7 @@ use crate::agent::applier::Applier;
 use crate::agent::lock;
 use crate::agent::reconcile::{self};
 use crate::inspect::Kernel;
+use crate::net::Problem;
 use crate::plan::Line;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
@@ -31,7 +32,7 @@ pub struct Removed {
     /// Why it would be refused; empty unless it is a dry run.
     pub in_the_way: Vec<String>,
     /// What could not be removed; everything else was.
-    pub failures: Vec<String>,
+    pub failures: Vec<Problem>,
 }
 
 /// Removes everything, or in a dry run only tells what.
@@ -135,7 +136,7 @@ fn with_pods(kernel: &Kernel, options: &Uninstall) -> Result<Option<String>, Exi
 
 /// The failures so far belong to the reason to leave.
 fn with(applier: &Applier, exit: Exit) -> Exit {
-    let lines: Vec<&str> =
-        applier.failures().iter().map(String::as_str).chain([exit.why.as_str()]).collect();
+    let failures = applier.failures().iter().map(ToString::to_string);
+    let lines: Vec<String> = failures.chain([exit.why]).collect();
     Exit::new(exit.code, lines.join("\n"))
 }

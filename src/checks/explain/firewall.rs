@@ -53,9 +53,8 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
     let tunnel = input::Tunnel { uplink, source: theirs, destination: ours, udp_port };
     match input::blocking_chains(&tunnel, found).first() {
         Some(obstacle) => {
-            let text = obstacle.to_string();
-            let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
-            Hop::lost(name, HERE, seen, cure)
+            let problem = obstacle.problem();
+            Hop::lost(name, HERE, problem.what, problem.fix.unwrap_or_default())
         }
         None => Hop::fine(name, HERE, format!("UDP port {udp_port} is open for tunnels")),
     }
@@ -87,13 +86,12 @@ fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'
             reason: reason(path, (chain, packet), by, &traffic),
             traffic,
         };
-        let text = obstacle.to_string();
-        let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
-        let seen = match name {
-            "firewall" => seen.to_owned(),
+        let problem = obstacle.problem();
+        let what = match name {
+            "firewall" => problem.what,
             _ => format!("{place} drops it"),
         };
-        return Hop::lost(name, HERE, seen, cure);
+        return Hop::lost(name, HERE, what, problem.fix.unwrap_or_default());
     }
     let unreadable = found.unreadable.first().map(|(place, error)| format!("{place}: {error}"));
     match (unclear, unreadable) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::checks::forward::Traffic;
-use crate::net::{AddressRange, Family};
+use crate::net::{AddressRange, Family, Object, Problem, ProblemKind};
 use crate::nft::base_chains::{ChainRef, Direction};
 use crate::nft::{NftChain, TableFamily};
 
@@ -121,13 +121,17 @@ pub fn add(reasons: &mut Vec<Cause>, reason: Cause) {
     }
 }
 
-impl fmt::Display for BlockingRule {
-    /// One line: which chain stops which pod traffic, and what to do.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BlockingRule {
+    /// LinkRef chain stops which pod traffic, and what to do.
+    pub fn problem(&self) -> Problem {
         let BlockingRule { place, reason, traffic } = self;
+        let problem =
+            |kind, what: String| Problem::new(kind, Object::Chain(place.to_string()), what);
         let (chain, packets, is_about_some) = match reason {
             Cause::Unreadable(error) => {
-                return write!(f, "{place}: may drop pod traffic and cannot be read: {error}");
+                let what = format!("{place}: may drop pod traffic and cannot be read: {error}");
+                return problem(ProblemKind::ForwardUnreadable, what)
+                    .with_fix("read its rules: nft list ruleset; iptables-legacy-save");
             }
             Cause::DropsPacket { source, destination, chain } => {
                 (chain, format!("packets like this one, from {source} to {destination}"), true)
@@ -136,16 +140,23 @@ impl fmt::Display for BlockingRule {
                 (chain, packets(directions, hosts.as_ref()), hosts.is_some())
             }
         };
-        let what = match chain {
+        let by = match chain {
             None => "its policy".to_owned(),
             Some(chain) if chain == place.chain() => "a rule".to_owned(),
             Some(chain) => format!("a rule of chain {chain}"),
         };
-        write!(f, "{place}: {what} drops {packets}; ")?;
-        match chain {
-            Some(chain) if is_about_some => cure_of_one(f, place, chain, traffic),
-            _ => cure(f, place, traffic),
-        }
+        let fix = match chain {
+            Some(chain) if is_about_some => fix_of_one(place, chain, traffic),
+            _ => fix(place, traffic),
+        };
+        let what = format!("{place}: {by} drops {packets}");
+        problem(ProblemKind::ForwardBlocked, what).with_fix(fix)
+    }
+}
+
+impl fmt::Display for BlockingRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.problem().fmt(f)
     }
 }
 
@@ -162,18 +173,13 @@ fn packets(directions: &[Direction], hosts: Option<&Hosts>) -> String {
 }
 
 /// What can be done about a rule that is about some pods: it was made for a reason, or forgotten.
-fn cure_of_one(
-    f: &mut fmt::Formatter<'_>,
-    place: &ChainRef,
-    chain: &str,
-    traffic: &Traffic,
-) -> fmt::Result {
+fn fix_of_one(place: &ChainRef, chain: &str, traffic: &Traffic) -> String {
     let list = |program: &str| format!("{program} -S {chain}");
     let list = match place {
         ChainRef::Legacy(Family::V4, _) => list("iptables-legacy"),
         ChainRef::Legacy(Family::V6, _) => list("ip6tables-legacy"),
         ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => {
-            return cure(f, place, traffic);
+            return fix(place, traffic);
         }
         ChainRef::Nft(NftChain { family: TableFamily::Ip6, .. }) if place.is_iptables() => {
             list("ip6tables")
@@ -183,34 +189,30 @@ fn cure_of_one(
             format!("nft -a list chain {family} {table} {chain}")
         }
     };
-    write!(f, "if it is not wanted (any more): find it with `{list}` and delete it")
+    format!("if it is not wanted (any more): find it with `{list}` and delete it")
 }
 
-/// What the owner of the chain can do about it: whole, and so without a semicolon, behind the last
-/// of which others look for it.
-fn cure(f: &mut fmt::Formatter<'_>, place: &ChainRef, traffic: &Traffic) -> fmt::Result {
+/// What the owner of the chain can do about it.
+fn fix(place: &ChainRef, traffic: &Traffic) -> String {
     let bridge = &traffic.bridge;
     match place {
         // Every pod is known by its address, whichever interface its packets come by.
         ChainRef::Nft(NftChain { table, .. }) if table == "firewalld" => {
-            write!(f, "accept it: firewall-cmd --permanent --zone=trusted")?;
-            for pool in traffic.pools.iter() {
-                write!(f, " --add-source={pool}")?;
-            }
-            write!(f, " && firewall-cmd --reload")
-        }
-        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld_policy_drop" => {
-            write!(
-                f,
-                "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
+            let sources = traffic.pools.iter().map(|pool| format!(" --add-source={pool}"));
+            let sources: String = sources.collect();
+            format!(
+                "accept it: firewall-cmd --permanent --zone=trusted{sources} && firewall-cmd --reload"
             )
         }
-        ChainRef::Nft(NftChain { family, table, chain }) if !place.is_iptables() => write!(
-            f,
+        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld_policy_drop" => {
+            "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
+                .to_owned()
+        }
+        ChainRef::Nft(NftChain { family, table, chain }) if !place.is_iptables() => format!(
             "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft \
              'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \
              file that makes the table"
         ),
-        _ => write!(f, "accept it: put a rule for {bridge} before it"),
+        _ => format!("accept it: put a rule for {bridge} before it"),
     }
 }

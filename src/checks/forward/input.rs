@@ -1,10 +1,9 @@
 //! Pure. Whether other people's firewalls let tunnels of other hosts in.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use crate::checks::forward::evaluate::{ChainVerdict, Packet, UDP, evaluate};
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains};
 use crate::nft::{NftChain, TableFamily};
 
@@ -46,36 +45,36 @@ pub fn blocking_chains<'a>(tunnel: &Tunnel, found: &'a FoundChains) -> Vec<Block
     stops.map(|chain| BlockingChain { chain, udp_port: tunnel.udp_port }).collect()
 }
 
-impl fmt::Display for BlockingChain<'_> {
-    /// One line: which chain keeps tunnels out, and what to do.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BlockingChain<'_> {
+    /// LinkRef chain keeps tunnels out, and what to do.
+    pub fn problem(&self) -> Problem {
         let BlockingChain { chain, udp_port } = self;
         let place = &chain.place;
-        write!(
-            f,
-            "{place}: drops the tunnels of other hosts (UDP port {udp_port}); accept them: "
-        )?;
+        let what = format!("{place}: drops the tunnels of other hosts (UDP port {udp_port})");
+        let subject = Object::Chain(place.to_string());
+        Problem::new(ProblemKind::InputBlocked, subject, what).with_fix(self.fix())
+    }
+
+    fn fix(&self) -> String {
+        let BlockingChain { chain, udp_port } = self;
         if chain.called.keys().any(|name| name.starts_with("ufw")) {
-            return write!(f, "ufw allow {udp_port}/udp");
+            return format!("ufw allow {udp_port}/udp");
         }
-        let iptables = |f: &mut fmt::Formatter<'_>, program| {
-            write!(f, "{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT")
-        };
-        match place {
-            ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => write!(
-                f,
+        let iptables = |program| format!("{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT");
+        match &chain.place {
+            ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => format!(
                 "firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload"
             ),
-            ChainRef::Legacy(Family::V4, _) => iptables(f, "iptables-legacy"),
-            ChainRef::Legacy(Family::V6, _) => iptables(f, "ip6tables-legacy"),
+            ChainRef::Legacy(Family::V4, _) => iptables("iptables-legacy"),
+            ChainRef::Legacy(Family::V6, _) => iptables("ip6tables-legacy"),
             ChainRef::Nft(NftChain { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
-                iptables(f, "iptables")
+                iptables("iptables")
             }
             ChainRef::Nft(NftChain { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
-                iptables(f, "ip6tables")
+                iptables("ip6tables")
             }
             ChainRef::Nft(NftChain { family, table, chain }) => {
-                write!(f, "nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
+                format!("nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
             }
         }
     }
@@ -104,8 +103,10 @@ mod tests {
             destination: "192.0.2.1".parse().unwrap(),
             udp_port: 10400,
         };
-        let lines: Vec<String> =
-            blocking_chains(&tunnel, &found).iter().map(|obstacle| obstacle.to_string()).collect();
+        let lines: Vec<String> = blocking_chains(&tunnel, &found)
+            .iter()
+            .map(|obstacle| obstacle.problem().to_string())
+            .collect();
         assert_eq!(lines, wanted);
     }
 
@@ -114,23 +115,23 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_keeps_tunnels_out_is_told_what_to_do() {
-        let drops = ": drops the tunnels of other hosts (UDP port 10400); accept them: ";
+    fn a_chain_that_drops_tunnels_is_reported_with_the_fix() {
+        let drops = ": drops the tunnels of other hosts (UDP port 10400); ";
         let at = || nft(TableFamily::Ip, "filter", "INPUT");
         let line = "nft table ip filter, chain INPUT";
-        let cure = "iptables -I INPUT -p udp --dport 10400 -j ACCEPT";
-        check(at(), &[], &[22], &[&format!("{line}{drops}{cure}")]);
+        let fix = "iptables -I INPUT -p udp --dport 10400 -j ACCEPT";
+        check(at(), &[], &[22], &[&format!("{line}{drops}{fix}")]);
         check(at(), &["ufw-before-input"], &[], &[&format!("{line}{drops}ufw allow 10400/udp")]);
         let at = nft(TableFamily::Inet, "firewalld", "filter_INPUT");
-        let cure = "firewall-cmd --permanent --add-port=10400/udp && firewall-cmd --reload";
-        check(at.clone(), &[], &[], &[&format!("{at}{drops}{cure}")]);
+        let fix = "firewall-cmd --permanent --add-port=10400/udp && firewall-cmd --reload";
+        check(at.clone(), &[], &[], &[&format!("{at}{drops}{fix}")]);
         let at = nft(TableFamily::Inet, "filter", "input");
-        let cure = "nft insert rule inet filter input udp dport 10400 accept";
-        check(at.clone(), &[], &[], &[&format!("{at}{drops}{cure}")]);
+        let fix = "nft insert rule inet filter input udp dport 10400 accept";
+        check(at.clone(), &[], &[], &[&format!("{at}{drops}{fix}")]);
     }
 
     #[test]
-    fn a_host_that_lets_them_in_is_not() {
+    fn a_chain_that_accepts_them_is_not() {
         check(ChainRef::Legacy(Family::V4, "INPUT"), &[], &[22, 10400], &[]);
         check(ChainRef::Legacy(Family::V6, "INPUT"), &[], &[], &[]);
         check(nft(TableFamily::Ip6, "filter", "INPUT"), &[], &[], &[]);

@@ -150,20 +150,20 @@ fn a_drop_for_one_interface_is_its_owners_will_and_told() {
     check(chain(IPTABLES, Policy::Accept, &[only]), &[line]);
 }
 
-/// `status` and `doctor` take what stands behind the last semicolon for what to do.
 #[test]
-fn what_to_do_is_never_cut_in_the_middle() {
+fn every_chain_in_the_way_is_reported_with_a_fix() {
     let loading = (TableFamily::Inet, "firewalld_policy_drop", "filter_FORWARD");
     for at in [PLAIN, FIREWALLD, loading, IPTABLES] {
         let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
         let found =
             FoundChains { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
         let plan = plan(&traffic(), iter::empty(), &found);
-        let lines = plan.blocking_rules.iter().map(ToString::to_string);
-        let lines: Vec<String> = lines.chain(plan.edits.iter().filter_map(not_ours)).collect();
-        assert!(!lines.is_empty(), "{at:?}");
-        for line in lines {
-            assert_eq!(line.matches(';').count(), 1, "{line}");
+        let blocked = plan.blocking_rules.iter().map(BlockingRule::problem);
+        let blocked: Vec<Problem> = blocked.chain(plan.edits.iter().filter_map(not_ours)).collect();
+        assert!(!blocked.is_empty(), "{at:?}");
+        for problem in blocked {
+            assert_eq!(problem.kind, ProblemKind::ForwardBlocked);
+            assert!(problem.fix.is_some(), "{problem}");
         }
     }
 }
@@ -229,9 +229,10 @@ fn older_tables_that_cannot_be_read_are_reported() {
     let error = ChainError::NoProgram { name: "iptables-legacy" };
     let unreadable = vec![(ChainRef::Legacy(Family::V4, "FORWARD"), error)];
     let plan = plan(&traffic(), iter::empty(), &FoundChains { chains: Vec::new(), unreadable });
-    let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
+    let problem = plan.blocking_rules[0].problem();
+    let what = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
         program iptables-legacy is not installed (package iptables)";
-    assert_eq!(plan.blocking_rules[0].to_string(), line);
+    assert_eq!((problem.kind, problem.what.as_str()), (ProblemKind::ForwardUnreadable, what));
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn reconcile(context: &DoctorContext<'_>) -> Vec<Finding> {
     let found = DryRun::of(context.host);
     let problems = found.problems();
     let mut findings: Vec<Finding> =
-        problems.iter().map(|line| Finding::told("surroundings", line)).collect();
+        problems.iter().map(|line| Finding::told("surroundings", &line.to_string())).collect();
     if !found.lines.is_empty() {
         let lines: Vec<String> = found.lines.iter().take(SHOWN).map(Line::to_string).collect();
         let more = match found.lines.len().saturating_sub(SHOWN) {

@@ -115,6 +115,6 @@ fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     reconcile::host_ports::reconcile(&pass, &mut applier);
     match applier.failures() {
         [] => Ok(()),
-        failures => Err(Exit::new(crate::settings::exit::FAILURE, failures.join("\n"))),
+        _ => Err(Exit::new(crate::settings::exit::FAILURE, applier.failure_lines())),
     }
 }
