@@ -25,13 +25,6 @@ pub enum Outcome {
     Wrong,
 }
 
-impl Outcome {
-    /// [`Outcome::Fine`] if `fine`.
-    pub fn fine(fine: bool) -> Outcome {
-        if fine { Outcome::Fine } else { Outcome::Wrong }
-    }
-}
-
 /// One subcommand that was typed.
 pub struct Call<'a> {
     /// Where settings come from.
@@ -80,16 +73,24 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Answers: `value` (an object) if `as_json`, else `text`.
+    /// Answers with `value` (an object) if `as_json`, else with `text`. `fine`: nothing is wrong.
     ///
     /// # Errors
     /// It cannot be written. A reader that has gone is no error.
-    pub fn answer(&mut self, as_json: bool, mut value: Value, text: &str) -> Result<(), Exit> {
-        if !as_json {
-            return print(self.out, text);
+    pub fn answer(
+        &mut self,
+        as_json: bool,
+        fine: bool,
+        mut value: Value,
+        text: &str,
+    ) -> Result<Outcome, Exit> {
+        if as_json {
+            value["schema"] = SCHEMA.into();
+            print(self.out, &format!("{value:#}"))?;
+        } else {
+            print(self.out, text)?;
         }
-        value["schema"] = SCHEMA.into();
-        print(self.out, &format!("{value:#}"))
+        Ok(if fine { Outcome::Fine } else { Outcome::Wrong })
     }
 
     /// Answers with one line of many, at once; `Break` when the reader has gone.

@@ -77,8 +77,7 @@ pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
             path.display()
         ));
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, value, &text)
 }
 
 /// Everything, the worst first.

@@ -70,6 +70,5 @@ pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
     }
     let fine = !all.iter().any(Hop::is_lost);
     let text = print::text(&path, &all, call.style);
-    call.answer(options.json, print::json(&path, &all), &text)?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, print::json(&path, &all), &text)
 }

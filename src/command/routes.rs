@@ -83,8 +83,7 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     if let Some(stale) = &stale {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {stale}")));
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(fine && stale.is_none()))
+    call.answer(options.json, fine && stale.is_none(), value, &text)
 }
 
 fn rows(host: &Host) -> Result<Vec<Row>, Exit> {

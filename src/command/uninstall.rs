@@ -21,7 +21,7 @@ pub fn run(call: &mut Call<'_>, options: &Uninstall) -> Result<Outcome, Exit> {
             "dry_run": options.dry_run, "changes": lines, "in_the_way": removed.in_the_way,
             "failures": removed.failures.iter().map(ToString::to_string).collect::<Vec<_>>(),
         });
-        call.answer(options.json, value, &text)?;
+        call.answer(options.json, true, value, &text)?;
     }
     match removed.failures.as_slice() {
         [] => Ok(Outcome::Fine),

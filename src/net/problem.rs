@@ -104,7 +104,6 @@ kinds! {
     ChangeFailed: Error, "change-failed";
     ChangePending: Error, "drift";
     FileContested: Error, "file-contested";
-    ConfRecord: Warning, "conf-record";
     // Runtimes.
     CniConfiguration: Error, "cni-configuration";
     CniConfigurationUnread: Warning, "cni-configuration-unread";
@@ -119,6 +118,7 @@ kinds! {
     Ipv6: Error, "ipv6";
     ForwardBlocked: Error, "forward-blocked";
     ForwardUnreadable: Error, "forward-unreadable";
+    ForwardUnclear: Warning, "forward-unclear";
     InputBlocked: Error, "input-blocked";
     Flowtable: Warning, "flowtable";
     BridgeNetfilter: Error, "bridge-netfilter";

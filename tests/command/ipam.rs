@@ -67,7 +67,7 @@ fn addresses_are_listed_with_their_pods() {
     refused(
         &run(host, "ipam fre 10.9.9.9", SETTINGS),
         2,
-        &["\"fre\" is no subcommand of ipam; did you mean free?"],
+        &["unknown subcommand \"fre\" of ipam; did you mean free?"],
     );
     refused(&run(host, "ipam free 10.9.9", SETTINGS), 2, &["10.9.9", "ipam free --help"]);
 

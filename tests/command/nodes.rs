@@ -86,7 +86,7 @@ fn a_host_is_shown_with_its_keys() {
     refused(
         &run(host, "nodes lss", POOLS),
         2,
-        &["\"lss\" is no subcommand of nodes; did you mean ls?"],
+        &["unknown subcommand \"lss\" of nodes; did you mean ls?"],
     );
     let alone = [("SUBNET_SOURCE", "static")];
     refused(&run(host, "nodes ls", &alone), 2, &["serves itself alone"]);

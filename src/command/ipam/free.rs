@@ -82,8 +82,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     let freed: Vec<String> = freed.iter().map(ToString::to_string).collect();
     let value = json!({ "freed": freed, "network": network.name, "pod": entry.pod });
     let text = format!("{} of {} is free", freed.join(" and "), owner(entry));
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, value, &text)
 }
 
 /// A store that is locked for too long is one to try again.

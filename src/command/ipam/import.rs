@@ -79,6 +79,5 @@ pub fn run(call: &mut Call<'_>, options: &Import) -> Result<Outcome, Exit> {
     let objects = fresh.iter().map(|entry| object(entry, network, Life::Unknown));
     let value =
         json!({ "network": network, "imported": objects.collect::<Vec<_>>(), "found": found });
-    call.answer(options.json, value, &lines.join("\n"))?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, value, &lines.join("\n"))
 }

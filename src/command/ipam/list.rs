@@ -84,8 +84,12 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {fault}")));
         text.push('\n');
     }
-    call.answer(options.json, json!({ "addresses": all, "faults": faults }), &text)?;
-    Ok(Outcome::fine(faults.is_empty()))
+    call.answer(
+        options.json,
+        faults.is_empty(),
+        json!({ "addresses": all, "faults": faults }),
+        &text,
+    )
 }
 
 fn row(network: &Network, entry: &StoreEntry, life: Life) -> [Cell; 8] {
@@ -133,8 +137,7 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let values =
         found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
     let value = json!({ "addresses": values.collect::<Vec<Value>>() });
-    call.answer(options.json, value, &texts.join("\n"))?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, value, &texts.join("\n"))
 }
 
 fn is_meant(entry: &StoreEntry, what: &str) -> bool {

@@ -44,8 +44,7 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {line}")));
         text.push('\n');
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(stale.is_none() && faults.is_empty()))
+    call.answer(options.json, stale.is_none() && faults.is_empty(), value, &text)
 }
 
 fn table(cluster: &Cluster) -> Table {

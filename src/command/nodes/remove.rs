@@ -108,11 +108,10 @@ fn answer(
         (None, true) => format!("host {host} would be out of etcd"),
         (None, false) => format!("host {host} is out of etcd; its subnet is free for another"),
     };
-    let outcome = Outcome::fine(in_the_way.is_none());
+    let fine = in_the_way.is_none();
     let in_the_way: Vec<String> = in_the_way.into_iter().collect();
     let value = json!({
         "host": host, "keys": keys, "removed": !options.dry_run, "in_the_way": in_the_way,
     });
-    call.answer(options.json, value, &format!("{}\n{done}", lines.join("\n")))?;
-    Ok(outcome)
+    call.answer(options.json, fine, value, &format!("{}\n{done}", lines.join("\n")))
 }

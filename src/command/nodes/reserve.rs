@@ -62,8 +62,7 @@ pub fn run(call: &mut Call<'_>, options: &Reserve) -> Result<Outcome, Exit> {
         "{} is kept for host {host}; its agent takes it when it starts there",
         subnets.join(" and ")
     );
-    call.answer(options.json, json!({ "host": host.as_str(), "subnets": subnets }), &text)?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, json!({ "host": host.as_str(), "subnets": subnets }), &text)
 }
 
 fn wanted(text: &str) -> Result<PerFamily<IpNetwork>, Exit> {

@@ -50,8 +50,7 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     if let Some(stale) = &cluster.stale {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {}", json::stale(stale))));
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(cluster.stale.is_none()))
+    call.answer(options.json, cluster.stale.is_none(), value, &text)
 }
 
 fn tunnel(Tunnel { mac, vni, port }: Tunnel) -> Value {

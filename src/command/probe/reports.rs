@@ -39,8 +39,7 @@ pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outco
         found.untold.retain(|silent| hosts.contains(&silent.host));
     }
     let text = text(&found, call.style);
-    call.answer(as_json, serde_json::json!(found), &text)?;
-    Ok(Outcome::fine(found.rows.iter().all(is_fine)))
+    call.answer(as_json, found.rows.iter().all(is_fine), serde_json::json!(found), &text)
 }
 
 /// It reaches all hosts that it probes.

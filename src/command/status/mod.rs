@@ -65,8 +65,7 @@ pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
     shown.status.problems = Problems(Some(problems));
     let text = screen::screen(&shown, call.style);
     let value = serde_json::to_value(&shown).map_err(anyhow::Error::from)?;
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, value, &text)
 }
 
 /// What can be known without the agent.
