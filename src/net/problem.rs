@@ -119,6 +119,7 @@ kinds! {
     Ipv6: Error, "ipv6";
     ForwardBlocked: Error, "forward-blocked";
     ForwardUnreadable: Error, "forward-unreadable";
+    ForwardUnclear: Warning, "forward-unclear";
     InputBlocked: Error, "input-blocked";
     Flowtable: Warning, "flowtable";
     BridgeNetfilter: Error, "bridge-netfilter";

@@ -4,9 +4,7 @@ mod chain;
 pub mod decode;
 mod legacy;
 pub mod legacy_text;
-mod numbers;
 mod rule;
-mod value;
 mod xt;
 
 use std::collections::BTreeMap;
@@ -19,7 +17,7 @@ use nix::errno::Errno;
 
 pub use chain::{BaseChain, COMMENT_PREFIX, ChainRef, Direction, EditKind, RuleEdit};
 pub use decode::FoundSets;
-pub use rule::{ChainRule, Criterion, End, Match, NamePattern};
+pub use rule::{ChainRule, End, Field, Match, Packet, Test};
 
 use crate::net::Family;
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
@@ -222,17 +220,21 @@ impl BaseChains {
             .text(attribute::TABLE, &place.table)
             .text(attribute::CHAIN, &place.chain);
         let request = get(what, kind::GET_RULE, place.family.number(), attributes);
-        let programs = match self.socket.dump(&request, decode::program) {
+        let listed = match self.socket.dump(&request, |reply| Ok(Some(found::parts(reply)?.1))) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
-            programs => programs?,
+            listed => listed?,
         };
-        for name in programs.iter().flat_map(decode::Program::sets) {
-            if !sets.contains_key(&name) && sets.len() < SETS {
-                sets.extend(self.nft_set(place, &name)?.map(|set| (name, set)));
+        let mut rules = Vec::new();
+        for rule in &listed {
+            let expressions = decode::expressions(rule)?;
+            for name in decode::set_names(&expressions) {
+                if !sets.contains_key(&name) && sets.len() < SETS {
+                    sets.extend(self.nft_set(place, &name)?.map(|set| (name, set)));
+                }
             }
+            rules.extend(decode::rules(rule, &expressions, sets, &name_of)?);
         }
-        let rules = programs.iter().flat_map(|program| program.rules(sets, &name_of));
-        Ok(Some(rules.collect()))
+        Ok(Some(rules))
     }
 
     /// A set with its elements; `None` if its keys mean nothing here, or it is gone.
@@ -271,8 +273,7 @@ const SETS: usize = 256;
 
 /// The chains that rules call for packets that are not special.
 fn targets(rules: &[ChainRule]) -> Vec<String> {
-    let never = Criterion::Special.holds();
-    let rules = rules.iter().filter(|rule| !rule.matches.contains(&never));
+    let rules = rules.iter().filter(|rule| !rule.matches.contains(&Match::never()));
     let target = |rule: &ChainRule| match &rule.verdict {
         Verdict::Jump(target) | Verdict::Goto(target) => Some(target.clone()),
         _ => None,

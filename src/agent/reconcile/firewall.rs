@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
-use crate::checks::forward::{self, BlockingRule, Traffic};
+use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, subnet};
@@ -51,10 +51,10 @@ pub fn reconcile(
         bridged: bridged(),
     };
     let plan = forward::plan(&traffic, others(run), &found);
-    problems.extend(plan.blocking_rules.iter().map(BlockingRule::problem));
+    problems.extend(plan.problems);
     match run.settings.manage_forward {
         true => apply_edits(run.kernel, &plan.edits, applier),
-        false => problems.extend(plan.edits.iter().filter_map(forward::not_ours)),
+        false => problems.extend(plan.edits.iter().filter_map(forward::not_inserted)),
     }
     problems.extend(input::look(run, facts, ways, applier));
     problems

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::checks::forward::input::{Tunnel, blocking_chains};
+use crate::checks::forward::input::{Tunnel, problems};
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, Object, Problem};
 use crate::plan::peer_routes::PeerRoutes;
@@ -24,10 +24,7 @@ pub fn look(
         return Vec::new();
     }
     match run.kernel.forward.observe_input(&families) {
-        Ok(found) => {
-            let found = tunnels.iter().flat_map(|tunnel| blocking_chains(tunnel, &found));
-            found.map(|chain| chain.problem()).collect()
-        }
+        Ok(found) => tunnels.iter().flat_map(|tunnel| problems(tunnel, &found)).collect(),
         Err(error) => {
             applier.inspect_failed(Object::named("input chains"), error);
             Vec::new()

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use crate::checks::explain::{HERE, Hop, Path};
-use crate::checks::forward::evaluate::{ChainVerdict, Packet, evaluate};
+use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::checks::forward::input;
 use crate::checks::forward::{BlockingRule, Cause, Traffic, drops_all};
 use crate::net::{Family, IfName, subnet};
-use crate::nft::base_chains::{BaseChain, Direction, FoundChains};
+use crate::nft::base_chains::{BaseChain, Direction, FoundChains, Packet};
 
 /// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
 pub fn forwarded(path: &Path, input: &str, output: &str) -> Hop {
@@ -51,11 +51,8 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
     let Ok(uplink) = uplink.parse() else { return unread(name, "no uplink") };
     let udp_port = path.host.tunnel_port;
     let tunnel = input::Tunnel { uplink, source: theirs, destination: ours, udp_port };
-    match input::blocking_chains(&tunnel, found).first() {
-        Some(obstacle) => {
-            let problem = obstacle.problem();
-            Hop::lost(name, HERE, problem.what, problem.fix.unwrap_or_default())
-        }
+    match input::problems(&tunnel, found).into_iter().next() {
+        Some(problem) => Hop::lost(name, HERE, problem.what, problem.fix.unwrap_or_default()),
         None => Hop::fine(name, HERE, format!("UDP port {udp_port} is open for tunnels")),
     }
 }
@@ -71,7 +68,7 @@ fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'
     let mut unclear = None;
     for chain in found.chains.iter().filter(|chain| chain.place.sees(family)) {
         let place = &chain.place;
-        let by = match evaluate(chain, place.chain(), packet) {
+        let by = match evaluate(chain, packet) {
             ChainVerdict::Accepts => continue,
             ChainVerdict::MayDrop => {
                 unclear.get_or_insert(place);
@@ -81,12 +78,8 @@ fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'
             ChainVerdict::DroppedIn { chain, .. } => Some(chain),
         };
         let traffic = traffic(path, packet);
-        let obstacle = BlockingRule {
-            place: place.clone(),
-            reason: reason(path, (chain, packet), by, &traffic),
-            traffic,
-        };
-        let problem = obstacle.problem();
+        let cause = cause(path, (chain, packet), by, &traffic);
+        let problem = BlockingRule { place: place.clone(), cause }.problem(&traffic);
         let what = match name {
             "firewall" => problem.what,
             _ => format!("{place} drops it"),
@@ -110,7 +103,7 @@ fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'
 
 /// A chain that stops all pods needs an exception for them; a rule about some of them was made for a
 /// reason, and an exception for all would say nothing of that.
-fn reason(
+fn cause(
     path: &Path,
     (chain, packet): (&BaseChain, &Packet<'_>),
     by: Option<String>,
@@ -121,7 +114,7 @@ fn reason(
         None => Direction::In,
     };
     let neighbour = of_neighbours(path, packet);
-    let passes = evaluate(chain, chain.place.chain(), &neighbour) == ChainVerdict::Accepts;
+    let passes = evaluate(chain, &neighbour) == ChainVerdict::Accepts;
     if !passes && drops_all(chain, way, traffic) {
         return Cause::Drops { directions: vec![way], chain: by, hosts: None };
     }

@@ -1,10 +1,10 @@
-//! Pure. Whether other people's firewalls let tunnels of other hosts in.
+//! Pure. Whether firewalls of other programs let tunnels of other hosts in.
 
 use std::net::IpAddr;
 
-use crate::checks::forward::evaluate::{ChainVerdict, Packet, UDP, evaluate};
+use crate::checks::forward::evaluate::{UDP, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
-use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains};
+use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains, Packet};
 use crate::nft::{NftChain, TableFamily};
 
 /// What must get in: packets of another host's tunnel.
@@ -16,19 +16,11 @@ pub struct Tunnel {
     pub source: IpAddr,
     /// This host.
     pub destination: IpAddr,
-    /// The port that they go to.
     pub udp_port: u16,
 }
 
-/// A chain that keeps them out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockingChain<'a> {
-    chain: &'a BaseChain,
-    udp_port: u16,
-}
-
-/// The chains that keep `tunnel` out for certain.
-pub fn blocking_chains<'a>(tunnel: &Tunnel, found: &'a FoundChains) -> Vec<BlockingChain<'a>> {
+/// The chains that drop packets of `tunnel` for certain.
+pub fn problems(tunnel: &Tunnel, found: &FoundChains) -> Vec<Problem> {
     let packet = Packet {
         input: tunnel.uplink.as_str(),
         output: "",
@@ -38,44 +30,36 @@ pub fn blocking_chains<'a>(tunnel: &Tunnel, found: &'a FoundChains) -> Vec<Block
     };
     let family = Family::of(tunnel.destination);
     let met = found.chains.iter().filter(|chain| chain.place.sees(family));
-    let stops = met.filter(|chain| {
-        let fate = evaluate(chain, chain.place.chain(), &packet);
-        matches!(fate, ChainVerdict::DroppedByPolicy | ChainVerdict::DroppedIn { .. })
-    });
-    stops.map(|chain| BlockingChain { chain, udp_port: tunnel.udp_port }).collect()
+    let drops = met.filter(|chain| evaluate(chain, &packet).dropping_chain().is_some());
+    drops.map(|chain| problem(chain, tunnel.udp_port)).collect()
 }
 
-impl BlockingChain<'_> {
-    /// LinkRef chain keeps tunnels out, and what to do.
-    pub fn problem(&self) -> Problem {
-        let BlockingChain { chain, udp_port } = self;
-        let place = &chain.place;
-        let what = format!("{place}: drops the tunnels of other hosts (UDP port {udp_port})");
-        let subject = Object::Chain(place.to_string());
-        Problem::new(ProblemKind::InputBlocked, subject, what).with_fix(self.fix())
-    }
+fn problem(chain: &BaseChain, udp_port: u16) -> Problem {
+    let place = &chain.place;
+    let what = format!("{place}: drops the tunnels of other hosts (UDP port {udp_port})");
+    Problem::new(ProblemKind::InputBlocked, Object::Chain(place.to_string()), what)
+        .with_fix(fix(chain, udp_port))
+}
 
-    fn fix(&self) -> String {
-        let BlockingChain { chain, udp_port } = self;
-        if chain.called.keys().any(|name| name.starts_with("ufw")) {
-            return format!("ufw allow {udp_port}/udp");
+fn fix(chain: &BaseChain, udp_port: u16) -> String {
+    if chain.called.keys().any(|name| name.starts_with("ufw")) {
+        return format!("ufw allow {udp_port}/udp");
+    }
+    let iptables = |program| format!("{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT");
+    match &chain.place {
+        ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => {
+            format!("firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload")
         }
-        let iptables = |program| format!("{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT");
-        match &chain.place {
-            ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => format!(
-                "firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload"
-            ),
-            ChainRef::Legacy(Family::V4, _) => iptables("iptables-legacy"),
-            ChainRef::Legacy(Family::V6, _) => iptables("ip6tables-legacy"),
-            ChainRef::Nft(NftChain { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
-                iptables("iptables")
-            }
-            ChainRef::Nft(NftChain { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
-                iptables("ip6tables")
-            }
-            ChainRef::Nft(NftChain { family, table, chain }) => {
-                format!("nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
-            }
+        ChainRef::Legacy(Family::V4, _) => iptables("iptables-legacy"),
+        ChainRef::Legacy(Family::V6, _) => iptables("ip6tables-legacy"),
+        ChainRef::Nft(NftChain { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
+            iptables("iptables")
+        }
+        ChainRef::Nft(NftChain { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
+            iptables("ip6tables")
+        }
+        ChainRef::Nft(NftChain { family, table, chain }) => {
+            format!("nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
         }
     }
 }
@@ -83,13 +67,13 @@ impl BlockingChain<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::base_chains::{ChainRule, Criterion};
+    use crate::nft::base_chains::{ChainRule, Match};
     use crate::nft::{Policy, Verdict};
 
     fn check(place: ChainRef, called: &[&str], accepted: &[u16], wanted: &[&str]) {
         let accept = |port: &u16| ChainRule {
             handle: None,
-            matches: vec![Criterion::Port(vec![(*port, *port)]).holds()],
+            matches: vec![Match::ports(&[(*port, *port)])],
             verdict: Verdict::Accept,
             comment: None,
         };
@@ -103,10 +87,8 @@ mod tests {
             destination: "192.0.2.1".parse().unwrap(),
             udp_port: 10400,
         };
-        let lines: Vec<String> = blocking_chains(&tunnel, &found)
-            .iter()
-            .map(|obstacle| obstacle.problem().to_string())
-            .collect();
+        let lines: Vec<String> =
+            problems(&tunnel, &found).iter().map(ToString::to_string).collect();
         assert_eq!(lines, wanted);
     }
 
