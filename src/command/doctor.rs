@@ -62,7 +62,7 @@ impl DoctorContext<'_> {
 /// # Errors
 /// The settings are wrong; the bundle cannot be written.
 pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
-    let loaded = call.told()?;
+    let loaded = call.load()?;
     let host = Host::inspect(&loaded.settings, HostList::Live)?;
     let context = DoctorContext { loaded: &loaded, host: &host };
     let problems = problems(&context);

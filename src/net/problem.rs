@@ -104,7 +104,6 @@ kinds! {
     ChangeFailed: Error, "change-failed";
     ChangePending: Error, "drift";
     FileContested: Error, "file-contested";
-    ConfRecord: Warning, "conf-record";
     // Runtimes.
     CniConfiguration: Error, "cni-configuration";
     CniConfigurationUnread: Warning, "cni-configuration-unread";

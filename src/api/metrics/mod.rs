@@ -206,7 +206,7 @@ fn faults(page: &mut Page, shared: &SharedState, known: &AgentSnapshot, uses: &[
         ("failure", &[Check::Reconcile][..]),
         ("unreachable", &[Check::PeerRoutes]),
         ("firewall", &[Check::Firewall]),
-        ("host", &[Check::Host, Check::ContestedFiles, Check::ConfRecord]),
+        ("host", &[Check::Host, Check::ContestedFiles]),
         ("record", &[Check::Records]),
         ("pool", &[Check::Pools]),
         ("addresses", &[Check::PoolUse]),
