@@ -47,9 +47,9 @@ impl Hop {
         name: &'static str,
         place: &str,
         seen: impl fmt::Display,
-        cure: impl fmt::Display,
+        fix: impl fmt::Display,
     ) -> Hop {
-        let verdict = Verdict::Lost(cure.to_string());
+        let verdict = Verdict::Lost(fix.to_string());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 
@@ -57,9 +57,9 @@ impl Hop {
         name: &'static str,
         place: &str,
         seen: impl fmt::Display,
-        cure: impl fmt::Display,
+        fix: impl fmt::Display,
     ) -> Hop {
-        let verdict = Verdict::Odd(cure.to_string());
+        let verdict = Verdict::Odd(fix.to_string());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 

@@ -60,9 +60,9 @@ impl DoctorContext<'_> {
 /// # Errors
 /// The settings are wrong; the bundle cannot be written.
 pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
-    let told = call.told()?;
-    let host = Host::inspect(&told.settings, HostList::Live)?;
-    let context = DoctorContext { loaded: &told, host: &host };
+    let loaded = call.load()?;
+    let host = Host::inspect(&loaded.settings, HostList::Live)?;
+    let context = DoctorContext { loaded: &loaded, host: &host };
     let findings = findings(&context);
     let value = json!({ "findings": findings.iter().map(object).collect::<Vec<Value>>() });
     if let Some(path) = &options.bundle {
