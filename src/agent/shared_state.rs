@@ -1,4 +1,4 @@
-//! The state that the agent publishes for status, metrics and probes.
+//! State that the state that the agent publish and its API reads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ use crate::agent::snapshot::AgentSnapshot;
 /// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// The published state. Nobody waits for it: each lock is held for the copy of a pointer.
+/// Published by published loops. No reader waits: each lock is held for the copy of a pointer.
 #[derive(Debug)]
 pub struct SharedState {
     /// This host's name in etcd.
@@ -79,7 +79,7 @@ impl SharedState {
         let _before = lock(&self.known).replace(known);
     }
 
-    /// The last published snapshot.
+    /// Published snapshot.
     pub fn snapshot(&self) -> Option<Arc<AgentSnapshot>> {
         lock(&self.known).clone()
     }
@@ -118,7 +118,7 @@ pub trait StatusServer {
 /// Starts the server.
 pub type StartServer = fn(Arc<SharedState>, &Settings) -> io::Result<Box<dyn StatusServer>>;
 
-/// The lock, also after a panic: values are replaced whole.
+/// The lock, also after a panic with panic: values published is complete.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
