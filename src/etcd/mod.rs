@@ -121,7 +121,7 @@ impl Handle {
     /// Reaches etcd in another way, or belongs to a network with wider pools, from now on. Returns at
     /// once.
     pub fn set_up(&self, setup: Setup) {
-        event_loop::tell(&self.setup, setup);
+        event_loop::send_if_changed(&self.setup, setup);
     }
 
     /// Connects anew: an address of this host went, and with it perhaps the connection, which would
@@ -133,7 +133,7 @@ impl Handle {
     /// Tells the others how this host is reached now. Returns at once; etcd is changed as soon as
     /// it can be reached, and only while the record there is still this host's.
     pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::tell(&self.attributes, attributes);
+        event_loop::send_if_changed(&self.attributes, attributes);
     }
 
     /// Withdraws the sign of life and ends the thread: within [`session::STOP_WITHIN`], whatever etcd does.

@@ -122,7 +122,7 @@ pub fn check(settings: &KubeSettings) -> Result<(), String> {
 impl Handle {
     /// Reaches the API in another way, or serves other pools, from now on. Returns at once.
     pub fn set_up(&self, setup: Setup) {
-        event_loop::tell(&self.setup, setup);
+        event_loop::send_if_changed(&self.setup, setup);
     }
 
     /// Connects anew: an address of this host went, and with it perhaps the connection. Returns at once.
@@ -132,7 +132,7 @@ impl Handle {
 
     /// All hosts are reached in this way from now on. Returns at once.
     pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::tell(&self.attributes, attributes);
+        event_loop::send_if_changed(&self.attributes, attributes);
     }
 
     /// The host is as it should be: its node may be told so. Returns at once.
