@@ -26,7 +26,6 @@ pub enum Check {
     /// Files that another program changes, too.
     ContestedFiles,
     /// The record of written CNI configurations.
-    ConfRecord,
     /// Firewalls of other programs.
     Firewall,
     /// Routes to other hosts.

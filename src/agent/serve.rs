@@ -120,7 +120,7 @@ impl Agent {
                 (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)
             }
             Trigger::Files(files) => {
-                self.files.touched(&files, Instant::now());
+                self.files.changed(&files, Instant::now());
                 return Ok(());
             }
             Trigger::Signal(Signal::SIGHUP) => {

@@ -16,7 +16,7 @@ use crate::settings::values_only;
 /// given another meaning.
 pub const SCHEMA: u32 = 1;
 
-/// What a subcommand found, as its exit code tells it.
+/// What a subcommand found, for the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All is well: 0.
@@ -45,27 +45,27 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Every setting that is wrong.
-    pub fn told(&mut self) -> Result<LoadedSettings, Exit> {
-        let told =
+    pub fn load(&mut self) -> Result<LoadedSettings, Exit> {
+        let loaded =
             self.origin.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
-        logger::set(told.log.as_deref().unwrap_or("error"));
-        Ok(told)
+        logger::set(loaded.log.as_deref().unwrap_or("error"));
+        Ok(loaded)
     }
 
-    /// As [`Call::told`], for what the agent can tell: while one answers, it need not be said here
+    /// As [`Call::load`], for what the agent can tell: while one answers, it need not be said here
     /// which etcd it has.
     ///
     /// # Errors
     /// Every setting that is wrong.
-    pub fn told_beside_agent(&mut self) -> Result<LoadedSettings, Exit> {
-        let refused = match self.told() {
-            Ok(told) => return Ok(told),
+    pub fn load_beside_agent(&mut self) -> Result<LoadedSettings, Exit> {
+        let refused = match self.load() {
+            Ok(loaded) => return Ok(loaded),
             Err(refused) => refused,
         };
         let without = self.origin.clone();
         self.origin.set_default("ETCD_HOST", "https://localhost");
-        match self.told() {
-            Ok(told) if agent_socket::answers(&told.settings) => Ok(told),
+        match self.load() {
+            Ok(loaded) if agent_socket::answers(&loaded.settings) => Ok(loaded),
             _ => {
                 self.origin = without;
                 Err(refused)

@@ -50,8 +50,8 @@ pub struct Explain {
 /// # Errors
 /// An end is not known, or the kernel does not answer.
 pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
-    let told = call.told()?;
-    let host = Host::inspect(&told.settings, HostList::Saved)?;
+    let loaded = call.load()?;
+    let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     let from = find::named(&options.from, &host)?;
     let to = find::named(&options.to, &host)?;
     let mut ends = find::pair(from, to, options.ipv6, &host)?;

@@ -2,7 +2,7 @@
 //!
 //! Every subcommand observes, makes one value of what it found, and answers with it: as a table for
 //! people or, with `--json`, as one object with a `schema`. None of them needs the agent; what
-//! cannot be known without it is named.
+//! cannot be known without it is reported as unknown.
 
 pub mod arguments;
 pub mod call;
@@ -35,7 +35,7 @@ use crate::settings::exit::{self, Exit};
 use crate::settings::flags::{self, Uninstall};
 use crate::settings::loader::SettingsLoader;
 
-/// What to do instead of serving.
+/// The subcommands.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
 pub enum Command {
@@ -66,16 +66,16 @@ pub enum Command {
 /// All that can be typed.
 pub type Arguments = flags::Arguments<Command>;
 
-/// Sees to it that a fault of humanz itself is told, in whatever thread, and ends the process: its
+/// Reports a panic in any thread and ends the process: its
 /// service manager starts the agent again, which takes over all that is there.
-pub fn tell_faults() {
+pub fn report_panics() {
     process::exit_on_panic(|text| {
         complain(&format!("humanz has a fault and ends; please report it: {text}"));
         exit::FAULT.into()
     });
 }
 
-/// Runs what the arguments behind the program's name say; `--help` documents the exit code.
+/// Runs the command line without the program's name; `--help` documents the exit code.
 pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
     let words = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let words = arguments::normal(words);
@@ -141,7 +141,7 @@ fn serve(
 }
 
 fn complain(why: &str) {
-    // Nobody is left to be told that stderr is closed.
+    // A closed stderr cannot be reported.
     let _closed = writeln!(io::stderr(), "humanz-agent: {why}");
 }
 

@@ -68,8 +68,8 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
     if options.matrix {
         return reports::run(call, &options.hosts, options.json);
     }
-    let told = call.told()?;
-    let host = Host::inspect(&told.settings, HostList::Saved)?;
+    let loaded = call.load()?;
+    let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(exit::UNAVAILABLE, why));
     }

@@ -54,9 +54,9 @@ struct Row {
 /// # Errors
 /// A setting is wrong, the kernel cannot be looked at, or the hosts are not known.
 pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
-    let told = call.told()?;
-    crate::inspect::cluster::etcd(&told.settings)?;
-    let host = Host::inspect(&told.settings, HostList::Live)?;
+    let loaded = call.load()?;
+    crate::inspect::cluster::etcd(&loaded.settings)?;
+    let host = Host::inspect(&loaded.settings, HostList::Live)?;
     if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(crate::settings::exit::UNAVAILABLE, why));
     }

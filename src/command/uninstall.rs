@@ -1,4 +1,4 @@
-//! `uninstall`: what was taken off this host, or would be.
+//! `uninstall`: what was removed from this host, or would be.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::command::call::{Call, Outcome};
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::Uninstall;
 
-/// Answers. What goes is also logged as it goes, so for people it is not told again.
+/// Removals are logged as they are made, and printed only with `--json` or `--dry-run`.
 ///
 /// # Errors
 /// Nothing was removed, or something was not; the text says why.

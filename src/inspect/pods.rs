@@ -120,7 +120,7 @@ fn network(settings: &Settings, name: String) -> Result<Network, Exit> {
     Ok(Network { name, store, looked })
 }
 
-/// Why a store does not do what was asked. Whoever may not is told who may: nothing is known then.
+/// The exit for an error of a store; a user without permission gets the advice to use sudo.
 pub fn refused(error: StoreError) -> Exit {
     match &error {
         StoreError::Io { what, path, source } if source.kind() == ErrorKind::PermissionDenied => {

@@ -70,7 +70,7 @@ kinds! {
     AgentStuck: Error, "agent-stuck";
     AgentDown: Error, "agent-down";
     AgentSilent: Warning, "agent-silent";
-    AgentVersion: Warning, "agent-version";
+    AgentVersion: Warning, "agent-old";
     Privileges: Warning, "privileges";
     InvalidSetting: Error, "invalid-setting";
     SettingsFile: Warning, "settings";
@@ -104,7 +104,6 @@ kinds! {
     ChangeFailed: Error, "change-failed";
     ChangePending: Error, "drift";
     FileContested: Error, "file-contested";
-    ConfRecord: Warning, "conf-record";
     // Runtimes.
     CniConfiguration: Error, "cni-configuration";
     CniConfigurationUnread: Warning, "cni-configuration-unread";
@@ -133,6 +132,7 @@ kinds! {
     NetworkManager: Warning, "networkmanager";
     Mtu: Warning, "mtu";
     PacketLost: Error, "packet-lost";
+    PacketDoubtful: Warning, "packet-doubtful";
     // Other hosts.
     HostUnreachable: Error, "host-unreachable";
     HostMtu: Error, "host-mtu";

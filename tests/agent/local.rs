@@ -142,7 +142,7 @@ fn the_socket_outlives_whatever_happens_to_its_file() {
     agent.stop();
     host.write(SOCKET, "foreign");
     let agent = serve(host, &[]);
-    agent.wait_log(&["listen on", SOCKET, "something that is no socket is there"]);
+    agent.wait_log(&["listen on", SOCKET, "the file is no socket"]);
     assert_eq!(host.read(SOCKET).as_deref(), Some("foreign"));
     host.run(&format!("rm {SOCKET}")).ok();
     soon("it comes once there is room", || connect(host).is_ok());

@@ -70,14 +70,14 @@ pub fn run(
     }
     let before = applier.changes().len();
     if scope.files {
-        problems.push((Check::ConfRecord, files(run, &facts, bridge, applier)));
+        files(run, &facts, bridge, applier);
     }
-    let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
+    let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
         let found = reconcile::host_checks::look(run, applier);
         problems.push((Check::Host, found.into_iter().chain(crowded).collect()));
     }
-    Some(ReconcileOutcome { facts, problems, repaired: mended })
+    Some(ReconcileOutcome { facts, problems, repaired })
 }
 
 /// Links that are down; etcd may be away because of them.
@@ -91,18 +91,12 @@ fn uplinks(facts: &HostState) -> Vec<Problem> {
     facts.down.iter().map(problem).collect()
 }
 
-/// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
-/// were given stays as it was. Gives what is wrong with the record of it.
-fn files(
-    run: &Reconcile<'_>,
-    facts: &HostState,
-    bridge: BridgeOutcome,
-    applier: &mut Applier,
-) -> Vec<Problem> {
-    let is_given = reconcile::plugin::reconcile(run, applier) || run.was_ready;
-    match is_given && bridge != BridgeOutcome::Broken {
-        true => reconcile::conf::reconcile(run, facts, applier),
-        false => Vec::new(),
+/// Reconciles plugin and CNI configuration: the first configuration waits for its plugin and the bridge, and
+/// one that runtimes have stays in place without them.
+fn files(run: &Reconcile<'_>, facts: &HostState, bridge: BridgeOutcome, applier: &mut Applier) {
+    let is_installed = reconcile::plugin::reconcile(run, applier) || run.was_ready;
+    if is_installed && bridge != BridgeOutcome::Broken {
+        reconcile::conf::reconcile(run, facts, applier);
     }
 }
 

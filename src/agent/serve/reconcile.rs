@@ -56,7 +56,7 @@ impl Agent {
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
         let repair = self.record_changes(&applier, &why, same_host);
         if let Some(seen) = seen.as_ref().filter(|_| repair) {
-            self.files.mended(&seen.repaired, now);
+            self.files.repaired(&seen.repaired, now);
         }
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
-use crate::agent::conf_record;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
@@ -24,21 +23,16 @@ const STATE: [&str; 7] = [
     "state.json",
     "state.json.damaged",
     sysctl_record::FILE,
-    conf_record::FILE,
+    "configuration.json",
     "machine-id",
     "agent.env",
     "lock",
 ];
 
-/// So that no new pod is plugged in. Also the one that an agent wrote elsewhere before it was told
-/// another place.
+/// First, so that no new pod is attached.
 pub fn configuration(settings: &Settings, applier: &mut Applier) {
     file("CNI configuration", &settings.cni.config, applier);
-    let known = conf_record::all(&settings.state_dir).unwrap_or_else(|error| {
-        log::warn!("{error}");
-        Vec::new()
-    });
-    reconcile::conf::remove_former(&known, &settings.cni.config, applier);
+    reconcile::conf::remove_former(&settings.cni.config, applier);
 }
 
 /// The copy of the executable that runtimes call, and every name that leads to it.

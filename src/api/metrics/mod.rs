@@ -80,7 +80,7 @@ fn loops(page: &mut Page, shared: &SharedState) {
 }
 
 fn passes(page: &mut Page, counters: &Counters) {
-    let help = "Time to compare the host with what is wanted and to mend it.";
+    let help = "Duration of a reconcile.";
     let mut durations = page.histograms("humanz_reconcile_duration_seconds", help);
     for (scope, passes) in [("whole", &counters.whole), ("part", &counters.part)] {
         histogram(&mut durations, &[("scope", scope)], passes);
@@ -206,7 +206,7 @@ fn faults(page: &mut Page, shared: &SharedState, known: &AgentSnapshot, uses: &[
         ("failure", &[Check::Reconcile][..]),
         ("unreachable", &[Check::PeerRoutes]),
         ("firewall", &[Check::Firewall]),
-        ("host", &[Check::Host, Check::ContestedFiles, Check::ConfRecord]),
+        ("host", &[Check::Host, Check::ContestedFiles]),
         ("record", &[Check::Records]),
         ("pool", &[Check::Pools]),
         ("addresses", &[Check::PoolUse]),

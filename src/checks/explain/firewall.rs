@@ -58,8 +58,8 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
 }
 
 fn unread(name: &'static str, error: &str) -> Hop {
-    let cure = "look at nft list ruleset yourself";
-    Hop::odd(name, HERE, format!("the firewall could not be looked at: {error}"), cure)
+    let fix = "look at nft list ruleset yourself";
+    Hop::odd(name, HERE, format!("the firewall could not be looked at: {error}"), fix)
 }
 
 /// The first chain that drops the packet for certain; else the first that may.

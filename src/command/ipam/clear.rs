@@ -19,7 +19,7 @@ use crate::settings::exit::Exit;
     name = "gc",
     example = "{command_name}",
     example = "{command_name} --yes",
-    error_code(69, "this user may not look at the stores"),
+    error_code(69, "this user may not read the stores"),
     error_code(75, "a store is busy")
 )]
 pub struct Clear {

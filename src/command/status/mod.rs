@@ -43,8 +43,8 @@ pub struct Options {
 /// # Errors
 /// A setting is invalid, or the kernel's sockets cannot be opened.
 pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
-    let told = call.told_beside_agent()?;
-    let settings = &told.settings;
+    let loaded = call.load_beside_agent()?;
+    let settings = &loaded.settings;
     let mut shown = match agent_socket::of(settings)
         .and_then(|path| agent_socket::get(path, "/v1/status"))
         .and_then(Status::read)
