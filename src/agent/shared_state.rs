@@ -1,4 +1,4 @@
-//! What the loops of the agent tell, for whoever asks.
+//! State that the loops of the agent publish and its API reads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ use crate::agent::snapshot::AgentSnapshot;
 /// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the loops tell. Nobody waits here: each lock is held for the copy of a pointer.
+/// Published by the loops. No reader waits: each lock is held for the copy of a pointer.
 #[derive(Debug)]
 pub struct SharedState {
     /// This host's name in etcd.
@@ -35,14 +35,13 @@ pub struct SharedState {
     counters: Mutex<Counters>,
     /// Which other hosts answer.
     pub probes: Probes,
-    /// What the hosts tell each other of that.
+    /// The reachability reports of all hosts.
     pub reports: Arc<Reports>,
     known: Mutex<Option<Arc<AgentSnapshot>>>,
     heartbeats: Mutex<Vec<Arc<Heartbeat>>>,
 }
 
 impl SharedState {
-    /// Nothing is told yet.
     pub fn new(name: String, machine_id: String) -> SharedState {
         SharedState {
             name,
@@ -82,7 +81,7 @@ impl SharedState {
         let _before = lock(&self.known).replace(known);
     }
 
-    /// What was told last.
+    /// Published last.
     pub fn snapshot(&self) -> Option<Arc<AgentSnapshot>> {
         lock(&self.known).clone()
     }
@@ -121,7 +120,7 @@ pub trait StatusServer {
 /// Starts the server.
 pub type StartServer = fn(Arc<SharedState>, &Settings) -> io::Result<Box<dyn StatusServer>>;
 
-/// The lock, also if somebody panicked with it: what is told is told whole.
+/// The lock, also after a panic with it: what is published is complete.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -429,3 +429,86 @@ fn loops(shared: &SharedState) -> Vec<Loop> {
     };
     running.map(of).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Everything that the JSON had before there was a type for it, and `problems`.
+    const FIELDS: &[&str] = &[
+        "addresses[] family free used",
+        "backend",
+        "changes[] at number repair what why",
+        "etcd certificate_until connected endpoints error last_contact_seconds revision",
+        "faults[] cure what",
+        "firewall fault ok",
+        "kubernetes connected error kubeconfig last_contact_seconds version",
+        "lease since source subnets",
+        "loops[] limit name seconds_since_beat",
+        "node addresses machine_id mtu name pid pod_mtu started uplinks version",
+        "peers[] addresses alive fault name probe reachable subnets via",
+        "peers[].probe lost mtu seconds",
+        "problems[] fix kind severity since subject what",
+        "ready",
+        "repairs[] at number repair what why",
+        "schema",
+    ];
+
+    fn keys(value: &Value) -> String {
+        value.as_object().into_iter().flatten().map(|(key, _)| format!(" {key}")).collect()
+    }
+
+    fn full() -> Status {
+        let problem = Problem::new(ProblemKind::Etcd, Object::named("etcd"), "no answer")
+            .with_fix("start it")
+            .with_since(SystemTime::UNIX_EPOCH);
+        let peer = PeerStatus { probe: Some(Probe::default()), ..PeerStatus::default() };
+        Status {
+            ready: Some(true),
+            lease: Some(Lease::default()),
+            etcd: Some(Etcd::default()),
+            kubernetes: Some(Kubernetes::default()),
+            backend: Some("auto".to_owned()),
+            peers: Some(vec![peer]),
+            firewall: Some(Firewall::default()),
+            addresses: Some(vec![Addresses::default()]),
+            loops: vec![Loop::default()],
+            changes: Some(vec![Change::default()]),
+            repairs: Some(vec![Change::default()]),
+            problems: Problems(Some(vec![problem])),
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn the_fields_in_json_are_those_of_schema_1() {
+        let value = serde_json::to_value(full()).unwrap();
+        let mut found = Vec::new();
+        for (name, part) in value.as_object().unwrap() {
+            match part {
+                Value::Array(list) => found.push(format!("{name}[]{}", keys(&list[0]))),
+                part => found.push(format!("{name}{}", keys(part))),
+            }
+        }
+        found.push(format!("peers[].probe{}", keys(&value["peers"][0]["probe"])));
+        found.sort();
+        assert_eq!(found, FIELDS);
+    }
+
+    #[test]
+    fn a_status_is_read_back() {
+        let value = serde_json::to_value(full()).unwrap();
+        assert_eq!(Status::read(value).unwrap(), full());
+    }
+
+    #[test]
+    fn what_is_unknown_is_null() {
+        let value = serde_json::to_value(Status::default()).unwrap();
+        for part in ["ready", "lease", "etcd", "peers", "firewall", "faults", "problems"] {
+            assert!(value.as_object().unwrap().contains_key(part), "{part}");
+            assert_eq!(value[part], Value::Null, "{part}");
+        }
+    }
+}

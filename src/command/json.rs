@@ -50,15 +50,6 @@ pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec
     subnets.filter_map(room).collect()
 }
 
-/// What to do about a network that is full.
-pub const FREE: &str = "humanz-agent ipam gc shows what can be freed";
-
-/// The `rooms` of a network that no pod fits into.
-pub fn full(network: &Network, rooms: &[Room]) -> Vec<String> {
-    let full = rooms.iter().filter(|room| room.free == Some(0)).map(|room| &room.subnet);
-    full.map(|subnet| format!("network {} has no free address in {subnet}", network.name)).collect()
-}
-
 /// For people, one line.
 pub fn stale(stale: &Stale) -> String {
     let age = stale.age.map(|age| format!(" of {} ago", span(age))).unwrap_or_default();

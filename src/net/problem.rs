@@ -70,7 +70,7 @@ kinds! {
     AgentStuck: Error, "agent-stuck";
     AgentDown: Error, "agent-down";
     AgentSilent: Warning, "agent-silent";
-    AgentVersion: Warning, "agent-version";
+    AgentVersion: Warning, "agent-old";
     Privileges: Warning, "privileges";
     InvalidSetting: Error, "invalid-setting";
     SettingsFile: Warning, "settings";
@@ -132,6 +132,7 @@ kinds! {
     NetworkManager: Warning, "networkmanager";
     Mtu: Warning, "mtu";
     PacketLost: Error, "packet-lost";
+    PacketDoubtful: Warning, "packet-doubtful";
     // Other hosts.
     HostUnreachable: Error, "host-unreachable";
     HostMtu: Error, "host-mtu";

@@ -80,7 +80,7 @@ fn loops(page: &mut Page, shared: &SharedState) {
 }
 
 fn passes(page: &mut Page, counters: &Counters) {
-    let help = "Time to compare the host with what is wanted and to mend it.";
+    let help = "Duration of a reconcile.";
     let mut durations = page.histograms("humanz_reconcile_duration_seconds", help);
     for (scope, passes) in [("whole", &counters.whole), ("part", &counters.part)] {
         histogram(&mut durations, &[("scope", scope)], passes);

@@ -27,7 +27,7 @@ fn other_host(path: &Path) -> Option<Hop> {
 }
 
 /// Whether a packet as large as the sender may send gets through. Where a router is between, it
-/// tells the sender by ICMP; a bridge drops in silence.
+/// reports it to the sender by ICMP; a bridge drops silently.
 fn sizes(path: &Path) -> Option<Hop> {
     let name = "mtu";
     let steps = steps(path);

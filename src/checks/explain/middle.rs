@@ -201,7 +201,7 @@ fn reverse_path(path: &Path, device: &Link) -> Option<Hop> {
                 "rp_filter of {name} is strict, and packets to {from} would leave by {back}: the \
                  kernel drops what comes from there ({error})"
             );
-            let fix = format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, and mend the route");
+            let fix = format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, and repair the route");
             Some(Hop::lost("reverse-path", HERE, seen, fix))
         }
         Err(error) => {

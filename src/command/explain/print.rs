@@ -51,6 +51,7 @@ pub fn json(path: &Path, hops: &[Hop]) -> Value {
         "from": end(&path.from),
         "to": end(&path.to),
         "hops": hops.iter().map(hop).collect::<Vec<Value>>(),
+        "problems": hops.iter().filter_map(Hop::problem).collect::<Vec<_>>(),
         "lost": hops.iter().find(|hop| hop.is_lost()).map(|hop| hop.name),
     })
 }
