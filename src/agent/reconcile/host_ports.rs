@@ -34,7 +34,7 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
         return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
     }
     if !changes.is_empty()
-        && let Err(error) = mend(nft, &claims, applier)
+        && let Err(error) = repair(nft, &claims, applier)
     {
         inspect_failed(run.settings, error, applier);
     }
@@ -97,7 +97,7 @@ fn look(
 }
 
 /// Looks again with the lock, and makes the changes that are needed then.
-fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
+fn repair(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
     let held = locked.held()?;
