@@ -119,7 +119,7 @@ fn once<T>(
 impl Handle {
     /// Applies other settings, or a network with wider pools. Returns at once.
     pub fn set_up(&self, setup: Setup) {
-        event_loop::tell(&self.setup, setup);
+        event_loop::send_if_changed(&self.setup, setup);
     }
 
     /// Connects anew: an address of this host was removed, and perhaps the connection with it, which
@@ -131,7 +131,7 @@ impl Handle {
     /// Publishes other attributes of this host. Returns at once; written as soon as etcd answers, and only
     /// while the record there is this host's.
     pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::tell(&self.attributes, attributes);
+        event_loop::send_if_changed(&self.attributes, attributes);
     }
 
     /// Revokes the etcd lease, and with it the alive key, and ends the thread: within

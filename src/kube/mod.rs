@@ -96,7 +96,7 @@ pub fn check(settings: &KubeSettings) -> Result<(), String> {
 impl Handle {
     /// Applies other settings. Returns at once.
     pub fn set_up(&self, setup: Setup) {
-        event_loop::tell(&self.setup, setup);
+        event_loop::send_if_changed(&self.setup, setup);
     }
 
     /// Connects anew: an address of this host was removed, and perhaps the connection with it. Returns at
@@ -107,7 +107,7 @@ impl Handle {
 
     /// Applies other attributes to all hosts. Returns at once.
     pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::tell(&self.attributes, attributes);
+        event_loop::send_if_changed(&self.attributes, attributes);
     }
 
     /// The host is ready: its node may get that condition. Returns at once.
