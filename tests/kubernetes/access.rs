@@ -24,7 +24,7 @@ fn a_renewed_token_is_used_without_a_restart() {
     tells(&agent, "status 401 Unauthorized");
     tells(&agent, "is the token (or client certificate) this cluster's, and not expired?");
     host.write("/etc/humanz/token", "two words");
-    tells(&agent, "/etc/humanz/token is no token");
+    tells(&agent, "/etc/humanz/token is not a token");
     routes_become(host, &[("10.244.2.0/24", "192.0.2.92")]);
     host.write("/etc/humanz/token", "the-third-token");
     api.delete("n2");
@@ -101,7 +101,7 @@ fn errors_of_the_access_are_reported() {
         assert!(ended.to_string().contains(KUBECONFIG), "{ended}");
     };
     let good = kubeconfig("tokenFile: token");
-    refused(&kubeconfig("exec:\n      command: aws"), "exec (a program that would have to be run)");
+    refused(&kubeconfig("exec:\n      command: aws"), "exec (an external program)");
     refused(
         &good.replace("certificate-authority: ca.pem", "insecure-skip-tls-verify: true"),
         "anybody could impersonate",

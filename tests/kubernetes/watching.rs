@@ -52,7 +52,7 @@ fn each_host_shows_its_own_row_of_the_matrix_and_says_why() {
         if seconds.is_f64() { Ok(matrix) } else { Err(format!("{matrix:#}")) }
     });
     assert_eq!(matrix["rows"].as_array().unwrap().len(), 1, "{matrix:#}");
-    assert_eq!(matrix["untold"], json!([{"host": "h2", "why": "it has no place to tell it"}]));
+    assert_eq!(matrix["untold"], json!([{"host": "h2", "why": "it has no place to publish one"}]));
     let remarks = matrix["remarks"].to_string();
     assert!(remarks.contains("SUBNET_SOURCE=kubernetes"), "{remarks}");
 }
