@@ -10,6 +10,7 @@ pub mod identity;
 mod kernel;
 pub mod names;
 pub mod pods;
+pub mod preflight;
 pub mod state_file;
 
 pub use host::{Host, HostList};
