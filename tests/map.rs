@@ -15,7 +15,6 @@ const CIRCLES: &[&str] = &[
     "checks::explain checks::explain::ends checks::explain::firewall checks::explain::last checks::explain::middle",
     "command::ipam command::ipam::clear command::ipam::free command::ipam::import command::ipam::list",
     "command::nodes command::nodes::list command::nodes::remove command::nodes::reserve command::nodes::show",
-    "kube kube::session",
     "netlink::link netlink::vxlan",
     "nft::base_chains nft::base_chains::legacy",
     "nft::base_chains::chain nft::base_chains::rule",

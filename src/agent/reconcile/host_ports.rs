@@ -41,7 +41,7 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
     keep_loopback(run, &held, applier);
 }
 
-/// Removes the elements of our store, and the table if nobody else has any.
+/// Removes the elements of our store, and the table if there are no others.
 pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let Some(claims) = claims(settings, applier) else { return };
     let found = match host_ports::all(&kernel.nft) {
