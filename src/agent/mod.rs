@@ -41,7 +41,7 @@ mod watch;
 
 use crate::agent::shared_state::StartServer;
 use crate::agent::uninstall::Removed;
-use crate::inspect;
+use crate::inspect::preflight;
 use crate::settings::exit::Exit;
 use crate::settings::flags;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
@@ -87,7 +87,7 @@ pub fn dry_run_start(mut loader: SettingsLoader) -> Result<Vec<String>, Exit> {
 /// # Errors
 /// Every setting that is wrong.
 pub fn check_settings(loader: &mut SettingsLoader) -> Result<LoadedSettings, Exit> {
-    loader.load(inspect::preflight::check).map_err(|faults| Exit::invalid_settings(&faults))
+    loader.load(preflight::check).map_err(|faults| Exit::invalid_settings(&faults))
 }
 
 /// Takes humanz off this host, or in a dry run only lists what would be removed. `ETCD_HOST` matters only for a

@@ -7,7 +7,8 @@ use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::reload::{self, Plan, SettingsView};
 use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify};
-use crate::inspect::{self, identity};
+use crate::inspect::identity;
+use crate::inspect::preflight;
 use crate::lease::growth;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::loader::{self, LoadedSettings};
@@ -43,7 +44,7 @@ impl Agent {
         let wanted = SettingsView { texts: &loaded.texts, settings: &loaded.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = loader::parse(&texts, inspect::preflight::check)?;
+        let mut settings = loader::parse(&texts, preflight::check)?;
         if changes.iter().any(|change| change.variable == "NODE_IP") {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }
