@@ -25,7 +25,6 @@ pub enum Check {
     CniFiles,
     /// Files that another program changes, too.
     ContestedFiles,
-    /// The record of written CNI configurations.
     /// Firewalls of other programs.
     Firewall,
     /// Routes to other hosts.

@@ -13,7 +13,7 @@ use crate::settings::{CniSettings, Settings};
 const CAPABILITIES: [&str; 6] =
     ["bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "ips", "mac", "portMappings"];
 
-/// The key that tells a configuration of the agent from others, and its value. Runtimes and plugins ignore
+/// The key that marks a configuration of the agent, and its value. Runtimes and plugins ignore
 /// keys that they do not know.
 const MANAGED_BY: &str = "managedBy";
 const AGENT: &str = "humanz-agent";

@@ -1,4 +1,4 @@
-//! What the service manager is told: ready, reloading, alive, stopping.
+//! Notifies the service manager: ready, reloading, alive, stopping.
 //!
 //! Source: sd_notify(3). Without `NOTIFY_SOCKET` nothing is sent. A service manager that does not
 //! listen holds nothing up: what it has no room for is not sent.
@@ -47,7 +47,7 @@ fn send(message: &str) {
             log::debug!("the service manager does not listen: {message:?} not sent");
         }
         Err(error) => {
-            log::warn!("the service manager cannot be told {message:?} on {address:?}: {error}");
+            log::warn!("notify the service manager on {address:?} ({message:?}): {error}");
         }
         Ok(_) => {}
     }

@@ -1,4 +1,4 @@
-//! The loop: waits for a reason to look, looks, mends.
+//! The loop: trigger → scope → reconcile → publish.
 
 mod addresses;
 mod agent;
@@ -31,7 +31,7 @@ pub use state::State;
 const ONCE: Duration = Duration::from_secs(30);
 
 impl Agent {
-    /// Serves until it is told to stop.
+    /// Serves until the agent is stopped.
     ///
     /// # Errors
     /// Only before the host is served for the first time; afterwards every failure is reported and

@@ -1,4 +1,4 @@
-//! State that the loops of the agent publish and its API reads.
+//! State that the state that the agent publish and its API reads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ use crate::agent::snapshot::AgentSnapshot;
 /// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Published by the loops. No reader waits: each lock is held for the copy of a pointer.
+/// Published by published loops. No reader waits: each lock is held for the copy of a pointer.
 #[derive(Debug)]
 pub struct SharedState {
     /// This host's name in etcd.
@@ -33,7 +33,6 @@ pub struct SharedState {
     /// The changes of late.
     pub journal: Journal,
     counters: Mutex<Counters>,
-    /// Which other hosts answer.
     pub probes: Probes,
     /// The reachability reports of all hosts.
     pub reports: Arc<Reports>,
@@ -74,14 +73,13 @@ impl SharedState {
         lock(&self.counters)
     }
 
-    /// Tells all that the loop knows now.
     pub fn publish(&self, known: AgentSnapshot) {
         let known = Arc::new(known);
         // What was known is given up outside the lock: it may be large.
         let _before = lock(&self.known).replace(known);
     }
 
-    /// Published last.
+    /// Published snapshot.
     pub fn snapshot(&self) -> Option<Arc<AgentSnapshot>> {
         lock(&self.known).clone()
     }
@@ -120,7 +118,7 @@ pub trait StatusServer {
 /// Starts the server.
 pub type StartServer = fn(Arc<SharedState>, &Settings) -> io::Result<Box<dyn StatusServer>>;
 
-/// The lock, also after a panic with it: what is published is complete.
+/// The lock, also after a panic with panic: values published is complete.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -247,7 +247,7 @@ fn elsewhere(pool: IpNetwork, own: IpNetwork) -> IpAddr {
     }
 }
 
-/// Nobody's (RFC 5737, RFC 3849).
+/// For documentation only (RFC 5737, RFC 3849).
 fn outside(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::from([203, 0, 113, 1]),

@@ -207,7 +207,7 @@ fn etcd_and_what_is_in_it_are_looked_at() {
     }
     host.write("/etc/c.pem", "rubbish");
     assert!(
-        names(tls).1.to_string().contains("/etc/c.pem: holds no certificate"),
+        names(tls).1.to_string().contains("/etc/c.pem: contains no PEM certificate"),
         "{:#}",
         names(tls).1
     );

@@ -64,7 +64,7 @@ fn a_pod_uses_its_service_account() {
     scene.serve(1, &elsewhere).stop();
     let ended = Agent::run(host, "check-config", &with(&[("KUBECONFIG", "")]));
     assert!(
-        ended.status.code() == Some(2) && ended.to_string().contains("this is no pod"),
+        ended.status.code() == Some(2) && ended.to_string().contains("not in a pod"),
         "{ended}"
     );
 }
@@ -104,11 +104,11 @@ fn what_is_wrong_with_the_access_is_told() {
     refused(&kubeconfig("exec:\n      command: aws"), "exec (a program that would have to be run)");
     refused(
         &good.replace("certificate-authority: ca.pem", "insecure-skip-tls-verify: true"),
-        "anybody could pose",
+        "anybody could impersonate",
     );
     refused(&good.replace("https://", "http://"), "must be a URL such as https://");
     refused(&good.replace("ca.pem", "gone.pem"), "read /etc/humanz/gone.pem: No such file");
-    refused(&good.replace("ca.pem", "token"), "holds no certificate");
+    refused(&good.replace("ca.pem", "token"), "contains no PEM certificate");
     refused("no: [kubeconfig]", "kubectl config view");
     let ended = Agent::run(host, "check-config", &with(&[("KUBE_API", "http://192.0.2.2")]));
     assert!(ended.status.code() == Some(2) && ended.to_string().contains("KUBE_API"), "{ended}");

@@ -97,7 +97,7 @@ fn a_host_needs_few_permissions_and_outlives_its_token() {
 
 /// What is missing, and what is said then: words of one line.
 #[test]
-fn each_permission_is_needed_and_named_when_it_is_missing() {
+fn each_permission_is_needed_and_reported_when_it_is_missing() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let file = password_file(folder.path(), "password");
@@ -134,7 +134,7 @@ fn each_permission_is_needed_and_named_when_it_is_missing() {
 }
 
 #[test]
-fn who_only_looks_needs_to_read_two_ranges() {
+fn a_read_only_user_needs_two_ranges() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -238,9 +238,9 @@ fn authentication_is_turned_on_under_a_running_host() {
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
-        host.told(0, "that it asks nobody", |update| match update {
+        host.told(0, "disabled authentication", |update| match update {
             Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication is not enabled"))
+                wrong.iter().any(|text| text.contains("authentication disabled"))
             }
             _ => false,
         });
@@ -253,24 +253,24 @@ fn authentication_is_turned_on_under_a_running_host() {
 
 /// Nothing is written meanwhile, and nobody connects anew because of anything else.
 #[test]
-fn that_etcd_asks_nobody_is_no_longer_told_once_it_asks() {
+fn disabled_authentication_is_reported_until_it_is_enabled() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
-        let asks_nobody = |update: &Update| match update {
+        let is_disabled = |update: &Update| match update {
             Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication is not enabled"))
+                wrong.iter().any(|text| text.contains("authentication disabled"))
             }
             _ => false,
         };
-        host.told(0, "that it asks nobody", asks_nobody);
+        host.told(0, "disabled authentication", is_disabled);
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         enable(&mut etcd, needed("h1"));
         host.told(
             mark,
-            "that it asks",
+            "required authentication",
             |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
@@ -281,7 +281,7 @@ fn that_etcd_asks_nobody_is_no_longer_told_once_it_asks() {
 }
 
 #[test]
-fn a_password_that_turns_out_to_be_wrong_is_told_when_etcd_begins_to_ask() {
+fn a_wrong_password_is_reported_when_authentication_is_enabled() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -291,7 +291,7 @@ fn a_password_that_turns_out_to_be_wrong_is_told_when_etcd_begins_to_ask() {
         enable(&mut etcd, needed("h1"));
         host.told(mark, "that it is refused", |update| match update {
             Update::Files { wrong, .. } => wrong.iter().any(|text| {
-                text.contains("asks who this host is")
+                text.contains("requires authentication")
                     && text.contains("invalid user ID or password")
             }),
             _ => false,
@@ -335,7 +335,7 @@ fn a_signed_token_is_renewed_when_it_ends_and_when_users_change() {
 }
 
 #[test]
-fn a_wrong_password_is_told_and_the_right_one_used_without_a_restart() {
+fn a_wrong_password_is_reported_and_the_right_one_used_without_a_restart() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -354,7 +354,7 @@ fn a_wrong_password_is_told_and_the_right_one_used_without_a_restart() {
 }
 
 #[test]
-fn what_a_role_may_not_is_told_with_what_it_needs() {
+fn a_denied_call_is_reported_with_the_permission_it_needs() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -374,7 +374,7 @@ fn what_a_role_may_not_is_told_with_what_it_needs() {
 }
 
 #[test]
-fn a_watch_that_is_refused_is_told_and_tried_again() {
+fn a_refused_watch_is_reported_and_retried() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();

@@ -154,7 +154,7 @@ fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
         replace(&certificates.path("mine.key"), &key);
         before.files(&[
             "mine.key: not the key of the certificate in",
-            "what was there before stays in use",
+            "the previous content stays in use",
         ]);
         before.undisturbed(&etcd);
         fs::write(certificates.path("mine.pem"), "-----BEGIN CERT").unwrap();
@@ -219,7 +219,7 @@ fn a_certificate_that_ends_soon_is_told_until_it_is_renewed() {
         certificates.copy("old", "mine");
         let mut before =
             Before::of(Host::launch(start_as(&certificates, &etcd, Some("mine"))), &etcd);
-        before.files(&["mine.pem: expires at 20", "put a renewed one in its place"]);
+        before.files(&["mine.pem: expires at 20", "replace it with a renewed one"]);
         certificates.copy("client", "mine");
         before.moved(&etcd);
         before.files(&[]);

@@ -148,12 +148,12 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
                 (
                     "no certificates in it",
                     &|start| start.etcd.ca = Some(path("garbage.pem")),
-                    &["ETCD_CACERT", "garbage.pem: holds no certificate in PEM form"],
+                    &["ETCD_CACERT", "garbage.pem: contains no PEM certificate"],
                 ),
                 (
                     "half a file",
                     &|start| cert(start, "half.pem"),
-                    &["half.pem: not PEM, or only a part"],
+                    &["half.pem: not PEM, or truncated"],
                 ),
                 (
                     "not its key",
@@ -163,7 +163,7 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
                 (
                     "a key with a passphrase",
                     &|start| start.etcd.key = Some(path("locked.key")),
-                    &["locked.key: holds no private key", "passphrase"],
+                    &["locked.key: contains no PEM private key", "passphrase"],
                 ),
                 (
                     "wrong authority",

@@ -23,7 +23,7 @@ pub enum BridgeOutcome {
     Whole,
     /// It was missing, and is new: nothing is plugged into it.
     New,
-    /// Something is wrong with it; it was told.
+    /// It could not be repaired; that was reported.
     Broken,
 }
 

@@ -15,7 +15,7 @@ use crate::plan::{Describe, Line};
 /// As the original agent's file: it may hold what not everybody should read.
 const MODE: u32 = 0o600;
 
-/// Where runtimes look for configurations, unless they are told otherwise.
+/// Where runtimes look for configurations by default.
 const USUAL_FOLDER: &str = "/etc/cni/net.d";
 
 struct Write<'a>(&'a Path);

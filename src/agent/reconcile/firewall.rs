@@ -146,7 +146,7 @@ fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSp
         Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
         _ => peer.addresses.iter().copied().collect(),
     });
-    let near = published.filter(|address| !ways.afar.contains(address));
+    let near = published.filter(|address| !ways.tunnel_only_nodes.contains(address));
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),

@@ -34,14 +34,14 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
         return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
     }
     if !changes.is_empty()
-        && let Err(error) = mend(nft, &claims, applier)
+        && let Err(error) = repair(nft, &claims, applier)
     {
         inspect_failed(run.settings, error, applier);
     }
     keep_loopback(run, &held, applier);
 }
 
-/// Removes the elements of our store, and the table if nobody else has any.
+/// Removes the elements of our store, and the table if there are no others.
 pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let Some(claims) = claims(settings, applier) else { return };
     let found = match host_ports::all(&kernel.nft) {
@@ -97,7 +97,7 @@ fn look(
 }
 
 /// Looks again with the lock, and makes the changes that are needed then.
-fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
+fn repair(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
     let held = locked.held()?;

@@ -1,4 +1,4 @@
-//! One reconcile: observe → plan → apply, one kind of thing after the other.
+//! One reconcile: observe → plan → apply, one kind of object after the other.
 //!
 //! The order is that of a start: sysctls, bridge, firewall, routes, plugin, and the CNI
 //! configuration last, because runtimes start pods as soon as it is there.
@@ -27,7 +27,7 @@ pub struct ReconcileOutcome {
     pub repaired: Vec<Object>,
 }
 
-/// Looks, and mends what is wrong. `None` if the host could not be looked at.
+/// Observes, plans and applies. `None` if the host could not be observed.
 pub fn run(
     run: &Reconcile<'_>,
     known: &mut ReconcileCache,

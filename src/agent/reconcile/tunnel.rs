@@ -112,7 +112,7 @@ impl Tunnels {
         self.devices.iter().any(|device| device.index == hop.device && !device.usable)
     }
 
-    /// Tells the devices where to send, before routes need it.
+    /// Adds the entries of the devices, before routes need them.
     pub fn prepare(&self, run: &Reconcile<'_>, ways: &PeerRoutes, applier: &mut Applier) {
         self.change_entries(run, ways, missing, applier);
     }

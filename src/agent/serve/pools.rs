@@ -1,4 +1,4 @@
-//! The pools, which may have grown in etcd since this host was told them.
+//! Follows pools that grow in etcd, also before this host's settings say so.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
-    /// has told this host too.
+    /// has changed the settings here.
     pub(super) fn follow_pools(&mut self, found: &Snapshot) {
         let before = self.settings.pools;
         for (family, pool) in growth::followed(&before, found).entries() {
@@ -27,7 +27,7 @@ impl Agent {
         self.report_pools_of(found);
     }
 
-    /// Tells what the operator has to do about pools that grew.
+    /// Reports pools that differ between settings and network, with the settings to change.
     pub(super) fn report_pools(&mut self) {
         if let Some(found) = self.state.snapshot.clone() {
             self.report_pools_of(&found);
@@ -35,24 +35,24 @@ impl Agent {
     }
 
     fn report_pools_of(&mut self, found: &Snapshot) {
-        let told =
+        let configured =
             parse(&self.texts, values_only).map(|settings| settings.pools).unwrap_or_default();
         let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
         let differing =
-            Family::BOTH.iter().filter_map(|family| self.advice(*family, &told, &network));
+            Family::BOTH.iter().filter_map(|family| self.advice(*family, &configured, &network));
         self.shared.problems.set(Check::Pools, differing);
     }
 
-    /// What to do about the pool of one family: `told` by the operator, and that of the `network`.
+    /// What to do about the pool of one family: `configured` here, and that of the `network`.
     fn advice(
         &self,
         family: Family,
-        told: &PerFamily<Pool>,
+        configured: &PerFamily<Pool>,
         network: &PerFamily<Pool>,
     ) -> Option<Problem> {
         let used = self.settings.pools.get(family)?;
         let wide = network.get(family).filter(|wide| wide.widens(used)).unwrap_or(used);
-        if told.get(family) == Some(wide) {
+        if configured.get(family) == Some(wide) {
             return None;
         }
         let variable = match family {

@@ -1,4 +1,4 @@
-//! One look at the host, and what follows from what was seen.
+//! One reconcile: when it is due, its input, and what follows from its outcome.
 
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
 
 impl Agent {
-    /// Makes a reconcile if there is something to look at and it is time. Not before the other hosts are
-    /// known: the lease is told a moment earlier, and a host without routes is not ready.
+    /// Reconciles if a scope is due. Not before the other hosts are
+    /// known: the lease arrives a moment earlier, and a host without routes is not ready.
     pub(super) fn reconcile(&mut self) -> Option<Applier> {
         let now = Instant::now();
         if now >= self.state.resync_at {

@@ -1,7 +1,7 @@
 //! Takes humanz off this host: what its agent, its plugin, and earlier ones of both made.
 //!
 //! What bears the mark is looked for and removed; nothing else is. It may be killed on any line and
-//! run twice. First goes what would make new pods, last what tells who this host was.
+//! run twice. What would attach new pods goes first, the identity of this host last.
 
 mod disk;
 mod kernel;
@@ -35,7 +35,7 @@ pub struct Removed {
     pub failures: Vec<Problem>,
 }
 
-/// Removes everything, or in a dry run only tells what.
+/// Removes everything, or in a dry run lists what it would remove.
 ///
 /// # Errors
 /// The agent runs, pods are attached, or this user may not know: nothing was removed. Or the subnet could not be given back:
@@ -69,7 +69,7 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
         released.map_err(|exit| with(&applier, exit))?;
     }
     if is_locked_anew {
-        // It was not there before; if it cannot be removed here, it is told below.
+        // It was not there before; if it cannot be removed here, that is reported below.
         let _unremoved = fs::remove_file(&lock);
     }
     if options.purge {
