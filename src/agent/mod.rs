@@ -25,7 +25,6 @@ pub(crate) mod lock;
 pub(crate) mod logger;
 pub(crate) mod names;
 mod notify;
-pub(crate) mod preflight;
 pub mod probe;
 pub(crate) mod reachability;
 pub(crate) mod reconcile;
@@ -42,6 +41,7 @@ mod watch;
 
 use crate::agent::shared_state::StartServer;
 use crate::agent::uninstall::Removed;
+use crate::inspect::preflight;
 use crate::settings::exit::Exit;
 use crate::settings::flags;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};

@@ -2,9 +2,9 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::cni::config::RangeConf;
+use crate::inspect::pods::room;
+use crate::ipam::Store;
 use crate::ipam::import::Sources;
-use crate::ipam::{Range, RangeSet, Store};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::settings::Settings;
 
@@ -27,11 +27,8 @@ pub fn addresses(settings: &Settings, subnets: Option<PerFamily<IpNetwork>>) -> 
     let store = Store::open(&cni.ipam_dir, &cni.name, "", Sources::default());
     let (Some(subnets), Ok(taken)) = (subnets, store.taken()) else { return Vec::new() };
     let of = |family, subnet| {
-        let conf = RangeConf { subnet, range_start: None, range_end: None, gateway: None };
-        let set = Range::new(&conf).and_then(|range| RangeSet::new(vec![range])).ok()?;
-        let used = taken.iter().filter(|address| subnet.contains(**address)).count() as u128;
-        // The gateway is the bridge's.
-        Some(Use { family, subnet, used, free: set.count().saturating_sub(1 + used) })
+        let (usable, free) = room(subnet, &taken)?;
+        Some(Use { family, subnet, used: usable.saturating_sub(free), free })
     };
     subnets.entries().filter_map(|(family, subnet)| of(family, *subnet)).collect()
 }

@@ -6,11 +6,11 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::agent::logger::USUAL;
-use crate::agent::preflight;
 use crate::command::call::{Call, Outcome};
 use crate::command::complain;
 use crate::command::config::found::{Found, Places};
 use crate::command::table::{Cell, Table, Tone};
+use crate::inspect::preflight;
 use crate::settings::exit::Exit;
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::loader::{LOG, SettingSource, without_effect};

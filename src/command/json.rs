@@ -42,7 +42,7 @@ pub struct Room {
 /// The room in each of the `subnets` of a network.
 pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Room> {
     let room = |subnet: IpNetwork| {
-        let (usable, free) = room(subnet, &network.looked)?;
+        let (usable, free) = room(subnet, &network.looked.taken)?;
         let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());
         let family = subnet::family(subnet).to_string();
         Some(Room { subnet: subnet.to_string(), family, usable, free })
