@@ -30,7 +30,7 @@ fn what_changes_is_shown_with_and_without_an_agent() {
     };
     let kernel = watch("");
     shows(&kernel, "no agent serves this host", || {});
-    shows(&kernel, "link w7 came", || {
+    shows(&kernel, "link w7 was", || {
         host.run("ip link add w7 type veth peer name w8");
         host.run("ip link del w7");
     });
@@ -39,7 +39,7 @@ fn what_changes_is_shown_with_and_without_an_agent() {
     agent.process.signal(Signal::SIGSTOP);
     let beside = watch("");
     shows(&beside, "the agent does not answer within 5s", || {});
-    shows(&beside, "link w7 came", || {
+    shows(&beside, "link w7 was", || {
         host.run("ip link add w7 type veth peer name w8");
         host.run("ip link del w7");
     });

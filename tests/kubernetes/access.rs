@@ -90,7 +90,7 @@ fn a_client_certificate_is_as_good_as_a_token() {
 }
 
 #[test]
-fn what_is_wrong_with_the_access_is_told() {
+fn errors_of_the_access_are_reported() {
     let scene = Scene::new(1, 0);
     let host = scene.host(1);
     let refused = |text: &str, words: &str| {

@@ -260,7 +260,7 @@ fn an_api_that_is_away_changes_nothing_and_is_followed_when_it_is_back() {
 }
 
 #[test]
-fn what_the_api_should_not_say_is_told_and_harms_nobody() {
+fn invalid_nodes_of_the_api_are_reported_and_affect_no_other() {
     for (mode, words) in [
         (Mode::Garbage, "key must be a string"),
         (Mode::Huge, "bytes"),

@@ -118,7 +118,7 @@ fn each_permission_is_needed_and_reported_when_it_is_missing() {
             let missing = permissions.remove(missing);
             enable(&mut etcd, permissions);
             let host = Host::launch(start_as_agent(&etcd, &file));
-            host.told(0, &format!("{words:?}"), |update| match update {
+            host.reported(0, &format!("{words:?}"), |update| match update {
                 Update::Disconnected { why } => {
                     why.contains("permission denied")
                         && why.contains("grant the role")
@@ -190,7 +190,7 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         password_file(folder.path(), "another");
-        host.told(mark, "that etcd refuses it", |update| match update {
+        host.reported(mark, "that etcd refuses it", |update| match update {
             Update::Files { wrong, .. } => wrong.iter().any(|text| {
                 text.contains("stays in use") && text.contains("invalid user ID or password")
             }),
@@ -199,7 +199,7 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         check_writes(&host, 1400);
         change_password(&etcd, "another");
         check_writes(&host, 1300);
-        host.told(
+        host.reported(
             mark,
             "that all is well",
             |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
@@ -223,7 +223,7 @@ fn a_password_that_is_replaced_in_etcd_first_is_waited_for() {
         let mut attributes = host.attributes.clone();
         attributes.mtu = 1400;
         host.handle().set_attributes(attributes);
-        host.told(mark, "the loss", |update| matches!(update, Update::Disconnected { .. }));
+        host.reported(mark, "the loss", |update| matches!(update, Update::Disconnected { .. }));
         password_file(folder.path(), "another");
         host.until("the new MTU", |found| found.nodes["h1"].value.mtu == 1400);
         assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
@@ -238,7 +238,7 @@ fn authentication_is_turned_on_under_a_running_host() {
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
-        host.told(0, "disabled authentication", |update| match update {
+        host.reported(0, "disabled authentication", |update| match update {
             Update::Files { wrong, .. } => {
                 wrong.iter().any(|text| text.contains("authentication disabled"))
             }
@@ -265,10 +265,10 @@ fn disabled_authentication_is_reported_until_it_is_enabled() {
             }
             _ => false,
         };
-        host.told(0, "disabled authentication", is_disabled);
+        host.reported(0, "disabled authentication", is_disabled);
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         enable(&mut etcd, needed("h1"));
-        host.told(
+        host.reported(
             mark,
             "required authentication",
             |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
@@ -289,7 +289,7 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let mark = host.mark();
         enable(&mut etcd, needed("h1"));
-        host.told(mark, "that it is refused", |update| match update {
+        host.reported(mark, "that it is refused", |update| match update {
             Update::Files { wrong, .. } => wrong.iter().any(|text| {
                 text.contains("requires authentication")
                     && text.contains("invalid user ID or password")
@@ -297,7 +297,7 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
             _ => false,
         });
         password_file(folder.path(), "password");
-        host.told(
+        host.reported(
             mark,
             "that all is well",
             |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
@@ -341,7 +341,7 @@ fn a_wrong_password_is_reported_and_the_right_one_used_without_a_restart() {
         let mut etcd = EtcdServer::start();
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "wrong")));
-        host.told(0, "why", |update| match update {
+        host.reported(0, "why", |update| match update {
             Update::Disconnected { why } => {
                 assert!(!why.contains("wrong"), "a password is in {why}");
                 why.contains("invalid user ID or password")
@@ -362,7 +362,7 @@ fn a_denied_call_is_reported_with_the_permission_it_needs() {
         let missing = permissions.remove(1);
         enable(&mut etcd, permissions);
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
-        host.told(0, "why", |update| match update {
+        host.reported(0, "why", |update| match update {
             Update::Disconnected { why } => {
                 why.contains("read /humanz/v1/") && why.contains("permission denied")
             }
@@ -389,7 +389,7 @@ fn a_refused_watch_is_reported_and_retried() {
         });
         // A watch that is there goes on; a new one is refused.
         etcd.restart();
-        host.told(mark, "why", |update| match update {
+        host.reported(mark, "why", |update| match update {
             Update::Disconnected { why } => why.contains("permission denied"),
             _ => false,
         });

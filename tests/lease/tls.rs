@@ -36,7 +36,7 @@ pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&st
 /// Waits until `host` reports a disconnection with these words; gives the line.
 fn disconnected(host: &Host, words: &str) -> String {
     let mut line = String::new();
-    host.told(0, words, |update| match update {
+    host.reported(0, words, |update| match update {
         Update::Disconnected { why } if why.contains(words) => {
             line.clone_from(why);
             true
