@@ -13,13 +13,13 @@ fn check(set_up: &str, words: &[&str], tear_down: &str) {
     let alone = alone();
     let agent = serve(&alone.host, &[OFTEN]);
     alone.host.shell(set_up).ok();
-    agent.wait_log(&[&["WARN"], words].concat());
+    agent.wait_log(&[&["ERROR"], words].concat());
     let dry = Agent::run(&alone.host, "--dry-run", &standalone(&[]));
     let told = |line: &str| line.starts_with("! ") && words.iter().all(|word| line.contains(word));
     assert!(dry.stdout.lines().any(told), "{dry}");
     alone.host.shell(tear_down).ok();
     agent.wait_log(&[&["no longer"], words].concat());
-    assert_eq!(agent.log().matches("WARN").count(), 1, "told once:\n{}", agent.log());
+    assert_eq!(agent.log().matches("ERROR").count(), 1, "told once:\n{}", agent.log());
     agent.stop();
 }
 
