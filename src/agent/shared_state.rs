@@ -1,4 +1,4 @@
-//! State that the state that the agent publish and its API reads.
+//! The state that the agent publishes and its API reads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ use crate::agent::snapshot::AgentSnapshot;
 /// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Published by published loops. No reader waits: each lock is held for the copy of a pointer.
+/// Published by the loops of the agent. No reader waits: each lock is held for the copy of a pointer.
 #[derive(Debug)]
 pub struct SharedState {
     /// This host's name in etcd.
