@@ -74,10 +74,9 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0755 dist/humanz-agent $(DESTDIR)$(PREFIX)/sbin/humanz-agent
 	install -D -m 0644 packaging/humanz-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/humanz-agent.8
 	install -D -m 0644 packaging/humanz.5 $(DESTDIR)$(PREFIX)/share/man/man5/humanz.5
-	for shell in bash:bash-completion/completions/humanz-agent zsh:zsh/site-functions/_humanz-agent \
-		fish:fish/vendor_completions.d/humanz-agent.fish; do \
-		file=$(DESTDIR)$(PREFIX)/share/$${shell#*:}; install -d $${file%/*} && \
-		dist/humanz-agent completion $${shell%%:*} > $$file && chmod 0644 $$file || exit 1; done
+	install -D -m 0644 packaging/completion/bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/humanz-agent
+	install -D -m 0644 packaging/completion/zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_humanz-agent
+	install -D -m 0644 packaging/completion/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/humanz-agent.fish
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
 		packaging/coexistence.md packaging/migration.md packaging/operations.md

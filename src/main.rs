@@ -21,7 +21,7 @@ fn run() -> i32 {
         "humanz-agent" if env("CNI_COMMAND").is_some() => called_as_plugin(Path::new(&called)),
         "humanz-agent" => {
             os::resolver::prepare();
-            command::tell_faults();
+            command::report_panics();
             command::main(std::env::args_os().skip(1))
         }
         _ => {

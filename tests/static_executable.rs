@@ -1,7 +1,7 @@
 //! The executable needs nothing but the kernel.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod support;
+use humanz_test_support as support;
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;

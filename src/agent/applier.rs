@@ -1,24 +1,45 @@
-//! What a reconcile changed and what it could not, told once.
+//! Carries out the changes of one reconcile, and records them and what failed.
 
-use std::collections::BTreeSet;
-use std::fmt::Display;
-use std::sync::Arc;
+use std::fmt::{self, Display};
 
+use crate::net::{Object, Problem, ProblemKind};
+use crate::os::files::FileError;
 use crate::plan::{Describe, Line};
 
-/// The account of one reconcile.
-///
-/// In a dry run changes are only noted; otherwise each one is carried out and logged.
+/// What to do about a failure that gives no better advice.
+pub const RETRIED: &str = "the agent tries again by itself; if this stays, its log shows each \
+                           attempt: journalctl -u humanz-agent";
+
+/// Context of an error for which the fix is known.
+#[derive(Debug)]
+pub struct Hint {
+    pub why: String,
+    pub fix: String,
+}
+
+impl Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// What to do about `error`: what its [`Hint`] or [`FileError`] says, else wait.
+pub fn fix_of(error: &anyhow::Error) -> String {
+    let hint = error.downcast_ref::<Hint>().map(|hint| hint.fix.clone());
+    let file = || Some(error.downcast_ref::<FileError>()?.fix()?.to_owned());
+    hint.or_else(file).unwrap_or_else(|| RETRIED.to_owned())
+}
+
+/// In a dry run changes are only recorded; otherwise each one is carried out and logged.
 #[derive(Debug, Default)]
 pub struct Applier {
     dry: bool,
     lines: Vec<Line>,
     done: Vec<Line>,
-    failures: Vec<String>,
+    failures: Vec<Problem>,
 }
 
 impl Applier {
-    /// An empty account.
     pub fn new(dry: bool) -> Applier {
         Applier { dry, ..Applier::default() }
     }
@@ -110,16 +131,25 @@ impl Applier {
     }
 
     fn not_done(&mut self, lines: &[Line], error: anyhow::Error) {
+        let Some(first) = lines.first() else { return };
         let mut attempts: Vec<String> = lines.iter().take(LINES).map(Line::attempt).collect();
         if lines.len() > LINES {
             attempts.push(format!("{} more", lines.len() - LINES));
         }
-        self.failed(format!("{}: {error:#}", attempts.join(", ")));
+        let what = format!("{}: {error:#}", attempts.join(", "));
+        let problem = Problem::new(ProblemKind::ChangeFailed, first.object.clone(), what);
+        self.failed(problem.with_fix(fix_of(&error)));
     }
 
-    /// Something that could not be looked at or done.
-    pub fn failed(&mut self, what: impl Display) {
-        self.failures.push(what.to_string());
+    /// Something could not be inspected or changed.
+    pub fn failed(&mut self, problem: Problem) {
+        self.failures.push(problem);
+    }
+
+    /// `subject` could not be inspected, and nothing of it was changed.
+    pub fn inspect_failed(&mut self, subject: Object, error: impl Display) {
+        let what = format!("inspect {subject}: {error}");
+        self.failed(Problem::new(ProblemKind::InspectFailed, subject, what).with_fix(RETRIED));
     }
 
     /// Nothing is carried out.
@@ -137,57 +167,23 @@ impl Applier {
         &self.done
     }
 
+    /// What could not be done, a line each.
+    pub fn failure_lines(&self) -> String {
+        self.failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
     /// What could not be done, in order.
-    pub fn failures(&self) -> &[String] {
+    pub fn failures(&self) -> &[Problem] {
         &self.failures
     }
 }
 
-/// Conditions that hold for longer than one reconcile: told when they begin and when they end.
-#[derive(Debug, Default)]
-pub struct Standing {
-    told: Arc<BTreeSet<String>>,
-}
-
-impl Standing {
-    /// What is wrong, as far as it was told.
-    pub fn told(&self) -> Arc<BTreeSet<String>> {
-        Arc::clone(&self.told)
-    }
-
-    /// `now` is everything that is wrong at this moment.
-    pub fn tell(&mut self, level: log::Level, now: BTreeSet<String>) {
-        tell(level, "", now.difference(&self.told));
-        tell(log::Level::Info, "no longer: ", self.told.difference(&now));
-        self.told = Arc::new(now);
-    }
-
-    /// `more` is wrong besides, as far as was looked.
-    pub fn add(&mut self, level: log::Level, more: BTreeSet<String>) {
-        tell(level, "", more.difference(&self.told));
-        if !more.is_empty() {
-            Arc::make_mut(&mut self.told).extend(more);
-        }
-    }
-}
-
-/// How many lines of one kind are written at once: a change or a fault can concern all hosts.
+/// So many changes are logged, or named in a failure, one by one: changes can concern all hosts.
 const LINES: usize = 20;
-
-fn tell<'a>(level: log::Level, prefix: &str, mut texts: impl Iterator<Item = &'a String>) {
-    for text in texts.by_ref().take(LINES) {
-        log::log!(level, "{prefix}{text}");
-    }
-    let more = texts.count();
-    if more > 0 {
-        log::log!(level, "{prefix}{more} more of this kind");
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Object;
 
     struct Key(u32);
 
@@ -202,20 +198,22 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_failed_is_told_with_its_own_reason() {
+    fn a_change_that_failed_is_reported_with_its_own_reason() {
         let mut applier = Applier::new(false);
         let outcomes = || Ok(vec![Ok(()), Err(anyhow::anyhow!("no way")), Ok(())]);
         applier.apply_each(&keys(3), outcomes);
-        assert_eq!(applier.failures(), ["add etcd key 1: no way"]);
+        let [failure] = applier.failures() else { panic!("one failure") };
+        assert_eq!(failure.key(), (ProblemKind::ChangeFailed, Object::Key("1".to_owned())));
+        assert_eq!(failure.what, "add etcd key 1: no way");
     }
 
     #[test]
-    fn of_many_changes_that_fail_together_the_first_are_named() {
+    fn of_many_changes_that_fail_together_the_first_are_listed() {
         let mut applier = Applier::new(false);
         applier.apply_each(&keys(10_000), || Err(anyhow::anyhow!("no socket")));
         let [failure] = applier.failures() else { panic!("one reason, one failure") };
-        assert!(failure.starts_with("add etcd key 0, add etcd key 1, "), "{failure}");
-        assert!(failure.ends_with("add etcd key 19, 9980 more: no socket"), "{failure}");
+        assert!(failure.what.starts_with("add etcd key 0, add etcd key 1, "), "{failure}");
+        assert!(failure.what.ends_with("add etcd key 19, 9980 more: no socket"), "{failure}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Takes away what the agent keeps, when it is told to on its way out.
+//! Removes what the agent made: after a reload, and when it stops with CLEANUP_ON_STOP.
 
 use std::path::Path;
 

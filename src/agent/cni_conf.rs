@@ -14,6 +14,11 @@ use crate::settings::{CniSettings, Settings};
 const CAPABILITIES: [&str; 6] =
     ["bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "ips", "mac", "portMappings"];
 
+/// The key that marks a configuration of the agent, and its value. Runtimes and plugins ignore
+/// keys that they do not know.
+const MANAGED_BY: &str = "managedBy";
+const AGENT: &str = "humanz-agent";
+
 /// The text of the configuration file: a list, or the single-plugin form if the file is not a
 /// `.conflist`. The keys of the Python agent's file are all there, with its meaning.
 ///
@@ -43,6 +48,13 @@ pub fn text(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu_bytes: u32)
     format!("{document:#}\n")
 }
 
+/// `text` is a configuration that an agent wrote.
+pub fn is_managed(text: &str) -> bool {
+    let Ok(document) = serde_json::from_str::<Value>(text) else { return false };
+    let plugins = document["plugins"].as_array().into_iter().flatten();
+    [&document].into_iter().chain(plugins).any(|object| object[MANAGED_BY] == AGENT)
+}
+
 /// The configured version and the two with which newer runtimes learn STATUS and GC.
 fn versions(cni: &CniSettings) -> Vec<String> {
     let mut versions = vec!["0.4.0".to_owned(), "1.0.0".to_owned(), "1.1.0".to_owned()];
@@ -62,6 +74,7 @@ fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<
     let networks: Vec<IpNetwork> = settings.pools.iter().map(|pool| pool.network()).collect();
     let mut subnets = subnets.iter().map(IpNetwork::to_string);
     set("type", json!(cni.plugin_type));
+    set(MANAGED_BY, json!(AGENT));
     set("bridge", json!(settings.bridge));
     set("network", json!(networks.first().map(IpNetwork::to_string)));
     set("subnet", json!(subnets.next()));
@@ -87,4 +100,26 @@ fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<
     set("logFile", json!(cni.log_file.as_deref().unwrap_or(Path::new(""))));
     set("capabilities", json!(BTreeMap::from(CAPABILITIES.map(|name| (name, true)))));
     plugin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Texts, parse, values_only};
+
+    #[test]
+    fn only_a_configuration_with_the_key_is_the_agents() {
+        let subnets = PerFamily { v4: "10.244.1.0/24".parse().ok(), v6: None };
+        for config in ["/etc/cni/net.d/05-humanz.conflist", "/etc/cni/net.d/05-humanz.conf"] {
+            let texts = [("ETCD_HOST", "etcd"), ("CNI_CONFIG_LOCATION", config)];
+            let texts = Texts::from(texts.map(|(name, text)| (name, text.to_owned())));
+            let text = text(&parse(&texts, values_only).unwrap(), &subnets, 1500);
+            assert!(is_managed(&text), "{text}");
+            assert!(!is_managed(&text.replace(MANAGED_BY, "")), "without the key");
+            assert!(!is_managed(&text.replace(AGENT, "me")), "somebody else's");
+        }
+        for other in ["", "{", "[]", "null", r#"{"plugins":{}}"#, r#"{"plugins":[1]}"#] {
+            assert!(!is_managed(other), "{other}");
+        }
+    }
 }

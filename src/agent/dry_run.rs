@@ -15,7 +15,7 @@ use crate::kube::{self, KubeSettings};
 use crate::lease::records::Key;
 use crate::lease::session::{ClaimPreview, dry_run_claim};
 use crate::lease::{Claimant, Lease, LeaseError, Network, Peers, Roots, Snapshot, growth, peers};
-use crate::net::Object;
+use crate::net::{Object, Problem};
 use crate::os::files;
 use crate::plan::Line;
 use crate::plan::peer_routes::PeerRoutes;
@@ -42,7 +42,7 @@ pub fn dry_run(settings: &Settings) -> Result<Vec<String>, Exit> {
     host.peers = peers.map(Arc::new);
     host.in_sync = true;
     let found = DryRun::of(&host);
-    let problems = found.problems().into_iter().map(|text| format!("! {text}"));
+    let problems = found.problems().into_iter().map(|problem| format!("! {problem}"));
     let lines = lines.iter().chain(&found.lines).map(Line::to_string);
     Ok(lines.chain(problems).collect())
 }
@@ -57,7 +57,7 @@ pub struct DryRun {
     /// The changes.
     pub lines: Vec<Line>,
     /// What could not be inspected.
-    pub failures: Vec<String>,
+    pub failures: Vec<Problem>,
 }
 
 impl DryRun {
@@ -75,12 +75,9 @@ impl DryRun {
     }
 
     /// What could not be inspected, and what only an operator can repair.
-    pub fn problems(&self) -> Vec<String> {
-        let found = self.outcome.iter().flat_map(|found| {
-            let some = [&found.unreachable, &found.obstacles, &found.surroundings];
-            some.into_iter().flatten().chain([&found.conf_problems]).flatten()
-        });
-        self.failures.iter().chain(found).cloned().collect()
+    pub fn problems(&self) -> Vec<Problem> {
+        let found = self.outcome.iter().flat_map(|outcome| &outcome.problems);
+        self.failures.iter().chain(found.flat_map(|(_, found)| found)).cloned().collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where an event of the kernel says to look.
+//! Which scope an event of the kernel asks for.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel::device_name;
 
-/// Knows what concerns this host's pods.
+/// The links whose events matter.
 pub struct EventFilter {
     bridge: IfName,
     /// Indexes of the tunnels' devices, also of earlier ones: the kernel does not give a number
@@ -20,7 +20,7 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Ears for this bridge, and for the tunnels and pods of the calling thread's network namespace.
+    /// A filter for this bridge, and for the tunnels and pods of the calling thread's network namespace.
     pub fn new(bridge: &IfName) -> EventFilter {
         let (tunnels, plugged) = Default::default();
         let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached: plugged };
@@ -28,7 +28,7 @@ impl EventFilter {
         filter
     }
 
-    /// Where these events say to look.
+    /// The scope that these events ask for.
     pub fn classify(&mut self, events: &[Event]) -> Scope {
         events.iter().map(|event| self.scope_of(event)).fold(Scope::default(), Scope::and)
     }
@@ -37,7 +37,7 @@ impl EventFilter {
     /// off their bridge (the plugin adds them down, and the kernel takes them down before they go); of
     /// routes only those matter that
     /// bear our mark and went, and the default route: it decides which of its addresses this host
-    /// tells the others, and comes after them; of neighbours those of the tunnels.
+    /// publishes, and comes after them; of neighbours those of the tunnels.
     fn scope_of(&mut self, event: &Event) -> Scope {
         match event {
             Event::Link { name, index, .. } if is_tunnel(name) => {

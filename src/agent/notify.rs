@@ -1,6 +1,6 @@
-//! What the service manager is told: ready, reloading, alive, stopping.
+//! Notifies the service manager: ready, reloading, alive, stopping.
 //!
-//! Source: sd_notify(3). Without `NOTIFY_SOCKET` nothing is sent. A service manager that does not
+//! Source: sd_notify(3), sd_watchdog_enabled(3). Without `NOTIFY_SOCKET` nothing is sent. A service manager that does not
 //! listen holds nothing up: what it has no room for is not sent.
 
 use std::ffi::OsStr;
@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -37,7 +38,10 @@ pub fn stopping() {
 
 /// How often [`alive`] must be called: half of what the service manager allows.
 pub fn watchdog_interval() -> Option<Duration> {
-    sd_notify::watchdog_enabled().map(|limit| limit / 2)
+    let micros: u64 = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
+    let is_ours =
+        std::env::var("WATCHDOG_PID").map_or(true, |pid| pid == process::id().to_string());
+    (micros > 0 && is_ours).then(|| Duration::from_micros(micros / 2))
 }
 
 fn send(message: &str) {
@@ -47,7 +51,7 @@ fn send(message: &str) {
             log::debug!("the service manager does not listen: {message:?} not sent");
         }
         Err(error) => {
-            log::warn!("the service manager cannot be told {message:?} on {address:?}: {error}");
+            log::warn!("notify the service manager on {address:?} ({message:?}): {error}");
         }
         Ok(_) => {}
     }

@@ -26,8 +26,8 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// So often it looks whether there are other hosts now.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// An outage of more hosts is not told host by host.
-const TOLD: usize = 20;
+/// An outage of more hosts is not logged host by host.
+const LOGGED: usize = 20;
 
 /// Wait from the first observation to the first reachability report: more hosts answer meanwhile.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -180,20 +180,25 @@ impl Prober {
         let seen = all.entry(target).or_default();
         let before = *seen;
         seen.note(bytes, echo::SMALLEST, time);
+        let has_changed =
+            (before.reachable(), before.black_hole()) != (seen.reachable(), seen.black_hole());
+        if has_changed {
+            seen.since = Some(SystemTime::now());
+        }
         let now = *seen;
-        if (before.reachable(), before.black_hole()) == (now.reachable(), now.black_hole()) {
+        if !has_changed {
             return;
         }
         let lost = all.values().filter(|seen| seen.reachable() == Some(false));
-        let many = lost.take(TOLD + 1).count() > TOLD;
+        let many = lost.take(LOGGED + 1).count() > LOGGED;
         drop(all);
         if !many {
-            self.tell(target, &before, &now);
+            self.log(target, &before, &now);
         }
     }
 
     /// Says what changed, but for an outage of many: then it is not they who are away.
-    fn tell(&self, target: IpAddr, before: &Seen, now: &Seen) {
+    fn log(&self, target: IpAddr, before: &Seen, now: &Seen) {
         let peers = self.peers.iter().flat_map(|peers| peers.by_name.iter());
         let mut owners = peers.filter(|(_, peer)| peer.subnets.iter().any(|s| s.contains(target)));
         let mut owner =
@@ -201,7 +206,7 @@ impl Prober {
         match (before.reachable(), now.reachable()) {
             (Some(false), Some(true)) => log::info!("host {} answers again ({target})", owner()),
             (Some(true) | None, Some(false)) => log::warn!(
-                "host {} does not answer echoes to {target}; humanz-agent explain tells where they \
+                "host {} does not answer echoes to {target}; humanz-agent explain shows where they \
                  are lost",
                 owner()
             ),

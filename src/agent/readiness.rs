@@ -2,42 +2,46 @@
 
 use std::path::Path;
 
+use crate::agent::active_problems::Check;
+use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
+use crate::net::{Object, Problem, ProblemKind};
 
 /// Why no pod can be plugged in: something was never made since the agent started, or a file is gone
 /// that runtimes look for. `None` if nothing keeps one from it.
-pub fn not_ready(known: &AgentSnapshot) -> Option<String> {
+pub fn not_ready(shared: &SharedState, known: &AgentSnapshot) -> Option<String> {
     if !known.ready {
         return Some(match (&known.subnets, &known.etcd.down) {
-            (Some(_), _) => failures(known),
+            (Some(_), _) => failures(shared),
             (None, Some(down)) => format!("this host has no subnet yet; etcd: {down}"),
             (None, None) => "this host has no subnet yet".to_owned(),
         });
     }
     let cni = &known.settings.cni;
     if let Some(path) = [&cni.config, &cni.plugin].into_iter().find(|path| !is_file(path)) {
-        let failures = failures(known);
+        let failures = failures(shared);
         let why = if failures.is_empty() { failures } else { format!(": {failures}") };
         return Some(format!("{} is no file{why}", path.display()));
     }
     None
 }
 
-/// The configuration that runtimes had is gone, and what to do.
-pub fn gone(known: &AgentSnapshot) -> Option<String> {
+/// The configuration that runtimes had is gone.
+pub fn gone(known: &AgentSnapshot) -> Option<Problem> {
     let path = &known.settings.cni.config;
+    let subject = Object::Configuration(path.clone());
+    let what = || format!("{subject} is gone, and no pod can start");
     (known.ready && !is_file(path)).then(|| {
-        format!(
-            "CNI configuration {} is gone, and no pod can start; the agent puts it back at once, \
-             unless one of the other faults keeps it from that",
-            path.display()
+        Problem::new(ProblemKind::CniConfiguration, subject.clone(), what()).with_fix(
+            "the agent writes it again at once, unless one of the other problems prevents that",
         )
     })
 }
 
 /// What the agent could not do.
-fn failures(known: &AgentSnapshot) -> String {
-    known.wrong.failures.iter().cloned().collect::<Vec<_>>().join("; ")
+fn failures(shared: &SharedState) -> String {
+    let failures = shared.problems.of(Check::Reconcile);
+    failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// A file, or a link that leads to one.

@@ -1,4 +1,4 @@
-//! Where this host's subnet and the other hosts come from.
+//! The registry that gives this host its subnets and lists the other hosts: etcd, Kubernetes, or the settings.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,48 +21,38 @@ use crate::net::PerFamily;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source as Wanted};
 
-/// How long a host that starts waits for etcd before it serves what it knew last.
+/// How long a starting agent waits for etcd before it serves the last known good state.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The last known good state is saved at once, but with many hosts it is large: saving may take
-/// one part in this many of the time.
+/// Saving may take one part in this many of the time: with many hosts the file is large.
 const SAVE_SHARE: u32 = 50;
 
-/// Where this host's subnet and the other hosts come from.
 pub enum Registry {
     /// etcd, or the nodes of Kubernetes.
     Leased(Box<Leased>),
-    /// The operator said so; there are no other hosts.
+    /// The subnets are in the settings; there are no other hosts.
     Static(PerFamily<IpNetwork>),
 }
 
-/// A connection with whoever knows the hosts.
 pub enum Connection {
-    /// With etcd.
     Etcd(etcd::Handle),
-    /// With the API of Kubernetes.
     Kubernetes(kube::Handle),
 }
 
-/// A host whose subnet is given by somebody who knows all hosts.
 pub struct Leased {
-    /// The connection.
     pub connection: Connection,
-    /// How it goes.
+    /// Statistics of the connection.
     pub contact: Arc<Contact>,
-    /// This host.
     pub identity: Identity,
-    /// What it knew when the agent last ran.
+    /// The last known good state; taken once it is served.
     pub saved: Option<Saved>,
-    /// Where that is kept.
+    /// The file of `saved`.
     pub path: PathBuf,
-    /// When the agent started.
     pub started: Instant,
-    /// Why it does not answer, or gives no subnet, if so.
+    /// Why it does not answer, or gives no subnet.
     pub down: Option<String>,
-    /// What waits to be saved.
+    /// To be saved at `save_at`.
     pub unsaved: Option<Saved>,
-    /// When something may be saved again.
     pub save_at: Instant,
 }
 
@@ -132,7 +122,7 @@ impl Registry {
         }
     }
 
-    /// What names resolved to when the agent last ran.
+    /// Resolved names in the last known good state.
     pub fn resolved(&self) -> Resolved {
         match self {
             Registry::Leased(leased) => {
@@ -142,7 +132,6 @@ impl Registry {
         }
     }
 
-    /// How the connection with etcd goes, if there is one.
     pub fn contact(&self) -> Option<&Arc<Contact>> {
         match self {
             Registry::Leased(leased) => Some(&leased.contact),
@@ -150,7 +139,7 @@ impl Registry {
         }
     }
 
-    /// What it is called.
+    /// For messages.
     pub fn store(&self) -> &'static str {
         match self {
             Registry::Leased(leased) => leased.connection.name(),
@@ -158,27 +147,25 @@ impl Registry {
         }
     }
 
-    /// When the agent has waited long enough for etcd, if it has something else to serve from.
+    /// When the agent serves the last known good state, if there is one.
     pub fn patience_ends(&self) -> Option<Instant> {
         let Registry::Leased(leased) = self else { return None };
         leased.saved.as_ref().map(|_| leased.started + PATIENCE)
     }
 
-    /// When what waits to be saved may be.
     pub fn save_due(&self) -> Option<Instant> {
         let Registry::Leased(leased) = self else { return None };
         leased.unsaved.as_ref().map(|_| leased.save_at)
     }
 
-    /// What this host knew last. It is given once.
+    /// The last known good state, once, and why the registry does not answer.
     pub fn last_known_good(&mut self) -> Option<(Saved, String)> {
         let Registry::Leased(leased) = self else { return None };
         let down = leased.down.clone().unwrap_or_else(|| "no answer yet".to_owned());
         leased.saved.take().map(|known| (known, down))
     }
 
-    /// Reaches etcd or the API as `settings` say from now on, and belongs to the network that they
-    /// describe.
+    /// Takes over changed settings of the connection and of the network.
     pub fn set_up(&self, settings: &Settings) {
         let Registry::Leased(leased) = self else { return };
         match (&leased.connection, &settings.source) {
@@ -193,7 +180,6 @@ impl Registry {
         }
     }
 
-    /// Connects anew.
     pub fn reconnect(&self) {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
@@ -203,7 +189,7 @@ impl Registry {
         }
     }
 
-    /// Tells the other hosts how to reach this one now, or takes it that they are reached alike.
+    /// Publishes how the other hosts reach this one.
     pub fn publish(&self, attributes: Attributes) {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
@@ -213,7 +199,7 @@ impl Registry {
         }
     }
 
-    /// The host is as it should be, and pods may come.
+    /// Pods can be attached: clears the node's NetworkUnavailable condition.
     pub fn set_ready(&self) {
         if let Registry::Leased(leased) = self
             && let Connection::Kubernetes(handle) = &leased.connection
@@ -222,7 +208,7 @@ impl Registry {
         }
     }
 
-    /// Keeps what was applied for the next start; it is saved when it is due.
+    /// Saves the applied state for the next start, when it is due.
     pub fn save_later(
         &mut self,
         subnets: PerFamily<IpNetwork>,
@@ -241,7 +227,6 @@ impl Registry {
         });
     }
 
-    /// Saves what waits for it.
     pub fn save(&mut self) {
         let Registry::Leased(leased) = self else { return };
         if let Some(unsaved) = leased.unsaved.take() {
@@ -253,7 +238,7 @@ impl Registry {
         }
     }
 
-    /// The subnet cannot be had in time.
+    /// No subnet in time.
     pub fn unavailable(&self) -> Exit {
         let why = match self {
             Registry::Leased(leased) => leased.down.as_deref().unwrap_or("no answer"),
@@ -282,7 +267,7 @@ impl Connection {
     }
 }
 
-/// What was saved by this very host; anything else is reported and not used.
+/// The saved state of this very host; any other is logged and ignored.
 fn last_known_good(path: &Path, identity: &Identity) -> Option<Saved> {
     match state_file::take(path) {
         Ok(Some(saved)) if saved.is_of(identity) => Some(saved),
@@ -302,7 +287,7 @@ fn last_known_good(path: &Path, identity: &Identity) -> Option<Saved> {
     }
 }
 
-/// This host cannot have a subnet: the exit code tells whether waiting helps.
+/// This host cannot have a subnet: the exit code says whether waiting helps.
 pub fn refused(error: &LeaseError) -> Exit {
     let code = match error {
         LeaseError::OutsidePool { .. }

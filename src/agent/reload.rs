@@ -182,7 +182,7 @@ fn not_wider(from: &Pool, to: &Pool, family: Family, found: Option<&Snapshot>) -
     why
 }
 
-/// This host's subnet is told by its operator, and would be another one.
+/// The subnet in the settings would change.
 fn subnet_changes(running: &SettingsView<'_>, wanted: &SettingsView<'_>) -> bool {
     match (&running.settings.source, &wanted.settings.source) {
         (Source::Static(before), Source::Static(after)) => before != after,

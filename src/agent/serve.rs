@@ -1,4 +1,4 @@
-//! The loop: waits for a reason to look, looks, mends.
+//! The loop: trigger → scope → reconcile → publish.
 
 mod addresses;
 mod agent;
@@ -31,7 +31,7 @@ pub use state::State;
 const ONCE: Duration = Duration::from_secs(30);
 
 impl Agent {
-    /// Serves until it is told to stop.
+    /// Serves until the agent is stopped.
     ///
     /// # Errors
     /// Only before the host is served for the first time; afterwards every failure is reported and
@@ -66,7 +66,7 @@ impl Agent {
             }
             self.wait()?;
             self.use_last_known_good();
-            let failures = self.reconcile().map(|report| report.failures().join("\n"));
+            let failures = self.reconcile().map(|applier| applier.failure_lines());
             if let Some(failures) = failures.filter(|failures| !failures.is_empty()) {
                 return Err(Exit::new(exit::FAILURE, failures));
             }
@@ -120,7 +120,7 @@ impl Agent {
                 (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)
             }
             Trigger::Files(files) => {
-                self.files.touched(&files, Instant::now());
+                self.files.changed(&files, Instant::now());
                 return Ok(());
             }
             Trigger::Signal(Signal::SIGHUP) => {

@@ -1,4 +1,4 @@
-//! What the loops of the agent tell, for whoever asks.
+//! The state that the agent publishes and its API reads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,6 +11,7 @@ use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::Settings;
 
+use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
 use crate::agent::journal::Journal;
 use crate::agent::snapshot::AgentSnapshot;
@@ -18,7 +19,7 @@ use crate::agent::snapshot::AgentSnapshot;
 /// A loop without a beat for so long hangs. The systemd unit allows the main loop 60 s.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the loops tell. Nobody waits here: each lock is held for the copy of a pointer.
+/// Published by the loops of the agent. No reader waits: each lock is held for the copy of a pointer.
 #[derive(Debug)]
 pub struct SharedState {
     /// This host's name in etcd.
@@ -27,24 +28,25 @@ pub struct SharedState {
     pub machine_id: String,
     /// When the agent started.
     pub started: SystemTime,
+    /// What is wrong now.
+    pub problems: ActiveProblems,
     /// The changes of late.
     pub journal: Journal,
     counters: Mutex<Counters>,
-    /// Which other hosts answer.
     pub probes: Probes,
-    /// What the hosts tell each other of that.
+    /// The reachability reports of all hosts.
     pub reports: Arc<Reports>,
     known: Mutex<Option<Arc<AgentSnapshot>>>,
     heartbeats: Mutex<Vec<Arc<Heartbeat>>>,
 }
 
 impl SharedState {
-    /// Nothing is told yet.
     pub fn new(name: String, machine_id: String) -> SharedState {
         SharedState {
             name,
             machine_id,
             started: SystemTime::now(),
+            problems: ActiveProblems::default(),
             journal: Journal::default(),
             counters: Mutex::default(),
             probes: Probes::default(),
@@ -71,14 +73,13 @@ impl SharedState {
         lock(&self.counters)
     }
 
-    /// Tells all that the loop knows now.
     pub fn publish(&self, known: AgentSnapshot) {
         let known = Arc::new(known);
         // What was known is given up outside the lock: it may be large.
         let _before = lock(&self.known).replace(known);
     }
 
-    /// What was told last.
+    /// Published snapshot.
     pub fn snapshot(&self) -> Option<Arc<AgentSnapshot>> {
         lock(&self.known).clone()
     }
@@ -117,7 +118,7 @@ pub trait StatusServer {
 /// Starts the server.
 pub type StartServer = fn(Arc<SharedState>, &Settings) -> io::Result<Box<dyn StatusServer>>;
 
-/// The lock, also if somebody panicked with it: what is told is told whole.
+/// The lock, also after a panic with panic: values published is complete.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,5 @@
 //! Pure. What the loop knew after its last look: whole, so that reading it disturbs nobody.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,9 +8,9 @@ use ipnetwork::IpNetwork;
 use crate::etcd::Contact;
 use crate::inspect::host_state::HostState;
 use crate::lease::Peers;
-use crate::net::PerFamily;
+use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::PeerRoutes;
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
 
 /// What the loop knew.
 #[derive(Clone, Debug)]
@@ -38,8 +37,6 @@ pub struct AgentSnapshot {
     pub etcd: StoreStatus,
     /// How it goes; `None` on a host without etcd.
     pub contact: Option<Arc<Contact>>,
-    /// What is wrong, by kind.
-    pub wrong: Wrong,
 }
 
 /// What was said about the connection with etcd.
@@ -55,21 +52,28 @@ pub struct StoreStatus {
     pub certificate_until: Option<SystemTime>,
 }
 
-/// What is wrong, as it stands in the log.
-#[derive(Clone, Debug, Default)]
-pub struct Wrong {
-    /// What could not be done.
-    pub failures: Arc<BTreeSet<String>>,
-    /// Hosts without a way to them.
-    pub unreachable: Arc<BTreeSet<String>>,
-    /// Other people's firewall.
-    pub obstacles: Arc<BTreeSet<String>>,
-    /// Everything else on the host.
-    pub surroundings: Arc<BTreeSet<String>>,
-    /// Keys in etcd that hold no valid record.
-    pub records: Arc<BTreeSet<String>>,
-    /// Pools that differ from the network's.
-    pub pools: Arc<BTreeSet<String>>,
-    /// Certificates, key and password.
-    pub files: Arc<BTreeSet<String>>,
+impl StoreStatus {
+    /// What is wrong with it, or with this host's part in it.
+    pub fn problems(&self, source: &Source) -> Vec<Problem> {
+        let (kind, store, ask) = match source {
+            Source::Kubernetes(_) => {
+                (ProblemKind::KubernetesApi, "the Kubernetes API", "the API server is up")
+            }
+            _ => (ProblemKind::Etcd, "etcd", "a member is up"),
+        };
+        let subject = || Object::named(store);
+        let down = self.down.as_ref().map(|why| {
+            let what = format!("{store} does not answer: {why}");
+            Problem::new(kind, subject(), what).with_fix(format!(
+                "check that {ask}, its port is open, user and certificates are right; until then \
+                 pods keep their network, and no new host is reached"
+            ))
+        });
+        let trouble = self.trouble.as_ref().map(|why| {
+            Problem::new(ProblemKind::Lease, subject(), why.as_str()).with_fix(
+                "this host goes on with what it had; humanz-agent nodes shows who has which subnet",
+            )
+        });
+        down.into_iter().chain(trouble).collect()
+    }
 }

@@ -1,4 +1,4 @@
-//! Pure. Why the loop looks again, and at what.
+//! Pure. What makes the loop reconcile, and the scope of that.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,18 +11,16 @@ use nix::sys::signal::Signal;
 use crate::etcd::Update;
 use crate::lease::Resolved;
 
-/// A reason to look, from one of the other threads.
+/// A message of another thread that may make the loop reconcile.
 #[derive(Debug)]
 pub enum Trigger {
-    /// The registry has something new.
     Registry(Update),
     /// Something changed in the kernel.
     Kernel(Scope),
     /// Names of hosts resolve to other addresses.
     Names(Resolved),
-    /// Somebody touched these files that the agent keeps.
+    /// Somebody changed these files of the agent.
     Files(BTreeSet<PathBuf>),
-    /// The operator or the service manager wants something.
     Signal(Signal),
 }
 
@@ -35,7 +33,7 @@ pub fn send(triggers: &Sender<Trigger>, trigger: Trigger) {
     let _ended = triggers.send(trigger);
 }
 
-/// What to look at.
+/// The parts of the host that a reconcile covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Sysctls, the bridge and its addresses, this host's own addresses and segments.
@@ -49,7 +47,6 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Everything.
     pub const ALL: Scope = Scope { links: true, routes: true, firewall: true, files: true };
     /// Links or addresses changed; routes hang on both.
     pub const LINKS: Scope = Scope { links: true, routes: true, firewall: false, files: false };
@@ -58,12 +55,10 @@ impl Scope {
     /// nftables changed.
     pub const FIREWALL: Scope = Scope { links: false, routes: false, firewall: true, files: false };
 
-    /// Nothing to look at.
     pub fn is_empty(self) -> bool {
         self == Scope::default()
     }
 
-    /// This and `other`.
     pub fn and(self, other: Scope) -> Scope {
         Scope {
             links: self.links || other.links,
@@ -74,7 +69,7 @@ impl Scope {
     }
 }
 
-/// Everything that made the loop look, for people.
+/// Everything that made the loop reconcile, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TriggerReason(BTreeSet<&'static str>);
 
@@ -91,7 +86,7 @@ impl TriggerReason {
     pub const NAMES: &str = "a host's name resolves to another address";
     /// The settings were read again.
     pub const SETTINGS: &str = "the settings were read again";
-    /// etcd, or whatever tells the hosts.
+    /// The registry has other hosts or pools.
     pub const HOSTS: &str = "the hosts of the network changed";
 
     /// This, too.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::api::http::{JSON, Response, TEXT};
@@ -43,8 +45,11 @@ pub fn answer(shared: &SharedState, listener: Listener, path: &str) -> Answer {
     })
 }
 
-pub fn json(value: &serde_json::Value) -> Response {
-    Response::new(200, JSON, format!("{value}\n"))
+pub fn json(value: &impl Serialize) -> Response {
+    match serde_json::to_string(value) {
+        Ok(text) => Response::new(200, JSON, text + "\n"),
+        Err(error) => Response::text(500, &error.to_string()),
+    }
 }
 
 /// 200 while every loop turns; else 503 and which does not. Waiting for etcd or a peer is healthy: a restart
@@ -72,7 +77,7 @@ fn readiness(shared: &SharedState) -> Response {
     let Some(known) = shared.snapshot() else {
         return Response::text(503, "not ready: no reconcile yet");
     };
-    if let Some(why) = not_ready(&known) {
+    if let Some(why) = not_ready(shared, &known) {
         return Response::text(503, &format!("not ready: {why}"));
     }
     Response::text(200, "ready")

@@ -1,4 +1,4 @@
-//! What the agent tells on its own host, over HTTP: `/v1/status`, `/v1/changes`, `/v1/matrix`,
+//! The agent's HTTP API on its own host: `/v1/status`, `/v1/changes`, `/v1/matrix`,
 //! `/metrics`, `/healthz`, `/readyz`.
 //!
 //! ```text
@@ -11,11 +11,11 @@
 //! is tried again, and a client costs at most one connection of a few.
 
 pub mod answer;
-pub mod faults;
 pub mod http;
 pub mod http_server;
 pub mod listen;
 pub mod metrics;
+pub mod problems;
 pub mod reachability;
 pub mod server;
 pub mod status;

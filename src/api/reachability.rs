@@ -85,7 +85,7 @@ pub struct Unreached {
     /// Reports with a fault of it, of this many.
     pub by: usize,
     pub of: usize,
-    /// More than half of several: it is probably at fault itself.
+    /// More than half of several: its own problem is likely.
     pub most: bool,
 }
 
@@ -239,7 +239,7 @@ fn sentence(fault: &PathFault) -> String {
     }
 }
 
-/// How many reports have a fault of each host. A single one is not most: its host may be at fault.
+/// How many reports have a fault of each host. A single one is not most: the problem may be at its host.
 fn unreached(reports: &Reports<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Unreached> {
     let mut by: BTreeMap<&NodeName, usize> = BTreeMap::new();
     for (name, report) in reports {

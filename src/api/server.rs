@@ -203,7 +203,8 @@ where
                 lines.push_str(&format!("{lost}\n"));
             }
             sent = entry.number;
-            lines.push_str(&format!("{}\n", status::change(&entry)));
+            lines.push_str(&serde_json::to_string(&status::change(&entry))?);
+            lines.push('\n');
         }
         sent = sent.max(newest);
         timeout(PATIENCE, stream.write_all(lines.as_bytes())).await??;

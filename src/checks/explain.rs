@@ -12,6 +12,7 @@ mod path;
 
 pub use path::{Echo, Endpoint, Lookup, Path, PathHost, Place, Pod, PodNetns, RemoteHost, Tunnel};
 
+use crate::net::{Object, Problem, ProblemKind};
 use std::fmt;
 
 /// One thing on the way.
@@ -39,6 +40,17 @@ pub enum Verdict {
 }
 
 impl Hop {
+    /// What is wrong here, unless the packet goes on.
+    pub fn problem(&self) -> Option<Problem> {
+        let (kind, fix) = match &self.verdict {
+            Verdict::Fine => return None,
+            Verdict::Odd(fix) => (ProblemKind::PacketDoubtful, fix),
+            Verdict::Lost(fix) => (ProblemKind::PacketLost, fix),
+        };
+        let subject = Object::named(format!("{} of {}", self.name, self.place));
+        Some(Problem::new(kind, subject, &self.seen).with_fix(fix))
+    }
+
     fn fine(name: &'static str, place: &str, seen: impl fmt::Display) -> Hop {
         Hop { name, place: place.to_owned(), seen: seen.to_string(), verdict: Verdict::Fine }
     }
@@ -47,9 +59,9 @@ impl Hop {
         name: &'static str,
         place: &str,
         seen: impl fmt::Display,
-        cure: impl fmt::Display,
+        fix: impl fmt::Display,
     ) -> Hop {
-        let verdict = Verdict::Lost(cure.to_string());
+        let verdict = Verdict::Lost(fix.to_string());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 
@@ -57,9 +69,9 @@ impl Hop {
         name: &'static str,
         place: &str,
         seen: impl fmt::Display,
-        cure: impl fmt::Display,
+        fix: impl fmt::Display,
     ) -> Hop {
-        let verdict = Verdict::Odd(cure.to_string());
+        let verdict = Verdict::Odd(fix.to_string());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 

@@ -1,4 +1,4 @@
-//! Pure. Whether other people's firewalls let pod traffic through, and what to do if not.
+//! Pure. Whether firewalls of other programs let pod traffic through, and what to do if not.
 //!
 //! A packet must pass every base chain at a hook, so an `accept` in our own table does not help
 //! against a drop in another (Docker sets the policy of iptables' FORWARD to DROP). Where the
@@ -7,26 +7,29 @@
 mod blocking_rule;
 pub mod evaluate;
 pub mod input;
-mod per_subnet;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::checks::forward::evaluate::{ChainVerdict, Packet, evaluate};
-use crate::checks::forward::per_subnet::Stopped;
-use crate::net::{Family, IfName, Object, PerFamily, subnet};
+use crate::checks::forward::blocking_rule::Hosts;
+use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
+use crate::net::{Family, IfName, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
     BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, Direction, EditKind, FoundChains,
-    RuleEdit,
+    Match, Packet, RuleEdit,
 };
 use crate::plan::{Describe, Line};
-pub use blocking_rule::{BlockingRule, Cause, Hosts};
+pub use blocking_rule::{BlockingRule, Cause};
 
-/// Of so many chains with rules about some pods is told what they do, of each base chain and direction …
+/// Chains with rules about the pods of some hosts are reported up to so many, of each base chain and
+/// direction; the others once those are repaired.
 const CHAINS: usize = 3;
-/// … and so many are looked at: for each of them all hosts are.
-const LOOKED_AT: usize = 64;
+
+/// So many rules are evaluated for each base chain and direction, some 50 ms: with thousands of rules
+/// not for every host.
+const EVALUATIONS: usize = 1 << 21;
 
 /// The traffic that must get through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,17 +54,23 @@ pub struct Traffic {
 pub struct ForwardPlan {
     /// Rules to insert into iptables' chains, and useless ones to remove before.
     pub edits: Vec<RuleEdit>,
-    /// What somebody else must change.
-    pub blocking_rules: Vec<BlockingRule>,
+    /// What the owner of a chain must change.
+    pub problems: Vec<Problem>,
+}
+
+/// Pods whose packets a chain drops. `None` in it for its policy, else the chain with the rule.
+enum Dropped<'a> {
+    All(Option<String>),
+    /// Of these hosts, each with a pod subnet.
+    OfHosts(BTreeMap<Option<String>, Vec<(&'a str, IpNetwork)>>),
 }
 
 /// What to do so that `traffic` passes the chains found.
 ///
-/// Nothing to do for a chain that stops nothing, and for one that accepts pods before it stops
-/// anything, whoever made the rule. Our rules go before a drop that is about everything; one that is
-/// about interfaces or addresses is its owner's will, and told: if it is about some of the pods of
-/// other hosts, with the hosts among `others` (each with a pod subnet) that have them. One that is about
-/// more (a port, a protocol) is neither.
+/// Nothing to do for a chain that drops nothing, and for one that accepts pods before it drops
+/// anything, whoever made the rule. Our rules go before a drop of everything; one for certain
+/// interfaces or addresses is its owner's will, and reported: if it concerns some other hosts, with
+/// those among `others` (each with a pod subnet). One for a port or protocol is neither.
 pub fn plan<'a>(
     traffic: &Traffic,
     others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
@@ -69,75 +78,111 @@ pub fn plan<'a>(
 ) -> ForwardPlan {
     let mut plan = ForwardPlan::default();
     for chain in &found.chains {
-        let mut reasons: Vec<Cause> = Vec::new();
+        let mut causes: Vec<Cause> = Vec::new();
         for direction in Direction::BOTH {
-            let fates = fates(chain, direction, traffic);
-            if chain.place.is_iptables() && fates.iter().any(is_about_everything) {
+            let verdicts = verdicts(chain, direction, traffic);
+            if chain.place.is_iptables() && verdicts.iter().any(is_about_everything) {
                 plan.edits.extend(edits(chain, direction, &traffic.bridge));
                 continue;
             }
-            let stopped = stopped(chain, direction, traffic);
-            for reason in stopped.into_iter().flat_map(|one| told(one, direction, &others)) {
-                blocking_rule::add(&mut reasons, reason);
+            for cause in causes_of(chain, direction, traffic, others.clone()) {
+                blocking_rule::add(&mut causes, cause);
+            }
+            if causes.is_empty() && verdicts.contains(&ChainVerdict::MayDrop) {
+                causes.push(Cause::NotUnderstood);
             }
         }
-        let obstacles = reasons.into_iter().map(|reason| obstacle(&chain.place, reason, traffic));
-        plan.blocking_rules.extend(obstacles);
+        let place = || chain.place.clone();
+        let rules = causes.into_iter().map(|cause| BlockingRule { place: place(), cause });
+        plan.problems.extend(rules.map(|rule| rule.problem(traffic)));
     }
-    plan.blocking_rules.extend(
-        found
-            .unreadable
-            .iter()
-            .map(|(place, error)| obstacle(place, Cause::Unreadable(whole(error)), traffic)),
-    );
+    let unreadable = found.unreadable.iter().map(|(place, error)| {
+        let cause = Cause::Unreadable(whole(error));
+        BlockingRule { place: place.clone(), cause }.problem(traffic)
+    });
+    plan.problems.extend(unreadable);
     plan
 }
 
-fn obstacle(place: &ChainRef, reason: Cause, traffic: &Traffic) -> BlockingRule {
-    BlockingRule { place: place.clone(), reason, traffic: traffic.clone() }
-}
-
-/// What is told of it: nothing of pods that no host has, and of a few chains with rules at once, the
-/// others once those are mended.
-fn told<'a>(
-    stopped: Stopped,
+fn causes_of<'a>(
+    chain: &BaseChain,
     direction: Direction,
-    others: &(impl Iterator<Item = (&'a str, IpNetwork)> + Clone),
+    traffic: &Traffic,
+    others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
 ) -> Vec<Cause> {
-    let reason = |(chain, hosts)| Cause::Drops { directions: vec![direction], chain, hosts };
-    match stopped {
-        Stopped::All(chain) => vec![reason((chain, None))],
-        Stopped::Some(by_chain) => {
-            let hit = by_chain.into_iter().take(LOOKED_AT).filter_map(|(chain, ranges)| {
-                Some((chain, Some(Hosts::with(&ranges, others.clone())?)))
-            });
-            hit.take(CHAINS).map(reason).collect()
+    let directions = || vec![direction];
+    match dropped(chain, direction, traffic, others) {
+        None => Vec::new(),
+        Some(Dropped::All(by)) => {
+            vec![Cause::Drops { directions: directions(), chain: by, hosts: None }]
+        }
+        Some(Dropped::OfHosts(by_chain)) => {
+            let cause = |(by, hosts)| Cause::Drops {
+                directions: directions(),
+                chain: by,
+                hosts: Some(Hosts::of(hosts)),
+            };
+            by_chain.into_iter().take(CHAINS).map(cause).collect()
         }
     }
 }
 
-/// Whom the chain stops of those that go one way.
-fn stopped(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Option<Stopped> {
-    let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
-    let mut packets = families.flat_map(|family| further(traffic, family, direction, &chain.place));
-    let all =
-        packets.find_map(|packet| stopping_chain(&evaluate(chain, chain.place.chain(), &packet)));
-    all.map(Stopped::All).or_else(|| per_subnet::stopped(chain, direction, traffic))
-}
-
-/// It stops all pod traffic that goes one way, not only some of it.
+/// It drops all pod traffic that goes one way, not only some of it.
 pub fn drops_all(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> bool {
-    matches!(stopped(chain, direction, traffic), Some(Stopped::All(_)))
+    matches!(dropped(chain, direction, traffic, std::iter::empty()), Some(Dropped::All(_)))
 }
 
-/// What becomes of packets that go one way.
-fn fates(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Vec<ChainVerdict> {
+/// Which pods' packets the chain drops of those that go one way.
+fn dropped<'a>(
+    chain: &BaseChain,
+    direction: Direction,
+    traffic: &Traffic,
+    others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
+) -> Option<Dropped<'a>> {
+    let families = || Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
+    let by = |packet: &Packet<'_>| evaluate(chain, packet).dropping_chain();
+    let mut further =
+        families().flat_map(|family| further(traffic, family, direction, &chain.place));
+    if let Some(by) = further.find_map(|packet| by(&packet)) {
+        return Some(Dropped::All(by));
+    }
+    let rules = || [&chain.rules].into_iter().chain(chain.called.values()).flatten();
+    let tells_hosts_apart = rules().any(|rule| rule.matches.iter().any(Match::is_of_address));
+    let most = if tells_hosts_apart { EVALUATIONS / rules().count().max(1) } else { 0 };
+    let mut by_chain: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for family in families() {
+        let Some(own) = traffic.subnets.get(family).copied() else { continue };
+        let hosts = others.clone().filter(|(_, other)| subnet::family(*other) == family);
+        for link in &traffic.pods_come_by {
+            let by = |other| by(&of_pod(traffic, own, direction, (link.as_str(), other)));
+            // The pods of a host that no rule knows.
+            let unknown = by(elsewhere(traffic.pools.get(family).copied().unwrap_or(own), own));
+            let (mut all, mut some) = (unknown.is_some(), Vec::new());
+            for (host, subnet) in hosts.clone().take(most) {
+                match by(pod_in(subnet)) {
+                    Some(by) => some.push((by, (host, subnet))),
+                    None => all = false,
+                }
+            }
+            if let Some(by) = unknown.filter(|_| all) {
+                return Some(Dropped::All(by));
+            }
+            for (by, host) in some {
+                by_chain.entry(by).or_default().push(host);
+            }
+        }
+    }
+    (!by_chain.is_empty()).then_some(Dropped::OfHosts(by_chain))
+}
+
+/// What the chain does with packets that go one way.
+fn verdicts(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Vec<ChainVerdict> {
     let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
     let packets = families.flat_map(|family| {
         let further = further(traffic, family, direction, &chain.place);
         between_hosts(traffic, family, direction).into_iter().chain(further)
     });
-    packets.map(|packet| evaluate(chain, chain.place.chain(), &packet)).collect()
+    packets.map(|packet| evaluate(chain, &packet)).collect()
 }
 
 /// A packet between pods of two hosts, for each interface that it may come or go by.
@@ -202,7 +247,7 @@ fn elsewhere(pool: IpNetwork, own: IpNetwork) -> IpAddr {
     }
 }
 
-/// Nobody's (RFC 5737, RFC 3849).
+/// For documentation only (RFC 5737, RFC 3849).
 fn outside(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::from([203, 0, 113, 1]),
@@ -210,32 +255,22 @@ fn outside(family: Family) -> IpAddr {
     }
 }
 
-fn is_about_everything(fate: &ChainVerdict) -> bool {
-    match fate {
+fn is_about_everything(verdict: &ChainVerdict) -> bool {
+    match verdict {
         ChainVerdict::MayDrop | ChainVerdict::DroppedByPolicy => true,
-        ChainVerdict::DroppedIn { aimed, .. } => !aimed,
+        ChainVerdict::DroppedIn { targeted, .. } => !targeted,
         ChainVerdict::Accepts => false,
     }
 }
 
-/// The chain with the rule that stops, `None` inside for the policy; `None` if nothing does.
-fn stopping_chain(fate: &ChainVerdict) -> Option<Option<String>> {
-    match fate {
-        ChainVerdict::Accepts | ChainVerdict::MayDrop => None,
-        ChainVerdict::DroppedByPolicy => Some(None),
-        ChainVerdict::DroppedIn { chain, .. } => Some(Some(chain.clone())),
-    }
-}
-
-/// What is in the way if `edit` must not be made.
-pub fn not_ours(edit: &RuleEdit) -> Option<String> {
+/// The problem that is left if `edit` must not be made.
+pub fn not_inserted(edit: &RuleEdit) -> Option<Problem> {
     let RuleEdit { place, direction, bridge, .. } = edit;
+    let option = direction.option();
     (edit.action == EditKind::Insert).then(|| {
-        format!(
-            "{place} drops pod traffic, and MANAGE_FORWARD=false; put `{} {bridge} -j ACCEPT` at \
-             its head",
-            direction.option()
-        )
+        let what = format!("{place} drops pod traffic, and MANAGE_FORWARD=false");
+        Problem::new(ProblemKind::ForwardBlocked, Object::Chain(place.to_string()), what)
+            .with_fix(format!("put `{option} {bridge} -j ACCEPT` at its head"))
     })
 }
 

@@ -1,44 +1,41 @@
-//! Pure. What else is on the host and gets in the way of pods, and is not ours to mend.
+//! Pure. What other programs have on the host that keeps packets from pods.
 
 mod address_conflicts;
 mod configurations;
 mod sysctls;
 
-use std::collections::BTreeSet;
-
 use ipnetwork::IpNetwork;
 
-use crate::net::{IfName, PerFamily};
+use crate::net::{IfName, PerFamily, Problem};
 
-/// What was found on the host, beside what humanz made.
+/// What is on the host besides what humanz made.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct FoundOnHost {
     /// Names of the files beside our CNI configuration, and its own.
     pub configurations: Vec<String>,
     /// Addresses of links that are not ours.
     pub addresses: Vec<(IfName, IpNetwork)>,
-    /// Routes that somebody made by hand or by a program of his own, but none through our bridge.
+    /// Static routes of others, except those through our bridge.
     pub routes: Vec<IpNetwork>,
     /// A kube-proxy has made chains here.
     pub kube_proxy: bool,
-    /// Values of the sysctls in [`SYSCTLS`] that are there, in their order.
+    /// Values of the [`SYSCTLS`] that exist, in their order.
     pub sysctls: [Option<String>; SYSCTLS.len()],
 }
 
-/// What they are held against.
+/// What pods need.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Needs {
     /// The name of our CNI configuration.
     pub configuration: String,
-    /// Where pods have their addresses.
     pub pools: PerFamily<IpNetwork>,
-    /// Which families this host's pods have.
+    /// This host's pod subnets.
     pub subnets: PerFamily<IpNetwork>,
-    /// Somebody else sees to forwarding.
+    /// MANAGE_SYSCTL=false: the operator sets the forwarding sysctls.
     pub forwarding_is_others: bool,
 }
 
-/// The sysctls that are looked at, below /proc/sys.
+/// The sysctls that are checked, below /proc/sys.
 pub const SYSCTLS: [&str; 7] = [
     "net/ipv4/ip_forward",
     "net/ipv6/conf/all/forwarding",
@@ -49,18 +46,18 @@ pub const SYSCTLS: [&str; 7] = [
     "net/netfilter/nf_conntrack_max",
 ];
 
-/// What is in the way, a line each.
-pub fn obstacles(wanted: &Wanted, found: &Surroundings) -> BTreeSet<String> {
-    let configurations = configurations::before(&wanted.configuration, &found.configurations);
-    let overlaps = address_conflicts::inside(&wanted.pools, &found.addresses, &found.routes);
+/// What keeps packets from pods.
+pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
+    let configurations = configurations::before(&needs.configuration, &found.configurations);
+    let conflicts = address_conflicts::inside(&needs.pools, &found.addresses, &found.routes);
     let value = |key: &str| {
         let at = SYSCTLS.iter().position(|sysctl| *sysctl == key)?;
         found.sysctls[at].as_deref()
     };
-    let forwarding = match wanted.forwarding_is_others {
-        true => sysctls::forwarding(&wanted.subnets, &value),
+    let forwarding = match needs.forwarding_is_others {
+        true => sysctls::forwarding(&needs.subnets, &value),
         false => Vec::new(),
     };
-    let settings = sysctls::obstacles(&wanted.subnets, found.kube_proxy, &value);
-    configurations.into_iter().chain(overlaps).chain(forwarding).chain(settings).collect()
+    let settings = sysctls::problems(&needs.subnets, found.kube_proxy, &value);
+    configurations.into_iter().chain(conflicts).chain(forwarding).chain(settings).collect()
 }

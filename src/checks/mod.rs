@@ -1,8 +1,8 @@
 //! Pure. What is wrong, and where packets are lost.
 
 pub mod explain;
-pub mod finding;
 pub mod forward;
 pub mod host_checks;
+pub mod limits;
 pub mod probe;
 pub mod redact;

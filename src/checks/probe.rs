@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::net::hash;
 
@@ -99,6 +99,8 @@ pub struct Seen {
     pub mtu: Option<u32>,
     /// Bytes of such packets that were lost, while small ones were answered.
     pub too_large: Option<u32>,
+    /// When it began or ceased to answer, or to answer large ones.
+    pub since: Option<SystemTime>,
     sent: u32,
     reachable: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! Pure. What was typed: brought into one order before it is read, and explained when it is wrong.
+//! Pure. The command line: its normal order for argh, and messages about mistakes.
 
 use argh::{CommandInfoWithArgs, FlagInfoKind};
 
@@ -26,7 +26,10 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
             None if !middle.is_empty() || !option.starts_with('-') => &mut middle,
             _ => &mut front,
         };
-        to.push(option.to_owned());
+        match option {
+            "check-config" => to.extend(["config", "--check", "--env"].map(str::to_owned)),
+            _ => to.push(option.to_owned()),
+        }
         match value {
             Some(value) => to.push(value),
             None if takes == Some(true) => match words.next() {
@@ -50,10 +53,10 @@ fn takes_value(option: &str) -> Option<bool> {
     }
 }
 
-/// What to tell somebody whose `words` argh refused with `output`. `info`: all that can be typed.
+/// The message for `words` that argh refused with `output`. `info`: all that can be typed.
 pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> String {
     let (path, level) = descend(words, info);
-    let help = format!("{path} --help tells more");
+    let help = format!("see {path} --help");
     let output = output.trim();
     let Some(word) = output.strip_prefix("Unrecognized argument: ") else {
         return format!("{output}\n{help}");
@@ -63,12 +66,12 @@ pub fn mistake(words: &[&str], output: &str, info: &CommandInfoWithArgs) -> Stri
     let (what, known) = if word.starts_with('-') {
         let known = level.flags.iter().map(|flag| flag.long.to_owned());
         let settings = VARIABLES.iter().map(|known| flag(known.name));
-        (format!("{word} is no option{of}"), known.chain(settings).collect())
+        (format!("unknown option {word}{of}"), known.chain(settings).collect())
     } else if level.commands.is_empty() {
-        (format!("what shall {path} do with {word:?}?"), Vec::new())
+        (format!("unexpected argument {word:?}{of}"), Vec::new())
     } else {
         let known = level.commands.iter().map(|command| command.name.to_owned()).collect();
-        (format!("{word:?} is no subcommand{of}"), known)
+        (format!("unknown subcommand {word:?}{of}"), known)
     };
     match nearest(word, &known) {
         Some(near) => format!("{what}; did you mean {near}? ({help})"),
@@ -97,38 +100,23 @@ fn descend<'a>(words: &[&str], info: &'a CommandInfoWithArgs) -> (String, &'a Co
     (path, level)
 }
 
-/// The one of `known` that `word` was meant to be, if one is near: it begins so, or a third of its
-/// letters at most are others.
+/// The one of `known` that is most like `word`: it begins so, or has the same letters but for a third.
 pub fn nearest<'a>(word: &str, known: &'a [String]) -> Option<&'a str> {
     let begins = |known: &&String| word.len() > 2 && known.starts_with(word);
     if let Some(known) = known.iter().find(begins) {
         return Some(known);
     }
-    let distances = known.iter().map(|known| (distance(word, known), known));
-    let (far, known) = distances.min_by_key(|(distance, _)| *distance)?;
-    (far <= 1.max(known.len() / 3)).then_some(known)
+    let near = known.iter().min_by_key(|known| letters_apart(word, known))?;
+    (letters_apart(word, near) <= 1.max(near.len() / 3)).then_some(near)
 }
 
-/// How many letters must be put in, left out, changed, or swapped with the next to make `b` of `a`.
-///
-/// Source: the "optimal string alignment" distance.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before = vec![0; b.len() + 1];
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let changed = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = changed.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(before[j - 2] + 1);
-            }
-            row.push(least);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
+/// How many letters must be replaced, added or left out, whatever their order.
+fn letters_apart(a: &str, b: &str) -> usize {
+    let count = |word: &str, letter| word.chars().filter(|found| *found == letter).count();
+    let more = |a: &str, b: &str| -> usize {
+        ('!'..='~').map(|letter| count(a, letter).saturating_sub(count(b, letter))).sum()
+    };
+    more(a, b).max(more(b, a))
 }
 
 #[cfg(test)]
@@ -179,32 +167,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mistyped_is_told_with_what_was_meant() {
-        let told = |line: &str, output: &str| {
+    fn mistyped_words_are_reported_with_the_nearest_known_one() {
+        let message = |line: &str, output: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
             mistake(&words, output, &Arguments::get_args_info())
         };
         for (line, wrong, words) in [
-            ("confg", "confg", "\"confg\" is no subcommand; did you mean config?"),
+            ("confg", "confg", "unknown subcommand \"confg\"; did you mean config?"),
             ("uninstal", "uninstal", "did you mean uninstall?"),
-            ("--etcd-hots x", "--etcd-hots", "--etcd-hots is no option; did you mean --etcd-host?"),
-            ("config --jsno", "--jsno", "--jsno is no option of config; did you mean --json?"),
-            ("zebra", "zebra", "\"zebra\" is no subcommand (humanz-agent --help tells more)"),
-            ("config x", "x", "what shall humanz-agent config do with \"x\"?"),
+            (
+                "--etcd-hots x",
+                "--etcd-hots",
+                "unknown option --etcd-hots; did you mean --etcd-host?",
+            ),
+            ("config --jsno", "--jsno", "unknown option --jsno of config; did you mean --json?"),
+            ("zebra", "zebra", "unknown subcommand \"zebra\" (see humanz-agent --help)"),
+            ("config x", "x", "unexpected argument \"x\" of config"),
         ] {
-            let told = told(line, &format!("Unrecognized argument: {wrong}\n"));
-            assert!(told.contains(words), "{line}: {told}");
+            let message = message(line, &format!("Unrecognized argument: {wrong}\n"));
+            assert!(message.contains(words), "{line}: {message}");
         }
-        let told = told("config", "No value provided for option '--x'.\n");
-        assert!(told.contains("humanz-agent config --help"), "{told}");
+        let message = message("config", "No value provided for option '--x'.\n");
+        assert!(message.contains("humanz-agent config --help"), "{message}");
     }
 
     #[test]
-    fn distances() {
-        for (a, b, far) in
-            [("", "abc", 3), ("chek", "check", 1), ("jsno", "json", 1), ("a", "b", 1)]
+    fn letters_are_compared_whatever_their_order() {
+        for (a, b, apart) in
+            [("", "abc", 3), ("chek", "check", 1), ("jsno", "json", 0), ("a", "b", 1)]
         {
-            assert_eq!(distance(a, b), far, "{a} {b}");
+            assert_eq!(letters_apart(a, b), apart, "{a} {b}");
         }
     }
 }

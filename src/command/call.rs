@@ -16,20 +16,13 @@ use crate::settings::values_only;
 /// given another meaning.
 pub const SCHEMA: u32 = 1;
 
-/// What a subcommand found, as its exit code tells it.
+/// What a subcommand found, for the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All is well: 0.
     Fine,
     /// Something is wrong, and was said: 1.
     Wrong,
-}
-
-impl Outcome {
-    /// [`Outcome::Fine`] if `fine`.
-    pub fn fine(fine: bool) -> Outcome {
-        if fine { Outcome::Fine } else { Outcome::Wrong }
-    }
 }
 
 /// One subcommand that was typed.
@@ -52,27 +45,27 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Every setting that is wrong.
-    pub fn told(&mut self) -> Result<LoadedSettings, Exit> {
-        let told =
+    pub fn load(&mut self) -> Result<LoadedSettings, Exit> {
+        let loaded =
             self.origin.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
-        logger::set(told.log.as_deref().unwrap_or("error"));
-        Ok(told)
+        logger::set(loaded.log.as_deref().unwrap_or("error"));
+        Ok(loaded)
     }
 
-    /// As [`Call::told`], for what the agent can tell: while one answers, it need not be said here
+    /// As [`Call::load`], for what the agent can tell: while one answers, it need not be said here
     /// which etcd it has.
     ///
     /// # Errors
     /// Every setting that is wrong.
-    pub fn told_beside_agent(&mut self) -> Result<LoadedSettings, Exit> {
-        let refused = match self.told() {
-            Ok(told) => return Ok(told),
+    pub fn load_beside_agent(&mut self) -> Result<LoadedSettings, Exit> {
+        let refused = match self.load() {
+            Ok(loaded) => return Ok(loaded),
             Err(refused) => refused,
         };
         let without = self.origin.clone();
         self.origin.set_default("ETCD_HOST", "https://localhost");
-        match self.told() {
-            Ok(told) if agent_socket::answers(&told.settings) => Ok(told),
+        match self.load() {
+            Ok(loaded) if agent_socket::answers(&loaded.settings) => Ok(loaded),
             _ => {
                 self.origin = without;
                 Err(refused)
@@ -80,16 +73,24 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Answers: `value` (an object) if `as_json`, else `text`.
+    /// Answers with `value` (an object) if `as_json`, else with `text`. `fine`: nothing is wrong.
     ///
     /// # Errors
     /// It cannot be written. A reader that has gone is no error.
-    pub fn answer(&mut self, as_json: bool, mut value: Value, text: &str) -> Result<(), Exit> {
-        if !as_json {
-            return print(self.out, text);
+    pub fn answer(
+        &mut self,
+        as_json: bool,
+        fine: bool,
+        mut value: Value,
+        text: &str,
+    ) -> Result<Outcome, Exit> {
+        if as_json {
+            value["schema"] = SCHEMA.into();
+            print(self.out, &format!("{value:#}"))?;
+        } else {
+            print(self.out, text)?;
         }
-        value["schema"] = SCHEMA.into();
-        print(self.out, &format!("{value:#}"))
+        Ok(if fine { Outcome::Fine } else { Outcome::Wrong })
     }
 
     /// Answers with one line of many, at once; `Break` when the reader has gone.

@@ -1,4 +1,4 @@
-//! `config`: the settings that hold, and where each is from.
+//! `config`: the settings, and where each is from.
 
 mod found;
 
@@ -7,68 +7,89 @@ use serde_json::{Value, json};
 
 use crate::agent::logger::USUAL;
 use crate::command::call::{Call, Outcome};
+use crate::command::complain;
 use crate::command::config::found::{Found, Places};
 use crate::command::table::{Cell, Table, Tone};
+use crate::inspect::preflight;
 use crate::settings::exit::Exit;
 use crate::settings::flags::{VARIABLES, Variable};
-use crate::settings::loader::{LOG, SettingSource};
+use crate::settings::loader::{LOG, SettingSource, without_effect};
 use crate::settings::values::without_secrets;
-use crate::settings::{Texts, values_only};
+use crate::settings::values_only;
 
-/// print the settings that hold and where each is from: option, environment, a line of the settings
-/// file, or default. Unlike check-config it does not compare them with this host
+/// print the settings and where each is from: option, environment, a line of the settings file, or
+/// default; with --check compare them with this host, too. Every error is reported
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "config",
     example = "{command_name}",
     example = "{command_name} --json",
-    example = "{command_name} --env-file /etc/humanz/new.env",
-    error_code(0, "the settings are right"),
-    error_code(2, "a setting is wrong; every fault is listed")
+    example = "{command_name} --check --env-file /etc/humanz/new.env",
+    error_code(0, "the settings are valid"),
+    error_code(2, "a setting is invalid; every error is listed")
 )]
 pub struct Config {
-    /// only those that are not as by default
+    /// only those that differ from their defaults
     #[argh(switch)]
     changed: bool,
+    /// compare them with this host: its files, links and addresses (check-config is short for config --check --env)
+    #[argh(switch)]
+    check: bool,
+    /// print NAME=value lines, as in the settings file
+    #[argh(switch)]
+    env: bool,
     /// print one JSON object
     #[argh(switch)]
     json: bool,
 }
 
-/// Answers with the settings.
-///
 /// # Errors
-/// The settings file cannot be read, or a setting is wrong (after it was shown).
+/// The settings file cannot be read, or a setting is invalid (after it was shown).
 pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
-    let said = call.origin.load_raw().map_err(|faults| Exit::invalid_settings(&faults))?;
-    let (settings, faults) = match said.check(values_only) {
-        Ok(settings) => (Some(settings), Vec::new()),
-        Err(faults) => (None, faults),
-    };
-    let places = settings.as_ref().map(Places::of);
+    let raw = call.origin.load_raw().map_err(|faults| Exit::invalid_settings(&faults))?;
+    let checked = raw.check(if options.check { preflight::check } else { values_only });
+    let mut warnings = raw.warnings.clone();
+    if let Ok(settings) = &checked {
+        warnings.extend(without_effect(&raw.texts(), settings));
+    }
+    let faults = checked.as_ref().err().cloned().unwrap_or_default();
+    if options.env && !options.json && !faults.is_empty() {
+        return Err(Exit::invalid_settings(&faults));
+    }
+    let places = checked.as_ref().ok().map(Places::of);
     let all = VARIABLES.iter().chain([&LOGGED]).map(|variable| {
-        let (text, whence) = said
+        let (text, source) = raw
             .texts
             .get(variable.name)
-            .or(said.log.as_ref())
+            .or(raw.log.as_ref())
             .cloned()
             .unwrap_or_else(|| (variable.default.to_owned(), SettingSource::Default));
         let places = places.as_ref().filter(|_| text.is_empty() || text == "auto");
         let found = places.and_then(|places| places.look(variable.name));
-        Shown { variable, text: without_secrets(&text), whence, found }
+        Shown { variable, text: without_secrets(&text), source, found }
     });
     let shown: Vec<Shown> =
-        all.filter(|shown| !options.changed || shown.whence != SettingSource::Default).collect();
+        all.filter(|shown| !options.changed || shown.source != SettingSource::Default).collect();
     let settings: Vec<Value> = shown.iter().map(setting).collect();
-    let value = json!({ "settings": settings, "remarks": said.warnings, "faults": faults });
-    let text = table(&shown).render(call.style);
-    let remarks = said.warnings.iter().map(|remark| format!("\n! {remark}"));
-    call.answer(options.json, value, &(text + &remarks.collect::<String>()))?;
-    if faults.is_empty() { Ok(Outcome::Fine) } else { Err(Exit::invalid_settings(&faults)) }
+    let value = json!({ "settings": settings, "remarks": warnings, "faults": faults });
+    let text = if options.env {
+        warnings.iter().for_each(|warning| complain(warning));
+        lines(shown.iter().map(|shown| (shown.variable.name, shown.text.as_str())))
+    } else {
+        let warnings = warnings.iter().map(|warning| format!("\n! {warning}"));
+        table(&shown).render(call.style) + &warnings.collect::<String>()
+    };
+    let outcome = call.answer(options.json, true, value, &text)?;
+    if faults.is_empty() { Ok(outcome) } else { Err(Exit::invalid_settings(&faults)) }
 }
 
-/// What is logged is no setting, but said in the same places.
+/// `NAME=value` lines.
+pub fn lines<'a>(settings: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    settings.map(|(name, text)| format!("{name}={text}\n")).collect()
+}
+
+/// The log filter is no setting, but has the same sources.
 const LOGGED: Variable = Variable {
     name: LOG,
     default: USUAL,
@@ -80,31 +101,22 @@ const LOGGED: Variable = Variable {
 struct Shown {
     variable: &'static Variable,
     text: String,
-    whence: SettingSource,
-    /// What holds as nothing is said, and what that follows from.
+    source: SettingSource,
+    /// The effective value of a setting that has none, and its origin.
     found: Option<Found>,
 }
 
-/// Every setting with the value that holds, as `NAME=value` lines.
-pub fn lines(texts: &Texts) -> String {
-    let line = |variable: &Variable| {
-        let text = texts.get(variable.name).map_or("", String::as_str);
-        format!("{}={text}", variable.name)
-    };
-    VARIABLES.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
 fn setting(shown: &Shown) -> Value {
-    let Shown { variable, text, whence, found } = shown;
+    let Shown { variable, text, source, found } = shown;
     let effective = match found {
         Some(found) => found.value.as_ref(),
         None => Some(text),
     };
-    let (file, line) = match whence {
+    let (file, line) = match source {
         SettingSource::File(path, line) => (Some(path.display().to_string()), Some(line)),
         _ => (None, None),
     };
-    let from = match whence {
+    let from = match source {
         SettingSource::Option => "option",
         SettingSource::Environment => "environment",
         SettingSource::File(..) => "file",
@@ -119,15 +131,15 @@ fn setting(shown: &Shown) -> Value {
 
 fn table(shown: &[Shown]) -> Table {
     let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
-    for Shown { variable, text, whence, found } in shown {
-        let tone = if *whence == SettingSource::Default { Tone::Faint } else { Tone::Plain };
+    for Shown { variable, text, source, found } in shown {
+        let tone = if *source == SettingSource::Default { Tone::Faint } else { Tone::Plain };
         let cell = |text: &str| Cell::new(text).tone(tone);
         let (value, from) = match found {
             Some(Found { value, why }) => {
-                (value.as_ref().unwrap_or(text).as_str(), format!("{whence} ({why})"))
+                (value.as_ref().unwrap_or(text).as_str(), format!("{source} ({why})"))
             }
-            None if text.is_empty() => ("-", whence.to_string()),
-            None => (text.as_str(), whence.to_string()),
+            None if text.is_empty() => ("-", source.to_string()),
+            None => (text.as_str(), source.to_string()),
         };
         table.row([cell(variable.name), cell(value), cell(&from)]);
     }

@@ -1,4 +1,4 @@
-//! `doctor`: every known trap, how it was seen, and its cure.
+//! `doctor`: every known trap, where it was seen, and its fix.
 
 mod agent;
 mod bundle;
@@ -8,15 +8,17 @@ mod etcd;
 mod kernel;
 mod leaks;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::checks::finding::{Finding, Severity};
+use crate::agent::active_problems::sort;
 use crate::command::call::{Call, Outcome};
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::{Host, HostList};
+use crate::net::{Problem, Severity};
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::LoadedSettings;
@@ -60,67 +62,79 @@ impl DoctorContext<'_> {
 /// # Errors
 /// The settings are wrong; the bundle cannot be written.
 pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
-    let told = call.told()?;
-    let host = Host::inspect(&told.settings, HostList::Live)?;
-    let context = DoctorContext { loaded: &told, host: &host };
-    let findings = findings(&context);
-    let value = json!({ "findings": findings.iter().map(object).collect::<Vec<Value>>() });
+    let loaded = call.load()?;
+    let host = Host::inspect(&loaded.settings, HostList::Live)?;
+    let context = DoctorContext { loaded: &loaded, host: &host };
+    let problems = problems(&context);
+    let findings: Vec<Value> = problems.iter().map(finding).collect();
+    let value = json!({ "findings": findings, "problems": problems });
     if let Some(path) = &options.bundle {
         let written = bundle::write(path, &context, &value);
         written.map_err(|why| Exit::new(exit::FAILURE, why))?;
     }
-    let fine = findings.iter().all(|finding| finding.severity == Severity::Note);
-    let mut text = text(&findings, call.style);
+    let fine = problems.iter().all(|problem| problem.severity() == Severity::Note);
+    let mut text = text(&problems, call.style);
     if let Some(path) = &options.bundle {
         text.push_str(&format!(
             "\nwritten to {}: look through it before you send it",
             path.display()
         ));
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, value, &text)
 }
 
-/// Everything, the worst first.
-fn findings(context: &DoctorContext<'_>) -> Vec<Finding> {
-    let parts: [fn(&DoctorContext<'_>) -> Vec<Finding>; 6] =
-        [agent::look, etcd::look, cni::look, disk::look, kernel::look, leaks::look];
-    let mut findings: Vec<Finding> = parts.iter().flat_map(|look| look(context)).collect();
-    findings.sort_by_key(|finding| finding.severity);
-    findings.dedup();
-    findings
+/// Everything, the worst first. What several parts see is listed once.
+fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
+    let parts: [fn(&DoctorContext<'_>) -> Vec<Problem>; 7] = [
+        agent::reported,
+        agent::look,
+        etcd::look,
+        cni::look,
+        disk::look,
+        kernel::look,
+        leaks::look,
+    ];
+    let mut problems: Vec<Problem> = Vec::new();
+    for part in parts {
+        let key = |problem: &Problem| (problem.kind, problem.subject.to_string());
+        let known: BTreeSet<_> = problems.iter().map(key).collect();
+        problems.extend(part(context).into_iter().filter(|found| !known.contains(&key(found))));
+    }
+    sort(&mut problems);
+    problems
 }
 
 fn word(severity: Severity) -> (&'static str, Tone) {
     match severity {
-        Severity::Wrong => ("wrong", Tone::Bad),
+        Severity::Error => ("wrong", Tone::Bad),
         Severity::Warning => ("warning", Tone::Odd),
         Severity::Note => ("note", Tone::Faint),
     }
 }
 
-fn object(finding: &Finding) -> Value {
+/// As earlier releases have it.
+fn finding(problem: &Problem) -> Value {
     json!({
-        "name": finding.name, "severity": word(finding.severity).0, "seen": finding.seen,
-        "cure": finding.cure, "how": finding.how,
+        "name": problem.kind, "severity": word(problem.severity()).0, "seen": problem.what,
+        "cure": fix(problem), "how": problem.subject,
     })
 }
 
-fn text(findings: &[Finding], style: Style) -> String {
-    if findings.is_empty() {
+fn fix(problem: &Problem) -> &str {
+    problem.fix.as_deref().unwrap_or("see the log of the agent: journalctl -u humanz-agent")
+}
+
+fn text(problems: &[Problem], style: Style) -> String {
+    if problems.is_empty() {
         return style.paint(Tone::Good, "nothing is wrong");
     }
-    let mut table = Table::new(&["IS", "WHAT", "SEEN", "BY"]);
-    for finding in findings {
-        let (word, tone) = word(finding.severity);
+    let mut table = Table::new(&["IS", "WHAT", "SEEN", "AT"]);
+    for problem in problems {
+        let (word, tone) = word(problem.severity());
         let name = Cell::new(word).tone(tone);
-        table.row([
-            name,
-            Cell::new(finding.name),
-            Cell::new(&finding.seen),
-            Cell::new(&finding.how),
-        ]);
+        let at = problem.subject.to_string();
+        table.row([name, Cell::new(problem.kind.name()), Cell::new(&problem.what), Cell::new(at)]);
     }
-    let cure = |finding: &Finding| format!("{}: {}\n", finding.name, printable(&finding.cure));
-    format!("{}\n{}", table.render(style), findings.iter().map(cure).collect::<String>())
+    let fix = |problem: &Problem| format!("{}: {}\n", problem.kind, printable(fix(problem)));
+    format!("{}\n{}", table.render(style), problems.iter().map(fix).collect::<String>())
 }

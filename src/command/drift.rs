@@ -1,10 +1,10 @@
-//! Pure. The state of a host without an agent: what an agent would mend is not there.
+//! Pure. The status of a host without an agent: changes that an agent would make are pending.
 
 use std::collections::BTreeMap;
 
 use ipnetwork::IpNetwork;
-use serde_json::Value;
 
+use crate::api::status::{Firewall, PeerStatus};
 use crate::lease::Peers;
 use crate::lease::peers::Peer;
 use crate::net::Object;
@@ -13,41 +13,39 @@ use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::tunnel::{self, TunnelPeer};
 use crate::plan::{Line, Sign};
 
-/// What waits for an agent, by what it is about. What is only to be removed harms nobody.
-pub struct Waiting<'a>(BTreeMap<&'a Object, &'a Line>);
+/// Pending changes by their object. What is only to be removed harms nobody.
+pub struct PendingChanges<'a>(BTreeMap<&'a Object, &'a Line>);
 
-impl<'a> Waiting<'a> {
+impl<'a> PendingChanges<'a> {
     /// Of all changes that an agent would make.
-    pub fn among(drift: &'a [Line]) -> Waiting<'a> {
-        let waiting = drift.iter().filter(|line| line.sign != Sign::Removed);
-        Waiting(waiting.map(|line| (&line.object, line)).collect())
+    pub fn among(drift: &'a [Line]) -> PendingChanges<'a> {
+        let pending = drift.iter().filter(|line| line.sign != Sign::Removed);
+        PendingChanges(pending.map(|line| (&line.object, line)).collect())
     }
 
-    /// Hosts whose route or tunnel waits are not reached: their `peers` are corrected in the state
-    /// `value`. `ways`: how they would be reached.
-    pub fn correct_peers(&self, value: &mut Value, peers: &Peers, ways: &PeerRoutes) {
+    /// Hosts whose route or tunnel is pending are not reached. `ways`: how they would be.
+    pub fn correct_peers(&self, found: &mut [PeerStatus], peers: &Peers, ways: &PeerRoutes) {
         let remotes: BTreeMap<IpNetwork, &TunnelPeer> =
             ways.remotes.iter().map(|remote| (remote.subnet, remote)).collect();
         let missing = |peer| needed(peer, &remotes).iter().find_map(|object| self.0.get(object));
         let missing =
             peers.by_name.iter().filter_map(|(name, peer)| Some((name.as_str(), missing(peer)?)));
         let missing: BTreeMap<&str, &&Line> = missing.collect();
-        for told in value["peers"].as_array_mut().into_iter().flatten() {
-            let line = told["name"].as_str().and_then(|name| missing.get(name));
-            if let Some(line) = line {
-                told["reachable"] = false.into();
-                told["fault"] = format!("not there: {}", line.what()).into();
+        for peer in found {
+            if let Some(line) = missing.get(peer.name.as_str()) {
+                peer.reachable = false;
+                peer.fault = Some(format!("not there: {}", line.what()));
             }
         }
     }
 
-    /// Pods are not let through by a table that waits: `firewall` is corrected.
-    pub fn correct_firewall(&self, value: &mut Value) {
+    /// A pending table does not let pods through.
+    pub fn correct_firewall(&self, firewall: &mut Firewall) {
         if let Some(line) = self.0.get(&Object::Table(AGENT_TABLE.to_owned()))
-            && value["firewall"]["ok"] == true
+            && firewall.ok
         {
-            let fault = format!("not as it should be: {line}");
-            value["firewall"] = serde_json::json!({ "ok": false, "fault": fault });
+            let fault = Some(format!("not as it should be: {line}"));
+            *firewall = Firewall { ok: false, fault };
         }
     }
 }
@@ -64,8 +62,6 @@ fn needed(peer: &Peer, remotes: &BTreeMap<IpNetwork, &TunnelPeer>) -> Vec<Object
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
-
-    use serde_json::json;
 
     use super::*;
     use crate::lease::records::Backend;
@@ -94,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Of a host on the segment and one behind a tunnel, which is reached with `line` waiting, and
+    /// Of a host on the segment and one behind a tunnel, which is reached with `line` pending, and
     /// whether the firewall is right.
     fn check(line: Line, reached: [bool; 2], firewall: bool) {
         let near = ("near".parse().unwrap(), peer("10.244.2.0/24", None));
@@ -102,16 +98,18 @@ mod tests {
         let peers = Peers { by_name: [near, far].into(), faults: Vec::new() };
         let remotes = vec![remote("10.244.20.0/24"), remote("fd00:0:0:14::/64")];
         let ways = PeerRoutes { remotes, ..PeerRoutes::default() };
-        let told = |name: &str| json!({ "name": name, "reachable": true });
-        let mut value = json!({
-            "peers": [told("near"), told("far")],
-            "firewall": { "ok": true, "fault": null },
-        });
-        let waiting = Waiting::among(std::slice::from_ref(&line));
-        waiting.correct_peers(&mut value, &peers, &ways);
-        waiting.correct_firewall(&mut value);
-        let found = [0, 1].map(|at| value["peers"][at]["reachable"] == true);
-        assert_eq!((found, value["firewall"]["ok"] == true), (reached, firewall), "{line}");
+        let found = |name: &str| PeerStatus {
+            name: name.to_owned(),
+            reachable: true,
+            ..PeerStatus::default()
+        };
+        let mut found = [found("near"), found("far")];
+        let mut filter = Firewall { ok: true, fault: None };
+        let pending = PendingChanges::among(std::slice::from_ref(&line));
+        pending.correct_peers(&mut found, &peers, &ways);
+        pending.correct_firewall(&mut filter);
+        let found = found.map(|peer| peer.reachable);
+        assert_eq!((found, filter.ok), (reached, firewall), "{line}");
     }
 
     #[test]

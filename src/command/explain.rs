@@ -50,8 +50,8 @@ pub struct Explain {
 /// # Errors
 /// An end is not known, or the kernel does not answer.
 pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
-    let told = call.told()?;
-    let host = Host::inspect(&told.settings, HostList::Saved)?;
+    let loaded = call.load()?;
+    let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     let from = find::named(&options.from, &host)?;
     let to = find::named(&options.to, &host)?;
     let mut ends = find::pair(from, to, options.ipv6, &host)?;
@@ -70,6 +70,5 @@ pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
     }
     let fine = !all.iter().any(Hop::is_lost);
     let text = print::text(&path, &all, call.style);
-    call.answer(options.json, print::json(&path, &all), &text)?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, print::json(&path, &all), &text)
 }

@@ -1,6 +1,7 @@
 //! Pure. What several subcommands answer with `--json`.
 
 use ipnetwork::IpNetwork;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::command::table::span;
@@ -29,28 +30,24 @@ pub fn object(entry: &StoreEntry, network: &str, life: Life) -> Value {
     })
 }
 
-/// Free and usable addresses of a network in each of `subnets`.
-pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Value> {
-    let room = |subnet: IpNetwork| {
-        let (usable, free) = room(subnet, &network.looked)?;
-        let family = subnet::family(subnet).to_string();
-        // A /64 has more than a number in JSON can tell, and than anybody has pods.
-        let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());
-        Some(
-            json!({ "subnet": subnet.to_string(), "family": family, "usable": usable, "free": free }),
-        )
-    };
-    subnets.filter_map(room).collect()
+/// How many addresses of a subnet pods can have; `None` where that is more than 32 bits tell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Room {
+    pub subnet: String,
+    pub family: String,
+    pub usable: Option<u32>,
+    pub free: Option<u32>,
 }
 
-/// What to do about a network that is full.
-pub const FREE: &str = "humanz-agent ipam gc shows what can be freed";
-
-/// Which of the `rooms` of a network no pod fits into.
-pub fn full(network: &Network, rooms: &[Value]) -> Vec<String> {
-    let full =
-        rooms.iter().filter(|room| room["free"] == 0).filter_map(|room| room["subnet"].as_str());
-    full.map(|subnet| format!("network {} has no free address in {subnet}", network.name)).collect()
+/// The room in each of the `subnets` of a network.
+pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Room> {
+    let room = |subnet: IpNetwork| {
+        let (usable, free) = room(subnet, &network.looked.taken)?;
+        let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());
+        let family = subnet::family(subnet).to_string();
+        Some(Room { subnet: subnet.to_string(), family, usable, free })
+    };
+    subnets.filter_map(room).collect()
 }
 
 /// For people, one line.

@@ -2,11 +2,10 @@
 //!
 //! Every subcommand observes, makes one value of what it found, and answers with it: as a table for
 //! people or, with `--json`, as one object with a `schema`. None of them needs the agent; what
-//! cannot be known without it is named.
+//! cannot be known without it is reported as unknown.
 
 pub mod arguments;
 pub mod call;
-pub mod completion;
 pub mod config;
 pub mod doctor;
 mod drift;
@@ -33,15 +32,15 @@ use crate::command::call::{Call, Outcome};
 use crate::command::table::Style;
 use crate::os::process;
 use crate::settings::exit::{self, Exit};
-use crate::settings::flags::{self, CheckConfig, Uninstall};
+use crate::settings::flags::{self, Uninstall};
 use crate::settings::loader::SettingsLoader;
 
-/// What to do instead of serving.
+/// The subcommands.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
 pub enum Command {
     /// How this host is.
-    Status(status::Status),
+    Status(status::Options),
     /// The hosts of the network.
     Nodes(nodes::Nodes),
     /// The addresses of pods.
@@ -52,8 +51,6 @@ pub enum Command {
     Config(config::Config),
     /// What changes.
     Watch(watch::Watch),
-    /// For shells.
-    Completion(completion::Completion),
     /// Known traps.
     Doctor(doctor::Doctor),
     /// Where packets are lost.
@@ -62,8 +59,6 @@ pub enum Command {
     Probe(probe::Probe),
     /// A page to look at.
     Ui(ui::Ui),
-    /// Every fault of the settings.
-    CheckConfig(CheckConfig),
     /// Takes humanz off this host.
     Uninstall(Uninstall),
 }
@@ -71,16 +66,16 @@ pub enum Command {
 /// All that can be typed.
 pub type Arguments = flags::Arguments<Command>;
 
-/// Sees to it that a fault of humanz itself is told, in whatever thread, and ends the process: its
+/// Reports a panic in any thread and ends the process: its
 /// service manager starts the agent again, which takes over all that is there.
-pub fn tell_faults() {
+pub fn report_panics() {
     process::exit_on_panic(|text| {
         complain(&format!("humanz has a fault and ends; please report it: {text}"));
         exit::FAULT.into()
     });
 }
 
-/// Runs what the arguments behind the program's name say; `--help` documents the exit code.
+/// Runs the command line without the program's name; `--help` documents the exit code.
 pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
     let words = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let words = arguments::normal(words);
@@ -107,29 +102,24 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
     if arguments.version {
         return say(out, concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
     }
-    let mut origin = SettingsLoader::new(arguments.given(), arguments.env_file.as_deref());
+    let origin = SettingsLoader::new(arguments.given(), arguments.env_file.as_deref());
     let Some(command) = arguments.command else {
         return serve(origin, arguments.once, arguments.dry_run, out);
     };
     let style = Style::of(io::stdout().is_terminal(), |name| std::env::var_os(name));
+    let call = &mut Call::new(origin, style, out);
     match command {
-        Command::CheckConfig(_) => {
-            let told = agent::check_settings(&mut origin)?;
-            told.warnings.iter().for_each(|warning| complain(warning));
-            say(out, &config::lines(&told.texts))
-        }
-        Command::Uninstall(options) => uninstall::run(&mut Call::new(origin, style, out), &options),
-        Command::Doctor(options) => doctor::run(&mut Call::new(origin, style, out), &options),
-        Command::Probe(options) => probe::run(&mut Call::new(origin, style, out), &options),
-        Command::Explain(options) => explain::run(&mut Call::new(origin, style, out), &options),
-        Command::Status(options) => status::run(&mut Call::new(origin, style, out), &options),
-        Command::Routes(options) => routes::run(&mut Call::new(origin, style, out), &options),
-        Command::Watch(options) => watch::run(&mut Call::new(origin, style, out), &options),
-        Command::Completion(options) => say(out, &completion::script(&options)?),
-        Command::Ipam(options) => ipam::run(&mut Call::new(origin, style, out), &options),
-        Command::Nodes(options) => nodes::run(&mut Call::new(origin, style, out), &options),
-        Command::Ui(options) => ui::run(&mut Call::new(origin, style, out), &options),
-        Command::Config(options) => config::run(&mut Call::new(origin, style, out), &options),
+        Command::Uninstall(options) => uninstall::run(call, &options),
+        Command::Doctor(options) => doctor::run(call, &options),
+        Command::Probe(options) => probe::run(call, &options),
+        Command::Explain(options) => explain::run(call, &options),
+        Command::Status(options) => status::run(call, &options),
+        Command::Routes(options) => routes::run(call, &options),
+        Command::Watch(options) => watch::run(call, &options),
+        Command::Ipam(options) => ipam::run(call, &options),
+        Command::Nodes(options) => nodes::run(call, &options),
+        Command::Ui(options) => ui::run(call, &options),
+        Command::Config(options) => config::run(call, &options),
     }
 }
 
@@ -151,7 +141,7 @@ fn serve(
 }
 
 fn complain(why: &str) {
-    // Nobody is left to be told that stderr is closed.
+    // A closed stderr cannot be reported.
     let _closed = writeln!(io::stderr(), "humanz-agent: {why}");
 }
 

@@ -68,8 +68,8 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
     if options.matrix {
         return reports::run(call, &options.hosts, options.json);
     }
-    let told = call.told()?;
-    let host = Host::inspect(&told.settings, HostList::Saved)?;
+    let loaded = call.load()?;
+    let host = Host::inspect(&loaded.settings, HostList::Saved)?;
     if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(exit::UNAVAILABLE, why));
     }
@@ -77,8 +77,7 @@ pub fn run(call: &mut Call<'_>, options: &Probe) -> Result<Outcome, Exit> {
     probe(&mut targets, &host.kernel.rtnl);
     let fine = targets.iter().all(is_fine);
     let value = json!({ "hosts": targets.iter().map(object).collect::<Vec<Value>>() });
-    call.answer(options.json, value, &text(&targets, call.style))?;
-    Ok(Outcome::fine(fine))
+    call.answer(options.json, fine, value, &text(&targets, call.style))
 }
 
 fn targets(found: &Host, hosts: &[String]) -> Result<Vec<Target>, Exit> {

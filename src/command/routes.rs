@@ -54,9 +54,9 @@ struct Row {
 /// # Errors
 /// A setting is wrong, the kernel cannot be looked at, or the hosts are not known.
 pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
-    let told = call.told()?;
-    crate::inspect::cluster::etcd(&told.settings)?;
-    let host = Host::inspect(&told.settings, HostList::Live)?;
+    let loaded = call.load()?;
+    crate::inspect::cluster::etcd(&loaded.settings)?;
+    let host = Host::inspect(&loaded.settings, HostList::Live)?;
     if let Some(why) = &host.peers_unknown {
         return Err(Exit::new(crate::settings::exit::UNAVAILABLE, why));
     }
@@ -83,8 +83,7 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
     if let Some(stale) = &stale {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {stale}")));
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(fine && stale.is_none()))
+    call.answer(options.json, fine && stale.is_none(), value, &text)
 }
 
 fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
@@ -140,7 +139,10 @@ fn reason(destination: IpNetwork, ways: &PeerRoutes) -> String {
 
 fn unreachable(destination: IpNetwork, ways: &PeerRoutes) -> String {
     let known = ways.unreachable.iter().find(|known| known.subnet == destination);
-    known.map_or_else(|| "its tunnel's device is not there".to_owned(), ToString::to_string)
+    known.map_or_else(
+        || "its tunnel's device is not there".to_owned(),
+        |known| known.problem().to_string(),
+    )
 }
 
 /// The names of the interfaces.

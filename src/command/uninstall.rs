@@ -1,4 +1,4 @@
-//! `uninstall`: what was taken off this host, or would be.
+//! `uninstall`: what was removed from this host, or would be.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::command::call::{Call, Outcome};
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::Uninstall;
 
-/// Answers. What goes is also logged as it goes, so for people it is not told again.
+/// Removals are logged as they are made, and printed only with `--json` or `--dry-run`.
 ///
 /// # Errors
 /// Nothing was removed, or something was not; the text says why.
@@ -19,13 +19,16 @@ pub fn run(call: &mut Call<'_>, options: &Uninstall) -> Result<Outcome, Exit> {
         let lines: Vec<String> = removed.lines.iter().map(ToString::to_string).collect();
         let value = json!({
             "dry_run": options.dry_run, "changes": lines, "in_the_way": removed.in_the_way,
-            "failures": removed.failures,
+            "failures": removed.failures.iter().map(ToString::to_string).collect::<Vec<_>>(),
         });
-        call.answer(options.json, value, &text)?;
+        call.answer(options.json, true, value, &text)?;
     }
     match removed.failures.as_slice() {
         [] => Ok(Outcome::Fine),
-        failures => Err(Exit::new(exit::FAILURE, failures.join("\n"))),
+        failures => {
+            let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
+            Err(Exit::new(exit::FAILURE, lines.join("\n")))
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::netlink::route;
 use crate::settings::exit::{self, Exit};
 
 /// show what changes, as it changes, until it is interrupted: what the agent does and why. Without an
-/// agent that answers what the kernel says of links, addresses, routes and nftables
+/// agent events of the kernel about links, addresses, routes and nftables
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -41,13 +41,13 @@ pub struct Watch {
 /// The agent has ended, or the kernel cannot be heard.
 pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     call.origin.set_default("ETCD_HOST", "localhost");
-    let told = call.told()?;
-    let agents =
-        agent_socket::of(&told.settings).and_then(|path| agent_socket::follow(path, "/v1/changes"));
+    let loaded = call.load()?;
+    let agents = agent_socket::of(&loaded.settings)
+        .and_then(|path| agent_socket::follow(path, "/v1/changes"));
     match agents {
         Ok(stream) => agent(call, options, stream),
         Err(why) => {
-            crate::command::complain(&format!("{why}; this is what the kernel says"));
+            crate::command::complain(&format!("{why}; showing events of the kernel"));
             kernel(call, options)
         }
     }
@@ -62,7 +62,7 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
             Some(lost) => format!("({lost} changes came too fast to be shown)"),
             None => format!("{}  {} ({})", string("at"), string("what"), string("why")),
         };
-        if told(call, options, &mut value, &text)?.is_break() {
+        if show(call, options, &mut value, &text)?.is_break() {
             return Ok(Outcome::Fine);
         }
     }
@@ -72,26 +72,26 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
 fn kernel(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     let (sender, events) = channel();
     for protocol in [Protocol::Route, Protocol::Netfilter] {
-        let heard = Events::open(protocol).context("watch the kernel")?;
+        let events = Events::open(protocol).context("watch the kernel")?;
         let sender = sender.clone();
         thread::Builder::new()
             .name("kernel".into())
-            .spawn(move || hear(heard, &sender))
+            .spawn(move || forward(events, &sender))
             .context("start a thread")?;
     }
     drop(sender);
     for event in events {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (at, what) = (timestamp(now), text(&event));
-        let mut value = json!({ "at": at, "what": what, "why": "the kernel says so" });
-        if told(call, options, &mut value, &format!("{at}  {what}"))?.is_break() {
+        let mut value = json!({ "at": at, "what": what, "why": "kernel event" });
+        if show(call, options, &mut value, &format!("{at}  {what}"))?.is_break() {
             return Ok(Outcome::Fine);
         }
     }
-    Err(Exit::new(exit::FAILURE, "the kernel cannot be heard any more"))
+    Err(Exit::new(exit::FAILURE, "the kernel's events cannot be read any more"))
 }
 
-fn told(
+fn show(
     call: &mut Call<'_>,
     options: &Watch,
     value: &mut Value,
@@ -104,8 +104,8 @@ fn told(
     call.line(&value.to_string())
 }
 
-/// Until nobody listens, or the socket breaks.
-fn hear(mut events: Events, to: &Sender<Event>) {
+/// Forwards events until the receiver is gone or the socket fails.
+fn forward(mut events: Events, to: &Sender<Event>) {
     while let Ok(batch) = events.wait(PATIENCE) {
         for event in batch {
             if to.send(event).is_err() {
@@ -120,16 +120,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn text(event: &Event) -> String {
     match event {
-        Event::Link { name, .. } => format!("link {name} came, went or changed"),
-        Event::NeighbourGone { index } => format!("a neighbour on interface {index} went"),
-        Event::Address { index } => format!("an address on interface {index} came or went"),
+        Event::Link { name, .. } => format!("link {name} was added, removed or changed"),
+        Event::NeighbourGone { index } => format!("a neighbour on interface {index} was removed"),
+        Event::Address { index } => format!("an address on interface {index} was added or removed"),
         Event::Route { protocol, default, gone } => {
             let whose = match *protocol {
                 route::PROTOCOL => "of humanz ".to_owned(),
                 other => format!("of protocol {other} "),
             };
             let kind = if *default { "default route" } else { "route" };
-            format!("a {kind} {whose}{}", if *gone { "went" } else { "came" })
+            format!("a {kind} {whose}{}", if *gone { "was removed" } else { "was added" })
         }
         Event::ForwardingOff => "forwarding was turned off".to_owned(),
         Event::Nftables => "nftables changed".to_owned(),

@@ -1,4 +1,4 @@
-//! The calls to etcd that are needed, in the words of this crate.
+//! Calls of etcd, with the types of `lease`.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
 
-/// Keys asked for at once.
+/// Keys requested at once.
 const PAGE: i64 = 1000;
 
 /// Reachability reports that are read, and their bytes: those of 10,000 hosts have 4 MB.
@@ -41,7 +41,7 @@ pub struct FoundReports {
     pub cut: bool,
 }
 
-/// etcd, whichever member answers.
+/// etcd, by any member.
 pub struct Etcd {
     members: Members,
     roots: Roots,
@@ -55,23 +55,21 @@ impl Etcd {
         Etcd { members: Members::new(settings, probe), roots, timeout }
     }
 
-    /// Who is asked.
     pub fn members(&self) -> &Members {
         &self.members
     }
 
-    /// The URL of the member in use.
     pub fn endpoint(&self) -> String {
         self.members.endpoint()
     }
 
-    /// Reaches etcd in another way from the next call on.
+    /// Applies other settings from the next call on.
     pub fn reconnect(&self, settings: EtcdSettings) {
         self.timeout.set(settings.timeout);
         self.members.replace(settings);
     }
 
-    /// Both roots as of one revision.
+    /// Both key ranges at one revision.
     pub async fn read(&self) -> Result<Snapshot, EtcdError> {
         let mut snapshot = Snapshot::default();
         let mut revision = 0;
@@ -86,7 +84,7 @@ impl Etcd {
         Ok(snapshot)
     }
 
-    /// Reads `range` as of `revision` (0: now) as long as `take` says so; gives the revision read.
+    /// Reads `range` at `revision` (0: now) while `take` returns true; gives the revision.
     async fn read_range(
         &self,
         range: &str,
@@ -125,17 +123,17 @@ impl Etcd {
         }
     }
 
-    /// Revision at which the settings of the network were written; 0: there are none.
+    /// Revision of the network settings; 0: none.
     pub async fn config_modified(&self) -> Result<i64, EtcdError> {
         let key = self.roots.key(&Key::Config);
         let request = async |mut member: Member| member.kv.get(key.as_str(), None).await;
-        let answer = self.members.call("read the settings of the network", request).await?;
+        let answer = self.members.call("read the network settings", request).await?;
         Ok(answer.kvs().first().map_or(0, KeyValue::mod_revision))
     }
 
-    /// The revision at which everything was written; `None` if a condition did not hold.
+    /// The revision of the transaction; `None` if a condition did not hold.
     ///
-    /// After [`EtcdError::Unreachable`] it may have been written too: read again.
+    /// After [`EtcdError::Unreachable`] it may have been committed: read again.
     pub async fn commit(
         &self,
         what: &str,
@@ -151,7 +149,7 @@ impl Etcd {
         Ok(answer.header().filter(|_| answer.succeeded()).map(ResponseHeader::revision))
     }
 
-    /// A number that nobody else gets: the version of the counter key after putting it.
+    /// A number that no other host gets: the version of the counter key after a put.
     pub async fn allocate_ticket(&self) -> Result<i64, EtcdError> {
         let key = self.roots.counter.as_str();
         let request = async |mut member: Member| {
@@ -211,20 +209,18 @@ impl Etcd {
         Ok(self.members.call(&format!("write {key}"), request).await?.succeeded())
     }
 
-    /// A new etcd lease.
     pub async fn grant(&self, ttl: Duration) -> Result<i64, EtcdError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let request = async |mut member: Member| member.lease.grant(seconds, None).await;
         Ok(self.members.call("grant an etcd lease", request).await?.id())
     }
 
-    /// Ends an etcd lease and its keys.
     pub async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
         let request = async |mut member: Member| member.lease.revoke(lease).await;
         self.members.call("revoke the etcd lease", request).await.map(drop)
     }
 
-    /// Keeps an etcd lease alive for as long as that works; returns why it no longer does.
+    /// Keeps an etcd lease alive until that fails; returns the error.
     pub async fn keep_alive(&self, lease: i64, every: Duration) -> EtcdError {
         let what = "keep the etcd lease alive";
         let request = async |mut member: Member| member.lease.keep_alive(lease).await;
@@ -233,7 +229,7 @@ impl Etcd {
             Err(error) => return error,
         };
         loop {
-            match timeout(self.timeout.get(), beat(&mut keeper, &mut answers)).await {
+            match timeout(self.timeout.get(), renew(&mut keeper, &mut answers)).await {
                 Ok(Ok(ttl)) if ttl > 0 => sleep(every).await,
                 Ok(Ok(_)) => return EtcdError::NoLease(format!("{what}: it expired")),
                 Ok(Err(error)) => return EtcdError::Unreachable(reason(&error)),
@@ -242,7 +238,7 @@ impl Etcd {
         }
     }
 
-    /// Follows both roots from `revision` on.
+    /// Watches both key ranges from `revision` on.
     pub async fn watch(&self, revision: i64) -> Result<Watch, EtcdError> {
         let options = |range: &str, id| {
             WatchOptions::new()
@@ -262,14 +258,14 @@ impl Etcd {
         Ok(Watch::new(stream, self.roots.clone(), self.endpoint()))
     }
 
-    /// Gives the member in use up.
+    /// Changes to the next member.
     pub fn next_member(&self) {
         self.members.next();
     }
 }
 
-/// Asks for more time and returns what is left, in seconds; 0: the lease is gone.
-async fn beat(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<i64, Error> {
+/// Renews the lease and returns the seconds left; 0: it does not exist.
+async fn renew(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<i64, Error> {
     keeper.keep_alive().await?;
     match answers.message().await? {
         Some(answer) => Ok(answer.ttl()),

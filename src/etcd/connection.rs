@@ -10,18 +10,18 @@ use etcd_client::{
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::Files;
 
-/// Largest answer taken, in bytes. A watch is cut into pieces of 2 MiB by the server; a range asks
-/// for fewer keys if it meets more.
+/// Largest answer accepted, in bytes. The server fragments watch responses at 2 MiB; a read requests
+/// fewer keys if they are larger.
 const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
 
 /// Longest time for a TCP connection and its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that says nothing for so long is asked; etcd closes those that ask more often than
-/// every 5 s (its `--grpc-keepalive-min-time`).
+/// Silence before a ping; etcd closes connections that ping more often than every 5 s (its
+/// `--grpc-keepalive-min-time`).
 const PING_AFTER: Duration = Duration::from_secs(6);
 
-/// … and given up without an answer for so long.
+/// Longest wait for its answer.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection to one member.
@@ -32,15 +32,14 @@ pub struct Member {
     pub lease: LeaseClient,
 }
 
-/// A connection that works.
 pub struct Opened {
     pub member: Member,
-    /// What is odd about it.
+    /// A problem that does not prevent its use.
     pub remark: Option<String>,
 }
 
-/// Connects, logs in, and reads `probe` (a key that this host may read): a member looks at a
-/// certificate only when it is asked something. Whether that key may be read is not decided here.
+/// Connects, logs in, and reads `probe`: a member checks a certificate only at the first request. A
+/// denied permission is not an error here.
 pub async fn open(
     endpoint: &str,
     settings: &EtcdSettings,
@@ -57,8 +56,7 @@ pub async fn open(
             match Client::connect([endpoint], Some(with_user)).await {
                 Err(error) if says(&error, "authentication is not enabled") => {
                     remark = Some(format!(
-                        "etcd asks nobody who he is (authentication is not enabled): ETCD_USER {user} \
-                         does not count until it does"
+                        "etcd has authentication disabled: ETCD_USER {user} is not used until it is enabled"
                     ));
                     Client::connect([endpoint], Some(options)).await?
                 }

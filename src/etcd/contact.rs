@@ -1,4 +1,4 @@
-//! How the connection with etcd goes, for whoever asks: nobody is woken by it.
+//! Counters of the connection with etcd or the Kubernetes API; reading them wakes no thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,15 +7,14 @@ use std::time::{Instant, SystemTime};
 use crate::lease::EtcdError;
 use crate::os::heartbeat::Heartbeat;
 
-/// How the connection goes.
 #[derive(Debug)]
 pub struct Contact {
-    /// The registry turns.
+    /// Of the event loop.
     pub beat: Arc<Heartbeat>,
-    /// Milliseconds from 1970 to the last word of etcd; 0: none yet.
+    /// Milliseconds from 1970 to the last response; 0: none yet.
     heard: AtomicU64,
     errors: [AtomicU64; ERRORS.len()],
-    /// When the first change came that was not taken yet.
+    /// Time of the first change since [`Contact::take_changed`].
     changed: Mutex<Option<Instant>>,
 }
 
@@ -24,26 +23,25 @@ const ERRORS: [&str; 6] =
     ["unreachable", "denied", "compacted", "lease_lost", "too_large", "refused"];
 
 impl Contact {
-    /// Nothing was heard yet. The registry turns with `beat`.
     pub fn new(beat: Arc<Heartbeat>) -> Contact {
         let (heard, changed) = Default::default();
         Contact { beat, heard, errors: Default::default(), changed }
     }
 
-    /// When etcd said something last.
+    /// Time of the last response.
     pub fn heard_at(&self) -> Option<SystemTime> {
         let millis = self.heard.load(Ordering::Relaxed);
         let since = std::time::Duration::from_millis(millis);
         (millis > 0).then(|| SystemTime::UNIX_EPOCH + since)
     }
 
-    /// How many calls failed, by kind of error.
+    /// Failed calls by kind of error.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.errors.iter().map(|count| count.load(Ordering::Relaxed));
         ERRORS.into_iter().zip(counts)
     }
 
-    /// When the first change was heard since the last time that this was asked.
+    /// Time of the first change since the last call.
     pub fn take_changed(&self) -> Option<Instant> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,4 +1,4 @@
-//! The etcd lease of the sign of life.
+//! The etcd lease of the alive key.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::etcd::settings::Setup;
 use crate::lease::EtcdError;
 use crate::os::random;
 
-/// How long the sign of life outlives its agent.
+/// How long the alive key outlives its agent.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Time between two prolongations.
+/// Time between two renewals.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Time between attempts while etcd does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Keeps an etcd lease alive for ever and tells its id; a lost one is replaced.
+/// Keeps an etcd lease alive forever and publishes its id; a lost one is replaced.
 ///
-/// It says nothing about who owns what, and nothing waits for it. After each `change` etcd is perhaps
-/// another one, and the lease a new one.
+/// Ownership of subnets does not depend on it. After each `change` etcd may be another one, and the
+/// lease is new.
 pub async fn keep(
     etcd: &Etcd,
     id: latest::Sender<Option<i64>>,
@@ -50,8 +50,7 @@ pub async fn keep(
     }
 }
 
-/// Keeps `lease` alive until it is gone; a member that fails does not mean that, nor does a connection
-/// that takes the place of the one in use.
+/// Keeps `lease` alive until it expires, across failures of members and replaced connections.
 async fn hold(etcd: &Etcd, lease: i64, contact: &Contact) {
     let mut renewed = etcd.members().renewed();
     loop {

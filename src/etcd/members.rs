@@ -15,18 +15,17 @@ use crate::etcd::tls::files::{FileFault, Files, Stamp};
 use crate::lease::EtcdError;
 use crate::os::random;
 
-/// A password that was refused is not tried again for so long, unless the file changes: etcd makes
-/// each attempt cost it a twentieth of a second, and every host has that password.
+/// Wait before a refused password is tried again, unless the file changes: each attempt costs etcd 50 ms,
+/// and every host has that password.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// Files that were refused are not tried again for so long, unless they change.
+/// Wait before refused files are tried again, unless they change.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 
-/// What is odd about the connection in use is looked at again so often: one read of a key, which the
-/// member answers by itself.
-const ODD: Duration = Duration::from_secs(10);
+/// Time between two checks of a connection with a remark: one serializable read.
+const RECHECK: Duration = Duration::from_secs(10);
 
-/// The members, of which one is in use.
+/// The members, one of which is in use.
 pub struct Members {
     settings: RefCell<Rc<EtcdSettings>>,
     /// A key that this host may read.
@@ -35,30 +34,30 @@ pub struct Members {
     connection: RefCell<Option<Member>>,
     replaced: Notify,
     renewed: latest::Sender<()>,
-    held: RefCell<Held>,
+    files: RefCell<FileState>,
 }
 
-/// What is known of the files.
+/// The state of the files.
 #[derive(Default)]
-struct Held {
-    /// What a member took last.
+struct FileState {
+    /// Accepted by a member last.
     taken: Files,
-    /// The files that were as `taken`.
+    /// The stamp of `taken`.
     stamp: Stamp,
-    /// How they were at the last look.
+    /// The stamp at the last check.
     seen: Stamp,
-    /// When those that are not as `taken` were refused.
+    /// When files other than `taken` were refused.
     refused: Option<Instant>,
-    /// Passwords that were refused, why, and when each may be tried again.
+    /// Refused passwords, with the reason and the time of the next attempt.
     passwords: Vec<(Option<String>, String, Instant)>,
-    /// What is wrong with the files.
+    /// Problems of the files.
     faults: Vec<String>,
-    /// What is odd about the connection, and when that was looked at.
-    odd: Option<(String, Instant)>,
+    /// Remark on the connection, and when it was checked.
+    remark: Option<(String, Instant)>,
 }
 
-impl Held {
-    /// Why their password was refused, if that was lately.
+impl FileState {
+    /// Why the password of `files` was refused, if recently.
     fn refusal_of(&self, files: &Files) -> Option<String> {
         let now = Instant::now();
         let mut refused = self.passwords.iter();
@@ -80,38 +79,37 @@ impl Members {
             connection: RefCell::new(None),
             replaced: Notify::new(),
             renewed: latest::Sender::new(()),
-            held: RefCell::default(),
+            files: RefCell::default(),
         }
     }
 
-    /// Other members, or other ways to them, from now on: a call under way begins again.
+    /// Applies other settings: a call under way starts again.
     pub fn replace(&self, settings: EtcdSettings) {
         self.current.set(random::below(settings.endpoints.len()));
         let before = self.settings.replace(Rc::new(settings));
         if before != self.settings() {
-            self.held.take();
+            self.files.take();
         }
         self.connection.take();
         self.replaced.notify_waiters();
     }
 
-    /// Hears of each connection that took the place of one that still works.
+    /// Notified of each connection that replaced a working one.
     pub fn renewed(&self) -> latest::Receiver<()> {
         self.renewed.subscribe()
     }
 
-    /// What a member took last, and what is wrong with the files or odd about the connection.
+    /// The files accepted last, and the problems of files and connection.
     pub fn files(&self) -> (Files, Vec<String>) {
-        let held = self.held.borrow();
-        let odd = held.odd.iter().map(|(odd, _)| odd.clone());
-        (held.taken.clone(), held.faults.iter().cloned().chain(odd).collect())
+        let held = self.files.borrow();
+        let remark = held.remark.iter().map(|(remark, _)| remark.clone());
+        (held.taken.clone(), held.faults.iter().cloned().chain(remark).collect())
     }
 
     fn settings(&self) -> Rc<EtcdSettings> {
         Rc::clone(&self.settings.borrow())
     }
 
-    /// The URL of the member in use.
     pub fn endpoint(&self) -> String {
         self.settings().endpoints.get(self.current.get()).cloned().unwrap_or_default()
     }
@@ -143,8 +141,8 @@ impl Members {
                 Failure::Request(error) => return Err(error.of(what, &endpoint)),
                 Failure::Token(_) if !renewed => {
                     renewed = true;
-                    // Users have changed: what was refused may be right now.
-                    self.held.borrow_mut().passwords.clear();
+                    // Users have changed: a refused password may be valid now.
+                    self.files.borrow_mut().passwords.clear();
                     self.connection.take();
                 }
                 Failure::Token(reason) => {
@@ -159,12 +157,12 @@ impl Members {
         Err(EtcdError::Unreachable(unreachable.join("; ")))
     }
 
-    /// Gives the member in use up: the next call goes to another one.
+    /// The next call goes to another member.
     pub fn next(&self) {
         self.give_up(self.current.get());
     }
 
-    /// Gives a member up, unless another call has done so already.
+    /// Changes to the next member, unless another call has done so already.
     fn give_up(&self, index: usize) {
         if self.current.get() == index {
             self.connection.take();
@@ -189,25 +187,25 @@ impl Members {
         answer.map_err(|error| Failure::of(&error, &self.settings()))
     }
 
-    /// A connection with what the files hold; else one with the certificate and the password that a
-    /// member took last. Authorities that the operator took out of the file are not trusted again.
+    /// A connection with the current files; else one with the certificate and the password accepted last.
+    /// Authorities that were removed from their file are not trusted again.
     async fn connect(&self) -> Result<Member, Failure> {
         let settings = self.settings();
         let stamp = Stamp::of(&settings);
         let (found, faults) = self.read()?;
         let why = match self.open(&found).await {
             Ok(opened) => {
-                let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}")).collect();
-                // What stands in for a faulty file is not what the files hold.
+                let faulty = faults.iter().map(|fault| format!("{GOES_ON}: {fault}")).collect();
+                // The substitute of a faulty file is not its content.
                 let stamp = if faults.is_empty() { stamp } else { Stamp::default() };
-                self.take(found, stamp, told);
+                self.take(found, stamp, faulty);
                 self.note(opened.remark);
                 return Ok(opened.member);
             }
             Err(failure @ (Failure::Files(_) | Failure::Login(_))) => failure,
             Err(other) => return Err(other),
         };
-        let taken = self.held.borrow().taken.clone();
+        let taken = self.files.borrow().taken.clone();
         let before = Files { ca: found.ca.clone(), ..taken };
         if before == found || !before.are_complete(&settings, self.speaks_tls()) {
             return Err(why);
@@ -218,9 +216,9 @@ impl Members {
         Ok(opened.member)
     }
 
-    /// Looks at the files. Those that changed, and are no longer being written, are tried with a
-    /// connection of their own, which takes the place of the one in use if the member takes them.
-    pub async fn look(&self) {
+    /// Checks the files. Changed ones that are no longer being written are tried with a new connection,
+    /// which replaces the one in use if the member accepts them.
+    pub async fn check_files(&self) {
         let (settings, index) = (self.settings(), self.current.get());
         let stamp = Stamp::of(&settings);
         if !self.settled(&stamp) || self.connection.borrow().is_none() {
@@ -228,10 +226,10 @@ impl Members {
         }
         let Ok((found, faults)) = self.read() else { return };
         if !faults.is_empty() {
-            let told = faults.iter().map(|fault| format!("{GOES_ON}: {fault}"));
-            return self.refuse(stamp, told.collect());
+            let faulty = faults.iter().map(|fault| format!("{GOES_ON}: {fault}"));
+            return self.refuse(stamp, faulty.collect());
         }
-        if found == self.held.borrow().taken {
+        if found == self.files.borrow().taken {
             return self.take(found, stamp, Vec::new());
         }
         match timeout(settings.timeout, self.open(&found)).await {
@@ -245,19 +243,19 @@ impl Members {
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
                 self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
             }
-            // The member does not answer: whoever needs it finds that out.
+            // The member does not answer: the next call handles that.
             _ => {}
         }
     }
 
-    /// Looks whether what is odd about the connection still is: an etcd that asked nobody who he is may
-    /// do so from now on, and those who are connected hear nothing of that.
-    pub async fn look_at_oddity(&self) {
-        let is_due = |(_, at): &(String, Instant)| at.elapsed() >= ODD;
-        if !self.held.borrow().odd.as_ref().is_some_and(is_due) {
+    /// Checks a connection without login: authentication may have been enabled, which connected clients
+    /// do not notice.
+    pub async fn check_login(&self) {
+        let is_due = |(_, at): &(String, Instant)| at.elapsed() >= RECHECK;
+        if !self.files.borrow().remark.as_ref().is_some_and(is_due) {
             return;
         }
-        if let Some((_, at)) = &mut self.held.borrow_mut().odd {
+        if let Some((_, at)) = &mut self.files.borrow_mut().remark {
             *at = Instant::now();
         }
         let (settings, probe) = (self.settings(), self.probe.as_str());
@@ -265,12 +263,12 @@ impl Members {
             let asked = GetOptions::new().with_serializable().with_count_only();
             member.kv.get(probe, Some(asked)).await
         };
-        let asks = timeout(settings.timeout, self.attempt(&request)).await;
-        if !matches!(asks, Ok(Err(Failure::Token(_)))) {
+        let answer = timeout(settings.timeout, self.attempt(&request)).await;
+        if !matches!(answer, Ok(Err(Failure::Token(_)))) {
             return;
         }
-        // Users have changed: what was refused may be right now.
-        self.held.borrow_mut().passwords.clear();
+        // Users have changed: a refused password may be valid now.
+        self.files.borrow_mut().passwords.clear();
         match timeout(settings.timeout, self.connect()).await {
             Ok(Ok(member)) => {
                 self.connection.replace(Some(member));
@@ -278,28 +276,28 @@ impl Members {
                 log::info!("etcd {}: connected anew as its user", self.endpoint());
             }
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
-                self.note(Some(format!("etcd {} asks who this host is: {why}", self.endpoint())));
+                self.note(Some(format!("etcd {} requires authentication: {why}", self.endpoint())));
             }
-            // The member does not answer: whoever needs it finds that out.
+            // The member does not answer: the next call handles that.
             _ => {}
         }
     }
 
-    /// What is odd about the connection in use.
-    fn note(&self, odd: Option<String>) {
-        self.held.borrow_mut().odd = odd.map(|odd| (odd, Instant::now()));
+    fn note(&self, remark: Option<String>) {
+        self.files.borrow_mut().remark = remark.map(|remark| (remark, Instant::now()));
     }
 
-    /// The files are not those in use, have been so since the last look, and were not refused lately.
+    /// The files differ from those in use, are unchanged since the last check, and were not refused
+    /// recently.
     fn settled(&self, stamp: &Stamp) -> bool {
-        let mut held = self.held.borrow_mut();
+        let mut held = self.files.borrow_mut();
         if *stamp != held.seen {
             held.seen = stamp.clone();
             held.refused = None;
             return false;
         }
-        let lately = held.refused.is_some_and(|at| at.elapsed() < TRY_AGAIN);
-        *stamp != held.stamp && !lately
+        let recently = held.refused.is_some_and(|at| at.elapsed() < TRY_AGAIN);
+        *stamp != held.stamp && !recently
     }
 
     fn read(&self) -> Result<(Files, Vec<FileFault>), Failure> {
@@ -308,7 +306,7 @@ impl Members {
             let why = "https needs ETCD_CACERT, the file of its authorities";
             return Err(Failure::Member(why.to_owned()));
         }
-        let (found, faults) = Files::read(&settings, tls, &self.held.borrow().taken);
+        let (found, faults) = Files::read(&settings, tls, &self.files.borrow().taken);
         match faults.first() {
             Some(fault) if !found.are_complete(&settings, tls) => {
                 Err(Failure::Member(fault.to_string()))
@@ -322,7 +320,7 @@ impl Members {
     }
 
     async fn open(&self, files: &Files) -> Result<Opened, Failure> {
-        if let Some(why) = self.held.borrow().refusal_of(files) {
+        if let Some(why) = self.files.borrow().refusal_of(files) {
             return Err(Failure::Login(why));
         }
         let settings = self.settings();
@@ -334,7 +332,7 @@ impl Members {
         if let Failure::Login(why) = &failure {
             let until = Instant::now() + random::jittered(REFUSED);
             let refused = (files.password.clone(), why.clone(), until);
-            let mut held = self.held.borrow_mut();
+            let mut held = self.files.borrow_mut();
             held.passwords.retain(|(_, _, until)| Instant::now() < *until);
             held.passwords.push(refused);
         }
@@ -342,17 +340,17 @@ impl Members {
     }
 
     fn take(&self, files: Files, stamp: Stamp, faults: Vec<String>) {
-        let mut held = self.held.borrow_mut();
+        let mut held = self.files.borrow_mut();
         (held.taken, held.stamp, held.faults) = (files, stamp, faults);
         held.refused = None;
         held.passwords.clear();
     }
 
     fn refuse(&self, stamp: Stamp, faults: Vec<String>) {
-        let mut held = self.held.borrow_mut();
+        let mut held = self.files.borrow_mut();
         (held.seen, held.refused, held.faults) = (stamp, Some(Instant::now()), faults);
     }
 }
 
-/// What follows from files that cannot be used.
-const GOES_ON: &str = "what was there before stays in use";
+/// The consequence of files that cannot be used.
+const GOES_ON: &str = "the previous content stays in use";

@@ -1,15 +1,15 @@
-//! The connection with etcd: holds this host's lease and yields whole snapshots of the others.
+//! The connection with etcd: keeps this host's lease and publishes snapshots of all hosts.
 //!
-//! It runs in a thread of its own, for ever: an etcd that cannot be reached is tried again, and
-//! nothing that was published is taken back because of it.
+//! It runs in its own thread: an unreachable etcd is tried again forever, and nothing that was
+//! published is revoked.
 //!
-//! - `session`: read, claim, put back, watch
-//! - `liveness`: keeps the etcd lease of the sign of life
-//! - `rows`: tells what this host sees of the others, and reads what they see
-//! - `files`: takes renewed certificates and passwords over
-//! - `client`, `members`, `connection`, `failure`, `watch`: the calls that are needed, and who answers
-//!   them; the only files that name the etcd crate
-//! - `tls`: what the files hold, and what a failed handshake means
+//! - `session`: executes the session state machine of `lease`, and watches
+//! - `liveness`: keeps the etcd lease of the alive key
+//! - `reports`: writes and reads reachability reports
+//! - `files`: applies renewed certificates and passwords
+//! - `client`, `members`, `connection`, `failure`, `watch`: calls and members; the only files that use
+//!   the etcd crate
+//! - `tls`: certificates and TLS errors
 
 mod client;
 mod connection;
@@ -41,7 +41,7 @@ use crate::lease::transaction::Transaction;
 use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
 use crate::os::event_loop::{self, EventLoop};
 
-/// The running registry. Dropped, it stops like [`Handle::stop`], but nobody waits for it.
+/// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
 #[derive(Debug)]
 pub struct Handle {
     setup: latest::Sender<Setup>,
@@ -49,11 +49,11 @@ pub struct Handle {
     event_loop: EventLoop,
 }
 
-/// Starts the registry, which tells `contact` how it goes, and serves `rows`. `publish` is called from its thread and must
-/// not block for long.
+/// Starts the connection. `contact`: its counters. `publish` is called from its thread and must not
+/// block for long.
 ///
 /// # Errors
-/// If the thread or its event loop cannot be made.
+/// The thread or its event loop cannot be created.
 pub fn spawn(
     start: Start,
     contact: Arc<Contact>,
@@ -70,18 +70,18 @@ pub fn spawn(
     Ok(Handle { setup, attributes, event_loop })
 }
 
-/// Everything that etcd holds for the network, read once. Writes nothing.
+/// Both key ranges, read once. Writes nothing.
 ///
 /// # Errors
-/// No member answers, or reading is not allowed; the text says which.
+/// No member answers, or reading is not permitted.
 pub fn read(settings: &EtcdSettings, roots: &Roots) -> Result<Snapshot, String> {
     once(settings, roots, async |etcd| etcd.read().await)
 }
 
-/// Carries out one transaction; false if a condition did not hold. `what` is for errors.
+/// Commits one transaction; false if a condition did not hold. `what` is for errors.
 ///
 /// # Errors
-/// No member answers (then it may have been carried out), or writing is not allowed.
+/// No member answers (then it may have been committed), or writing is not permitted.
 pub fn commit(
     settings: &EtcdSettings,
     roots: &Roots,
@@ -91,10 +91,9 @@ pub fn commit(
     once(settings, roots, async |etcd| Ok(etcd.commit(what, transaction).await?.is_some()))
 }
 
-/// What is wrong with the files that `settings` name: unreadable, no certificates, not a pair. What
-/// they would be used for is not asked. Behind it the certificates whose time ends soon, has ended or
-/// is yet to come.
-pub fn look_at_files(settings: &EtcdSettings) -> (Vec<FileFault>, Vec<Untimely>) {
+/// The faults of the files in `settings` (unreadable, no certificates, not a pair), and the certificates
+/// that are invalid at this time or will be soon.
+pub fn check_files(settings: &EtcdSettings) -> (Vec<FileFault>, Vec<Untimely>) {
     let (files, faults) = tls::files::Files::read(settings, true, &Default::default());
     (faults, files.untimely())
 }
@@ -102,12 +101,12 @@ pub fn look_at_files(settings: &EtcdSettings) -> (Vec<FileFault>, Vec<Untimely>)
 /// Allocates a number that no other host has.
 ///
 /// # Errors
-/// No member answers, or writing is not allowed.
+/// No member answers, or writing is not permitted.
 pub fn allocate_ticket(settings: &EtcdSettings, roots: &Roots) -> Result<i64, String> {
     once(settings, roots, async |etcd| etcd.allocate_ticket().await)
 }
 
-/// Asks etcd something, without a connection that stays.
+/// One request with its own connection.
 fn once<T>(
     settings: &EtcdSettings,
     roots: &Roots,
@@ -118,26 +117,25 @@ fn once<T>(
 }
 
 impl Handle {
-    /// Reaches etcd in another way, or belongs to a network with wider pools, from now on. Returns at
-    /// once.
+    /// Applies other settings, or a network with wider pools. Returns at once.
     pub fn set_up(&self, setup: Setup) {
-        event_loop::tell(&self.setup, setup);
+        event_loop::send_if_changed(&self.setup, setup);
     }
 
-    /// Connects anew: an address of this host went, and with it perhaps the connection, which would
-    /// only be noticed after seconds of silence. Returns at once.
+    /// Connects anew: an address of this host was removed, and perhaps the connection with it, which
+    /// would take seconds to notice. Returns at once.
     pub fn reconnect(&self) {
         self.setup.send_modify(|_| {});
     }
 
-    /// Tells the others how this host is reached now. Returns at once; etcd is changed as soon as
-    /// it can be reached, and only while the record there is still this host's.
+    /// Publishes other attributes of this host. Returns at once; written as soon as etcd answers, and only
+    /// while the record there is this host's.
     pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::tell(&self.attributes, attributes);
+        event_loop::send_if_changed(&self.attributes, attributes);
     }
 
-    /// Withdraws the sign of life and ends the thread: within [`session::STOP_WITHIN`], whatever etcd does.
-    /// The lease stays.
+    /// Revokes the etcd lease, and with it the alive key, and ends the thread: within
+    /// [`session::STOP_WITHIN`] in any case. The host keeps its subnets.
     pub fn stop(self) {
         self.event_loop.stop();
     }

@@ -1,4 +1,4 @@
-//! A watch of both roots.
+//! A watch of both key ranges.
 
 use etcd_client::{Event, KeyValue, WatchResponse, WatchStream};
 
@@ -7,16 +7,16 @@ use crate::lease::EtcdError;
 use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::{Raw, Snapshot};
 
-/// A watch of both roots. It is never resumed: when it ends, everything is read again.
+/// A watch of both key ranges. It is never resumed: when it ends, everything is read again.
 pub struct Watch {
     stream: WatchStream,
     roots: Roots,
     endpoint: String,
 }
 
-/// What one answer of the watch brought.
+/// The content of one response.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Heard {
+pub struct Changes {
     /// Keys were put or deleted.
     pub changed: bool,
     /// A host key was deleted.
@@ -28,11 +28,11 @@ impl Watch {
         Watch { stream, roots, endpoint }
     }
 
-    /// Takes the next answer into `snapshot`. Cancel-safe: nothing is taken half.
+    /// Applies the next response to `snapshot`. Cancel-safe.
     ///
     /// # Errors
-    /// If the watch ended or was refused.
-    pub async fn next(&mut self, snapshot: &mut Snapshot) -> Result<Heard, EtcdError> {
+    /// The watch ended or was refused.
+    pub async fn next(&mut self, snapshot: &mut Snapshot) -> Result<Changes, EtcdError> {
         let answer = self.stream.message().await;
         let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
         match answer {
@@ -43,25 +43,25 @@ impl Watch {
         }
     }
 
-    /// Asks for a sign of life, which comes as an answer without events.
-    pub async fn ask(&mut self) -> Result<(), EtcdError> {
+    /// Requests a progress notification: a response without events.
+    pub async fn request_progress(&mut self) -> Result<(), EtcdError> {
         let asked = self.stream.request_progress().await;
         asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error))))
     }
 
-    fn take(&self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Heard {
-        let mut heard = Heard::default();
+    fn take(&self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Changes {
+        let mut changes = Changes::default();
         for pair in answer.events().iter().filter_map(Event::kv) {
-            heard.changed = true;
+            changes.changed = true;
             if is_deletion(pair) {
                 let key = self.roots.parse(pair.key());
-                heard.host_removed |= matches!(key, Ok(Some(Key::Host(_))));
+                changes.host_removed |= matches!(key, Ok(Some(Key::Host(_))));
                 snapshot.delete(&self.roots, pair.key(), pair.mod_revision());
             } else {
                 snapshot.put(&self.roots, raw(pair));
             }
         }
-        heard
+        changes
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Stale {
     pub asked: &'static str,
     /// Why nobody could be asked.
     pub why: String,
-    /// How old it is, if that can be told.
+    /// How old it is, if known.
     pub age: Option<Duration>,
 }
 

@@ -55,11 +55,11 @@ impl HostState {
 }
 
 /// Looks at links and addresses. `before` is what the host was: an uplink that is down for a moment
-/// takes its IPv6 addresses and the default route with it, and that is no reason to tell the others
+/// takes its IPv6 addresses and the default route with it, and that is no reason to publish
 /// that this host has none.
 ///
 /// # Errors
-/// The kernel's, and a host whose own address cannot be told or lies inside a pool.
+/// The kernel's, and a host whose node address is unknown or lies inside a pool.
 pub fn observe(
     rtnl: &Rtnl,
     settings: &Settings,
@@ -149,7 +149,7 @@ fn own_addresses(
     }
     if own.is_empty() && settings.has_others() {
         bail!(
-            "this host's address for the others cannot be told: there is no default route, and there is not exactly one address ({}); set NODE_IP",
+            "cannot determine this host's node address: there is no default route, and not exactly one address ({}); set NODE_IP",
             found.iter().map(|found| found.address.to_string()).collect::<Vec<_>>().join(", ")
         );
     }

@@ -2,14 +2,15 @@
 
 pub mod agent_socket;
 pub mod cluster;
-
 mod host;
 pub mod host_ports;
 pub mod host_state;
 pub mod identity;
 mod kernel;
 pub mod names;
+pub mod other_programs;
 pub mod pods;
+pub mod preflight;
 pub mod state_file;
 
 pub use host::{Host, HostList};

@@ -42,16 +42,16 @@ pub fn resolve_all(peers: &Peers, settings: &Settings) -> Resolved {
 
 /// Asks for `names`; each answer comes as soon as it is there, and after the last one nothing.
 pub fn ask(names: Vec<NodeName>) -> Receiver<(NodeName, io::Result<PerFamily<IpAddr>>)> {
-    let (told, answers) = channel();
+    let (sender, answers) = channel();
     let threads = names.len().min(AT_ONCE);
     let queue = Arc::new(Mutex::new(names.into_iter()));
     for _ in 0..threads {
-        let (queue, told) = (Arc::clone(&queue), told.clone());
+        let (queue, sender) = (Arc::clone(&queue), sender.clone());
         let next = move || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
         let work = move || {
             while let Some(name) = next() {
                 let answer = resolve(name.as_str());
-                if told.send((name, answer)).is_err() {
+                if sender.send((name, answer)).is_err() {
                     return;
                 }
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry};
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -120,7 +121,7 @@ fn network(settings: &Settings, name: String) -> Result<Network, Exit> {
     Ok(Network { name, store, looked })
 }
 
-/// Why a store does not do what was asked. Whoever may not is told who may: nothing is known then.
+/// The exit for an error of a store; a user without permission gets the advice to use sudo.
 pub fn refused(error: StoreError) -> Exit {
     match &error {
         StoreError::Io { what, path, source } if source.kind() == ErrorKind::PermissionDenied => {
@@ -164,17 +165,20 @@ fn names(dir: &Path) -> Result<Vec<String>, Exit> {
 /// # Errors
 /// The kernel's.
 pub fn links() -> Result<BTreeSet<IfName>, Exit> {
-    let rtnl = Rtnl::open().context("speak to the kernel")?;
+    let rtnl = Rtnl::open().context("open a rtnetlink socket")?;
     let links = rtnl.links(None).context("list interfaces")?;
     Ok(links.into_iter().map(|link| link.name).collect())
 }
 
-/// How many addresses of `subnet` pods can have, and how many of these are free.
-pub fn room(subnet: IpNetwork, taken: &StoreContents) -> Option<(u128, u128)> {
+/// How many addresses of `subnet` pods can have, and how many of these are not `taken`.
+pub fn room<'a>(
+    subnet: IpNetwork,
+    taken: impl IntoIterator<Item = &'a IpAddr>,
+) -> Option<(u128, u128)> {
     let conf = RangeConf { subnet, range_start: None, range_end: None, gateway: None };
     let set = RangeSet::new(vec![crate::ipam::Range::new(&conf).ok()?]).ok()?;
-    let used = taken.taken.iter().filter(|address| subnet.contains(**address)).count();
-    // The gateway is counted.
+    let used = taken.into_iter().filter(|address| subnet.contains(**address)).count();
+    // The gateway is the bridge's.
     let usable = set.count() - 1;
     Some((usable, usable.saturating_sub(used as u128)))
 }

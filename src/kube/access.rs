@@ -1,4 +1,4 @@
-//! Where the API is, and how this host proves who it is.
+//! The address of the API and this host's credentials.
 
 use std::env;
 use std::fs::File;
@@ -8,19 +8,18 @@ use std::path::Path;
 use crate::kube::kubeconfig::{self, Kubeconfig, Pem, Token};
 use crate::kube::settings::{KubeSettings, Server};
 
-/// What every pod is given. Source: kubernetes.io, "Accessing the Kubernetes API from a Pod".
+/// The service account of a pod. Source: kubernetes.io, "Accessing the Kubernetes API from a Pod".
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// A larger file is neither certificate nor kubeconfig nor token.
+/// Longest file accepted.
 const LIMIT_BYTES: u64 = 1024 * 1024;
 
-/// Everything that is needed for a connection. It holds secrets, and is therefore never shown.
+/// Values for a connection. Not `Debug`: it holds secrets.
 pub struct Access {
-    /// Where the API is.
     pub server: Server,
-    /// The name in the server's certificate, if it is another than in `server`.
+    /// The name in the server's certificate, if it differs from `server`.
     pub server_name: Option<String>,
-    /// The authority that signed the server's certificate, PEM.
+    /// The authority of the server's certificate, PEM.
     pub ca: Vec<u8>,
     /// Certificate and key of this host, PEM.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
@@ -28,25 +27,25 @@ pub struct Access {
 }
 
 impl Access {
-    /// What `settings` and the files they name say now.
+    /// Reads `settings` and their files.
     ///
     /// # Errors
-    /// What is missing or cannot be used. No secret is in it.
+    /// What is missing or unusable, without secrets.
     pub fn open(settings: &KubeSettings) -> Result<Access, String> {
         match &settings.kubeconfig {
             Some(path) => text(path).and_then(|text| {
                 kubeconfig::parse(&text, path.parent().unwrap_or(Path::new("/")))
-                    .and_then(|told| of_kubeconfig(told, settings))
+                    .and_then(|config| of_kubeconfig(config, settings))
                     .map_err(|error| format!("{}: {error}", path.display()))
             }),
             None => of_pod(settings),
         }
     }
 
-    /// What to say in a request, read anew: tokens are renewed after minutes or hours.
+    /// The bearer token, read anew: tokens are renewed after minutes or hours.
     ///
     /// # Errors
-    /// The file of the token cannot be read.
+    /// The token cannot be read, or is invalid.
     pub fn token(&self) -> Result<Option<String>, String> {
         let (token, place) = match &self.token {
             None => return Ok(None),
@@ -55,13 +54,13 @@ impl Access {
         };
         let token = token.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(format!("{place} is no token: it must be one word"));
+            return Err(format!("{place} is not a token: it must be one word"));
         }
         Ok(Some(token.to_owned()))
     }
 }
 
-/// As every pod reaches the API.
+/// The access of a pod.
 fn of_pod(settings: &KubeSettings) -> Result<Access, String> {
     let server = match &settings.api {
         Some(server) => server.clone(),
@@ -77,34 +76,34 @@ fn of_pod(settings: &KubeSettings) -> Result<Access, String> {
     })
 }
 
-/// The service that the kubelet tells every container.
+/// The service in the environment of every container.
 fn service() -> Result<Server, String> {
     let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let (host, port) = (variable("KUBERNETES_SERVICE_HOST"), variable("KUBERNETES_SERVICE_PORT"));
     let host = host.ok_or(
-        "this is no pod (KUBERNETES_SERVICE_HOST is not set): KUBECONFIG must name a kubeconfig",
+        "not in a pod (KUBERNETES_SERVICE_HOST is not set): set KUBECONFIG to a kubeconfig",
     )?;
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     Server::parse(&format!("https://{host}:{}", port.as_deref().unwrap_or("443")))
 }
 
-fn of_kubeconfig(told: Kubeconfig, settings: &KubeSettings) -> Result<Access, String> {
+fn of_kubeconfig(config: Kubeconfig, settings: &KubeSettings) -> Result<Access, String> {
     let server = match &settings.api {
         Some(server) => server.clone(),
-        None => Server::parse(&told.server)?,
+        None => Server::parse(&config.server)?,
     };
-    let ca = told.ca.ok_or("the cluster has no certificate-authority")?;
-    let client = match told.client {
+    let ca = config.ca.ok_or("the cluster has no certificate-authority")?;
+    let client = match config.client {
         Some((certificate, key)) => {
             Some((certificates(pem(certificate)?, "client-certificate")?, pem(key)?))
         }
         None => None,
     };
-    if client.is_none() && told.token.is_none() {
+    if client.is_none() && config.token.is_none() {
         return Err("the user has neither token nor client-certificate".to_owned());
     }
     let ca = certificates(pem(ca)?, "certificate-authority")?;
-    Ok(Access { server, server_name: told.server_name, ca, client, token: told.token })
+    Ok(Access { server, server_name: config.server_name, ca, client, token: config.token })
 }
 
 fn pem(place: Pem) -> Result<Vec<u8>, String> {
@@ -117,11 +116,11 @@ fn pem(place: Pem) -> Result<Vec<u8>, String> {
 fn certificates(pem: Vec<u8>, what: &str) -> Result<Vec<u8>, String> {
     let begins = b"-----BEGIN CERTIFICATE-----";
     let found = pem.windows(begins.len()).any(|window| window == begins);
-    if found { Ok(pem) } else { Err(format!("{what} holds no certificate in PEM")) }
+    if found { Ok(pem) } else { Err(format!("{what} contains no PEM certificate")) }
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    String::from_utf8(bytes(path)?).map_err(|_| format!("read {}: it is no text", path.display()))
+    String::from_utf8(bytes(path)?).map_err(|_| format!("read {}: not UTF-8", path.display()))
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, String> {
@@ -129,7 +128,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     let read = File::open(path).and_then(|file| file.take(LIMIT_BYTES + 1).read_to_end(&mut bytes));
     match read {
         Ok(length) if length as u64 > LIMIT_BYTES => {
-            Err(format!("read {}: it is larger than {LIMIT_BYTES} bytes", path.display()))
+            Err(format!("read {}: larger than {LIMIT_BYTES} bytes", path.display()))
         }
         Ok(_) => Ok(bytes),
         Err(error) => Err(format!("read {}: {error}", path.display())),

@@ -1,7 +1,6 @@
-//! The calls of the Kubernetes API that are needed; the only file here that names the HTTP crates.
+//! Calls of the Kubernetes API; the only file here that uses the HTTP crates.
 //!
-//! They go by HTTP/2, which every API server speaks, through the client that the connection with etcd
-//! brings along.
+//! HTTP/2, which every API server speaks, through the client that the connection with etcd uses too.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,7 +18,7 @@ use tower_service::Service;
 use crate::etcd::failure::chain;
 use crate::kube::access::Access;
 use crate::kube::nodes::Nodes;
-use crate::kube::object::{self, Event, Page};
+use crate::kube::object::{self, NodeEvent, Page};
 use crate::kube::settings::KubeSettings;
 use crate::lease::records::NodeName;
 use crate::os::random;
@@ -27,27 +26,27 @@ use crate::os::random;
 /// Why a call failed, as far as it decides what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// What was asked for is too old; list again.
+    /// The requested version is too old; list again.
     #[error("{0}")]
     Expired(String),
-    /// The answer is larger than what is taken.
+    /// The answer exceeds the size limit.
     #[error("{0}")]
     TooLarge(String),
-    /// No answer, a refusal, or one that is not understood.
+    /// No answer, a refusal, or an invalid one.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Requests under way at once, at most: a watch and a patch.
+/// Concurrent requests, at most: a watch and a patch.
 const REQUESTS: usize = 4;
 
 /// Longest time for a TCP connection and its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that says nothing for so long is asked …
+/// Silence before a ping …
 const PING_AFTER: Duration = Duration::from_secs(15);
 
-/// … and given up without an answer for so long.
+/// … and the longest wait for its answer.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time for an answer; of a watch, for its beginning.
@@ -56,32 +55,32 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a watch lasts, at least; at most twice as long. As in client-go.
 const WATCH_SECONDS: u64 = 300;
 
-/// How much longer than it was asked to a server may take to end a watch.
+/// How much longer a server may take to end a watch.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
 /// Nodes in a page. One has about 10 kB in a real cluster, and up to 1.5 MB.
 const PAGE_NODES: usize = 100;
 
-/// Largest page taken, in bytes; fewer nodes are asked for if it is larger.
+/// Largest page accepted, in bytes; fewer nodes are requested if it is larger.
 const PAGE_LIMIT: usize = 8 * 1024 * 1024;
 
-/// Largest event taken, in bytes.
+/// Largest event accepted, in bytes.
 const EVENT_LIMIT: usize = 4 * 1024 * 1024;
 
 /// Largest explanation of a refusal read, in bytes.
 const REFUSAL_LIMIT: usize = 16 * 1024;
 
-/// No cluster has so many nodes; a server that goes on and on is broken.
+/// No cluster has so many nodes.
 const NODES_LIMIT: usize = 100_000;
 
-/// A connection with the API. It is made by the first call, and again after it broke.
+/// A connection with the API, made by the first call, and again after it broke.
 pub struct Api {
     access: Access,
     channel: Channel,
 }
 
 impl Api {
-    /// Reads the files that `settings` name. To be called in an event loop.
+    /// Reads the files in `settings`. To be called in an event loop.
     pub fn open(settings: &KubeSettings) -> Result<Api, ApiError> {
         let access = Access::open(settings).map_err(ApiError::Failed)?;
         let failed = |error: tonic::transport::Error| {
@@ -110,12 +109,11 @@ impl Api {
         Ok(Api { access, channel })
     }
 
-    /// Where it is.
     pub fn endpoint(&self) -> &str {
         &self.access.server.origin
     }
 
-    /// Fills `nodes`, which are none yet, and returns the version of the whole.
+    /// Fills the empty `nodes` and returns their version.
     pub async fn list(&self, nodes: &mut Nodes) -> Result<String, ApiError> {
         let (mut next, mut version, mut count) = (None, None, 0);
         let mut limit = PAGE_NODES;
@@ -129,7 +127,7 @@ impl Api {
             };
             count += page.nodes.len();
             if count > NODES_LIMIT {
-                return Err(self.failed("list nodes", "there is no end to them"));
+                return Err(self.failed("list nodes", "the list does not end"));
             }
             for node in page.nodes {
                 match node {
@@ -182,7 +180,7 @@ impl Api {
         timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))?.map(drop)
     }
 
-    /// The body of a good answer.
+    /// The body of a successful answer.
     async fn send(
         &self,
         what: &str,
@@ -195,7 +193,7 @@ impl Api {
             Request::builder().method(method).uri(uri).header(ACCEPT, "application/json");
         if let Some(token) = self.access.token().map_err(ApiError::Failed)? {
             let value = HeaderValue::try_from(format!("Bearer {token}"));
-            let mut value = value.map_err(|_| self.failed(what, "the token is none"))?;
+            let mut value = value.map_err(|_| self.failed(what, "invalid token"))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -213,8 +211,8 @@ impl Api {
         if status == StatusCode::OK {
             return Ok(body);
         }
-        let said = self.whole(what, &mut body, REFUSAL_LIMIT).await.unwrap_or_default();
-        Err(self.refused(what, status, &object::refusal(&said)))
+        let body = self.whole(what, &mut body, REFUSAL_LIMIT).await.unwrap_or_default();
+        Err(self.refused(what, status, &object::refusal(&body)))
     }
 
     /// All bytes of a body.
@@ -258,18 +256,17 @@ pub struct Watch<'a> {
     api: &'a Api,
     body: Body,
     until: Instant,
-    /// The beginning of an event whose end has not come yet.
+    /// The beginning of an incomplete event.
     rest: Vec<u8>,
 }
 
 impl Watch<'_> {
-    /// What is told next, one event or more; `None` at the end of the time. Cancel-safe: nothing is
-    /// taken half.
-    pub async fn next(&mut self) -> Result<Option<Vec<Event>>, ApiError> {
+    /// The next events; `None` at the end of the watch. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Vec<NodeEvent>>, ApiError> {
         loop {
             let more = match timeout_at(self.until, next_bytes(&mut self.body)).await {
                 Ok(more) => more.map_err(|error| self.api.failed(WATCH, &error))?,
-                Err(_) => return Err(self.api.failed(WATCH, "it has no end")),
+                Err(_) => return Err(self.api.failed(WATCH, "it does not end")),
             };
             let Some(more) = more else { return Ok(None) };
             let end = more.iter().rposition(|byte| *byte == b'\n');
@@ -286,11 +283,11 @@ impl Watch<'_> {
         }
     }
 
-    fn events(&self, lines: &[u8]) -> Result<Vec<Event>, ApiError> {
+    fn events(&self, lines: &[u8]) -> Result<Vec<NodeEvent>, ApiError> {
         let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let event = |line| match object::event(line) {
-            Ok(Event::Error(410, why)) => Err(ApiError::Expired(why)),
-            Ok(Event::Error(_, why)) => Err(self.api.failed(WATCH, &why)),
+            Ok(NodeEvent::Error(410, why)) => Err(ApiError::Expired(why)),
+            Ok(NodeEvent::Error(_, why)) => Err(self.api.failed(WATCH, &why)),
             Ok(event) => Ok(event),
             Err(error) => Err(self.api.failed(WATCH, &error)),
         };
@@ -313,7 +310,7 @@ async fn next_bytes(body: &mut Body) -> Result<Option<tonic::codegen::Bytes>, St
     }
 }
 
-/// What is wrong with a connection, and what to do about it.
+/// An error of the connection, with its fix.
 fn broken(reason: &str) -> String {
     let advice = if reason.contains("UnknownIssuer") {
         "; its certificate was not signed by the authority in the kubeconfig (or the service account)"

@@ -1,4 +1,4 @@
-//! Pure. What a kubeconfig file says about reaching the API.
+//! Pure. The current context of a kubeconfig file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,41 +8,36 @@ use serde_json::Value;
 
 use crate::kube::yaml;
 
-/// How the current context reaches the API. It holds secrets, and is therefore never shown.
+/// Not `Debug`: it holds secrets.
 pub struct Kubeconfig {
     /// `https://…`
     pub server: String,
-    /// The name in the server's certificate, if it is another than in `server`.
+    /// The name in the server's certificate, if it differs from `server`.
     pub server_name: Option<String>,
-    /// The authority that signed the server's certificate, PEM.
+    /// The authority of the server's certificate, PEM.
     pub ca: Option<Pem>,
     /// Certificate and key of the client, PEM.
     pub client: Option<(Pem, Pem)>,
-    /// What the client says in its requests.
     pub token: Option<Token>,
 }
 
-/// Text in PEM, or where it is.
+/// PEM, or its file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pem {
-    /// The text.
     Inline(Vec<u8>),
-    /// Its file.
     File(PathBuf),
 }
 
-/// A bearer token, or where it is.
+/// A bearer token, or its file.
 pub enum Token {
-    /// The token.
     Inline(String),
-    /// Its file, which changes as the token is renewed.
     File(PathBuf),
 }
 
-/// Ways to prove who one is that humanz does not know.
+/// Authentication methods that are not supported.
 const UNKNOWN: [(&str, &str); 7] = [
-    ("exec", "a program that would have to be run"),
-    ("auth-provider", "a provider of a cloud"),
+    ("exec", "an external program"),
+    ("auth-provider", "a cloud provider"),
     ("username", "a password"),
     ("password", "a password"),
     ("as", "another user"),
@@ -53,14 +48,13 @@ const UNKNOWN: [(&str, &str); 7] = [
 /// Reads a kubeconfig, YAML or JSON. Paths in it are relative to `folder`.
 ///
 /// # Errors
-/// What is not there, not understood or not supported, and what to do. No secret is in it.
+/// What is missing, invalid or unsupported, with the fix and without secrets.
 pub fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, String> {
     let document: Value = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|error| error.to_string())?
     } else {
-        let simpler =
-            "write it simpler: kubectl config view --raw --flatten --minify -o json > FILE";
-        yaml::parse(text).map_err(|error| format!("{error}; {simpler}"))?
+        let convert = "convert it: kubectl config view --raw --flatten --minify -o json > FILE";
+        yaml::parse(text).map_err(|error| format!("{error}; {convert}"))?
     };
     let context = current_context(&document)?;
     let named = |key: &str| context.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -73,9 +67,11 @@ pub fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, String> {
         ));
     }
     if is_set(cluster, "insecure-skip-tls-verify") {
-        return Err("insecure-skip-tls-verify is refused: anybody could pose as the API and move \
-             every pod's packets to himself; give the certificate-authority"
-            .to_owned());
+        return Err(
+            "insecure-skip-tls-verify is refused: anybody could impersonate the API and redirect \
+             every pod's packets; set certificate-authority"
+                .to_owned(),
+        );
     }
     if is_set(cluster, "proxy-url") {
         return Err("proxy-url is not supported: hosts must reach the API directly".to_owned());
@@ -96,7 +92,7 @@ fn current_context(document: &Value) -> Result<&Value, String> {
     match (current, all) {
         (Some(name), _) => entry(document, "contexts", "context", name),
         (None, [only]) => only.get("context").ok_or_else(|| "the context is empty".to_owned()),
-        (None, []) => Err("there is no context in it; is it a kubeconfig?".to_owned()),
+        (None, []) => Err("no context found; is it a kubeconfig?".to_owned()),
         (None, _) => Err("current-context is not set, and there are several".to_owned()),
     }
 }
@@ -205,7 +201,7 @@ users:
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_without_a_secret() {
+    fn errors_contain_no_secret() {
         let user = |line: &str| {
             let (before, _) = KUBEADM.split_once("    client-certificate").unwrap();
             format!("{before}    {line}\n")
@@ -218,7 +214,7 @@ users:
         refused(&user("token: |\n      hunter2"), "kubectl config view");
         let cluster =
             |line: &str| KUBEADM.replace("    server:", &format!("    {line}\n    server:"));
-        refused(&cluster("insecure-skip-tls-verify: true"), "anybody could pose");
+        refused(&cluster("insecure-skip-tls-verify: true"), "anybody could impersonate");
         refused(&cluster("proxy-url: http://proxy"), "proxy-url");
         assert!(read(&cluster("insecure-skip-tls-verify: false")).is_ok());
         refused(&KUBEADM.replace("server:", "sewer:"), "no server");

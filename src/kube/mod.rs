@@ -1,12 +1,12 @@
-//! The connection with the Kubernetes API: this host's subnets and all others from the nodes there.
+//! The connection with the Kubernetes API: the subnets of all hosts from its nodes.
 //!
-//! It runs in a thread of its own, for ever: an API that cannot be reached is tried again, and nothing
-//! that was published is taken back because of it. Nodes are listed page by page and then watched;
-//! what is published is always all of them.
+//! It runs in its own thread: an unreachable API is tried again forever, and nothing that was
+//! published is revoked. Nodes are listed page by page and then watched; every published snapshot has
+//! all of them.
 //!
 //! - `session`: list, watch
-//! - `client`, `access`: the calls that are needed, and who answers them
-//! - `object`, `nodes`, `own`, `kubeconfig`, `yaml`, `settings`: what is told there, pure
+//! - `client`, `access`: API calls, address and credentials
+//! - `object`, `nodes`, `own`, `kubeconfig`, `yaml`, `settings`: parsed values, pure
 
 mod access;
 mod client;
@@ -19,7 +19,7 @@ mod settings;
 mod yaml;
 
 pub use nodes::Nodes;
-pub use settings::{KubeSettings, Server};
+pub use settings::{KubeSettings, Server, Setup, Start};
 
 use std::io;
 use std::sync::Arc;
@@ -27,36 +27,11 @@ use std::sync::Arc;
 use tokio::sync::watch as latest;
 
 use crate::etcd::{Contact, Update};
-use crate::lease::identity::{Attributes, Identity};
-use crate::lease::records::NodeName;
-use crate::net::PerFamily;
-use crate::net::subnet::Pool;
+use crate::lease::{Attributes, NodeName};
 use crate::os::event_loop::{self, EventLoop};
 use crate::os::heartbeat::{self, Heartbeat};
 
-/// What the operator may change while the connection is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setup {
-    /// How the API is reached.
-    pub api: KubeSettings,
-    /// The pool of each family in use, at least one.
-    pub pools: PerFamily<Pool>,
-}
-
-/// What is to be known at the start.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// How the API is reached, and what for.
-    pub setup: Setup,
-    /// Who this host is; its name is that of its node.
-    pub identity: Identity,
-    /// How this host is reached, and therefore all others.
-    pub attributes: Attributes,
-    /// It has something to serve from until the API answers.
-    pub has_served: bool,
-}
-
-/// The running connection. Dropped, it ends like [`Handle::stop`], but nobody waits for it.
+/// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
 #[derive(Debug)]
 pub struct Handle {
     setup: latest::Sender<Setup>,
@@ -65,11 +40,11 @@ pub struct Handle {
     event_loop: EventLoop,
 }
 
-/// Starts the connection, which tells `contact` how it goes. `publish` is called from its thread and
-/// must not block for long.
+/// Starts the connection. `contact`: its counters. `publish` is called from its thread and must not
+/// block for long.
 ///
 /// # Errors
-/// If the thread or its event loop cannot be made.
+/// The thread or its event loop cannot be created.
 pub fn spawn(
     start: Start,
     contact: Arc<Contact>,
@@ -78,10 +53,10 @@ pub fn spawn(
     let (setup, set_up) = latest::channel(start.setup.clone());
     let (attributes, changes) = latest::channel(start.attributes.clone());
     let (ready, is_ready) = latest::channel(false);
-    let told = session::Told { setup: set_up, attributes: changes, ready: is_ready };
+    let inputs = session::Inputs { setup: set_up, attributes: changes, ready: is_ready };
     let event_loop = EventLoop::spawn("kubernetes", async move |stopped| {
         tokio::select! {
-            () = session::run(start, told, &contact, &mut publish) => {}
+            () = session::run(start, inputs, &contact, &mut publish) => {}
             _ = stopped => {}
             () = turn(&contact.beat) => {}
         }
@@ -89,7 +64,7 @@ pub fn spawn(
     Ok(Handle { setup, attributes, ready, event_loop })
 }
 
-/// Beats for as long as the event loop turns; every call in it has an end.
+/// Beats as long as the event loop turns; every call in it has a time limit.
 async fn turn(beat: &Heartbeat) {
     loop {
         beat.beat();
@@ -97,11 +72,10 @@ async fn turn(beat: &Heartbeat) {
     }
 }
 
-/// All nodes, read once. Writes nothing. `own`: the name of this host; `attributes`: how it is reached,
-/// and therefore all others.
+/// All nodes, read once. Writes nothing. `own`: the name of this host; `attributes`: of every host.
 ///
 /// # Errors
-/// The API does not answer, or refuses; the text says why.
+/// The API does not answer, or refuses.
 pub fn read(api: &KubeSettings, own: &NodeName, attributes: Attributes) -> Result<Nodes, String> {
     event_loop::once(async || {
         let mut nodes = Nodes::new(own.clone(), attributes);
@@ -111,36 +85,37 @@ pub fn read(api: &KubeSettings, own: &NodeName, attributes: Attributes) -> Resul
     })
 }
 
-/// Whether the files that `settings` name say how to reach the API. Asks nobody.
+/// Whether the files in `settings` are sufficient to reach the API. Sends nothing.
 ///
 /// # Errors
-/// What is missing or cannot be used.
+/// What is missing or unusable.
 pub fn check(settings: &KubeSettings) -> Result<(), String> {
     access::Access::open(settings).and_then(|access| access.token()).map(drop)
 }
 
 impl Handle {
-    /// Reaches the API in another way, or serves other pools, from now on. Returns at once.
+    /// Applies other settings. Returns at once.
     pub fn set_up(&self, setup: Setup) {
-        event_loop::tell(&self.setup, setup);
+        event_loop::send_if_changed(&self.setup, setup);
     }
 
-    /// Connects anew: an address of this host went, and with it perhaps the connection. Returns at once.
+    /// Connects anew: an address of this host was removed, and perhaps the connection with it. Returns at
+    /// once.
     pub fn reconnect(&self) {
         self.setup.send_modify(|_| {});
     }
 
-    /// All hosts are reached in this way from now on. Returns at once.
+    /// Applies other attributes to all hosts. Returns at once.
     pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::tell(&self.attributes, attributes);
+        event_loop::send_if_changed(&self.attributes, attributes);
     }
 
-    /// The host is as it should be: its node may be told so. Returns at once.
+    /// The host is ready: its node may get that condition. Returns at once.
     pub fn set_ready(&self) {
         self.ready.send_if_modified(|known| !std::mem::replace(known, true));
     }
 
-    /// Ends the connection, and waits for that.
+    /// Ends the connection and waits for its thread.
     pub fn stop(self) {
         self.event_loop.stop();
     }

@@ -1,8 +1,7 @@
 //! Pure. All nodes of the cluster as the one snapshot that routes are made of.
 //!
-//! What hosts tell each other through etcd follows here from what every host knows: the end of a tunnel
-//! is made of the pod subnet, its identifier and port are this host's own. So nothing is written to
-//! the API, and no host needs the right to.
+//! The attributes that hosts publish in etcd are derived here: the tunnel's MAC from the pod subnet, its
+//! identifier and port from this host's settings. So hosts need no write permission.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,7 +55,6 @@ impl Nodes {
         }
     }
 
-    /// A node is gone.
     pub fn remove(&mut self, name: &NodeName) {
         let Snapshot { hosts, nodes, alive, faults, .. } = &mut self.snapshot;
         set(hosts, name, None);
@@ -68,20 +66,20 @@ impl Nodes {
         }
     }
 
-    /// There is a node that cannot be a host.
+    /// Adds a node that cannot be a host.
     pub fn put_faulty(&mut self, what: RecordError) {
         let key = what.to_string();
         let fault = fault("", what, 0);
         set(&mut self.snapshot.faults, &key.into(), Some(fault));
     }
 
-    /// All of it is as of `version` now. Versions are opaque; as numbers they are for people.
+    /// Sets the version. Versions are opaque; as numbers they are for display.
     pub fn reached(&mut self, version: &str) {
         self.snapshot.revision = version.parse().unwrap_or(0);
     }
 
-    /// All hosts are reached in another way from now on.
-    pub fn reach_by(&mut self, attributes: Attributes) {
+    /// Applies other attributes to all hosts.
+    pub fn set_attributes(&mut self, attributes: Attributes) {
         self.attributes = attributes;
         for stored in Arc::make_mut(&mut self.snapshot.nodes).values_mut() {
             let mut record = NodeRecord::clone(&stored.value);
@@ -91,7 +89,7 @@ impl Nodes {
     }
 }
 
-/// What the host would say about itself.
+/// The record that the host would publish.
 fn record(node: &Node, attributes: &Attributes) -> NodeRecord {
     let mut record = NodeRecord::new(&node.machine_id, &node.boot_id, "");
     record.subnets = node.subnets;
@@ -100,7 +98,7 @@ fn record(node: &Node, attributes: &Attributes) -> NodeRecord {
     record
 }
 
-/// Every host is reached as this one is; its MTU is not known, which is 0.
+/// The attributes of this host apply to every host; its MTU is unknown, which is 0.
 fn describe(record: &mut NodeRecord, attributes: &Attributes) {
     record.backend = attributes.backend.clone();
     record.tunnel = attributes.tunnel.and_then(|vxlan| Tunnel::of(&record.subnets, vxlan));
@@ -166,15 +164,15 @@ mod tests {
         let mut nodes = nodes();
         found.iter().for_each(|node| nodes.put(node.clone()));
         let peers = seen(&nodes);
-        let told = peers.by_name.iter().map(|(name, peer)| {
+        let shown = peers.by_name.iter().map(|(name, peer)| {
             let (subnet, address) = (peer.subnets.v4.unwrap(), peer.addresses.v4);
             format!("{name} {subnet} {}", address.map_or("-".to_owned(), |a| a.to_string()))
         });
-        assert_eq!(told.collect::<Vec<_>>(), expected);
-        let told = peers.faults.iter().map(ToString::to_string);
-        let told: Vec<_> =
-            told.chain(nodes.snapshot().faults.values().map(ToString::to_string)).collect();
-        assert_eq!(told, faults);
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        let found = peers.faults.iter().map(ToString::to_string);
+        let found: Vec<_> =
+            found.chain(nodes.snapshot().faults.values().map(ToString::to_string)).collect();
+        assert_eq!(found, faults);
     }
 
     #[test]
@@ -198,7 +196,7 @@ mod tests {
             peer.tunnel.map(|tunnel| format!("{} {} {}", tunnel.mac, tunnel.vni, tunnel.port))
         };
         assert_eq!(tunnel(&nodes).as_deref(), Some("0a:58:0a:f4:02:00 104 10400"));
-        nodes.reach_by(Attributes { tunnel: None, ..Attributes::default() });
+        nodes.set_attributes(Attributes { tunnel: None, ..Attributes::default() });
         assert_eq!(tunnel(&nodes), None);
     }
 
@@ -215,7 +213,7 @@ mod tests {
             &["b 10.244.2.0/25 192.0.2.22", "e 10.244.5.0/24 -"],
             &[
                 "host c: subnet 10.244.1.128/25 is ignored: it overlaps 10.244.1.0/24 of host h1 (this host)",
-                "host d: subnet 10.9.9.0/24 is ignored: it is no part of the pool 10.244.0.0/16",
+                "host d: subnet 10.9.9.0/24 is ignored: it is not in the pool 10.244.0.0/16",
                 "host a: subnet 10.244.2.0/24 is ignored: it overlaps 10.244.2.0/25 of host b",
                 "host e: address 127.0.0.1 is ignored: it is not an address by which other hosts reach a host",
             ],
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_changes_or_goes_takes_everything_of_it_along() {
+    fn a_changed_or_deleted_node_leaves_nothing_behind() {
         let mut nodes = nodes();
         let mut h2 = node("h2", "", "192.0.2.12", 2);
         h2.fault = Some(RecordError::Json("garbage".to_owned()));

@@ -1,7 +1,6 @@
-//! Pure. Nodes as the Kubernetes API tells them: pages of a list, events of a watch.
+//! Pure. Nodes of the Kubernetes API: pages of a list, events of a watch.
 //!
-//! Of each object only what is needed is taken in; texts in it may have been written by the kubelet of
-//! a host that is no longer anybody's friend.
+//! Only the necessary fields are parsed; a compromised kubelet may have written them.
 
 use std::net::IpAddr;
 
@@ -14,65 +13,62 @@ use crate::net::{Family, PerFamily, subnet};
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
     pub name: NodeName,
-    /// Its pod subnets, as far as it has been given some.
+    /// Its pod subnets, if assigned.
     pub subnets: PerFamily<IpNetwork>,
-    /// What is wrong with those it was given.
+    /// Error in them.
     pub fault: Option<RecordError>,
     /// Its addresses of type InternalIP, the first of each family.
     pub addresses: PerFamily<IpAddr>,
     /// When it was registered: the digits of the time, in its order.
     pub created: i64,
-    /// `/etc/machine-id` there, as its kubelet says; empty if it does not.
+    /// `/etc/machine-id` as reported by its kubelet; may be empty.
     pub machine_id: Box<str>,
-    /// Boot of the kernel there, as its kubelet says; empty if it does not.
+    /// Boot id of its kernel as reported by its kubelet; may be empty.
     pub boot_id: Box<str>,
-    /// Its kubelet is well.
+    /// Condition `Ready`.
     pub ready: bool,
-    /// Pods are kept from it until somebody says that its network works.
+    /// Condition `NetworkUnavailable`: no pods are scheduled to it.
     pub unavailable: bool,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug)]
 pub struct Page {
-    /// The nodes, and the names of those that cannot be hosts.
+    /// The nodes, and the errors of those that cannot be hosts.
     pub nodes: Vec<Result<Node, RecordError>>,
-    /// The version of the list, to watch from.
+    /// The version from which to watch.
     pub version: String,
-    /// What to ask for the next part with; `None` if this is the last one.
+    /// Continuation token; `None` on the last page.
     pub next: Option<String>,
 }
 
-/// What a watch tells.
+/// An event of a watch; with the version after it.
 #[derive(Debug)]
-pub enum Event {
-    /// A node is new, or is as this says now.
+pub enum NodeEvent {
+    /// A node was added or changed.
     Put(String, Box<Node>),
-    /// A node is gone.
+    /// A node was deleted.
     Gone(String, NodeName),
-    /// Nothing; what was told up to this version has been told.
+    /// All changes up to this version were sent.
     Bookmark(String),
     /// A node that cannot be a host.
     Faulty(String, RecordError),
-    /// The server cannot go on; the status code, and what it says.
+    /// The server ends the watch: status code and message.
     Error(u16, String),
 }
 
-/// Longest identifier that is taken in, in bytes; a machine id has 32.
+/// Longest identifier accepted, in bytes; a machine id has 32.
 const ID_LIMIT: usize = 64;
 
-/// A part of a list of nodes.
-///
 /// # Errors
-/// It is none.
+/// Not a list of nodes.
 pub fn page(bytes: &[u8]) -> Result<Page, String> {
     let list: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if list["kind"] != "NodeList" {
-        return Err("it is no NodeList".to_owned());
+        return Err("not a NodeList".to_owned());
     }
-    let version = version(&list).ok_or("it has no resourceVersion")?;
+    let version = version(&list).ok_or("no resourceVersion")?;
     let items = list["items"].as_array().into_iter().flatten();
     Ok(Page {
         nodes: items.map(node).collect(),
@@ -84,37 +80,36 @@ pub fn page(bytes: &[u8]) -> Result<Page, String> {
 /// One line of a watch.
 ///
 /// # Errors
-/// It is no event.
-pub fn event(line: &[u8]) -> Result<Event, String> {
+/// Not an event.
+pub fn event(line: &[u8]) -> Result<NodeEvent, String> {
     let event: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let (kind, object) = (text(&event["type"]), &event["object"]);
     if kind == "ERROR" {
         let code = object["code"].as_u64().and_then(|code| u16::try_from(code).ok());
-        return Ok(Event::Error(code.unwrap_or(0), said(object)));
+        return Ok(NodeEvent::Error(code.unwrap_or(0), message(object)));
     }
-    let version = version(object).ok_or("it has no resourceVersion")?;
+    let version = version(object).ok_or("no resourceVersion")?;
     match (kind, node(object)) {
-        ("BOOKMARK", _) => Ok(Event::Bookmark(version)),
-        ("ADDED" | "MODIFIED", Ok(node)) => Ok(Event::Put(version, Box::new(node))),
-        ("DELETED", Ok(node)) => Ok(Event::Gone(version, node.name)),
-        ("ADDED" | "MODIFIED" | "DELETED", Err(fault)) => Ok(Event::Faulty(version, fault)),
-        (other, _) => Err(format!("{other:.40?} is no kind of event")),
+        ("BOOKMARK", _) => Ok(NodeEvent::Bookmark(version)),
+        ("ADDED" | "MODIFIED", Ok(node)) => Ok(NodeEvent::Put(version, Box::new(node))),
+        ("DELETED", Ok(node)) => Ok(NodeEvent::Gone(version, node.name)),
+        ("ADDED" | "MODIFIED" | "DELETED", Err(fault)) => Ok(NodeEvent::Faulty(version, fault)),
+        (other, _) => Err(format!("{other:.40?} is not a type of event")),
     }
 }
 
-/// What the body of a refused request says; empty if it says nothing.
+/// The message in the body of a refused request; may be empty.
 pub fn refusal(body: &[u8]) -> String {
-    serde_json::from_slice(body).map(|status| said(&status)).unwrap_or_default()
+    serde_json::from_slice(body).map(|status| message(&status)).unwrap_or_default()
 }
 
-/// Why the server refuses something, in its own words: in one line, not too long.
-fn said(status: &Value) -> String {
+/// The server's message, as one line of limited length.
+fn message(status: &Value) -> String {
     let message = text(&status["message"]);
-    let said = if message.is_empty() { text(&status["reason"]) } else { message };
-    said.chars().filter(|letter| !letter.is_control()).take(300).collect()
+    let shown = if message.is_empty() { text(&status["reason"]) } else { message };
+    shown.chars().filter(|letter| !letter.is_control()).take(300).collect()
 }
 
-/// Empty if it is no text.
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -131,7 +126,6 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The node that an object is.
 fn node(object: &Value) -> Result<Node, RecordError> {
     let (metadata, status) = (&object["metadata"], &object["status"]);
     let name = text(&metadata["name"]).parse().map_err(RecordError::Name)?;
@@ -154,7 +148,7 @@ fn node(object: &Value) -> Result<Node, RecordError> {
     })
 }
 
-/// The pod subnets, the first of each family, and what is wrong with others.
+/// The pod subnets, the first of each family, and an error in others.
 fn subnets(spec: &Value) -> (PerFamily<IpNetwork>, Option<RecordError>) {
     let several = list(&spec["podCIDRs"]);
     let found = if several.is_empty() { std::slice::from_ref(&spec["podCIDR"]) } else { several };
@@ -225,7 +219,7 @@ mod tests {
     fn read(object: serde_json::Value) -> Node {
         let line = json!({"type": "ADDED", "object": object}).to_string();
         match event(line.as_bytes()).unwrap() {
-            Event::Put(version, node) if version == "7" => *node,
+            NodeEvent::Put(version, node) if version == "7" => *node,
             other => panic!("{other:?}"),
         }
     }
@@ -278,26 +272,26 @@ mod tests {
 
     #[test]
     fn events_are_told_apart() {
-        let told = |kind: &str, object: serde_json::Value| {
+        let parsed = |kind: &str, object: serde_json::Value| {
             event(json!({"type": kind, "object": object}).to_string().as_bytes())
         };
-        assert!(matches!(told("MODIFIED", full()), Ok(Event::Put(..))));
+        assert!(matches!(parsed("MODIFIED", full()), Ok(NodeEvent::Put(..))));
         assert!(
-            matches!(told("DELETED", full()), Ok(Event::Gone(_, name)) if name.as_str() == "h1")
+            matches!(parsed("DELETED", full()), Ok(NodeEvent::Gone(_, name)) if name.as_str() == "h1")
         );
         let bookmark = json!({"kind": "Node", "metadata": {"resourceVersion": "9"}});
         assert!(
-            matches!(told("BOOKMARK", bookmark), Ok(Event::Bookmark(version)) if version == "9")
+            matches!(parsed("BOOKMARK", bookmark), Ok(NodeEvent::Bookmark(version)) if version == "9")
         );
         let status = json!({"kind": "Status", "status": "Failure", "message": "too old resource version: 1 (2)\n",
             "reason": "Expired", "code": 410});
-        let Ok(Event::Error(410, why)) = told("ERROR", status) else { panic!("no error") };
+        let Ok(NodeEvent::Error(410, why)) = parsed("ERROR", status) else { panic!("no error") };
         assert_eq!(why, "too old resource version: 1 (2)");
         let mut named = full();
         named["metadata"]["name"] = json!("a/b");
-        assert!(matches!(told("ADDED", named), Ok(Event::Faulty(..))));
-        assert!(told("EXPLODED", full()).unwrap_err().contains("EXPLODED"));
-        assert!(told("ADDED", json!({"metadata": {"name": "h1"}})).is_err());
+        assert!(matches!(parsed("ADDED", named), Ok(NodeEvent::Faulty(..))));
+        assert!(parsed("EXPLODED", full()).unwrap_err().contains("EXPLODED"));
+        assert!(parsed("ADDED", json!({"metadata": {"name": "h1"}})).is_err());
         assert!(event(b"").is_err() && event(b"[]").is_err() && event(b"\xff").is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Pure. The pod subnets of this host, as its node has them.
+//! Pure. The pod subnets of this host, by its node.
 
 use crate::kube::object::Node;
 use crate::lease::{Identity, Lease, NodeError, choose};
@@ -8,7 +8,7 @@ use crate::net::subnet::Pool;
 /// The subnets that this host gets: those of its `node`, of each family that has a pool.
 ///
 /// # Errors
-/// Why it gets none.
+/// [`NodeError`].
 pub fn lease(
     node: Option<&Node>,
     identity: &Identity,
@@ -42,7 +42,7 @@ pub fn lease(
     Ok(lease)
 }
 
-/// What is wrong for a host that serves `kept`, whatever its node has now.
+/// The contradiction between the node and the lease `kept`, which this host keeps.
 pub fn disagreement(
     kept: &Lease,
     node: Option<&Node>,
@@ -59,9 +59,8 @@ pub fn disagreement(
     }
 }
 
-/// Two hosts under one name would serve one subnet. A kubelet in a container may say another machine
-/// id than this host has, and after a reboot it says the boot of before for a moment: only both together
-/// are another machine's.
+/// Two hosts with one name would serve one subnet. A kubelet in a container may report another machine
+/// id, and after a reboot for a moment the previous boot id: only both together identify another machine.
 fn is_another_machine(node: &Node, identity: &Identity) -> bool {
     let differs = |theirs: &str, ours: &str| !theirs.is_empty() && theirs != ours;
     differs(&node.machine_id, &identity.machine_id) && differs(&node.boot_id, &identity.boot_id)
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
     use crate::net::subnet::{self, parse};
 
-    /// What h1 (machine m, boot b, pools 10.244.0.0/16 and, if so, fd10:244::/48) makes of its node.
+    /// The lease or error of h1 (machine m, boot b, pools 10.244.0.0/16 and, if `dual`, fd10:244::/48).
     fn check(subnets: &[&str], (machine, boot): (&str, &str), dual: bool) -> String {
         let mut node = Node {
             name: "h1".parse().unwrap(),
@@ -114,8 +113,8 @@ mod tests {
         PerFamily { v4: pool("10.244.0.0/16", 8), v6 }
     }
 
-    fn says(told: &str, words: &str) {
-        assert!(told.contains(words), "{told}");
+    fn says(text: &str, words: &str) {
+        assert!(text.contains(words), "{text}");
     }
 
     #[test]
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_the_way_out() {
+    fn errors_include_the_fix() {
         says(&check(&[], ("m", "b"), false), "--allocate-node-cidrs");
         says(&check(&["10.9.0.0/24"], ("m", "b"), false), "set IP_SUBNET to the --cluster-cidr");
         says(
@@ -150,9 +149,9 @@ mod tests {
     #[test]
     fn a_subnet_that_pods_have_stays_whatever_the_node_gets() {
         let kept = Lease { subnets: PerFamily { v4: parse("10.244.7.0/24").ok(), v6: None } };
-        let told =
+        let error =
             |node| disagreement(&kept, node, &identity(), &pools(false)).unwrap().to_string();
-        says(&told(None), "knows no node");
+        says(&error(None), "knows no node");
         let mut node = Node {
             name: "h1".parse().unwrap(),
             subnets: kept.subnets,
@@ -166,6 +165,6 @@ mod tests {
         };
         assert_eq!(disagreement(&kept, Some(&node), &identity(), &pools(false)), None);
         node.subnets.v4 = parse("10.244.8.0/24").ok();
-        says(&told(Some(&node)), "10.244.8.0/24 now, and this host serves 10.244.7.0/24");
+        says(&error(Some(&node)), "10.244.8.0/24 now, and this host serves 10.244.7.0/24");
     }
 }

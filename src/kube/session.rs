@@ -1,4 +1,4 @@
-//! List, watch; over and over.
+//! Lists the nodes and watches them, repeatedly.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::etcd::{Contact, Update};
 use crate::kube::client::{Api, ApiError};
 use crate::kube::nodes::Nodes;
-use crate::kube::object::Event;
+use crate::kube::object::NodeEvent;
 use crate::kube::own;
-use crate::kube::{Setup, Start};
+use crate::kube::settings::{Setup, Start};
 use crate::lease::{Attributes, Identity, Lease, NodeError, Snapshot};
 use crate::net::time::rfc3339;
 use crate::os::random;
@@ -24,38 +24,38 @@ const RETRY: Duration = Duration::from_millis(500);
 /// … up to this.
 const LONGEST_RETRY: Duration = Duration::from_secs(15);
 
-/// Attempts with a list that may be what is wrong.
+/// Attempts with the same list, which may be the reason of the failure.
 const TRIES: u32 = 3;
 
-/// Nodes whose hosts ask again at once after an interruption; more of them take up to 1 ms each longer.
+/// Hosts that reconnect at once after an interruption; further ones take up to 1 ms each longer.
 const AT_ONCE: usize = 100;
 
-/// Age at which a list is made anew although nothing says that it should be.
+/// Age at which the nodes are listed again in any case.
 const RELIST: Duration = Duration::from_secs(3600);
 
-/// A watch that ended in order before had a reason that is not told.
+/// A watch that ends earlier without an error failed for an unknown reason.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Events that come closer together than this make one snapshot.
 const COALESCE: Duration = Duration::from_millis(5);
 
-/// What the agent tells a session while it runs.
+/// What the agent may change while a session runs.
 #[derive(Clone)]
-pub struct Told {
+pub struct Inputs {
     pub setup: latest::Receiver<Setup>,
     pub attributes: latest::Receiver<Attributes>,
-    /// The host is as it should be.
+    /// The host is ready.
     pub ready: latest::Receiver<bool>,
 }
 
-/// Follows the nodes until that makes no sense.
-pub async fn run(start: Start, told: Told, contact: &Contact, publish: impl FnMut(Update)) {
-    let mut moved = told.setup.clone();
+/// Follows the nodes until the agent ends or a fatal error.
+pub async fn run(start: Start, inputs: Inputs, contact: &Contact, publish: impl FnMut(Update)) {
+    let mut setup_changes = inputs.setup.clone();
     let mut session = Session {
         identity: start.identity,
         has_served: start.has_served,
         contact,
-        told,
+        inputs,
         listed: None,
         lease: None,
         published: None,
@@ -66,12 +66,12 @@ pub async fn run(start: Start, told: Told, contact: &Contact, publish: impl FnMu
         publish,
     };
     loop {
-        let setup = moved.borrow_and_update().clone();
+        let setup = setup_changes.borrow_and_update().clone();
         tokio::select! { biased;
-            told = moved.changed() => match told {
+            changed = setup_changes.changed() => match changed {
                 // Another cluster, perhaps.
                 Ok(()) => (session.listed, session.attempts) = (None, 0),
-                // Nobody will tell any more: the agent is gone.
+                // The agent has ended.
                 Err(_) => return,
             },
             attempt = session.attempt(&setup) => if attempt.is_break() {
@@ -84,17 +84,17 @@ pub async fn run(start: Start, told: Told, contact: &Contact, publish: impl FnMu
 struct Session<'a, P> {
     identity: Identity,
     contact: &'a Contact,
-    /// The host has something to serve from.
+    /// The host has a state to serve.
     has_served: bool,
-    told: Told,
-    /// All nodes as of a version that can be watched from.
+    inputs: Inputs,
+    /// All nodes, at a version from which they can be watched.
     listed: Option<Listed>,
     lease: Option<Lease>,
     published: Option<Arc<Snapshot>>,
     trouble: Option<NodeError>,
-    /// The API does not answer, for the reasons told since.
+    /// The API does not answer, for the reasons published since.
     disconnected: Option<BTreeSet<String>>,
-    /// It was told that this host may not say that its network works.
+    /// The role does not permit the condition of the node; logged.
     unable: bool,
     attempts: u32,
     publish: P,
@@ -106,27 +106,27 @@ struct Listed {
     at: Instant,
 }
 
-/// Why it cannot go on as it is.
-enum End {
+/// Why an attempt ended.
+enum Exit {
     Failed(ApiError),
     Refused(NodeError),
 }
 
-impl From<ApiError> for End {
-    fn from(error: ApiError) -> End {
-        End::Failed(error)
+impl From<ApiError> for Exit {
+    fn from(error: ApiError) -> Exit {
+        Exit::Failed(error)
     }
 }
 
 impl<P: FnMut(Update)> Session<'_, P> {
-    /// Serves until something breaks, then rests.
+    /// Serves until something breaks, then pauses.
     async fn attempt(&mut self, setup: &Setup) -> ControlFlow<()> {
         self.attempts += 1;
         match self.serve(setup).await {
             Ok(()) => {}
-            Err(End::Failed(ApiError::Expired(why))) => log::debug!("listing nodes again: {why}"),
-            Err(End::Failed(error)) => self.tell_disconnected(error.to_string()),
-            Err(End::Refused(error)) => {
+            Err(Exit::Failed(ApiError::Expired(why))) => log::debug!("listing nodes again: {why}"),
+            Err(Exit::Failed(error)) => self.publish_disconnected(error.to_string()),
+            Err(Exit::Refused(error)) => {
                 (self.publish)(Update::Fatal(error.into()));
                 return ControlFlow::Break(());
             }
@@ -138,39 +138,39 @@ impl<P: FnMut(Update)> Session<'_, P> {
         ControlFlow::Continue(())
     }
 
-    async fn serve(&mut self, setup: &Setup) -> Result<(), End> {
+    async fn serve(&mut self, setup: &Setup) -> Result<(), Exit> {
         let api = Api::open(&setup.api)?;
         let mut listed = match self.listed.take() {
             Some(listed) if listed.at.elapsed() < RELIST => listed,
             _ => self.list(&api).await?,
         };
         let followed = self.follow(&api, setup, &mut listed).await;
-        if !matches!(followed, Err(End::Failed(ApiError::Expired(_)))) {
+        if !matches!(followed, Err(Exit::Failed(ApiError::Expired(_)))) {
             self.listed = Some(listed);
         }
         followed
     }
 
-    async fn list(&mut self, api: &Api) -> Result<Listed, End> {
-        let attributes = self.told.attributes.borrow_and_update().clone();
+    async fn list(&mut self, api: &Api) -> Result<Listed, Exit> {
+        let attributes = self.inputs.attributes.borrow_and_update().clone();
         let mut nodes = Nodes::new(self.identity.name.clone(), attributes);
         let version = api.list(&mut nodes).await?;
         self.contact.heard();
         Ok(Listed { nodes, version, at: Instant::now() })
     }
 
-    /// Publishes what there is and what a watch brings, until that ends.
-    async fn follow(&mut self, api: &Api, setup: &Setup, listed: &mut Listed) -> Result<(), End> {
+    /// Publishes the list and then the changes from a watch, until that ends.
+    async fn follow(&mut self, api: &Api, setup: &Setup, listed: &mut Listed) -> Result<(), Exit> {
         let mut watch = api.watch(&listed.version).await?;
         let begun = Instant::now();
-        self.tell_connected(api);
+        self.publish_connected(api);
         self.take(&listed.nodes, setup)?;
-        self.say_that_the_network_works(api, &listed.nodes).await;
+        self.clear_network_unavailable(api, &listed.nodes).await;
         let mut due = None;
         loop {
             tokio::select! {
-                told = watch.next() => {
-                    let Some(events) = told? else { break };
+                events = watch.next() => {
+                    let Some(events) = events? else { break };
                     self.contact.heard();
                     self.contact.changed();
                     events.into_iter().for_each(|event| listed.take_in(event));
@@ -180,15 +180,15 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 () = sleep_until(due.unwrap_or(begun)), if due.is_some() => {
                     due = None;
                     self.take(&listed.nodes, setup)?;
-                    self.say_that_the_network_works(api, &listed.nodes).await;
+                    self.clear_network_unavailable(api, &listed.nodes).await;
                 }
-                Ok(()) = self.told.attributes.changed() => {
-                    let attributes = self.told.attributes.borrow_and_update().clone();
-                    listed.nodes.reach_by(attributes);
+                Ok(()) = self.inputs.attributes.changed() => {
+                    let attributes = self.inputs.attributes.borrow_and_update().clone();
+                    listed.nodes.set_attributes(attributes);
                     self.take(&listed.nodes, setup)?;
                 }
-                Ok(()) = self.told.ready.changed() => {
-                    self.say_that_the_network_works(api, &listed.nodes).await;
+                Ok(()) = self.inputs.ready.changed() => {
+                    self.clear_network_unavailable(api, &listed.nodes).await;
                 }
             }
         }
@@ -199,23 +199,23 @@ impl<P: FnMut(Update)> Session<'_, P> {
     }
 
     /// Publishes what changed: this host's subnets, and all hosts once it has some.
-    fn take(&mut self, nodes: &Nodes, setup: &Setup) -> Result<(), End> {
+    fn take(&mut self, nodes: &Nodes, setup: &Setup) -> Result<(), Exit> {
         match &self.lease {
             Some(kept) => {
                 let trouble = own::disagreement(kept, nodes.own(), &self.identity, &setup.pools);
-                self.tell_trouble(trouble);
+                self.publish_trouble(trouble);
             }
             None => match own::lease(nodes.own(), &self.identity, &setup.pools) {
                 Ok(lease) => {
-                    self.tell_trouble(None);
+                    self.publish_trouble(None);
                     self.lease = Some(lease.clone());
                     (self.publish)(Update::Lease(lease));
                 }
                 Err(error) if error.is_setting() && !self.has_served => {
-                    return Err(End::Refused(error));
+                    return Err(Exit::Refused(error));
                 }
                 Err(error) => {
-                    self.tell_trouble(Some(error));
+                    self.publish_trouble(Some(error));
                     return Ok(());
                 }
             },
@@ -231,8 +231,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
 
     /// Providers of clouds keep pods from a new node until its network is said to work. Where nobody
     /// does that nothing is written.
-    async fn say_that_the_network_works(&mut self, api: &Api, nodes: &Nodes) {
-        let ready = *self.told.ready.borrow();
+    async fn clear_network_unavailable(&mut self, api: &Api, nodes: &Nodes) {
+        let ready = *self.inputs.ready.borrow();
         let Some(node) = nodes.own().filter(|node| ready && node.unavailable) else { return };
         let now = rfc3339(SystemTime::now());
         let patch = format!(
@@ -253,7 +253,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         }
     }
 
-    /// How long to wait before the next attempt.
+    /// Wait before the next attempt.
     fn pause(&self) -> Duration {
         if self.attempts == 0 {
             return Duration::ZERO;
@@ -264,19 +264,19 @@ impl<P: FnMut(Update)> Session<'_, P> {
         random::up_to(spread) + random::jittered(longest)
     }
 
-    fn tell_connected(&mut self, api: &Api) {
+    fn publish_connected(&mut self, api: &Api) {
         if self.disconnected.take().is_some() {
             (self.publish)(Update::Connected { endpoint: api.endpoint().to_owned() });
         }
     }
 
-    fn tell_disconnected(&mut self, why: String) {
+    fn publish_disconnected(&mut self, why: String) {
         if self.disconnected.get_or_insert_default().insert(why.clone()) {
             (self.publish)(Update::Disconnected { why });
         }
     }
 
-    fn tell_trouble(&mut self, trouble: Option<NodeError>) {
+    fn publish_trouble(&mut self, trouble: Option<NodeError>) {
         if self.trouble != trouble {
             self.trouble = trouble.clone();
             (self.publish)(Update::Trouble(trouble.map(NodeError::into)));
@@ -285,22 +285,22 @@ impl<P: FnMut(Update)> Session<'_, P> {
 }
 
 impl Listed {
-    fn take_in(&mut self, event: Event) {
+    fn take_in(&mut self, event: NodeEvent) {
         let version = match event {
-            Event::Put(version, node) => {
+            NodeEvent::Put(version, node) => {
                 self.nodes.put(*node);
                 version
             }
-            Event::Gone(version, name) => {
+            NodeEvent::Gone(version, name) => {
                 self.nodes.remove(&name);
                 version
             }
-            Event::Faulty(version, fault) => {
+            NodeEvent::Faulty(version, fault) => {
                 self.nodes.put_faulty(fault);
                 version
             }
-            Event::Bookmark(version) => version,
-            Event::Error(..) => return,
+            NodeEvent::Bookmark(version) => version,
+            NodeEvent::Error(..) => return,
         };
         self.nodes.reached(&version);
         self.version = version;

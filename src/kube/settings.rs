@@ -1,25 +1,49 @@
-//! Pure. How the Kubernetes API is reached, as far as the operator says.
+//! Pure. Settings and start values of the connection with the Kubernetes API.
 
 use std::path::PathBuf;
 
 use http::Uri;
 
-/// How the Kubernetes API is reached. Files are read at every new connection, tokens at every request, so
+use crate::lease::{Attributes, Identity};
+use crate::net::PerFamily;
+use crate::net::subnet::Pool;
+
+/// How to reach the Kubernetes API. Files are read at every new connection, tokens at every request, so
 /// that renewed ones are used without a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeSettings {
-    /// A kubeconfig; `None`: as pods do, by the service account that they are given.
+    /// A kubeconfig; `None`: the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
-    /// Where the API is, instead of where the kubeconfig or the cluster says.
+    /// Overrides the server of the kubeconfig or the cluster.
     pub api: Option<Server>,
 }
 
-/// Where the API is.
+/// Settings that may change while the connection runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    pub api: KubeSettings,
+    /// The pool of each family in use, at least one.
+    pub pools: PerFamily<Pool>,
+}
+
+/// Start values of the connection.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub setup: Setup,
+    /// Its name is that of its node.
+    pub identity: Identity,
+    /// Of this host, and therefore of all others.
+    pub attributes: Attributes,
+    /// The host has a saved state to serve until the API answers.
+    pub has_served: bool,
+}
+
+/// The address of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// `https://host:port`
     pub origin: String,
-    /// What all paths begin with, without `/` at its end; mostly empty.
+    /// Prefix of all paths, without `/` at its end; mostly empty.
     pub prefix: String,
 }
 
@@ -27,7 +51,7 @@ impl Server {
     /// The server with the URL `text`.
     ///
     /// # Errors
-    /// It is none, or not https: a token sent in the clear is anybody's.
+    /// Not a URL, or not https: a token must not be sent unencrypted.
     pub fn parse(text: &str) -> Result<Server, String> {
         let wrong = || format!("{text:.200?} must be a URL such as https://192.0.2.5:6443");
         let uri: Uri = text.parse().map_err(|_| wrong())?;

@@ -1,5 +1,5 @@
-//! Pure. The part of YAML in which kubeconfig files are written: blocks of mappings and lists, and
-//! scalars on one line. Whatever else there is in YAML is refused, never guessed at.
+//! Pure. The subset of YAML in kubeconfig files: blocks of mappings and lists, and scalars on one line.
+//! All other YAML is refused.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ const DEPTH_LIMIT: u32 = 32;
 /// The value of a document. Numbers stay text.
 ///
 /// # Errors
-/// The line that is not understood, and why.
+/// The line that is not supported, and why.
 pub fn parse(text: &str) -> Result<Value, String> {
     let mut lines = Vec::new();
     for (index, raw) in text.lines().enumerate() {
@@ -43,7 +43,7 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn refused(&self, what: &str) -> String {
-        format!("line {}: {what} is not understood here", self.number)
+        format!("line {}: {what} is not supported here", self.number)
     }
 
     fn is_item(&self) -> bool {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_and_not_guessed_at() {
+    fn unsupported_yaml_is_refused() {
         refused("a: |\n  text\n", "no text on one line");
         refused("a: &x 1\n", "no text on one line");
         refused("a: [1, 2]\n", "no text on one line");

@@ -1,4 +1,4 @@
-//! Pure. Which subnet of a pool a new host gets.
+//! Pure. The subnet of a new host.
 
 use std::ops::RangeInclusive;
 
@@ -6,14 +6,12 @@ use ipnetwork::IpNetwork;
 
 use crate::net::subnet::{self, Pool};
 
-/// Every slot of a pool is taken.
+/// All slots of the pool are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// The pool.
     pub pool: IpNetwork,
-    /// Slots a host can have (slot 0 is none).
+    /// Slots a host can have: all but slot 0.
     pub slots: u32,
-    /// How many of them are taken.
     pub taken: u32,
 }
 
@@ -21,8 +19,7 @@ pub struct Full {
 ///
 /// `ticket` is a number no other host has (the version of the counter key: 1, 2, …), so that hosts
 /// that start together try different slots, and the first host of a cluster gets slot 1. `taken`:
-/// the subnets of hosts and claims; whatever overlaps a slot takes it, if a host [can](possible)
-/// have it at all.
+/// the subnets of hosts and claims; any that a host [can have](possible) takes the slots it overlaps.
 ///
 /// # Errors
 /// [`Full`] if no slot is free.
@@ -41,8 +38,8 @@ pub fn next_free(
     free.map(|slot| pool.subnet(slot)).ok_or(full)
 }
 
-/// A host can have `subnet`: it lies in the pool and is not all of it. Anything else in etcd is a
-/// mistake or malice, and must not keep hosts from their subnets.
+/// A host can have `subnet`: it is a proper part of the pool. Any other value in etcd must not prevent
+/// hosts from getting subnets.
 pub fn possible(pool: &Pool, subnet: IpNetwork) -> bool {
     subnet::contains(pool.network(), subnet) && subnet.prefix() > pool.network().prefix()
 }
@@ -95,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_slot_is_passed_over() {
+    fn a_taken_slot_is_skipped() {
         check(3, &["10.0.3.0/24", "10.0.4.0/24"], "10.0.5.0/24");
     }
 
@@ -112,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_the_whole_pool() {
+    fn the_whole_pool_cannot_be_taken() {
         check(3, &["10.0.0.0/16", "10.0.0.0/8", "0.0.0.0/0"], "10.0.3.0/24");
     }
 
     #[test]
-    fn a_full_pool_says_so() {
+    fn a_full_pool_is_an_error() {
         let pool = pool("10.0.0.0/24", 2);
         let taken = ["10.0.0.64/26", "10.0.0.128/25"].map(|text| parse(text).unwrap());
         let full = next_free(&pool, 9, taken).unwrap_err();
@@ -125,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_no_different() {
+    fn ipv6_works_alike() {
         let chosen = next_free(&pool("fd00:10::/48", 16), 2, [parse("fd00:10:0:2::/64").unwrap()]);
         assert_eq!(chosen.unwrap().to_string(), "fd00:10:0:3::/64");
     }

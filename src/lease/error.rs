@@ -11,104 +11,45 @@ use crate::net::PerFamily;
 /// Why this host cannot have its lease. All but [`LeaseError::Exhausted`] need an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The name belongs to another machine whose agent runs.
     #[error(
         "the name {host} is in use by another machine: machine id {machine_id}, {}, \
         its agent runs since {since}; give one of the two another NODE_NAME",
         listed(addresses)
     )]
-    HeldByOther {
-        /// The name.
-        host: NodeName,
-        /// Machine id of the other.
-        machine_id: String,
-        /// Its addresses.
-        addresses: PerFamily<IpAddr>,
-        /// When its agent started, by its clock.
-        since: String,
-    },
-    /// The subnet that etcd has for this host is not in the pool.
+    HeldByOther { host: NodeName, machine_id: String, addresses: PerFamily<IpAddr>, since: String },
     #[error(
         "this host's subnet {subnet} (etcd key {key}) lies outside the pool {pool}; either set \
         IP_SUBNET or IPV6_SUBNET back to a pool with {subnet}, or drain this host and delete that key"
     )]
-    OutsidePool {
-        /// The subnet.
-        subnet: IpNetwork,
-        /// The key that holds it.
-        key: String,
-        /// The pool.
-        pool: IpNetwork,
-    },
-    /// This host is configured differently from the network.
+    OutsidePool { subnet: IpNetwork, key: String, pool: IpNetwork },
     #[error(
         "{variable} is {ours} on this host, but {theirs} in the network (etcd key {key}); \
         all hosts must agree: correct it here, or stop all agents and delete that key"
     )]
-    ConfigMismatch {
-        /// The variable.
-        variable: &'static str,
-        /// The network's value.
-        theirs: String,
-        /// This host's value.
-        ours: String,
-        /// The key that holds the network's.
-        key: String,
-    },
-    /// The settings of the network cannot be read.
-    #[error("the settings of the network in etcd key {key} cannot be read: {reason}")]
-    ConfigBroken {
-        /// The key.
-        key: String,
-        /// Why not.
-        reason: RecordError,
-    },
-    /// The pool of the network is narrower than this host's, and cannot be widened.
+    ConfigMismatch { variable: &'static str, theirs: String, ours: String, key: String },
+    #[error("the network settings in etcd key {key} cannot be read: {reason}")]
+    ConfigBroken { key: String, reason: RecordError },
     #[error(
         "the pool {narrow} of the network cannot grow to {wide}: {why}; set IP_SUBNET or IPV6_SUBNET \
         back to {narrow}"
     )]
-    CannotGrow {
-        /// The network's pool.
-        narrow: IpNetwork,
-        /// This host's.
-        wide: IpNetwork,
-        /// Why not.
-        why: String,
-    },
-    /// No subnet is free.
+    CannotGrow { narrow: IpNetwork, wide: IpNetwork, why: String },
     #[error(
         "no subnet is free in the pool {pool}: {taken} of {slots} are taken; {}",
         freeable(dead)
     )]
-    Exhausted {
-        /// The pool.
-        pool: IpNetwork,
-        /// Subnets that hosts can have.
-        slots: u32,
-        /// How many of them are taken.
-        taken: u32,
-        /// Hosts that have one and whose agents do not run.
-        dead: Vec<NodeName>,
-    },
-    /// The subnet that this host uses belongs to another host now.
+    Exhausted { pool: IpNetwork, slots: u32, taken: u32, dead: Vec<NodeName> },
     #[error(
         "subnet {subnet}, which this host uses, belongs to host {owner} in etcd; this host keeps \
         it for its pods: drain one of the two hosts and restart its agent without its keys"
     )]
-    SubnetLost {
-        /// The subnet.
-        subnet: IpNetwork,
-        /// Who has it in etcd.
-        owner: NodeName,
-    },
-    /// The Kubernetes API gives this host none that it can serve.
+    SubnetLost { subnet: IpNetwork, owner: NodeName },
     #[error(transparent)]
     Node(#[from] NodeError),
 }
 
 impl LeaseError {
-    /// It may pass without anybody changing the configuration (exit code 75, `EX_TEMPFAIL`).
+    /// It may pass without a change of settings (exit code 75, `EX_TEMPFAIL`).
     pub fn is_temporary(&self) -> bool {
         matches!(self, LeaseError::Exhausted { .. })
     }
@@ -119,7 +60,7 @@ fn listed(addresses: &PerFamily<IpAddr>) -> String {
     if addresses.is_empty() { "no address".to_owned() } else { addresses.join(" and ") }
 }
 
-/// Names at most ten hosts.
+/// Lists at most ten hosts.
 fn freeable(dead: &[NodeName]) -> String {
     if dead.is_empty() {
         return "widen the pool or remove hosts".to_owned();
@@ -127,7 +68,7 @@ fn freeable(dead: &[NodeName]) -> String {
     let names: Vec<_> = dead.iter().take(10).map(NodeName::as_str).collect();
     let more = if dead.len() > 10 { ", …" } else { "" };
     format!(
-        "{} hosts are not alive: {}{more}; remove those that are gone",
+        "{} hosts are not alive: {}{more}; remove those that no longer exist",
         dead.len(),
         names.join(", ")
     )
@@ -138,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_pool_names_the_hosts_that_are_not_alive() {
+    fn a_full_pool_lists_the_hosts_that_are_not_alive() {
         let error = LeaseError::Exhausted {
             pool: "10.0.0.0/20".parse().unwrap(),
             slots: 15,
@@ -148,13 +89,13 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "no subnet is free in the pool 10.0.0.0/20: 15 of 15 are taken; 11 hosts are not alive: \
-             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; remove those that are gone"
+             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; remove those that no longer exist"
         );
         assert!(error.is_temporary());
     }
 
     #[test]
-    fn a_name_in_use_names_the_other_machine() {
+    fn a_name_in_use_includes_the_other_machine() {
         let error = LeaseError::HeldByOther {
             host: "h1".parse().unwrap(),
             machine_id: "abc".to_owned(),

@@ -1,4 +1,4 @@
-//! Pure. What this host is, and what network it wants to belong to.
+//! Pure. This host, its network and its lease.
 
 use std::net::IpAddr;
 
@@ -11,47 +11,42 @@ use crate::lease::records::{
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
 
-/// Who this host is; does not change while the agent runs.
+/// The identity of this host; constant while the agent runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its name in keys.
+    /// The name in its keys.
     pub name: NodeName,
-    /// `/etc/machine-id`: who owns the keys.
+    /// `/etc/machine-id`: the owner of the keys.
     pub machine_id: String,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// Version of humanz.
     pub version: String,
 }
 
-/// How the others reach this host; may change at any time.
+/// How other hosts reach this one; may change at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its addresses for the others.
     pub addresses: PerFamily<IpAddr>,
-    /// How it can be reached.
     pub backend: Backend,
-    /// What its tunnel is told by, if it has one.
+    /// VNI and port of its tunnel.
     pub tunnel: Option<Vxlan>,
-    /// Bytes that a packet between hosts may have.
+    /// Longest packet between hosts, in bytes.
     pub mtu: u32,
 }
 
-/// The network, as this host is configured.
+/// The network, as configured on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Where its keys are.
     pub roots: Roots,
     /// The pool of each family in use, at least one.
     pub pools: PerFamily<Pool>,
-    /// How every host can be reached; how each may be reached besides is in its own record.
+    /// How every host can be reached; further ways are in the record of each.
     pub backend: Backend,
 }
 
-/// What this host holds.
+/// The pod subnets that this host holds, one of each family in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Its pod subnet of each family in use.
     pub subnets: PerFamily<IpNetwork>,
 }
 
@@ -72,18 +67,17 @@ pub struct Claimant {
 }
 
 impl Network {
-    /// The text of a key.
     pub fn key(&self, key: &Key) -> String {
         self.roots.key(key)
     }
 
-    /// The settings that all hosts share, kept in the store marked `id`.
+    /// The network settings for a store with this `id`.
     pub fn config(&self, id: &str) -> ClusterConfig {
         ClusterConfig::new(id, &self.pools, self.backend.clone())
     }
 }
 
-/// What this host says about itself when it holds `lease`.
+/// The record that this host publishes when it holds `lease`.
 pub fn node_record(identity: &Identity, attributes: &Attributes, lease: &Lease) -> NodeRecord {
     let mut node = NodeRecord::new(&identity.machine_id, &identity.boot_id, &identity.version);
     node.subnets = lease.subnets;

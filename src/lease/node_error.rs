@@ -30,7 +30,7 @@ pub enum NodeError {
     )]
     NoFamily { name: NodeName, family: Family },
     #[error(
-        "the podCIDR {subnet} of node {name} is no part of the pool {pool}: set {} to the \
+        "the podCIDR {subnet} of node {name} is not in the pool {pool}: set {} to the \
         --cluster-cidr of kube-controller-manager",
         pool_of(subnet::family(*subnet))
     )]

@@ -1,4 +1,4 @@
-//! Pure. The other hosts of the network, as far as they can be believed.
+//! Pure. The other hosts of the network, with invalid and conflicting data left out.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,82 +10,84 @@ use crate::lease::choose;
 use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::subnet::{self, Pool};
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 
 /// Another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its pod subnets: at least one, inside the pool, overlapping nobody's.
+    /// Its pod subnets: at least one, inside the pool, without overlaps.
     pub subnets: PerFamily<IpNetwork>,
-    /// Its own addresses. None for a host of the Python agent: its name must be looked up.
+    /// Its node addresses. None for a host of the Python agent: its name must be resolved.
     pub addresses: PerFamily<IpAddr>,
-    /// How it can be reached.
     pub backend: Backend,
-    /// The end of its tunnel.
     pub tunnel: Option<Tunnel>,
-    /// Bytes that a packet to it may have, as it said.
+    /// Longest packet to it in bytes, as it published.
     pub mtu: Option<u32>,
-    /// It has a subnet but says nothing about itself: a host of the Python agent.
+    /// It has a subnet but no node record: a host of the Python agent.
     pub python: bool,
-    /// Its agent runs. For people; a route never depends on it.
+    /// Its agent runs. For display; no route depends on it.
     pub alive: bool,
 }
 
-/// What this host needs to know of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// The other hosts, by name.
     pub by_name: BTreeMap<NodeName, Peer>,
-    /// What was ignored, and why.
     pub faults: Vec<PeerFault>,
 }
 
-/// Something of another host that is ignored.
+/// Data of another host that is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerFault {
-    /// A subnet where none can be.
-    #[error("host {host}: subnet {subnet} is ignored: it is no part of the pool {pool}")]
+    #[error("host {host}: subnet {subnet} is ignored: it is not in the pool {pool}")]
     OutsidePool {
-        /// The host.
         host: NodeName,
-        /// Its subnet.
         subnet: IpNetwork,
         /// The pool of that family, `(none)` if there is none.
         pool: String,
     },
-    /// A subnet that is somebody else's.
     #[error("host {host}: subnet {subnet} is ignored: it overlaps {theirs} of host {owner}{}",
         if *ours { " (this host)" } else { "" })]
     Overlap {
-        /// The host.
         host: NodeName,
-        /// Its subnet.
         subnet: IpNetwork,
         /// Who owns what it overlaps.
         owner: NodeName,
-        /// What it overlaps.
         theirs: IpNetwork,
         /// The owner is this host.
         ours: bool,
     },
-    /// An address that cannot be a next hop.
     #[error("host {host}: address {address} is ignored: {reason}")]
-    Address {
-        /// The host.
-        host: NodeName,
-        /// Its address.
-        address: IpAddr,
-        /// Why.
-        reason: &'static str,
-    },
+    Address { host: NodeName, address: IpAddr, reason: &'static str },
+}
+
+impl PeerFault {
+    pub fn problem(&self) -> Problem {
+        let (host, fix) = match self {
+            PeerFault::OutsidePool { host, .. } => (
+                host,
+                format!(
+                    "set the same IP_SUBNET and IPV6_SUBNET on both hosts; if it was removed for \
+                     good: humanz-agent nodes rm {host}"
+                ),
+            ),
+            PeerFault::Overlap { host, .. } => (
+                host,
+                format!(
+                    "two hosts share a name, a disk or a hand-made key: repair it on host {host}"
+                ),
+            ),
+            PeerFault::Address { host, .. } => (host, format!("set NODE_IP on host {host}")),
+        };
+        let subject = Object::Host(host.clone());
+        Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
+    }
 }
 
 /// The hosts of `snapshot` other than `own`, and what was ignored.
 ///
-/// `own_subnets`: the subnets this host uses; nobody else can have them. `pools`: the pool of each
+/// `own_subnets`: the subnets this host uses; no other host can have them. `pools`: the pool of each
 /// family in use. Where two other hosts overlap, the one that claimed its subnet wins, else the one
-/// whose key is older: the same one on every host. A fault costs its host that subnet or address,
-/// and nobody else anything.
+/// whose key is older: the same one on every host. A fault affects only its host.
 pub fn peers(
     snapshot: &Snapshot,
     own: &NodeName,
@@ -131,7 +133,7 @@ impl Peer {
     }
 }
 
-/// A subnet that a host wants.
+/// A subnet of a host.
 struct Candidate<'a> {
     host: &'a NodeName,
     subnet: IpNetwork,
@@ -141,7 +143,7 @@ struct Candidate<'a> {
     created: i64,
 }
 
-/// All wanted subnets of other hosts, by host.
+/// All subnets of other hosts, by host.
 fn candidates<'a>(snapshot: &'a Snapshot, own: &NodeName) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::with_capacity(snapshot.hosts.len());
     let (mut nodes, mut alive) = (beside(&snapshot.nodes), beside(&snapshot.alive));
@@ -156,7 +158,7 @@ fn candidates<'a>(snapshot: &'a Snapshot, own: &NodeName) -> Vec<Candidate<'a>> 
     candidates
 }
 
-/// Looks up names that come in their order, without a search for each.
+/// Looks up names in ascending order, without a search for each.
 fn beside<'a, V>(map: &'a BTreeMap<NodeName, V>) -> impl FnMut(&NodeName) -> Option<&'a V> {
     let mut rest = map.iter().peekable();
     move |name| {
@@ -165,8 +167,7 @@ fn beside<'a, V>(map: &'a BTreeMap<NodeName, V>) -> impl FnMut(&NodeName) -> Opt
     }
 }
 
-/// Which of the candidates get what they want, and why others do not: those with the better right
-/// are asked first.
+/// Which of the candidates are accepted, and why others are not; those with the better right first.
 fn judge(
     candidates: &[Candidate<'_>],
     own: &NodeName,
@@ -191,15 +192,16 @@ fn judge(
     (accepted, faults)
 }
 
-/// The subnets of a host: the one of its key, and of the other family the one it tells.
+/// The subnets of a host: the one of its host key, and the one of the other family in its record.
 fn wanted(
     stored: &Stored<IpNetwork>,
     node: Option<&NodeRecord>,
 ) -> impl Iterator<Item = IpNetwork> {
     let family = subnet::family(stored.value);
-    let told = node.map(|node| node.subnets).unwrap_or_default();
+    let recorded = node.map(|node| node.subnets).unwrap_or_default();
     let others = Family::BOTH.into_iter().filter(move |other| *other != family);
-    std::iter::once(stored.value).chain(others.filter_map(move |other| told.get(other).copied()))
+    std::iter::once(stored.value)
+        .chain(others.filter_map(move |other| recorded.get(other).copied()))
 }
 
 fn accept(
@@ -249,7 +251,7 @@ fn next_hop(
         return Err("it is this host's own; is NODE_IP right on both hosts?");
     }
     if pools.get(family).is_some_and(|pool| pool.network().contains(address)) {
-        return Err("it lies inside the pool, where only pods are");
+        return Err("it lies inside the pool of pod addresses");
     }
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),

@@ -13,18 +13,15 @@ use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::net::{PerFamily, hash};
 
-/// What this host knew.
+/// The last known good state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
-    /// Its name.
     pub host: NodeName,
-    /// Its machine id.
     pub machine_id: String,
-    /// Its lease.
     pub lease: Lease,
-    /// All hosts. Signs of life and faults are not saved.
+    /// All hosts. Alive keys and faults are not saved.
     pub snapshot: Arc<Snapshot>,
-    /// What the names resolved to last of those among them that publish no address.
+    /// The last addresses of hosts that publish none, by their names.
     pub resolved: Resolved,
 }
 

@@ -1,4 +1,4 @@
-//! Pure. Everything that etcd holds for the network, parsed, as of one revision.
+//! Pure. The parsed content of etcd at one revision.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,79 +10,63 @@ use crate::lease::records::{
     Alive, ClusterConfig, Key, NodeName, NodeRecord, RecordError, Roots, claim_value, host_value,
 };
 use crate::lease::transaction::{Transaction, Write};
+use crate::net::{Object, Problem, ProblemKind};
 
-/// Both roots as of one revision. A copy shares its parts with the original until one is changed.
+/// Both key ranges at one revision. A copy shares its parts with the original until one is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The revision of the store.
     pub revision: i64,
-    /// The settings of the network.
     pub config: Option<Stored<ClusterConfig>>,
-    /// The subnet of each host: who has one is a host of the network.
+    /// The subnet of each host of the network.
     pub hosts: Arc<BTreeMap<NodeName, Stored<IpNetwork>>>,
-    /// What each host says about itself; a host without is one of the Python agent.
+    /// The record of each host; a host without one runs the Python agent.
     pub nodes: Arc<BTreeMap<NodeName, Stored<Arc<NodeRecord>>>>,
-    /// Who claims which subnet.
     pub claims: Arc<BTreeMap<IpNetwork, Stored<NodeName>>>,
     /// The hosts whose agents run.
     pub alive: Arc<BTreeMap<NodeName, Stored<Arc<Alive>>>>,
-    /// Keys that hold no valid record, by key.
+    /// Keys without a valid record, by key.
     pub faults: Arc<BTreeMap<Box<str>, Fault>>,
 }
 
-/// A value and when it was written.
+/// A value and its revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored<T> {
-    /// The parsed value.
     pub value: T,
-    /// Revision at which the key was created; 0 for a record that is remembered from before the
-    /// store lost its data and is not in it.
+    /// Revision of the key's creation; 0 for a record that is only remembered after the store lost its
+    /// data.
     pub created: i64,
-    /// Revision at which the value was written; 0 as for `created`.
+    /// Revision of the last change; 0 as for `created`.
     pub modified: i64,
 }
 
-/// A key that is ignored, and why.
+/// A key that is ignored, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where it is.
     pub store: Store,
-    /// The key; bytes that are not text are shown as such.
     pub key: Box<str>,
-    /// What is wrong with it.
     pub what: RecordError,
-    /// Revision at which the key was created.
     pub created: i64,
-    /// Revision at which the value was written.
     pub modified: i64,
 }
 
-/// What is asked for the hosts.
+/// The source of the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// etcd.
     Etcd,
-    /// The API of Kubernetes.
     Kubernetes,
 }
 
-/// A key and value as etcd gives them.
+/// A key and value as read from etcd.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw<'a> {
-    /// The key.
     pub key: &'a [u8],
-    /// The value.
     pub value: &'a [u8],
-    /// Revision of creation.
     pub created: i64,
-    /// Revision of the last change.
     pub modified: i64,
 }
 
 impl Snapshot {
-    /// Takes in a key that was put: parses it, replaces what was there.
-    ///
-    /// A value that cannot be parsed removes the record and becomes a fault.
+    /// Applies a put. An invalid value removes the record and becomes a fault.
     pub fn put(&mut self, roots: &Roots, raw: Raw<'_>) {
         self.revision = self.revision.max(raw.modified);
         let text: Box<str> = String::from_utf8_lossy(raw.key).into();
@@ -108,7 +92,7 @@ impl Snapshot {
         Arc::make_mut(&mut self.faults).insert(text, fault);
     }
 
-    /// Takes in that `key` was deleted at `revision`.
+    /// Applies a delete at `revision`.
     pub fn delete(&mut self, roots: &Roots, key: &[u8], revision: i64) {
         self.revision = self.revision.max(revision);
         if let Ok(Some(key)) = roots.parse(key) {
@@ -120,8 +104,8 @@ impl Snapshot {
         }
     }
 
-    /// Takes in what was written at `revision` by a transaction that held. What others wrote up to
-    /// then is not known by it: the revision of the snapshot stays.
+    /// Applies a transaction that was committed at `revision`. Other writes up to then are unknown: the
+    /// revision of the snapshot stays.
     pub fn written(&mut self, roots: &Roots, transaction: &Transaction, revision: i64) {
         let known = self.revision;
         for write in &transaction.writes {
@@ -142,13 +126,13 @@ impl Snapshot {
         self.revision = known;
     }
 
-    /// Says the same as `other`, as of whatever revision.
+    /// Equal to `other` but for the revision.
     pub fn says_the_same(&self, other: &Snapshot) -> bool {
         // Equal because shared costs nothing; a copy shares everything.
         *other == Snapshot { revision: other.revision, ..self.clone() }
     }
 
-    /// Revision at which `key` was written, valid or not; 0 if it is not in the store.
+    /// Revision of the last change of `key`, valid or not; 0 if it does not exist.
     pub fn modified(&self, roots: &Roots, key: &Key) -> i64 {
         self.revisions(roots, key).1
     }
@@ -160,7 +144,7 @@ impl Snapshot {
         text
     }
 
-    /// Revisions at which `key` was created and written; 0 if it is not in the store.
+    /// Revisions of the creation and last change of `key`; 0 if it does not exist.
     fn revisions(&self, roots: &Roots, key: &Key) -> (i64, i64) {
         let valid = match key {
             Key::Config => self.config.as_ref().map(Stored::revisions),
@@ -229,6 +213,22 @@ impl fmt::Display for Fault {
     }
 }
 
+impl Fault {
+    pub fn problem(&self) -> Problem {
+        let (subject, fix) = match self.store {
+            Store::Etcd => (
+                Object::Key(self.key.to_string()),
+                format!("look at it with etcdctl get {:?}, then delete or repair it", self.key),
+            ),
+            Store::Kubernetes => (
+                Object::named(format!("Kubernetes node {}", self.key)),
+                format!("kubectl get node {} -o yaml", self.key),
+            ),
+        };
+        Problem::new(ProblemKind::EtcdRecord, subject, self.to_string()).with_fix(fix)
+    }
+}
+
 /// Removes `key`; a shared map is copied only if it has the key.
 fn discard<K: Ord + Clone, V: Clone>(map: &mut Arc<BTreeMap<K, V>>, key: &K) {
     if map.contains_key(key) {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_key_takes_its_fault_with_it() {
+    fn a_deleted_key_removes_its_fault() {
         let mut snapshot = Snapshot::default();
         put(&mut snapshot, "/h/a b", "10.0.1.0/24", 3);
         assert_eq!(snapshot.faults.len(), 1);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_others_leave_no_trace() {
+    fn keys_of_others_are_ignored() {
         let mut snapshot = Snapshot::default();
         put(&mut snapshot, "/c", "", 3);
         put(&mut snapshot, "/z/networks/blue", "{", 4);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_taken_in_without_moving_the_revision() {
+    fn own_writes_are_applied_without_changing_the_revision() {
         let mut snapshot = Snapshot::default();
         put(&mut snapshot, "/h/a", "10.0.1.0/24", 3);
         put(&mut snapshot, "/h/b", "10.0.2.0/24", 4);

@@ -1,56 +1,54 @@
-//! Pure. Which ends of tunnels can be believed.
+//! Pure. The valid tunnels of other hosts.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::lease::peers::Peer;
 use crate::lease::records::{NodeName, Tunnel, Vxlan};
-use crate::net::Mac;
+use crate::net::{Mac, Object, Problem, ProblemKind};
 
-/// The tunnel of another host that is not used.
+/// A tunnel of another host that is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("host {host}: its tunnel is ignored: {flaw}")]
 pub struct TunnelFault {
-    /// The host.
     pub host: NodeName,
-    /// What is wrong with it.
     pub flaw: Flaw,
 }
 
-/// Why a tunnel cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Flaw {
-    /// No identifier has so many bits.
     #[error("VNI {0} is more than 24 bits")]
     VniTooLarge(u32),
-    /// Another network's.
-    #[error("its VNI is {theirs}, and this host's is {ours}; set the same VXLAN_VNI on all hosts")]
-    OtherVni {
-        /// The host's.
-        theirs: u32,
-        /// This host's.
-        ours: u32,
-    },
-    /// Nobody can send there.
-    #[error("port 0 is none")]
+    #[error("its VNI is {theirs}, and this host's is {ours}")]
+    OtherVni { theirs: u32, ours: u32 },
+    #[error("port 0 is invalid")]
     NoPort,
-    /// What is sent to this MAC would come back.
     #[error("its MAC {0} is that of this host")]
     OwnMac(Mac),
-    /// What is sent to this MAC would go to the wrong host.
     #[error("its MAC {mac} is that of host {owner}")]
-    SameMac {
-        /// The MAC.
-        mac: Mac,
-        /// Who has the better right to it.
-        owner: NodeName,
-    },
+    SameMac { mac: Mac, owner: NodeName },
 }
 
-/// The tunnels of `peers`, in their order, that this host, whose own is `own`, can send to; and what
-/// is wrong with the others.
+impl TunnelFault {
+    pub fn problem(&self) -> Problem {
+        let TunnelFault { host, flaw } = self;
+        let fix = match flaw {
+            Flaw::VniTooLarge(_) | Flaw::NoPort => {
+                format!("set VXLAN_VNI and VXLAN_PORT on host {host}")
+            }
+            Flaw::OtherVni { .. } => "set the same VXLAN_VNI on all hosts".to_owned(),
+            Flaw::OwnMac(_) | Flaw::SameMac { .. } => {
+                format!("restart humanz-agent on host {host}, which then publishes its own MAC")
+            }
+        };
+        let subject = Object::Host(host.clone());
+        Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
+    }
+}
+
+/// The valid tunnels of `peers`, in their order, and the faults of the others. `own`: that of this host.
 ///
-/// Of hosts with the same MAC the one whose subnet it is made of has it ([`Tunnel::of`]), else the
-/// first by name. A flaw costs its host the tunnel, and nobody else anything.
+/// Of hosts with the same MAC the one whose subnet it is derived from has it ([`Tunnel::of`]), else the
+/// first by name. A flaw affects only its host.
 pub fn tunnels(
     peers: &BTreeMap<NodeName, Peer>,
     own: Tunnel,
@@ -104,7 +102,7 @@ mod tests {
     use crate::lease::records::Backend;
     use crate::net::PerFamily;
 
-    /// What h1, whose subnet is 10.0.1.0/24, makes of hosts with (name, subnet, MAC, VNI, port).
+    /// The tunnels and faults at h1 (10.0.1.0/24) of hosts with (name, subnet, MAC, VNI, port).
     fn check(hosts: &[(&str, &str, &str, u32, u16)], usable: &[&str], faults: &[&str]) {
         let peer = |subnet: &str, tunnel| Peer {
             subnets: PerFamily { v4: Some(subnet.parse().unwrap()), v6: None },
@@ -122,21 +120,21 @@ mod tests {
         let peers: BTreeMap<NodeName, Peer> = peers.collect();
         let own = PerFamily { v4: Some("10.0.1.0/24".parse().unwrap()), v6: None };
         let own = Tunnel::of(&own, Vxlan { vni: 104, port: 10400 }).unwrap();
-        let (found, told) = tunnels(&peers, own);
+        let (found, flawed) = tunnels(&peers, own);
         let found = peers.keys().zip(found).filter(|(_, tunnel)| tunnel.is_some());
         assert_eq!(found.map(|(host, _)| host.as_str()).collect::<Vec<_>>(), usable);
-        assert_eq!(told.iter().map(ToString::to_string).collect::<Vec<_>>(), faults);
+        assert_eq!(flawed.iter().map(ToString::to_string).collect::<Vec<_>>(), faults);
     }
 
     #[test]
-    fn a_host_behind_another_port_is_as_good_as_any() {
+    fn a_tunnel_with_another_port_is_valid() {
         let h2 = ("h2", "10.0.2.0/24", "0a:58:0a:00:02:00", 104, 10400);
         let h3 = ("h3", "10.0.3.0/24", "0a:58:0a:00:03:00", 104, 53);
         check(&[h2, h3], &["h2", "h3"], &[]);
     }
 
     #[test]
-    fn what_cannot_be_is_told_and_costs_nobody_else_anything() {
+    fn invalid_tunnels_are_reported_and_affect_no_other() {
         check(
             &[
                 ("h2", "10.0.2.0/24", "0a:58:0a:00:02:00", 104, 10400),
@@ -148,15 +146,15 @@ mod tests {
             &["h2"],
             &[
                 "host h3: its tunnel is ignored: VNI 16777216 is more than 24 bits",
-                "host h4: its tunnel is ignored: its VNI is 7, and this host's is 104; set the same VXLAN_VNI on all hosts",
-                "host h5: its tunnel is ignored: port 0 is none",
+                "host h4: its tunnel is ignored: its VNI is 7, and this host's is 104",
+                "host h5: its tunnel is ignored: port 0 is invalid",
                 "host h6: its tunnel is ignored: its MAC 0a:58:0a:00:01:00 is that of this host",
             ],
         );
     }
 
     #[test]
-    fn a_mac_is_that_of_the_host_whose_subnet_it_is_made_of() {
+    fn a_mac_belongs_to_the_host_whose_subnet_it_is_derived_from() {
         check(
             &[
                 ("evil", "10.0.9.0/24", "0a:58:0a:00:02:00", 104, 10400),

@@ -20,6 +20,16 @@ pub enum Severity {
     Note,
 }
 
+impl Severity {
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        }
+    }
+}
+
 /// The kinds of problems, causes before their effects: that is the order in which they are shown.
 /// For each its severity, and the name that stands in JSON and metrics and never changes.
 macro_rules! kinds {
@@ -60,7 +70,7 @@ kinds! {
     AgentStuck: Error, "agent-stuck";
     AgentDown: Error, "agent-down";
     AgentSilent: Warning, "agent-silent";
-    AgentVersion: Warning, "agent-version";
+    AgentVersion: Warning, "agent-old";
     Privileges: Warning, "privileges";
     InvalidSetting: Error, "invalid-setting";
     SettingsFile: Warning, "settings";
@@ -94,7 +104,6 @@ kinds! {
     ChangeFailed: Error, "change-failed";
     ChangePending: Error, "drift";
     FileContested: Error, "file-contested";
-    ConfRecord: Warning, "conf-record";
     // Runtimes.
     CniConfiguration: Error, "cni-configuration";
     CniConfigurationUnread: Warning, "cni-configuration-unread";
@@ -109,6 +118,7 @@ kinds! {
     Ipv6: Error, "ipv6";
     ForwardBlocked: Error, "forward-blocked";
     ForwardUnreadable: Error, "forward-unreadable";
+    ForwardUnclear: Warning, "forward-unclear";
     InputBlocked: Error, "input-blocked";
     Flowtable: Warning, "flowtable";
     BridgeNetfilter: Error, "bridge-netfilter";
@@ -122,6 +132,7 @@ kinds! {
     NetworkManager: Warning, "networkmanager";
     Mtu: Warning, "mtu";
     PacketLost: Error, "packet-lost";
+    PacketDoubtful: Warning, "packet-doubtful";
     // Other hosts.
     HostUnreachable: Error, "host-unreachable";
     HostMtu: Error, "host-mtu";
@@ -131,6 +142,8 @@ kinds! {
     PoolFull: Error, "pool-full";
     PoolLow: Warning, "pool-low";
     BridgePorts: Error, "bridge-ports";
+    Unguarded: Error, "unguarded";
+    BridgePortsLow: Warning, "bridge-ports-low";
     StoresUnread: Warning, "stores-unread";
     LeakedAddresses: Warning, "leaked-addresses";
     StrayLinks: Error, "stray-links";

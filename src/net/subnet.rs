@@ -298,9 +298,9 @@ mod tests {
             ("fe80::/64", "fe80::/10 is link-local"),
             ("ff00::/48", "ff00::/8 is for multicast"),
         ] {
-            let told = unfit(net(subnet)).unwrap_or_default();
+            let why_unfit = unfit(net(subnet)).unwrap_or_default();
             let wanted = format!("{} cannot be used for pods: {why}", net(subnet));
-            assert!(told.starts_with(&wanted), "{told}");
+            assert!(why_unfit.starts_with(&wanted), "{why_unfit}");
         }
     }
 

@@ -15,7 +15,6 @@ const HEADER: usize = 8;
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Index of the link.
     pub index: u32,
     /// With its host bits, as in 10.244.1.1/24.
     pub address: IpNetwork,

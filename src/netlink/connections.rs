@@ -1,4 +1,4 @@
-//! Connections that the kernel follows, looked at for people.
+//! Connections that the kernel tracks, for people.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,13 +26,13 @@ pub struct Connection {
     pub protocol: u8,
     /// Who began it.
     pub source: IpAddr,
-    /// Whom it was sent to.
+    /// Where it was sent to.
     pub destination: IpAddr,
     /// The port that it was sent to, if the protocol has ports.
     pub port: Option<u16>,
     /// Who answers it; another address than `destination` if that was translated.
     pub answers: IpAddr,
-    /// To whom the answers go; another address than `source` if that was translated.
+    /// Where the answers go; another address than `source` if that was translated.
     pub answered_to: IpAddr,
     /// There was an answer.
     pub answered: bool,
@@ -79,7 +79,7 @@ pub fn between(
     let socket = NetlinkSocket::open(Protocol::Netfilter)?;
     let family = Family::of(source);
     let header = header(family);
-    let list = Message::new("look at connections", GET, NlmF::empty(), &header, Attributes::new());
+    let list = Message::new("list connections", GET, NlmF::empty(), &header, Attributes::new());
     let mut found = socket.dump(&list, |reply| {
         let wanted = |connection: &Connection| {
             connection.source == source

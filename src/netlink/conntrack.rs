@@ -6,7 +6,7 @@
 //!
 //! The kernel's table has as many buckets as the host may have flows (262,144 of them), and has no
 //! index by address. To list it takes a lock for each bucket: 4 ms, however few flows there are. To
-//! have the kernel delete by a filter (since 6.8) takes a look at each: 0.15 ms for each end.
+//! have the kernel delete by a filter (since 6.8) compares each: 0.15 ms for each end.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -124,7 +124,7 @@ pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
 }
 
 /// Forgets the UDP flows to `ports` of this host, whoever answers them. (Flows to the same port of
-/// somebody else that this host forwards are begun anew: a look at whose address it is would cost ten
+/// another host that this host forwards are begun anew: a look-up of the address would cost ten
 /// times as much.)
 ///
 /// # Errors

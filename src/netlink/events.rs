@@ -22,23 +22,15 @@ const NFTABLES_GROUPS: [u32; 1] = [7];
 pub enum Event {
     /// A link came, went or changed.
     Link {
-        /// Its name.
         name: IfName,
-        /// Its number.
         index: u32,
         /// How it is since then.
         now: LinkState,
     },
     /// A neighbour went, or a place that a device sends to.
-    NeighbourGone {
-        /// Index of the link.
-        index: u32,
-    },
+    NeighbourGone { index: u32 },
     /// An address came or went.
-    Address {
-        /// Index of the link.
-        index: u32,
-    },
+    Address { index: u32 },
     /// A route came or went.
     Route {
         /// Who made it.
@@ -48,11 +40,11 @@ pub enum Event {
         /// It went.
         gone: bool,
     },
-    /// Somebody turned forwarding off, on the host or on a link.
+    /// Forwarding was turned off, on the host or on a link.
     ForwardingOff,
     /// nftables changed.
     Nftables,
-    /// Events were lost: look at everything.
+    /// Events were lost: check everything.
     Lost,
 }
 
@@ -115,7 +107,7 @@ impl Events {
     }
 }
 
-/// What a message of rtnetlink tells; `None` if that is nothing that matters here.
+/// The event that a message of rtnetlink reports; `None` if it does not matter here.
 ///
 /// # Errors
 /// [`NetlinkError::Malformed`].
@@ -149,7 +141,7 @@ pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
     Ok(None)
 }
 
-/// The bridge itself tells of its ports, as of links that come and go.
+/// The bridge itself reports its ports, as links that come and go.
 fn is_of_bridge(reply: &Reply<'_>) -> bool {
     reply.body().first().copied() == Some(nix::libc::AF_BRIDGE as u8)
 }
@@ -163,8 +155,7 @@ fn link_now(link: &Link, gone: bool) -> LinkState {
     }
 }
 
-/// Of a new link, such as a pod's, the kernel tells everything at once; of what somebody changes,
-/// that alone.
+/// Of a new link, such as a pod's, the kernel reports everything at once; of a change, that alone.
 fn is_forwarding_off(reply: &Reply<'_>) -> Result<bool, NetlinkError> {
     /// `struct netconfmsg`, padded; NETCONFA_FORWARDING and NETCONFA_MC_FORWARDING. Source:
     /// linux/netconf.h.

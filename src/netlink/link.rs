@@ -29,7 +29,7 @@ const PORT_UNICAST_FLOOD: u16 = 9;
 const PORT_ISOLATED: u16 = 33;
 const PORT_LOCKED: u16 = 39;
 
-/// RTEXT_FILTER_SKIP_STATS: counters of every processor, which nobody here reads.
+/// RTEXT_FILTER_SKIP_STATS: counters of every processor, which are not read here.
 const SKIP_STATS: u32 = 1 << 3;
 
 /// IF_OPER_UP of linux/if.h.
@@ -43,19 +43,16 @@ const ETHERNET_MTU: u32 = 1500;
 pub struct Link {
     /// Its number in this namespace.
     pub index: u32,
-    /// Its name.
     pub name: IfName,
     /// `bridge`, `veth`, `vxlan` …; `None` for a physical device and the loopback.
     pub kind: Option<String>,
-    /// Its MAC.
     pub mac: Option<Mac>,
-    /// In bytes.
     pub mtu: u32,
-    /// Set up by somebody.
+    /// Set up (administratively).
     pub up: bool,
     /// Up and working.
     pub oper_up: bool,
-    /// There is something at the other end, or nobody can tell (a tunnel).
+    /// There is something at the other end, or that cannot be known (a tunnel).
     pub carrier: bool,
     /// Index of the bridge it is a port of.
     pub master: Option<u32>,
@@ -63,7 +60,7 @@ pub struct Link {
     pub peer_index: Option<u32>,
     /// The text that says whose it is.
     pub alias: Option<String>,
-    /// Its link group; 0 unless somebody set it.
+    /// Its link group; 0 unless it was set.
     pub group: u32,
     /// If it is a port of a bridge.
     pub port: Option<PortFlags>,
@@ -91,9 +88,7 @@ pub struct PortFlags {
 /// What shall change on a link; `None` stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkChange {
-    /// Its MAC.
     pub mac: Option<Mac>,
-    /// In bytes.
     pub mtu: Option<u32>,
     /// Set it up.
     pub up: bool,
@@ -112,13 +107,11 @@ pub struct LinkChange {
 pub struct Veth<'a> {
     /// The end in this namespace.
     pub host: &'a IfName,
-    /// Its MAC.
     pub host_mac: Mac,
     /// Index of the bridge it becomes a port of.
     pub master: u32,
     /// The end in the pod.
     pub pod: &'a IfName,
-    /// Its MAC.
     pub pod_mac: Mac,
     /// The pod's network namespace, an open descriptor.
     pub netns: std::os::fd::RawFd,
@@ -129,14 +122,12 @@ pub struct Veth<'a> {
 /// Which link is meant.
 #[derive(Clone, Copy, Debug)]
 pub enum LinkRef<'a> {
-    /// By number.
     Index(u32),
-    /// By name.
     Name(&'a IfName),
 }
 
 /// Makes a bridge that forwards at once: no spanning tree, no delay. It is up, and keeps its MTU:
-/// until somebody *changes* the MTU it follows that of the ports, and is 1500 when the last one
+/// until the MTU is *changed* it follows that of the ports, and is 1500 when the last one
 /// goes (kernel: br_mtu_auto_adjust). So it is born with another one.
 ///
 /// The second message marks whatever bears the name: look first whether the name is free.
@@ -169,7 +160,7 @@ pub fn stop_delays(name: &IfName) -> Message {
 /// shall be up before it is tied, and the host's end follows with its port flags ([`change`]) in
 /// the same send.
 ///
-/// One queue in each direction is what a veth uses anyway unless it is told otherwise. Unasked the
+/// One queue in each direction is what a veth uses anyway unless it is set otherwise. Unasked the
 /// kernel makes one for each processor, and on setting all but one aside it waits for a grace period
 /// at each end (drivers/net/veth.c: veth_init_queues).
 pub fn add_veth(veth: &Veth<'_>) -> Message {
@@ -279,13 +270,7 @@ pub fn get(which: LinkRef<'_>) -> Message {
     let (index, attributes) = named(which);
     let attributes = attributes.u32(Ifla::ExtMask, SKIP_STATS);
     let header = link_header(RtAddrFamily::Unspecified, index, false);
-    Message::new(
-        format!("look at {}", text(which)),
-        Rtm::Getlink,
-        NlmF::empty(),
-        &header,
-        attributes,
-    )
+    Message::new(format!("get {}", text(which)), Rtm::Getlink, NlmF::empty(), &header, attributes)
 }
 
 /// Asks for all links of a kind. A kernel that does not know the kind gives all links.

@@ -93,7 +93,7 @@ fn body(header: &impl ToBytes, attributes: Attributes) -> Result<Vec<u8>, String
 pub struct Reply<'a> {
     /// Its type, as in RTM_NEWLINK.
     pub kind: u16,
-    /// Number of the message that it answers; 0 for a notification nobody asked for.
+    /// Number of the message that it answers; 0 for a notification.
     pub sequence: u32,
     flags: u16,
     body: &'a [u8],

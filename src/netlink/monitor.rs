@@ -1,4 +1,4 @@
-//! A socket that hears what changes in the kernel.
+//! A socket that receives notifications of changes in the kernel.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -47,15 +47,15 @@ impl Monitor {
     }
 
     /// Waits for the next datagram, not longer than `patience`, and hands every notification in it to
-    /// `hear`.
+    /// `receive`.
     ///
     /// # Errors
-    /// `ENOBUFS`: notifications were lost, so everything must be looked at. Any other: the socket
+    /// `ENOBUFS`: notifications were lost, so everything must be checked. Any other: the socket
     /// is of no more use.
     pub fn wait(
         &mut self,
         patience: Duration,
-        mut hear: impl FnMut(&Reply<'_>),
+        mut receive: impl FnMut(&Reply<'_>),
     ) -> Result<(), NetlinkError> {
         if !is_readable(&self.socket, patience).map_err(NetlinkError::io("wait"))? {
             return Ok(());
@@ -71,7 +71,7 @@ impl Monitor {
             return Err(NetlinkError::io("receive")(Errno::ENOBUFS));
         }
         for reply in Replies(&self.buffer) {
-            hear(&reply?);
+            receive(&reply?);
         }
         Ok(())
     }

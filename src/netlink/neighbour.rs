@@ -17,9 +17,7 @@ pub(super) const HEADER: usize = 12;
 /// A neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Neighbour {
-    /// Its address.
     pub address: IpAddr,
-    /// Its MAC.
     pub mac: Mac,
 }
 
@@ -67,7 +65,6 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Neighbour>, NetlinkError> {
 /// What is known of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourState {
-    /// Its address.
     pub address: IpAddr,
     /// Its MAC, while one is known.
     pub mac: Option<Mac>,
@@ -80,7 +77,7 @@ pub struct NeighbourState {
 pub enum NudState {
     /// It may be used.
     Valid,
-    /// Somebody said so for good.
+    /// It was set for good.
     Permanent,
     /// It was asked for, and there is no answer yet.
     Asked,
@@ -88,7 +85,7 @@ pub enum NudState {
     Failed,
 }
 
-/// What an answer to [`list`] tells of a neighbour, be its MAC known or not; `None` for other
+/// What an answer to [`list`] says of a neighbour, be its MAC known or not; `None` for other
 /// families.
 pub fn parse_state(reply: &Reply<'_>) -> Result<Option<NeighbourState>, NetlinkError> {
     let (header, attributes) = reply.parse::<Ndmsg>(HEADER)?;

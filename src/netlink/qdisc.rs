@@ -1,5 +1,5 @@
 //! Queues at the end of a link: the token bucket. Source: tc-tbf(8), linux/pkt_sched.h, and
-//! net/sched/sch_tbf.c for what the kernel takes and tells.
+//! net/sched/sch_tbf.c for what the kernel accepts and lists.
 
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Rtm, Tca};
@@ -82,7 +82,7 @@ pub fn delete(device: u32) -> Message {
 /// Asks for our queue of a link; `ENOENT` if there is none. The kernel answers by way of its
 /// notifications, so only to those who want an echo.
 pub fn get(device: u32) -> Message {
-    let what = format!("look at the limit of link {device}");
+    let what = format!("get the limit of link {device}");
     Message::new(what, Rtm::Getqdisc, NlmF::ECHO, &header(device, HANDLE, 0), Attributes::new())
 }
 

@@ -40,7 +40,6 @@ pub struct Route {
     pub destination: IpNetwork,
     /// Through which neighbour.
     pub gateway: Option<IpAddr>,
-    /// Index of the link.
     pub device: Option<u32>,
     /// Who made it: RTPROT_*.
     pub protocol: u8,
@@ -65,13 +64,12 @@ pub struct Route {
 pub struct RouteLookup {
     /// Through which neighbour; `None` if the address is on the link.
     pub gateway: Option<IpAddr>,
-    /// Index of the link.
     pub device: Option<u32>,
     /// The address that packets are sent from.
     pub source: Option<IpAddr>,
     /// The address is the namespace's own.
     pub local: bool,
-    /// Bytes that a packet may have on this way, as far as the route says or the kernel was told.
+    /// Bytes that a packet may have on this way, as far as the route or a learned path MTU says.
     pub mtu: Option<u32>,
 }
 

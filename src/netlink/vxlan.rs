@@ -44,9 +44,7 @@ pub struct Vxlan {
 /// A VXLAN device to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct NewVxlan<'a> {
-    /// Its name.
     pub name: &'a IfName,
-    /// Its MAC.
     pub mac: Mac,
     /// VXLAN network identifier, 24 bits.
     pub vni: u32,
@@ -60,11 +58,11 @@ pub struct NewVxlan<'a> {
     pub alias: &'a str,
 }
 
-/// Makes a device that sends only where it is told to: it learns nothing, is tied to no link (the
+/// Makes a device that sends only to destinations that were set: it learns nothing, is tied to no link (the
 /// route to the other host says which), has no IPv6 address of its own, and its outer packets carry
 /// a UDP checksum.
 ///
-/// With checksum, because one that is not there is what kernels before 5.7 got wrong when somebody
+/// With checksum, because one that is not there is what kernels before 5.7 got wrong when a rule
 /// translated the outer packet's address ("netfilter: nat: never update the UDP checksum when it's
 /// 0"); and receivers can derive the inner
 /// checksum from it.

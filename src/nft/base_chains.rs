@@ -1,12 +1,10 @@
-//! Chains of others that forwarded packets meet: observed, and our rules put into iptables' own.
+//! Base chains of other programs: observed, and our rules inserted into those of iptables.
 
 mod chain;
 pub mod decode;
 mod legacy;
 pub mod legacy_text;
-mod numbers;
 mod rule;
-mod value;
 mod xt;
 
 use std::collections::BTreeMap;
@@ -19,7 +17,7 @@ use nix::errno::Errno;
 
 pub use chain::{BaseChain, COMMENT_PREFIX, ChainRef, Direction, EditKind, RuleEdit};
 pub use decode::FoundSets;
-pub use rule::{ChainRule, Criterion, End, Match, NamePattern};
+pub use rule::{ChainRule, End, Field, Match, Packet, Test};
 
 use crate::net::Family;
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
@@ -34,10 +32,9 @@ use crate::nft::{
 const PROGRAM_DIRS: [&str; 6] =
     ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/local/bin"];
 
-/// What was found of other people's chains at the hook `forward`.
+/// Base chains of one hook.
 #[derive(Debug, Default)]
 pub struct FoundChains {
-    /// The chains.
     pub chains: Vec<BaseChain>,
     /// Chains that are there and cannot be read, and why.
     pub unreadable: Vec<(ChainRef, ChainError)>,
@@ -46,37 +43,19 @@ pub struct FoundChains {
 /// Why a chain could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
-    /// Of nftables.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// The list of older tables.
     #[error("read {}", path.display())]
-    Read {
-        /// The list.
-        path: PathBuf,
-        /// What went wrong.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// No program to read older tables with.
     #[error("the program {name} is not installed (package iptables)")]
-    NoProgram {
-        /// The program.
-        name: &'static str,
-    },
-    /// It did not start.
+    NoProgram { name: &'static str },
     #[error("run {command}")]
-    Run {
-        /// The program and its arguments.
-        command: String,
-        /// What went wrong.
-        source: io::Error,
-    },
-    /// It failed.
+    Run { command: String, source: io::Error },
     #[error("{command}: {status}: {said}")]
     Program {
-        /// The program and its arguments.
         command: String,
-        /// How it ended.
         status: ExitStatus,
         /// What it wrote to stderr.
         said: String,
@@ -154,7 +133,7 @@ impl BaseChains {
     /// [`NetlinkError`].
     pub fn sees_kube_proxy(&self) -> Result<bool, NetlinkError> {
         let request =
-            get("look at nft chains".to_owned(), kind::GET_CHAIN, family::ANY, Attributes::new());
+            get("list nft chains".to_owned(), kind::GET_CHAIN, family::ANY, Attributes::new());
         let chains = self.socket.dump(&request, found::chain)?;
         Ok(chains.iter().any(|(place, _)| {
             place.table == "kube-proxy" || (place.table == "nat" && place.chain == "KUBE-SERVICES")
@@ -178,7 +157,7 @@ impl BaseChains {
 
     /// Every base chain at the hook, and its policy.
     fn nft_places(&self, hook: Hook) -> Result<Vec<(NftChain, Policy)>, NetlinkError> {
-        let what = "look at nft chains".to_owned();
+        let what = "list nft chains".to_owned();
         let request = get(what, kind::GET_CHAIN, family::ANY, Attributes::new());
         let chains = self.socket.dump(&request, found::chain)?;
         let forward = chains.into_iter().filter_map(|(place, base)| {
@@ -217,28 +196,32 @@ impl BaseChains {
         place: &NftChain,
         sets: &mut FoundSets,
     ) -> Result<Option<Vec<ChainRule>>, NetlinkError> {
-        let what = format!("look at chain {} of nft table {}", place.chain, place.table);
+        let what = format!("list chain {} of nft table {}", place.chain, place.table);
         let attributes = Attributes::new()
             .text(attribute::TABLE, &place.table)
             .text(attribute::CHAIN, &place.chain);
         let request = get(what, kind::GET_RULE, place.family.number(), attributes);
-        let programs = match self.socket.dump(&request, decode::program) {
+        let listed = match self.socket.dump(&request, |reply| Ok(Some(found::parts(reply)?.1))) {
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
-            programs => programs?,
+            listed => listed?,
         };
-        for name in programs.iter().flat_map(decode::Program::sets) {
-            if !sets.contains_key(&name) && sets.len() < SETS {
-                sets.extend(self.nft_set(place, &name)?.map(|set| (name, set)));
+        let mut rules = Vec::new();
+        for rule in &listed {
+            let expressions = decode::expressions(rule)?;
+            for name in decode::set_names(&expressions) {
+                if !sets.contains_key(&name) && sets.len() < SETS {
+                    sets.extend(self.nft_set(place, &name)?.map(|set| (name, set)));
+                }
             }
+            rules.extend(decode::rules(rule, &expressions, sets, &name_of)?);
         }
-        let rules = programs.iter().flat_map(|program| program.rules(sets, &name_of));
-        Ok(Some(rules.collect()))
+        Ok(Some(rules))
     }
 
     /// A set with its elements; `None` if its keys mean nothing here, or it is gone.
     fn nft_set(&self, place: &NftChain, name: &str) -> Result<Option<FoundSet>, NetlinkError> {
         let number = place.family.number();
-        let what = format!("look at set {name} of nft table {}", place.table);
+        let what = format!("list set {name} of nft table {}", place.table);
         let named = Attributes::new().text(set::TABLE, &place.table).text(set::NAME, name);
         let found = self.socket.ask(&get(what.clone(), kind::GET_SET, number, named), found::set);
         let found = match found {
@@ -255,7 +238,7 @@ impl BaseChains {
     }
 }
 
-/// Its elements are worth reading. (A list of addresses that somebody keeps may be long.)
+/// Its elements are worth reading. (A named list of addresses may be long.)
 fn is_readable(set: &FoundSet) -> bool {
     let key = set.shape.as_ref().map_or(&[][..], |shape| &shape.key);
     match key {
@@ -271,8 +254,7 @@ const SETS: usize = 256;
 
 /// The chains that rules call for packets that are not special.
 fn targets(rules: &[ChainRule]) -> Vec<String> {
-    let never = Criterion::Special.holds();
-    let rules = rules.iter().filter(|rule| !rule.matches.contains(&never));
+    let rules = rules.iter().filter(|rule| !rule.matches.contains(&Match::never()));
     let target = |rule: &ChainRule| match &rule.verdict {
         Verdict::Jump(target) | Verdict::Goto(target) => Some(target.clone()),
         _ => None,

@@ -318,7 +318,7 @@ fn register(at: u32) -> u32 {
     }
 }
 
-fn family_number(family: Family) -> u8 {
+pub fn family_number(family: Family) -> u8 {
     match family {
         Family::V4 => family::IPV4,
         Family::V6 => family::IPV6,

@@ -52,7 +52,7 @@ pub struct FoundRule {
     /// The kernel's number for it, unique in the table.
     pub handle: u64,
     pub comment: Option<String>,
-    /// The fingerprint that humanz put beside it; `None` if somebody else made the rule.
+    /// The fingerprint that humanz put beside it; `None` if another program made the rule.
     pub fingerprint: Option<u64>,
 }
 

@@ -173,11 +173,16 @@ pub mod expression {
     /// Where TCP, UDP and SCTP have the destination port.
     pub const PORT_OFFSET: u32 = 2;
     pub const MARK: u32 = 3;
+    pub const INPUT_INDEX: u32 = 4;
+    pub const OUTPUT_INDEX: u32 = 5;
     pub const INPUT_NAME: u32 = 6;
     pub const OUTPUT_NAME: u32 = 7;
     pub const NF_PROTOCOL: u32 = 15;
     /// NFT_CT_STATE, and the bit of `established`: both directions were seen.
     pub const CONNECTION_STATE: u32 = 0;
+    pub const CONNECTION_DIRECTION: u32 = 1;
+    pub const CONNECTION_STATUS: u32 = 2;
+    pub const CONNECTION_MARK: u32 = 3;
     pub const ESTABLISHED: u32 = 2;
     pub const L4_PROTOCOL: u32 = 16;
     pub const PACKET_TYPE: u32 = 19;

@@ -204,7 +204,7 @@ impl Shape {
 
     /// The attributes of an element: two lists for a range, its first key and the first behind it.
     pub(super) fn encode(&self, element: &Element, with_data: bool) -> Vec<Attributes> {
-        let first = bytes(&element.key, Value::first);
+        let (first, last) = element.bounds();
         let mut start = Attributes::new().nest(set::ELEMENT_KEY, value(&first));
         if with_data {
             start = match &element.data {
@@ -218,8 +218,7 @@ impl Shape {
             start = start.put_some(set::ELEMENT_USERDATA, userdata);
         }
         let mut list = vec![start];
-        let behind = behind(bytes(&element.key, Value::last));
-        if let Some(behind) = behind.filter(|_| self.intervals) {
+        if let Some(behind) = behind(last).filter(|_| self.intervals) {
             let end = Attributes::new().nest(set::ELEMENT_KEY, value(&behind));
             list.push(end.be32(set::ELEMENT_FLAGS, set::INTERVAL_END));
         }
@@ -261,6 +260,11 @@ impl Element {
     /// An element of a set, or one of a map to remove.
     pub fn key(key: impl Into<Vec<Value>>) -> Element {
         Element { key: key.into(), data: None, userdata: Userdata::default() }
+    }
+
+    /// The first and the last key in bytes, as the kernel compares them.
+    pub(super) fn bounds(&self) -> (Vec<u8>, Vec<u8>) {
+        (bytes(&self.key, Value::first), bytes(&self.key, Value::last))
     }
 }
 

@@ -1,25 +1,23 @@
-//! Room on the file system of a path. Source: statvfs(3).
+//! Free space on the file system of a path. Source: statvfs(3).
 
 use std::io;
 use std::path::Path;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-/// What a file system has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpace {
-    /// Bytes that root may still write.
+    /// For root.
     pub free_bytes: u64,
-    /// Files that may still be made; `None` where they are not counted.
+    /// Inodes; `None` where they are not counted.
     pub free_files: Option<u64>,
-    /// Nothing can be written.
     pub read_only: bool,
 }
 
-/// What is left where `path` is, or its nearest folder that is there.
+/// The free space at `path`, or at its nearest existing parent.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// statvfs(3).
 pub fn at(path: &Path) -> io::Result<FreeSpace> {
     let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let found = statvfs(there)?;

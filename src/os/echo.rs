@@ -1,8 +1,7 @@
-//! ICMP echo: whether an address answers, and how large a packet arrives. Source: icmp(7), raw(7),
-//! RFC 792, RFC 4443.
+//! ICMP echo. Source: icmp(7), raw(7), RFC 792, RFC 4443.
 //!
-//! What is not larger than the way is known to take is sent with DF set, unless the host has
-//! `ip_no_pmtu_disc`: a packet of just that size that is answered was not cut on the way.
+//! Packets not larger than the known path MTU are sent with DF, unless the host has
+//! `ip_no_pmtu_disc`: one of exactly that size that is answered was not fragmented.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,22 +9,21 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
     recv, send, socket,
 };
 
 use crate::net::Family;
+use crate::os::wait::is_readable;
 
-/// Bytes of an echo's own header: type, code, checksum, identifier, sequence.
+/// Bytes of the ICMP header: type, code, checksum, identifier, sequence.
 const HEADER: usize = 8;
 
-/// The least size of a packet that has room for all headers, in bytes.
+/// The smallest packet with all headers, bytes.
 pub const SMALLEST: u32 = 84;
 
-/// A socket for echoes to one address, in the network namespace it was opened in. It hears that
-/// address alone.
+/// A socket for echoes to one address, in the network namespace it was opened in.
 pub struct Echo {
     socket: OwnedFd,
     family: Family,
@@ -33,10 +31,10 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Opens it; `from` is the address to send from, if the kernel shall not choose.
+    /// `from`: the source address; `None`: the kernel chooses.
     ///
     /// # Errors
-    /// No CAP_NET_RAW; no way to the address.
+    /// No CAP_NET_RAW; no route.
     pub fn open(to: IpAddr, from: Option<IpAddr>) -> io::Result<Echo> {
         let family = Family::of(to);
         let (domain, protocol) = match family {
@@ -50,7 +48,7 @@ impl Echo {
             bind(socket.as_raw_fd(), &address(from))?;
         }
         connect(socket.as_raw_fd(), &address(to))?;
-        // Others on this host may be talking to the same address.
+        // Other processes may send echoes to the same address.
         let identifier = (std::process::id() ^ (socket.as_raw_fd().cast_unsigned() << 8)) as u16;
         Ok(Echo { socket, family, identifier })
     }
@@ -65,10 +63,10 @@ impl Echo {
         Ok(())
     }
 
-    /// The sequence of the next answer that is there.
+    /// The sequence of the next reply, if one has arrived.
     ///
     /// # Errors
-    /// What came instead: `EHOSTUNREACH` …
+    /// An ICMP error: `EHOSTUNREACH` …
     pub fn receive(&self) -> io::Result<Option<u16>> {
         let mut buffer = [0; 256];
         loop {
@@ -83,15 +81,6 @@ impl Echo {
             }
         }
     }
-
-    /// Waits until something is there, at most `wait`.
-    fn wait(&self, wait: Duration) -> io::Result<()> {
-        let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
 }
 
 impl AsFd for Echo {
@@ -100,8 +89,7 @@ impl AsFd for Echo {
     }
 }
 
-/// One packet of `bytes` there and back: how long that took; `None` if there was no answer within
-/// `wait`.
+/// The round trip time of one packet of `bytes`; `None` without a reply within `wait`.
 ///
 /// # Errors
 /// It cannot be sent.
@@ -118,11 +106,11 @@ pub fn round_trip(
         let waited = begun.elapsed();
         match echo.receive() {
             Ok(Some(_)) => return Ok(Some(begun.elapsed())),
-            // A router has something to say: that is no answer.
+            // An ICMP error of a router is not a reply.
             Err(error) if error.kind() != io::ErrorKind::HostUnreachable => return Err(error),
             _ if waited >= wait => return Ok(None),
-            // Rounded up: a poll of no time would spin.
-            _ => echo.wait(wait - waited + Duration::from_millis(1))?,
+            // Rounded up: a poll of zero would spin.
+            _ => drop(is_readable(&echo, wait - waited + Duration::from_millis(1))?),
         }
     }
 }
@@ -175,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_as_long_as_asked_and_its_sum_is_right() {
+    fn a_request_has_the_requested_length_and_a_valid_checksum() {
         let v4 = request(Family::V4, 0x1234, 7, 1500);
         assert_eq!((v4.len(), checksum(&v4)), (1480, 0));
         assert_eq!(request(Family::V6, 1, 1, 1500).len(), 1460);
@@ -183,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_told_from_everything_else() {
+    fn only_a_reply_is_a_reply() {
         let mut v6 = request(Family::V6, 0x1234, 7, 0);
         assert_eq!(reply(Family::V6, &v6), None, "a request");
         v6[0] = 129;
@@ -195,6 +183,6 @@ mod tests {
         for cut in 0..28 {
             assert_eq!(reply(Family::V4, &v4[..cut]), None, "{cut} bytes");
         }
-        assert_eq!(reply(Family::V4, &[0x4f; 30]), None, "options that are not there");
+        assert_eq!(reply(Family::V4, &[0x4f; 30]), None, "options that are missing");
     }
 }

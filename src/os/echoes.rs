@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::os::echo::Echo;
 
-/// Echoes that are waited for.
+/// Pending echoes.
 #[derive(Default)]
 pub struct Echoes {
     waiting: Vec<Waiting>,
@@ -23,14 +23,12 @@ struct Waiting {
     sent: Instant,
 }
 
-/// What became of an echo.
+/// The outcome of an echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoOutcome {
-    /// Whom it was sent to.
     pub to: IpAddr,
-    /// How large it was.
     pub bytes: u32,
-    /// How long the answer took; `None` if there was none.
+    /// The round trip time; `None` without a reply.
     pub time: Option<Duration>,
 }
 
@@ -39,12 +37,11 @@ fn listen(waiting: &Waiting) -> PollFd<'_> {
 }
 
 impl Echoes {
-    /// How many are waited for. Each is an open socket.
+    /// The number of pending echoes, each an open socket.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// None is waited for.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -52,7 +49,7 @@ impl Echoes {
     /// Sends one of `bytes`, IP header included.
     ///
     /// # Errors
-    /// There is no way to the address; the kernel has no room; no CAP_NET_RAW.
+    /// No route; no buffer space; no CAP_NET_RAW.
     pub fn send(&mut self, to: IpAddr, bytes: u32) -> io::Result<()> {
         let echo = Echo::open(to, None)?;
         let sent = Instant::now();
@@ -61,15 +58,14 @@ impl Echoes {
         Ok(())
     }
 
-    /// Waits until `until`, or until something is known: who answered, and who has not within
-    /// `patience`.
+    /// Waits until `until` or the first outcomes: replies, and echoes without one within `patience`.
     ///
     /// # Errors
     /// poll(2).
     pub fn wait(&mut self, until: Instant, patience: Duration) -> io::Result<Vec<EchoOutcome>> {
         let first = self.waiting.iter().map(|waiting| waiting.sent + patience).min();
         let until = first.map_or(until, |first| first.min(until));
-        // Rounded up: a poll of no time would spin.
+        // Rounded up: a poll of zero would spin.
         let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let ready: Vec<bool> = {

@@ -1,4 +1,4 @@
-//! An event loop in a thread of its own, for a connection that stays; or for one question.
+//! Event loops: in a thread of their own for a session, or for one request.
 
 use std::io;
 use std::thread;
@@ -6,7 +6,7 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch as latest};
 
-/// A session that runs until it is stopped. Dropped, it is told to end, but nobody waits for it.
+/// A session that runs until it is stopped. Dropping it signals the end without waiting.
 #[derive(Debug)]
 pub struct EventLoop {
     stop: Option<oneshot::Sender<()>>,
@@ -14,10 +14,10 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Runs `session` in a thread of this name. It must end once what it is given comes.
+    /// Runs `session` in a thread of this name. It must end on the signal.
     ///
     /// # Errors
-    /// If the thread or its event loop cannot be made.
+    /// The thread or its event loop cannot be created.
     pub fn spawn(
         name: &str,
         session: impl AsyncFnOnce(oneshot::Receiver<()>) + Send + 'static,
@@ -26,38 +26,38 @@ impl EventLoop {
         let runtime = runtime()?;
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             runtime.block_on(session(stopped));
-            // A name that is still being looked up holds nobody up.
+            // Pending name lookups are abandoned.
             runtime.shutdown_background();
         })?;
         Ok(EventLoop { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends the session, and waits for that.
+    /// Ends the session, and waits for its end.
     pub fn stop(mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic has ended the process.
+            // A panic ends the process.
             drop(thread.join());
         }
     }
 }
 
-/// Asks something, without a connection that stays.
+/// Runs one request.
 ///
 /// # Errors
-/// What `ask` says, or that no event loop can be made.
-pub fn once<T>(ask: impl AsyncFnOnce() -> Result<T, String>) -> Result<T, String> {
-    let runtime = runtime().map_err(|error| format!("make an event loop: {error}"))?;
-    let answer = runtime.block_on(ask());
+/// Those of `request`, or that no event loop can be created.
+pub fn once<T>(request: impl AsyncFnOnce() -> Result<T, String>) -> Result<T, String> {
+    let runtime = runtime().map_err(|error| format!("create an event loop: {error}"))?;
+    let answer = runtime.block_on(request());
     runtime.shutdown_background();
     answer
 }
 
-/// Tells a session what is so from now on; it hears of it only if that is something else.
-pub fn tell<T: PartialEq>(session: &latest::Sender<T>, news: T) {
-    session.send_if_modified(|known| {
-        let changed = *known != news;
-        *known = news;
+/// Sends `value` to a session, which is woken only if it differs from the last one.
+pub fn send_if_changed<T: PartialEq>(session: &latest::Sender<T>, value: T) {
+    session.send_if_modified(|last| {
+        let changed = *last != value;
+        *last = value;
         changed
     });
 }

@@ -1,5 +1,5 @@
-//! Tells when somebody touches certain files: one inotify(7) for all of them, because a user has
-//! only 128 of it, and containerd, systemd and the kubelet share them.
+//! Events of certain files: one inotify(7) for all of them, because a user has only 128 instances, which
+//! containerd, systemd and the kubelet share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,27 +15,27 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use crate::os::wait::is_readable;
 use crate::os::xtables_lock;
 
-/// Hears runs of iptables-legacy, and of every change to the files that it is told to follow.
+/// Reports runs of iptables-legacy, and every change of the followed files.
 pub struct FileWatch {
     inotify: Inotify,
-    /// What is watched for those files.
+    /// The watches for those files.
     followed: Mutex<BTreeMap<WatchDescriptor, Names>>,
 }
 
-/// The names in a folder that matter, and the followed files to which each of them leads.
+/// The relevant names in a folder, each with the followed files on its path.
 type Names = BTreeMap<OsString, BTreeSet<PathBuf>>;
 
-/// What was heard.
+/// The events since the last wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileEvents {
     /// A run of iptables-legacy has ended.
     pub iptables: bool,
-    /// The followed files that were touched, themselves or a folder on the way to them.
+    /// The followed files that changed, or a folder on their path.
     pub files: BTreeSet<PathBuf>,
 }
 
 impl FileWatch {
-    /// Follows no file yet.
+    /// Follows no files yet.
     ///
     /// # Errors
     /// inotify(7) is refused, or there is no `/run`.
@@ -45,27 +45,27 @@ impl FileWatch {
         Ok(FileWatch { inotify, followed: Mutex::default() })
     }
 
-    /// Follows `files`, absolute paths, and no others from now on: their folders as they are at this
-    /// moment, and those on the way there, so that it is heard when one goes, or comes into being
-    /// again. Called before each look at the files it misses nothing.
+    /// Follows `files`, absolute paths, and no others from now on: their present folders, and all
+    /// parents, so that their removal and creation are reported. Called before each read of the files
+    /// it misses no change.
     ///
     /// # Errors
     /// A folder cannot be watched; the others are.
     pub fn follow<'a>(&self, files: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
         let mut refused = Ok(());
-        // Nothing that is heard meanwhile is judged before all is known.
+        // Events are evaluated after all watches are known.
         let mut followed = self.followed();
         followed.clear();
         for (folder, place) in places(files) {
             match self.inotify.add_watch(&folder, place.mask()) {
                 Ok(watch) => {
                     let names = followed.entry(watch).or_default();
-                    // The same folder by two paths is one watch.
+                    // Two paths of the same folder share one watch.
                     for (name, files) in place.names {
                         names.entry(name).or_default().extend(files);
                     }
                 }
-                // The folder above it tells when it comes.
+                // The watch on its parent reports its creation.
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(error) => {
                     let why = format!("{}: {}", folder.display(), error.desc());
@@ -76,10 +76,10 @@ impl FileWatch {
         refused
     }
 
-    /// Waits for something to be heard, not longer than `patience`; says what.
+    /// Waits at most `patience` for events.
     ///
     /// # Errors
-    /// The watch is of no more use.
+    /// The watch is broken.
     pub fn wait(&self, patience: Duration) -> io::Result<FileEvents> {
         let mut heard = FileEvents::default();
         if !is_readable(&self.inotify, patience)? {
@@ -104,8 +104,7 @@ impl FileWatch {
     }
 }
 
-/// The files that `event` is about. One without a name is about the folder itself: it is gone, or
-/// somewhere else.
+/// The files of `event`. One without a name is about the folder itself: it was removed or moved.
 fn touched(names: &Names, event: &InotifyEvent) -> BTreeSet<PathBuf> {
     let gone = AddWatchFlags::IN_DELETE_SELF
         | AddWatchFlags::IN_MOVE_SELF
@@ -122,17 +121,17 @@ fn all(names: &Names) -> impl Iterator<Item = PathBuf> {
     names.values().flatten().cloned()
 }
 
-/// What matters in one folder.
+/// The watch of one folder.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Place {
+struct FolderWatch {
     names: Names,
-    /// Followed files lie in it; else only the way to them.
+    /// It holds followed files, not only folders on their path.
     has_files: bool,
 }
 
-impl Place {
-    /// Coming and going, and in folders of followed files also what is written. A folder that is
-    /// watched for something else as well goes on to be.
+impl FolderWatch {
+    /// Creation and removal, and in folders of followed files also writes; in addition to other watches
+    /// of the folder.
     fn mask(&self) -> AddWatchFlags {
         let mask = AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE
@@ -147,9 +146,9 @@ impl Place {
     }
 }
 
-/// The folders in which something matters for `files`: each one's, and every folder above it.
-fn places<'a>(files: impl IntoIterator<Item = &'a Path>) -> BTreeMap<PathBuf, Place> {
-    let mut places: BTreeMap<PathBuf, Place> = BTreeMap::new();
+/// The folders to watch for `files`: each one's, and all its parents.
+fn places<'a>(files: impl IntoIterator<Item = &'a Path>) -> BTreeMap<PathBuf, FolderWatch> {
+    let mut places: BTreeMap<PathBuf, FolderWatch> = BTreeMap::new();
     for file in files {
         for path in file.ancestors() {
             let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { continue };

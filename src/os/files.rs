@@ -1,4 +1,4 @@
-//! Files that others read while we write them.
+//! Files that other processes read while they are replaced.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -6,39 +6,36 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("{what} {path}: {why}{}", cure(.why))]
+#[error("{what} {path}: {why}")]
 pub struct FileError {
     what: &'static str,
     path: PathBuf,
-    /// Told above: as the source it would be told twice.
+    /// Part of the text: as the source it would be printed twice.
     why: io::Error,
 }
 
-/// What to do, behind a semicolon, if there is one thing.
-fn cure(why: &io::Error) -> &'static str {
-    match why.kind() {
-        io::ErrorKind::IsADirectory => "; a directory is in the way: remove it",
-        io::ErrorKind::StorageFull => "; make room on that file system",
-        io::ErrorKind::ReadOnlyFilesystem => "; mount that file system to be written to",
-        _ => "",
-    }
-}
-
 impl FileError {
-    /// Why.
     pub fn kind(&self) -> io::ErrorKind {
         self.why.kind()
     }
+
+    /// What to do, if there is one thing.
+    pub fn fix(&self) -> Option<&'static str> {
+        Some(match self.why.kind() {
+            io::ErrorKind::IsADirectory => "a directory is in the way: remove it",
+            io::ErrorKind::StorageFull => "make room on that file system",
+            io::ErrorKind::ReadOnlyFilesystem => "mount that file system read-write",
+            _ => return None,
+        })
+    }
 }
 
-/// The mode of a copy, and the part of it by which everybody may run it.
+/// The mode of a copy, and its execute bits.
 const EXECUTABLE: u32 = 0o755;
 const RUNS: u32 = 0o555;
 
-/// What a file system makes of a time that it is given: vfat rounds to two seconds, ext2 and ext4 with
-/// inodes of 128 bytes to one.
+/// The resolution of file times: two seconds on vfat, one on ext2 and ext4 with inodes of 128 bytes.
 const COARSE: Duration = Duration::from_secs(2);
 
 /// `path` is a file that holds exactly `bytes`.
@@ -46,14 +43,14 @@ pub fn holds(path: &Path, bytes: &[u8]) -> bool {
     fs::read(path).is_ok_and(|found| found == bytes)
 }
 
-/// This user may not read `path`: what is there, or that nothing is, nobody knows.
+/// This user may not read `path`.
 pub fn is_denied(path: &Path) -> bool {
     matches!(File::open(path), Err(error) if error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// `copy` is what [`copy_executable`] made of `from` as it is now: as long, as old, and for everybody
-/// to run (a file system may have modes of its own beyond that, and coarse times). Nothing is read, so
-/// that it can be asked often.
+/// `copy` is a copy of `from` by [`copy_executable`]: the same length and time, and executable for
+/// everybody (file systems may have other mode bits and coarse times). Reads no contents, so that it is
+/// cheap.
 ///
 /// # Errors
 /// `from` cannot be looked at.
@@ -75,8 +72,7 @@ fn apart(one: SystemTime, other: SystemTime) -> Duration {
     one.duration_since(other).unwrap_or_else(|error| error.duration())
 }
 
-/// Puts `bytes` into the place of `path`, wholly or not at all, and on the disk; makes the
-/// directory if it is missing.
+/// Replaces `path` by a file with `bytes`, atomically and synced; creates a missing directory.
 ///
 /// # Errors
 /// [`FileError`]; nothing is left behind.
@@ -90,8 +86,8 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     })
 }
 
-/// As [`replace`], for a directory that a runtime watches: containerd ignores a file that is moved
-/// in, but not one that is written, so the same bytes are written over the finished file once more.
+/// As [`replace`], for a directory that a runtime watches: containerd ignores a rename, but not a
+/// write, so the same bytes are written once more.
 ///
 /// # Errors
 /// [`FileError`].
@@ -101,8 +97,7 @@ pub fn replace_watched(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileE
     file.write_all_at(bytes, 0).map_err(failed("write", path))
 }
 
-/// Puts a copy of the executable `from`, as old as that, into the place of `path`, also while
-/// `path` runs.
+/// Replaces `path` by a copy of the executable `from` with the same time, also while `path` runs.
 ///
 /// # Errors
 /// [`FileError`].
@@ -116,7 +111,7 @@ pub fn copy_executable(from: &Path, path: &Path) -> Result<(), FileError> {
     })
 }
 
-/// Puts a symbolic link to `target` into the place of `path`.
+/// Replaces `path` by a symbolic link to `target`.
 ///
 /// # Errors
 /// [`FileError`].
@@ -124,7 +119,7 @@ pub fn replace_link(target: &Path, path: &Path) -> Result<(), FileError> {
     swap_in(path, |new| symlink(target, new))
 }
 
-/// Removes a file; one that is gone is success.
+/// Removes a file; a missing one is success.
 ///
 /// # Errors
 /// [`FileError`].
@@ -135,14 +130,14 @@ pub fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Where a new `path` is made before it takes its place; left there by a process that was killed.
-/// No ending that a runtime reads; one name for every try, so that a killed try leaves one file.
+/// The temporary name for a new `path`, which a killed process leaves behind. It has no extension that
+/// a runtime reads, and is always the same, so that there is at most one leftover.
 pub fn unfinished(path: &Path) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     path.with_file_name(format!(".{name}.humanz-new"))
 }
 
-/// Has `make` make a new file beside `path`, then renames it to `path`.
+/// Lets `make` create a new file beside `path`, then renames it to `path`.
 fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), FileError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(failed("create directory", directory))?;
@@ -154,7 +149,7 @@ fn swap_in(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
     let made = made.and_then(|()| make(&new)).map_err(failed("write", &new));
     let done = made.and_then(|()| fs::rename(&new, path).map_err(failed("replace", path)));
     if done.is_err() {
-        // The first error is the one to tell; a leftover is removed by the next try.
+        // The first error counts; the next try removes a leftover.
         let _leftover = fs::remove_file(&new);
         return done;
     }

@@ -1,4 +1,4 @@
-//! A loop's sign of life.
+//! Heartbeats of loops.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,33 +6,29 @@ use std::time::{Duration, Instant};
 /// An idle loop beats this often.
 pub const EVERY: Duration = Duration::from_secs(10);
 
-/// The sign of life of one loop. Beating costs a few nanoseconds and wakes nobody.
+/// The heartbeat of one loop. A beat costs a few nanoseconds.
 #[derive(Debug)]
 pub struct Heartbeat {
-    /// The loop.
     pub name: &'static str,
-    /// It hangs, or is gone, if it has not beaten for so long.
+    /// Without a beat for this long, the loop hangs.
     pub limit: Duration,
     born: Instant,
-    /// Milliseconds from birth to the last beat; [`RETIRED`] if none is expected any more.
+    /// Milliseconds from `born` to the last beat, or [`RETIRED`].
     last: AtomicU64,
 }
 
-/// No time since a birth.
 const RETIRED: u64 = u64::MAX;
 
 impl Heartbeat {
-    /// A first beat.
     pub fn new(name: &'static str, limit: Duration) -> Heartbeat {
         Heartbeat { name, limit, born: Instant::now(), last: AtomicU64::new(0) }
     }
 
-    /// The loop turns.
     pub fn beat(&self) {
         self.last.store(millis(self.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// The loop has ended as it should.
+    /// The loop has ended: no more beats are expected.
     pub fn retire(&self) {
         self.last.store(RETIRED, Ordering::Relaxed);
     }
@@ -54,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_hangs_ages_and_one_that_ended_does_not() {
+    fn the_last_beat_of_a_loop_ages_until_it_is_retired() {
         let beat = Heartbeat::new("loop", Duration::from_secs(1));
         std::thread::sleep(Duration::from_millis(30));
         assert!(beat.since().unwrap() >= Duration::from_millis(20));

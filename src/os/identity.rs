@@ -1,4 +1,4 @@
-//! What identifies this machine and this boot.
+//! Identifiers of this machine and this boot.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,10 @@ pub struct IdentityError {
     source: io::Error,
 }
 
-/// This boot of the kernel. Source: random(4).
+/// The boot id. Source: random(4).
 ///
 /// # Errors
-/// /proc is not there.
+/// /proc is missing.
 pub fn boot_id() -> Result<String, IdentityError> {
     line(Path::new("/proc/sys/kernel/random/boot_id"))
 }
@@ -23,12 +23,12 @@ pub fn boot_id() -> Result<String, IdentityError> {
 /// A fresh random identifier. Source: random(4).
 ///
 /// # Errors
-/// /proc is not there.
+/// /proc is missing.
 pub fn random_id() -> Result<String, IdentityError> {
     line(Path::new("/proc/sys/kernel/random/uuid"))
 }
 
-/// This installation of the operating system; `None` where nobody gave it one.
+/// `/etc/machine-id`; `None` if missing or invalid.
 /// Source: machine-id(5).
 pub fn machine_id() -> Option<String> {
     let id = line(Path::new("/etc/machine-id")).ok()?;
@@ -38,12 +38,12 @@ pub fn machine_id() -> Option<String> {
 /// The kernel's host name.
 ///
 /// # Errors
-/// It is no text.
+/// It is not UTF-8.
 pub fn host_name() -> Result<String, IdentityError> {
     let failed = |source| IdentityError { what: "the host name".to_owned(), source };
     let name = nix::unistd::gethostname().map_err(|errno| failed(errno.into()))?;
     let text = name.into_string();
-    text.map_err(|name| failed(io::Error::other(format!("{name:?} is no text"))))
+    text.map_err(|name| failed(io::Error::other(format!("{name:?} is not UTF-8"))))
 }
 
 fn line(path: &Path) -> Result<String, IdentityError> {

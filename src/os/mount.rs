@@ -1,11 +1,11 @@
-//! Whether something is mounted on a directory. Source: proc_pid_mountinfo(5).
+//! Is something mounted on a directory? Source: proc_pid_mountinfo(5).
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Something is mounted on `directory`, also if it is part of the file system around it (a bind
-/// mount). False if that cannot be seen.
+/// Something is mounted on `directory`, also a bind mount of the same file system. False if that cannot
+/// be read.
 pub fn is_on(directory: &Path) -> bool {
     let (Ok(path), Ok(mounts)) = (directory.canonicalize(), fs::read("/proc/self/mountinfo"))
     else {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_known_by_its_whole_path() {
+    fn a_mount_is_matched_by_its_whole_path() {
         let check = |point: &str, path: &str| {
             let line = format!("36 35 98:0 / {point} rw,noatime - ext4 /dev/root rw");
             is_of(line.as_bytes(), Path::new(path))

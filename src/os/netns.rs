@@ -1,4 +1,4 @@
-//! Network namespaces: open, compare, work inside.
+//! Network namespaces: open, compare, run inside.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,37 +19,27 @@ pub struct NetNs {
     file: File,
 }
 
-/// Why there is no namespace at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum NetNsError {
-    /// Nothing is there.
     #[error("network namespace {0} does not exist")]
     Missing(PathBuf),
-    /// Something else is there: the file that is left when one was unmounted, or a namespace of
-    /// another kind.
+    /// Another file, as after an unmount, or a namespace of another kind.
     #[error("{0} is not a network namespace")]
     NotANamespace(PathBuf),
     /// It cannot be opened or entered.
     #[error("{what} network namespace {path}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl NetNs {
     /// The namespace at `path`, as in /run/netns/x or /proc/1234/ns/net. (A namespace of another
-    /// kind is only noticed on entering it.)
+    /// kind is detected on entering it.)
     ///
     /// # Errors
     /// [`NetNsError`].
     pub fn open(path: &Path) -> Result<NetNs, NetNsError> {
         let failed = |what| move |source| NetNsError::Io { what, path: path.to_owned(), source };
-        // A pipe would wait for its writer.
+        // Opening a pipe would block.
         let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
             Ok(file) => file,
             Err(error) if is_gone(&error) => return Err(NetNsError::Missing(path.to_owned())),
@@ -72,7 +62,7 @@ impl NetNs {
         NetNs::open(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// Both are the same namespace, whatever their paths.
+    /// Both are the same namespace.
     ///
     /// # Errors
     /// [`NetNsError::Io`].
@@ -80,12 +70,12 @@ impl NetNs {
         Ok(self.identity()? == other.identity()?)
     }
 
-    /// Runs `work` on a thread that lives in the namespace and ends with the call: the calling
-    /// thread never moves. A socket opened there stays there and can be given back.
+    /// Runs `work` on a thread in the namespace, which ends with the call: the calling thread stays where
+    /// it is. A socket opened there stays in the namespace and can be returned.
     ///
     /// # Errors
-    /// [`NetNsError::Io`] if the namespace cannot be entered or there can be no more threads;
-    /// [`NetNsError::NotANamespace`] if it is one of another kind.
+    /// [`NetNsError::Io`] if the namespace cannot be entered or no thread created;
+    /// [`NetNsError::NotANamespace`] for another kind of namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
         let inside = || {
             setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
@@ -96,7 +86,7 @@ impl NetNs {
         };
         thread::scope(|scope| {
             let thread = thread::Builder::new().spawn_scoped(scope, inside);
-            let thread = thread.map_err(|error| self.failed("make a thread to enter", error))?;
+            let thread = thread.map_err(|error| self.failed("create a thread to enter", error))?;
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
@@ -116,7 +106,7 @@ impl NetNs {
     }
 }
 
-/// Nothing there; ESRCH is what /proc answers for a process that ends just now.
+/// Missing; ESRCH in /proc: the process is ending.
 fn is_gone(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ESRCH))

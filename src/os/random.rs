@@ -1,4 +1,4 @@
-//! Random numbers: marks and waiting times. Not for secrets.
+//! Random numbers for marks and delays. Not for secrets.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -18,17 +18,17 @@ pub fn below(bound: usize) -> usize {
     (bits() % bound.max(1) as u64) as usize
 }
 
-/// Half to all of `longest`, so that hosts that fail together do not come back together.
+/// Half to all of `longest`, so that hosts that fail together do not retry together.
 pub fn jittered(longest: Duration) -> Duration {
     longest.mul_f64(0.5 + fraction() / 2.0)
 }
 
-/// Anything from nothing to `longest`, so that hosts that met once do not meet again.
+/// Zero to `longest`, so that hosts that collided do not collide again.
 pub fn up_to(longest: Duration) -> Duration {
     longest.mul_f64(fraction())
 }
 
-/// A number from 0 up to 1.
+/// 0 to 1.
 fn fraction() -> f64 {
     (bits() >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,10 +1,9 @@
-//! Kernel settings below /proc/sys.
+//! Sysctls: files below /proc/sys.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A setting that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} sysctl {key}: {source}")]
 pub struct SysctlError {
@@ -14,7 +13,7 @@ pub struct SysctlError {
 }
 
 impl SysctlError {
-    /// There is no such setting: the module is not loaded, or the interface is gone.
+    /// No such sysctl: the module is not loaded, or the interface is gone.
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
@@ -31,7 +30,7 @@ pub fn read(key: &str) -> Result<String, SysctlError> {
     }
 }
 
-/// Writes `value`. (Read first: a /proc/sys that is read-only may be right already.)
+/// Writes `value`. (Read first: a read-only /proc/sys may have it already.)
 ///
 /// # Errors
 /// [`SysctlError`].

@@ -1,21 +1,19 @@
-//! What this process uses.
+//! Resource usage of this process.
 
 use std::fs;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// What this process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time of all its threads, since it started.
     pub cpu: Duration,
-    /// Memory that is not swapped out.
     pub resident_bytes: u64,
 }
 
 impl Usage {
-    /// At this moment; `None` where there is no /proc.
+    /// `None` without /proc.
     pub fn now() -> Option<Usage> {
         let cpu = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok()?.into();
         let status = fs::read_to_string("/proc/self/status").ok()?;

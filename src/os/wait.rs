@@ -7,11 +7,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Waits until `file` can be read, or has ended, not longer than `patience`; says whether it can. A
-/// signal ends the wait early.
+/// Waits at most `patience` until `file` is readable or at its end. A signal ends the wait early.
 ///
 /// # Errors
-/// poll(2)'s.
+/// poll(2).
 pub fn is_readable(file: &impl AsFd, patience: Duration) -> io::Result<bool> {
     let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
     match poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], patience) {

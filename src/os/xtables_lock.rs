@@ -1,7 +1,6 @@
-//! Tells when somebody has run iptables-legacy: the kernel itself tells no one.
+//! Detects runs of iptables-legacy, for which the kernel has no events.
 //!
-//! Every run opens a file, locks it against others of its kind, and closes it when it has ended
-//! (iptables, `XT_LOCK_NAME`).
+//! Every run opens and locks a file, and closes it at its end (iptables, `XT_LOCK_NAME`).
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,21 +11,21 @@ use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent};
 const FOLDER: &str = "/run";
 const NAME: &str = "xtables.lock";
 
-/// A lock file in its place, for a run that changes nothing and need not be heard.
+/// Another lock file, for a run that changes nothing and must not be detected.
 pub const ELSEWHERE: (&str, &str) = ("XTABLES_LOCKFILE", "/dev/null");
 
-/// Begins to listen, also if nobody has run iptables-legacy since the host was started.
+/// Begins to watch, also if iptables-legacy has never run since the boot.
 ///
 /// # Errors
-/// There is no `/run`, or the user watches too many files.
+/// There is no `/run`, or the user has too many watches.
 pub fn listen(inotify: &Inotify) -> nix::Result<()> {
     inotify.add_watch(FOLDER, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO)?;
     watch_file(inotify);
     Ok(())
 }
 
-/// A run has ended, or begun where none had been before. Of files that are watched for themselves
-/// the lock file is the only one.
+/// A run has ended, or begun for the first time. The lock file is the only file with a watch of its
+/// own.
 pub fn hears(inotify: &Inotify, event: &InotifyEvent) -> bool {
     match event.name.as_deref() {
         Some(name) if name == OsStr::new(NAME) => {
@@ -38,7 +37,7 @@ pub fn hears(inotify: &Inotify, event: &InotifyEvent) -> bool {
     }
 }
 
-/// None is there yet: its folder tells when it comes.
+/// If it does not exist yet, the watch on its folder reports its creation.
 fn watch_file(inotify: &Inotify) {
     let _missing = inotify.add_watch(&Path::new(FOLDER).join(NAME), AddWatchFlags::IN_CLOSE);
 }

@@ -2,7 +2,7 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{IfName, Mac, subnet};
+use crate::net::{IfName, Mac, Object, Problem, ProblemKind, subnet};
 
 /// The bridge as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +35,6 @@ pub struct FoundBridge {
     pub addresses: Vec<IpNetwork>,
 }
 
-/// A device of the bridge's name that is not a bridge.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "interface {name} exists and is {kind}, not a bridge: remove it or set BRIDGE_NAME to another name"
-)]
-pub struct ForeignBridge {
-    name: IfName,
-    kind: String,
-}
-
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BridgeChange {
@@ -67,11 +57,11 @@ pub enum BridgeChange {
 /// Addresses outside the cluster's pools are not ours and stay.
 ///
 /// # Errors
-/// [`ForeignBridge`] if the device of that name is not a bridge.
+/// [`ProblemKind::ForeignLink`] if the name belongs to something that is no bridge.
 pub fn changes(
     wanted: &Bridge,
     found: Option<&FoundBridge>,
-) -> Result<Vec<BridgeChange>, ForeignBridge> {
+) -> Result<Vec<BridgeChange>, Box<Problem>> {
     let name = || wanted.name.clone();
     let Some(found) = found else {
         let addresses =
@@ -83,7 +73,9 @@ pub fn changes(
     if found.kind.as_deref() != Some("bridge") {
         let kind =
             found.kind.as_deref().map_or("a physical device".into(), |kind| format!("a {kind}"));
-        return Err(ForeignBridge { name: name(), kind });
+        let what = format!("interface {} exists and is {kind}, not a bridge", wanted.name);
+        let problem = Problem::new(ProblemKind::ForeignLink, Object::Bridge(name()), what);
+        return Err(problem.with_fix("remove it or set BRIDGE_NAME to another name").into());
     }
     let mut changes = Vec::new();
     if found.mac != Some(wanted.mac) {
@@ -225,9 +217,7 @@ mod tests {
     fn a_device_that_is_not_a_bridge_is_refused_with_its_kind() {
         let veth = FoundBridge { kind: Some("veth".into()), ..right() };
         let error = changes(&wanted(), Some(&veth)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "interface humanz0 exists and is a veth, not a bridge: remove it or set BRIDGE_NAME to another name"
-        );
+        assert_eq!(error.key(), (ProblemKind::ForeignLink, Object::Bridge(wanted().name)));
+        assert_eq!(error.what, "interface humanz0 exists and is a veth, not a bridge");
     }
 }

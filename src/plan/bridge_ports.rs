@@ -1,6 +1,6 @@
 //! Pure. The pods' links to be reattached to the bridge, and how many ports it has.
 
-use crate::net::IfName;
+use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::plan::pod::{BridgePort, is_of_network};
 
@@ -43,22 +43,30 @@ pub const MOST: usize = 1023;
 /// From this number on the operator is warned.
 const MANY: usize = MOST * 95 / 100;
 
-/// The message for a full bridge.
-pub fn full(bridge: &IfName) -> String {
-    format!(
-        "bridge {bridge} is full: the kernel gives a bridge 1,023 ports, and each pod takes one; \
-         delete pods of this host, or limit them (maxPods of the kubelet)"
-    )
+/// No pod fits on `bridge`.
+pub fn full(bridge: &IfName) -> Problem {
+    let what = format!(
+        "bridge {bridge} is full: the kernel gives a bridge 1,023 ports, and each pod takes one"
+    );
+    Problem::new(ProblemKind::BridgePorts, Object::Bridge(bridge.clone()), what)
+        .with_fix("delete pods of this host, or limit them (maxPods of the kubelet)")
 }
 
-/// The warning for a bridge with `count` ports; `None` below [`MANY`].
-pub fn crowded(bridge: &IfName, count: usize) -> Option<String> {
+/// What is wrong with a bridge with `count` ports; nothing while there are plenty left.
+pub fn crowded(bridge: &IfName, count: usize) -> Option<Problem> {
+    let what = || {
+        format!(
+            "bridge {bridge} has less than a twentieth of its 1,023 ports left, and each pod takes \
+             one"
+        )
+    };
+    let subject = || Object::Bridge(bridge.clone());
     match count {
         MOST.. => Some(full(bridge)),
-        MANY.. => Some(format!(
-            "bridge {bridge} has less than a twentieth of its 1,023 ports left, and each pod takes \
-             one: limit the pods of this host (maxPods of the kubelet)"
-        )),
+        MANY.. => Some(
+            Problem::new(ProblemKind::BridgePortsLow, subject(), what())
+                .with_fix("limit the pods of this host (maxPods of the kubelet)"),
+        ),
         _ => None,
     }
 }
@@ -124,10 +132,11 @@ mod tests {
 
     #[test]
     fn a_bridge_is_crowded_before_it_is_full() {
-        let warning = |count| crowded(&"humanz0".parse().unwrap(), count).unwrap_or_default();
-        assert_eq!((warning(0).as_str(), warning(970).as_str()), ("", ""));
-        assert!(warning(971).contains("bridge humanz0 has less than a twentieth"));
-        assert_eq!(warning(971), warning(1022), "the same text for each pod");
-        assert!(warning(1023).contains("bridge humanz0 is full: the kernel gives a bridge 1,023"));
+        let found = |count| crowded(&"humanz0".parse().unwrap(), count);
+        let kind = |count| found(count).map(|problem| problem.kind);
+        assert_eq!((kind(0), kind(970)), (None, None));
+        assert_eq!(kind(971), Some(ProblemKind::BridgePortsLow));
+        assert_eq!(found(971), found(1022), "the same problem, whatever the number of pods");
+        assert_eq!(kind(1023), Some(ProblemKind::BridgePorts));
     }
 }

@@ -1,4 +1,4 @@
-//! Pure. What bears the mark of humanz, whichever of its parts made it.
+//! Pure. What has the mark of humanz.
 
 use crate::netlink::link::Link;
 use crate::plan::firewall::AGENT_TABLE;
@@ -11,8 +11,8 @@ pub fn links(found: &[Link]) -> Vec<&Link> {
     pods.into_iter().chain(others).collect()
 }
 
-/// Who is plugged in, as the aliases of `found` tell: `network container interface namespace/pod`, with a
-/// word `port=…` before the pod if it is no usual port (see [`pod::BridgePort`]).
+/// The attached pods, from the aliases of `found`: `network container interface namespace/pod`, with a
+/// word `port=…` before the pod if its port settings are not the default (see [`pod::BridgePort`]).
 pub fn attached(found: &[Link]) -> Vec<&str> {
     let owner = |link| owner(link).filter(|_| is_of_pod(link));
     found.iter().filter_map(owner).collect()
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_bears_the_mark_is_ours_and_pods_come_first() {
+    fn only_links_with_the_mark_are_ours_and_pods_come_first() {
         let found = [
             link(1, "bridge", "humanz bridge"),
             link(2, "bridge", ""),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_others_are_left() {
+    fn foreign_tables_are_not_ours() {
         for (name, ours) in [
             ("humanz", true),
             ("humanz_web", true),

@@ -1,7 +1,6 @@
-//! Pure. How this host reaches the pods of the others.
+//! Pure. The routes of this host to the pods of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -10,18 +9,16 @@ use crate::lease::Resolved;
 use crate::lease::peers::Peer;
 use crate::lease::records::{self, NodeName, Tunnel};
 use crate::lease::tunnels::{TunnelFault, tunnels};
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::TunnelPeer;
 
 /// A prefix that this host has on one of its own segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Connected {
-    /// The prefix.
     pub prefix: IpNetwork,
     /// Index of the interface.
     pub device: u32,
-    /// The interface is up.
     pub up: bool,
 }
 
@@ -46,40 +43,36 @@ impl From<Backend> for records::Backend {
     }
 }
 
-/// What this host has to reach others with.
+/// What this host needs to route to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalHost {
-    /// What the operator wants.
     pub backend: Backend,
-    /// Its segments.
     pub connected: Vec<Connected>,
-    /// Its addresses for the others.
+    /// Its node addresses.
     pub own: PerFamily<IpAddr>,
-    /// Those of them that it can send from at this moment.
+    /// Those of them that are present on an interface that is up.
     pub underlay: PerFamily<IpAddr>,
-    /// The end of its tunnels, if it is to have some.
+    /// Its tunnel, if it has one.
     pub tunnel: Option<Tunnel>,
 }
 
-/// How the pods of all other hosts are reached.
+/// The routes to the pods of all other hosts.
 #[derive(Debug, Default)]
 pub struct PeerRoutes {
-    /// Those on a segment of this host.
+    /// To hosts on a segment of this host.
     pub direct: Routes,
-    /// Those behind a tunnel.
+    /// Through a tunnel.
     pub remotes: Vec<TunnelPeer>,
-    /// Those that are not reached.
     pub unreachable: Vec<UnreachableSubnet>,
     /// Tunnels that are not used.
     pub faults: Vec<TunnelFault>,
-    /// The addresses of hosts whose pods of that family are not reached directly: they do not know
-    /// the way back to a pod of this host, but through a tunnel.
-    pub afar: BTreeSet<IpAddr>,
+    /// The addresses of hosts whose pods of that family are not reached directly: they have no route to
+    /// a pod of this host except through a tunnel.
+    pub tunnel_only_nodes: BTreeSet<IpAddr>,
 }
 
 impl PeerRoutes {
-    /// The subnets of hosts whose names are not resolved (yet): where they are is not known, and that
-    /// says nothing against what was known before.
+    /// The subnets of hosts whose names are not resolved (yet): routes found earlier stay valid.
     pub fn unresolved(&self) -> BTreeSet<IpNetwork> {
         let unknown = |way: &&UnreachableSubnet| way.reason == UnreachableReason::Unresolved;
         self.unreachable.iter().filter(unknown).map(|way| way.subnet).collect()
@@ -89,11 +82,8 @@ impl PeerRoutes {
 /// A pod subnet that cannot be reached, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnreachableSubnet {
-    /// The host that owns it.
     pub host: NodeName,
-    /// The subnet.
     pub subnet: IpNetwork,
-    /// What stands in the way.
     pub reason: UnreachableReason,
 }
 
@@ -119,55 +109,63 @@ pub enum UnreachableReason {
 }
 
 impl UnreachableReason {
-    /// The host is behind a router, for all that is known.
+    /// The host may be behind a router.
     fn is_far(&self) -> bool {
         use UnreachableReason::{NoTunnel, NoUnderlay, NotOnLink, OwnMissing};
         matches!(self, NotOnLink(_) | NoTunnel(_) | NoUnderlay(_) | OwnMissing(..))
     }
 }
 
-impl fmt::Display for UnreachableSubnet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl UnreachableSubnet {
+    pub fn problem(&self) -> Problem {
+        use UnreachableReason as Reason;
         let UnreachableSubnet { host, subnet, reason } = self;
-        write!(f, "pods of host {host} ({subnet}) cannot be reached: ")?;
-        match reason {
-            UnreachableReason::NoAddress => {
+        let (why, fix) = match reason {
+            Reason::NoAddress => {
                 let family = Family::of(subnet.ip());
-                write!(f, "the host has no {family} address; set NODE_IP there")
+                (format!("the host has no {family} address"), "set NODE_IP there".to_owned())
             }
-            UnreachableReason::Unresolved => write!(
-                f,
-                "it published no address and the name {host} does not resolve (yet); add it to DNS or /etc/hosts"
+            Reason::Unresolved => (
+                format!("it published no address and the name {host} does not resolve (yet)"),
+                "add it to DNS or /etc/hosts".to_owned(),
             ),
-            UnreachableReason::NotOnLink(address) => write!(
-                f,
-                "{address} is not on a segment of this host, and BACKEND=direct; set BACKEND=auto on both hosts"
+            Reason::NotOnLink(address) => (
+                format!("{address} is not on a segment of this host, and BACKEND=direct"),
+                "set BACKEND=auto on both hosts".to_owned(),
             ),
-            UnreachableReason::NoTunnel(address) => write!(
-                f,
-                "{address} is not on a segment of this host, and the host has no tunnel; set BACKEND=auto there (and update humanz)"
+            Reason::NoTunnel(address) => (
+                format!("{address} is not on a segment of this host, and the host has no tunnel"),
+                "set BACKEND=auto there (and update humanz)".to_owned(),
             ),
-            UnreachableReason::LinkDown(address) => {
-                write!(f, "the link to {address} is down; set it up (ip link tells which)")
+            Reason::LinkDown(address) => (
+                format!("the link to {address} is down"),
+                "set it up (ip link shows which)".to_owned(),
+            ),
+            Reason::NoUnderlay(address) => {
+                let family = Family::of(*address);
+                (
+                    format!("this host has no {family} address to send to {address} from"),
+                    "set its uplink up: ip link; ip address".to_owned(),
+                )
             }
-            UnreachableReason::NoUnderlay(address) => write!(
-                f,
-                "this host has no {} address to send to {address} from; is its uplink up?",
-                Family::of(*address)
+            Reason::OwnMissing(own, address) => (
+                format!(
+                    "this host's node address is {own} (NODE_IP, if that is set), which no \
+                     interface that is up has, and packets to {address} would come from it"
+                ),
+                "set its uplink up, or NODE_IP to an address it has (ip address)".to_owned(),
             ),
-            UnreachableReason::OwnMissing(own, address) => write!(
-                f,
-                "this host's address for the others is {own} (NODE_IP, if that is set), which no interface that is up has, and packets to {address} would come from it; set its uplink up, or NODE_IP to an address it has (ip address tells)"
+            Reason::OwnAddress(address) => (
+                format!("its address {address} belongs to this host: two hosts claim one address"),
+                "check NODE_IP on both".to_owned(),
             ),
-            UnreachableReason::OwnAddress(address) => write!(
-                f,
-                "its address {address} belongs to this host; two hosts claim one address: check NODE_IP on both"
-            ),
-        }
+        };
+        let what = format!("pods of host {host} ({subnet}) cannot be reached: {why}");
+        Problem::new(ProblemKind::HostUnreachable, Object::Host(host.clone()), what).with_fix(fix)
     }
 }
 
-/// The ways to the pods of all `peers`.
+/// The routes to the pods of all `peers`.
 ///
 /// `resolved` serves hosts that run the original Python agent and publish no address.
 pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &LocalHost) -> PeerRoutes {
@@ -187,7 +185,8 @@ pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &LocalH
                 .as_ref()
                 .map_or_else(UnreachableReason::is_far, |way| matches!(way, PeerRoute::Tunnel(..)))
             {
-                ways.afar.extend(addresses.and_then(|addresses| addresses.get(family)));
+                ways.tunnel_only_nodes
+                    .extend(addresses.and_then(|addresses| addresses.get(family)));
             }
             match way {
                 Ok(PeerRoute::Direct(hop)) => direct.push((*subnet, hop)),
@@ -212,7 +211,6 @@ pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &LocalH
     ways
 }
 
-/// Another host.
 struct RemoteHost<'a> {
     /// `None`: not resolved.
     addresses: Option<&'a PerFamily<IpAddr>>,
@@ -225,8 +223,8 @@ enum PeerRoute {
     Tunnel(IpAddr, Tunnel),
 }
 
-/// The way to a host's pods of a family: direct or through its tunnel, as both hosts want it and
-/// can; direct rather than not at all.
+/// The route to a host's pods of a family: direct or through its tunnel, as both hosts want it and can;
+/// direct if there is no other.
 fn way(
     family: Family,
     there: &RemoteHost<'_>,
@@ -238,7 +236,7 @@ fn way(
     let rather_direct = here.backend == Backend::Auto && *there.backend != records::Backend::Vxlan;
     match direct {
         Ok(hop) if rather_direct => return Ok(PeerRoute::Direct(hop)),
-        // An outage says nothing about where the host is.
+        // During an outage the location of the host does not change.
         Err(reason @ (UnreachableReason::LinkDown(_) | UnreachableReason::OwnAddress(_)))
             if rather_direct =>
         {
@@ -273,8 +271,8 @@ fn next_hop(
     nearest.map(|connected| NextHop::direct(via, connected.device)).ok_or_else(why_not)
 }
 
-/// The address of the other host that outer packets go to: of the pods' own family if both hosts
-/// have one, else of the other.
+/// The other host's address for outer packets: of the pods' family if both hosts have one, else of the
+/// other.
 fn underlay(
     pods: Family,
     addresses: &PerFamily<IpAddr>,
@@ -289,7 +287,7 @@ fn underlay(
         }
         match (here.own.get(family), here.underlay.get(family)) {
             (_, Some(_)) => return Ok(theirs),
-            // It had one a moment ago: the other family would be a way for that moment only.
+            // The address is only temporarily missing: do not switch to the other family.
             (Some(own), None) => return Err(UnreachableReason::OwnMissing(*own, theirs)),
             (None, None) => reason = UnreachableReason::NoUnderlay(theirs),
         }

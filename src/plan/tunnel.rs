@@ -8,6 +8,6 @@ mod device;
 mod entries;
 mod peer;
 
-pub use device::{ALIAS, ForeignTunnel, TunnelChange, TunnelDevice, changes, is_marked, removals};
+pub use device::{ALIAS, TunnelChange, TunnelDevice, changes, is_marked, removals};
 pub use entries::{Entries, EntryChange, FoundEntries, missing, surplus};
 pub use peer::{TunnelPeer, device_name, inner_mtu, next_hop, overhead, via};

@@ -295,7 +295,9 @@ fn veth_refused(
         Some(Errno::EEXIST) => {
             already_attached(format!("interface {ifname} already exists in {netns}"))
         }
-        Some(Errno::EXFULL) => CniError::new(code::BRIDGE_FULL, bridge_ports::full(bridge)),
+        Some(Errno::EXFULL) => {
+            CniError::new(code::BRIDGE_FULL, bridge_ports::full(bridge).to_string())
+        }
         Some(Errno::EOPNOTSUPP) => {
             failure::internal("create a veth pair; try: modprobe veth", error)
         }

@@ -63,7 +63,9 @@ fn has_free_port(
         return Ok(());
     }
     match rtnl.count_ports(index).or_internal("count the bridge's ports")? {
-        bridge_ports::MOST.. => Err(CniError::not_available(bridge_ports::full(&conf.bridge))),
+        bridge_ports::MOST.. => {
+            Err(CniError::not_available(bridge_ports::full(&conf.bridge).to_string()))
+        }
         _ => Ok(()),
     }
 }

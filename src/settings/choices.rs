@@ -1,20 +1,16 @@
-//! Pure. Settings with a few values to choose from: one list each, which is read, told and offered.
+//! Pure. Settings with a fixed set of values: one list each for parsing, help and completion.
 
 use crate::cni::version::Version;
 use crate::plan::peer_routes::Backend;
 
-/// The values of a setting with the names that are written for them.
+/// The values of a setting, each with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices<T: 'static, const N: usize>([(&'static str, T); N]);
 
-/// Who gives this host its subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubnetSource {
-    /// A lease in etcd.
     Etcd,
-    /// Kubernetes, with the podCIDRs of the nodes.
     Kubernetes,
-    /// The operator.
     Operator,
 }
 
@@ -44,7 +40,7 @@ pub const CNI_VERSIONS: Choices<Version, 4> = Choices([
 ]);
 
 impl<T: Copy, const N: usize> Choices<T, N> {
-    /// The names, in the order in which they are told.
+    /// The names, in the order of the documentation.
     pub const fn names(&self) -> [&'static str; N] {
         let mut names = [""; N];
         let mut place = 0;
@@ -55,10 +51,8 @@ impl<T: Copy, const N: usize> Choices<T, N> {
         names
     }
 
-    /// The value that is called `text`.
-    ///
     /// # Errors
-    /// There is none; what there is.
+    /// The names that are valid.
     pub fn read(&self, text: &str) -> Result<T, String> {
         let named = self.0.iter().find(|(name, _)| *name == text);
         named.map(|(_, value)| *value).ok_or_else(|| format!("must be {}", listed(&self.names())))
@@ -78,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_and_another_is_told_all_there_are() {
+    fn an_unknown_name_is_refused_with_the_valid_ones() {
         assert_eq!(BACKENDS.read("vxlan"), Ok(Backend::Vxlan));
         assert_eq!(CNI_VERSIONS.read("0.4.0"), Ok(Version::V040));
         for bad in ["", "VXLAN", "direct "] {

@@ -50,7 +50,7 @@ macro_rules! settings {
   humanz-agent --etcd-host 192.0.2.1,192.0.2.2      serve this host
   humanz-agent --standalone --subnet 10.244.1.0/24  serve one host without etcd
   humanz-agent --etcd-host 192.0.2.1 --dry-run      print what would change
-  humanz-agent check-config                         report every fault of the settings
+  humanz-agent config --check                       report every error of the settings
   humanz-agent config                               print the settings and where each is from
   humanz-agent uninstall --dry-run                  print what would be taken off this host")]
         #[argh(error_code(0, "done, or stopped as asked"))]
@@ -147,11 +147,6 @@ settings! {
     "PROBE_INTERVAL" probe_interval "60s" "time between two echo requests to each other host: 1s to 3600s, or 0 for none"
     "CLEANUP_ON_STOP" cleanup_on_stop "false" "remove bridge, routes and rules when stopped; running pods lose their network"
 }
-
-/// report every fault of the settings, or print the effective ones; exit code 2 if there is one
-#[derive(FromArgs, ArgsInfo, Debug)]
-#[argh(subcommand, name = "check-config")]
-pub struct CheckConfig {}
 
 /// take off this host what humanz made: bridge, routes, firewall, changed sysctls, CNI configuration
 /// and plugin; stop the agent before

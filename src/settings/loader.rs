@@ -203,7 +203,7 @@ impl SettingsLoader {
 }
 
 /// The warning about a SUBNET that SUBNET_SOURCE makes useless.
-fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
+pub fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
     let subnet = texts.get("SUBNET").filter(|subnet| !subnet.is_empty())?;
     let source = match settings.source {
         Source::Static(_) => return None,

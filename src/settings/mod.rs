@@ -29,7 +29,7 @@ use crate::plan::peer_routes::Backend;
 
 pub use parse::{HostCheck, Texts, parse, values_only};
 
-/// Everything the agent was told, checked.
+/// All settings, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where this host's subnet comes from.
@@ -40,13 +40,11 @@ pub struct Settings {
     pub node_name: Option<NodeName>,
     /// Addresses of this host for the others, where given.
     pub node_addresses: PerFamily<IpAddr>,
-    /// The bridge.
     pub bridge: IfName,
     /// MTU in bytes; `None`: that of the way to the other hosts.
     pub mtu_bytes: Option<u32>,
-    /// How pods of other hosts are reached.
     pub backend: Backend,
-    /// What this network's tunnels are told by.
+    /// VNI and port of the tunnels of this network.
     pub vxlan: Vxlan,
     /// Masquerade what leaves the pool.
     pub masquerade: bool,
@@ -58,21 +56,18 @@ pub struct Settings {
     pub flowtable: bool,
     /// What pods may send, and which way it takes.
     pub guard: GuardConf,
-    /// Turn on forwarding.
+    /// Turn on forwarding in the kernel.
     pub manage_sysctl: bool,
-    /// The configuration for the runtimes.
     pub cni: CniSettings,
-    /// Where the agent tells how it is; `None`: nowhere.
+    /// The socket of status, metrics and health; `None`: none.
     pub socket: Option<PathBuf>,
-    /// Where it gives its metrics to any process of the host.
+    /// A loopback address for metrics and health.
     pub metrics: Option<SocketAddr>,
-    /// Directory of the last known good state.
     pub state_dir: PathBuf,
     /// Time between full reconciles.
     pub resync: Duration,
     /// Time between two echo requests to each other host; `None`: none are sent.
     pub probe: Option<Duration>,
-    /// Remove everything when stopped.
     pub cleanup_on_stop: bool,
 }
 
@@ -118,7 +113,7 @@ pub enum Source {
     Static(PerFamily<IpNetwork>),
 }
 
-/// What runtimes are told, and where.
+/// The CNI configuration and its place.
 #[derive(Clone, Debug)]
 pub struct CniSettings {
     /// `cniVersion`.
@@ -137,25 +132,22 @@ pub struct CniSettings {
     pub ipam_dir: PathBuf,
 }
 
-/// The settings that must fit a host, as far as they could be read.
+/// The settings that must fit the host, as far as they are valid.
 #[derive(Clone, Debug, Default)]
 pub struct HostSettings {
-    /// Where the subnet comes from. After a fault it may lack members of etcd.
+    /// With an invalid setting it may lack members of etcd.
     pub source: Option<Source>,
-    /// What pods of all hosts get their addresses from.
     pub pools: PerFamily<Pool>,
-    /// The bridge.
     pub bridge: Option<IfName>,
 }
 
-/// A setting that is wrong: variable, value, what is wrong and what is right.
+/// A variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSetting {
-    /// The variable.
     pub variable: &'static str,
     /// What it was set to; empty if it was not.
     pub value: String,
-    /// What is wrong, and what would be right.
+    /// What is invalid, and what would be valid.
     pub problem: String,
 }
 

@@ -18,7 +18,7 @@ fn faults(environment: &[(&'static str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn an_etcd_is_all_that_must_be_said() {
+fn an_etcd_host_is_the_only_mandatory_setting() {
     let settings = with(&[("ETCD_HOST", "etcd")]).unwrap();
     assert_eq!(settings.pools.v4.unwrap().network().to_string(), "10.244.0.0/16");
     assert_eq!(settings.pools.v6, None);
@@ -27,7 +27,7 @@ fn an_etcd_is_all_that_must_be_said() {
 }
 
 #[test]
-fn a_missing_etcd_is_an_error_that_names_the_way_out() {
+fn a_missing_etcd_host_is_an_error_with_its_fix() {
     let faults = with(&[]).unwrap_err();
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].to_string().contains("ETCD_HOST is not set"), "{}", faults[0]);
@@ -35,7 +35,7 @@ fn a_missing_etcd_is_an_error_that_names_the_way_out() {
 }
 
 #[test]
-fn every_fault_is_told_at_once_in_the_order_of_the_documentation() {
+fn every_invalid_setting_is_reported_in_the_order_of_the_documentation() {
     let faults = faults(&[
         ("CNI_VERSION", "0.2.0"),
         ("IP_SUBNET", "10.1.2.3/16"),
@@ -53,7 +53,7 @@ fn every_fault_is_told_at_once_in_the_order_of_the_documentation() {
 }
 
 #[test]
-fn a_fault_of_etcd_hides_no_other() {
+fn an_invalid_etcd_setting_hides_no_other() {
     let wrong = [
         ("ETCD_CACERT", "ca.pem"),
         ("ETCD_CERT", "c.pem"),
@@ -64,16 +64,16 @@ fn a_fault_of_etcd_hides_no_other() {
         ("ETCD_COUNTER_KEY", "b"),
         ("HUMANZ_PREFIX", "c"),
     ];
-    let told = faults(&wrong);
+    let found = faults(&wrong);
     for (variable, _) in wrong.iter().filter(|(variable, _)| *variable != "ETCD_USER") {
         let of_it = |fault: &&String| fault.starts_with(&format!("{variable}="));
-        assert_eq!(told.iter().filter(of_it).count(), 1, "{variable}: {told:?}");
+        assert_eq!(found.iter().filter(of_it).count(), 1, "{variable}: {found:?}");
     }
-    assert_eq!(told.len(), wrong.len(), "{told:?}");
+    assert_eq!(found.len(), wrong.len(), "{found:?}");
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_faults() {
+fn contradicting_settings_are_invalid() {
     for (environment, about) in [
         (&[("NODE_IP", "10.244.3.7")][..], "NODE_IP"),
         (&[("IP_SUBNET", "none")], "IP_SUBNET"),
@@ -104,10 +104,10 @@ fn settings_that_contradict_each_other_are_faults() {
 }
 
 #[test]
-fn files_for_tls_want_every_member_by_https() {
+fn files_for_tls_require_https_for_every_member() {
     let fault = |hosts: &str, files: &[(&'static str, &str)]| {
-        let told = with(&[&[("ETCD_HOST", hosts)], files].concat());
-        told.err().map(|faults| {
+        let found = with(&[&[("ETCD_HOST", hosts)], files].concat());
+        found.err().map(|faults| {
             assert_eq!(faults.len(), 1, "{faults:?}");
             faults[0].to_string()
         })

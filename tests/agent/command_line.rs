@@ -16,7 +16,7 @@ fn refused(ended: &Ended, code: i32, words: &[&str]) {
 fn help_names_every_setting_and_exit_code() {
     let alone = alone();
     let help = Agent::run(&alone.host, "--help", &[]).ok();
-    for word in ["--etcd-host", "--cleanup-on-stop", "--dry-run", "check-config", "69", "75"] {
+    for word in ["--etcd-host", "--cleanup-on-stop", "--dry-run", "config --check", "69", "75"] {
         assert!(help.contains(word), "{word} is not in:\n{help}");
     }
     assert!(Agent::run(&alone.host, "--version", &[]).ok().starts_with("humanz-agent 0."));

@@ -89,12 +89,13 @@ fn a_configuration_that_cannot_be_put_back_is_a_fault_and_nothing_is_ready() {
     host.shell(&format!("rm {CONFIGURATION}; mkdir {CONFIGURATION}")).ok();
     let status = status_when(host, "it is told", |status| {
         let faults = status["faults"].to_string();
-        let is_told = faults.contains("is in the way") && faults.contains("no pod can start");
-        status["ready"] == false && is_told
+        let is_shown = faults.contains("is in the way") && faults.contains("no pod can start");
+        status["ready"] == false && is_shown
     });
-    let first = &status["faults"][0];
-    assert!(first["what"].as_str().unwrap().contains(CONFIGURATION), "{status:#}");
-    assert_eq!(first["cure"], "a directory is in the way: remove it", "{status:#}");
+    let first = &status["problems"][0];
+    assert_eq!(first["kind"], "change-failed", "{status:#}");
+    assert_eq!(first["subject"], format!("CNI configuration {CONFIGURATION}"), "{status:#}");
+    assert_eq!(first["fix"], "a directory is in the way: remove it", "{status:#}");
     assert_eq!(get(host, "/readyz").0, 503);
     host.shell(&format!("rmdir {CONFIGURATION}")).ok();
     status_when(host, "all is well", |status| {
@@ -198,7 +199,7 @@ fn whoever_rewrites_a_file_for_ever_is_named_and_not_raced() {
     let right = Right::of(host);
     let rewriting = format!("while :; do echo {{}} > {CONFIGURATION}; echo done; sleep 0.01; done");
     let other = host.spawn(command("sh -c").arg(rewriting));
-    let line = agent.wait_log(&["changed by somebody again and again"]);
+    let line = agent.wait_log(&["changed by another program again and again"]);
     assert!(line.contains(CONFIGURATION), "{line}");
     // That takes more than 5 s: an agent that raced would have mended it more than 20 times.
     soon("it was rewritten very often", || other.log().lines().count() > 500);

@@ -13,13 +13,16 @@ fn check(set_up: &str, words: &[&str], tear_down: &str) {
     let alone = alone();
     let agent = serve(&alone.host, &[OFTEN]);
     alone.host.shell(set_up).ok();
-    agent.wait_log(&[&["WARN"], words].concat());
+    let line = agent.wait_log(words);
+    assert!(line.contains("ERROR") || line.contains("WARN"), "{line}");
     let dry = Agent::run(&alone.host, "--dry-run", &standalone(&[]));
     let told = |line: &str| line.starts_with("! ") && words.iter().all(|word| line.contains(word));
     assert!(dry.stdout.lines().any(told), "{dry}");
     alone.host.shell(tear_down).ok();
     agent.wait_log(&[&["no longer"], words].concat());
-    assert_eq!(agent.log().matches("WARN").count(), 1, "told once:\n{}", agent.log());
+    let log = agent.log();
+    let lines = log.matches("ERROR").count() + log.matches("WARN").count();
+    assert_eq!(lines, 1, "logged once:\n{log}");
     agent.stop();
 }
 

@@ -158,7 +158,6 @@ fn no_secret_is_anywhere_but_in_its_file() {
         "explain 10.244.1.7 192.0.2.9 --json",
         "nodes show somebody",
         "ipam show somebody",
-        "completion bash",
         "uninstall --release --dry-run",
         "--help",
     ];

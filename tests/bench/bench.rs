@@ -25,8 +25,7 @@ mod table;
 mod traffic;
 mod usage;
 
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 use std::panic::AssertUnwindSafe;
 use std::process::Command;

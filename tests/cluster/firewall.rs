@@ -33,7 +33,7 @@ fn a_drop_for_the_pods_of_one_host_is_a_fault_here_and_names_that_host() {
     let wanted = format!("iptables chain FORWARD: a rule drops what pods send to pods of {theirs}");
     let (what, cure) = fault(&cluster);
     assert_eq!(what, format!("{wanted} (host h2)"));
-    assert!(agents[0].wait_log(&["WARN", &wanted]).contains("(host h2)"));
+    assert!(agents[0].wait_log(&["ERROR", &wanted]).contains("(host h2)"));
     assert!(get(host, "/metrics").1.contains("humanz_faults{kind=\"firewall\"} 1"));
     let seen = Agent::run(host, "status", &[]);
     assert_eq!(seen.status.code(), Some(1), "{seen}");

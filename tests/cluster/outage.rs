@@ -56,7 +56,7 @@ fn etcd_comes_back_without_its_data() {
     network.cluster.etcd.restart_empty();
     network.goes_on_for(Duration::from_secs(2));
     eventually("every host is in etcd again", Duration::from_secs(60), || {
-        let leases = network.cluster.leases();
+        let leases = leases(&network.cluster);
         if leases == network.leases { Ok(()) } else { Err(format!("{leases:?}")) }
     });
     network.ends_in_sync_with_nothing_lost();
@@ -104,7 +104,7 @@ impl Network {
             [Pinger::start(from, to.v4()), Pinger::start(from, to.v6())]
         });
         let pingers = pingers.collect();
-        let leases = cluster.leases();
+        let leases = leases(&cluster);
         Self { pingers, pods, agents, cluster, leases, routes }
     }
 
@@ -146,7 +146,7 @@ impl Network {
             });
         }
         println!("in sync after {:?}", start.elapsed());
-        let mut leases = self.cluster.leases();
+        let mut leases = leases(&self.cluster);
         leases.remove("/humanz/hosts/late");
         assert_eq!(leases, self.leases, "nobody changed subnet");
         for agent in &self.agents {
@@ -163,8 +163,6 @@ impl Network {
     }
 }
 
-impl Cluster {
-    fn leases(&self) -> BTreeMap<String, String> {
-        self.etcd.list("/humanz/hosts/").into_iter().collect()
-    }
+fn leases(cluster: &Cluster) -> BTreeMap<String, String> {
+    cluster.etcd.list("/humanz/hosts/").into_iter().collect()
 }

@@ -73,7 +73,7 @@ fn a_firewall_that_keeps_tunnels_out_is_told_with_its_cure() {
          iptables-nft -P INPUT DROP",
     )
     .ok();
-    let told = ["WARN", "chain INPUT", "drops the tunnels of other hosts (UDP port 10400)"];
+    let told = ["ERROR", "chain INPUT", "drops the tunnels of other hosts (UDP port 10400)"];
     let line = agents[1].wait_log(&told);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     let ping = format!("ping -c 1 -W 1 {}", pods[1].v4());

@@ -49,7 +49,7 @@ fn what_another_user_may_not_read_is_not_said_to_be_absent() {
     let looked = object(&ask(host, "doctor --json", SETTINGS));
     let named =
         |name: &str| looked["findings"].as_array().unwrap().iter().find(|f| f["name"] == name);
-    for (name, cure) in [("stores-unread", "as root"), ("cni-configuration", "as root")] {
+    for (name, cure) in [("stores-unread", "as root"), ("cni-configuration-unread", "as root")] {
         let finding = named(name).unwrap_or_else(|| panic!("no {name} in {looked:#}"));
         assert_eq!(finding["severity"], "warning", "{finding:#}");
         assert!(finding["cure"].as_str().unwrap().contains(cure), "{finding:#}");

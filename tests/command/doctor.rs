@@ -19,8 +19,14 @@ fn found(host: &Node, options: &str, variables: &[(&str, &str)]) -> (Vec<String>
     let names: Vec<String> = bad.map(|f| f["name"].as_str().unwrap().to_owned()).collect();
     assert_eq!(ended.succeeded(), names.is_empty(), "the exit code: {ended}");
     for finding in findings {
+        // As earlier releases have it.
         for key in ["name", "seen", "cure", "how"] {
             assert!(finding[key].as_str().is_some_and(|text| !text.is_empty()), "{finding:#}");
+        }
+    }
+    for problem in value["problems"].as_array().unwrap() {
+        for key in ["kind", "severity", "subject", "what", "fix"] {
+            assert!(problem[key].as_str().is_some_and(|text| !text.is_empty()), "{problem:#}");
         }
     }
     (names, value)
@@ -58,8 +64,11 @@ fn a_network_without_a_free_address_is_named() {
         (0..5).map(|number| Pod::add(&alone.host, &format!("p{number}"))).collect();
     let (names, value) = found(&alone.host, "", &small);
     assert_eq!(names, ["pool-full"], "{value:#}");
-    let seen = value["findings"][0]["seen"].as_str().unwrap();
-    assert!(seen.ends_with("no free address in 10.244.1.0/29"), "{seen}");
+    let found = &value["problems"][0];
+    assert_eq!(
+        (&found["kind"], &found["subject"]),
+        (&"pool-full".into(), &"subnet 10.244.1.0/29".into())
+    );
 }
 
 #[test]
@@ -72,10 +81,10 @@ fn each_trap_on_a_host_is_named() {
     check(
         host,
         "",
-        (&format!("echo '{{}}' > {foreign}"), "surroundings", &format!("rm {foreign}")),
+        (&format!("echo '{{}}' > {foreign}"), "cni-configuration-order", &format!("rm {foreign}")),
     );
     let route =
-        ("ip route add 10.244.77.0/24 dev eth0", "surroundings", "ip route del 10.244.77.0/24");
+        ("ip route add 10.244.77.0/24 dev eth0", "route-conflict", "ip route del 10.244.77.0/24");
     check(host, "", route);
     let link = ("ln -s /nowhere /opt/cni/bin/old", "stale-link", "rm /opt/cni/bin/old");
     check(host, "", link);
@@ -112,6 +121,35 @@ fn each_trap_on_a_host_is_named() {
     check(host, "", (&format!("rm {ours}"), "cni-configuration", "true"));
 }
 
+/// The system's words for an error are no advice.
+#[test]
+fn a_plain_file_in_place_of_the_ipam_directory_has_a_fix() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = Agent::start(host, STANDALONE);
+    agent.wait_ready();
+    host.shell("rm -rf /run/humanz/ipam; touch /run/humanz/ipam").ok();
+    let check = |command: &str, list: &Value| {
+        let of_store = |problem: &&Value| {
+            let what = problem["what"].as_str().unwrap();
+            what.contains("Not a directory") || what.contains("/run/humanz/ipam")
+        };
+        let found: Vec<&Value> = list.as_array().unwrap().iter().filter(of_store).collect();
+        assert!(!found.is_empty(), "{command}: {list:#}");
+        for problem in found {
+            let fix = problem["fix"].as_str().unwrap_or_else(|| panic!("{command}: {problem:#}"));
+            assert!(!fix.contains("os error"), "{command}: {problem:#}");
+            assert!(fix.contains("directory"), "{command}: {problem:#}");
+        }
+    };
+    check("doctor", &found(host, "", STANDALONE).1["problems"]);
+    let status = object(&run(host, "status --json", STANDALONE));
+    check("status", &status["problems"]);
+    for fault in status["faults"].as_array().unwrap() {
+        assert!(fault["cure"].is_string(), "{fault:#}");
+    }
+}
+
 #[test]
 fn etcd_and_what_is_in_it_are_looked_at() {
     let cluster = Cluster::new(1);
@@ -133,7 +171,7 @@ fn etcd_and_what_is_in_it_are_looked_at() {
     host.write("/etc/password", "secret-of-etcd\n");
     host.shell("chmod 0644 /etc/password").ok();
     let user = "--etcd-user u --etcd-password-file /etc/password";
-    assert!(names(user).0.contains(&"etcd-files".to_owned()), "{:#}", names(user).1);
+    assert!(names(user).0.contains(&"secret-readable".to_owned()), "{:#}", names(user).1);
 
     let certificates = Certificates::new();
     let put = |days: (i64, i64)| {
@@ -152,7 +190,11 @@ fn etcd_and_what_is_in_it_are_looked_at() {
         let (names, value) = names(tls);
         assert!(names.contains(&"etcd".to_owned()), "{value:#}");
         let findings = value["findings"].as_array().unwrap();
-        let told = findings.iter().find(|finding| finding["name"] == "certificate");
+        let name = match severity {
+            Some("warning") => "certificate-expiring",
+            _ => "certificate",
+        };
+        let told = findings.iter().find(|finding| finding["name"] == name);
         assert_eq!(
             told.and_then(|told| told["severity"].as_str()),
             severity,
@@ -165,7 +207,7 @@ fn etcd_and_what_is_in_it_are_looked_at() {
     }
     host.write("/etc/c.pem", "rubbish");
     assert!(
-        names(tls).1.to_string().contains("/etc/c.pem: holds no certificate"),
+        names(tls).1.to_string().contains("/etc/c.pem: contains no PEM certificate"),
         "{:#}",
         names(tls).1
     );

@@ -67,7 +67,7 @@ fn addresses_are_listed_with_their_pods() {
     refused(
         &run(host, "ipam fre 10.9.9.9", SETTINGS),
         2,
-        &["\"fre\" is no subcommand of ipam; did you mean free?"],
+        &["unknown subcommand \"fre\" of ipam; did you mean free?"],
     );
     refused(&run(host, "ipam free 10.9.9", SETTINGS), 2, &["10.9.9", "ipam free --help"]);
 
@@ -94,11 +94,11 @@ fn the_address_of_a_pod_that_is_there_is_not_freed() {
     let host = &alone.host;
     let pod = Pod::add(host, "web");
     let free = format!("ipam free {}", pod.v4());
-    refused(&run(host, &free, SETTINGS), 1, &["stays", "is there and has it", "--force"]);
+    refused(&run(host, &free, SETTINGS), 1, &["stays", "is attached and has it", "--force"]);
     assert_eq!(object(&run(host, "ipam gc --json --yes", SETTINGS))["gone"], Value::Array(vec![]));
     let forced = object(&run(host, &format!("{free} --force --json"), SETTINGS));
     assert_eq!(forced["freed"].as_array().unwrap().len(), 2, "{forced}");
-    refused(&run(host, &free, SETTINGS), 1, &["nobody has"]);
+    refused(&run(host, &free, SETTINGS), 1, &["is not allocated"]);
     let ports = host.run("nft list table inet humanz-hostports").stdout;
     assert!(!ports.contains(&pod.v4().to_string()), "its host ports are closed: {ports}");
 }
@@ -168,8 +168,8 @@ fn addresses_of_earlier_plugins_are_taken_over() {
     assert_eq!(seed["imported"][0]["addresses"][0], "10.244.1.60", "{seed:#}");
     let listed = run(host, "ipam ls", SETTINGS).ok();
     assert_eq!(listed.matches(" unknown ").count(), 2, "{listed}");
-    assert!(run(host, "ipam gc --yes", SETTINGS).ok().contains("may be there"), "nobody can tell");
-    refused(&run(host, "ipam free 10.244.1.60", SETTINGS), 1, &["nobody can tell", "--force"]);
+    assert!(run(host, "ipam gc --yes", SETTINGS).ok().contains("may be there"), "unknown");
+    refused(&run(host, "ipam free 10.244.1.60", SETTINGS), 1, &["is unknown", "--force"]);
     assert!(run(host, "ipam free 10.244.1.60 --force", SETTINGS).ok().contains("10.244.1.60 of "));
     run(host, "ipam free 10.244.1.50 --force", SETTINGS).ok();
     assert!(run(host, "ipam ls", SETTINGS).ok().contains("no pod"));

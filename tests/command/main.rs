@@ -3,8 +3,7 @@
 // A test stops at the first surprise and may say what it measured.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 mod another_user;
 mod config;

@@ -86,7 +86,7 @@ fn a_host_is_shown_with_its_keys() {
     refused(
         &run(host, "nodes lss", POOLS),
         2,
-        &["\"lss\" is no subcommand of nodes; did you mean ls?"],
+        &["unknown subcommand \"lss\" of nodes; did you mean ls?"],
     );
     let alone = [("SUBNET_SOURCE", "static")];
     refused(&run(host, "nodes ls", &alone), 2, &["serves itself alone"]);
@@ -153,7 +153,7 @@ fn a_host_that_is_gone_is_removed_and_one_that_is_alive_is_not() {
     h2.shell("rm -r /var/lib/humanz").ok();
     wait_silent(&cluster, "h2");
     let foretold = run(h1, "nodes rm h2 --dry-run", POOLS).ok();
-    assert!(foretold.contains("host h2 would be out of etcd"), "{foretold}");
+    assert!(foretold.contains("host h2 would be removed from etcd"), "{foretold}");
     assert!(!foretold.contains('!'), "{foretold}");
     let removed = run(h1, "nodes rm h2", POOLS).ok();
     assert_eq!(removed.lines().count(), 5, "two claims, host and node, a word: {removed}");
@@ -177,7 +177,7 @@ fn a_dry_run_tells_what_would_be_refused(h1: &Node) {
         assert!(told.stdout.contains(&format!("\n! host {host} {why}")), "{told}");
         assert!(!told.stdout.contains("would be"), "{told}");
         let forced = run(h1, &format!("nodes rm {host} --dry-run --force"), POOLS).ok();
-        assert!(forced.contains(&format!("host {host} would be out of etcd")), "{forced}");
+        assert!(forced.contains(&format!("host {host} would be removed from etcd")), "{forced}");
         assert!(!forced.contains('!'), "{forced}");
     }
     let told = run(h1, "nodes rm h2 --dry-run --json", POOLS);
@@ -204,12 +204,12 @@ fn a_subnet_is_kept_for_a_host_and_taken_by_it_alone() {
     refused(
         &run(h1, "nodes reserve h9 10.244.99.0/24", POOLS),
         1,
-        &["10.244.99.0/24 is not to be had: another host has it"],
+        &["10.244.99.0/24 is not available: another host has it"],
     );
     refused(
         &run(h1, "nodes reserve h9 10.9.9.0/24", POOLS),
         1,
-        &["10.9.9.0/24 is not to be had: it is no part of the pool 10.244.0.0/16"],
+        &["10.9.9.0/24 is not available: it is no part of the pool 10.244.0.0/16"],
     );
     refused(&run(h1, "nodes reserve h9 10.244.99.1/24", POOLS), 2, &["10.244.99.1/24"]);
     refused(&run(h1, "nodes reserve h1", POOLS), 1, &["host h1 has "]);

@@ -82,7 +82,7 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
     host.shell("rm /var/lib/humanz/state.json").ok();
     let told = run(host, "status", POOLS);
     println!("{told}");
-    let unknown = ["lease     not known", "others are not known", "firewall  not known"];
+    let unknown = ["lease     unknown", "other hosts: unknown", "firewall  unknown"];
     for words in unknown.into_iter().chain(["1 plugged in"]) {
         assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
     }
@@ -136,7 +136,7 @@ const WITH_AND_WITHOUT: &[&str] = &[
 ];
 
 #[test]
-fn a_repair_and_an_unreachable_host_are_told() {
+fn a_repair_and_an_unreachable_host_are_shown() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agent = Agent::start(host, POOLS);
@@ -152,7 +152,7 @@ fn a_repair_and_an_unreachable_host_are_told() {
     told(&["nowhere  unreachable", "pods of host nowhere", "-> add it to DNS"]);
     // What changes together with something of etcd's may be taken for a part of that.
     host.run("nft delete table inet humanz").ok();
-    told(&["repaired lately", "added nft table inet humanz"]);
+    told(&["latest repairs", "added nft table inet humanz"]);
     // etcd is away because of it.
     host.run("ip link set eth0 down").ok();
     told(&["1. interface eth0, ", "-> ip link set eth0 up", "2. etcd does not answer"]);

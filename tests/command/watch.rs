@@ -1,4 +1,4 @@
-//! `watch` and `completion`.
+//! `watch`.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
 use crate::support::{Agent, Place, Process, eventually};
-use crate::{refused, run};
 
 const SETTINGS: &[(&str, &str)] = &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
 
@@ -31,7 +30,7 @@ fn what_changes_is_shown_with_and_without_an_agent() {
     };
     let kernel = watch("");
     shows(&kernel, "no agent serves this host", || {});
-    shows(&kernel, "link w7 came", || {
+    shows(&kernel, "link w7 was", || {
         host.run("ip link add w7 type veth peer name w8");
         host.run("ip link del w7");
     });
@@ -40,7 +39,7 @@ fn what_changes_is_shown_with_and_without_an_agent() {
     agent.process.signal(Signal::SIGSTOP);
     let beside = watch("");
     shows(&beside, "the agent does not answer within 5s", || {});
-    shows(&beside, "link w7 came", || {
+    shows(&beside, "link w7 was", || {
         host.run("ip link add w7 type veth peer name w8");
         host.run("ip link del w7");
     });
@@ -56,32 +55,4 @@ fn what_changes_is_shown_with_and_without_an_agent() {
     agent.stop();
     assert_eq!(watch.wait(Duration::from_secs(30)).code(), Some(69), "{}", watch.log());
     assert!(watch.log().contains("the agent has ended"), "{}", watch.log());
-}
-
-#[test]
-fn bash_completes_what_can_be_typed() {
-    let alone = Alone::new();
-    let complete = |typed: &str| {
-        let script = format!(
-            "source <({EXECUTABLE} completion bash); COMP_WORDS=({typed}); \
-             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _humanz_agent; echo \"${{COMPREPLY[*]}}\""
-        );
-        let mut bash = command("bash -ec");
-        alone.host.run_command(bash.arg(script), "").ok().trim().to_owned()
-    };
-    assert_eq!(complete("humanz-agent sta"), "status");
-    assert_eq!(complete("humanz-agent --env-file x nodes r"), "rm reserve");
-    assert_eq!(complete("humanz-agent nodes rm --f"), "--force");
-    assert_eq!(complete("humanz-agent --etcd-ho"), "--etcd-host");
-    assert_eq!(complete("humanz-agent nodes --he"), "--help");
-    assert_eq!(complete("humanz-agent --backend ''"), "direct vxlan auto");
-    assert_eq!(complete("humanz-agent config --subnet-source s"), "static");
-    assert_eq!(complete("humanz-agent completion z"), "zsh");
-    refused(&run(&alone.host, "completion tcsh", &[]), 2, &["\"tcsh\"", "bash, zsh and fish"]);
-    for shell in ["zsh", "fish"] {
-        let script = run(&alone.host, &format!("completion {shell}"), &[]).ok();
-        for words in ["reserve", "env-file", "SUBNET_SOURCE=static", "direct vxlan auto"] {
-            assert!(script.contains(words), "{words} is not in:\n{script}");
-        }
-    }
 }

@@ -27,7 +27,7 @@ pub fn reconcile(forward: &BaseChains) -> Vec<String> {
         forward.apply(edit).unwrap();
     }
     let edits = plan.edits.iter().map(|edit| edit.line().to_string());
-    edits.chain(plan.blocking_rules.iter().map(|obstacle| obstacle.to_string())).collect()
+    edits.chain(plan.problems.iter().map(ToString::to_string)).collect()
 }
 
 pub fn assert_cut_off(network: &Network) {
@@ -168,7 +168,8 @@ fn a_legacy_table_without_its_program_is_reported() {
         run("iptables-legacy -P FORWARD DROP");
         let forward = BaseChains::with_programs(vec![PathBuf::from("/nowhere")]).unwrap();
         let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
-                    program iptables-legacy is not installed (package iptables)";
+                    program iptables-legacy is not installed (package iptables); read its rules: \
+                    iptables-legacy -S FORWARD";
         assert_eq!(reconcile(&forward), [line]);
     });
 }

@@ -1,6 +1,6 @@
-//! Hosts whose own firewall keeps tunnels of other hosts out: what is said is what happens.
+//! Hosts whose own firewall drops tunnels of other hosts: what is reported is what happens.
 
-use humanz::checks::forward::input::{Tunnel, blocking_chains};
+use humanz::checks::forward::input::{Tunnel, problems};
 use humanz::net::Family;
 use humanz::nft::base_chains::BaseChains;
 
@@ -8,37 +8,33 @@ use super::network::{HOST, OUTSIDE, on_host, run_args};
 
 const PORT: u16 = 10400;
 
-/// A host with this firewall tells of one chain for each family that is kept out, none for others;
-/// what it says helps.
+/// A host with this firewall has a problem for each family that is dropped, none for others; its fix
+/// helps.
 fn check(firewall: &'static str, gets_in: [bool; 2]) {
     on_host(move |network| {
         let shell = |script: &str| run_args("sh", &["-ec", script]);
         shell(firewall);
-        let forward = BaseChains::open().unwrap();
-        let told = || {
-            let found = forward.observe_input(&Family::BOTH).unwrap();
+        let base_chains = BaseChains::open().unwrap();
+        let found = || {
+            let found = base_chains.observe_input(&Family::BOTH).unwrap();
             let family = |family: usize| Tunnel {
                 uplink: "uplink".parse().unwrap(),
                 source: OUTSIDE[family].parse().unwrap(),
                 destination: HOST[family].parse().unwrap(),
                 udp_port: PORT,
             };
-            [0, 1].map(|at| {
-                let lines = blocking_chains(&family(at), &found);
-                lines.iter().map(ToString::to_string).collect::<Vec<_>>()
-            })
+            [0, 1].map(|at| problems(&family(at), &found))
         };
         // Neighbours have found each other before anything is lost.
         assert_eq!(network.reaches_host(PORT, gets_in), gets_in, "{firewall}");
-        let lines = told();
-        assert_eq!(lines.each_ref().map(Vec::is_empty), gets_in, "{lines:?}");
-        let lines = lines.concat();
-        let cures = lines.iter().map(|line| line.rsplit_once("accept them: ").unwrap().1);
-        let here: Vec<&str> = cures.filter(|cure| !cure.starts_with("firewall-cmd")).collect();
-        here.iter().for_each(|cure| drop(shell(cure)));
+        let dropped = found();
+        assert_eq!(dropped.each_ref().map(Vec::is_empty), gets_in, "{dropped:?}");
+        let fixes = dropped.concat().into_iter().map(|problem| problem.fix.unwrap());
+        let here: Vec<String> = fixes.filter(|fix| !fix.starts_with("firewall-cmd")).collect();
+        here.iter().for_each(|fix| drop(shell(fix)));
         if !here.is_empty() {
             assert_eq!(network.reaches_host(PORT, [true; 2]), [true; 2], "{here:?}");
-            assert_eq!(told().concat(), [""; 0]);
+            assert_eq!(found().concat(), []);
         }
     });
 }
@@ -49,7 +45,7 @@ fn a_host_without_a_firewall_lets_them_in() {
 }
 
 #[test]
-fn a_policy_that_drops_is_told() {
+fn a_policy_that_drops_is_reported() {
     check(
         "iptables-nft -P INPUT DROP; iptables-nft -A INPUT -p tcp --dport 22 -j ACCEPT",
         [false, true],
@@ -86,7 +82,7 @@ fn an_open_port_is_seen_in_every_form() {
 
 /// The input chains of firewalld 1.3 as installed.
 #[test]
-fn a_firewalld_that_rejects_is_told() {
+fn a_firewalld_that_rejects_is_reported() {
     check(
         "nft 'table inet firewalld {
            chain filter_IN_public_allow { tcp dport 22 accept; ip6 daddr fe80::/64 udp dport 546 accept; }

@@ -9,6 +9,7 @@
 )]
 
 mod conntrack;
+mod fixtures;
 mod forward;
 mod input;
 mod masquerade;

@@ -26,7 +26,7 @@ use nix::sched::{CloneFlags, unshare};
 fn in_namespace<T: Send>(test: impl FnOnce(&Rtnl) -> T + Send) -> T {
     let inside = || {
         unshare(CloneFlags::CLONE_NEWNET)
-            .expect("make a network namespace: run the tests as root or under unshare -rnm");
+            .expect("make a network namespace: run the tests with cargo, as root or where user namespaces are allowed");
         test(&Rtnl::open().unwrap())
     };
     thread::scope(|scope| scope.spawn(inside).join())

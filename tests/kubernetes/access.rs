@@ -24,7 +24,7 @@ fn a_renewed_token_is_used_without_a_restart() {
     tells(&agent, "status 401 Unauthorized");
     tells(&agent, "is the token (or client certificate) this cluster's, and not expired?");
     host.write("/etc/humanz/token", "two words");
-    tells(&agent, "/etc/humanz/token is no token");
+    tells(&agent, "/etc/humanz/token is not a token");
     routes_become(host, &[("10.244.2.0/24", "192.0.2.92")]);
     host.write("/etc/humanz/token", "the-third-token");
     api.delete("n2");
@@ -64,7 +64,7 @@ fn a_pod_uses_its_service_account() {
     scene.serve(1, &elsewhere).stop();
     let ended = Agent::run(host, "check-config", &with(&[("KUBECONFIG", "")]));
     assert!(
-        ended.status.code() == Some(2) && ended.to_string().contains("this is no pod"),
+        ended.status.code() == Some(2) && ended.to_string().contains("not in a pod"),
         "{ended}"
     );
 }
@@ -90,7 +90,7 @@ fn a_client_certificate_is_as_good_as_a_token() {
 }
 
 #[test]
-fn what_is_wrong_with_the_access_is_told() {
+fn errors_of_the_access_are_reported() {
     let scene = Scene::new(1, 0);
     let host = scene.host(1);
     let refused = |text: &str, words: &str| {
@@ -101,14 +101,14 @@ fn what_is_wrong_with_the_access_is_told() {
         assert!(ended.to_string().contains(KUBECONFIG), "{ended}");
     };
     let good = kubeconfig("tokenFile: token");
-    refused(&kubeconfig("exec:\n      command: aws"), "exec (a program that would have to be run)");
+    refused(&kubeconfig("exec:\n      command: aws"), "exec (an external program)");
     refused(
         &good.replace("certificate-authority: ca.pem", "insecure-skip-tls-verify: true"),
-        "anybody could pose",
+        "anybody could impersonate",
     );
     refused(&good.replace("https://", "http://"), "must be a URL such as https://");
     refused(&good.replace("ca.pem", "gone.pem"), "read /etc/humanz/gone.pem: No such file");
-    refused(&good.replace("ca.pem", "token"), "holds no certificate");
+    refused(&good.replace("ca.pem", "token"), "contains no PEM certificate");
     refused("no: [kubeconfig]", "kubectl config view");
     let ended = Agent::run(host, "check-config", &with(&[("KUBE_API", "http://192.0.2.2")]));
     assert!(ended.status.code() == Some(2) && ended.to_string().contains("KUBE_API"), "{ended}");

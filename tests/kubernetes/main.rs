@@ -6,8 +6,7 @@
     reason = "a test stops at the first surprise, and tells what it measured"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 mod access;
 mod api;

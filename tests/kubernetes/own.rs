@@ -137,7 +137,7 @@ fn a_host_is_for_others_where_its_node_says_and_not_where_its_default_route_lead
 }
 
 #[test]
-fn a_node_is_told_that_its_network_works_if_it_asks_and_the_role_permits() {
+fn network_unavailable_is_cleared_if_it_is_set_and_the_role_permits() {
     let scene = Scene::new(1, 0);
     let api = &scene.api;
     let unavailable =

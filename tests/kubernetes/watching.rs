@@ -52,7 +52,7 @@ fn each_host_shows_its_own_row_of_the_matrix_and_says_why() {
         if seconds.is_f64() { Ok(matrix) } else { Err(format!("{matrix:#}")) }
     });
     assert_eq!(matrix["rows"].as_array().unwrap().len(), 1, "{matrix:#}");
-    assert_eq!(matrix["untold"], json!([{"host": "h2", "why": "it has no place to tell it"}]));
+    assert_eq!(matrix["untold"], json!([{"host": "h2", "why": "it has no place to publish one"}]));
     let remarks = matrix["remarks"].to_string();
     assert!(remarks.contains("SUBNET_SOURCE=kubernetes"), "{remarks}");
 }
@@ -260,7 +260,7 @@ fn an_api_that_is_away_changes_nothing_and_is_followed_when_it_is_back() {
 }
 
 #[test]
-fn what_the_api_should_not_say_is_told_and_harms_nobody() {
+fn invalid_nodes_of_the_api_are_reported_and_affect_no_other() {
     for (mode, words) in [
         (Mode::Garbage, "key must be a string"),
         (Mode::Huge, "bytes"),

@@ -97,7 +97,7 @@ fn a_host_needs_few_permissions_and_outlives_its_token() {
 
 /// What is missing, and what is said then: words of one line.
 #[test]
-fn each_permission_is_needed_and_named_when_it_is_missing() {
+fn each_permission_is_needed_and_reported_when_it_is_missing() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let file = password_file(folder.path(), "password");
@@ -118,7 +118,7 @@ fn each_permission_is_needed_and_named_when_it_is_missing() {
             let missing = permissions.remove(missing);
             enable(&mut etcd, permissions);
             let host = Host::launch(start_as_agent(&etcd, &file));
-            host.told(0, &format!("{words:?}"), |update| match update {
+            host.reported(0, &format!("{words:?}"), |update| match update {
                 Update::Disconnected { why } => {
                     why.contains("permission denied")
                         && why.contains("grant the role")
@@ -134,7 +134,7 @@ fn each_permission_is_needed_and_named_when_it_is_missing() {
 }
 
 #[test]
-fn who_only_looks_needs_to_read_two_ranges() {
+fn a_read_only_user_needs_two_ranges() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -190,7 +190,7 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         password_file(folder.path(), "another");
-        host.told(mark, "that etcd refuses it", |update| match update {
+        host.reported(mark, "that etcd refuses it", |update| match update {
             Update::Files { wrong, .. } => wrong.iter().any(|text| {
                 text.contains("stays in use") && text.contains("invalid user ID or password")
             }),
@@ -199,7 +199,7 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         check_writes(&host, 1400);
         change_password(&etcd, "another");
         check_writes(&host, 1300);
-        host.told(
+        host.reported(
             mark,
             "that all is well",
             |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
@@ -223,7 +223,7 @@ fn a_password_that_is_replaced_in_etcd_first_is_waited_for() {
         let mut attributes = host.attributes.clone();
         attributes.mtu = 1400;
         host.handle().set_attributes(attributes);
-        host.told(mark, "the loss", |update| matches!(update, Update::Disconnected { .. }));
+        host.reported(mark, "the loss", |update| matches!(update, Update::Disconnected { .. }));
         password_file(folder.path(), "another");
         host.until("the new MTU", |found| found.nodes["h1"].value.mtu == 1400);
         assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
@@ -238,9 +238,9 @@ fn authentication_is_turned_on_under_a_running_host() {
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
-        host.told(0, "that it asks nobody", |update| match update {
+        host.reported(0, "disabled authentication", |update| match update {
             Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication is not enabled"))
+                wrong.iter().any(|text| text.contains("authentication disabled"))
             }
             _ => false,
         });
@@ -253,24 +253,24 @@ fn authentication_is_turned_on_under_a_running_host() {
 
 /// Nothing is written meanwhile, and nobody connects anew because of anything else.
 #[test]
-fn that_etcd_asks_nobody_is_no_longer_told_once_it_asks() {
+fn disabled_authentication_is_reported_until_it_is_enabled() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
-        let asks_nobody = |update: &Update| match update {
+        let is_disabled = |update: &Update| match update {
             Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication is not enabled"))
+                wrong.iter().any(|text| text.contains("authentication disabled"))
             }
             _ => false,
         };
-        host.told(0, "that it asks nobody", asks_nobody);
+        host.reported(0, "disabled authentication", is_disabled);
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         enable(&mut etcd, needed("h1"));
-        host.told(
+        host.reported(
             mark,
-            "that it asks",
+            "required authentication",
             |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
@@ -281,7 +281,7 @@ fn that_etcd_asks_nobody_is_no_longer_told_once_it_asks() {
 }
 
 #[test]
-fn a_password_that_turns_out_to_be_wrong_is_told_when_etcd_begins_to_ask() {
+fn a_wrong_password_is_reported_when_authentication_is_enabled() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -289,15 +289,15 @@ fn a_password_that_turns_out_to_be_wrong_is_told_when_etcd_begins_to_ask() {
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let mark = host.mark();
         enable(&mut etcd, needed("h1"));
-        host.told(mark, "that it is refused", |update| match update {
+        host.reported(mark, "that it is refused", |update| match update {
             Update::Files { wrong, .. } => wrong.iter().any(|text| {
-                text.contains("asks who this host is")
+                text.contains("requires authentication")
                     && text.contains("invalid user ID or password")
             }),
             _ => false,
         });
         password_file(folder.path(), "password");
-        host.told(
+        host.reported(
             mark,
             "that all is well",
             |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
@@ -335,13 +335,13 @@ fn a_signed_token_is_renewed_when_it_ends_and_when_users_change() {
 }
 
 #[test]
-fn a_wrong_password_is_told_and_the_right_one_used_without_a_restart() {
+fn a_wrong_password_is_reported_and_the_right_one_used_without_a_restart() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "wrong")));
-        host.told(0, "why", |update| match update {
+        host.reported(0, "why", |update| match update {
             Update::Disconnected { why } => {
                 assert!(!why.contains("wrong"), "a password is in {why}");
                 why.contains("invalid user ID or password")
@@ -354,7 +354,7 @@ fn a_wrong_password_is_told_and_the_right_one_used_without_a_restart() {
 }
 
 #[test]
-fn what_a_role_may_not_is_told_with_what_it_needs() {
+fn a_denied_call_is_reported_with_the_permission_it_needs() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -362,7 +362,7 @@ fn what_a_role_may_not_is_told_with_what_it_needs() {
         let missing = permissions.remove(1);
         enable(&mut etcd, permissions);
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
-        host.told(0, "why", |update| match update {
+        host.reported(0, "why", |update| match update {
             Update::Disconnected { why } => {
                 why.contains("read /humanz/v1/") && why.contains("permission denied")
             }
@@ -374,7 +374,7 @@ fn what_a_role_may_not_is_told_with_what_it_needs() {
 }
 
 #[test]
-fn a_watch_that_is_refused_is_told_and_tried_again() {
+fn a_refused_watch_is_reported_and_retried() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -389,7 +389,7 @@ fn a_watch_that_is_refused_is_told_and_tried_again() {
         });
         // A watch that is there goes on; a new one is refused.
         etcd.restart();
-        host.told(mark, "why", |update| match update {
+        host.reported(mark, "why", |update| match update {
             Update::Disconnected { why } => why.contains("permission denied"),
             _ => false,
         });

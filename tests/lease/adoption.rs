@@ -49,7 +49,7 @@ fn a_restart_keeps_the_subnet_whichever_keys_are_missing() {
 }
 
 #[test]
-fn a_reboot_keeps_the_subnet_and_tells_the_new_boot() {
+fn a_reboot_keeps_the_subnet_and_publishes_the_new_boot_id() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let _crashed = Host::up(&etcd, "h1");
@@ -88,7 +88,7 @@ fn a_name_of_a_living_machine_is_refused_and_of_a_dead_one_taken_over() {
 }
 
 #[test]
-fn a_name_taken_by_another_machine_meanwhile_is_told_and_not_fought_for() {
+fn a_name_taken_by_another_machine_is_reported_and_not_contended() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
@@ -96,7 +96,7 @@ fn a_name_taken_by_another_machine_meanwhile_is_told_and_not_fought_for() {
         let key = format!("{HUMANZ}/alive/h1");
         let other = Alive::new("another-machine", std::time::UNIX_EPOCH).to_json();
         etcd.put(&key, other.as_str());
-        host.told(mark, "trouble", |update| {
+        host.reported(mark, "trouble", |update| {
             matches!(update, Update::Trouble(Some(LeaseError::HeldByOther { .. })))
         });
         etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
@@ -104,7 +104,7 @@ fn a_name_taken_by_another_machine_meanwhile_is_told_and_not_fought_for() {
         assert_eq!(etcd.get(&key).unwrap(), other);
         let mark = host.mark();
         etcd.delete(&key);
-        host.told(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
+        host.reported(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
         eventually("its own sign of life", SOON, || {
             let alive = etcd.get(&key).unwrap_or_default();
             if alive.contains("machine-of-h1") { Ok(()) } else { Err(alive) }

@@ -48,7 +48,7 @@ fn fifty_hosts_at_once_get_fifty_subnets_in_seconds() {
 }
 
 #[test]
-fn a_pool_of_15_serves_15_of_20_and_tells_the_others() {
+fn a_pool_of_15_serves_15_of_20_and_refuses_the_others() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let hosts: Vec<_> = (1..=20)

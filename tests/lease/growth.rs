@@ -11,7 +11,7 @@ use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
 /// What the host would be told if its settings said `network` and `margin`.
-fn told(etcd: &EtcdServer, host: &Host, network: &str, margin: u8) -> Setup {
+fn configured(etcd: &EtcdServer, host: &Host, network: &str, margin: u8) -> Setup {
     let mut wide = host.network.clone();
     wide.pools = PerFamily { v4: Some(pool(network, margin)), v6: None };
     Setup { etcd: settings(&[etcd.url()]), network: wide }
@@ -27,7 +27,7 @@ fn one_host_widens_the_pool_and_the_others_go_on() {
         let etcd = EtcdServer::start();
         let (first, second) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
         let (lease, mark) = (first.lease(), second.mark());
-        first.handle().set_up(told(&etcd, &first, "10.244.0.0/15", 9));
+        first.handle().set_up(configured(&etcd, &first, "10.244.0.0/15", 9));
         second.until("the wide pool", |snapshot| {
             snapshot
                 .config
@@ -60,7 +60,7 @@ fn one_host_widens_the_pool_and_the_others_go_on() {
 }
 
 #[test]
-fn hosts_that_are_told_different_widths_at_once_end_with_the_widest() {
+fn hosts_configured_with_different_widths_at_once_end_with_the_widest() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let hosts: Vec<_> = (1..=4).map(|n| Host::up(&etcd, &format!("h{n}"))).collect();
@@ -71,7 +71,7 @@ fn hosts_that_are_told_different_widths_at_once_end_with_the_widest() {
             ("10.244.0.0/14", 10),
             ("10.244.0.0/16", 8),
         ]) {
-            host.handle().set_up(told(&etcd, host, network, margin));
+            host.handle().set_up(configured(&etcd, host, network, margin));
         }
         eventually("the widest", SOON, || {
             let found = config(&etcd);
@@ -127,16 +127,16 @@ fn a_pool_that_would_cover_a_host_is_refused_and_nothing_else_stops() {
         let second = Host::launch(second);
         second.snapshot();
         let mark = first.mark();
-        first.handle().set_up(told(&etcd, &first, "10.244.0.0/15", 9));
-        first.told(mark, "trouble", |update| {
+        first.handle().set_up(configured(&etcd, &first, "10.244.0.0/15", 9));
+        first.reported(mark, "trouble", |update| {
             matches!(update, Update::Trouble(Some(LeaseError::CannotGrow { .. })))
         });
         assert!(config(&etcd).contains("10.244.0.0/16"));
         let _third = Host::up(&etcd, "h3");
         first.until("the third host", |snapshot| snapshot.hosts.contains_key("h3"));
         let mark = first.mark();
-        first.handle().set_up(told(&etcd, &first, "10.244.0.0/16", 8));
-        first.told(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
+        first.handle().set_up(configured(&etcd, &first, "10.244.0.0/16", 8));
+        first.reported(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
 
         let mut fresh = start(&etcd, "h4");
         fresh.network.pools.v4 = Some(pool("10.244.0.0/15", 9));

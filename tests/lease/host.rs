@@ -148,7 +148,7 @@ impl Host {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                panic!("{}: {what}: not within {SOON:?}: {}", self.identity.name, told(&updates));
+                panic!("{}: {what}: not within {SOON:?}: {}", self.identity.name, shown(&updates));
             }
             updates = self.said.more.wait_timeout(updates, left).unwrap().0;
         }
@@ -216,13 +216,18 @@ impl Host {
         self.updates().len()
     }
 
-    /// What was said after `mark`.
+    /// The updates after `mark`.
     pub fn since(&self, mark: usize) -> Vec<Update> {
         self.updates()[mark..].iter().map(|(_, update)| update.clone()).collect()
     }
 
-    /// Waits until something like that is said after `mark`; when.
-    pub fn told(&self, mark: usize, what: &str, mut like: impl FnMut(&Update) -> bool) -> Instant {
+    /// Waits for such an update after `mark`; when it came.
+    pub fn reported(
+        &self,
+        mark: usize,
+        what: &str,
+        mut like: impl FnMut(&Update) -> bool,
+    ) -> Instant {
         self.wait(what, |updates| {
             let mut since = updates[mark..].iter();
             since.find(|(_, update)| like(update)).map(|(at, _)| *at)
@@ -253,8 +258,8 @@ fn latest(updates: &[(Instant, Update)]) -> Option<(Instant, Arc<Snapshot>)> {
     })
 }
 
-/// What was said, without the bulk.
-fn told(updates: &[(Instant, Update)]) -> String {
+/// The updates, abbreviated.
+fn shown(updates: &[(Instant, Update)]) -> String {
     let line = |(_, update): &(Instant, Update)| match update {
         Update::Snapshot(snapshot) => {
             format!("snapshot {} of {} hosts", snapshot.revision, snapshot.hosts.len())

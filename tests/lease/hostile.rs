@@ -4,7 +4,7 @@ use crate::host::{HOSTS, HUMANZ, Host, start};
 use crate::support::etcd::{EtcdServer, isolated};
 
 #[test]
-fn hostile_values_are_told_and_ignored_and_all_others_served() {
+fn hostile_values_are_reported_and_ignored_and_all_others_served() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
@@ -72,7 +72,7 @@ fn large_values_that_do_not_fit_into_one_answer_are_still_read() {
 }
 
 #[test]
-fn broken_settings_of_the_network_are_told_and_never_overwritten() {
+fn invalid_network_settings_are_reported_and_never_overwritten() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let key = format!("{HUMANZ}/config");
@@ -85,7 +85,7 @@ fn broken_settings_of_the_network_are_told_and_never_overwritten() {
         let good = etcd.get(&key).unwrap();
         let mark = host.mark();
         etcd.put(&key, "garbage");
-        host.told(mark, "trouble", |update| {
+        host.reported(mark, "trouble", |update| {
             use humanz::etcd::Update::Trouble;
             use humanz::lease::LeaseError::ConfigBroken;
             matches!(update, Trouble(Some(ConfigBroken { .. })))

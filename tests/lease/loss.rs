@@ -146,7 +146,7 @@ fn an_etcd_restored_from_a_backup_gets_back_what_came_after_it() {
         etcd.replace_data(&backup.path().join("data"));
         etcd.restart();
         for (host, mark) in [&one, &two].into_iter().zip(marks) {
-            host.told(mark, "the return", |update| matches!(update, Update::Connected { .. }));
+            host.reported(mark, "the return", |update| matches!(update, Update::Connected { .. }));
             host.until("both", |found| found.alive.len() == 2);
             assert_eq!(host.ever_missing(mark, &["h1", "h2"]), [].into());
         }
@@ -236,13 +236,13 @@ fn another_network_in_the_same_place_changes_nothing_for_who_runs() {
         etcd.delete_all("/humanz/");
         let config = other.network.config("other").to_json();
         etcd.put(&format!("{HUMANZ}/config"), config);
-        host.told(mark, "trouble", |update| {
+        host.reported(mark, "trouble", |update| {
             matches!(update, Update::Trouble(Some(LeaseError::ConfigMismatch { .. })))
         });
         assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
         let mark = host.mark();
         etcd.delete(&format!("{HUMANZ}/config"));
-        host.told(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
+        host.reported(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
         assert_eq!(etcd.get(&format!("{HOSTS}/h1")).unwrap(), "10.244.1.0/24");
     });
 }

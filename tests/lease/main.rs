@@ -6,14 +6,7 @@
     reason = "a test stops at the first surprise and may talk"
 )]
 
-#[path = "../support"]
-#[allow(dead_code, reason = "shared with other tests")]
-mod support {
-    pub mod certificates;
-    pub mod etcd;
-    pub mod keys;
-    pub mod wait;
-}
+use humanz_test_support as support;
 
 mod access;
 mod adoption;

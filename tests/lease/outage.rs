@@ -17,7 +17,7 @@ fn connected(update: &Update) -> bool {
 }
 
 #[test]
-fn a_killed_etcd_is_told_at_once_and_what_came_meanwhile_is_known_afterwards() {
+fn a_killed_etcd_is_reported_at_once_and_later_changes_are_read_afterwards() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
@@ -25,7 +25,7 @@ fn a_killed_etcd_is_told_at_once_and_what_came_meanwhile_is_known_afterwards() {
         let mark = one.mark();
         let killed = Instant::now();
         etcd.kill();
-        let told = one.told(mark, "the loss", disconnected).duration_since(killed);
+        let told = one.reported(mark, "the loss", disconnected).duration_since(killed);
         etcd.restart();
         let back = Instant::now();
         etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
@@ -46,7 +46,7 @@ fn a_host_that_starts_before_etcd_waits_and_says_why() {
         let mut etcd = EtcdServer::start();
         etcd.kill();
         let host = Host::launch(start(&etcd, "h1"));
-        host.told(0, "why", |update| match update {
+        host.reported(0, "why", |update| match update {
             Update::Disconnected { why } => {
                 why.contains("etcd http://127.0.0.1:2379") && why.contains("Connection refused")
             }
@@ -66,10 +66,10 @@ fn a_frozen_etcd_is_noticed_and_nothing_is_taken_back() {
         let mark = one.mark();
         let frozen = Instant::now();
         etcd.freeze();
-        let noticed = one.told(mark, "the silence", disconnected).duration_since(frozen);
+        let noticed = one.reported(mark, "the silence", disconnected).duration_since(frozen);
         println!("silence noticed after {noticed:?}");
         etcd.thaw();
-        one.told(mark, "the return", connected);
+        one.reported(mark, "the return", connected);
         etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
         one.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
         assert_eq!(one.ever_missing(mark, &["h1", "h2"]), [].into());
@@ -121,7 +121,7 @@ fn compaction_while_a_host_is_cut_off_loses_nothing() {
         host.until_peers("h2", |peers| peers.by_name.contains_key("h2"));
         let mark = host.mark();
         address("del");
-        host.told(mark, "the cut", disconnected);
+        host.reported(mark, "the cut", disconnected);
         etcd.delete(&format!("{HOSTS}/h2"));
         etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
         etcd.compact();

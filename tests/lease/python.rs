@@ -48,7 +48,7 @@ fn hosts_of_both_agents_that_start_together_do_not_share_a_subnet() {
 }
 
 #[test]
-fn a_python_host_that_takes_a_held_subnet_is_told_and_gets_no_route() {
+fn a_python_host_that_takes_a_held_subnet_is_reported_and_gets_no_route() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));

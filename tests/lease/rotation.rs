@@ -140,7 +140,7 @@ fn a_renewed_certificate_takes_over_without_a_gap_however_it_is_put_there() {
 }
 
 #[test]
-fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
+fn unusable_files_are_reported_and_the_previous_ones_stay_in_use() {
     isolated(|| {
         let certificates = Certificates::new();
         let mut etcd = serve(&certificates, "server", Some("ca.pem"));
@@ -154,7 +154,7 @@ fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
         replace(&certificates.path("mine.key"), &key);
         before.files(&[
             "mine.key: not the key of the certificate in",
-            "what was there before stays in use",
+            "the previous content stays in use",
         ]);
         before.undisturbed(&etcd);
         fs::write(certificates.path("mine.pem"), "-----BEGIN CERT").unwrap();
@@ -167,7 +167,7 @@ fn what_cannot_be_used_is_told_and_what_was_there_goes_on() {
         etcd.restart();
         before
             .host
-            .told(before.mark, "the return", |said| matches!(said, Update::Connected { .. }));
+            .reported(before.mark, "the return", |said| matches!(said, Update::Connected { .. }));
         before = Before::of(before.host, &etcd);
         before.files(&["refuses the certificate in ETCD_CERT", "mine.pem", "stays in use"]);
         certificates.copy("second", "mine");
@@ -211,7 +211,7 @@ fn the_authorities_of_a_running_cluster_are_replaced() {
 }
 
 #[test]
-fn a_certificate_that_ends_soon_is_told_until_it_is_renewed() {
+fn a_certificate_that_expires_soon_is_reported_until_it_is_renewed() {
     isolated(|| {
         let certificates = Certificates::new();
         let etcd = serve(&certificates, "server", Some("ca.pem"));
@@ -219,7 +219,7 @@ fn a_certificate_that_ends_soon_is_told_until_it_is_renewed() {
         certificates.copy("old", "mine");
         let mut before =
             Before::of(Host::launch(start_as(&certificates, &etcd, Some("mine"))), &etcd);
-        before.files(&["mine.pem: expires at 20", "put a renewed one in its place"]);
+        before.files(&["mine.pem: expires at 20", "replace it with a renewed one"]);
         certificates.copy("client", "mine");
         before.moved(&etcd);
         before.files(&[]);

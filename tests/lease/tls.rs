@@ -36,7 +36,7 @@ pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&st
 /// Waits until `host` reports a disconnection with these words; gives the line.
 fn disconnected(host: &Host, words: &str) -> String {
     let mut line = String::new();
-    host.told(0, words, |update| match update {
+    host.reported(0, words, |update| match update {
         Update::Disconnected { why } if why.contains(words) => {
             line.clone_from(why);
             true
@@ -148,12 +148,12 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
                 (
                     "no certificates in it",
                     &|start| start.etcd.ca = Some(path("garbage.pem")),
-                    &["ETCD_CACERT", "garbage.pem: holds no certificate in PEM form"],
+                    &["ETCD_CACERT", "garbage.pem: contains no PEM certificate"],
                 ),
                 (
                     "half a file",
                     &|start| cert(start, "half.pem"),
-                    &["half.pem: not PEM, or only a part"],
+                    &["half.pem: not PEM, or truncated"],
                 ),
                 (
                     "not its key",
@@ -163,7 +163,7 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
                 (
                     "a key with a passphrase",
                     &|start| start.etcd.key = Some(path("locked.key")),
-                    &["locked.key: holds no private key", "passphrase"],
+                    &["locked.key: contains no PEM private key", "passphrase"],
                 ),
                 (
                     "wrong authority",

@@ -80,7 +80,7 @@ fn joining_leaving_and_moving_hosts_are_known_promptly() {
 }
 
 #[test]
-fn a_host_that_moves_tells_its_new_address_and_keeps_its_subnet() {
+fn a_host_that_moves_publishes_its_new_address_and_keeps_its_subnet() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
@@ -176,7 +176,7 @@ fn own_keys_deleted_or_overwritten_by_hand_are_back_at_once() {
 }
 
 #[test]
-fn a_subnet_taken_while_the_host_runs_is_told_and_kept() {
+fn a_subnet_taken_while_the_host_runs_is_reported_and_kept() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
@@ -194,7 +194,7 @@ fn a_subnet_taken_while_the_host_runs_is_told_and_kept() {
             ];
             client.txn(Txn::new().and_then(operations)).await.map(drop)
         });
-        host.told(mark, "trouble", |update| {
+        host.reported(mark, "trouble", |update| {
             let Update::Trouble(Some(error)) = update else { return false };
             error.to_string().contains("10.244.1.0/24, which this host uses, belongs to host h2")
         });
@@ -204,7 +204,7 @@ fn a_subnet_taken_while_the_host_runs_is_told_and_kept() {
         let mark = host.mark();
         etcd.delete(&claim);
         etcd.delete(&other);
-        host.told(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
+        host.reported(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
         assert_eq!(etcd.get(&key).unwrap(), "10.244.1.0/24");
     });
 }

@@ -124,7 +124,7 @@ fn ranges_that_cannot_be_used_are_refused_with_the_reason() {
         (json!({ "subnet": "10.1.2.0/24", "rangeStart": "10.1.3.1" }), "rangeStart 10.1.3.1"),
         (
             json!({ "subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.8" }),
-            "behind rangeEnd",
+            "after rangeEnd",
         ),
         (json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }, { "subnet": "fd00::/64" }]] }), "mixes"),
         (

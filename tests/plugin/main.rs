@@ -5,8 +5,7 @@
     reason = "a test stops at the first surprise, and tells what it measured"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 use serde_json::{Value, json};
 use support::plugin_host::conf;

@@ -3,8 +3,7 @@
 // A test stops at the first surprise.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 mod configurations;
 mod loopback;

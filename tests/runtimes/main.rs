@@ -10,8 +10,7 @@ mod containerd;
 mod cri;
 mod podman;
 mod scene;
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 fn skipped() -> bool {
     let skip = std::env::var("SKIP_RUNTIMES").is_ok_and(|value| value == "1");

@@ -9,8 +9,7 @@
     reason = "it tells what it does, and ends at the first surprise"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 mod leaks;
 

@@ -59,7 +59,7 @@ impl Disk {
         let etc = disk.place("/etc");
         let found = NEEDED.iter().map(|name| format!("/etc/{name}"));
         let found = found.filter(|path| Path::new(path).exists());
-        let copied = Command::new("cp").arg("-a").args(found).arg(&etc).status().unwrap();
+        let copied = Command::new("cp").arg("-dR").args(found).arg(&etc).status().unwrap();
         assert!(copied.success(), "copy to {}", etc.display());
         fs::write(etc.join("hostname"), format!("{name}\n")).unwrap();
         fs::write(etc.join("machine-id"), format!("{}\n", machine_id(folder))).unwrap();

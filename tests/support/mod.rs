@@ -5,13 +5,11 @@
 //! Its first process ends when the test does, however that ends, and takes everything with it.
 //! A [`Cluster`] is a switch, an "outside" that knows no pod, etcd, and hosts `h1`, `h2`, …
 #![allow(
-    dead_code,
-    unused_imports,
     clippy::unwrap_used,
     clippy::let_underscore_must_use,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "each test file uses a part; a test stops at the first surprise and may talk"
+    reason = "a test stops at the first surprise and may talk"
 )]
 
 pub mod agent;
@@ -21,6 +19,7 @@ pub mod cluster;
 pub mod cni;
 pub mod disk;
 pub mod echo;
+pub mod etcd;
 pub mod facts;
 pub mod keys;
 pub mod local;
@@ -46,11 +45,12 @@ pub use wait::{eventually, soon};
 
 use std::path::PathBuf;
 
-/// The executable under test: `HUMANZ_BIN`, else the one cargo built for this test.
+/// The executable under test: `HUMANZ_BIN`, else the one that cargo built beside this test
+/// (`target/debug/humanz-agent` for `target/debug/deps/x` or `target/debug/examples/x`).
 pub fn executable() -> PathBuf {
-    let path = std::env::var("HUMANZ_BIN")
-        .ok()
-        .or_else(|| option_env!("CARGO_BIN_EXE_humanz-agent").map(String::from))
-        .expect("HUMANZ_BIN is not set: run it by make");
-    std::fs::canonicalize(&path).unwrap_or_else(|e| panic!("{path}: {e}; run make build"))
+    let path = std::env::var_os("HUMANZ_BIN").map(PathBuf::from).unwrap_or_else(|| {
+        let test = std::env::current_exe().expect("/proc");
+        test.ancestors().nth(2).expect("a target directory").join("humanz-agent")
+    });
+    path.canonicalize().unwrap_or_else(|e| panic!("{}: {e}; run make build", path.display()))
 }

@@ -7,7 +7,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::sysctls;
 use crate::inspect::host_state::HostState;
-use crate::net::{IfName, Mac};
+use crate::net::{IfName, Mac, Object};
 use crate::netlink::address;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
@@ -23,7 +23,7 @@ pub enum BridgeOutcome {
     Whole,
     /// It was missing, and is new: nothing is plugged into it.
     New,
-    /// Something is wrong with it; it was told.
+    /// It could not be repaired; that was reported.
     Broken,
 }
 
@@ -42,8 +42,10 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
                 applier.apply(&change, || apply(rtnl, &change));
             }
         }
-        Ok(Err(foreign)) => applier.failed(foreign),
-        Err(error) => applier.failed(format!("{error:#}")),
+        Ok(Err(foreign)) => applier.failed(*foreign),
+        Err(error) => {
+            applier.inspect_failed(Object::Bridge(wanted.name), format!("{error:#}"));
+        }
     }
     if applier.failures().len() == before { kept } else { BridgeOutcome::Broken }
 }

@@ -1,11 +1,10 @@
 //! Keeps pods plugged into the bridge.
 
-use anyhow::anyhow;
 use nix::errno::Errno;
 
-use crate::agent::applier::Applier;
+use crate::agent::applier::{Applier, Hint};
 use crate::agent::reconcile::Reconcile;
-use crate::net::IfName;
+use crate::net::{IfName, Object, Problem};
 use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, neighbour};
@@ -13,13 +12,13 @@ use crate::plan::bridge_ports::{Reattach, changes, crowded};
 use crate::plan::pod::BridgePort;
 
 /// Plugs pods in again that lost the bridge; says if it can hardly take more.
-pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<String> {
+pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> {
     let rtnl = &run.kernel.rtnl;
     let (network, bridge) = (&run.settings.cni.name, &run.settings.bridge);
     let found = match rtnl.links(None) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("scope for pods without a bridge: {error}"));
+            applier.inspect_failed(Object::named("ports of the bridge"), error);
             return None;
         }
     };
@@ -59,24 +58,26 @@ fn not_plugged(link: &IfName, why: NetlinkError, out: Result<(), NetlinkError>) 
     let why = anyhow::Error::from(why);
     match out.map_err(anyhow::Error::from) {
         Ok(()) => why,
-        Err(out) => anyhow!(
-            "{why:#}; and it may be in with half of that, because it cannot be unplugged: {out:#}; \
-             try: ip link set dev {link} nomaster"
-        ),
+        Err(out) => {
+            let half = format!("half of that may be set, because it cannot be unplugged: {out:#}");
+            why.context(Hint { why: half, fix: format!("ip link set dev {link} nomaster") })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::applier::fix_of;
 
     #[test]
-    fn why_a_pod_cannot_be_plugged_in_is_told_even_if_it_cannot_be_unplugged() {
+    fn a_pod_that_can_neither_be_plugged_in_nor_out_has_a_fix() {
         let refused = |what: &str| NetlinkError::Malformed(what.to_owned());
-        let told = |out| not_plugged(&"hz1".parse().unwrap(), refused("full"), out).to_string();
-        assert!(told(Ok(())).ends_with(": full"), "{}", told(Ok(())));
-        let both = told(Err(refused("busy")));
-        assert!(both.contains(": full; ") && both.contains(": busy; try"), "{both}");
-        assert!(both.ends_with("ip link set dev hz1 nomaster"), "{both}");
+        let error = |out| not_plugged(&"hz1".parse().unwrap(), refused("full"), out);
+        let text = |out| format!("{:#}", error(out));
+        assert!(text(Ok(())).ends_with(": full"), "{}", text(Ok(())));
+        let both = text(Err(refused("busy")));
+        assert!(both.contains(": busy") && both.ends_with(": full"), "{both}");
+        assert_eq!(fix_of(&error(Err(refused("busy")))), "ip link set dev hz1 nomaster");
     }
 }

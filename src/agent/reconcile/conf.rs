@@ -1,17 +1,22 @@
-//! Keeps the CNI configuration, in one place.
+//! Reconciles the CNI configuration: one file, at one place.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use crate::agent::applier::Applier;
 use crate::agent::cni_conf;
-use crate::agent::conf_record::{self, Written};
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::host_state::HostState;
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files;
 use crate::plan::{Describe, Line};
-use crate::settings::exit::Exit;
+
+/// As the original agent's file: it may hold what not everybody should read.
+const MODE: u32 = 0o600;
+
+/// Where runtimes look for configurations by default.
+const USUAL_FOLDER: &str = "/etc/cni/net.d";
 
 struct Write<'a>(&'a Path);
 
@@ -30,77 +35,48 @@ impl Describe for Remove<'_> {
     }
 }
 
-/// Writes the configuration if it is missing or different; then removes the one that an agent of
-/// this host wrote elsewhere before, or runtimes would read both. Gives what is wrong with the record
-/// of where that was.
-pub fn reconcile(
-    run: &Reconcile<'_>,
-    facts: &HostState,
-    applier: &mut Applier,
-) -> BTreeSet<String> {
-    let state_dir = &run.settings.state_dir;
+/// Writes the configuration if it is missing or different; then removes those that an agent wrote under
+/// other names, or runtimes would read both.
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) {
     let path = &run.settings.cni.config;
     if applier.is_dry() && files::is_denied(path) {
-        applier.failed(Exit::denied("read", path).why);
-        return BTreeSet::new();
+        let subject = Object::Configuration(path.clone());
+        let what = format!("only root may read {}", path.display());
+        let denied = Problem::new(ProblemKind::ReadDenied, subject, what);
+        return applier.failed(denied.with_fix("run this as root"));
     }
     let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
-    let mut wrong = BTreeSet::new();
-    let mut known = conf_record::all(state_dir).unwrap_or_else(|error| {
-        wrong.insert(error.to_string());
-        Vec::new()
-    });
-    let wanted = Written::new(path, &text);
-    if !applier.is_dry() && !known.contains(&wanted) {
-        // Before it is there: whoever is killed in between knows of it.
-        known.push(wanted.clone());
-        wrong.extend(remember(state_dir, known.clone()));
-    }
     if !files::holds(path, text.as_bytes()) {
         applier.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
     }
-    if !applier.is_dry() && !files::holds(path, text.as_bytes()) {
-        return wrong;
-    }
-    remove_former(&known, path, applier);
-    let left: Vec<Written> = known
-        .iter()
-        .filter(|one| **one == wanted || one.is_elsewhere(path) && one.is_there())
-        .cloned()
-        .collect();
-    if !applier.is_dry() && left != known {
-        tell_changed(&known, &left, path);
-        wrong.extend(remember(state_dir, left));
-    }
-    wrong
-}
-
-/// Removes every configuration in `known` that is not at `now` and that nobody changed.
-pub fn remove_former(known: &[Written], now: &Path, applier: &mut Applier) {
-    for former in known.iter().filter(|one| one.is_elsewhere(now) && one.is_there()) {
-        applier.apply(&Remove(&former.path), || files::remove(&former.path));
+    if applier.is_dry() || files::holds(path, text.as_bytes()) {
+        remove_former(path, applier);
     }
 }
 
-/// One that was changed since is somebody else's now; that is told once.
-fn tell_changed(known: &[Written], left: &[Written], now: &Path) {
-    let is_left = |one: &Written| left.iter().any(|left| left.path == one.path);
-    let stays = |one: &&Written| !is_left(one) && one.path.exists() && one.is_elsewhere(now);
-    for one in known.iter().filter(stays) {
-        log::warn!(
-            "CNI configuration {} stays: humanz wrote it, but somebody changed it since; remove it if \
-             nobody needs it",
-            one.path.display()
-        );
+/// Removes every configuration with the agent's key that is not `current`, from the folder of `current` and
+/// from [`USUAL_FOLDER`].
+pub fn remove_former(current: &Path, applier: &mut Applier) {
+    for path in former(current) {
+        applier.apply(&Remove(&path), || files::remove(&path));
     }
 }
 
-/// Without the record the next agent does not know of this place: that is what to tell then.
-fn remember(state_dir: &Path, written: Vec<Written>) -> Option<String> {
-    let error = conf_record::keep(state_dir, written).err()?;
-    let what = "when CNI_CONFIG_LOCATION changes, the CNI configuration will stay behind";
-    Some(format!("{error:#}: {what}"))
+fn former(current: &Path) -> Vec<PathBuf> {
+    let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let own = file(current);
+    let is_former = |path: &PathBuf| {
+        let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        is_file
+            && path != current
+            && (own.is_none() || own != file(path))
+            && fs::read_to_string(path).is_ok_and(|text| cni_conf::is_managed(&text))
+    };
+    let (folder, usual) = (current.parent().unwrap_or(Path::new("/")), Path::new(USUAL_FOLDER));
+    let folders = [Some(folder), Some(usual).filter(|usual| file(usual) != file(folder))];
+    let entries = folders.into_iter().flatten().filter_map(|folder| fs::read_dir(folder).ok());
+    let paths = entries.flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut former: Vec<PathBuf> = paths.filter(is_former).collect();
+    former.sort();
+    former
 }
-
-/// As the original agent's file: it may hold what not everybody should read.
-const MODE: u32 = 0o600;

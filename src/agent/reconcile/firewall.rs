@@ -1,6 +1,5 @@
 //! Keeps our nftables table, and a way for pods through the forward chains of others.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -11,7 +10,7 @@ use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
-use crate::net::{Family, IfName, Object, subnet};
+use crate::net::{Family, IfName, Object, Problem, subnet};
 use crate::nft::base_chains::RuleEdit;
 use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
@@ -23,24 +22,24 @@ use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
-/// Puts right what differs; gives what other people's rules do to pod traffic and nobody may mend.
+/// Puts right what differs; gives what firewalls of other programs do to pod traffic.
 pub fn reconcile(
     run: &Reconcile<'_>,
     facts: &HostState,
     ways: &PeerRoutes,
     table: &mut CachedTable,
     applier: &mut Applier,
-) -> BTreeSet<String> {
+) -> Vec<Problem> {
     let complete = run.in_sync && ways.unresolved().is_empty();
     keep_table(run, ruleset(&spec(run, facts, ways)), complete, table, applier);
-    let mut obstacles: BTreeSet<String> =
+    let mut problems: Vec<Problem> =
         flowtable::reconcile(run, facts, applier).into_iter().collect();
     let families: Vec<Family> = run.subnets.entries().map(|(family, _)| family).collect();
     let found = match run.kernel.forward.observe(&families) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("read forward chains: {error}"));
-            return obstacles;
+            applier.inspect_failed(Object::named("forward chains"), error);
+            return problems;
         }
     };
     let traffic = Traffic {
@@ -52,13 +51,13 @@ pub fn reconcile(
         bridged: if routes_own(run.settings) { Family::BOTH.to_vec() } else { bridged() },
     };
     let plan = forward::plan(&traffic, others(run), &found);
-    obstacles.extend(plan.blocking_rules.iter().map(ToString::to_string));
+    problems.extend(plan.problems);
     match run.settings.manage_forward {
         true => apply_edits(run.kernel, &plan.edits, applier),
-        false => obstacles.extend(plan.edits.iter().filter_map(forward::not_ours)),
+        false => problems.extend(plan.edits.iter().filter_map(forward::not_inserted)),
     }
-    obstacles.extend(input::look(run, facts, ways, applier));
-    obstacles
+    problems.extend(input::look(run, facts, ways, applier));
+    problems
 }
 
 /// The pod subnets of the other hosts, with the names of those: host by host.
@@ -92,7 +91,7 @@ pub fn leave_foreign(kernel: &Kernel, settings: &Settings, applier: &mut Applier
         Ok(found) => {
             apply_edits(kernel, &forward::removals(&settings.bridge, &found), applier);
         }
-        Err(error) => applier.failed(format!("read forward chains: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("forward chains"), error),
     }
 }
 
@@ -107,7 +106,7 @@ fn keep_table(
     let found = match known.observe(nft, AGENT_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            return applier.failed(format!("read nftables table {AGENT_TABLE}: {error}"));
+            return applier.inspect_failed(Object::Table(AGENT_TABLE.to_owned()), error);
         }
     };
     let mut changes = changes(wanted.as_ref(), found);
@@ -147,7 +146,7 @@ fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSp
         Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
         _ => peer.addresses.iter().copied().collect(),
     });
-    let near = published.filter(|address| !ways.afar.contains(address));
+    let near = published.filter(|address| !ways.tunnel_only_nodes.contains(address));
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),

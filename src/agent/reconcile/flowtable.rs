@@ -4,14 +4,14 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
-use crate::net::{Family, IfName, Object};
+use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
 use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<String> {
+pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<Problem> {
     let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
         let devices = facts.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();
@@ -20,7 +20,7 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
     let found = match nft.observe(FLOWS_TABLE) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("read nftables table {FLOWS_TABLE}: {error}"));
+            applier.inspect_failed(Object::Table(FLOWS_TABLE.to_owned()), error);
             return None;
         }
     };
@@ -34,10 +34,11 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
         (_, Some(wanted)) => {
             let made = applier.attempt(&changes, || nft.replace(wanted));
             made.err().map(|error| {
-                format!(
-                    "FLOWTABLE is true, and pods' packets take the ordinary way: {error}; what the \
-                     kernel lacks may be in modules: modprobe -a nf_flow_table_inet nft_flow_offload"
-                )
+                let what =
+                    format!("FLOWTABLE=true, and the kernel has no flow table for pods: {error}");
+                let subject = Object::Table(FLOWS_TABLE.to_owned());
+                Problem::new(ProblemKind::Flowtable, subject, what)
+                    .with_fix("modprobe -a nf_flow_table_inet nft_flow_offload")
             })
         }
     }

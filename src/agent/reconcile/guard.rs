@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, sysctls};
 use crate::inspect::{Kernel, pods};
-use crate::net::{IfName, Object};
+use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
 use crate::netlink::{NetlinkError, neighbour};
 use crate::nft::netdev::DeviceChain;
@@ -14,6 +14,9 @@ use crate::plan::guard::{COMMENT, FoundPorts, Guard, GuardChange, PodPort, TABLE
 use crate::plan::pod::{BridgePort, is_of_network};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
+
+/// All of them, for problems.
+const GUARDS: &str = "guards of pods";
 
 /// What the guards were when all of them were compared: enough to see that nobody has touched them.
 #[derive(Debug, Default)]
@@ -29,15 +32,15 @@ pub fn reconcile(
     everything: bool,
     cache: &mut CachedGuards,
     applier: &mut Applier,
-) -> Option<BTreeSet<String>> {
+) -> Vec<Problem> {
     let Kernel { rtnl, nft, .. } = run.kernel;
     let bridge = match rtnl.link(&run.settings.bridge) {
         Ok(Some(bridge)) => bridge,
         // In a dry run, or it was reported.
-        Ok(None) => return None,
+        Ok(None) => return Vec::new(),
         Err(error) => {
-            applier.failed(format!("read bridge {}: {error}", run.settings.bridge));
-            return None;
+            applier.inspect_failed(Object::Bridge(run.settings.bridge.clone()), error);
+            return Vec::new();
         }
     };
     sysctls::keep_guard(run, applier);
@@ -57,11 +60,11 @@ pub fn reconcile(
         Ok(false)
     };
     let compared = if everything {
-        repair(run, &bridge, applier).map(Some)
+        repair(run, &bridge, applier)
     } else {
         is_touched().map_err(anyhow::Error::from).and_then(|touched| match touched {
-            true => repair(run, &bridge, applier).map(Some),
-            false => Ok(None),
+            true => repair(run, &bridge, applier),
+            false => Ok(Vec::new()),
         })
     };
     match compared.and_then(|problems| Ok((problems, nft.device_chain_sizes(TABLE)?))) {
@@ -70,8 +73,8 @@ pub fn reconcile(
             problems
         }
         Err(error) => {
-            applier.failed(format!("read the guards of pods: {error:#}"));
-            None
+            applier.inspect_failed(Object::named(GUARDS), format!("{error:#}"));
+            Vec::new()
         }
     }
 }
@@ -83,7 +86,7 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let (chains, links) = match found {
         Ok((Some(chains), links)) => (chains, links),
         Ok((None, _)) => return,
-        Err(error) => return applier.failed(format!("read the guards of pods: {error}")),
+        Err(error) => return applier.inspect_failed(Object::named(GUARDS), error),
     };
     let unwanted = unwanted(&links, &settings.cni.name, false, chains.keys());
     if unwanted.len() == chains.len() {
@@ -108,7 +111,7 @@ fn repair(
     run: &Reconcile<'_>,
     bridge: &Link,
     applier: &mut Applier,
-) -> anyhow::Result<BTreeSet<String>> {
+) -> anyhow::Result<Vec<Problem>> {
     let Kernel { rtnl, nft, .. } = run.kernel;
     let (settings, network) = (run.settings, run.settings.cni.name.as_str());
     // Before the links: a chain is made after its link, so that one without a link has lost it.
@@ -140,15 +143,16 @@ fn repair(
     for change in fixes.chain(chain_changes).collect::<Vec<_>>() {
         applier.apply(&change, || apply(run.kernel, &change, &links));
     }
-    let name = |link: &&Link| {
-        format!(
-            "the pod behind {} cannot be guarded: its addresses are not in the store in {} \
-             (IPAM_DIR); restart the pod",
+    let problem = |link: &&Link| {
+        let what = format!(
+            "the pod behind {} has no guard: its addresses are not in the store in {} (IPAM_DIR)",
             link.name,
             settings.cni.ipam_dir.display()
-        )
+        );
+        let subject = Object::Guard(link.name.to_string());
+        Problem::new(ProblemKind::Unguarded, subject, what).with_fix("restart the pod")
     };
-    Ok(unknown.iter().filter(|_| is_on).map(name).collect())
+    Ok(unknown.iter().filter(|_| is_on).map(problem).collect())
 }
 
 /// The chains that shall go: without a link, or of our network and guards are off.

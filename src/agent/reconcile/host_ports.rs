@@ -8,7 +8,7 @@ use crate::agent::reconcile::Reconcile;
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
-use crate::net::{Family, IfName, Object};
+use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
@@ -29,25 +29,25 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
         Ok(looked) => looked,
-        Err(error) => return applier.failed(format!("read host ports: {error:#}")),
+        Err(error) => return inspect_failed(run.settings, error, applier),
     };
     if applier.is_dry() {
         return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
     }
     if !changes.is_empty()
-        && let Err(error) = mend(nft, &claims, applier)
+        && let Err(error) = repair(nft, &claims, applier)
     {
-        applier.failed(format!("put host ports right: {error:#}"));
+        inspect_failed(run.settings, error, applier);
     }
     keep_loopback(run, &held, applier);
 }
 
-/// Removes the elements of our store, and the table if nobody else has any.
+/// Removes the elements of our store, and the table if there are no others.
 pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let Some(claims) = claims(settings, applier) else { return };
     let found = match host_ports::all(&kernel.nft) {
         Ok(found) => found,
-        Err(error) => return applier.failed(format!("read host ports: {error}")),
+        Err(error) => return inspect_failed(settings, error.into(), applier),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
@@ -64,10 +64,21 @@ fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
             claims.exist().then_some(claims)
         }
         Err(error) => {
-            applier.failed(format!("read host ports: {error}"));
+            inspect_failed(settings, error.into(), applier);
             None
         }
     }
+}
+
+/// Most often the claims cannot be read or locked.
+fn inspect_failed(settings: &Settings, error: anyhow::Error, applier: &mut Applier) {
+    let dir = settings.cni.ipam_dir.display();
+    let subject = Object::named("host ports");
+    let problem =
+        Problem::new(ProblemKind::InspectFailed, subject, format!("inspect host ports: {error:#}"));
+    applier.failed(problem.with_fix(format!(
+        "make IPAM_DIR ({dir}) a directory that root can read and write, on a disk without errors"
+    )));
 }
 
 /// What differs from what is `held`.
@@ -87,7 +98,7 @@ fn look(
 }
 
 /// Looks again with the lock, and makes the changes that are needed then.
-fn mend(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
+fn repair(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
     let held = locked.held()?;
@@ -124,14 +135,14 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
             // An older release set it without the filter.
             Ok(value) if value == "1" && run.scope == Scope::ALL => {
                 if let Err(error) = allow_loopback(run, bridge, &key) {
-                    applier.failed(format!("{error:#}"));
+                    applier.inspect_failed(Object::Loopback(bridge.clone()), format!("{error:#}"));
                 }
             }
             Ok(value) if value == "1" => {}
             Ok(_) => applier.apply(&Loopback(bridge), || allow_loopback(run, bridge, &key)),
             // There is no such bridge: another network's, or ours in a moment.
             Err(error) if error.is_missing() => {}
-            Err(error) => applier.failed(error),
+            Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
         }
     }
 }

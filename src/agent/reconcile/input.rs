@@ -1,13 +1,12 @@
 //! Looks whether other people's firewalls let the tunnels of other hosts in.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::checks::forward::input::{Tunnel, blocking_chains};
+use crate::checks::forward::input::{Tunnel, problems};
 use crate::inspect::host_state::HostState;
-use crate::net::Family;
+use crate::net::{Family, Object, Problem};
 use crate::plan::peer_routes::PeerRoutes;
 
 /// What keeps tunnels out, if there are any. Nothing is changed: which ports of this host are open is
@@ -17,21 +16,18 @@ pub fn look(
     facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
-) -> BTreeSet<String> {
+) -> Vec<Problem> {
     let tunnels = tunnels(run, facts, ways);
     let families: Vec<Family> =
         tunnels.iter().map(|tunnel| Family::of(tunnel.destination)).collect();
     if families.is_empty() {
-        return BTreeSet::new();
+        return Vec::new();
     }
     match run.kernel.forward.observe_input(&families) {
-        Ok(found) => {
-            let lines = tunnels.iter().flat_map(|tunnel| blocking_chains(tunnel, &found));
-            lines.map(|obstacle| obstacle.to_string()).collect()
-        }
+        Ok(found) => tunnels.iter().flat_map(|tunnel| problems(tunnel, &found)).collect(),
         Err(error) => {
-            applier.failed(format!("read input chains: {error}"));
-            BTreeSet::new()
+            applier.inspect_failed(Object::named("input chains"), error);
+            Vec::new()
         }
     }
 }

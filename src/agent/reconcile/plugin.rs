@@ -49,7 +49,7 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> bool {
     match files::is_copy(own, &copy) {
         Ok(true) => {}
         Ok(false) => applier.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
-        Err(error) => applier.failed(error),
+        Err(error) => applier.inspect_failed(Object::Plugin(copy.clone()), error),
     }
     link(&plugin, applier);
     if loopback.symlink_metadata().is_err() {

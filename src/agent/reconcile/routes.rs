@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::tunnel::Tunnels;
-use crate::net::PerFamily;
 use crate::net::subnet::Pool;
+use crate::net::{Object, PerFamily};
 use crate::netlink::route::{self, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
@@ -27,7 +27,7 @@ pub fn reconcile(
     let rtnl = &run.kernel.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
-        Err(error) => return applier.failed(format!("list routes: {error}")),
+        Err(error) => return applier.inspect_failed(Object::named("routes"), error),
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
@@ -45,7 +45,7 @@ pub fn reconcile(
 pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl) {
         Ok(found) => apply(rtnl, &changes(&Routes::new(), &found), &PerFamily::default(), applier),
-        Err(error) => applier.failed(format!("list routes: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("routes"), error),
     }
 }
 

@@ -1,38 +1,33 @@
-//! One reconcile: observe → plan → apply, one kind of thing after the other.
+//! One reconcile: observe → plan → apply, one kind of object after the other.
 //!
 //! The order is that of a start: sysctls, bridge, firewall, routes, plugin, and the CNI
 //! configuration last, because runtimes start pods as soon as it is there.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
+use crate::agent::active_problems::Check;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state::{self, HostState};
-use crate::net::Object;
-use crate::plan::peer_routes::{LocalHost, PeerRoutes};
+use crate::lease::{PeerFault, TunnelFault};
+use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::plan::peer_routes::{LocalHost, PeerRoutes, UnreachableSubnet};
 
 /// What a reconcile saw that others want to know.
 #[derive(Debug)]
 pub struct ReconcileOutcome {
     /// What this host is like.
     pub facts: HostState,
-    /// What is wrong and not ours to mend, if it was looked at: hosts without a way to them …
-    pub unreachable: Option<BTreeSet<String>>,
-    /// … and other people's firewall.
-    pub obstacles: Option<BTreeSet<String>>,
-    /// … and everything else on the host.
-    pub surroundings: Option<BTreeSet<String>>,
-    /// What is wrong with the record of where the CNI configuration was written, as far as was looked.
-    pub conf_problems: BTreeSet<String>,
+    /// What is wrong, for each check that was made.
+    pub problems: Vec<(Check, Vec<Problem>)>,
     /// The files that were not as they should be, and are now.
     pub repaired: Vec<Object>,
 }
 
-/// Looks, and mends what is wrong. `None` if the host could not be looked at.
+/// Observes, plans and applies. `None` if the host could not be observed.
 pub fn run(
     run: &Reconcile<'_>,
     known: &mut ReconcileCache,
@@ -43,7 +38,7 @@ pub fn run(
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
         Err(error) => {
-            applier.failed(format!("{error:#}"));
+            applier.inspect_failed(Object::named("this host"), format!("{error:#}"));
             return None;
         }
     };
@@ -61,47 +56,50 @@ pub fn run(
     let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
     let unguarded = (scope.links || scope.firewall)
         .then(|| reconcile::guard::reconcile(run, at_ports, guards, applier))
-        .flatten()
         .unwrap_or_default();
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = scope == Scope::ALL;
     let mut firewall =
         |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
     let first = start.then(|| firewall(applier));
-    let unreachable = scope.routes.then(|| routes(run, &facts, ways, applier));
-    let obstacles = first.or_else(|| scope.firewall.then(|| firewall(applier)));
+    let mut problems = vec![(Check::Uplinks, uplinks(&facts))];
+    if scope.routes {
+        problems.push((Check::PeerRoutes, routes(run, &facts, ways, applier)));
+    }
+    let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
+    problems.extend(blocked.map(|found| (Check::Firewall, found)));
     if scope.firewall || bridge == BridgeOutcome::New {
         reconcile::host_ports::reconcile(run, applier);
     }
     let before = applier.changes().len();
-    let record = if scope.files { files(run, &facts, bridge, applier) } else { BTreeSet::new() };
-    let mended = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
-    let surroundings = start.then(|| {
+    if scope.files {
+        files(run, &facts, bridge, applier);
+    }
+    let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
+    if start {
         let found = reconcile::host_checks::look(run, applier);
-        found.into_iter().chain(crowded).chain(unguarded).collect()
-    });
-    Some(ReconcileOutcome {
-        facts,
-        unreachable,
-        obstacles,
-        surroundings,
-        conf_problems: record,
-        repaired: mended,
-    })
+        problems.push((Check::Host, found.into_iter().chain(crowded).chain(unguarded).collect()));
+    }
+    Some(ReconcileOutcome { facts, problems, repaired })
 }
 
-/// Makes plugin and configuration: the first one names a plugin that is there, and one that runtimes
-/// were given stays as it was. Gives what is wrong with the record of it.
-fn files(
-    run: &Reconcile<'_>,
-    facts: &HostState,
-    bridge: BridgeOutcome,
-    applier: &mut Applier,
-) -> BTreeSet<String> {
-    let is_given = reconcile::plugin::reconcile(run, applier) || run.was_ready;
-    match is_given && bridge != BridgeOutcome::Broken {
-        true => reconcile::conf::reconcile(run, facts, applier),
-        false => BTreeSet::new(),
+/// Links that are down; etcd may be away because of them.
+fn uplinks(facts: &HostState) -> Vec<Problem> {
+    let problem = |link: &IfName| {
+        let subject = Object::Link("interface".to_owned(), link.clone());
+        let what = format!("interface {link}, which has this host's address, is down");
+        Problem::new(ProblemKind::InterfaceDown, subject, what)
+            .with_fix(format!("ip link set {link} up"))
+    };
+    facts.down.iter().map(problem).collect()
+}
+
+/// Reconciles plugin and CNI configuration: the first configuration waits for its plugin and the bridge, and
+/// one that runtimes have stays in place without them.
+fn files(run: &Reconcile<'_>, facts: &HostState, bridge: BridgeOutcome, applier: &mut Applier) {
+    let is_installed = reconcile::plugin::reconcile(run, applier) || run.was_ready;
+    if is_installed && bridge != BridgeOutcome::Broken {
+        reconcile::conf::reconcile(run, facts, applier);
     }
 }
 
@@ -138,14 +136,14 @@ fn routes(
     facts: &HostState,
     ways: &PeerRoutes,
     applier: &mut Applier,
-) -> BTreeSet<String> {
-    let Some(peers) = run.peers else { return BTreeSet::new() };
-    let unreachable = ways.unreachable.iter().map(ToString::to_string);
-    let faults = peers.faults.iter().map(ToString::to_string);
-    let told =
-        unreachable.chain(ways.faults.iter().map(ToString::to_string)).chain(faults).collect();
+) -> Vec<Problem> {
+    let Some(peers) = run.peers else { return Vec::new() };
+    let unreachable = ways.unreachable.iter().map(UnreachableSubnet::problem);
+    let tunnels = ways.faults.iter().map(TunnelFault::problem);
+    let problems =
+        unreachable.chain(tunnels).chain(peers.faults.iter().map(PeerFault::problem)).collect();
     let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
-        return told;
+        return problems;
     };
     tunnels.prepare(run, ways, applier);
     let mut wanted = Cow::Borrowed(&ways.direct);
@@ -154,5 +152,5 @@ fn routes(
     }
     reconcile::routes::reconcile(run, &wanted, &ways.unresolved(), &tunnels, applier);
     tunnels.tidy(run, ways, applier);
-    told
+    problems
 }

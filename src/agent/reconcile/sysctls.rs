@@ -34,7 +34,7 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
             Ok(before) => set(run, Change { key, before, value: value.to_owned() }, applier),
-            Err(error) => applier.failed(error),
+            Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
         }
     }
 }
@@ -77,7 +77,7 @@ pub fn keep_guard(run: &Reconcile<'_>, applier: &mut Applier) {
             Ok(before) => set(run, Change { key, before, value: value.to_owned() }, applier),
             // Without IPv6.
             Err(error) if error.is_missing() => {}
-            Err(error) => applier.failed(error),
+            Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
         }
     }
 }
@@ -90,7 +90,7 @@ fn set_own(key: String, value: &str, applier: &mut Applier) {
             let change = Change { key, before, value: value.to_owned() };
             applier.apply(&change, || sysctl::write(&change.key, &change.value));
         }
-        Err(error) => applier.failed(error),
+        Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
     }
 }
 

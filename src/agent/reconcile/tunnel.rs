@@ -10,7 +10,7 @@ use crate::agent::trigger::Scope;
 use crate::inspect::host_state::HostState;
 use crate::lease::records::Tunnel;
 use crate::net::subnet::{gateway, host};
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily};
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, fdb, neighbour};
@@ -68,7 +68,7 @@ pub fn reconcile(
     let found = match found(rtnl, run.scope == Scope::ALL) {
         Ok(found) => found,
         Err(error) => {
-            applier.failed(format!("read the tunnels: {error}"));
+            applier.inspect_failed(Object::named("tunnels"), error);
             return None;
         }
     };
@@ -112,7 +112,7 @@ impl Tunnels {
         self.devices.iter().any(|device| device.index == hop.device && !device.usable)
     }
 
-    /// Tells the devices where to send, before routes need it.
+    /// Adds the entries of the devices, before routes need them.
     pub fn prepare(&self, run: &Reconcile<'_>, ways: &PeerRoutes, applier: &mut Applier) {
         self.change_entries(run, ways, missing, applier);
     }
@@ -148,8 +148,7 @@ impl Tunnels {
                     applier.apply_each(&changes, || rtnl.apply_each(&messages()));
                 }
                 Err(error) => {
-                    let name = device_name(underlay);
-                    applier.failed(format!("read the entries of tunnel {name}: {error}"));
+                    applier.inspect_failed(Object::Tunnel(device_name(underlay)), error);
                 }
             }
         }
@@ -160,7 +159,7 @@ impl Tunnels {
 pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
     match found(rtnl, true) {
         Ok(found) => device::apply_all(rtnl, &removals(&found), applier),
-        Err(error) => applier.failed(format!("read the tunnels: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("tunnels"), error),
     }
 }
 

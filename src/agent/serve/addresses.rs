@@ -1,4 +1,4 @@
-//! This host's addresses for the others, where Kubernetes tells them or a reload does.
+//! This host's node addresses, as Kubernetes or a reload gives them.
 
 use std::net::IpAddr;
 
@@ -14,14 +14,14 @@ impl Agent {
     /// Uses the addresses by which the other hosts know this one, unless the operator named some: on a
     /// host with several interfaces the default route may lead elsewhere.
     pub(super) fn follow_addresses(&mut self, found: &Snapshot) {
-        let is_told = self.texts.get("NODE_IP").is_some_and(|text| !text.trim().is_empty());
-        if is_told || !matches!(self.settings.source, Source::Kubernetes(_)) {
+        let is_set = self.texts.get("NODE_IP").is_some_and(|text| !text.trim().is_empty());
+        if is_set || !matches!(self.settings.source, Source::Kubernetes(_)) {
             return;
         }
         let addresses = self.addresses_of_node(&self.settings, found);
         if addresses != self.settings.node_addresses {
-            let told: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            log::info!("this host's address for the others: {} (InternalIP)", told.join(", "));
+            let listed: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            log::info!("this host's address for the others: {} (InternalIP)", listed.join(", "));
             self.settings.node_addresses = addresses;
             self.state.scope = Scope::ALL;
         }
@@ -32,12 +32,12 @@ impl Agent {
     pub(super) fn own_addresses_are_here(&self, settings: &Settings) -> Result<(), String> {
         let here = self.kernel.rtnl.addresses(None);
         let here = here.map_err(|error| format!("NODE_IP: read this host's addresses: {error}"))?;
-        let is_here = |told: &IpAddr| here.iter().any(|found| found.address.ip() == *told);
-        let Some(missing) = settings.node_addresses.iter().find(|told| !is_here(told)) else {
+        let is_here = |wanted: &IpAddr| here.iter().any(|found| found.address.ip() == *wanted);
+        let Some(missing) = settings.node_addresses.iter().find(|wanted| !is_here(wanted)) else {
             return Ok(());
         };
         Err(format!(
-            "NODE_IP={missing}: no interface of this host has this address; name one that it has (ip address tells), or give it this one first"
+            "NODE_IP={missing}: no interface of this host has this address; set one that it has (ip address show), or add this one first"
         ))
     }
 
@@ -48,15 +48,15 @@ impl Agent {
         found: &Snapshot,
     ) -> PerFamily<IpAddr> {
         let node = found.nodes.get(&self.name);
-        let told = node.map(|node| node.value.addresses).unwrap_or_default();
-        present(&self.kernel.rtnl, settings, &told)
+        let wanted = node.map(|node| node.value.addresses).unwrap_or_default();
+        present(&self.kernel.rtnl, settings, &wanted)
     }
 }
 
-fn present(rtnl: &Rtnl, settings: &Settings, told: &PerFamily<IpAddr>) -> PerFamily<IpAddr> {
+fn present(rtnl: &Rtnl, settings: &Settings, wanted: &PerFamily<IpAddr>) -> PerFamily<IpAddr> {
     let here = rtnl.addresses(None).unwrap_or_default();
     let mut present = PerFamily::default();
-    for (family, address) in told.entries() {
+    for (family, address) in wanted.entries() {
         let is_here = here.iter().any(|found| found.address.ip() == *address);
         let pool = settings.pools.get(family).map(|pool| pool.network());
         if is_here && !pool.is_some_and(|pool| pool.contains(*address)) {

@@ -1,35 +1,66 @@
-//! The files that the agent keeps: heard of when somebody touches them, and put right soon.
+//! The plugin and the CNI configuration: their changes are heard by inotify(7) and repaired soon, but a
+//! file that somebody changes again and again is repaired ever more seldom.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::agent::rate_limit::RateLimit;
 use crate::agent::reconcile;
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::file_watch::FileWatch;
 use crate::settings::Settings;
 
-/// What is heard of them.
+/// Wait after a change: several steps are repaired at once.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// Repairs in a row with that wait; each further one doubles it, up to [`LONGEST`].
+const FREE: u32 = 4;
+
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A file that stays unchanged for so long after the wait is no longer contended.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// The files that are watched.
 pub struct Files {
     /// `None`: inotify(7) is refused.
     watch: Option<Arc<FileWatch>>,
-    /// When to look at them, since they were touched.
+    /// When to reconcile them, if they were changed.
     due: Option<Instant>,
-    /// What somebody else changed lately.
-    repairs: BTreeMap<Object, RateLimit>,
-    /// Why not all of them can be watched, as it was told.
+    repairs: BTreeMap<PathBuf, Repairs>,
+    /// Why not all of them can be watched, as logged last.
     refused: Option<String>,
 }
 
+/// Repairs of one file in a row.
+struct Repairs {
+    file: Object,
+    count: u32,
+    last: Instant,
+}
+
+impl Repairs {
+    fn wait(&self) -> Duration {
+        let doubled = 2u32.saturating_pow(self.count.saturating_sub(FREE));
+        SETTLE.saturating_mul(doubled).min(LONGEST)
+    }
+
+    fn is_recent(&self, now: Instant) -> bool {
+        now <= self.last + self.wait() + QUIET
+    }
+
+    fn is_contended(&self, now: Instant) -> bool {
+        self.count > FREE && self.is_recent(now)
+    }
+}
+
 impl Files {
-    /// None is followed yet.
     pub fn new(watch: Option<Arc<FileWatch>>) -> Files {
         Files { watch, due: None, repairs: BTreeMap::new(), refused: None }
     }
 
-    /// Follows those of `settings`, from before they are looked at. What cannot be watched is told
+    /// Watches the files of `settings`; called before they are read. What cannot be watched is logged
     /// once.
     pub fn follow(&mut self, settings: &Settings) {
         let Some(watch) = &self.watch else { return };
@@ -42,49 +73,50 @@ impl Files {
         self.refused = refused;
     }
 
-    /// `files` of them were touched `now`: a war over one delays none of the others.
-    pub fn touched(&mut self, files: &BTreeSet<PathBuf>, now: Instant) {
-        let due = |file: &PathBuf| {
-            let repaired =
-                self.repairs.iter().find(|(object, _)| path(object) == Some(file.as_path()));
-            repaired.map_or_else(|| RateLimit::default().due(now), |(_, pace)| pace.due(now))
+    /// `files` were changed `now`. A contended one delays none of the others.
+    pub fn changed(&mut self, files: &BTreeSet<PathBuf>, now: Instant) {
+        let settled = now + SETTLE;
+        let due = |file| {
+            let repairs: Option<&Repairs> = self.repairs.get(file);
+            repairs.map_or(settled, |repairs| settled.max(repairs.last + repairs.wait()))
         };
         self.due = files.iter().map(due).chain(self.due).min();
     }
 
-    /// When to look at them, if they were touched.
+    /// When to reconcile them, if they were changed.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// It is time to look at them; that is said once.
+    /// It is time to reconcile them; true once.
     pub fn take_due(&mut self, now: Instant) -> bool {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    /// These were not as they should be, because of somebody else, and are again.
-    pub fn mended(&mut self, files: &[Object], now: Instant) {
-        if files.is_empty() {
-            return;
-        }
-        self.repairs.retain(|_, pace| pace.is_recent(now));
-        for file in files {
-            self.repairs.entry(file.clone()).or_default().repaired(now);
+    /// The agent repaired these, which somebody else had changed.
+    pub fn repaired(&mut self, files: &[Object], now: Instant) {
+        self.repairs.retain(|_, repairs| repairs.is_recent(now));
+        for (file, path) in files.iter().filter_map(|file| Some((file, path(file)?))) {
+            let count = self.repairs.get(path).map_or(0, |repairs| repairs.count) + 1;
+            let repairs = Repairs { file: file.clone(), count, last: now };
+            self.repairs.insert(path.to_owned(), repairs);
         }
     }
 
-    /// Those that somebody does not leave alone, and what to do.
-    pub fn contended(&self, now: Instant) -> BTreeSet<String> {
-        let told = |file: &Object| {
-            let path =
-                path(file).map_or_else(|| file.to_string(), |path| path.display().to_string());
-            format!(
-                "{file} is changed by somebody again and again, and put right ever more seldom, down \
-                 to once a minute; find out who does it: auditctl -w {path} -p wa, and then ausearch -i"
-            )
+    /// The files that somebody changes again and again, each with the action to take.
+    pub fn contended(&self, now: Instant) -> Vec<Problem> {
+        let contended = self.repairs.iter().filter(|(_, repairs)| repairs.is_contended(now));
+        let problem = |path: &Path, file: &Object| {
+            let what = format!(
+                "{file} is changed by another program again and again, and repaired ever more \
+                 seldom, down to once a minute"
+            );
+            let path = path.display();
+            Problem::new(ProblemKind::FileContested, file.clone(), what).with_fix(format!(
+                "find the program: auditctl -w {path} -p wa, and then ausearch -i"
+            ))
         };
-        let contested = self.repairs.iter().filter(|(_, pace)| pace.is_contended(now));
-        contested.map(|(file, _)| told(file)).collect()
+        contended.map(|(path, repairs)| problem(path, &repairs.file)).collect()
     }
 }
 
@@ -98,50 +130,94 @@ fn path(file: &Object) -> Option<&Path> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
-    /// Somebody changed `file` back 50 times: it waits for a minute now.
-    fn at_war(file: &Path, now: Instant) -> Files {
+    fn contended(file: &Path, now: Instant) -> Files {
         let mut files = Files::new(None);
-        for _ in 0..50 {
-            files.mended(&[Object::Configuration(file.to_owned())], now);
-        }
+        repair(&mut files, file, now, 50);
         files
     }
 
-    /// After how long it is looked at the files, once `touches` came, each at once after the other.
-    fn waits(files: &mut Files, touches: &[&[&Path]], now: Instant) -> Option<Duration> {
-        for touched in touches {
-            files.touched(&touched.iter().map(|path| path.to_path_buf()).collect(), now);
+    fn repair(files: &mut Files, file: &Path, now: Instant, times: usize) {
+        for _ in 0..times {
+            files.repaired(&[Object::Configuration(file.to_owned())], now);
+        }
+    }
+
+    /// After how long the files are reconciled, once `changes` came, each at once after the other.
+    fn waits(files: &mut Files, changes: &[&[&Path]], now: Instant) -> Option<Duration> {
+        for changed in changes {
+            files.changed(&changed.iter().map(|path| path.to_path_buf()).collect(), now);
         }
         files.due().map(|due| due - now)
     }
 
+    /// Somebody changes `file` back within a millisecond, `times` times: when it was repaired.
+    fn contest(files: &mut Files, file: &Path, begun: Instant, times: usize) -> Vec<Duration> {
+        let (mut now, mut repaired) = (begun, Vec::new());
+        for _ in 0..times {
+            files.changed(&[file.to_owned()].into(), now + Duration::from_millis(1));
+            now = files.due().unwrap();
+            assert!(files.take_due(now));
+            repair(files, file, now, 1);
+            repaired.push(now - begun);
+        }
+        repaired
+    }
+
     #[test]
-    fn a_war_over_one_file_delays_no_other() {
+    fn a_contended_file_delays_no_other() {
         let (fought, other) = (Path::new("/etc/f"), Path::new("/opt/g"));
         let now = Instant::now();
-        let check = |touches: &[&[&Path]], is_late: bool| {
-            let waits = waits(&mut at_war(fought, now), touches, now).unwrap();
-            assert_eq!(waits > Duration::from_secs(10), is_late, "{touches:?}: {waits:?}");
+        let check = |changes: &[&[&Path]], is_late: bool| {
+            let waits = waits(&mut contended(fought, now), changes, now).unwrap();
+            assert_eq!(waits > Duration::from_secs(10), is_late, "{changes:?}: {waits:?}");
         };
         check(&[&[fought]], true);
         check(&[&[other]], false);
         check(&[&[fought], &[other]], false);
         check(&[&[other], &[fought]], false);
         check(&[&[fought, other]], false);
-        assert_eq!(waits(&mut at_war(fought, now), &[&[]], now), None, "nothing was touched");
+        assert_eq!(waits(&mut contended(fought, now), &[&[]], now), None, "nothing was changed");
     }
 
     #[test]
-    fn whoever_goes_on_does_not_put_it_off() {
+    fn further_changes_do_not_delay_the_repair() {
         let (fought, now) = (Path::new("/etc/f"), Instant::now());
-        let mut files = at_war(fought, now);
+        let mut files = contended(fought, now);
         let first = waits(&mut files, &[&[fought]], now);
-        files.touched(&[fought.to_owned()].into(), now + Duration::from_secs(59));
-        files.touched(&[fought.to_owned()].into(), now + Duration::from_secs(61));
+        files.changed(&[fought.to_owned()].into(), now + Duration::from_secs(59));
+        files.changed(&[fought.to_owned()].into(), now + Duration::from_secs(61));
         assert_eq!(files.due().map(|due| due - now), first);
+    }
+
+    #[test]
+    fn one_change_is_repaired_at_once_and_so_is_a_second() {
+        let repaired = contest(&mut Files::new(None), Path::new("/etc/f"), Instant::now(), 2);
+        assert!(repaired[1] < Duration::from_millis(500), "{repaired:?}");
+    }
+
+    #[test]
+    fn a_contended_file_is_repaired_once_a_minute() {
+        let (mut files, file, begun) = (Files::new(None), Path::new("/etc/f"), Instant::now());
+        assert!(files.contended(begun).is_empty());
+        let repaired = contest(&mut files, file, begun, 100);
+        assert!(!files.contended(begun + repaired[99] + LONGEST).is_empty());
+        let hour = repaired.iter().filter(|at| **at < Duration::from_secs(3600)).count();
+        assert!((60..80).contains(&hour), "{hour} times in an hour");
+        for pair in repaired.windows(2) {
+            assert!(pair[1] - pair[0] <= LONGEST + Duration::from_millis(1), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_quiet_time_a_change_is_repaired_at_once() {
+        let (mut files, file, begun) = (Files::new(None), Path::new("/etc/f"), Instant::now());
+        let end = begun + *contest(&mut files, file, begun, 50).last().unwrap();
+        let later = end + LONGEST + QUIET + Duration::from_secs(1);
+        assert!(files.contended(later).is_empty());
+        repair(&mut files, file, later, 1);
+        assert!(files.contended(later).is_empty());
+        assert_eq!(waits(&mut files, &[&[file]], later), Some(SETTLE));
     }
 }

@@ -1,20 +1,20 @@
-//! The pools, which may have grown in etcd since this host was told them.
+//! Follows pools that grow in etcd, also before this host's settings say so.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::agent::active_problems::Check;
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 use crate::settings::{parse, values_only};
 
 use crate::agent::serve::agent::Agent;
 
 impl Agent {
     /// Takes over pools that grew in etcd, so that routes and firewall are right before the operator
-    /// has told this host too.
+    /// has changed the settings here.
     pub(super) fn follow_pools(&mut self, found: &Snapshot) {
         let before = self.settings.pools;
         for (family, pool) in growth::followed(&before, found).entries() {
@@ -27,7 +27,7 @@ impl Agent {
         self.report_pools_of(found);
     }
 
-    /// Tells what the operator has to do about pools that grew.
+    /// Reports pools that differ between settings and network, with the settings to change.
     pub(super) fn report_pools(&mut self) {
         if let Some(found) = self.state.snapshot.clone() {
             self.report_pools_of(&found);
@@ -35,26 +35,24 @@ impl Agent {
     }
 
     fn report_pools_of(&mut self, found: &Snapshot) {
-        let told =
+        let configured =
             parse(&self.texts, values_only).map(|settings| settings.pools).unwrap_or_default();
         let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
-        let lines: BTreeSet<String> = Family::BOTH
-            .iter()
-            .filter_map(|family| self.advice(*family, &told, &network))
-            .collect();
-        self.state.pools.tell(log::Level::Warn, lines);
+        let differing =
+            Family::BOTH.iter().filter_map(|family| self.advice(*family, &configured, &network));
+        self.shared.problems.set(Check::Pools, differing);
     }
 
-    /// What to do about the pool of one family: `told` by the operator, and that of the `network`.
+    /// What to do about the pool of one family: `configured` here, and that of the `network`.
     fn advice(
         &self,
         family: Family,
-        told: &PerFamily<Pool>,
+        configured: &PerFamily<Pool>,
         network: &PerFamily<Pool>,
-    ) -> Option<String> {
+    ) -> Option<Problem> {
         let used = self.settings.pools.get(family)?;
         let wide = network.get(family).filter(|wide| wide.widens(used)).unwrap_or(used);
-        if told.get(family) == Some(wide) {
+        if configured.get(family) == Some(wide) {
             return None;
         }
         let variable = match family {
@@ -62,23 +60,24 @@ impl Agent {
             Family::V6 => "IPV6_SUBNET",
         };
         let (pool, margin) = (wide.network(), wide.margin());
-        let used = match (wide == used, self.address_inside(wide)) {
-            (true, _) => "this host uses it".to_owned(),
-            (_, Some(address)) => {
-                return Some(format!(
-                    "the {family} pool of the network grew to {pool}, which contains this host's \
-                     address {address}: give the host another address"
-                ));
-            }
-            _ => {
-                "this host does not take it over by itself, because it is no private address space"
-                    .to_owned()
-            }
+        let grown = format!("the {family} pool of the network grew to {pool}");
+        let set = format!("set {variable}={pool} and {variable}_MARGIN={margin} here as well");
+        let (what, fix) = match (wide == used, self.address_inside(wide)) {
+            (true, _) => (format!("{grown}; this host uses it"), set),
+            (_, Some(address)) => (
+                format!("{grown}, which contains this host's address {address}"),
+                "give the host another address".to_owned(),
+            ),
+            _ => (
+                format!(
+                    "{grown}; this host does not take it over by itself, because it is no private \
+                     address space"
+                ),
+                set,
+            ),
         };
-        Some(format!(
-            "the {family} pool of the network grew to {pool}; {used}; set {variable}={pool} and \
-             {variable}_MARGIN={margin} here as well"
-        ))
+        let subject = Object::Setting(variable.to_owned());
+        Some(Problem::new(ProblemKind::PoolGrown, subject, what).with_fix(fix))
     }
 
     /// An address of this host that a pool must not contain. Those inside the present pool are ours.

@@ -1,10 +1,10 @@
-//! What the loop tells those who ask on this host.
+//! Publishes the state of the loop for status, metrics and probes.
 
 use std::time::Instant;
 
 use crate::agent::applier::Applier;
 use crate::agent::counters::follows_pods;
-use crate::agent::snapshot::{AgentSnapshot, Wrong};
+use crate::agent::snapshot::AgentSnapshot;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::plan::Line;
 
@@ -21,8 +21,8 @@ impl Agent {
     ) -> bool {
         let repair = self.state.ready && same_host && why.is_external();
         self.shared.counters().changes(applier.changes(), repair);
-        let told = |line: &Line| (line.past(), repair && !follows_pods(&line.object));
-        self.shared.journal.note(applier.changes().iter().map(told), &why.to_string());
+        let entry = |line: &Line| (line.past(), repair && !follows_pods(&line.object));
+        self.shared.journal.note(applier.changes().iter().map(entry), &why.to_string());
         repair
     }
 
@@ -38,7 +38,6 @@ impl Agent {
         }
     }
 
-    /// Tells everything that is known now.
     pub(super) fn publish(&self) {
         let state = &self.state;
         self.shared.publish(AgentSnapshot {
@@ -53,15 +52,6 @@ impl Agent {
             facts: state.facts.clone(),
             etcd: state.etcd.clone(),
             contact: self.registry.contact().cloned(),
-            wrong: Wrong {
-                failures: state.failures.told(),
-                unreachable: state.unreachable.told(),
-                obstacles: state.obstacles.told(),
-                surroundings: state.surroundings.told(),
-                records: state.records.told(),
-                pools: state.pools.told(),
-                files: state.files.told(),
-            },
         });
     }
 }

@@ -1,9 +1,9 @@
-//! One look at the host, and what follows from what was seen.
+//! One reconcile: when it is due, its input, and what follows from its outcome.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::agent::applier::{Applier, Standing};
+use crate::agent::active_problems::Check;
+use crate::agent::applier::Applier;
 use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::Reconcile;
@@ -14,8 +14,8 @@ use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
 
 impl Agent {
-    /// Makes a reconcile if there is something to look at and it is time. Not before the other hosts are
-    /// known: the lease is told a moment earlier, and a host without routes is not ready.
+    /// Reconciles if a scope is due. Not before the other hosts are
+    /// known: the lease arrives a moment earlier, and a host without routes is not ready.
     pub(super) fn reconcile(&mut self) -> Option<Applier> {
         let now = Instant::now();
         if now >= self.state.resync_at {
@@ -56,7 +56,7 @@ impl Agent {
         let same_host = seen.as_ref().map(|seen| &seen.facts) == self.state.facts.as_ref();
         let repair = self.record_changes(&applier, &why, same_host);
         if let Some(seen) = seen.as_ref().filter(|_| repair) {
-            self.files.mended(&seen.repaired, now);
+            self.files.repaired(&seen.repaired, now);
         }
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
@@ -67,21 +67,21 @@ impl Agent {
     }
 
     fn conclude(&mut self, scope: Scope, seen: Option<ReconcileOutcome>, applier: &Applier) {
-        let state = &mut self.state;
+        let (state, problems) = (&mut self.state, &self.shared.problems);
         let now = Instant::now();
         state.reconcile_at = now + SETTLE;
         if scope == Scope::ALL {
             state.resync_at = now + self.settings.resync;
             let uses = addresses(&self.settings, state.subnets);
-            state.scarce.tell(log::Level::Warn, scarce(&uses));
+            problems.set(Check::PoolUse, scarce(&uses));
         }
         let failures = applier.failures().iter().cloned();
         if state.once {
-            // They are the reason to leave, and told as that.
+            // They are the reason to leave, and reported as that.
         } else if scope == Scope::ALL {
-            state.failures.tell(log::Level::Error, failures.collect());
+            problems.set(Check::Reconcile, failures);
         } else {
-            state.failures.add(log::Level::Error, failures.collect());
+            problems.add(Check::Reconcile, failures);
         }
         if !applier.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);
@@ -95,22 +95,10 @@ impl Agent {
             self.registry.reconnect();
         }
         state.facts = Some(seen.facts);
-        let warn = |standing: &mut Standing, now: Option<BTreeSet<String>>| {
-            if let Some(now) = now {
-                standing.tell(log::Level::Warn, now);
-            }
-        };
-        warn(&mut state.unreachable, seen.unreachable);
-        warn(&mut state.obstacles, seen.obstacles);
-        let files: BTreeSet<String> =
-            self.files.contended(now).into_iter().chain(seen.conf_problems).collect();
-        match seen.surroundings {
-            Some(found) => {
-                let found = found.into_iter().chain(files).collect();
-                state.surroundings.tell(log::Level::Warn, found);
-            }
-            None => state.surroundings.add(log::Level::Warn, files),
+        for (check, found) in seen.problems {
+            problems.set(check, found);
         }
+        problems.set(Check::ContestedFiles, self.files.contended(now));
         if !state.ready && scope == Scope::ALL && applier.failures().is_empty() {
             state.ready = true;
             let status = state.status();

@@ -6,9 +6,11 @@ use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::reload::{self, Plan, SettingsView};
 use crate::agent::trigger::Scope;
-use crate::agent::{cleanup, dry_run, logger, notify, preflight};
+use crate::agent::{cleanup, dry_run, logger, notify};
 use crate::inspect::identity;
+use crate::inspect::preflight;
 use crate::lease::growth;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::loader::{self, LoadedSettings};
 use crate::settings::values_only;
 use crate::settings::{Settings, Source};
@@ -16,15 +18,15 @@ use crate::settings::{Settings, Source};
 use crate::agent::serve::agent::Agent;
 
 impl Agent {
-    /// Reads the settings again. With a fault in them everything stays as it is; otherwise what would
-    /// change is told, and the next reconcile, which is due at once, makes it so.
+    /// Reads the settings again. With an invalid one nothing changes; otherwise what would
+    /// change is logged, and the next reconcile, which is due at once, makes it so.
     pub(super) fn reload(&mut self) {
         log::info!("reload: reading the settings again");
         if self.state.ready {
             notify::reloading();
             self.state.reloading = true;
         }
-        let taken = self.loader.load(values_only).and_then(|told| self.apply_settings(told));
+        let taken = self.loader.load(values_only).and_then(|loaded| self.apply_settings(loaded));
         self.state.reload_refused = taken.is_err();
         if let Err(faults) = taken {
             faults.iter().for_each(|fault| log::error!("reload: {fault}"));
@@ -33,13 +35,13 @@ impl Agent {
         self.state.scope = Scope::ALL;
     }
 
-    fn apply_settings(&mut self, told: LoadedSettings) -> Result<(), Vec<String>> {
-        told.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
-        let name = identity::node_name(&told.settings).map_err(|error| vec![error.why])?;
+    fn apply_settings(&mut self, loaded: LoadedSettings) -> Result<(), Vec<String>> {
+        loaded.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
+        let name = identity::node_name(&loaded.settings).map_err(|error| vec![error.why])?;
         let found = self.state.snapshot.as_deref();
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
-        let wanted = SettingsView { texts: &told.texts, settings: &told.settings, name: &name };
+        let wanted = SettingsView { texts: &loaded.texts, settings: &loaded.settings, name: &name };
         let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
         let mut settings = loader::parse(&texts, preflight::check)?;
@@ -59,7 +61,7 @@ impl Agent {
             log::info!("reload: no setting changes");
         }
         self.preview(&settings);
-        logger::set(told.log.as_deref().unwrap_or(logger::USUAL));
+        logger::set(loaded.log.as_deref().unwrap_or(logger::USUAL));
         self.registry.set_up(&settings);
         if let Some(server) = &self.server {
             server.move_to(&settings);
@@ -71,7 +73,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Tells what a reconcile with `settings` would change.
+    /// Logs what a reconcile with `settings` would change.
     fn preview(&self, settings: &Settings) {
         let (Some(subnets), Some(peers)) = (&self.state.subnets, &self.state.peers) else {
             return;
@@ -92,7 +94,11 @@ impl Agent {
         {
             match dry_run::growth(found, &settings.network(roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
-                Err(error) => applier.failed(error),
+                Err(error) => applier.failed(Problem::new(
+                    ProblemKind::Lease,
+                    Object::named("pools"),
+                    error.to_string(),
+                )),
             }
         }
         run::run(&run, &mut ReconcileCache::default(), &mut applier);
@@ -102,7 +108,7 @@ impl Agent {
     }
 
     /// After a reconcile: removes what the settings before the reload had made and the present ones do
-    /// not, and tells the service manager that the reload is done.
+    /// not, and reports the end of the reload to the service manager.
     pub(super) fn conclude_reload(&mut self, whole: bool) {
         if whole && let Some(before) = self.state.superseded.take() {
             let mut applier = Applier::new(false);

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::applier::Standing;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -57,14 +56,6 @@ pub struct State {
     pub(super) stop: bool,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
-    pub(super) failures: Standing,
-    pub(super) unreachable: Standing,
-    pub(super) obstacles: Standing,
-    pub(super) surroundings: Standing,
-    pub(super) scarce: Standing,
-    pub(super) records: Standing,
-    pub(super) pools: Standing,
-    pub(super) files: Standing,
 }
 
 impl State {
@@ -95,14 +86,6 @@ impl State {
             superseded: None,
             stop: false,
             once: false,
-            failures: Standing::default(),
-            unreachable: Standing::default(),
-            obstacles: Standing::default(),
-            surroundings: Standing::default(),
-            scarce: Standing::default(),
-            records: Standing::default(),
-            pools: Standing::default(),
-            files: Standing::default(),
         }
     }
 

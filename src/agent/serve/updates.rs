@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use crate::agent::active_problems::Check;
 use crate::agent::registry::{Registry, refused};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::Scope;
 use crate::etcd::Update;
-use crate::lease::snapshot::Snapshot;
+use crate::lease::snapshot::{Fault, Snapshot};
 use crate::lease::{Resolved, peers};
+use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::exit::Exit;
 
 impl Agent {
@@ -25,29 +27,34 @@ impl Agent {
                 self.note_down(None);
             }
             Update::Disconnected { why } => {
-                log::warn!("{store} does not answer: {why}; this host goes on with what it knows");
                 self.note_down(Some(why));
             }
             Update::Trouble(None) => {
                 log::info!("{store} agrees with this host again");
                 self.state.etcd.trouble = None;
+                self.note_store();
             }
             Update::Trouble(Some(error)) => {
-                log::error!("{error}");
                 self.state.etcd.trouble = Some(error.to_string());
+                self.note_store();
                 if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
                 {
                     leased.down = Some(error.to_string());
                 }
             }
             Update::Files { wrong, until } => {
-                self.state.files.tell(log::Level::Warn, wrong);
+                let found = wrong.into_iter().map(|what| {
+                    let subject = Object::named("files for etcd");
+                    Problem::new(ProblemKind::EtcdFiles, subject, what)
+                        .with_fix("put good ones in place, which are taken without a restart")
+                });
+                self.shared.problems.set(Check::StoreFiles, found);
                 self.state.etcd.certificate_until = until;
             }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
             Update::Fatal(error) => {
-                log::error!("{error}; this host goes on with what it knew last");
                 self.state.etcd.trouble = Some(error.to_string());
+                self.note_store();
             }
             Update::Lease(lease) => {
                 if self.state.subnets != Some(lease.subnets) {
@@ -74,9 +81,15 @@ impl Agent {
             self.state.etcd.endpoint = None;
         }
         self.state.etcd.down.clone_from(&why);
+        self.note_store();
         if let Registry::Leased(leased) = &mut self.registry {
             leased.down = why;
         }
+    }
+
+    fn note_store(&self) {
+        let found = self.state.etcd.problems(&self.settings.source);
+        self.shared.problems.set(Check::Store, found);
     }
 
     /// Computes the other hosts anew from everything that is known of them.
@@ -87,8 +100,7 @@ impl Agent {
         let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).collect());
-        let faults = snapshot.faults.values().map(ToString::to_string).collect();
-        self.state.records.tell(log::Level::Warn, faults);
+        self.shared.problems.set(Check::Records, snapshot.faults.values().map(Fault::problem));
         self.state.snapshot = Some(snapshot);
         self.state.peers = Some(Arc::new(peers));
         self.keep_for_next_start();

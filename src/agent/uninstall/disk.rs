@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
-use crate::agent::conf_record;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
 use crate::ipam::{Store, calls};
-use crate::net::Object;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
@@ -24,21 +23,16 @@ const STATE: [&str; 7] = [
     "state.json",
     "state.json.damaged",
     sysctl_record::FILE,
-    conf_record::FILE,
+    "configuration.json",
     "machine-id",
     "agent.env",
     "lock",
 ];
 
-/// So that no new pod is plugged in. Also the one that an agent wrote elsewhere before it was told
-/// another place.
+/// First, so that no new pod is attached.
 pub fn configuration(settings: &Settings, applier: &mut Applier) {
     file("CNI configuration", &settings.cni.config, applier);
-    let known = conf_record::all(&settings.state_dir).unwrap_or_else(|error| {
-        log::warn!("{error}");
-        Vec::new()
-    });
-    reconcile::conf::remove_former(&known, &settings.cni.config, applier);
+    reconcile::conf::remove_former(&settings.cni.config, applier);
 }
 
 /// The copy of the executable that runtimes call, and every name that leads to it.
@@ -61,7 +55,10 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
                 fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
             }),
             Ok(false) => {}
-            Err(error) => applier.failed(format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => applier.inspect_failed(
+                Object::File("directory", path.to_owned()),
+                format!("{:#}", anyhow::Error::from(error)),
+            ),
         }
     }
     let calls = calls::folder(directory);
@@ -132,7 +129,9 @@ fn empty(directory: &Path, applier: &mut Applier) {
     if let Err(error) =
         applier.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory))
     {
-        applier.failed(format!("remove directory {}: {error}", directory.display()));
+        let subject = Object::File("directory", directory.to_owned());
+        let what = format!("remove {subject}: {error}");
+        applier.failed(Problem::new(ProblemKind::ChangeFailed, subject, what));
     }
 }
 
@@ -148,7 +147,7 @@ fn files_in(directory: &Path, applier: &mut Applier) -> Vec<PathBuf> {
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            applier.failed(format!("look into {}: {error}", directory.display()));
+            applier.inspect_failed(Object::File("directory", directory.to_owned()), error);
             Vec::new()
         }
     }

@@ -32,7 +32,7 @@ pub fn links(kernel: &Kernel, applier: &mut Applier) {
                 applier.apply(&Device(link), || remove(kernel, link));
             }
         }
-        Err(error) => applier.failed(format!("look at links: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("links"), error),
     }
 }
 
@@ -50,12 +50,12 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
                 applier.apply(&Table(&name), || kernel.nft.delete(&name));
             }
         }
-        Err(error) => applier.failed(format!("look at nftables: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("nftables"), error),
     }
     match kernel.nft.device_chains(TABLE) {
         Ok(None) => {}
         Ok(Some(_)) => applier.apply(&GuardTable, || kernel.nft.delete_device_table(TABLE)),
-        Err(error) => applier.failed(format!("read the guards of pods: {error}")),
+        Err(error) => applier.inspect_failed(Object::named("guards of pods"), error),
     }
 }
 

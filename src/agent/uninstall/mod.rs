@@ -1,7 +1,7 @@
 //! Takes humanz off this host: what its agent, its plugin, and earlier ones of both made.
 //!
 //! What bears the mark is looked for and removed; nothing else is. It may be killed on any line and
-//! run twice. First goes what would make new pods, last what tells who this host was.
+//! run twice. What would attach new pods goes first, the identity of this host last.
 
 mod disk;
 mod kernel;
@@ -15,6 +15,7 @@ use crate::agent::applier::Applier;
 use crate::agent::lock;
 use crate::agent::reconcile::{self};
 use crate::inspect::Kernel;
+use crate::net::Problem;
 use crate::plan::Line;
 use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
@@ -31,10 +32,10 @@ pub struct Removed {
     /// Why it would be refused; empty unless it is a dry run.
     pub in_the_way: Vec<String>,
     /// What could not be removed; everything else was.
-    pub failures: Vec<String>,
+    pub failures: Vec<Problem>,
 }
 
-/// Removes everything, or in a dry run only tells what.
+/// Removes everything, or in a dry run lists what it would remove.
 ///
 /// # Errors
 /// The agent runs, pods are attached, or this user may not know: nothing was removed. Or the subnet could not be given back:
@@ -68,7 +69,7 @@ pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
         released.map_err(|exit| with(&applier, exit))?;
     }
     if is_locked_anew {
-        // It was not there before; if it cannot be removed here, it is told below.
+        // It was not there before; if it cannot be removed here, that is reported below.
         let _unremoved = fs::remove_file(&lock);
     }
     if options.purge {
@@ -135,7 +136,7 @@ fn with_pods(kernel: &Kernel, options: &Uninstall) -> Result<Option<String>, Exi
 
 /// The failures so far belong to the reason to leave.
 fn with(applier: &Applier, exit: Exit) -> Exit {
-    let lines: Vec<&str> =
-        applier.failures().iter().map(String::as_str).chain([exit.why.as_str()]).collect();
+    let failures = applier.failures().iter().map(ToString::to_string);
+    let lines: Vec<String> = failures.chain([exit.why]).collect();
     Exit::new(exit.code, lines.join("\n"))
 }

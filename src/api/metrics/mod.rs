@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crate::cni::error::code;
 use crate::ipam::calls;
-use crate::net::Family;
+use crate::net::{Family, ProblemKind};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
@@ -15,12 +15,14 @@ use crate::os::usage::Usage;
 use crate::plan::guard::{self, TABLE};
 use crate::settings::Settings;
 
+use crate::agent::active_problems::Check;
 use crate::agent::counters::{BOUNDS_SECONDS, Counters, Durations, KINDS};
-use crate::agent::pool_use::{Use, addresses, scarce};
+use crate::agent::pool_use::{Use, addresses};
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::api::metrics::page::{Page, Samples};
+use crate::api::problems::problems;
 
 /// The page of metrics of this moment. What cannot be measured now is not on it.
 pub fn metrics(shared: &SharedState) -> String {
@@ -34,14 +36,14 @@ pub fn metrics(shared: &SharedState) -> String {
         page.gauge(
             "humanz_ready",
             "Whether plugin and CNI configuration are there and all behind them was made.",
-            f64::from(not_ready(known).is_none()),
+            f64::from(not_ready(shared, known).is_none()),
         );
         lease(&mut page, known);
         etcd(&mut page, known, &counters);
         peers(&mut page, known);
         probes(&mut page, shared);
         let uses = addresses(&known.settings, known.subnets);
-        faults(&mut page, known, &uses);
+        faults(&mut page, shared, known, &uses);
         bridge(&mut page, &known.settings);
         guards(&mut page);
         usage(&mut page, &uses);
@@ -82,7 +84,7 @@ fn loops(page: &mut Page, shared: &SharedState) {
 }
 
 fn passes(page: &mut Page, counters: &Counters) {
-    let help = "Time to compare the host with what is wanted and to mend it.";
+    let help = "Duration of a reconcile.";
     let mut durations = page.histograms("humanz_reconcile_duration_seconds", help);
     for (scope, passes) in [("whole", &counters.whole), ("part", &counters.part)] {
         histogram(&mut durations, &[("scope", scope)], passes);
@@ -190,21 +192,31 @@ fn probes(page: &mut Page, shared: &SharedState) {
     }
 }
 
-fn faults(page: &mut Page, known: &AgentSnapshot, uses: &[Use]) {
-    let wrong = &known.wrong;
-    let help = "What is wrong now, by kind; humanz-agent status names each.";
-    let mut faults = page.gauges("humanz_faults", help);
-    let scarce = scarce(uses);
-    for (kind, faults_of_kind) in [
-        ("failure", &*wrong.failures),
-        ("unreachable", &wrong.unreachable),
-        ("firewall", &wrong.obstacles),
-        ("host", &wrong.surroundings),
-        ("record", &wrong.records),
-        ("pool", &wrong.pools),
-        ("addresses", &scarce),
+fn faults(page: &mut Page, shared: &SharedState, known: &AgentSnapshot, uses: &[Use]) {
+    let all = problems(shared, known, uses);
+    let help = "What is wrong now, by kind; humanz-agent status shows each with its fix.";
+    let mut samples = page.gauges("humanz_problems", help);
+    for kind in ProblemKind::ALL {
+        let count = all.iter().filter(|problem| problem.kind == *kind).count();
+        if count > 0 {
+            let severity = kind.severity().name();
+            let labels = [("kind", kind.name()), ("severity", severity)];
+            samples.sample(&labels, count as f64);
+        }
+    }
+    let help = "What is wrong now, by where it was found.";
+    let mut samples = page.gauges("humanz_faults", help);
+    for (kind, checks) in [
+        ("failure", &[Check::Reconcile][..]),
+        ("unreachable", &[Check::PeerRoutes]),
+        ("firewall", &[Check::Firewall]),
+        ("host", &[Check::Host, Check::ContestedFiles]),
+        ("record", &[Check::Records]),
+        ("pool", &[Check::Pools]),
+        ("addresses", &[Check::PoolUse]),
     ] {
-        faults.sample(&[("kind", kind)], faults_of_kind.len() as f64);
+        let count: usize = checks.iter().map(|check| shared.problems.of(*check).len()).sum();
+        samples.sample(&[("kind", kind)], count as f64);
     }
 }
 

@@ -39,9 +39,9 @@ fn inside(end: &Endpoint, pod: &Pod) -> Vec<Hop> {
     let inside = match &pod.inside {
         Ok(inside) => inside,
         Err(error) => {
-            let cure = "the pod is gone or half made: the runtime must make it anew (crictl rmp, \
+            let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, \
                         or delete the pod)";
-            return vec![Hop::lost("pod-namespace", name, error, cure)];
+            return vec![Hop::lost("pod-namespace", name, error, fix)];
         }
     };
     let again = "make the pod anew: nothing else restores what ADD made inside it";
@@ -50,8 +50,8 @@ fn inside(end: &Endpoint, pod: &Pod) -> Vec<Hop> {
         return vec![Hop::lost("pod-interface", name, seen, again)];
     };
     if !link.up {
-        let cure = format!("nsenter --net={netns} ip link set {ifname} up");
-        return vec![Hop::lost("pod-interface", name, format!("{ifname} is down"), cure)];
+        let fix = format!("nsenter --net={netns} ip link set {ifname} up");
+        return vec![Hop::lost("pod-interface", name, format!("{ifname} is down"), fix)];
     }
     let up = Hop::fine("pod-interface", name, format!("{ifname} is up, MTU {}", link.mtu));
     let has = inside.addresses.iter().find(|address| address.ip() == end.address);
@@ -76,9 +76,9 @@ fn route(end: &Endpoint, other: &Endpoint, inside: &PodNetns) -> Hop {
         Ok(None) => Hop::lost("pod-route", &end.name, format!("it has no route to {to}"), again),
         Ok(Some(way)) if way.device != device && !way.local => {
             let seen = format!("packets to {to} leave by another interface of the pod");
-            let cure = "that is right if the pod has a second network; else remove the route in \
+            let fix = "that is right if the pod has a second network; else remove the route in \
                         the pod that is nearer";
-            Hop::odd("pod-route", &end.name, seen, cure)
+            Hop::odd("pod-route", &end.name, seen, fix)
         }
         Ok(Some(way)) => {
             let via = way.gateway.map_or("directly".to_owned(), |via| format!("via {via}"));
@@ -95,8 +95,8 @@ fn bridge(path: &Path) -> Vec<Hop> {
         return vec![Hop::lost("bridge", HERE, format!("bridge {name} does not exist"), AGENT)];
     };
     if !bridge.up {
-        let cure = format!("ip link set {name} up; {AGENT}");
-        return vec![Hop::lost("bridge", HERE, format!("bridge {name} is down"), cure)];
+        let fix = format!("ip link set {name} up; {AGENT}");
+        return vec![Hop::lost("bridge", HERE, format!("bridge {name} is down"), fix)];
     }
     if path.is_bridged() {
         return vec![Hop::fine("bridge", HERE, format!("{name} is up"))];
@@ -130,8 +130,8 @@ fn port(end: &Endpoint, pod: &Pod, host: &PathHost) -> Hop {
         return Hop::lost(name, &at, seen, "make the pod anew: its link was deleted");
     };
     if !port.up {
-        let cure = format!("ip link set {port_name} up");
-        return Hop::lost(name, &at, format!("{port_name} is down"), cure);
+        let fix = format!("ip link set {port_name} up");
+        return Hop::lost(name, &at, format!("{port_name} is down"), fix);
     }
     let bridge = &host.bridge_name;
     let index = host.bridge.as_ref().map(|bridge| bridge.index);
@@ -142,12 +142,12 @@ fn port(end: &Endpoint, pod: &Pod, host: &PathHost) -> Hop {
                 format!("{port_name} is a port of {}, not of {bridge}", host.name(Some(other)))
             }
         };
-        let cure = format!("ip link set {port_name} master {bridge}");
-        return Hop::lost(name, &at, seen, cure);
+        let fix = format!("ip link set {port_name} master {bridge}");
+        return Hop::lost(name, &at, seen, fix);
     }
     behind(pod, port, host).map_or_else(
         || Hop::fine(name, &at, format!("{port_name} is up, a port of {bridge}, MTU {}", port.mtu)),
-        |(seen, cure)| Hop::lost(name, &at, seen, cure),
+        |(seen, fix)| Hop::lost(name, &at, seen, fix),
     )
 }
 

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use crate::checks::explain::{HERE, Hop, Path};
-use crate::checks::forward::evaluate::{ChainVerdict, Packet, evaluate};
+use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::checks::forward::input;
 use crate::checks::forward::{BlockingRule, Cause, Traffic, drops_all};
 use crate::net::{Family, IfName, subnet};
-use crate::nft::base_chains::{BaseChain, Direction, FoundChains};
+use crate::nft::base_chains::{BaseChain, Direction, FoundChains, Packet};
 
 /// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
 pub fn forwarded(path: &Path, input: &str, output: &str) -> Hop {
@@ -51,19 +51,15 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
     let Ok(uplink) = uplink.parse() else { return unread(name, "no uplink") };
     let udp_port = path.host.tunnel_port;
     let tunnel = input::Tunnel { uplink, source: theirs, destination: ours, udp_port };
-    match input::blocking_chains(&tunnel, found).first() {
-        Some(obstacle) => {
-            let text = obstacle.to_string();
-            let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
-            Hop::lost(name, HERE, seen, cure)
-        }
+    match input::problems(&tunnel, found).into_iter().next() {
+        Some(problem) => Hop::lost(name, HERE, problem.what, problem.fix.unwrap_or_default()),
         None => Hop::fine(name, HERE, format!("UDP port {udp_port} is open for tunnels")),
     }
 }
 
 fn unread(name: &'static str, error: &str) -> Hop {
-    let cure = "look at nft list ruleset yourself";
-    Hop::odd(name, HERE, format!("the firewall could not be looked at: {error}"), cure)
+    let fix = "look at nft list ruleset yourself";
+    Hop::odd(name, HERE, format!("the firewall could not be looked at: {error}"), fix)
 }
 
 /// The first chain that drops the packet for certain; else the first that may.
@@ -72,7 +68,7 @@ fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'
     let mut unclear = None;
     for chain in found.chains.iter().filter(|chain| chain.place.sees(family)) {
         let place = &chain.place;
-        let by = match evaluate(chain, place.chain(), packet) {
+        let by = match evaluate(chain, packet) {
             ChainVerdict::Accepts => continue,
             ChainVerdict::MayDrop => {
                 unclear.get_or_insert(place);
@@ -82,18 +78,13 @@ fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'
             ChainVerdict::DroppedIn { chain, .. } => Some(chain),
         };
         let traffic = traffic(path, packet);
-        let obstacle = BlockingRule {
-            place: place.clone(),
-            reason: reason(path, (chain, packet), by, &traffic),
-            traffic,
-        };
-        let text = obstacle.to_string();
-        let (seen, cure) = text.split_once("; ").unwrap_or((&text, ""));
-        let seen = match name {
-            "firewall" => seen.to_owned(),
+        let cause = cause(path, (chain, packet), by, &traffic);
+        let problem = BlockingRule { place: place.clone(), cause }.problem(&traffic);
+        let what = match name {
+            "firewall" => problem.what,
             _ => format!("{place} drops it"),
         };
-        return Hop::lost(name, HERE, seen, cure);
+        return Hop::lost(name, HERE, what, problem.fix.unwrap_or_default());
     }
     let unreadable = found.unreadable.first().map(|(place, error)| format!("{place}: {error}"));
     match (unclear, unreadable) {
@@ -112,7 +103,7 @@ fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'
 
 /// A chain that stops all pods needs an exception for them; a rule about some of them was made for a
 /// reason, and an exception for all would say nothing of that.
-fn reason(
+fn cause(
     path: &Path,
     (chain, packet): (&BaseChain, &Packet<'_>),
     by: Option<String>,
@@ -123,7 +114,7 @@ fn reason(
         None => Direction::In,
     };
     let neighbour = of_neighbours(path, packet);
-    let passes = evaluate(chain, chain.place.chain(), &neighbour) == ChainVerdict::Accepts;
+    let passes = evaluate(chain, &neighbour) == ChainVerdict::Accepts;
     if !passes && drops_all(chain, way, traffic) {
         return Cause::Drops { directions: vec![way], chain: by, hosts: None };
     }

@@ -16,8 +16,8 @@ fn other_host(path: &Path) -> Option<Hop> {
     match remote.alive {
         Some(false) => {
             let seen = "its agent shows no sign of life".to_owned();
-            let cure = format!("pods keep their network without it; look at {host}");
-            Some(Hop::odd("other-host", host, seen, cure))
+            let fix = format!("pods keep their network without it; look at {host}");
+            Some(Hop::odd("other-host", host, seen, fix))
         }
         _ => {
             let addresses: Vec<String> = remote.addresses.iter().map(ToString::to_string).collect();
@@ -27,7 +27,7 @@ fn other_host(path: &Path) -> Option<Hop> {
 }
 
 /// Whether a packet as large as the sender may send gets through. Where a router is between, it
-/// tells the sender by ICMP; a bridge drops in silence.
+/// reports it to the sender by ICMP; a bridge drops silently.
 fn sizes(path: &Path) -> Option<Hop> {
     let name = "mtu";
     let steps = steps(path);
@@ -37,8 +37,8 @@ fn sizes(path: &Path) -> Option<Hop> {
             "packets of more than {} bytes are lost: {} takes no more, {} sends up to {}",
             least.1, least.0, first.0, first.1
         );
-        let cure = format!("ip link set {} mtu {} (or lower that of the pod)", least.0, first.1);
-        return Some(Hop::lost(name, HERE, seen, cure));
+        let fix = format!("ip link set {} mtu {} (or lower that of the pod)", least.0, first.1);
+        return Some(Hop::lost(name, HERE, seen, fix));
     }
     let device = path.there.device().and_then(|index| path.host.links.get(&index));
     if let (Some(link), Place::RemoteHost(remote), None) =
@@ -47,8 +47,8 @@ fn sizes(path: &Path) -> Option<Hop> {
     {
         let seen =
             format!("host {} takes {mtu} bytes, {} sends {}", remote.host, link.name, link.mtu);
-        let cure = "give all hosts of a segment the same MTU, or set MTU to the least of them";
-        return Some(Hop::lost(name, HERE, seen, cure));
+        let fix = "give all hosts of a segment the same MTU, or set MTU to the least of them";
+        return Some(Hop::lost(name, HERE, seen, fix));
     }
     Some(Hop::fine(name, HERE, format!("{} bytes from {}", first.1, first.0)))
 }
@@ -126,8 +126,8 @@ fn echo(path: &Path) -> Option<Hop> {
                 "{to} answers {by} within {time:.1?}, but not to packets of {bytes} bytes: something on \
                  the way takes less and does not say so"
             );
-            let cure = "set MTU lower, or let ICMP \"fragmentation needed\" through between hosts";
-            Hop::lost("mtu", HERE, seen, cure)
+            let fix = "set MTU lower, or let ICMP \"fragmentation needed\" through between hosts";
+            Hop::lost("mtu", HERE, seen, fix)
         }
         (Ok(Some(time)), Some((bytes, true))) => Hop::fine(
             name,

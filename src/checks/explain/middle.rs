@@ -109,8 +109,8 @@ fn forwarding(host: &PathHost) -> Hop {
     let (key, value) = (host.forwarding.0.replace('/', "."), host.forwarding.1.as_deref());
     match value {
         Some("0") => {
-            let cure = format!("sysctl -w {key}=1 (and find out who sets it back)");
-            Hop::lost("forwarding", HERE, format!("{key} = 0: nothing is forwarded"), cure)
+            let fix = format!("sysctl -w {key}=1 (and find out who sets it back)");
+            Hop::lost("forwarding", HERE, format!("{key} = 0: nothing is forwarded"), fix)
         }
         Some(value) => Hop::fine("forwarding", HERE, format!("{key} = {value}")),
         None => Hop::odd("forwarding", HERE, format!("there is no sysctl {key}"), "is IPv6 off?"),
@@ -136,8 +136,8 @@ fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint)
         }
         Place::Pod(_) if way.device != bridge => {
             let seen = format!("{text}, not by {}", host.bridge_name);
-            let cure = format!("remove the route that is nearer (ip route get {to}); {AGENT}");
-            vec![Hop::lost(name, HERE, seen, cure)]
+            let fix = format!("remove the route that is nearer (ip route get {to}); {AGENT}");
+            vec![Hop::lost(name, HERE, seen, fix)]
         }
         Place::RemoteHost(RemoteHost { subnet: Some(subnet), has_route: false, .. }) => {
             let why = format!("the route to {subnet} is missing, and packets take {text}");
@@ -151,11 +151,11 @@ fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint)
 fn no_route(name: &'static str, host: &PathHost, end: &Endpoint, why: &str) -> Hop {
     let to = end.address;
     let Some(remote) = end.remote() else {
-        let cure = match end.place {
+        let fix = match end.place {
             Place::Pod(_) => AGENT.to_owned(),
             _ => format!("give this host a route to {to}"),
         };
-        return Hop::lost(name, HERE, format!("{to}: {why}"), cure);
+        return Hop::lost(name, HERE, format!("{to}: {why}"), fix);
     };
     let down = remote.addresses.iter().find_map(|address| down_link(host, *address));
     if let Some(link) = down {
@@ -165,14 +165,14 @@ fn no_route(name: &'static str, host: &PathHost, end: &Endpoint, why: &str) -> H
     let tunnel = host.links.values().find(|link| link.vxlan.is_some() && !link.up);
     if let (Some(link), Some(_)) = (tunnel, remote.subnet) {
         let name = &link.name;
-        let cure = format!("ip link set {name} up; {AGENT}");
-        return Hop::lost("tunnel", HERE, format!("{name} is down, and its routes are gone"), cure);
+        let fix = format!("ip link set {name} up; {AGENT}");
+        return Hop::lost("tunnel", HERE, format!("{name} is down, and its routes are gone"), fix);
     }
-    let cure = match remote.subnet {
+    let fix = match remote.subnet {
         Some(_) => AGENT.to_owned(),
         None => format!("give this host a route to {to}"),
     };
-    Hop::lost(name, HERE, format!("{to} of host {}: {why}", remote.host), cure)
+    Hop::lost(name, HERE, format!("{to} of host {}: {why}", remote.host), fix)
 }
 
 /// The link on whose segment `address` is, if it is down.
@@ -201,13 +201,13 @@ fn reverse_path(path: &Path, device: &Link) -> Option<Hop> {
                 "rp_filter of {name} is strict, and packets to {from} would leave by {back}: the \
                  kernel drops what comes from there ({error})"
             );
-            let cure = format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, and mend the route");
-            Some(Hop::lost("reverse-path", HERE, seen, cure))
+            let fix = format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, and repair the route");
+            Some(Hop::lost("reverse-path", HERE, seen, fix))
         }
         Err(error) => {
             let seen = format!("the kernel does not forward what comes in by {name}: {error}");
-            let cure = "look for ip rules and routes of others: ip rule; ip route show table all";
-            Some(Hop::lost("reverse-path", HERE, seen, cure))
+            let fix = "look for ip rules and routes of others: ip rule; ip route show table all";
+            Some(Hop::lost("reverse-path", HERE, seen, fix))
         }
         Ok(()) => None,
     }
@@ -260,8 +260,8 @@ fn neighbour(
     let hop = match (found.state, found.mac, wanted) {
         (NudState::Failed | NudState::Asked, ..) => {
             let seen = format!("{next} does not answer on {link} (neighbour failed)");
-            let cure = format!("is the host with {next} up, and on the same segment as {link}?");
-            Hop::lost(name, place, seen, cure)
+            let fix = format!("is the host with {next} up, and on the same segment as {link}?");
+            Hop::lost(name, place, seen, fix)
         }
         (_, Some(mac), Some(wanted)) if mac != wanted => {
             let seen = format!("{next} on {link} is taken for {mac}, and it is {wanted}");

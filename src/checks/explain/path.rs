@@ -163,7 +163,7 @@ pub struct Lookup {
 /// A tunnel of this host.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// Neighbours that it was told.
+    /// Its neighbour table.
     pub known: Vec<NeighbourState>,
     /// Where it sends to.
     pub destinations: Vec<Destination>,

@@ -1,4 +1,4 @@
-//! Pure. A chain of somebody else that stops pod traffic, in words.
+//! Pure. A chain of another program that drops pod traffic, as a problem with its fix.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,94 +6,73 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use crate::checks::forward::Traffic;
-use crate::net::{AddressRange, Family};
+use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::nft::base_chains::{ChainRef, Direction};
 use crate::nft::{NftChain, TableFamily};
 
 /// So many hosts are named one by one.
 const NAMED: usize = 3;
 
-/// A chain that stops pod traffic, or may do so, and that humanz does not touch.
+/// A chain that drops pod traffic, or may do so, and that humanz does not touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockingRule {
-    /// The chain.
     pub place: ChainRef,
-    /// Why nothing was done.
-    pub reason: Cause,
-    /// Whose traffic it stops.
-    pub traffic: Traffic,
+    pub cause: Cause,
 }
 
-/// Why an obstacle is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It stops packets that go these ways.
+    /// It drops packets that go these ways.
     Drops {
         /// From pods, to pods, or both.
         directions: Vec<Direction>,
-        /// The chain with the rule that does it; `None` if the policy does.
+        /// The chain with the rule; `None` if the policy drops.
         chain: Option<String>,
         /// Only those to and from pods of these hosts; `None` for all hosts.
         hosts: Option<Hosts>,
     },
-    /// It stops packets of one kind, and others pass.
+    /// It drops packets of one kind, and others pass.
     DropsPacket {
-        /// Where they come from.
         source: IpAddr,
-        /// Where they go.
         destination: IpAddr,
-        /// The chain with the rule that does it; `None` if the policy does.
+        /// The chain with the rule; `None` if the policy drops.
         chain: Option<String>,
     },
-    /// It cannot be read: the error, whole.
+    /// It drops unless a rule accepts that is not understood.
+    NotUnderstood,
+    /// The error, whole.
     Unreadable(String),
 }
 
-/// Other hosts whose pods are stopped, or some of them.
+/// Other hosts whose pods' packets are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// The first few, each with addresses of its pods: one range for each of its subnets.
-    named: Vec<(String, Vec<AddressRange>)>,
+    /// The first few, each with its pod subnets.
+    named: Vec<(String, Vec<IpNetwork>)>,
     /// How many more there are.
     more: usize,
 }
 
 impl Hosts {
-    /// Those among `others` (each with a pod subnet, those of one host next to each other) that have
-    /// addresses in `ranges`, which are in order and do not touch; `None` if there is none.
-    pub fn with<'a>(
-        ranges: &[AddressRange],
-        others: impl Iterator<Item = (&'a str, IpNetwork)>,
-    ) -> Option<Hosts> {
-        let hit = others.filter_map(|(host, subnet)| {
-            let subnet = AddressRange::from(subnet);
-            let range =
-                ranges.get(ranges.partition_point(|range| range.last() < subnet.first()))?;
-            Some((range.common(&subnet)?, host))
-        });
-        let (mut named, mut more): (Vec<(String, Vec<AddressRange>)>, _) = (Vec::new(), 0);
-        let mut last = None;
-        for (range, host) in hit {
-            let again = last.replace(host) == Some(host);
-            if !again && named.len() < NAMED {
-                named.push((host.to_owned(), Vec::new()));
-            } else if !again {
-                more += 1;
-            }
-            if let Some((_, ranges)) = named.last_mut().filter(|_| more == 0) {
-                ranges.push(range);
-            }
-        }
-        (!named.is_empty()).then_some(Hosts { named, more })
+    pub(super) fn of(mut subnets: Vec<(&str, IpNetwork)>) -> Hosts {
+        subnets.sort();
+        subnets.dedup();
+        let of_host = |host: &[(&str, IpNetwork)]| {
+            (host[0].0.to_owned(), host.iter().map(|(_, subnet)| *subnet).collect())
+        };
+        let mut named: Vec<_> = subnets.chunk_by(|a, b| a.0 == b.0).map(of_host).collect();
+        let more = named.len().saturating_sub(NAMED);
+        named.truncate(NAMED);
+        Hosts { named, more }
     }
 }
 
 impl fmt::Display for Hosts {
     /// `10.244.5.0/24 and fd00:10:0:5::/64 (host b)`, with commas, `and 7 more`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = self.named.iter().map(|(host, ranges)| {
-            let ranges = ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
-            format!("{} (host {host})", ranges.join(" and "))
+        let named = self.named.iter().map(|(host, subnets)| {
+            let subnets = subnets.iter().map(ToString::to_string).collect::<Vec<_>>();
+            format!("{} (host {host})", subnets.join(" and "))
         });
         f.write_str(&named.collect::<Vec<_>>().join(", "))?;
         if self.more > 0 {
@@ -103,11 +82,11 @@ impl fmt::Display for Hosts {
     }
 }
 
-/// Adds what a chain stops one way: with what it stops the other way, if those are the same pods, and
-/// where they are some the rules are of one chain.
-pub fn add(reasons: &mut Vec<Cause>, reason: Cause) {
-    let Cause::Drops { directions: added, chain: by, hosts: others } = &reason else { return };
-    let same = reasons.iter_mut().find_map(|known| match known {
+/// Adds what a chain drops one way: to what it drops the other way, if those are the same pods, and
+/// where they are of some hosts the rules are of one chain.
+pub(super) fn add(causes: &mut Vec<Cause>, cause: Cause) {
+    let Cause::Drops { directions: added, chain: by, hosts: others } = &cause else { return };
+    let same = causes.iter_mut().find_map(|known| match known {
         Cause::Drops { directions, chain, hosts }
             if hosts == others && (hosts.is_none() || chain == by) =>
         {
@@ -117,17 +96,28 @@ pub fn add(reasons: &mut Vec<Cause>, reason: Cause) {
     });
     match same {
         Some(directions) => directions.extend(added),
-        None => reasons.push(reason),
+        None => causes.push(cause),
     }
 }
 
-impl fmt::Display for BlockingRule {
-    /// One line: which chain stops which pod traffic, and what to do.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BlockingRule { place, reason, traffic } = self;
-        let (chain, packets, is_about_some) = match reason {
+impl BlockingRule {
+    /// Which pod traffic is dropped, by which chain, and what to do.
+    pub fn problem(&self, traffic: &Traffic) -> Problem {
+        let BlockingRule { place, cause } = self;
+        let problem =
+            |kind, what: String| Problem::new(kind, Object::Chain(place.to_string()), what);
+        let (chain, packets, is_about_some) = match cause {
             Cause::Unreadable(error) => {
-                return write!(f, "{place}: may drop pod traffic and cannot be read: {error}");
+                let what = format!("{place}: may drop pod traffic and cannot be read: {error}");
+                let list = list(place, place.chain());
+                return problem(ProblemKind::ForwardUnreadable, what)
+                    .with_fix(format!("read its rules: {list}"));
+            }
+            Cause::NotUnderstood => {
+                let what = format!("{place}: may drop pod traffic: a rule is not understood");
+                let list = list(place, place.chain());
+                return problem(ProblemKind::ForwardUnclear, what)
+                    .with_fix(format!("read its rules: {list}"));
             }
             Cause::DropsPacket { source, destination, chain } => {
                 (chain, format!("packets like this one, from {source} to {destination}"), true)
@@ -136,16 +126,22 @@ impl fmt::Display for BlockingRule {
                 (chain, packets(directions, hosts.as_ref()), hosts.is_some())
             }
         };
-        let what = match chain {
+        let by = match chain {
             None => "its policy".to_owned(),
             Some(chain) if chain == place.chain() => "a rule".to_owned(),
             Some(chain) => format!("a rule of chain {chain}"),
         };
-        write!(f, "{place}: {what} drops {packets}; ")?;
-        match chain {
-            Some(chain) if is_about_some => cure_of_one(f, place, chain, traffic),
-            _ => cure(f, place, traffic),
-        }
+        let fix = match (chain, place) {
+            (Some(_), ChainRef::Nft(NftChain { table, .. })) if table.starts_with("firewalld") => {
+                fix(place, traffic)
+            }
+            (Some(chain), _) if is_about_some => {
+                let list = list(place, chain);
+                format!("if it is not wanted (any more): find it with `{list}` and delete it")
+            }
+            _ => fix(place, traffic),
+        };
+        problem(ProblemKind::ForwardBlocked, format!("{place}: {by} drops {packets}")).with_fix(fix)
     }
 }
 
@@ -161,56 +157,43 @@ fn packets(directions: &[Direction], hosts: Option<&Hosts>) -> String {
     }
 }
 
-/// What can be done about a rule that is about some pods: it was made for a reason, or forgotten.
-fn cure_of_one(
-    f: &mut fmt::Formatter<'_>,
-    place: &ChainRef,
-    chain: &str,
-    traffic: &Traffic,
-) -> fmt::Result {
-    let list = |program: &str| format!("{program} -S {chain}");
-    let list = match place {
-        ChainRef::Legacy(Family::V4, _) => list("iptables-legacy"),
-        ChainRef::Legacy(Family::V6, _) => list("ip6tables-legacy"),
-        ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => {
-            return cure(f, place, traffic);
-        }
+/// The command that lists `chain`, which is called by the chain at `place` or is that.
+fn list(place: &ChainRef, chain: &str) -> String {
+    let program = match place {
+        ChainRef::Legacy(Family::V4, _) => "iptables-legacy",
+        ChainRef::Legacy(Family::V6, _) => "ip6tables-legacy",
         ChainRef::Nft(NftChain { family: TableFamily::Ip6, .. }) if place.is_iptables() => {
-            list("ip6tables")
+            "ip6tables"
         }
-        ChainRef::Nft(_) if place.is_iptables() => list("iptables"),
+        ChainRef::Nft(_) if place.is_iptables() => "iptables",
         ChainRef::Nft(NftChain { family, table, .. }) => {
-            format!("nft -a list chain {family} {table} {chain}")
+            return format!("nft -a list chain {family} {table} {chain}");
         }
     };
-    write!(f, "if it is not wanted (any more): find it with `{list}` and delete it")
+    format!("{program} -S {chain}")
 }
 
-/// What the owner of the chain can do about it: whole, and so without a semicolon, behind the last
-/// of which others look for it.
-fn cure(f: &mut fmt::Formatter<'_>, place: &ChainRef, traffic: &Traffic) -> fmt::Result {
+/// What the owner of the chain can do about it.
+fn fix(place: &ChainRef, traffic: &Traffic) -> String {
     let bridge = &traffic.bridge;
     match place {
         // Every pod is known by its address, whichever interface its packets come by.
         ChainRef::Nft(NftChain { table, .. }) if table == "firewalld" => {
-            write!(f, "accept it: firewall-cmd --permanent --zone=trusted")?;
-            for pool in traffic.pools.iter() {
-                write!(f, " --add-source={pool}")?;
-            }
-            write!(f, " && firewall-cmd --reload")
-        }
-        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld_policy_drop" => {
-            write!(
-                f,
-                "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
+            let sources = traffic.pools.iter().map(|pool| format!(" --add-source={pool}"));
+            let sources: String = sources.collect();
+            format!(
+                "accept it: firewall-cmd --permanent --zone=trusted{sources} && firewall-cmd --reload"
             )
         }
-        ChainRef::Nft(NftChain { family, table, chain }) if !place.is_iptables() => write!(
-            f,
+        ChainRef::Nft(NftChain { table, .. }) if table == "firewalld_policy_drop" => {
+            "wait, firewalld is loading its rules (if this stays: systemctl restart firewalld)"
+                .to_owned()
+        }
+        ChainRef::Nft(NftChain { family, table, chain }) if !place.is_iptables() => format!(
             "accept it: nft 'insert rule {family} {table} {chain} iifname \"{bridge}\" accept' && nft \
              'insert rule {family} {table} {chain} oifname \"{bridge}\" accept', and likewise in the \
              file that makes the table"
         ),
-        _ => write!(f, "accept it: put a rule for {bridge} before it"),
+        _ => format!("accept it: put a rule for {bridge} before it"),
     }
 }

@@ -1,11 +1,10 @@
-//! Pure. Whether other people's firewalls let tunnels of other hosts in.
+//! Pure. Whether firewalls of other programs let tunnels of other hosts in.
 
-use std::fmt;
 use std::net::IpAddr;
 
-use crate::checks::forward::evaluate::{ChainVerdict, Packet, UDP, evaluate};
-use crate::net::{Family, IfName};
-use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains};
+use crate::checks::forward::evaluate::{UDP, evaluate};
+use crate::net::{Family, IfName, Object, Problem, ProblemKind};
+use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains, Packet};
 use crate::nft::{NftChain, TableFamily};
 
 /// What must get in: packets of another host's tunnel.
@@ -17,19 +16,11 @@ pub struct Tunnel {
     pub source: IpAddr,
     /// This host.
     pub destination: IpAddr,
-    /// The port that they go to.
     pub udp_port: u16,
 }
 
-/// A chain that keeps them out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockingChain<'a> {
-    chain: &'a BaseChain,
-    udp_port: u16,
-}
-
-/// The chains that keep `tunnel` out for certain.
-pub fn blocking_chains<'a>(tunnel: &Tunnel, found: &'a FoundChains) -> Vec<BlockingChain<'a>> {
+/// The chains that drop packets of `tunnel` for certain.
+pub fn problems(tunnel: &Tunnel, found: &FoundChains) -> Vec<Problem> {
     let packet = Packet {
         input: tunnel.uplink.as_str(),
         output: "",
@@ -39,44 +30,36 @@ pub fn blocking_chains<'a>(tunnel: &Tunnel, found: &'a FoundChains) -> Vec<Block
     };
     let family = Family::of(tunnel.destination);
     let met = found.chains.iter().filter(|chain| chain.place.sees(family));
-    let stops = met.filter(|chain| {
-        let fate = evaluate(chain, chain.place.chain(), &packet);
-        matches!(fate, ChainVerdict::DroppedByPolicy | ChainVerdict::DroppedIn { .. })
-    });
-    stops.map(|chain| BlockingChain { chain, udp_port: tunnel.udp_port }).collect()
+    let drops = met.filter(|chain| evaluate(chain, &packet).dropping_chain().is_some());
+    drops.map(|chain| problem(chain, tunnel.udp_port)).collect()
 }
 
-impl fmt::Display for BlockingChain<'_> {
-    /// One line: which chain keeps tunnels out, and what to do.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BlockingChain { chain, udp_port } = self;
-        let place = &chain.place;
-        write!(
-            f,
-            "{place}: drops the tunnels of other hosts (UDP port {udp_port}); accept them: "
-        )?;
-        if chain.called.keys().any(|name| name.starts_with("ufw")) {
-            return write!(f, "ufw allow {udp_port}/udp");
+fn problem(chain: &BaseChain, udp_port: u16) -> Problem {
+    let place = &chain.place;
+    let what = format!("{place}: drops the tunnels of other hosts (UDP port {udp_port})");
+    Problem::new(ProblemKind::InputBlocked, Object::Chain(place.to_string()), what)
+        .with_fix(fix(chain, udp_port))
+}
+
+fn fix(chain: &BaseChain, udp_port: u16) -> String {
+    if chain.called.keys().any(|name| name.starts_with("ufw")) {
+        return format!("ufw allow {udp_port}/udp");
+    }
+    let iptables = |program| format!("{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT");
+    match &chain.place {
+        ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => {
+            format!("firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload")
         }
-        let iptables = |f: &mut fmt::Formatter<'_>, program| {
-            write!(f, "{program} -I INPUT -p udp --dport {udp_port} -j ACCEPT")
-        };
-        match place {
-            ChainRef::Nft(NftChain { table, .. }) if table.starts_with("firewalld") => write!(
-                f,
-                "firewall-cmd --permanent --add-port={udp_port}/udp && firewall-cmd --reload"
-            ),
-            ChainRef::Legacy(Family::V4, _) => iptables(f, "iptables-legacy"),
-            ChainRef::Legacy(Family::V6, _) => iptables(f, "ip6tables-legacy"),
-            ChainRef::Nft(NftChain { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
-                iptables(f, "iptables")
-            }
-            ChainRef::Nft(NftChain { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
-                iptables(f, "ip6tables")
-            }
-            ChainRef::Nft(NftChain { family, table, chain }) => {
-                write!(f, "nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
-            }
+        ChainRef::Legacy(Family::V4, _) => iptables("iptables-legacy"),
+        ChainRef::Legacy(Family::V6, _) => iptables("ip6tables-legacy"),
+        ChainRef::Nft(NftChain { family: TableFamily::Ip, chain, .. }) if chain == "INPUT" => {
+            iptables("iptables")
+        }
+        ChainRef::Nft(NftChain { family: TableFamily::Ip6, chain, .. }) if chain == "INPUT" => {
+            iptables("ip6tables")
+        }
+        ChainRef::Nft(NftChain { family, table, chain }) => {
+            format!("nft insert rule {family} {table} {chain} udp dport {udp_port} accept")
         }
     }
 }
@@ -84,13 +67,13 @@ impl fmt::Display for BlockingChain<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::base_chains::{ChainRule, Criterion};
+    use crate::nft::base_chains::{ChainRule, Match};
     use crate::nft::{Policy, Verdict};
 
     fn check(place: ChainRef, called: &[&str], accepted: &[u16], wanted: &[&str]) {
         let accept = |port: &u16| ChainRule {
             handle: None,
-            matches: vec![Criterion::Port(vec![(*port, *port)]).holds()],
+            matches: vec![Match::ports(&[(*port, *port)])],
             verdict: Verdict::Accept,
             comment: None,
         };
@@ -105,7 +88,7 @@ mod tests {
             udp_port: 10400,
         };
         let lines: Vec<String> =
-            blocking_chains(&tunnel, &found).iter().map(|obstacle| obstacle.to_string()).collect();
+            problems(&tunnel, &found).iter().map(ToString::to_string).collect();
         assert_eq!(lines, wanted);
     }
 
@@ -114,23 +97,23 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_keeps_tunnels_out_is_told_what_to_do() {
-        let drops = ": drops the tunnels of other hosts (UDP port 10400); accept them: ";
+    fn a_chain_that_drops_tunnels_is_reported_with_the_fix() {
+        let drops = ": drops the tunnels of other hosts (UDP port 10400); ";
         let at = || nft(TableFamily::Ip, "filter", "INPUT");
         let line = "nft table ip filter, chain INPUT";
-        let cure = "iptables -I INPUT -p udp --dport 10400 -j ACCEPT";
-        check(at(), &[], &[22], &[&format!("{line}{drops}{cure}")]);
+        let fix = "iptables -I INPUT -p udp --dport 10400 -j ACCEPT";
+        check(at(), &[], &[22], &[&format!("{line}{drops}{fix}")]);
         check(at(), &["ufw-before-input"], &[], &[&format!("{line}{drops}ufw allow 10400/udp")]);
         let at = nft(TableFamily::Inet, "firewalld", "filter_INPUT");
-        let cure = "firewall-cmd --permanent --add-port=10400/udp && firewall-cmd --reload";
-        check(at.clone(), &[], &[], &[&format!("{at}{drops}{cure}")]);
+        let fix = "firewall-cmd --permanent --add-port=10400/udp && firewall-cmd --reload";
+        check(at.clone(), &[], &[], &[&format!("{at}{drops}{fix}")]);
         let at = nft(TableFamily::Inet, "filter", "input");
-        let cure = "nft insert rule inet filter input udp dport 10400 accept";
-        check(at.clone(), &[], &[], &[&format!("{at}{drops}{cure}")]);
+        let fix = "nft insert rule inet filter input udp dport 10400 accept";
+        check(at.clone(), &[], &[], &[&format!("{at}{drops}{fix}")]);
     }
 
     #[test]
-    fn a_host_that_lets_them_in_is_not() {
+    fn a_chain_that_accepts_them_is_not() {
         check(ChainRef::Legacy(Family::V4, "INPUT"), &[], &[22, 10400], &[]);
         check(ChainRef::Legacy(Family::V6, "INPUT"), &[], &[], &[]);
         check(nft(TableFamily::Ip6, "filter", "INPUT"), &[], &[], &[]);

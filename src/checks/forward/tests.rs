@@ -1,15 +1,15 @@
+mod hosts;
+
 use std::iter;
 
 use crate::checks::forward::*;
-use crate::nft::base_chains::{Criterion, NamePattern};
 use crate::nft::{NftChain, Policy, TableFamily, Verdict};
 
-pub(super) const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
-pub(super) const FIREWALLD: (TableFamily, &str, &str) =
-    (TableFamily::Inet, "firewalld", "filter_FORWARD");
-pub(super) const PLAIN: (TableFamily, &str, &str) = (TableFamily::Inet, "filter", "forward");
+const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");
+const FIREWALLD: (TableFamily, &str, &str) = (TableFamily::Inet, "firewalld", "filter_FORWARD");
+const PLAIN: (TableFamily, &str, &str) = (TableFamily::Inet, "filter", "forward");
 
-pub(super) fn traffic() -> Traffic {
+fn traffic() -> Traffic {
     Traffic {
         bridge: "humanz0".parse().unwrap(),
         uplink: Some("eth0".parse().unwrap()),
@@ -26,27 +26,22 @@ pub(super) fn traffic() -> Traffic {
     }
 }
 
-pub(super) fn chain(
-    at: (TableFamily, &str, &str),
-    policy: Policy,
-    rules: &[ChainRule],
-) -> BaseChain {
+fn chain(at: (TableFamily, &str, &str), policy: Policy, rules: &[ChainRule]) -> BaseChain {
     let (family, table, chain) = at;
     let (table, chain) = (table.to_owned(), chain.to_owned());
     let place = ChainRef::Nft(NftChain { family, table, chain });
     BaseChain { place, policy, rules: rules.to_vec(), called: Default::default() }
 }
 
-pub(super) fn rule(asks: &[Criterion], verdict: Verdict) -> ChainRule {
-    let conditions = asks.iter().cloned().map(Criterion::holds).collect();
-    ChainRule { handle: Some(7), matches: conditions, verdict, comment: None }
+fn rule(matches: &[Match], verdict: Verdict) -> ChainRule {
+    ChainRule { handle: Some(7), matches: matches.to_vec(), verdict, comment: None }
 }
 
-fn by(direction: Direction, name: &str) -> Criterion {
-    Criterion::Interface(direction, vec![NamePattern::exact(name)])
+fn by(direction: Direction, name: &str) -> Match {
+    Match::interface(direction, name)
 }
 
-pub(super) fn accept(direction: Direction, name: &str) -> ChainRule {
+fn accept(direction: Direction, name: &str) -> ChainRule {
     rule(&[by(direction, name)], Verdict::Accept)
 }
 
@@ -54,7 +49,7 @@ fn ours(direction: Direction) -> ChainRule {
     ChainRule { comment: Some(direction.comment()), ..accept(direction, "humanz0") }
 }
 
-fn stop() -> ChainRule {
+fn drop_all() -> ChainRule {
     rule(&[], Verdict::Drop)
 }
 
@@ -62,7 +57,7 @@ fn check(chain: BaseChain, wanted: &[&str]) {
     let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
     let plan = plan(&traffic(), iter::empty(), &found);
     let mut lines: Vec<String> = plan.edits.iter().map(|edit| edit.line().to_string()).collect();
-    lines.extend(plan.blocking_rules.iter().map(|obstacle| obstacle.to_string()));
+    lines.extend(plan.problems.iter().map(ToString::to_string));
     assert_eq!(lines, wanted);
 }
 
@@ -71,8 +66,8 @@ const INSERT_IN: &str = "+ rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
 const REMOVE_IN: &str = "- rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
 
 #[test]
-fn a_chain_that_stops_nothing_is_left_alone() {
-    check(chain(IPTABLES, Policy::Accept, &[rule(&[Criterion::Special], Verdict::Drop)]), &[]);
+fn a_chain_that_drops_nothing_is_left_alone() {
+    check(chain(IPTABLES, Policy::Accept, &[rule(&[Match::never()], Verdict::Drop)]), &[]);
 }
 
 #[test]
@@ -84,22 +79,24 @@ fn a_policy_that_drops_gets_both_rules() {
 
 #[test]
 fn a_rule_that_drops_everything_counts_as_a_policy() {
-    check(chain(IPTABLES, Policy::Accept, &[stop()]), &[INSERT_OUT, INSERT_IN]);
+    check(chain(IPTABLES, Policy::Accept, &[drop_all()]), &[INSERT_OUT, INSERT_IN]);
 }
 
 #[test]
 fn a_drop_in_a_chain_that_is_called_counts_too() {
     let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
-    let called = [("WALL".to_owned(), vec![stop()])].into();
+    let called = [("WALL".to_owned(), vec![drop_all()])].into();
     let chain = BaseChain { called, ..chain(IPTABLES, Policy::Accept, &[wall]) };
     check(chain, &[INSERT_OUT, INSERT_IN]);
 }
 
 #[test]
 fn a_rule_that_may_accept_is_not_relied_on() {
-    let perhaps = rule(&[Criterion::Unknown], Verdict::Accept);
+    let perhaps = rule(&[Match::unknown()], Verdict::Accept);
     check(chain(IPTABLES, Policy::Drop, std::slice::from_ref(&perhaps)), &[INSERT_OUT, INSERT_IN]);
-    check(chain(PLAIN, Policy::Drop, &[perhaps]), &[]);
+    let line = "nft table inet filter, chain forward: may drop pod traffic: a rule is not understood; \
+        read its rules: nft -a list chain inet filter forward";
+    check(chain(PLAIN, Policy::Drop, &[perhaps]), &[line]);
 }
 
 #[test]
@@ -120,8 +117,7 @@ fn ipv6_and_older_tables_have_their_own() {
 
 #[test]
 fn rules_that_are_there_are_not_inserted_again() {
-    let rules =
-        [rule(&[Criterion::Special], Verdict::Drop), ours(Direction::In), ours(Direction::Out)];
+    let rules = [rule(&[Match::never()], Verdict::Drop), ours(Direction::In), ours(Direction::Out)];
     check(chain(IPTABLES, Policy::Drop, &rules), &[]);
 }
 
@@ -138,32 +134,32 @@ fn only_the_rule_that_is_gone_comes_back() {
 
 #[test]
 fn a_rule_of_ours_behind_a_drop_is_moved() {
-    let rules = [ours(Direction::Out), stop(), ours(Direction::In)];
+    let rules = [ours(Direction::Out), drop_all(), ours(Direction::In)];
     check(chain(IPTABLES, Policy::Accept, &rules), &[REMOVE_IN, INSERT_IN]);
 }
 
 #[test]
-fn a_drop_for_one_interface_is_its_owners_will_and_told() {
+fn a_drop_for_one_interface_is_its_owners_will_and_reported() {
     let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
     let line = "iptables chain FORWARD: a rule drops what pods send; accept it: put a rule for \
         humanz0 before it";
     check(chain(IPTABLES, Policy::Accept, &[only]), &[line]);
 }
 
-/// `status` and `doctor` take what stands behind the last semicolon for what to do.
 #[test]
-fn what_to_do_is_never_cut_in_the_middle() {
+fn every_chain_that_drops_is_reported_with_a_fix() {
     let loading = (TableFamily::Inet, "firewalld_policy_drop", "filter_FORWARD");
     for at in [PLAIN, FIREWALLD, loading, IPTABLES] {
         let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
         let found =
             FoundChains { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
         let plan = plan(&traffic(), iter::empty(), &found);
-        let lines = plan.blocking_rules.iter().map(ToString::to_string);
-        let lines: Vec<String> = lines.chain(plan.edits.iter().filter_map(not_ours)).collect();
-        assert!(!lines.is_empty(), "{at:?}");
-        for line in lines {
-            assert_eq!(line.matches(';').count(), 1, "{line}");
+        let inserted = plan.edits.iter().filter_map(not_inserted);
+        let problems: Vec<Problem> = plan.problems.into_iter().chain(inserted).collect();
+        assert!(!problems.is_empty(), "{at:?}");
+        for problem in problems {
+            assert_eq!(problem.kind, ProblemKind::ForwardBlocked);
+            assert!(problem.fix.is_some(), "{problem}");
         }
     }
 }
@@ -177,14 +173,14 @@ fn a_chain_of_another_owner_is_reported_with_what_to_do() {
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule drops pod traffic; accept \
         it: firewall-cmd --permanent --zone=trusted --add-source=10.244.0.0/16 \
         --add-source=fd00:10::/48 && firewall-cmd --reload";
-    check(chain(FIREWALLD, Policy::Accept, &[stop()]), &[line]);
+    check(chain(FIREWALLD, Policy::Accept, &[drop_all()]), &[line]);
 }
 
 /// As firewalld has it when the bridge alone is in the zone `trusted`.
 #[test]
 fn a_table_that_lets_pods_out_but_not_in_is_reported() {
     let to_zone = rule(&[], Verdict::Goto("public".to_owned()));
-    let called = [("public".to_owned(), vec![stop()])].into();
+    let called = [("public".to_owned(), vec![drop_all()])].into();
     let rules = [accept(Direction::In, "humanz0"), to_zone];
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule of chain public drops what \
         other hosts' pods send to pods; accept it: firewall-cmd --permanent --zone=trusted \
@@ -220,7 +216,7 @@ fn pods_of_other_hosts_may_come_by_a_tunnel() {
     check(chain.clone(), &[]);
     let traffic = Traffic { pods_come_by: vec!["humanz-vx4".parse().unwrap()], ..traffic() };
     let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
-    let line = plan(&traffic, iter::empty(), &found).blocking_rules[0].to_string();
+    let line = plan(&traffic, iter::empty(), &found).problems[0].to_string();
     assert!(line.contains("its policy drops what other hosts' pods send to pods"), "{line}");
 }
 
@@ -229,9 +225,10 @@ fn older_tables_that_cannot_be_read_are_reported() {
     let error = ChainError::NoProgram { name: "iptables-legacy" };
     let unreadable = vec![(ChainRef::Legacy(Family::V4, "FORWARD"), error)];
     let plan = plan(&traffic(), iter::empty(), &FoundChains { chains: Vec::new(), unreadable });
-    let line = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
+    let problem = &plan.problems[0];
+    let what = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
         program iptables-legacy is not installed (package iptables)";
-    assert_eq!(plan.blocking_rules[0].to_string(), line);
+    assert_eq!((problem.kind, problem.what.as_str()), (ProblemKind::ForwardUnreadable, what));
 }
 
 #[test]

@@ -1,16 +1,20 @@
 //! Pure. Which CNI configurations a runtime prefers to ours.
 
+use crate::net::{Object, Problem, ProblemKind};
+
 /// The kinds of files that runtimes read (libcni, `ConfFiles`).
 const KINDS: [&str; 3] = [".conf", ".conflist", ".json"];
 
-/// A line if the first file in the order of names is not `ours`: containerd and CRI-O take it alone.
-pub fn before(ours: &str, found: &[String]) -> Option<String> {
+/// If the first file in the order of names is not `ours`: containerd and CRI-O take it alone.
+pub fn before(ours: &str, found: &[String]) -> Option<Problem> {
     let read = found.iter().filter(|name| KINDS.iter().any(|kind| name.ends_with(kind)));
     let first = read.min().filter(|first| first.as_str() < ours)?;
-    Some(format!(
-        "CNI configuration {first} comes before {ours}: the container runtime gives pods that \
-         network; remove it or give it a later name"
-    ))
+    let what = format!(
+        "CNI configuration {first} comes before {ours}: the container runtime gives pods that network"
+    );
+    let subject = Object::Configuration(first.into());
+    let problem = Problem::new(ProblemKind::CniConfigurationOrder, subject, what);
+    Some(problem.with_fix("remove it or give it a later name"))
 }
 
 #[cfg(test)]
@@ -19,14 +23,10 @@ mod tests {
 
     fn check(found: &[&str], wanted: Option<&str>) {
         let found: Vec<String> = found.iter().map(|name| (*name).to_owned()).collect();
-        let line = before("05-humanz.conflist", &found);
-        match wanted {
-            Some(name) => {
-                let line = line.unwrap();
-                assert!(line.starts_with(&format!("CNI configuration {name} comes")), "{line}");
-            }
-            None => assert_eq!(line, None, "{found:?}"),
-        }
+        let found = before("05-humanz.conflist", &found).map(|problem| problem.key());
+        let wanted = wanted
+            .map(|name| (ProblemKind::CniConfigurationOrder, Object::Configuration(name.into())));
+        assert_eq!(found, wanted);
     }
 
     #[test]

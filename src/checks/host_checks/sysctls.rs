@@ -2,47 +2,57 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::net::PerFamily;
+use crate::net::{Object, PerFamily, Problem, ProblemKind};
 
-/// A line for each family that is not forwarded.
+/// Families that are not forwarded.
 pub fn forwarding<'a>(
     subnets: &PerFamily<IpNetwork>,
     value: &dyn Fn(&str) -> Option<&'a str>,
-) -> Vec<String> {
+) -> Vec<Problem> {
     let keys = [
         (subnets.v4.is_some(), "net/ipv4/ip_forward"),
         (subnets.v6.is_some(), "net/ipv6/conf/all/forwarding"),
     ];
     let off = keys.into_iter().filter(|(wanted, key)| *wanted && value(key) == Some("0"));
-    let line = |(_, key): (bool, &str)| {
-        let key = key.replace('/', ".");
-        format!(
-            "pods reach nothing beyond this host: MANAGE_SYSCTL=false, and sysctl {key} = 0; set \
-             it to 1"
-        )
+    let problem = |(_, key): (bool, &str)| {
+        let name = key.replace('/', ".");
+        let what = format!(
+            "pods reach nothing beyond this host: MANAGE_SYSCTL=false, and sysctl {name} = 0"
+        );
+        of_sysctl(ProblemKind::Forwarding, key, what).with_fix(format!("sysctl -w {name}=1"))
     };
-    off.map(line).collect()
+    off.map(problem).collect()
 }
 
-/// A line for each setting that is wrong for pods of these families. `value` gives a sysctl's, by
-/// its name below /proc/sys; `None` if there is no such setting.
-pub fn obstacles<'a>(
+/// Settings that are wrong for pods of these families. `value` gives a sysctl's, by its name below
+/// /proc/sys; `None` if there is no such setting.
+pub fn problems<'a>(
     subnets: &PerFamily<IpNetwork>,
     kube_proxy: bool,
     value: &dyn Fn(&str) -> Option<&'a str>,
-) -> Vec<String> {
+) -> Vec<Problem> {
     let services = kube_proxy.then(|| services(subnets, value)).flatten();
     let ipv6 = subnets.v6.and_then(|_| ipv6(value));
     services.into_iter().chain(ipv6).chain(connections(value)).collect()
 }
 
-fn ipv6<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Option<String> {
-    let what = match value("net/ipv6/conf/all/disable_ipv6") {
+fn of_sysctl(kind: ProblemKind, key: &str, what: String) -> Problem {
+    Problem::new(kind, Object::Sysctl(key.to_owned()), what)
+}
+
+fn ipv6<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Option<Problem> {
+    let key = "net/ipv6/conf/all/disable_ipv6";
+    let (why, fix) = match value(key) {
         Some("0") => return None,
-        Some(_) => "sysctl net.ipv6.conf.all.disable_ipv6 = 1; set it to 0",
-        None => "this kernel has no IPv6; boot without ipv6.disable=1",
+        Some(_) => (
+            "sysctl net.ipv6.conf.all.disable_ipv6 = 1",
+            "sysctl -w net.ipv6.conf.all.disable_ipv6=0",
+        ),
+        None => ("this kernel has no IPv6", "boot without ipv6.disable=1"),
     };
-    Some(format!("IPV6_SUBNET is set and IPv6 is off: {what}, or set IPV6_SUBNET= for IPv4 only"))
+    let what = format!("IPV6_SUBNET is set and IPv6 is off: {why}");
+    let fix = format!("{fix}, or set IPV6_SUBNET= for IPv4 only");
+    Some(of_sysctl(ProblemKind::Ipv6, key, what).with_fix(fix))
 }
 
 /// The answer of a pod on the same bridge does not pass the address translation of kube-proxy
@@ -50,41 +60,43 @@ fn ipv6<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Option<String> {
 fn services<'a>(
     subnets: &PerFamily<IpNetwork>,
     value: &dyn Fn(&str) -> Option<&'a str>,
-) -> Option<String> {
+) -> Option<Problem> {
     let keys = [
         (subnets.v4.is_some(), "net/bridge/bridge-nf-call-iptables"),
         (subnets.v6.is_some(), "net/bridge/bridge-nf-call-ip6tables"),
     ];
     let mut off = keys.into_iter().filter(|(wanted, key)| *wanted && value(key) != Some("1"));
     let (_, key) = off.next()?;
-    let key = key.replace('/', ".");
-    Some(format!(
-        "pods cannot use services of kube-proxy that lead to pods of this host: modprobe \
-         br_netfilter && sysctl -w {key}=1"
-    ))
+    let what = "pods cannot use services of kube-proxy that lead to pods of this host";
+    let fix = format!("modprobe br_netfilter && sysctl -w {}=1", key.replace('/', "."));
+    Some(of_sysctl(ProblemKind::BridgeNetfilter, key, what.to_owned()).with_fix(fix))
 }
 
-/// So many parts of a hundred of the table of connections are still fine.
+/// Up to this part of the connection tracking table may be in use.
 const FULL_PERCENT: u64 = 90;
 
-fn connections<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Option<String> {
+fn connections<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Option<Problem> {
     let number = |key: &str| value(key)?.parse::<u64>().ok();
     let count = number("net/netfilter/nf_conntrack_count")?;
-    let max = number("net/netfilter/nf_conntrack_max").filter(|max| *max > 0)?;
-    (count.saturating_mul(100) > max.saturating_mul(FULL_PERCENT)).then(|| {
+    let key = "net/netfilter/nf_conntrack_max";
+    let max = number(key).filter(|max| *max > 0)?;
+    let what = || {
         format!(
-            "more than {FULL_PERCENT} % of the {max} connections that the kernel follows are in \
-             use, and it drops new ones when all are: raise sysctl net.netfilter.nf_conntrack_max"
+            "more than {FULL_PERCENT} % of the {max} connections that the kernel tracks are in use, \
+             and it drops new ones when all are"
         )
-    })
+    };
+    let fix = || format!("sysctl -w net.netfilter.nf_conntrack_max={}", max.saturating_mul(2));
+    (count.saturating_mul(100) > max.saturating_mul(FULL_PERCENT))
+        .then(|| of_sysctl(ProblemKind::Conntrack, key, what()).with_fix(fix()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Nothing is wrong for IPv4 and IPv6 but what `changed` says.
-    fn check(changed: &[(&str, Option<&str>)], kube_proxy: bool, wanted: &[&str]) {
+    /// Of a host where all sysctls are right except those `changed`.
+    fn check(changed: &[(&str, Option<&str>)], kube_proxy: bool, wanted: &[(ProblemKind, &str)]) {
         let right = [
             ("net/ipv4/ip_forward", "1"),
             ("net/ipv6/conf/all/forwarding", "1"),
@@ -102,49 +114,53 @@ mod tests {
             v4: Some("10.244.3.0/24".parse().unwrap()),
             v6: Some("fd10::/64".parse().unwrap()),
         };
-        let mut lines = forwarding(&subnets, &value);
-        lines.extend(obstacles(&subnets, kube_proxy, &value));
-        assert_eq!(lines.len(), wanted.len(), "{changed:?}: {lines:?}");
-        for (line, wanted) in lines.iter().zip(wanted) {
-            assert!(line.contains(wanted), "{line}");
-        }
+        let mut found = forwarding(&subnets, &value);
+        found.extend(problems(&subnets, kube_proxy, &value));
+        let found: Vec<(ProblemKind, String)> =
+            found.iter().map(|problem| (problem.kind, problem.subject.to_string())).collect();
+        let wanted: Vec<(ProblemKind, String)> =
+            wanted.iter().map(|(kind, key)| (*kind, format!("sysctl {key}"))).collect();
+        assert_eq!(found, wanted, "{changed:?}");
     }
 
     #[test]
-    fn a_host_that_is_right_is_not_told() {
+    fn a_host_that_is_right_has_no_problem() {
         check(&[], true, &[]);
     }
 
     #[test]
-    fn forwarding_that_is_off_is_told() {
-        check(&[("net/ipv4/ip_forward", Some("0"))], false, &["net.ipv4.ip_forward = 0"]);
+    fn forwarding_that_is_off_is_reported() {
+        let kind = ProblemKind::Forwarding;
+        check(&[("net/ipv4/ip_forward", Some("0"))], false, &[(kind, "net.ipv4.ip_forward")]);
         let off = [("net/ipv6/conf/all/forwarding", Some("0"))];
-        check(&off, false, &["net.ipv6.conf.all.forwarding = 0"]);
+        check(&off, false, &[(kind, "net.ipv6.conf.all.forwarding")]);
     }
 
     #[test]
-    fn ipv6_that_is_off_is_told_with_how() {
+    fn ipv6_that_is_off_is_reported() {
         let key = "net/ipv6/conf/all/disable_ipv6";
-        check(&[(key, Some("1"))], false, &["net.ipv6.conf.all.disable_ipv6 = 1"]);
-        check(&[(key, None)], false, &["this kernel has no IPv6"]);
+        let off = [(ProblemKind::Ipv6, "net.ipv6.conf.all.disable_ipv6")];
+        check(&[(key, Some("1"))], false, &off);
+        check(&[(key, None)], false, &off);
     }
 
     #[test]
     fn bridges_matter_where_kube_proxy_is() {
         let off = [("net/bridge/bridge-nf-call-iptables", Some("0"))];
+        let iptables = [(ProblemKind::BridgeNetfilter, "net.bridge.bridge-nf-call-iptables")];
         check(&off, false, &[]);
-        check(&off, true, &["sysctl -w net.bridge.bridge-nf-call-iptables=1"]);
+        check(&off, true, &iptables);
         let no_module = [
             ("net/bridge/bridge-nf-call-iptables", None),
             ("net/bridge/bridge-nf-call-ip6tables", None),
         ];
-        check(&no_module, true, &["modprobe br_netfilter"]);
+        check(&no_module, true, &iptables);
     }
 
     #[test]
-    fn a_table_of_connections_that_runs_full_is_told() {
+    fn a_connection_table_that_runs_full_is_reported() {
         let count = [("net/netfilter/nf_conntrack_count", Some("235930"))];
-        check(&count, false, &["more than 90 % of the 262144 connections"]);
+        check(&count, false, &[(ProblemKind::Conntrack, "net.netfilter.nf_conntrack_max")]);
         check(&[("net/netfilter/nf_conntrack_max", Some("0"))], false, &[]);
     }
 }

@@ -1,4 +1,4 @@
-//! What holds on this host for settings that nobody made: as the agent says, else as it would find it.
+//! Effective values of settings without one: as the agent reports, else as it would determine them.
 
 use serde_json::Value;
 
@@ -11,35 +11,35 @@ use crate::plan::peer_routes::Backend;
 use crate::plan::tunnel::inner_mtu;
 use crate::settings::{Settings, Source};
 
-/// What holds, and why.
+/// An effective value, and its origin.
 pub struct Found {
-    /// `None` if that cannot be known here and now.
+    /// `None` if it cannot be determined without an agent.
     pub value: Option<String>,
-    /// What it follows from.
+    /// Its origin.
     pub why: String,
 }
 
-/// Where it is looked.
+/// The sources of effective values.
 pub struct Places<'a> {
     settings: &'a Settings,
-    /// `node` of the state that the agent tells; `None` if none can be asked.
+    /// `node` of the agent's status; `None` if no agent answers.
     agent: Option<Value>,
     here: Option<HostState>,
 }
 
 impl Places<'_> {
-    /// Asks the agent, and looks at the host.
+    /// Asks the agent, and inspects the host.
     pub fn of(settings: &Settings) -> Places<'_> {
-        let told =
+        let status =
             agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status")).ok();
-        let node = told.map(|mut status| status["node"].take());
+        let node = status.map(|mut status| status["node"].take());
         let agent = node.filter(|node| node["pod_mtu"].is_number());
         let here =
             Rtnl::open().ok().and_then(|rtnl| host_state::observe(&rtnl, settings, None).ok());
         Places { settings, agent, here }
     }
 
-    /// What holds for the setting of that name, if it is one that is found out.
+    /// The effective value of a setting, if it is one that is determined.
     pub fn look(&self, name: &str) -> Option<Found> {
         match name {
             "NODE_NAME" => {
@@ -65,7 +65,7 @@ impl Places<'_> {
         let route = format!("default route, {}", self.uplinks());
         let why = match (&self.settings.source, &self.agent) {
             (Source::Kubernetes(_), None) => {
-                format!("{route}; InternalIP counts first, and no agent answers that knows it")
+                format!("{route}; InternalIP counts first, and no agent answers")
             }
             (Source::Kubernetes(_), Some(_)) => format!("InternalIP or {route}"),
             _ => route,
@@ -77,7 +77,7 @@ impl Places<'_> {
         let (outer, pods) = match (&self.agent, &self.here) {
             (Some(agent), _) => {
                 let pods = agent["pod_mtu"].as_u64()?;
-                // An older agent tells what pods have alone.
+                // An older agent reports the MTU of pods alone.
                 let own = self.here.as_ref().map(|here| here.own.mtu_bytes.into());
                 (agent["mtu"].as_u64().or(own).unwrap_or(pods), Some(pods))
             }
@@ -92,13 +92,12 @@ impl Places<'_> {
                 known(pods, format!("{uplinks} less {} for VXLAN", outer - pods))
             }
             Some(pods) => {
-                let why = format!("{uplinks}; the agent that runs was told MTU={pods}");
+                let why = format!("{uplinks}; the running agent has MTU={pods}");
                 Some(Found { value: None, why })
             }
             None => {
                 let why = format!(
-                    "{uplinks}, less 50 (over IPv6 70) once a host is behind a tunnel; no agent \
-                     answers that knows"
+                    "{uplinks}, less 50 (over IPv6 70) once a host is behind a tunnel; no agent answers"
                 );
                 Some(Found { value: None, why })
             }
@@ -125,9 +124,10 @@ impl Places<'_> {
 
     /// The names of the interfaces that lead to the other hosts.
     fn uplinks(&self) -> String {
-        let told = self.agent.as_ref().map(|agent| texts(&agent["uplinks"])).unwrap_or_default();
+        let reported =
+            self.agent.as_ref().map(|agent| texts(&agent["uplinks"])).unwrap_or_default();
         let here = self.here.iter().flat_map(|here| here.uplinks.iter().map(ToString::to_string));
-        let names: Vec<String> = if told.is_empty() { here.collect() } else { told };
+        let names: Vec<String> = if reported.is_empty() { here.collect() } else { reported };
         if names.is_empty() { "no interface".to_owned() } else { names.join("+") }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     use crate::inspect::host_state::NodeAddresses;
     use crate::settings::{Texts, parse, values_only};
 
-    /// `node` of an agent before it told the MTU of the host.
+    /// `node` of an agent that does not report the MTU of the host.
     #[test]
     fn an_older_agent_does_not_hide_the_mtu_of_the_host() {
         let texts = Texts::from([("ETCD_HOST", "etcd".to_owned())]);
@@ -165,9 +165,9 @@ mod tests {
             (found.value, found.why)
         };
         let pods = |why: &str| (Some("1450".to_owned()), why.to_owned());
-        let told = json!({ "pod_mtu": 1450, "mtu": 1500, "uplinks": ["eth0"] });
+        let reported = json!({ "pod_mtu": 1450, "mtu": 1500, "uplinks": ["eth0"] });
         let less = pods("eth0 1500 less 50 for VXLAN");
-        assert_eq!(look(told, None), less);
+        assert_eq!(look(reported, None), less);
         assert_eq!(look(json!({ "pod_mtu": 1450 }), Some(here)), less);
         assert_eq!(look(json!({ "pod_mtu": 1450 }), None), pods("no interface 1450"));
     }

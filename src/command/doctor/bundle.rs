@@ -1,4 +1,4 @@
-//! All that a bug report needs, in one tar file, without secrets. Source: POSIX ustar.
+//! All that a bug report needs, in one tar file, without secrets.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::checks::host_checks::SYSCTLS;
 use crate::checks::redact::redact;
+use crate::command::config;
 use crate::command::doctor::DoctorContext;
 use crate::inspect::pods::Attachment;
 use crate::net::Family;
@@ -50,11 +51,18 @@ pub fn write(path: &Path, context: &DoctorContext<'_>, findings: &Value) -> Resu
     }
     let known = secrets(context);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut tar = Vec::new();
+    let mut tar = tar::Builder::new(Vec::new());
     for (name, text) in parts(context, findings) {
-        entry(&mut tar, &name, redact(&text, &known).as_bytes(), since.as_secs());
+        let text = redact(&text, &known);
+        let mut head = tar::Header::new_gnu();
+        head.set_size(text.len() as u64);
+        head.set_mode(0o600);
+        head.set_mtime(since.as_secs());
+        let name = format!("humanz/{}", name.trim_start_matches('/'));
+        let added = tar.append_data(&mut head, name, text.as_bytes());
+        added.map_err(|error| error.to_string())?;
     }
-    tar.resize(tar.len() + 1024, 0);
+    let tar = tar.into_inner().map_err(|error| error.to_string())?;
     files::replace(path, &tar, 0o600).map_err(|error| error.to_string())
 }
 
@@ -102,7 +110,7 @@ fn parts(context: &DoctorContext<'_>, findings: &Value) -> Vec<(String, String)>
 /// Every setting that holds.
 fn effective(context: &DoctorContext<'_>) -> String {
     let text = |name| context.loaded.texts.get(name).map_or("", String::as_str);
-    VARIABLES.iter().map(|known| format!("{}={}\n", known.name, text(known.name))).collect()
+    config::lines(VARIABLES.iter().map(|known| (known.name, text(known.name))))
 }
 
 /// Links, addresses, routes, neighbours and chains, as they were read.
@@ -178,30 +186,4 @@ fn pods(context: &DoctorContext<'_>) -> String {
         )
     }));
     text
-}
-
-/// One file of a tar: a head of 512 bytes, then its content in pieces of as many.
-fn entry(tar: &mut Vec<u8>, name: &str, content: &[u8], time_secs: u64) {
-    let mut head = [0u8; 512];
-    let mut put =
-        |at: usize, text: &str| head[at..at + text.len()].copy_from_slice(text.as_bytes());
-    // Of a long path its end tells more.
-    let name = format!("humanz/{}", name.trim_start_matches('/'));
-    let start = (name.len().saturating_sub(100)..name.len()).find(|at| name.is_char_boundary(*at));
-    put(0, &name[start.unwrap_or(0)..]);
-    put(100, "0000600");
-    put(108, "0000000");
-    put(116, "0000000");
-    put(124, &format!("{:011o}", content.len()));
-    put(136, &format!("{time_secs:011o}"));
-    put(148, "        ");
-    put(156, "0");
-    put(257, "ustar\u{0}00");
-    put(265, "root");
-    put(297, "root");
-    let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
-    head[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
-    tar.extend_from_slice(&head);
-    tar.extend_from_slice(content);
-    tar.resize(tar.len().next_multiple_of(512), 0);
 }

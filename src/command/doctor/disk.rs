@@ -6,18 +6,19 @@ use std::time::{Duration, SystemTime};
 use nix::errno::Errno;
 use nix::sys::inotify::{InitFlags, Inotify};
 
-use crate::checks::finding::{self, Finding, Severity};
+use crate::checks::limits;
 use crate::command::doctor::DoctorContext;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::disk_space;
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+    let mut problems = Vec::new();
     for (path, what) in places(context) {
-        findings.extend(room(&path, what));
+        problems.extend(room(&path, what));
     }
-    findings.extend(clock(context));
-    findings.extend(watches());
-    findings
+    problems.extend(clock(context));
+    problems.extend(watches());
+    problems
 }
 
 /// Everything that is written to.
@@ -34,19 +35,20 @@ fn places(context: &DoctorContext<'_>) -> Vec<(PathBuf, &'static str)> {
     places
 }
 
-fn room(path: &Path, what: &str) -> Option<Finding> {
+fn room(path: &Path, what: &str) -> Option<Problem> {
     match disk_space::at(path) {
-        Ok(found) => finding::space(path, what, &found),
+        Ok(found) => limits::space(path, what, &found),
         Err(error) => {
-            let seen = format!("{} ({what}) cannot be looked at: {error}", path.display());
-            let how = format!("statvfs {}", path.display());
-            Some(Finding::new(Severity::Warning, "disk", how, seen, "is the disk well? dmesg"))
+            let what = format!("{} ({what}) cannot be inspected: {error}", path.display());
+            let subject = Object::File("disk of", path.to_owned());
+            let problem = Problem::new(ProblemKind::Disk, subject, what);
+            Some(problem.with_fix("look for errors of the disk: dmesg"))
         }
     }
 }
 
 /// A file that was written later than now, or a time before there was humanz.
-fn clock(context: &DoctorContext<'_>) -> Option<Finding> {
+fn clock(context: &DoctorContext<'_>) -> Option<Problem> {
     const BEGINNING: Duration = Duration::from_secs(1_735_689_600);
     const SLACK: Duration = Duration::from_secs(60);
     let now = SystemTime::now();
@@ -55,25 +57,25 @@ fn clock(context: &DoctorContext<'_>) -> Option<Finding> {
     let back = written.is_some_and(|written| written > now + SLACK);
     let early = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() < BEGINNING;
     (back || early).then(|| {
-        let seen = match back {
+        let what = match back {
             true => format!("the clock is behind: {} was written later than now", state.display()),
             false => "the clock is years behind".to_owned(),
         };
-        let cure = "set it (timedatectl set-ntp true): certificates and leases depend on it";
-        Finding::new(Severity::Wrong, "clock", "the clock", seen, cure)
+        let fix = "set it (timedatectl set-ntp true): certificates and leases depend on it";
+        Problem::new(ProblemKind::Clock, Object::named("clock"), what).with_fix(fix)
     })
 }
 
 /// Runtimes, kubelet and the agent watch files, and there are few watchers for each user.
-fn watches() -> Option<Finding> {
+fn watches() -> Option<Problem> {
     match Inotify::init(InitFlags::IN_CLOEXEC) {
         Err(Errno::EMFILE) => {
-            let seen = "no more inotify instances can be had: containerd misses changes of the CNI \
+            let what = "no more inotify instances can be had: containerd misses changes of the CNI \
                         configuration, and the agent those of iptables-legacy";
-            let cure = "sysctl -w fs.inotify.max_user_instances=8192 \
+            let fix = "sysctl -w fs.inotify.max_user_instances=8192 \
                         fs.inotify.max_user_watches=524288";
-            let how = "fs.inotify.max_user_instances";
-            Some(Finding::new(Severity::Wrong, "inotify", how, seen, cure))
+            let subject = Object::Sysctl("fs/inotify/max_user_instances".to_owned());
+            Some(Problem::new(ProblemKind::Inotify, subject, what).with_fix(fix))
         }
         _ => None,
     }

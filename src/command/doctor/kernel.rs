@@ -3,35 +3,35 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::checks::finding::{Finding, Severity, neighbours};
+use crate::checks::limits::neighbours;
 use crate::command::doctor::DoctorContext;
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::os::sysctl;
 use crate::plan::peer_routes::Backend;
 use crate::settings::Source;
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
-    let mut findings = modules(context);
+pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+    let mut problems = modules(context);
     for family in Family::BOTH {
-        findings.extend(table(context, family));
+        problems.extend(table(context, family));
     }
-    findings.extend(reverse_path(context));
-    findings.extend(networkd());
-    findings.extend(network_manager());
-    findings
+    problems.extend(reverse_path(context));
+    problems.extend(networkd());
+    problems.extend(network_manager());
+    problems
 }
 
 /// Modules that are neither there nor can be loaded.
-fn modules(context: &DoctorContext<'_>) -> Vec<Finding> {
+fn modules(context: &DoctorContext<'_>) -> Vec<Problem> {
     let Ok(release) = fs::read_to_string("/proc/sys/kernel/osrelease") else { return Vec::new() };
     let folder = PathBuf::from("/lib/modules").join(release.trim());
     if !folder.exists() {
         let others = fs::read_dir("/lib/modules").is_ok_and(|mut entries| entries.next().is_some());
-        let seen = format!("{} is gone: no module can be loaded any more", folder.display());
-        let cure = "the kernel was upgraded: reboot";
-        let how = "/lib/modules".to_owned();
-        let finding = Finding::new(Severity::Warning, "modules", how, seen, cure);
-        return others.then_some(finding).into_iter().collect();
+        let what = format!("{} is gone: no module can be loaded any more", folder.display());
+        let fix = "the kernel was upgraded: reboot";
+        let subject = Object::File("directory", folder);
+        let problem = Problem::new(ProblemKind::KernelReplaced, subject, what).with_fix(fix);
+        return others.then_some(problem).into_iter().collect();
     }
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (builtin, loadable) = (read("modules.builtin"), read("modules.dep"));
@@ -46,17 +46,18 @@ fn modules(context: &DoctorContext<'_>) -> Vec<Finding> {
         let known = builtin.contains(&file) || loadable.contains(&file);
         !known && !Path::new("/sys/module").join(module).exists() && !module.starts_with("nft_")
     });
-    let finding = |module: &str| {
-        let seen = format!("this kernel has no module {module}");
-        let cure =
+    let problem = |module: &str| {
+        let what = format!("this kernel has no module {module}");
+        let fix =
             format!("install the package with it (linux-modules-extra?), then: modprobe {module}");
-        Finding::new(Severity::Wrong, "modules", folder.display().to_string(), seen, cure)
+        let subject = Object::named(format!("module {module}"));
+        Problem::new(ProblemKind::Modules, subject, what).with_fix(fix)
     };
-    missing.map(finding).collect()
+    missing.map(problem).collect()
 }
 
 /// Room for neighbours: one for each pod and each host of the segment.
-fn table(context: &DoctorContext<'_>, family: Family) -> Option<Finding> {
+fn table(context: &DoctorContext<'_>, family: Family) -> Option<Problem> {
     let host = context.host;
     host.subnets.get(family)?;
     let has = |address: &std::net::IpAddr| Family::of(*address) == family;
@@ -71,7 +72,7 @@ fn table(context: &DoctorContext<'_>, family: Family) -> Option<Finding> {
 }
 
 /// A strict filter on one of several uplinks drops what comes by the other.
-fn reverse_path(context: &DoctorContext<'_>) -> Option<Finding> {
+fn reverse_path(context: &DoctorContext<'_>) -> Option<Problem> {
     let value = |name: &str| -> u8 {
         let text = sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
         text.parse().unwrap_or(0)
@@ -92,18 +93,19 @@ fn reverse_path(context: &DoctorContext<'_>) -> Option<Finding> {
     let names: Vec<IfName> = names.map(|link| link.name).collect();
     let strict = names.into_iter().find(|name| value("all").max(value(name.as_str())) == 1)?;
     let key = format!("net.ipv4.conf.{strict}.rp_filter");
-    let seen = format!("{strict} is one of several uplinks, and its reverse path filter is strict");
-    let cure = format!("sysctl -w {key}=2");
-    Some(Finding::new(Severity::Warning, "reverse-path", key, seen, cure))
+    let what = format!("{strict} is one of several uplinks, and its reverse path filter is strict");
+    let fix = format!("sysctl -w {key}=2");
+    let subject = Object::Sysctl(key.replace('.', "/"));
+    Some(Problem::new(ProblemKind::ReversePath, subject, what).with_fix(fix))
 }
 
-/// It removes routes that are not its own, unless it is told not to.
-fn networkd() -> Option<Finding> {
+/// It removes routes that are not its own, unless it is configured not to.
+fn networkd() -> Option<Problem> {
     if !Path::new("/run/systemd/netif/state").exists() {
         return None;
     }
     let folders = ["/etc", "/run", "/usr/local/lib", "/usr/lib"];
-    let told = folders.iter().any(|folder| {
+    let configured = folders.iter().any(|folder| {
         let own = Path::new(folder).join("systemd/networkd.conf");
         let dropped = Path::new(folder).join("systemd/networkd.conf.d");
         let files = fs::read_dir(dropped).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -119,30 +121,31 @@ fn networkd() -> Option<Finding> {
         };
         files.chain([own]).any(says)
     });
-    (!told).then(|| {
-        let seen = "systemd-networkd runs and removes routes that are not its own";
-        let cure = "make install (or the package) puts 50-humanz.conf into networkd.conf.d; then: \
+    (!configured).then(|| {
+        let what = "systemd-networkd runs and removes routes that are not its own";
+        let fix = "make install (or the package) puts 50-humanz.conf into networkd.conf.d; then: \
                     systemctl restart systemd-networkd";
-        Finding::new(Severity::Warning, "networkd", "/run/systemd/netif", seen, cure)
+        Problem::new(ProblemKind::Networkd, Object::named("systemd-networkd"), what).with_fix(fix)
     })
 }
 
-/// It manages links that are not its own, unless it is told not to.
-fn network_manager() -> Option<Finding> {
+/// It manages links that are not its own, unless it is configured not to.
+fn network_manager() -> Option<Problem> {
     if !Path::new("/run/NetworkManager/devices").exists() {
         return None;
     }
     let folders = ["/etc", "/run", "/usr/lib"];
-    let told = folders.iter().any(|folder| {
+    let configured = folders.iter().any(|folder| {
         let files = fs::read_dir(Path::new(folder).join("NetworkManager/conf.d"));
         let files = files.into_iter().flatten().flatten().map(|entry| entry.path());
         let mut texts = files.map(|path| fs::read_to_string(path).unwrap_or_default());
         texts.any(|text| text.contains("unmanaged-devices") && text.contains("humanz"))
     });
-    (!told).then(|| {
-        let seen = "NetworkManager runs and manages links of pods";
-        let cure = "make install (or the package) puts 50-humanz.conf into NetworkManager/conf.d; \
+    (!configured).then(|| {
+        let what = "NetworkManager runs and manages links of pods";
+        let fix = "make install (or the package) puts 50-humanz.conf into NetworkManager/conf.d; \
                     then: systemctl reload NetworkManager";
-        Finding::new(Severity::Warning, "networkmanager", "/run/NetworkManager", seen, cure)
+        let subject = Object::named("NetworkManager");
+        Problem::new(ProblemKind::NetworkManager, subject, what).with_fix(fix)
     })
 }

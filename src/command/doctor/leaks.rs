@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::checks::finding::{Finding, Severity};
+use crate::agent::pool_use::{addresses as in_use, scarce};
 use crate::command::doctor::DoctorContext;
-use crate::command::json;
-use crate::inspect::pods;
 use crate::inspect::pods::Attachment;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::os::netns::{NetNs, NetNsError};
 use crate::plan::pod::{LinkIdentity, is_of_network};
@@ -15,7 +14,7 @@ use crate::plan::pod::{LinkIdentity, is_of_network};
 /// So many are written out.
 const SHOWN: usize = 5;
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Finding> {
+pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
     let Ok(links) = context.host.links() else { return Vec::new() };
     unread(context)
         .into_iter()
@@ -32,16 +31,20 @@ fn identity(attachment: &Attachment) -> LinkIdentity<'_> {
 }
 
 /// Stores of which nobody knows what is in them.
-fn unread(context: &DoctorContext<'_>) -> Option<Finding> {
+fn unread(context: &DoctorContext<'_>) -> Option<Problem> {
     let unread = &context.host.unread_stores();
-    let seen = format!("addresses and links of pods were not compared: {}", unread.first()?);
-    let how = context.settings().cni.ipam_dir.display().to_string();
-    let cure = "run this as root; if it is root, is the disk well?";
-    Some(Finding::new(Severity::Warning, "stores-unread", how, seen, cure))
+    let what = format!("addresses and links of pods were not compared: {}", unread.first()?);
+    let dir = &context.settings().cni.ipam_dir;
+    let fix = format!(
+        "run this as root; if it is root: make IPAM_DIR ({}) a directory on a disk without errors",
+        dir.display()
+    );
+    let subject = Object::File("store", dir.clone());
+    Some(Problem::new(ProblemKind::StoresUnread, subject, what).with_fix(fix))
 }
 
 /// Addresses of pods whose namespace is gone.
-fn addresses(context: &DoctorContext<'_>) -> Option<Finding> {
+fn addresses(context: &DoctorContext<'_>) -> Option<Problem> {
     let gone = |pod: &&Attachment| {
         let path = pod.entry.netns.as_deref().filter(|path| !path.is_empty());
         let open = path.map(|path| NetNs::open(Path::new(path)));
@@ -50,19 +53,19 @@ fn addresses(context: &DoctorContext<'_>) -> Option<Finding> {
     let pods: Vec<&Attachment> = context.host.attachments().iter().filter(gone).collect();
     let first = pods.first()?;
     let named: Vec<String> = pods.iter().take(SHOWN).map(|pod| pod.entry.owner_text()).collect();
-    let seen = format!(
+    let what = format!(
         "{} addresses belong to pods whose network namespace is gone: {}",
         pods.len(),
         named.join("; ")
     );
-    let cure = "humanz-agent ipam gc frees them, once nobody starts those containers again";
-    let how = format!("{}/{}", context.settings().cni.ipam_dir.display(), first.network);
-    Some(Finding::new(Severity::Warning, "leaked-addresses", how, seen, cure))
+    let fix = "humanz-agent ipam gc frees them, once nobody starts those containers again";
+    let subject = Object::File("store", context.settings().cni.ipam_dir.join(&first.network));
+    Some(Problem::new(ProblemKind::LeakedAddresses, subject, what).with_fix(fix))
 }
 
 /// Links of pods without an address in the store. Where a store could not be read, each may have one
 /// in there.
-fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Finding> {
+fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Problem> {
     if !context.host.unread_stores().is_empty() {
         return None;
     }
@@ -76,34 +79,29 @@ fn stray(context: &DoctorContext<'_>, links: &BTreeMap<u32, Link>) -> Option<Fin
     let names: Vec<&str> = stray.map(|link| link.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         let few = names.iter().take(SHOWN).copied().collect::<Vec<&str>>().join(", ");
-        let seen = format!("{} links of pods have no address in the store: {few}", names.len());
-        let cure = "if their pods are gone: ip link delete NAME; if not, somebody emptied IPAM_DIR: \
-                    make the pods anew before their addresses are given out again";
-        Finding::new(Severity::Wrong, "stray-links", "links and store", seen, cure)
+        let what = format!("{} links of pods have no address in the store: {few}", names.len());
+        let fix = "if their pods are gone: ip link delete NAME; if not, IPAM_DIR was emptied: make \
+                   the pods anew before their addresses are allocated again";
+        Problem::new(ProblemKind::StrayLinks, Object::named("links of pods"), what).with_fix(fix)
     })
 }
 
-/// The own network without a free address.
-fn full(context: &DoctorContext<'_>) -> Vec<Finding> {
-    let (settings, subnets) = (context.settings(), context.host.subnets);
-    let networks = pods::networks(settings, Some(&settings.cni.name)).unwrap_or_default();
-    let full = networks
-        .iter()
-        .flat_map(|network| json::full(network, &json::rooms(network, subnets.iter().copied())));
-    let how = settings.cni.ipam_dir.join(&settings.cni.name).display().to_string();
-    let finding = |seen| Finding::new(Severity::Wrong, "pool-full", how.as_str(), seen, json::FREE);
-    full.map(finding).collect()
+/// Subnets of the own network without a free address, or hardly any.
+fn full(context: &DoctorContext<'_>) -> Vec<Problem> {
+    let subnets = context.host.subnets;
+    scarce(&in_use(context.settings(), (!subnets.is_empty()).then_some(subnets)))
 }
 
 /// Entries that could not be read.
-fn quarantine(context: &DoctorContext<'_>) -> Option<Finding> {
+fn quarantine(context: &DoctorContext<'_>) -> Option<Problem> {
     let dir = &context.settings().cni.ipam_dir;
     let networks = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut full = networks
         .map(|network| network.path().join("quarantine"))
         .filter(|path| std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()));
-    let path = full.next()?.display().to_string();
-    let seen = format!("{path} holds entries that could not be read");
-    let cure = "who wrote them? A disk with errors, or a tool of somebody else; then remove them";
-    Some(Finding::new(Severity::Warning, "quarantine", path, seen, cure))
+    let path = full.next()?;
+    let what = format!("{} holds entries that could not be read", path.display());
+    let fix = "find what wrote them (a disk with errors, or another program), then remove them";
+    let subject = Object::File("directory", path);
+    Some(Problem::new(ProblemKind::Quarantine, subject, what).with_fix(fix))
 }

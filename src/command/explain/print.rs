@@ -20,9 +20,9 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
     }
     let mut text = format!("{head}\n\n{}\n", table.render(style));
     for hop in hops {
-        let (Verdict::Odd(cure) | Verdict::Lost(cure)) = &hop.verdict else { continue };
+        let (Verdict::Odd(fix) | Verdict::Lost(fix)) = &hop.verdict else { continue };
         let what = style.paint(word(&hop.verdict).1, hop.name);
-        text.push_str(&format!("{what}: {}\n", printable(cure)));
+        text.push_str(&format!("{what}: {}\n", printable(fix)));
     }
     let end = match hops.iter().find(|hop| hop.is_lost()) {
         Some(hop) => {
@@ -38,19 +38,20 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
 pub fn json(path: &Path, hops: &[Hop]) -> Value {
     let end = |end: &Endpoint| json!({ "name": end.name, "address": end.address });
     let hop = |hop: &Hop| {
-        let cure = match &hop.verdict {
+        let fix = match &hop.verdict {
             Verdict::Fine => Value::Null,
-            Verdict::Odd(cure) | Verdict::Lost(cure) => cure.as_str().into(),
+            Verdict::Odd(fix) | Verdict::Lost(fix) => fix.as_str().into(),
         };
         json!({
             "hop": hop.name, "place": hop.place, "seen": hop.seen,
-            "verdict": word(&hop.verdict).0, "cure": cure,
+            "verdict": word(&hop.verdict).0, "cure": fix,
         })
     };
     json!({
         "from": end(&path.from),
         "to": end(&path.to),
         "hops": hops.iter().map(hop).collect::<Vec<Value>>(),
+        "problems": hops.iter().filter_map(Hop::problem).collect::<Vec<_>>(),
         "lost": hops.iter().find(|hop| hop.is_lost()).map(|hop| hop.name),
     })
 }

@@ -19,7 +19,7 @@ use crate::settings::exit::Exit;
     name = "gc",
     example = "{command_name}",
     example = "{command_name} --yes",
-    error_code(69, "this user may not look at the stores"),
+    error_code(69, "this user may not read the stores"),
     error_code(75, "a store is busy")
 )]
 pub struct Clear {
@@ -65,8 +65,7 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
         (false, false) => format!("{} would be freed: --yes does it", freed.len()),
     });
     let value = json!({ "gone": objects, "freed": options.yes });
-    call.answer(options.json, value, &lines.join("\n"))?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, value, &lines.join("\n"))
 }
 
 fn release(network: &Network, gone: impl Fn(&StoreEntry) -> bool) -> Result<Vec<StoreEntry>, Exit> {

@@ -11,15 +11,15 @@ use crate::inspect::pods::{Life, entries, links, networks, refused};
 use crate::ipam::StoreError;
 use crate::settings::exit::{self, Exit};
 
-/// free an address that nobody needs any more, with all others of the same interface and its host
-/// ports. Refused while its pod is there, or if nobody can tell
+/// free an address that is no longer used, with all others of the same interface and its host
+/// ports. Refused while its pod exists or may exist
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
     name = "free",
     example = "{command_name} 10.244.1.7",
-    error_code(1, "nobody has it, or its pod is there; nothing was freed"),
-    error_code(69, "this user may not look at the stores"),
+    error_code(1, "it is not allocated, or its pod exists; nothing was freed"),
+    error_code(69, "this user may not read the stores"),
     error_code(75, "the store is busy")
 )]
 pub struct Free {
@@ -29,7 +29,7 @@ pub struct Free {
     /// the network, if several have it
     #[argh(option)]
     network: Option<String>,
-    /// do it although its pod is there, or nobody can tell: another one gets its address
+    /// free it although its pod exists or may exist: another pod gets its address
     #[argh(switch)]
     force: bool,
     /// print one JSON object
@@ -43,7 +43,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     let address = options.address;
     let mut found = entries(&networks).filter(|(_, entry)| entry.addresses.contains(&address));
     let Some((network, entry)) = found.next() else {
-        let why = format!("nobody has {address} (humanz-agent ipam ls lists all)");
+        let why = format!("{address} is not allocated (humanz-agent ipam ls lists all)");
         return Err(Exit::new(exit::FAILURE, why));
     };
     if let Some((other, _)) = found.next() {
@@ -55,16 +55,15 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     }
     let why = match Life::of(entry, &network.name, &links()?) {
         _ if options.force => None,
-        Life::Attached => Some(format!("{} is there and has it", owner(entry))),
-        Life::Present => Some(format!("the namespace of {} is still there", owner(entry))),
+        Life::Attached => Some(format!("{} is attached and has it", owner(entry))),
+        Life::Present => Some(format!("the network namespace of {} still exists", owner(entry))),
         Life::Unknown => {
-            Some(format!("it is of {}, and nobody can tell whether that runs", owner(entry)))
+            Some(format!("it belongs to {}, and whether that runs is unknown", owner(entry)))
         }
         Life::Gone => None,
     };
     if let Some(why) = why {
-        let why =
-            format!("{address} stays: {why}; nothing was freed (--force does it all the same)");
+        let why = format!("{address} stays: {why}; nothing was freed (--force frees it anyway)");
         return Err(Exit::new(exit::FAILURE, why));
     }
     let locked = network.store.lock(WAIT).map_err(busy)?;
@@ -74,7 +73,10 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     } else if now.as_ref().is_some_and(|now| now.is_same(entry)) {
         locked.release(&entry.container_id, &entry.ifname)
     } else {
-        return Err(Exit::new(exit::TEMPORARY, format!("{address} changes its owner: look again")));
+        return Err(Exit::new(
+            exit::TEMPORARY,
+            format!("{address} is being given to another pod: try again"),
+        ));
     };
     let freed = freed.map_err(anyhow::Error::from)?;
     drop(locked);
@@ -82,8 +84,7 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
     let freed: Vec<String> = freed.iter().map(ToString::to_string).collect();
     let value = json!({ "freed": freed, "network": network.name, "pod": entry.pod });
     let text = format!("{} of {} is free", freed.join(" and "), owner(entry));
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, value, &text)
 }
 
 /// A store that is locked for too long is one to try again.

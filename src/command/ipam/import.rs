@@ -24,7 +24,7 @@ use crate::settings::values;
     example = "{command_name} /var/lib/cni/networks/cbr0",
     example = "{command_name} /run/humanz-cni.json --network pods",
     error_code(1, "there is nothing to take over"),
-    error_code(69, "this user may not look at the store"),
+    error_code(69, "this user may not read the store"),
     error_code(75, "the store is busy")
 )]
 pub struct Import {
@@ -79,6 +79,5 @@ pub fn run(call: &mut Call<'_>, options: &Import) -> Result<Outcome, Exit> {
     let objects = fresh.iter().map(|entry| object(entry, network, Life::Unknown));
     let value =
         json!({ "network": network, "imported": objects.collect::<Vec<_>>(), "found": found });
-    call.answer(options.json, value, &lines.join("\n"))?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, value, &lines.join("\n"))
 }

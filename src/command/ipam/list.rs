@@ -22,7 +22,7 @@ use crate::settings::exit::{self, Exit};
     example = "{command_name}",
     example = "{command_name} --json | jq -r '.addresses[] | select(.pod == \"default/web\").addresses[]'",
     error_code(1, "something in a store is wrong, and is shown"),
-    error_code(69, "this user may not look at the stores")
+    error_code(69, "this user may not read the stores")
 )]
 pub struct List {
     /// only this network
@@ -40,8 +40,8 @@ pub struct List {
     name = "show",
     example = "{command_name} 10.244.1.7",
     example = "{command_name} default/web",
-    error_code(1, "nobody has that"),
-    error_code(69, "this user may not look at the stores")
+    error_code(1, "there is no such attachment"),
+    error_code(69, "this user may not read the stores")
 )]
 pub struct Show {
     /// address, pod or container
@@ -84,8 +84,12 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {fault}")));
         text.push('\n');
     }
-    call.answer(options.json, json!({ "addresses": all, "faults": faults }), &text)?;
-    Ok(Outcome::fine(faults.is_empty()))
+    call.answer(
+        options.json,
+        faults.is_empty(),
+        json!({ "addresses": all, "faults": faults }),
+        &text,
+    )
 }
 
 fn row(network: &Network, entry: &StoreEntry, life: Life) -> [Cell; 8] {
@@ -123,7 +127,7 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     if found.is_empty() {
         let what = &options.what;
         let why = format!(
-            "no pod of this host has or is called {what:?} (humanz-agent ipam ls lists all)"
+            "no pod of this host has the address, name or container id {what:?} (humanz-agent ipam ls lists all)"
         );
         return Err(Exit::new(exit::FAILURE, why));
     }
@@ -133,8 +137,7 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let values =
         found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
     let value = json!({ "addresses": values.collect::<Vec<Value>>() });
-    call.answer(options.json, value, &texts.join("\n"))?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, value, &texts.join("\n"))
 }
 
 fn is_meant(entry: &StoreEntry, what: &str) -> bool {

@@ -40,9 +40,9 @@ const WAIT: Duration = Duration::from_secs(5);
     error_code(0, "it was done or shown, and nothing is wrong"),
     error_code(
         1,
-        "nobody has that, it was refused, or something in a store is wrong: it was said"
+        "there is no such address, it was refused, or something in a store is wrong: see the message"
     ),
-    error_code(69, "this user may not look at the stores: nothing is known of them"),
+    error_code(69, "this user may not read the stores"),
     error_code(75, "a store is busy: try again")
 )]
 pub struct Ipam {
@@ -77,7 +77,7 @@ pub fn run(call: &mut Call<'_>, options: &Ipam) -> Result<Outcome, Exit> {
 /// The settings: without any etcd, which has no part in this.
 fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
     call.origin.set_default("ETCD_HOST", "localhost");
-    Ok(call.told()?.settings)
+    Ok(call.load()?.settings)
 }
 
 /// The attachments of a network, for `--json`.
@@ -115,6 +115,6 @@ fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
     reconcile::host_ports::reconcile(&pass, &mut applier);
     match applier.failures() {
         [] => Ok(()),
-        failures => Err(Exit::new(crate::settings::exit::FAILURE, failures.join("\n"))),
+        _ => Err(Exit::new(crate::settings::exit::FAILURE, applier.failure_lines())),
     }
 }

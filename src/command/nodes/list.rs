@@ -22,8 +22,8 @@ use crate::settings::exit::Exit;
     example = "{command_name}",
     example = "{command_name} --json | jq -r '.nodes[] | select(.state == \"silent\").name'",
     error_code(0, "the list is that of etcd, and nothing is wrong with it"),
-    error_code(1, "etcd is away, or something in it is wrong: it was said"),
-    error_code(69, "etcd is away and nothing is known")
+    error_code(1, "etcd does not answer, or holds something invalid: see the message"),
+    error_code(69, "etcd does not answer and there is no saved state")
 )]
 pub struct List {
     /// print one JSON object
@@ -32,9 +32,9 @@ pub struct List {
 }
 
 pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
-    let told = call.told()?;
-    let cluster = cluster::read(&told.settings)?;
-    let faults = faults(&cluster, &told.settings);
+    let loaded = call.load()?;
+    let cluster = cluster::read(&loaded.settings)?;
+    let faults = faults(&cluster, &loaded.settings);
     let found = &cluster.snapshot;
     let nodes: Vec<Value> = names(found).into_iter().map(|host| object(&cluster, host)).collect();
     let value = json!({ "nodes": nodes, "origin": json::origin(&cluster), "faults": faults });
@@ -44,8 +44,7 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {line}")));
         text.push('\n');
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(stale.is_none() && faults.is_empty()))
+    call.answer(options.json, stale.is_none() && faults.is_empty(), value, &text)
 }
 
 fn table(cluster: &Cluster) -> Table {

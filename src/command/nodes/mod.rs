@@ -62,9 +62,9 @@ enum State {
     Alive,
     /// Its agent does not.
     Silent,
-    /// Nobody can tell: it runs the Python agent.
+    /// It runs the Python agent, which shows no sign of life.
     Python,
-    /// Nobody can tell: etcd is away.
+    /// etcd does not answer.
     Unknown,
     /// A subnet is kept for it.
     Reserved,
@@ -102,8 +102,8 @@ fn names(found: &Snapshot) -> std::collections::BTreeSet<&NodeName> {
 /// The subnets that etcd has for a host, IPv4 first: those of its keys, else those it claims.
 fn subnets(found: &Snapshot, host: &NodeName) -> Vec<String> {
     let key = found.hosts.get(host).map(|stored| stored.value);
-    let told = found.nodes.get(host).map(|node| node.value.subnets).unwrap_or_default();
-    let mut subnets: Vec<_> = key.into_iter().chain(told.iter().copied()).collect();
+    let published = found.nodes.get(host).map(|node| node.value.subnets).unwrap_or_default();
+    let mut subnets: Vec<_> = key.into_iter().chain(published.iter().copied()).collect();
     if subnets.is_empty() {
         let claims = found.claims.iter().filter(|(_, claim)| claim.value == *host);
         subnets.extend(claims.map(|(subnet, _)| *subnet));

@@ -32,7 +32,7 @@ pub struct Remove {
     /// name of the host, as in nodes ls
     #[argh(positional)]
     host: String,
-    /// do it although its agent runs, or nobody can tell: its pods are cut off from the others
+    /// remove it although its agent runs or may run: its pods are cut off from the others
     #[argh(switch)]
     force: bool,
     /// print the keys that would go, and why it would be refused; change nothing
@@ -45,8 +45,8 @@ pub struct Remove {
 
 pub fn run(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
-    let told = call.told()?;
-    let (server, roots) = cluster::etcd(&told.settings)?;
+    let loaded = call.load()?;
+    let (server, roots) = cluster::etcd(&loaded.settings)?;
     let unreachable = |error| Exit::new(exit::UNAVAILABLE, format!("remove host {host}: {error}"));
     for _ in 0..TRIES {
         let found = etcd::read(server, roots).map_err(unreachable)?;
@@ -85,12 +85,14 @@ fn in_the_way(found: &Snapshot, host: &NodeName) -> Option<String> {
     }
     let is_python = found.hosts.contains_key(host) && python::is_python(found, host);
     is_python.then(|| {
-        format!("host {host} runs the Python agent: nobody can tell from here whether it is alive")
+        format!(
+            "host {host} runs the Python agent: whether it is alive cannot be determined from here"
+        )
     })
 }
 
 fn refused(why: &str) -> Exit {
-    let why = format!("{why}; nothing was removed (--force does it all the same)");
+    let why = format!("{why}; nothing was removed (--force removes it anyway)");
     Exit::new(exit::FAILURE, why)
 }
 
@@ -104,15 +106,14 @@ fn answer(
     let lines: Vec<String> = keys.iter().map(|key| format!("- etcd key {key}")).collect();
     let host = &options.host;
     let done = match (&in_the_way, options.dry_run) {
-        (Some(why), _) => format!("! {why} (--force does it all the same)"),
-        (None, true) => format!("host {host} would be out of etcd"),
-        (None, false) => format!("host {host} is out of etcd; its subnet is free for another"),
+        (Some(why), _) => format!("! {why} (--force removes it anyway)"),
+        (None, true) => format!("host {host} would be removed from etcd"),
+        (None, false) => format!("host {host} is removed from etcd; its subnet is free"),
     };
-    let outcome = Outcome::fine(in_the_way.is_none());
+    let fine = in_the_way.is_none();
     let in_the_way: Vec<String> = in_the_way.into_iter().collect();
     let value = json!({
         "host": host, "keys": keys, "removed": !options.dry_run, "in_the_way": in_the_way,
     });
-    call.answer(options.json, value, &format!("{}\n{done}", lines.join("\n")))?;
-    Ok(outcome)
+    call.answer(options.json, fine, value, &format!("{}\n{done}", lines.join("\n")))
 }

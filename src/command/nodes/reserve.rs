@@ -55,15 +55,14 @@ pub struct Reserve {
 pub fn run(call: &mut Call<'_>, options: &Reserve) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
     let wanted = options.wanted.as_deref().map_or(Ok(PerFamily::default()), wanted)?;
-    let told = call.told()?;
-    let lease = reserve(&told.settings, &host, &wanted)?;
+    let loaded = call.load()?;
+    let lease = reserve(&loaded.settings, &host, &wanted)?;
     let subnets: Vec<String> = lease.subnets.iter().map(ToString::to_string).collect();
     let text = format!(
         "{} is kept for host {host}; its agent takes it when it starts there",
         subnets.join(" and ")
     );
-    call.answer(options.json, json!({ "host": host.as_str(), "subnets": subnets }), &text)?;
-    Ok(Outcome::Fine)
+    call.answer(options.json, true, json!({ "host": host.as_str(), "subnets": subnets }), &text)
 }
 
 fn wanted(text: &str) -> Result<PerFamily<IpNetwork>, Exit> {
@@ -177,13 +176,13 @@ fn got(lease: &Lease, wanted: &PerFamily<IpNetwork>, pools: &PerFamily<Pool>) ->
                 }
                 Some(pool) => format!("it is no part of the pool {pool}"),
             };
-            return Err(Exit::new(exit::FAILURE, format!("{wanted} is not to be had: {why}")));
+            return Err(Exit::new(exit::FAILURE, format!("{wanted} is not available: {why}")));
         }
     }
     Ok(())
 }
 
-/// Claims the subnets, if nobody has changed anything since: no host is told of, so that nobody
+/// Claims the subnets, if nothing has changed since: no node record is written, so that no host
 /// makes routes to a host that is not there.
 fn transaction(found: &Snapshot, own: &Claimant, lease: &Lease) -> Transaction {
     let (host, network) = (&own.identity.name, &own.network);

@@ -18,8 +18,8 @@ use crate::settings::exit::Exit;
     subcommand,
     name = "show",
     example = "{command_name} h3",
-    error_code(1, "there is no such host, or etcd is away"),
-    error_code(69, "etcd is away and nothing is known")
+    error_code(1, "there is no such host, or etcd does not answer"),
+    error_code(69, "etcd does not answer and there is no saved state")
 )]
 pub struct Show {
     /// name of the host, as in nodes ls
@@ -32,9 +32,9 @@ pub struct Show {
 
 pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
-    let told = call.told()?;
-    let (_, roots) = cluster::etcd(&told.settings)?;
-    let cluster = cluster::read(&told.settings)?;
+    let loaded = call.load()?;
+    let (_, roots) = cluster::etcd(&loaded.settings)?;
+    let cluster = cluster::read(&loaded.settings)?;
     if !names(&cluster.snapshot).contains(&host) {
         return Err(unknown(&cluster.snapshot, &host));
     }
@@ -50,8 +50,7 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     if let Some(stale) = &cluster.stale {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {}", json::stale(stale))));
     }
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(cluster.stale.is_none()))
+    call.answer(options.json, cluster.stale.is_none(), value, &text)
 }
 
 fn tunnel(Tunnel { mac, vni, port }: Tunnel) -> Value {

@@ -22,10 +22,10 @@ const FAULTS: usize = 6;
 /// # Errors
 /// No agent answers, or there is no such host.
 pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outcome, Exit> {
-    let told = call.told_beside_agent()?;
+    let loaded = call.load_beside_agent()?;
     let unavailable = |why| Exit::new(exit::UNAVAILABLE, why);
     let answer =
-        agent_socket::of(&told.settings).and_then(|path| agent_socket::get(path, "/v1/matrix"));
+        agent_socket::of(&loaded.settings).and_then(|path| agent_socket::get(path, "/v1/matrix"));
     let found = serde_json::from_value(answer.map_err(unavailable)?);
     let mut found: Reachability = found.map_err(|error| unavailable(error.to_string()))?;
     let silent = found.untold.iter().map(|silent| &silent.host);
@@ -39,8 +39,7 @@ pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outco
         found.untold.retain(|silent| hosts.contains(&silent.host));
     }
     let text = text(&found, call.style);
-    call.answer(as_json, serde_json::json!(found), &text)?;
-    Ok(Outcome::fine(found.rows.iter().all(is_fine)))
+    call.answer(as_json, found.rows.iter().all(is_fine), serde_json::json!(found), &text)
 }
 
 /// It reaches all hosts that it probes.

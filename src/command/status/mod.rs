@@ -1,17 +1,20 @@
 //! `status`: how this host is, on one screen.
 
 mod screen;
+mod shown;
 mod without_agent;
 
 use argh::{ArgsInfo, FromArgs};
-use serde_json::{Value, json};
 
 use crate::agent::lock;
+use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
+use crate::command::status::shown::{Agent, PodNetwork, Pods, Shown};
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, Network};
 use crate::inspect::{Host, HostList};
+use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::ownership;
 use crate::settings::Settings;
@@ -24,12 +27,12 @@ use crate::settings::exit::{self, Exit};
     subcommand,
     name = "status",
     example = "{command_name}",
-    example = "{command_name} --json | jq .faults",
+    example = "{command_name} --json | jq .problems",
     error_code(0, "all is well"),
     error_code(1, "something is wrong, and is shown"),
     error_code(69, "this user may not ask the agent")
 )]
-pub struct Status {
+pub struct Options {
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -38,87 +41,104 @@ pub struct Status {
 /// Answers.
 ///
 /// # Errors
-/// A setting is wrong, or the kernel cannot be spoken to.
-pub fn run(call: &mut Call<'_>, options: &Status) -> Result<Outcome, Exit> {
-    let told = call.told_beside_agent()?;
-    let settings = &told.settings;
-    let mut value =
-        match agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status")) {
-            Ok(mut value) => {
-                value["agent"] = json!({ "answers": true, "error": null });
-                value["drift"] = Value::Null;
-                value
-            }
-            // What another user sees of the kernel would be compared with what an agent knows.
-            Err(why) if agent_socket::is_denied(settings) => {
-                return Err(Exit::new(exit::UNAVAILABLE, why));
-            }
-            Err(why) => without_agent(settings, &why)?,
-        };
-    add_pods(&mut value, settings);
-    let fine = value["faults"].as_array().is_some_and(Vec::is_empty);
-    let text = screen::screen(&value, call.style);
-    call.answer(options.json, value, &text)?;
-    Ok(Outcome::fine(fine))
+/// A setting is invalid, or the kernel's sockets cannot be opened.
+pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
+    let loaded = call.load_beside_agent()?;
+    let settings = &loaded.settings;
+    let mut shown = match agent_socket::of(settings)
+        .and_then(|path| agent_socket::get(path, "/v1/status"))
+        .and_then(Status::read)
+    {
+        Ok(status) => {
+            let agent = Agent { answers: true, error: None };
+            Shown { status, agent, ..Shown::default() }
+        }
+        // What another user sees of the kernel would be compared with what an agent knows.
+        Err(why) if agent_socket::is_denied(settings) => {
+            return Err(Exit::new(exit::UNAVAILABLE, why));
+        }
+        Err(why) => without_agent(settings, why)?,
+    };
+    let mut problems = shown.status.problems.0.take().unwrap_or_default();
+    shown.pods = pods_of(&shown.status, settings, &mut problems);
+    let fine = problems.is_empty();
+    shown.status.problems = Problems(Some(problems));
+    let text = screen::screen(&shown, call.style);
+    let value = serde_json::to_value(&shown).map_err(anyhow::Error::from)?;
+    call.answer(options.json, fine, value, &text)
 }
 
 /// What can be known without the agent.
-fn without_agent(settings: &Settings, why: &str) -> Result<Value, Exit> {
+fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     let host = Host::inspect(settings, HostList::Live)?;
-    let (mut value, drift) = without_agent::status(&host);
-    value["agent"] = json!({ "answers": false, "error": why });
-    first(&mut value, why, cure(settings));
+    let (mut status, drift) = without_agent::status(&host);
+    let mut problems = vec![silent_agent(settings, &why)];
+    problems.extend(status.problems.0.take().unwrap_or_default());
     if host.subnets.is_empty() {
-        let what = "it is not known which subnet this host has, so nothing was compared with it";
-        fault(&mut value, what, "an agent gets one from etcd when it starts");
+        let what = "this host's subnet is unknown, so nothing was compared with it";
+        let problem = Problem::new(ProblemKind::Lease, Object::named("lease"), what);
+        problems.push(problem.with_fix("an agent gets one from etcd when it starts"));
     } else if !drift.is_empty() {
         let count = match drift.len() {
             1 => "1 change is".to_owned(),
             many => format!("{many} changes are"),
         };
-        let what = format!("{count} waiting for an agent, as listed");
-        fault(&mut value, &what, "start the agent; humanz-agent --dry-run shows them, too");
+        let what = format!("{count} pending (listed above)");
+        let problem = Problem::new(ProblemKind::ChangePending, Object::named("this host"), what);
+        let fix = "start the agent to apply them; humanz-agent --dry-run lists them, too";
+        problems.push(problem.with_fix(fix));
     }
-    value["drift"] = drift.into();
-    Ok(value)
+    status.problems = Problems(Some(problems));
+    let agent = Agent { answers: false, error: Some(why) };
+    Ok(Shown { status, agent, drift: Some(drift), ..Shown::default() })
 }
 
-/// What to do about an agent that does not answer: an active unit is not started again.
-fn cure(settings: &Settings) -> &'static str {
-    match (&settings.socket, lock::is_held(&settings.state_dir)) {
-        (None, true) => "set SOCKET, and the agent can be asked",
-        (Some(_), true) => "systemctl restart humanz-agent (pods do not notice)",
-        (_, false) => "systemctl start humanz-agent (journalctl -u humanz-agent says why it ended)",
-    }
+/// An agent that does not answer: an active unit is not started again.
+pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
+    let (kind, fix) = match (&settings.socket, lock::is_held(&settings.state_dir)) {
+        (None, true) => (ProblemKind::AgentSilent, "set SOCKET, and the agent can be asked"),
+        (Some(_), true) => (
+            ProblemKind::AgentSilent,
+            "systemctl restart humanz-agent (pods do not notice); its log may say why it hangs",
+        ),
+        (_, false) => (
+            ProblemKind::AgentDown,
+            "systemctl start humanz-agent (journalctl -u humanz-agent says why it ended)",
+        ),
+    };
+    Problem::new(kind, Object::named("humanz-agent"), why).with_fix(fix)
 }
 
 /// What the stores and the kernel say of pods: the agent does not know it.
-fn add_pods(value: &mut Value, settings: &Settings) {
-    let subnets: Vec<ipnetwork::IpNetwork> =
-        texts(&value["lease"]["subnets"]).filter_map(|text| text.parse().ok()).collect();
-    let networks = match pods::networks(settings, None) {
-        Ok(networks) => networks,
-        Err(exit) => {
-            fault(value, &exit.why, "look at IPAM_DIR");
-            Vec::new()
-        }
-    };
+fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) -> Pods {
+    let subnets = status.lease.iter().filter_map(|lease| lease.subnets.as_ref()).flatten();
+    let subnets: Vec<ipnetwork::IpNetwork> = subnets.filter_map(|text| text.parse().ok()).collect();
+    let store = || Object::File("store", settings.cni.ipam_dir.clone());
+    let networks = pods::networks(settings, None).unwrap_or_else(|exit| {
+        let dir = settings.cni.ipam_dir.display();
+        let problem = Problem::new(ProblemKind::StoresUnread, store(), exit.why);
+        problems.push(problem.with_fix(format!(
+            "make IPAM_DIR ({dir}) a directory that root can read and write, on a disk without errors"
+        )));
+        Vec::new()
+    });
     let mut list = Vec::new();
     for network in &networks {
         let own = network.name == settings.cni.name;
-        let rooms = json::rooms(network, subnets.iter().copied().filter(|_| own));
         for what in &network.looked.faults {
-            fault(value, what, "the next ADD or DEL puts it into quarantine");
+            let problem = Problem::new(ProblemKind::Quarantine, store(), what.as_str());
+            problems.push(problem.with_fix("the next ADD or DEL moves it into quarantine"));
         }
-        list.push(json!({
-            "name": network.name,
-            "attachments": network.looked.entries.len(),
-            "host_ports": network.looked.entries.iter().map(|of| of.forwards().len()).sum::<usize>(),
-            "free": rooms,
-        }));
+        let entries = &network.looked.entries;
+        list.push(PodNetwork {
+            name: network.name.clone(),
+            attachments: entries.len(),
+            host_ports: entries.iter().map(|of| of.forwards().len()).sum(),
+            free: json::rooms(network, subnets.iter().copied().filter(|_| own)),
+        });
     }
     let (attached, limited) = attached(&networks).unwrap_or_default();
-    value["pods"] = json!({ "attached": attached, "limited": limited, "networks": list });
+    Pods { attached, limited, networks: list }
 }
 
 /// How many pods are plugged in, and how many of these have a limited rate; `None` if the kernel
@@ -132,26 +152,4 @@ fn attached(networks: &[Network]) -> Option<(usize, usize)> {
     let ends = links.iter().filter(|link| any && ownership::is_of_pod(link));
     let limited = ends.filter(|end| matches!(rtnl.rate(end.index), Ok(Some(_)))).count();
     Some((attached, limited))
-}
-
-fn texts(value: &Value) -> impl Iterator<Item = &str> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str)
-}
-
-/// Adds what is wrong, behind everything else.
-fn fault(value: &mut Value, what: &str, cure: &str) {
-    if !value["faults"].is_array() {
-        value["faults"] = json!([]);
-    }
-    if let Some(faults) = value["faults"].as_array_mut() {
-        faults.push(json!({ "what": what, "cure": cure }));
-    }
-}
-
-/// Adds what is wrong, before everything else.
-fn first(value: &mut Value, what: &str, cure: &str) {
-    fault(value, what, cure);
-    if let Some(faults) = value["faults"].as_array_mut() {
-        faults.rotate_right(1);
-    }
 }

@@ -1,8 +1,10 @@
 //! Pure. The status as text.
 
-use serde_json::Value;
-
+use crate::api::status::{Change, Connection, Etcd, Kubernetes, Loop, PeerStatus, Status};
+use crate::command::status::shown::Shown;
 use crate::command::table::{Cell, Style, Table, Tone, facts, printable};
+use crate::net::time::rfc3339;
+use crate::net::{Problem, Severity};
 
 /// Hosts that are listed one by one; of more only those that something is wrong with.
 const PEERS: usize = 12;
@@ -11,164 +13,159 @@ const PEERS: usize = 12;
 const LATEST: usize = 5;
 
 /// One screen.
-pub fn screen(value: &Value, style: Style) -> String {
+pub fn screen(shown: &Shown, style: Style) -> String {
+    let status = &shown.status;
     let mut text = facts(&[
-        ("host", host(value)),
-        ("agent", agent(value)),
-        ("lease", lease(value)),
-        store(value),
-        ("pods", pods(value)),
-        ("firewall", firewall(value)),
-        ("hosts", hosts(value)),
+        ("host", host(status)),
+        ("agent", agent(shown)),
+        ("lease", lease(status)),
+        store(status),
+        ("pods", pods(shown)),
+        ("firewall", firewall(status)),
+        ("hosts", hosts(status)),
     ]);
-    let peers = peers(value);
+    let peers = peers(status);
     if !peers.is_empty() {
         text.push('\n');
         text.push_str(&peers.render(style));
     }
-    section(&mut text, "changes that wait for an agent", listed(&value["drift"]), style);
-    section(&mut text, "repaired lately", latest(&value["repairs"]), style);
-    let faults = list(&value["faults"]);
-    if faults.is_empty() {
+    section(&mut text, "pending changes", listed(shown.drift.as_deref()), style);
+    section(&mut text, "latest repairs", latest(status.repairs.as_deref()), style);
+    let problems = status.problems.0.as_deref().unwrap_or_default();
+    if problems.is_empty() {
         text.push_str(&format!("\n{}\n", style.paint(Tone::Good, "nothing is wrong")));
         return text;
     }
-    let heading = if faults.len() == 1 { "wrong" } else { "wrong (begin with the first)" };
+    let heading =
+        if problems.len() == 1 { "Problem" } else { "Problems (fix the first one first)" };
     text.push_str(&format!("\n{}\n", style.paint(Tone::Bad, heading)));
-    for (position, fault) in faults.iter().enumerate() {
-        let what = printable(string(&fault["what"]));
-        text.push_str(&format!("  {}. {what}\n", position + 1));
-        if let Some(cure) = fault["cure"].as_str() {
-            text.push_str(&format!("     -> {}\n", printable(cure)));
-        }
+    for (position, problem) in problems.iter().enumerate() {
+        text.push_str(&entry(position + 1, problem));
     }
     text
 }
 
-fn host(value: &Value) -> String {
-    let node = &value["node"];
-    let addresses = joined(&node["addresses"], ", ");
-    let addresses = if addresses.is_empty() { addresses } else { format!(", {addresses}") };
-    format!("{}{addresses} (machine id {})", string(&node["name"]), string(&node["machine_id"]))
+fn entry(number: usize, problem: &Problem) -> String {
+    let severity = match problem.severity() {
+        Severity::Error => String::new(),
+        other => format!("{}: ", other.name()),
+    };
+    let since = problem.since.map(|since| format!(" (since {})", rfc3339(since)));
+    let what = printable(&problem.what);
+    let fix = problem.fix.as_deref().map(|fix| format!("     -> {}\n", printable(fix)));
+    let (since, fix) = (since.unwrap_or_default(), fix.unwrap_or_default());
+    format!("  {number}. {severity}{what}{since}\n{fix}")
 }
 
-fn agent(value: &Value) -> String {
-    if value["agent"]["answers"] != true {
-        return format!("does not answer: {}", string(&value["agent"]["error"]));
+fn host(status: &Status) -> String {
+    let node = &status.node;
+    let addresses = node.addresses.iter().flatten().map(|address| format!(", {address}"));
+    format!("{}{} (machine id {})", node.name, addresses.collect::<String>(), node.machine_id)
+}
+
+fn agent(shown: &Shown) -> String {
+    if !shown.agent.answers {
+        return format!("does not answer: {}", shown.agent.error.as_deref().unwrap_or_default());
     }
-    let node = &value["node"];
-    let ready = if value["ready"] == true { "ready" } else { "NOT ready: pods cannot start" };
-    let hanging = list(&value["loops"]).iter().filter(|beat| hangs(beat));
-    let hanging: Vec<&str> = hanging.map(|beat| string(&beat["name"])).collect();
+    let Status { node, loops, ready, .. } = &shown.status;
+    let ready = if *ready == Some(true) { "ready" } else { "NOT ready: pods cannot start" };
+    let hangs = |beat: &&Loop| beat.seconds_since_beat > beat.limit;
+    let hanging: Vec<&str> = loops.iter().filter(hangs).map(|beat| beat.name.as_str()).collect();
     let hanging = match hanging.is_empty() {
         true => String::new(),
         false => format!("; HANGS: {}", hanging.join(", ")),
     };
-    format!(
-        "{}, version {}, pid {}, since {}{hanging}",
-        ready,
-        string(&node["version"]),
-        node["pid"],
-        string(&node["started"])
-    )
+    let started = node.started.as_deref().unwrap_or_default();
+    let pid = node.pid.map(|pid| pid.to_string()).unwrap_or_default();
+    format!("{ready}, version {}, pid {pid}, since {started}{hanging}", node.version)
 }
 
-fn hangs(beat: &Value) -> bool {
-    beat["seconds_since_beat"].as_f64() > beat["limit"].as_f64()
-}
-
-fn lease(value: &Value) -> String {
-    let lease = &value["lease"];
-    let subnets = joined(&lease["subnets"], ", ");
+fn lease(status: &Status) -> String {
+    let lease = status.lease.clone().unwrap_or_default();
+    let subnets = lease.subnets.unwrap_or_default().join(", ");
     if subnets.is_empty() {
-        return "not known".to_owned();
+        return "unknown".to_owned();
     }
-    let since = lease["since"].as_str().map(|since| format!(", since {since}"));
-    format!("{subnets} (from {}{})", string(&lease["source"]), since.unwrap_or_default())
+    let since = lease.since.map(|since| format!(", since {since}"));
+    format!("{subnets} (from {}{})", lease.source.unwrap_or_default(), since.unwrap_or_default())
 }
 
-/// Who tells the hosts, and how it goes with him.
-fn store(value: &Value) -> (&'static str, String) {
-    let (etcd, kubernetes) = (&value["etcd"], &value["kubernetes"]);
-    match (kubernetes.is_object(), etcd.is_null()) {
-        (true, _) => ("kubernetes", api(kubernetes)),
-        (false, true) => ("etcd", "none: this host serves itself".to_owned()),
-        (false, false) => ("etcd", members(etcd)),
+/// Where the hosts are known from, and how that is.
+fn store(status: &Status) -> (&'static str, String) {
+    match (&status.kubernetes, &status.etcd) {
+        (Some(kubernetes), _) => ("kubernetes", api(kubernetes)),
+        (None, None) => ("etcd", "none: this host serves itself".to_owned()),
+        (None, Some(etcd)) => ("etcd", members(etcd)),
     }
 }
 
-/// Nobody could be asked whether the hosts are as they are shown.
-fn is_stale(value: &Value) -> bool {
-    value["etcd"]["error"].is_string() || value["kubernetes"]["error"].is_string()
+/// The store does not confirm what is shown of the hosts.
+fn is_stale(status: &Status) -> bool {
+    let etcd = status.etcd.iter().map(|etcd| &etcd.connection);
+    let kubernetes = status.kubernetes.iter().map(|kubernetes| &kubernetes.connection);
+    etcd.chain(kubernetes).any(|connection| connection.error.is_some())
 }
 
-fn api(kubernetes: &Value) -> String {
-    let version = kubernetes["version"].as_i64().map(|version| format!(", version {version}"));
-    match (kubernetes["connected"].as_str(), kubernetes["error"].as_str()) {
-        (_, Some(error)) => error.to_owned(),
-        (Some(server), None) => format!("{server} answers{}", version.unwrap_or_default()),
+fn api(Kubernetes { connection, version, .. }: &Kubernetes) -> String {
+    let version = version.map(|version| format!(", version {version}"));
+    connected(connection, &version.unwrap_or_default())
+}
+
+fn members(Etcd { connection, endpoints, revision, .. }: &Etcd) -> String {
+    let revision = revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
+    match connection {
+        Connection { connected: None, error: None, .. } => {
+            format!("{}: no answer yet", endpoints.join(", "))
+        }
+        connection => connected(connection, &revision),
+    }
+}
+
+fn connected(Connection { connected, error, .. }: &Connection, version: &str) -> String {
+    match (connected, error) {
+        (Some(server), Some(error)) => format!("{server} answers{version}; {error}"),
+        (Some(server), None) => format!("{server} answers{version}"),
+        (None, Some(error)) => format!("no answer: {error}{version}"),
         (None, None) => "no answer yet".to_owned(),
     }
 }
 
-fn members(etcd: &Value) -> String {
-    let endpoints = joined(&etcd["endpoints"], ", ");
-    let revision = etcd["revision"].as_i64().map(|revision| format!(", revision {revision}"));
-    let revision = revision.unwrap_or_default();
-    match (etcd["connected"].as_str(), etcd["error"].as_str()) {
-        // What a member says begins with where it is.
-        (_, Some(error)) if error.starts_with("etcd ") => format!("{}{revision}", &error[5..]),
-        (_, Some(error)) => format!("{endpoints}: {error}{revision}"),
-        (Some(member), None) => format!("{member} answers{revision}"),
-        (None, None) => format!("{endpoints}: no answer yet"),
-    }
-}
-
-fn pods(value: &Value) -> String {
-    let pods = &value["pods"];
-    let mut lines = Vec::new();
-    let mut ports = 0;
-    for network in list(&pods["networks"]) {
-        let mut line =
-            format!("{} in network {}", network["attachments"], string(&network["name"]));
-        for room in list(&network["free"]) {
-            let subnet = string(&room["subnet"]);
-            match (room["free"].as_u64(), room["usable"].as_u64()) {
+fn pods(shown: &Shown) -> String {
+    let pods = &shown.pods;
+    let ports: usize = pods.networks.iter().map(|network| network.host_ports).sum();
+    let mut lines = vec![format!(
+        "{} plugged in, {} with a limited rate, {ports} ports of the host",
+        pods.attached, pods.limited
+    )];
+    for network in &pods.networks {
+        let mut line = format!("{} in network {}", network.attachments, network.name);
+        for room in &network.free {
+            let subnet = &room.subnet;
+            match (room.free, room.usable) {
                 (Some(free), Some(usable)) => {
                     line.push_str(&format!("; {free} of {usable} addresses of {subnet} are free"));
                 }
                 _ => line.push_str(&format!("; {subnet} is never full")),
             }
         }
-        ports += network["host_ports"].as_u64().unwrap_or(0);
         lines.push(line);
     }
-    let limited = pods["limited"].as_u64().unwrap_or(0);
-    lines.insert(
-        0,
-        format!(
-            "{} plugged in, {limited} with a limited rate, {ports} ports of the host",
-            pods["attached"]
-        ),
-    );
     lines.join("\n")
 }
 
-fn firewall(value: &Value) -> String {
-    let firewall = &value["firewall"];
-    match (firewall["ok"].as_bool(), firewall["fault"].as_str()) {
-        (Some(true), _) => "lets pods through".to_owned(),
-        (_, Some(fault)) => fault.to_owned(),
-        _ => "not known".to_owned(),
+fn firewall(status: &Status) -> String {
+    match &status.firewall {
+        Some(firewall) if firewall.ok => "lets pods through".to_owned(),
+        Some(firewall) => firewall.fault.clone().unwrap_or_default(),
+        None => "unknown".to_owned(),
     }
 }
 
-fn hosts(value: &Value) -> String {
-    let Some(peers) = value["peers"].as_array() else { return "others are not known".to_owned() };
-    let count = |is: &dyn Fn(&&Value) -> bool| peers.iter().filter(is).count();
-    let reached = count(&|peer| peer["reachable"] == true);
-    let silent = count(&|peer| peer["alive"] == false);
-    let stale = if is_stale(value) { ", as far as was known last" } else { "" };
+fn hosts(status: &Status) -> String {
+    let Some(peers) = &status.peers else { return "other hosts: unknown".to_owned() };
+    let reached = peers.iter().filter(|peer| peer.reachable).count();
+    let silent = peers.iter().filter(|peer| !peer.alive).count();
+    let stale = if is_stale(status) { ", as far as was known last" } else { "" };
     let silent = match silent {
         _ if !stale.is_empty() => String::new(),
         0 => ", every agent runs".to_owned(),
@@ -180,24 +177,25 @@ fn hosts(value: &Value) -> String {
     format!("{others}, {reached} {are} reached{silent}{stale}")
 }
 
-fn peers(value: &Value) -> Table {
+fn peers(status: &Status) -> Table {
     let mut table = Table::new(&["HOST", "STATE", "SUBNETS", "VIA", "WHY NOT"]);
-    let peers = list(&value["peers"]);
-    let fine = |peer: &Value| peer["reachable"] == true && peer["alive"] == true;
+    let peers = status.peers.as_deref().unwrap_or_default();
+    let fine = |peer: &PeerStatus| peer.reachable && peer.alive;
     let many = peers.len() > PEERS;
     for peer in peers.iter().filter(|peer| !many || !fine(peer)).take(2 * PEERS) {
-        let (state, tone) = match (peer["reachable"].as_bool(), peer["alive"].as_bool()) {
-            (Some(true), Some(true)) => ("reached", Tone::Good),
-            (Some(true), _) if is_stale(value) => ("reached", Tone::Good),
-            (Some(true), _) => ("silent", Tone::Odd),
-            _ => ("unreachable", Tone::Bad),
+        let (state, tone) = match (peer.reachable, peer.alive) {
+            (true, true) => ("reached", Tone::Good),
+            (true, false) if is_stale(status) => ("reached", Tone::Good),
+            (true, false) => ("silent", Tone::Odd),
+            (false, _) => ("unreachable", Tone::Bad),
         };
+        let via: Vec<&str> = peer.via.iter().flatten().map(String::as_str).collect();
         table.row([
-            Cell::new(string(&peer["name"])),
+            Cell::new(&peer.name),
             Cell::new(state).tone(tone),
-            Cell::new(joined(&peer["subnets"], ",")),
-            Cell::new(joined(&peer["via"], ",")),
-            Cell::new(string(&peer["fault"])),
+            Cell::new(peer.subnets.join(",")),
+            Cell::new(via.join(",")),
+            Cell::new(peer.fault.as_deref().unwrap_or_default()),
         ]);
     }
     table
@@ -213,11 +211,10 @@ fn section(text: &mut String, heading: &str, lines: Vec<String>, style: Style) {
     }
 }
 
-/// The first lines of a list of texts, and how many more there are.
-fn listed(value: &Value) -> Vec<String> {
-    let lines = list(value);
-    let mut shown: Vec<String> =
-        lines.iter().take(PEERS).map(|line| string(line).to_owned()).collect();
+/// The first lines, and how many more there are.
+fn listed(lines: Option<&[String]>) -> Vec<String> {
+    let lines = lines.unwrap_or_default();
+    let mut shown: Vec<String> = lines.iter().take(PEERS).cloned().collect();
     if lines.len() > PEERS {
         shown.push(format!("and {} more", lines.len() - PEERS));
     }
@@ -225,41 +222,30 @@ fn listed(value: &Value) -> Vec<String> {
 }
 
 /// The last changes, the latest first.
-fn latest(value: &Value) -> Vec<String> {
-    let entries = list(value).iter().rev().take(LATEST);
-    let line = |entry: &Value| {
-        format!("{}  {} ({})", string(&entry["at"]), string(&entry["what"]), string(&entry["why"]))
-    };
-    entries.map(line).collect()
-}
-
-fn string(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn joined(value: &Value, between: &str) -> String {
-    list(value).iter().filter_map(Value::as_str).collect::<Vec<_>>().join(between)
+fn latest(changes: Option<&[Change]>) -> Vec<String> {
+    let latest = changes.unwrap_or_default().iter().rev().take(LATEST);
+    latest.map(|change| format!("{}  {} ({})", change.at, change.what, change.why)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    /// Whatever an agent of another version leaves out or writes otherwise, there is a screen.
+    fn read(status: Value) -> Shown {
+        Shown { status: serde_json::from_value(status).unwrap(), ..Shown::default() }
+    }
+
+    /// An agent of another release may leave fields out, and have more.
     #[test]
-    fn nothing_that_is_missing_or_odd_costs_the_screen() {
+    fn missing_fields_do_not_cost_the_screen() {
         for value in [
             json!({}),
-            json!({ "peers": [{}, 1], "faults": [{}], "repairs": ["x"], "pods": 7 }),
-            json!({ "agent": { "answers": true }, "lease": [], "etcd": "up", "loops": [{}] }),
+            json!({ "peers": [{}], "problems": [], "repairs": [{ "moon": 7 }] }),
+            json!({ "lease": {}, "etcd": {}, "loops": [{}], "sun": [] }),
         ] {
-            let text = screen(&value, Style::default());
+            let text = screen(&read(value), Style::default());
             assert!(text.lines().count() >= 7, "{text}");
         }
     }
@@ -270,23 +256,23 @@ mod tests {
             json!({ "name": format!("h{number}"), "alive": true, "reachable": number != 7,
                     "fault": if number == 7 { Some("no way") } else { None } })
         };
-        let value = json!({ "peers": (0..40).map(peer).collect::<Vec<_>>() });
-        let text = screen(&value, Style::default());
+        let shown = read(json!({ "peers": (0..40).map(peer).collect::<Vec<_>>() }));
+        let text = screen(&shown, Style::default());
         assert!(text.contains("40 others, 39 are reached, every agent runs"), "{text}");
         assert!(text.contains("h7") && !text.contains("h8"), "{text}");
     }
 
     #[test]
-    fn whoever_tells_the_hosts_has_a_line() {
+    fn the_source_of_the_hosts_has_a_line() {
         let check = |value: Value, line: &str| {
-            let text = screen(&value, Style::default());
+            let text = screen(&read(value), Style::default());
             assert!(text.lines().any(|found| found == line), "{line:?} is not in:\n{text}");
         };
         let endpoint = "http://192.0.2.2:2379";
         let error = format!("etcd {endpoint}: refused");
         check(
             json!({ "etcd": { "endpoints": [endpoint], "error": error, "revision": 7 } }),
-            "etcd      http://192.0.2.2:2379: refused, revision 7",
+            "etcd      no answer: etcd http://192.0.2.2:2379: refused, revision 7",
         );
         check(json!({ "etcd": null }), "etcd      none: this host serves itself");
         let answers = json!({ "connected": "https://k8s:6443", "version": 9 });
@@ -296,17 +282,27 @@ mod tests {
         );
         let peers = json!([{ "name": "h2", "alive": false, "reachable": true }]);
         let value = json!({ "etcd": null, "kubernetes": { "error": "refused" }, "peers": peers });
-        check(value.clone(), "kubernetes  refused");
+        check(value.clone(), "kubernetes  no answer: refused");
         check(value, "hosts       1 other, 1 is reached, as far as was known last");
     }
 
     #[test]
-    fn what_is_wrong_stands_in_order_with_what_to_do() {
-        let value = json!({ "faults": [{ "what": "a", "cure": "b" }, { "what": "c\u{1b}", "cure": null }] });
-        let text = screen(&value, Style::default());
-        assert!(
-            text.ends_with("wrong (begin with the first)\n  1. a\n     -> b\n  2. c\\u{1b}\n"),
-            "{text}"
-        );
+    fn each_problem_has_its_time_and_its_fix() {
+        let value = json!({ "problems": [
+            { "kind": "drift", "subject": "x", "what": "a", "fix": "b",
+              "since": "2026-11-20T18:46:00Z" },
+            { "kind": "networkd", "subject": "x", "what": "c\u{1b}", "fix": null, "since": null },
+        ] });
+        let text = screen(&read(value), Style::default());
+        let wanted = "Problems (fix the first one first)\n  1. a (since 2026-11-20T18:46:00Z)\n     \
+                      -> b\n  2. warning: c\\u{1b}\n";
+        assert!(text.ends_with(wanted), "{text}");
+    }
+
+    #[test]
+    fn the_faults_of_an_agent_of_an_earlier_release_are_shown() {
+        let value = json!({ "faults": [{ "what": "a", "cure": "b" }] });
+        let text = screen(&read(value), Style::default());
+        assert!(text.ends_with("Problem\n  1. warning: a\n     -> b\n"), "{text}");
     }
 }

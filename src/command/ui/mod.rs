@@ -38,7 +38,7 @@ pub struct Ui {
 /// A setting or the address is wrong, or the address cannot be had.
 pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
     let place = place(&options.listen).map_err(|wrong| Exit::new(exit::SETTINGS, wrong))?;
-    let Some(agent) = call.told_beside_agent()?.settings.socket else {
+    let Some(agent) = call.load_beside_agent()?.settings.socket else {
         return Err(Exit::new(
             exit::UNAVAILABLE,
             "SOCKET=none: the agent has no socket to read from",
@@ -61,7 +61,7 @@ fn place(text: &str) -> Result<Place, String> {
         Some(address) => Ok(Place::Loopback(address)),
         None => Err(format!(
             "--listen {text}: must be a loopback address and port (127.0.0.1:8104, [::1]:8104) or the \
-             path of a socket: the page asks nobody for a password"
+             path of a socket: the page has no password"
         )),
     }
 }

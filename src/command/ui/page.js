@@ -96,12 +96,13 @@ function peers(s) {
   $("more").textContent = all.length > SHOWN ? all.length - SHOWN + " more" : "";
 }
 
-function faults(s) {
-  const all = s.faults || [];
-  $("faults-box").hidden = all.length === 0;
-  fill("faults", all.slice(0, SHOWN).map((fault) => {
-    const item = make("li", fault.what);
-    if (fault.cure) item.append(make("span", "→ " + fault.cure, "cure"));
+function problems(s) {
+  const all = s.problems || [];
+  $("problems-box").hidden = all.length === 0;
+  fill("problems", all.slice(0, SHOWN).map((problem) => {
+    const item = make("li", problem.what);
+    if (problem.since) item.append(make("span", " since " + problem.since.replace("T", " ").slice(0, 19), "since"));
+    if (problem.fix) item.append(make("span", "→ " + problem.fix, "fix"));
     return item;
   }));
 }
@@ -122,10 +123,11 @@ function show() {
   const s = status;
   $("name").textContent = s.node.name;
   document.title = s.node.name + " – humanz";
-  const well = s.ready && (s.faults || []).length === 0;
-  $("state").textContent = !s.ready ? "not ready: no pod can start" : well ? "all is well" : s.faults.length + (s.faults.length === 1 ? " fault" : " faults");
+  const count = (s.problems || []).length;
+  const well = s.ready && count === 0;
+  $("state").textContent = !s.ready ? "not ready: no pod can start" : well ? "all is well" : count + (count === 1 ? " problem" : " problems");
   $("state").className = well ? "good" : "bad";
-  for (const part of [host, addresses, matrix, peers, faults, changes, loops]) part(s);
+  for (const part of [host, addresses, matrix, peers, problems, changes, loops]) part(s);
 }
 
 async function ask() {

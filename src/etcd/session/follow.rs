@@ -71,7 +71,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                         let why = format!("watch: no response for {SILENCE:?}");
                         return Err(EtcdError::Unreachable(why).into());
                     }
-                    watch.ask().await?;
+                    watch.request_progress().await?;
                 }
                 Ok(()) = renewed.changed() => move_at = Some(Instant::now() + self.spread()),
                 () = sleep_until(move_at.unwrap_or(heard_at)), if move_at.is_some() => return Ok(()),

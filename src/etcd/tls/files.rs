@@ -1,4 +1,4 @@
-//! What the files of certificates, key and password hold.
+//! The files with certificates, key and password.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -16,58 +16,52 @@ use rustls::{Error, InconsistentKeys};
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::validity::{Date, Validity};
 
-/// Longest file taken, in bytes: a bundle of every public authority has a quarter of it.
+/// Longest file accepted, in bytes: a bundle of all public authorities has a quarter of it.
 const LIMIT: u64 = 1024 * 1024;
 
-/// What a connection is made with. It is never shown.
+/// The credentials of a connection. Not `Debug`: they are secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Files {
     /// The authorities, in PEM.
     pub ca: Option<Pem>,
     /// This host's certificate, and its key in PEM.
     pub pair: Option<(Pem, String)>,
-    /// The user's password.
     pub password: Option<String>,
 }
 
-/// Certificates.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// As they are in the file.
+    /// The content of the file.
     pub text: String,
-    /// The variable and the file.
+    /// Variable and file.
     name: String,
-    /// Of those that the file is for: the longest.
+    /// Of authorities: of the one that is valid longest.
     validity: Option<Validity>,
 }
 
 /// A file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
-    /// The variable that names it.
     pub variable: &'static str,
-    /// The file.
     pub path: String,
-    /// What is wrong, and what to do.
+    /// The problem and its fix.
     pub wrong: String,
 }
 
-/// A certificate whose time ends soon, has ended, or is yet to come.
+/// A certificate that expires soon, has expired, or is not valid yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untimely {
-    /// The variable and the file.
+    /// Variable and file.
     pub name: String,
-    /// What is wrong.
     pub what: String,
-    /// What to do.
-    pub cure: &'static str,
-    /// It can be used still.
-    pub holds: bool,
+    pub fix: &'static str,
+    /// It is valid now.
+    pub is_valid: bool,
 }
 
 impl fmt::Display for Untimely {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.name, self.what, self.cure)
+        write!(f, "{}: {}; {}", self.name, self.what, self.fix)
     }
 }
 
@@ -78,9 +72,8 @@ impl fmt::Display for FileFault {
 }
 
 impl Files {
-    /// Reads those that `settings` name; those of TLS only if it is spoken. In place of what cannot be
-    /// used stands what `before` held, and in place of one of certificate and key both. Gives the
-    /// faults, too.
+    /// Reads the files in `settings`, those of TLS only if `tls`. A faulty file is replaced by that in
+    /// `before`; certificate and key only together. Gives the faults, too.
     pub fn read(settings: &EtcdSettings, tls: bool, before: &Files) -> (Files, Vec<FileFault>) {
         let mut faults = Vec::new();
         let mut files = Files::default();
@@ -107,26 +100,26 @@ impl Files {
         (files, faults)
     }
 
-    /// They hold everything that `settings` want.
+    /// Nothing that `settings` require is missing.
     pub fn are_complete(&self, settings: &EtcdSettings, tls: bool) -> bool {
-        let missing = |wanted: bool, there: bool| wanted && !there;
+        let missing = |wanted: bool, exists: bool| wanted && !exists;
         !(missing(tls && settings.ca.is_some(), self.ca.is_some())
             || missing(tls && settings.cert.is_some(), self.pair.is_some())
             || missing(settings.password_file.is_some(), self.password.is_some()))
     }
 
-    /// What ends soon, has ended or is yet to begin, each with what to do; empty if all is well.
+    /// The certificates that are invalid at this time or will be soon.
     pub fn untimely(&self) -> Vec<Untimely> {
         self.certificates().filter_map(Pem::untimely).collect()
     }
 
-    /// Why this host's certificate is good for nothing at this moment.
-    pub fn useless_now(&self) -> Option<String> {
+    /// Why this host's certificate is invalid now.
+    pub fn invalid_now(&self) -> Option<String> {
         let found = self.pair.as_ref()?.0.untimely()?;
-        (!found.holds).then(|| found.to_string())
+        (!found.is_valid).then(|| found.to_string())
     }
 
-    /// When the first of them ends.
+    /// The end of validity of the first certificate.
     pub fn until(&self) -> Option<SystemTime> {
         let ends = self.certificates().filter_map(|pem| Some(pem.validity?.until));
         ends.min().map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
@@ -138,15 +131,14 @@ impl Files {
 }
 
 impl Pem {
-    /// What is wrong with its time.
     fn untimely(&self) -> Option<Untimely> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let validity = self.validity?;
-        let renew = "put a renewed one in its place, which is taken without a restart";
+        let renew = "replace it with a renewed one, which is applied without a restart";
         let until = Date(validity.until);
-        let (what, cure, holds) = if validity.is_to_come(now) {
+        let (what, fix, is_valid) = if validity.is_to_come(now) {
             let from = Date(validity.from);
-            (format!("not valid before {from}"), "look at the clock of this host", false)
+            (format!("not valid before {from}"), "check the clock of this host", false)
         } else if validity.is_over(now) {
             (format!("expired at {until}"), renew, false)
         } else if validity.is_old(now) {
@@ -154,7 +146,7 @@ impl Pem {
         } else {
             return None;
         };
-        Some(Untimely { name: self.name.clone(), what, cure, holds })
+        Some(Untimely { name: self.name.clone(), what, fix, is_valid })
     }
 }
 
@@ -165,7 +157,7 @@ fn pair(cert: &Path, key: &Path) -> Result<(Pem, String), FileFault> {
     Ok((pem, At { variable: "ETCD_KEY", path: key }.key_of(chain, cert)?))
 }
 
-/// A file and the variable that names it.
+/// A file and its variable.
 struct At<'a> {
     variable: &'static str,
     path: &'a Path,
@@ -179,13 +171,13 @@ impl At<'_> {
 
     fn read(&self) -> Result<String, FileFault> {
         let read = || -> io::Result<String> {
-            // Opening a pipe would wait for its writer.
+            // Opening a pipe would block.
             if !fs::metadata(self.path)?.is_file() {
                 return Err(io::Error::other("not a file"));
             }
             let mut bytes = Vec::new();
             File::open(self.path)?.take(LIMIT).read_to_end(&mut bytes)?;
-            String::from_utf8(bytes).map_err(|_| io::Error::other("not a text"))
+            String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))
         };
         read().map_err(|error| self.fault(format!("cannot be read: {error}")))
     }
@@ -193,12 +185,11 @@ impl At<'_> {
     fn password(&self) -> Result<String, FileFault> {
         let text = self.read()?;
         match text.trim_end() {
-            "" => Err(self.fault("empty; write the password of ETCD_USER into it")),
+            "" => Err(self.fault("empty; write the password of ETCD_USER to it")),
             password => Ok(password.to_owned()),
         }
     }
 
-    /// A bundle is as good as the authority in it that lives longest.
     fn authorities(&self) -> Result<Pem, FileFault> {
         let longest = |validities: &[Validity]| {
             validities.iter().max_by_key(|validity| validity.until).copied()
@@ -212,19 +203,19 @@ impl At<'_> {
         counts: impl Fn(&[Validity]) -> Option<Validity>,
     ) -> Result<(Pem, Vec<CertificateDer<'static>>), FileFault> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-        let found = found.map_err(|_| self.fault("not PEM, or only a part of it"))?;
+        let found = found.map_err(|_| self.fault("not PEM, or truncated"))?;
         if found.is_empty() {
-            return Err(self.fault("holds no certificate in PEM form"));
+            return Err(self.fault("contains no PEM certificate"));
         }
         let validities: Option<Vec<_>> = found.iter().map(|one| Validity::of(one)).collect();
         let Some(validities) = validities else {
-            return Err(self.fault("holds a certificate that is none, or only a part of it"));
+            return Err(self.fault("contains an invalid or truncated certificate"));
         };
         let name = format!("{} {}", self.variable, self.path.display());
         Ok((Pem { text: text.to_owned(), name, validity: counts(&validities) }, found))
     }
 
-    /// The text of the key, if it is that of the first certificate of `chain`, which is in `cert`.
+    /// The key in PEM, if it belongs to the first certificate of `chain`, which is in `cert`.
     fn key_of(
         &self,
         chain: Vec<CertificateDer<'static>>,
@@ -232,7 +223,7 @@ impl At<'_> {
     ) -> Result<String, FileFault> {
         let text = self.read()?;
         let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| {
-            self.fault("holds no private key in PEM form (one with a passphrase cannot be used)")
+            self.fault("contains no PEM private key (one with a passphrase cannot be used)")
         })?;
         match CertifiedKey::from_der(chain, key, &ring::default_provider()) {
             Ok(_) => Ok(text),
@@ -243,19 +234,17 @@ impl At<'_> {
                 )))
             }
             Err(error) => Err(self.fault(format!(
-                "of no use ({error}); take RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519"
+                "unsupported ({error}); use RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519"
             ))),
         }
     }
 }
 
-/// What tells a file from its successor, however that took its place: by a write, a rename or another
-/// symbolic link.
+/// Identifies the current files: differs after a write, a rename or a change of a symbolic link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamp(Vec<Option<[i64; 6]>>);
 
 impl Stamp {
-    /// Of the files that `settings` name.
     pub fn of(settings: &EtcdSettings) -> Stamp {
         let files = [&settings.ca, &settings.cert, &settings.key, &settings.password_file];
         let stamp = |path: &Path| {
@@ -281,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_at_the_end_is_no_part_of_a_password() {
+    fn white_space_at_the_end_of_a_password_is_removed() {
         assert_eq!(password(b" a b \r\n"), Some(" a b".to_owned()));
         assert_eq!(password(b"a\nb"), Some("a\nb".to_owned()));
         assert_eq!(password(b" \n"), None);
@@ -289,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_waited_for() {
+    fn a_path_that_is_no_file_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

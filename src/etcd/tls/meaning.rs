@@ -33,8 +33,8 @@ pub fn of_broken_connection(
     if why.contains("handshake eof") {
         return format!("it closed the connection during the handshake; perhaps {NO_TLS}");
     }
-    match files.useless_now() {
-        Some(useless) => format!("it refuses the certificate: {useless}"),
+    match files.invalid_now() {
+        Some(why_invalid) => format!("it refuses the certificate: {why_invalid}"),
         None if why.contains("alert") => format!("{} ({why})", refused(settings)),
         None => refused(settings),
     }

@@ -1,27 +1,25 @@
-//! Pure. From when until when a certificate is valid.
+//! Pure. The validity period of a certificate.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::net::time;
 
-/// From when until when a certificate is valid, in seconds since 1970; years 1970 to 9999.
+/// The validity period of a certificate, in seconds since 1970; years 1970 to 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// The first second.
     pub from: u64,
-    /// The last one.
     pub until: u64,
 }
 
-/// The longest time before its end that a certificate is called old; of one that lives for less than
-/// ten weeks it is the last fifth (those who renew do it at two thirds).
+/// A certificate is old this long before its end, or in the last fifth of its period if that is shorter
+/// (renewal is usual at two thirds).
 const OLD: u64 = 14 * DAY;
 
 const DAY: u64 = 24 * 60 * 60;
 
 impl Validity {
-    /// Read from the DER form of a certificate; `None` if it is none.
+    /// Parses the DER form of a certificate; `None` if invalid.
     ///
     /// Source: RFC 5280 §4.1: `SEQUENCE { SEQUENCE { [0] version, serial, algorithm, issuer,
     /// SEQUENCE { from, until }, …`.
@@ -38,18 +36,16 @@ impl Validity {
         Some(Validity { from: times.time()?, until: times.time()? })
     }
 
-    /// It ends so soon that somebody should have renewed it.
+    /// It should have been renewed already.
     pub fn is_old(&self, now: Duration) -> bool {
         let left = self.until.saturating_sub(now.as_secs());
         left < OLD.min(self.until.saturating_sub(self.from) / 5)
     }
 
-    /// It has ended.
     pub fn is_over(&self, now: Duration) -> bool {
         self.until < now.as_secs()
     }
 
-    /// It has not begun.
     pub fn is_to_come(&self, now: Duration) -> bool {
         self.from > now.as_secs()
     }
@@ -61,7 +57,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
-/// What is left of a DER text (ITU-T X.690 §8.1).
+/// The rest of a DER text (ITU-T X.690 §8.1).
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -150,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_none() {
+    fn invalid_certificates_are_refused() {
         let whole = certificate(&time("261121000000Z"), &time("271121000000Z"));
         assert!(Validity::of(&whole).is_some());
         for end in 0..whole.len() {
@@ -171,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_shown_as_they_were_written() {
+    fn dates_are_shown_as_written() {
         for (text, shown) in [
             ("700101000000Z", "1970-01-01 00:00 UTC"),
             ("20000229235959Z", "2000-02-29 23:59 UTC"),

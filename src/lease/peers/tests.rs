@@ -39,8 +39,8 @@ fn check(keys: &[(&str, &str)], expected: &[&str], faults: &[&str]) {
         format!("{name} {}", words.join(" "))
     };
     assert_eq!(peers.by_name.iter().map(shown).collect::<Vec<_>>(), expected);
-    let told: Vec<_> = peers.faults.iter().map(ToString::to_string).collect();
-    assert_eq!(told, faults);
+    let found: Vec<_> = peers.faults.iter().map(ToString::to_string).collect();
+    assert_eq!(found, faults);
 }
 
 #[test]
@@ -74,9 +74,9 @@ fn a_subnet_outside_the_pool_is_ignored() {
         ],
         &["h3 10.0.3.0/24 python"],
         &[
-            "host h2: subnet 10.1.2.0/24 is ignored: it is no part of the pool 10.0.0.0/16",
-            "host h4: subnet 0.0.0.0/0 is ignored: it is no part of the pool 10.0.0.0/16",
-            "host h5: subnet 10.0.0.0/16 is ignored: it is no part of the pool 10.0.0.0/16",
+            "host h2: subnet 10.1.2.0/24 is ignored: it is not in the pool 10.0.0.0/16",
+            "host h4: subnet 0.0.0.0/0 is ignored: it is not in the pool 10.0.0.0/16",
+            "host h5: subnet 10.0.0.0/16 is ignored: it is not in the pool 10.0.0.0/16",
         ],
     );
 }
@@ -128,7 +128,7 @@ fn one_bad_family_does_not_cost_the_other() {
     check(
         &[("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &node)],
         &["h2 10.0.2.0/24 192.0.2.2"],
-        &["host h2: subnet fd99::/64 is ignored: it is no part of the pool fd00:10::/48"],
+        &["host h2: subnet fd99::/64 is ignored: it is not in the pool fd00:10::/48"],
     );
 }
 
@@ -147,7 +147,7 @@ fn addresses_that_cannot_be_next_hops_are_ignored() {
         ("255.255.255.255", "it is not an address by which other hosts reach a host"),
         ("169.254.1.1", "it is not an address by which other hosts reach a host"),
         ("fe80::1", "it is not an address by which other hosts reach a host"),
-        ("10.0.9.9", "it lies inside the pool, where only pods are"),
+        ("10.0.9.9", "it lies inside the pool of pod addresses"),
         ("192.0.2.1", "it is this host's own; is NODE_IP right on both hosts?"),
     ] {
         let own = node("", r#""192.0.2.1""#);

@@ -1,4 +1,4 @@
-//! Pure. The sign of life of an agent.
+//! Pure. The alive key of an agent.
 
 use std::time::SystemTime;
 
@@ -8,20 +8,18 @@ use crate::lease::records::RecordError;
 use crate::lease::records::value::{SCHEMA, json, to_json};
 use crate::net::time::rfc3339;
 
-/// The value of `alive/<hostname>`. The key lives as long as its etcd lease; that it is there says
-/// that the agent runs, its loss says nothing about who owns what.
+/// The value of `alive/<hostname>`. The key exists while the agent keeps its etcd lease alive; ownership
+/// does not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alive {
     schema: u32,
-    /// Machine id of the host whose agent runs.
     pub machine_id: Box<str>,
-    /// When that agent started, in its own clock, for people: `2026-11-20T18:46:00Z`.
+    /// Start of the agent by its own clock, for display: `2026-11-20T18:46:00Z`.
     pub since: Box<str>,
 }
 
 impl Alive {
-    /// The sign of life of an agent on `machine_id` that started at `since`.
     pub fn new(machine_id: &str, since: SystemTime) -> Alive {
         Alive { schema: SCHEMA, machine_id: machine_id.into(), since: rfc3339(since).into() }
     }
@@ -43,7 +41,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     #[test]
-    fn it_comes_back_as_it_went_in() {
+    fn it_is_read_back_as_written() {
         let alive = Alive::new("0123", UNIX_EPOCH);
         assert_eq!(Alive::parse(alive.to_json().as_bytes()).unwrap(), alive);
         assert!(Alive::parse(b"2026").is_err());

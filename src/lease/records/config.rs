@@ -1,4 +1,4 @@
-//! Pure. The settings that all hosts of a network share.
+//! Pure. The network settings, shared by all hosts.
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
@@ -8,46 +8,40 @@ use crate::lease::records::{Backend, RecordError};
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 
-/// The value of `config`: what the first agent wrote and all others must agree with.
+/// The value of `config`: written by the first agent; all others must agree with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterConfig {
     schema: u32,
-    /// Marks this store, random: if another stands here, or none, the store lost its data.
+    /// Random id of the store: if it differs or is missing, the store lost its data.
     pub id: Box<str>,
-    /// The IPv4 pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_subnet: Option<IpNetwork>,
     /// Extra prefix bits of a host's IPv4 subnet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_subnet_margin: Option<u8>,
-    /// The IPv6 pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6_subnet: Option<IpNetwork>,
     /// Extra prefix bits of a host's IPv6 subnet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6_subnet_margin: Option<u8>,
-    /// How hosts reach each other.
     pub backend: Backend,
-    /// Stores that this one was rebuilt from, the latest last.
+    /// Earlier stores from which this one was rebuilt, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rebuilt_from: Vec<Ancestor>,
 }
 
-/// A store that lost its data, and how much of it was known to who rebuilt it.
+/// A store that lost its data, and how much of it was known when it was rebuilt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ancestor {
-    /// The `id` of that store.
     pub id: Box<str>,
-    /// The last revision of it that was known.
+    /// The last known revision.
     pub revision: i64,
 }
 
 impl ClusterConfig {
-    /// How many ancestors are remembered.
     const ANCESTORS: usize = 16;
 
-    /// The settings of a network of `pools`, kept in the store marked `id`.
     pub fn new(id: &str, pools: &PerFamily<Pool>, backend: Backend) -> ClusterConfig {
         let mut config = ClusterConfig {
             schema: SCHEMA,
@@ -63,7 +57,7 @@ impl ClusterConfig {
         config
     }
 
-    /// The pools, as far as they can be cut so.
+    /// The valid pools.
     pub fn pools(&self) -> PerFamily<Pool> {
         let pool = |network: Option<IpNetwork>, margin: Option<u8>| {
             Pool::new(network?, margin?)
@@ -76,7 +70,6 @@ impl ClusterConfig {
         }
     }
 
-    /// Gives the network other pools.
     pub fn set_pools(&mut self, pools: &PerFamily<Pool>) {
         let network = |family| pools.get(family).map(|pool: &Pool| pool.network());
         let margin = |family| pools.get(family).map(|pool: &Pool| pool.margin());
@@ -96,7 +89,7 @@ impl ClusterConfig {
         to_json(self)
     }
 
-    /// This configuration, marked as rebuilt from `ancestor` under the new mark `id`.
+    /// These settings with the new `id`, rebuilt from `ancestor`.
     pub fn rebuilt(&self, id: &str, ancestor: Ancestor) -> ClusterConfig {
         let mut rebuilt = ClusterConfig { id: id.into(), ..self.clone() };
         rebuilt.rebuilt_from.retain(|known| known.id != ancestor.id);
@@ -146,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_as_it_went_in() {
+    fn settings_are_read_back_as_written() {
         let config = config("10.244.0.0/16", 8);
         assert_eq!(ClusterConfig::parse(config.to_json().as_bytes()).unwrap(), config);
     }
@@ -160,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_named_with_both_values() {
+    fn the_first_difference_has_both_values() {
         let ours = config("10.244.0.0/16", 8);
         assert_eq!(ours.difference(&config("10.244.0.0/16", 8)), None);
         let (name, theirs, mine) = config("10.244.0.0/16", 9).difference(&ours).unwrap();
@@ -179,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_of_the_store_is_no_difference() {
+    fn the_id_of_the_store_is_no_difference() {
         let mut other = config("10.244.0.0/16", 8);
         other.id = "b".into();
         assert_eq!(other.difference(&config("10.244.0.0/16", 8)), None);
     }
 
     #[test]
-    fn a_rebuilt_store_remembers_what_it_was() {
+    fn a_rebuilt_store_lists_its_ancestors() {
         let mut config = config("10.244.0.0/16", 8);
         for number in 0..40 {
             let ancestor = Ancestor { id: number.to_string().into(), revision: number };

@@ -1,4 +1,4 @@
-//! Pure. What a host says about itself.
+//! Pure. The record that a host publishes about itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,32 +13,27 @@ use crate::lease::records::RecordError;
 use crate::lease::records::value::{SCHEMA, json, to_json};
 use crate::net::{Family, Mac, PerFamily, subnet};
 
-/// The value of `nodes/<hostname>`. It also says who owns the host's keys: the machine id.
+/// The value of `nodes/<hostname>`. Its machine id is the owner of the host's keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecord {
     schema: u32,
-    /// `/etc/machine-id` of the host: its identity.
     pub machine_id: Box<str>,
-    /// Boot of the kernel under which this was written.
     pub boot_id: Box<str>,
-    /// Version of humanz that wrote this.
+    /// Version of humanz that wrote the record.
     pub version: Box<str>,
     /// The host's pod subnets; in JSON a list.
     #[serde(serialize_with = "as_list", deserialize_with = "subnets")]
     pub subnets: PerFamily<IpNetwork>,
-    /// The host's own addresses, next hops for the others; in JSON a list, of which the first of
-    /// each family counts.
+    /// The host's node addresses, next hops for others; in JSON a list, the first of each family counts.
     #[serde(serialize_with = "as_list", deserialize_with = "addresses")]
     pub addresses: PerFamily<IpAddr>,
-    /// How the host can be reached.
     pub backend: Backend,
-    /// Where its tunnel ends, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<Tunnel>,
-    /// Bytes that a packet between hosts may have, as this host sees it.
+    /// Longest packet between hosts in bytes, as measured by this host.
     pub mtu: u32,
-    /// Fields of later versions, kept so that writing the record again loses nothing.
+    /// Fields of later versions, preserved when the record is written again.
     #[serde(flatten)]
     pub other: BTreeMap<Box<str>, Value>,
 }
@@ -54,14 +49,13 @@ pub enum Backend {
     Vxlan,
     /// Through a route from the hosts on its segment, through its tunnel from the others.
     Auto,
-    /// In a way this version does not know.
+    /// A word of a later version.
     Unknown(Box<str>),
 }
 
 /// The end of a VXLAN tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunnel {
-    /// MAC address of the tunnel device.
     pub mac: Mac,
     /// VXLAN network identifier, 24 bits.
     pub vni: u32,
@@ -69,12 +63,12 @@ pub struct Tunnel {
     pub port: u16,
 }
 
-/// What tells the tunnels of a network from other people's.
+/// Identifier and port of a VXLAN tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vxlan {
     /// VXLAN network identifier, 1 to [`Vxlan::MAX_VNI`]: the same on all hosts.
     pub vni: u32,
-    /// UDP port that this host listens on, not 0.
+    /// UDP port on which this host listens, not 0.
     pub port: u16,
 }
 
@@ -84,8 +78,8 @@ impl Vxlan {
 }
 
 impl Tunnel {
-    /// The end of the tunnel to the pods of `subnets`; its MAC is made of the first of them, so that
-    /// it is the same for as long as the host has its subnet.
+    /// The tunnel end of the host with `subnets`; its MAC is derived from the first of them, so it is
+    /// constant while the host has its subnet.
     pub fn of(subnets: &PerFamily<IpNetwork>, vxlan: Vxlan) -> Option<Tunnel> {
         let mac = Mac::of_subnet(*subnets.iter().next()?);
         Some(Tunnel { mac, vni: vxlan.vni, port: vxlan.port })
@@ -187,12 +181,12 @@ mod tests {
     const FULL: &str = r#"{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24","fd00:0:0:3::/64"],"addresses":["192.0.2.7","2001:db8::7"],"backend":"direct","tunnel":{"mac":"0a:58:00:00:00:01","vni":4096,"port":8472},"mtu":1500,"later":{"x":1}}"#;
 
     #[test]
-    fn it_comes_back_as_it_went_in_with_the_fields_of_later_versions() {
+    fn a_record_is_read_back_as_written_with_the_fields_of_later_versions() {
         assert_eq!(NodeRecord::parse(FULL.as_bytes()).unwrap().to_json(), FULL);
     }
 
     #[test]
-    fn an_unknown_backend_is_kept_by_its_name() {
+    fn an_unknown_backend_is_preserved() {
         let text = FULL.replace("direct", "carrier-pigeon");
         let record = NodeRecord::parse(text.as_bytes()).unwrap();
         assert_eq!(record.backend, Backend::Unknown("carrier-pigeon".into()));
@@ -200,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_records_are_refused_and_the_reason_helps() {
+    fn invalid_records_are_refused_with_the_reason() {
         let check = |from: &str, to: &str, reason: &str| {
             let error = NodeRecord::parse(FULL.replace(from, to).as_bytes()).unwrap_err();
             assert!(error.to_string().contains(reason), "{to}: {error}");

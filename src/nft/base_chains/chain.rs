@@ -17,7 +17,6 @@ pub struct BaseChain {
     pub place: ChainRef,
     /// What happens to a packet at its end.
     pub policy: Policy,
-    /// Its rules, in order.
     pub rules: Vec<ChainRule>,
     /// The rules of the chains that it calls, by their names.
     pub called: BTreeMap<String, Vec<ChainRule>>,
@@ -45,13 +44,10 @@ pub enum Direction {
 /// A rule of ours to insert at the head of a chain of iptables, or to remove from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleEdit {
-    /// The chain.
     pub place: ChainRef,
-    /// Insert or remove.
     pub action: EditKind,
     /// Which way the packets go that the rule accepts.
     pub direction: Direction,
-    /// The bridge.
     pub bridge: IfName,
 }
 

@@ -33,7 +33,7 @@ impl LegacyTables {
         LegacyTables { names: PathBuf::from("/proc/thread-self/net"), program_dirs }
     }
 
-    /// The chain `name` of the table `filter`; `None` if nobody made that table.
+    /// The chain `name` of the table `filter`; `None` if that table does not exist.
     ///
     /// # Errors
     /// [`ForwardError::NoProgram`] if the table is there and the program is not.
@@ -45,7 +45,7 @@ impl LegacyTables {
         if !self.in_use(family)? {
             return Ok(None);
         }
-        // The kernel hands the table over whole: nobody need be kept from changing it meanwhile.
+        // The kernel hands the table over whole, so no lock is needed.
         let listed = self.run(family, &["-S"], Some(ELSEWHERE))?;
         Ok(Some(legacy_text::chain(family, name, &listed)))
     }
@@ -72,7 +72,7 @@ impl LegacyTables {
         }
     }
 
-    /// Somebody made the table `filter`. (To ask the program would make it.)
+    /// The table `filter` exists. (Asking the program would make it.)
     fn in_use(&self, family: Family) -> Result<bool, ChainError> {
         let path = self.names.join(match family {
             Family::V4 => "ip_tables_names",

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::net::{AddressRange, Family, IfName};
 use crate::nft::base_chains::chain::{BaseChain, ChainRef, Direction};
-use crate::nft::base_chains::rule::{ChainRule, Criterion, End, Match, NamePattern};
+use crate::nft::base_chains::rule::{ChainRule, End, Match};
+use crate::nft::base_chains::xt;
 use crate::nft::{Policy, Verdict};
 
 /// The chain `name` of the table that the program listed.
@@ -17,7 +18,7 @@ pub fn chain(family: Family, name: &'static str, listed: &str) -> BaseChain {
             ["-P", chain, "DROP"] if *chain == name => policy = Policy::Drop,
             ["-N", name] => drop(chains.entry((*name).to_owned()).or_default()),
             ["-A", name, rule @ ..] => {
-                chains.entry((*name).to_owned()).or_default().push(forward_rule(rule));
+                chains.entry((*name).to_owned()).or_default().push(chain_rule(rule));
             }
             _ => {}
         }
@@ -33,71 +34,50 @@ pub fn rule(direction: Direction, bridge: &IfName) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Extensions that ask for nothing, or for something that not every packet is.
-const SPECIAL: [&str; 16] = [
-    "comment",
-    "state",
-    "conntrack",
-    "tcp",
-    "udp",
-    "sctp",
-    "multiport",
-    "icmp",
-    "icmp6",
-    "mark",
-    "connmark",
-    "addrtype",
-    "physdev",
-    "policy",
-    "dscp",
-    "mac",
-];
+/// Extensions of which all that matters is understood.
+const UNDERSTOOD: [&str; 5] = ["comment", "state", "conntrack", "udp", "multiport"];
 
-fn forward_rule(words: &[&str]) -> ChainRule {
+fn chain_rule(words: &[&str]) -> ChainRule {
     let mut rule =
         ChainRule { handle: None, matches: Vec::new(), verdict: Verdict::Continue, comment: None };
     let (mut negated, mut understood) = (false, true);
     let mut words = words.iter().copied();
     while let Some(option) = words.next() {
-        let asks = match option {
+        let mut value = || words.next().unwrap_or_default();
+        let found = match option {
             "!" => {
                 negated = true;
                 continue;
             }
             "-j" | "-g" => {
-                rule.verdict = verdict(option, words.next().unwrap_or_default());
+                rule.verdict = verdict(option, value());
                 break;
             }
             "-m" => {
-                understood = words.next().is_none_or(|name| SPECIAL.contains(&name));
-                (!understood).then_some(Criterion::Unknown)
+                let name = value();
+                understood = UNDERSTOOD.contains(&name) || xt::SPECIAL.contains(&name);
+                (!understood).then(Match::unknown)
             }
             "--comment" => {
                 rule.comment = words.next().map(str::to_owned);
                 None
             }
-            "-i" => {
-                words.next().map(|name| Criterion::Interface(Direction::In, vec![pattern(name)]))
+            "-i" => Some(interface(Direction::In, value())),
+            "-o" => Some(interface(Direction::Out, value())),
+            "-s" => Some(address(End::Source, value())),
+            "-d" => Some(address(End::Destination, value())),
+            "-p" => protocol(value()),
+            "--dport" | "--dports" => Some(ports(value())),
+            "--ctstate" | "--state" => {
+                let fits = value().split(',').any(|state| state == "NEW") != negated;
+                negated = false;
+                (!fits).then(Match::never)
             }
-            "-o" => {
-                words.next().map(|name| Criterion::Interface(Direction::Out, vec![pattern(name)]))
-            }
-            "-s" => words.next().map(|network| addresses(End::Source, network)),
-            "-d" => words.next().map(|network| addresses(End::Destination, network)),
-            "-p" => protocol(words.next().unwrap_or_default()),
-            "--dport" | "--dports" => words.next().map(ports),
-            "--ctstate" | "--state" => match of_new(words.next().unwrap_or_default()) != negated {
-                true => None,
-                false => {
-                    negated = false;
-                    Some(Criterion::Special)
-                }
-            },
             // Its values are passed over.
-            option if option.starts_with('-') && understood => Some(Criterion::Special),
+            option if option.starts_with('-') && understood => Some(Match::never()),
             _ => None,
         };
-        rule.matches.extend(asks.map(|asks| Match { asks, negated }));
+        rule.matches.extend(found.map(|found| found.negated(negated)));
         negated = false;
     }
     rule
@@ -117,14 +97,14 @@ fn verdict(option: &str, target: &str) -> Verdict {
 }
 
 /// `-i cni+` means every name that starts so.
-fn pattern(name: &str) -> NamePattern {
+fn interface(direction: Direction, name: &str) -> Match {
     match name.strip_suffix('+') {
-        Some(text) => NamePattern { text: text.to_owned(), open: true },
-        None => NamePattern::exact(name),
+        Some(start) => Match::interfaces(direction, start),
+        None => Match::interface(direction, name),
     }
 }
 
-fn protocol(name: &str) -> Option<Criterion> {
+fn protocol(name: &str) -> Option<Match> {
     let number = match name {
         "all" => return None,
         "icmp" => 1,
@@ -134,33 +114,27 @@ fn protocol(name: &str) -> Option<Criterion> {
         "sctp" => 132,
         name => match name.parse() {
             Ok(number) => number,
-            Err(_) => return Some(Criterion::Special),
+            Err(_) => return Some(Match::never()),
         },
     };
-    Some(Criterion::Protocol(vec![number]))
+    Some(Match::protocol(number))
 }
 
 /// `53`, `100:200`, `53,100:200`.
-fn ports(text: &str) -> Criterion {
+fn ports(text: &str) -> Match {
     let range = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
         Some((first.parse().ok()?, last.parse().ok()?))
     };
-    text.split(',')
-        .map(range)
-        .collect::<Option<Vec<_>>>()
-        .map_or(Criterion::Unknown, Criterion::Port)
+    let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>();
+    ranges.map_or_else(Match::unknown, |ranges| Match::ports(&ranges))
 }
 
-fn addresses(end: End, network: &str) -> Criterion {
+fn address(end: End, network: &str) -> Match {
     match network.parse::<ipnetwork::IpNetwork>() {
-        Ok(network) => Criterion::Address(end, vec![AddressRange::from(network)]),
-        Err(_) => Criterion::Unknown,
+        Ok(network) => Match::address(end, &[AddressRange::from(network)]),
+        Err(_) => Match::unknown(),
     }
-}
-
-fn of_new(states: &str) -> bool {
-    states.split(',').any(|state| state == "NEW")
 }
 
 fn strs(words: &[String]) -> Vec<&str> {
@@ -192,24 +166,19 @@ fn words(line: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Checks the only rule, written as conditions (`!` for negated ones) and verdict.
-    fn check(line: &str, wanted: &str, comment: Option<&str>) {
+    fn rule_of(line: &str) -> ChainRule {
         let chain = chain(Family::V4, "FORWARD", line);
         let [rule] = &chain.rules[..] else { panic!("{line}: {:?}", chain.rules) };
-        let conditions = rule.matches.iter().map(|Match { asks, negated }| {
-            let not = if *negated { "!" } else { "" };
-            match asks {
-                Criterion::Interface(direction, names) => {
-                    let more = if names[0].open { "+" } else { "" };
-                    format!("{not}{} {}{more}, ", direction.option(), names[0].text)
-                }
-                Criterion::Address(end, ranges) => format!("{not}{end:?} {}, ", ranges[0]),
-                asks => format!("{not}{asks:?}, "),
-            }
-        });
-        let found = format!("{}{:?}", conditions.collect::<String>(), rule.verdict);
-        assert_eq!(found, wanted, "{line}");
-        assert_eq!(rule.comment.as_deref(), comment, "{line}");
+        rule.clone()
+    }
+
+    fn check(line: &str, matches: &[Match], verdict: Verdict) {
+        let rule = rule_of(line);
+        assert_eq!((&rule.matches[..], rule.verdict), (matches, verdict), "{line}");
+    }
+
+    fn from(network: &str) -> Match {
+        address(End::Source, network)
     }
 
     #[test]
@@ -222,52 +191,57 @@ mod tests {
     #[test]
     fn a_rule_of_ours_is_read_back() {
         let line = r#"-A FORWARD -i humanz0 -m comment --comment "humanz: from pods" -j ACCEPT"#;
-        check(line, "-i humanz0, Accept", Some("humanz: from pods"));
+        check(line, &[Match::interface(Direction::In, "humanz0")], Verdict::Accept);
+        assert_eq!(rule_of(line).comment.as_deref(), Some("humanz: from pods"));
         let given = rule(Direction::In, &"humanz0".parse().unwrap());
         assert_eq!(words(line)[2..], given);
     }
 
     #[test]
-    fn a_drop_without_condition_has_none() {
-        check("-A FORWARD -j DROP", "Drop", None);
-        check("-A FORWARD -j REJECT --reject-with icmp-host-prohibited", "Drop", None);
+    fn a_drop_without_matches_has_none() {
+        check("-A FORWARD -j DROP", &[], Verdict::Drop);
+        let reject = "-A FORWARD -j REJECT --reject-with icmp-host-prohibited";
+        check(reject, &[], Verdict::Drop);
     }
 
     #[test]
     fn interfaces_and_addresses_are_understood() {
-        check("-A FORWARD ! -i cni+ -j ACCEPT", "!-i cni+, Accept", None);
-        check(
-            "-A FORWARD -s 10.0.0.0/8 ! -o eth0 -j DROP",
-            "Source 10.0.0.0/8, !-o eth0, Drop",
-            None,
-        );
+        let not_cni = Match::interfaces(Direction::In, "cni").negated(true);
+        check("-A FORWARD ! -i cni+ -j ACCEPT", &[not_cni], Verdict::Accept);
+        let matches = [from("10.0.0.0/8"), Match::interface(Direction::Out, "eth0").negated(true)];
+        check("-A FORWARD -s 10.0.0.0/8 ! -o eth0 -j DROP", &matches, Verdict::Drop);
     }
 
     #[test]
     fn the_state_of_a_new_connection_is_known() {
         let start = "-A FORWARD -m conntrack --ctstate";
-        check(&format!("{start} RELATED,ESTABLISHED -j ACCEPT"), "Special, Accept", None);
-        check(&format!("{start} NEW -j KUBE-SERVICES"), "Jump(\"KUBE-SERVICES\")", None);
-        check("-A FORWARD -m conntrack ! --ctstate NEW -j DROP", "Special, Drop", None);
+        let never = [Match::never()];
+        check(&format!("{start} RELATED,ESTABLISHED -j ACCEPT"), &never, Verdict::Accept);
+        let jump = Verdict::Jump("KUBE-SERVICES".to_owned());
+        check(&format!("{start} NEW -j KUBE-SERVICES"), &[], jump);
+        check("-A FORWARD -m conntrack ! --ctstate NEW -j DROP", &never, Verdict::Drop);
     }
 
     #[test]
-    fn protocols_and_ports_are_read_and_marks_are_special() {
+    fn protocols_and_ports_are_read_and_marks_are_never_set() {
         let line = "-A FORWARD -i humanz0 -p tcp -m tcp --dport 22 -j ACCEPT";
-        check(line, "-i humanz0, Protocol([6]), Port([(22, 22)]), Accept", None);
-        let line = "-A INPUT -p udp -m multiport --dports 53,8472:8473 -j ACCEPT";
-        check(
-            &line.replace("INPUT", "FORWARD"),
-            "Protocol([17]), Port([(53, 53), (8472, 8473)]), Accept",
-            None,
-        );
-        check("-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT", "Special, Accept", None);
+        let matches = [
+            Match::interface(Direction::In, "humanz0"),
+            Match::protocol(6),
+            Match::ports(&[(22, 22)]),
+        ];
+        check(line, &matches, Verdict::Accept);
+        let line = "-A FORWARD -p udp -m multiport --dports 53,8472:8473 -j ACCEPT";
+        let matches = [Match::protocol(17), Match::ports(&[(53, 53), (8472, 8473)])];
+        check(line, &matches, Verdict::Accept);
+        let line = "-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
+        check(line, &[Match::never()], Verdict::Accept);
     }
 
     #[test]
     fn other_extensions_are_unknown() {
         let line = "-A FORWARD -m set --match-set good src -j ACCEPT";
-        check(line, "Unknown, Accept", None);
+        check(line, &[Match::unknown()], Verdict::Accept);
     }
 
     #[test]
@@ -281,6 +255,7 @@ mod tests {
     #[test]
     fn quotes_in_a_comment_do_not_break_the_line() {
         let line = r#"-A FORWARD -m comment --comment "a \"b\" -j ACCEPT" -j DROP"#;
-        check(line, "Drop", Some("a \"b\" -j ACCEPT"));
+        check(line, &[], Verdict::Drop);
+        assert_eq!(rule_of(line).comment.as_deref(), Some("a \"b\" -j ACCEPT"));
     }
 }

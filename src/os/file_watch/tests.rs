@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::os::file_watch::*;
 
-/// Longer than the kernel needs to tell.
+/// Longer than the kernel needs to report.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A folder `a/b` with a file `f` that is followed.
@@ -132,7 +132,7 @@ fn those_that_were_touched_are_named_and_no_others() {
 #[test]
 fn every_folder_on_the_way_matters_and_only_the_last_for_what_is_written() {
     let files = [Path::new("/etc/cni/net.d/f"), Path::new("/etc/g")];
-    let told: Vec<String> = places(files)
+    let found: Vec<String> = places(files)
         .iter()
         .map(|(folder, place)| {
             format!("{} {:?} {}", folder.display(), place.names, place.has_files)
@@ -144,5 +144,5 @@ fn every_folder_on_the_way_matters_and_only_the_last_for_what_is_written() {
         r#"/etc/cni {"net.d": {"/etc/cni/net.d/f"}} false"#,
         r#"/etc/cni/net.d {"f": {"/etc/cni/net.d/f"}} true"#,
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(found, wanted);
 }

@@ -71,7 +71,7 @@ fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str])
     let direct = ways.direct.values().map(|hop| format!("direct {} dev {}", hop.via, hop.device));
     let tunnels = ways.remotes.iter();
     let tunnels = tunnels.map(|remote| format!("tunnel {} to {}", remote.subnet, remote.address));
-    let not = ways.unreachable.iter().map(|line| format!("! {line}"));
+    let not = ways.unreachable.iter().map(|line| format!("! {}", line.problem()));
     let faults = ways.faults.iter().map(|fault| format!("! {fault}"));
     let lines: Vec<String> = direct.chain(tunnels).chain(not).chain(faults).collect();
     assert_eq!(lines.len(), expected.len(), "{lines:?}");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::net::{Family, IfName, Mac};
+use crate::net::{Family, IfName, Mac, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::netlink::vxlan::Vxlan;
 
@@ -29,16 +29,6 @@ pub struct TunnelDevice {
     /// tunnel (kube-proxy) gets one of them, to which the other hosts have a route; any other address
     /// of this host they would answer outside the tunnel, from a pod's address.
     pub addresses: Vec<IpNetwork>,
-}
-
-/// A device of the tunnel's name that is not ours.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "interface {name} exists and is {what}: remove or rename it, or set BACKEND=direct: the tunnel needs this name"
-)]
-pub struct ForeignTunnel {
-    name: IfName,
-    what: String,
 }
 
 /// One step.
@@ -68,12 +58,12 @@ pub enum TunnelChange {
 /// device cannot change: it is replaced.
 ///
 /// # Errors
-/// [`ForeignTunnel`] if the name belongs to somebody else.
+/// [`ProblemKind::ForeignLink`] if the name belongs to somebody else.
 pub fn changes(
     wanted: &TunnelDevice,
     found: &[Link],
     addresses: &[IpNetwork],
-) -> Result<Vec<TunnelChange>, ForeignTunnel> {
+) -> Result<Vec<TunnelChange>, Box<Problem>> {
     let mut changes = removals(found.iter().filter(|link| is_in_conflict(wanted, link)));
     let Some(link) = found.iter().find(|link| link.name == wanted.name) else {
         changes.extend(creation(wanted));
@@ -120,14 +110,17 @@ fn is_in_conflict(wanted: &TunnelDevice, link: &Link) -> bool {
     link.name != wanted.name && link.vxlan.as_ref().is_some_and(same_family)
 }
 
-fn refuse_foreign(link: &Link) -> Result<(), ForeignTunnel> {
+fn refuse_foreign(link: &Link) -> Result<(), Box<Problem>> {
     let what = match (link.kind.as_deref(), link.alias.as_deref()) {
         (Some("vxlan"), None | Some(ALIAS)) => return Ok(()),
         (Some("vxlan"), Some(alias)) => format!("marked as {alias:?}"),
         (Some(kind), _) => format!("a {kind}"),
         (None, _) => "a physical device".to_owned(),
     };
-    Err(ForeignTunnel { name: link.name.clone(), what })
+    let what = format!("interface {} exists and is {what}", link.name);
+    let problem = Problem::new(ProblemKind::ForeignLink, Object::Tunnel(link.name.clone()), what);
+    let fix = "remove or rename it, or set BACKEND=direct, for the tunnel needs its name";
+    Err(problem.with_fix(fix).into())
 }
 
 fn same_kind(wanted: &TunnelDevice, found: &Vxlan) -> bool {
@@ -310,8 +303,8 @@ mod tests {
             let (kind, alias) = (kind.map(str::to_owned), alias.map(str::to_owned));
             let found = [Link { kind, alias, ..right() }];
             let error = changes(&wanted(), &found, &[]).unwrap_err();
-            let text = format!("interface humanz-vx4 exists and is {what}: remove or rename it");
-            assert!(error.to_string().starts_with(&text), "{error}");
+            assert_eq!(error.kind, ProblemKind::ForeignLink);
+            assert_eq!(error.what, format!("interface humanz-vx4 exists and is {what}"));
         }
     }
 

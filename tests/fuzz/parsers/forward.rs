@@ -26,20 +26,24 @@ pub fn forward(data: &[u8]) {
 /// All rules of the datagram as those of one chain, which may call itself.
 fn nftables(datagram: &[u8]) -> BaseChain {
     let mut known = FoundSets::new();
-    let (mut programs, mut entries) = (Vec::new(), Vec::new());
+    let (mut listed, mut entries) = (Vec::new(), Vec::new());
     for reply in super::replies(datagram) {
         let set = found::set(&reply).ok().flatten();
         known.extend(set.map(|set| (set.name.clone(), set)));
         entries.extend(found::entries(&reply).unwrap_or_default());
-        programs.extend(decode::program(&reply).ok().flatten());
+        listed.extend(found::parts(&reply).map(|(_, attributes)| attributes));
     }
     for set in known.values_mut() {
         let elements = set.shape.as_ref().map(|shape| shape.elements(entries.clone()));
         set.elements = elements.unwrap_or_default();
     }
     let name = |index: u32| (index < 9).then(|| format!("eth{index}"));
-    let rules: Vec<ChainRule> =
-        programs.iter().flat_map(|program| program.rules(&known, &name)).collect();
+    let mut rules: Vec<ChainRule> = Vec::new();
+    for rule in &listed {
+        let Ok(expressions) = decode::expressions(rule) else { continue };
+        let _names = decode::set_names(&expressions);
+        rules.extend(decode::rules(rule, &expressions, &known, &name).unwrap_or_default());
+    }
     let place = NftChain {
         family: TableFamily::Inet,
         table: "filter".to_owned(),
@@ -72,10 +76,10 @@ fn judged(chain: BaseChain) {
     let others = ["10.244.0.0/24", "10.244.200.0/24", "fd00:0:0:2::/64"].into_iter();
     let others = others.map(|subnet| ("b", subnet.parse().expect("a subnet")));
     let planned = plan(&traffic, others, &found);
-    let _told: Vec<String> = planned.blocking_rules.iter().map(ToString::to_string).collect();
+    let _problems: Vec<String> = planned.problems.iter().map(ToString::to_string).collect();
     for edit in &planned.edits {
         assert!(edit.place.sees(Family::V4) || edit.place.sees(Family::V6), "{edit:?}");
     }
     let _removals = removals(&traffic.bridge, &found);
-    let _obstacles = input::blocking_chains(&tunnel, &found);
+    let _problems = input::problems(&tunnel, &found);
 }

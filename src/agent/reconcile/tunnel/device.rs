@@ -4,10 +4,10 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
-use crate::agent::applier::Applier;
+use crate::agent::applier::{Applier, Hint};
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::sysctls;
-use crate::net::{Family, IfName};
+use crate::net::{Family, IfName, Object};
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::vxlan::{self, NewVxlan};
@@ -31,7 +31,7 @@ pub(super) fn reconcile(
     match changes(device, &found, &addresses) {
         Ok(changes) => apply_all(rtnl, &changes, applier),
         Err(foreign) => {
-            applier.failed(foreign);
+            applier.failed(*foreign);
             return None;
         }
     }
@@ -42,7 +42,7 @@ pub(super) fn reconcile(
         }
         Ok(_) => applier.is_dry().then_some(0),
         Err(error) => {
-            applier.failed(format!("read tunnel {}: {error}", device.name));
+            applier.inspect_failed(Object::Tunnel(device.name.clone()), error);
             None
         }
     }
@@ -124,19 +124,27 @@ fn index(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<u32> {
 }
 
 /// What to do about a device that cannot be made.
-fn hint(error: &NetlinkError, device: &TunnelDevice) -> Option<String> {
+fn hint(error: &NetlinkError, device: &TunnelDevice) -> Option<Hint> {
+    const ANOTHER_PORT: &str = "set VXLAN_PORT (every host may have its own)";
     let TunnelDevice { vni, port, .. } = device;
-    match error.errno()? {
-        Errno::EADDRINUSE => Some(format!(
-            "another program, or another kind of VXLAN device, has UDP port {port}: set VXLAN_PORT (every host may have its own)"
-        )),
-        Errno::EEXIST => Some(format!(
-            "another VXLAN device has VNI {vni} on UDP port {port}: remove it, or set VXLAN_PORT (every host may have its own)"
-        )),
-        Errno::EOPNOTSUPP => Some(
-            "this kernel makes no VXLAN devices: modprobe vxlan, or set BACKEND=direct".to_owned(),
+    let (why, fix) = match error.errno()? {
+        Errno::EADDRINUSE => (
+            format!("another program, or another kind of VXLAN device, has UDP port {port}"),
+            ANOTHER_PORT.to_owned(),
         ),
-        Errno::EAFNOSUPPORT => Some(format!("this kernel has no {}", Family::of(device.local))),
-        _ => None,
-    }
+        Errno::EEXIST => (
+            format!("another VXLAN device has VNI {vni} on UDP port {port}"),
+            format!("remove it, or {ANOTHER_PORT}"),
+        ),
+        Errno::EOPNOTSUPP => (
+            "this kernel makes no VXLAN devices".to_owned(),
+            "modprobe vxlan, or set BACKEND=direct".to_owned(),
+        ),
+        Errno::EAFNOSUPPORT => {
+            let family = Family::of(device.local);
+            (format!("this kernel has no {family}"), format!("enable {family}, or remove its pool"))
+        }
+        _ => return None,
+    };
+    Some(Hint { why, fix })
 }

@@ -1,33 +1,33 @@
 use crate::checks::forward::evaluate::*;
-use crate::nft::base_chains::{ChainRef, NamePattern};
+use crate::net::Family;
+use crate::nft::base_chains::{ChainRef, Direction, End, Field, Test};
 
-/// Rules as a person writes them: conditions and a verdict, `not` before a condition that must not
-/// hold.
-fn rules(lines: &[&str]) -> Vec<ChainRule> {
+/// Rules as a person writes them: matches and a verdict, `not` before a match that must not hold.
+pub fn rules(lines: &[&str]) -> Vec<ChainRule> {
     lines.iter().map(|line| rule(line)).collect()
 }
 
 fn rule(line: &str) -> ChainRule {
     let mut words = line.split(' ').peekable();
-    let mut conditions = Vec::new();
+    let mut matches = Vec::new();
     loop {
         let negated = words.next_if_eq(&"not").is_some();
         let word = words.next().unwrap();
         let mut argument = || words.next().unwrap().to_owned();
-        let asks = match word {
-            "iif" => Criterion::Interface(Direction::In, vec![NamePattern::exact(&argument())]),
-            "oif" => Criterion::Interface(Direction::Out, vec![NamePattern::exact(&argument())]),
-            "from" => Criterion::Address(End::Source, vec![network(&argument())]),
-            "to" => Criterion::Address(End::Destination, vec![network(&argument())]),
-            "v6" => Criterion::Family(Family::V6),
-            "tcp" => Criterion::Protocol(vec![6]),
-            "udp" => Criterion::Protocol(vec![17]),
+        let found = match word {
+            "iif" => Match::interface(Direction::In, &argument()),
+            "oif" => Match::interface(Direction::Out, &argument()),
+            "from" => Match::address(End::Source, &[network(&argument())]),
+            "to" => Match::address(End::Destination, &[network(&argument())]),
+            "v6" => Match::new(Field::Family, Test::Begins(vec![10])),
+            "tcp" => Match::protocol(6),
+            "udp" => Match::protocol(17),
             "port" => {
                 let port = argument().parse().unwrap();
-                Criterion::Port(vec![(port, port)])
+                Match::ports(&[(port, port)])
             }
-            "special" => Criterion::Special,
-            "unknown" => Criterion::Unknown,
+            "special" => Match::never(),
+            "unknown" => Match::unknown(),
             word => {
                 let verdict = match word {
                     "accept" => Verdict::Accept,
@@ -38,10 +38,10 @@ fn rule(line: &str) -> ChainRule {
                     "goto" => Verdict::Goto(argument()),
                     word => panic!("{word}"),
                 };
-                return ChainRule { handle: None, matches: conditions, verdict, comment: None };
+                return ChainRule { handle: None, matches, verdict, comment: None };
             }
         };
-        conditions.push(Match { asks, negated });
+        matches.push(found.negated(negated));
     }
 }
 
@@ -64,11 +64,11 @@ fn check(policy: Policy, lines: &[&str], called: &[&str], wanted: ChainVerdict) 
         destination: "203.0.113.1".parse().unwrap(),
         transport: None,
     };
-    assert_eq!(evaluate(&chain, "f", &packet), wanted, "{lines:?}");
+    assert_eq!(evaluate(&chain, &packet), wanted, "{lines:?}");
 }
 
-fn stopped(chain: &str, aimed: bool) -> ChainVerdict {
-    ChainVerdict::DroppedIn { chain: chain.to_owned(), aimed }
+fn dropped(chain: &str, targeted: bool) -> ChainVerdict {
+    ChainVerdict::DroppedIn { chain: chain.to_owned(), targeted }
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn the_first_rule_about_the_packet_decides() {
         &[],
         ChainVerdict::Accepts,
     );
-    check(Policy::Accept, &["count", "drop", "accept"], &[], stopped("f", false));
+    check(Policy::Accept, &["count", "drop", "accept"], &[], dropped("FORWARD", false));
     check(Policy::Drop, &["oif humanz0 accept"], &[], ChainVerdict::DroppedByPolicy);
 }
 
@@ -91,10 +91,10 @@ fn every_condition_must_hold() {
 }
 
 #[test]
-fn what_is_for_special_packets_is_not_about_it() {
+fn a_rule_for_special_packets_does_not_concern_it() {
     check(Policy::Drop, &["special accept"], &[], ChainVerdict::DroppedByPolicy);
     check(Policy::Accept, &["iif humanz0 special drop"], &[], ChainVerdict::Accepts);
-    check(Policy::Accept, &["not special drop"], &[], stopped("f", false));
+    check(Policy::Accept, &["not special drop"], &[], dropped("FORWARD", false));
 }
 
 #[test]
@@ -113,17 +113,17 @@ fn a_port_matters_to_a_packet_that_goes_to_one() {
         destination: "192.0.2.1".parse().unwrap(),
         transport: port.map(|port| (UDP, port)),
     };
-    assert_eq!(evaluate(&chain, "INPUT", &to(Some(10400))), ChainVerdict::Accepts);
-    assert_eq!(evaluate(&chain, "INPUT", &to(Some(8472))), ChainVerdict::DroppedByPolicy);
-    assert_eq!(evaluate(&chain, "INPUT", &to(Some(53))), stopped("INPUT", false));
-    assert_eq!(evaluate(&chain, "INPUT", &to(None)), ChainVerdict::DroppedByPolicy);
+    assert_eq!(evaluate(&chain, &to(Some(10400))), ChainVerdict::Accepts);
+    assert_eq!(evaluate(&chain, &to(Some(8472))), ChainVerdict::DroppedByPolicy);
+    assert_eq!(evaluate(&chain, &to(Some(53))), dropped("INPUT", false));
+    assert_eq!(evaluate(&chain, &to(None)), ChainVerdict::DroppedByPolicy);
 }
 
 #[test]
-fn a_drop_for_interfaces_or_addresses_is_aimed() {
-    check(Policy::Accept, &["iif humanz0 drop"], &[], stopped("f", true));
-    check(Policy::Accept, &["not iif lan0 drop"], &[], stopped("f", true));
-    check(Policy::Accept, &["oif eth0 jump c"], &["drop"], stopped("c", true));
+fn a_drop_for_interfaces_or_addresses_is_targeted() {
+    check(Policy::Accept, &["iif humanz0 drop"], &[], dropped("FORWARD", true));
+    check(Policy::Accept, &["not iif lan0 drop"], &[], dropped("FORWARD", true));
+    check(Policy::Accept, &["oif eth0 jump c"], &["drop"], dropped("c", true));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn called_chains_come_back_or_do_not() {
 }
 
 #[test]
-fn a_rule_that_is_not_understood_may_accept_but_is_not_feared() {
+fn a_rule_that_is_not_understood_may_accept_and_its_drop_is_ignored() {
     check(Policy::Drop, &["unknown accept"], &[], ChainVerdict::MayDrop);
     check(Policy::Drop, &["unknown jump c"], &["accept"], ChainVerdict::MayDrop);
     check(Policy::Drop, &["unknown jump c"], &["drop"], ChainVerdict::DroppedByPolicy);

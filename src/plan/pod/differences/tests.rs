@@ -107,8 +107,8 @@ fn what_others_added_is_no_difference() {
 fn each_thing_that_differs_is_named() {
     let lost = "address 10.1.2.3 is not reserved for the container";
     check(|found| found.reserved.clear(), &[lost]);
-    let not_told = "prevResult lacks address 10.9.9.9, which is reserved for the container";
-    check(|found| found.reserved.push("10.9.9.9".parse().unwrap()), &[not_told]);
+    let missing = "prevResult lacks address 10.9.9.9, which is reserved for the container";
+    check(|found| found.reserved.push("10.9.9.9".parse().unwrap()), &[missing]);
     check(|found| pod(found).up = false, &["interface eth0 is down in the pod"]);
     check(|found| host(found).up = false, &["interface hz1 is down on the host"]);
     let text = "interface eth0 in the pod is not the other end of hz1";

@@ -24,7 +24,7 @@ fn unusable_files(settings: &HostSettings) -> Vec<InvalidSetting> {
         Some(Source::Kubernetes(api)) => return unknown_api(api).into_iter().collect(),
         Some(Source::Static(_)) | None => return Vec::new(),
     };
-    let faults = etcd::look_at_files(server).0.into_iter();
+    let faults = etcd::check_files(server).0.into_iter();
     faults
         .map(|fault| InvalidSetting {
             variable: fault.variable,

@@ -1,0 +1,90 @@
+//! What is wrong on this host at this moment: what the loop of the agent found, and what can only be
+//! seen when it is asked for.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use crate::agent::active_problems::{Check, sort};
+use crate::agent::pool_use::{Use, scarce};
+use crate::agent::readiness;
+use crate::agent::shared_state::SharedState;
+use crate::agent::snapshot::AgentSnapshot;
+use crate::checks::probe::Seen;
+use crate::lease::peers::Peer;
+use crate::lease::records::NodeName;
+use crate::net::subnet::gateway;
+use crate::net::{Object, Problem, ProblemKind};
+
+/// So many hosts that do not answer are listed one by one.
+const HOSTS: usize = 3;
+
+/// The worst first, causes before their effects. `uses`: how much of the pod subnets is in use now.
+pub fn problems(shared: &SharedState, snapshot: &AgentSnapshot, uses: &[Use]) -> Vec<Problem> {
+    shared.problems.set(Check::PoolUse, scarce(uses));
+    shared.problems.set(Check::CniFiles, readiness::gone(snapshot));
+    let mut all = shared.problems.all();
+    all.extend(stuck(shared));
+    all.extend(unanswered(shared, snapshot));
+    sort(&mut all);
+    all
+}
+
+/// The addresses of a host that are probed.
+pub fn gateways(peer: &Peer) -> impl Iterator<Item = IpAddr> + '_ {
+    peer.subnets.iter().map(|subnet| gateway(*subnet))
+}
+
+/// Loops that hang: what is known of the rest may be old.
+fn stuck(shared: &SharedState) -> Vec<Problem> {
+    let mut stuck = Vec::new();
+    for beat in shared.heartbeats() {
+        let Some(age) = beat.since().filter(|age| *age > beat.limit) else { continue };
+        let what = format!("the loop {} has not moved for {} s", beat.name, age.as_secs());
+        let subject = Object::named(format!("loop {}", beat.name));
+        let problem = Problem::new(ProblemKind::AgentStuck, subject, what)
+            .with_fix("systemctl restart humanz-agent (pods do not notice), and report a bug");
+        stuck.push(problem.with_since(SystemTime::now() - age));
+    }
+    stuck
+}
+
+/// Hosts that have a route and do not answer the echoes sent along it.
+fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
+    let Some(peers) = &snapshot.peers else { return Vec::new() };
+    let unreachable = snapshot.ways.iter().flat_map(|ways| &ways.unreachable);
+    let known: BTreeSet<&NodeName> = unreachable.map(|unreachable| &unreachable.host).collect();
+    let probed = shared.probes.all();
+    let mut hosts = peers.by_name.iter().filter(|(name, _)| !known.contains(name)).filter_map(
+        |(name, peer)| {
+            let mut seen = gateways(peer).filter_map(|at| Some((at, probed.get(&at)?)));
+            seen.find_map(|(at, seen)| lost(name, at, seen))
+        },
+    );
+    let mut all: Vec<Problem> = hosts.by_ref().take(HOSTS).collect();
+    let more = hosts.count();
+    if more > 0 {
+        let what = format!("{more} more hosts do not answer echoes, or not large ones");
+        let subject = Object::named("other hosts");
+        let problem = Problem::new(ProblemKind::HostUnanswered, subject, what)
+            .with_fix("humanz-agent probe asks all of them now");
+        let since = all.iter().filter_map(|problem| problem.since).min();
+        all.push(Problem { since, ..problem });
+    }
+    all
+}
+
+fn lost(name: &NodeName, at: IpAddr, seen: &Seen) -> Option<Problem> {
+    let what = format!("host {name}: {}", seen.fault(at)?);
+    let (kind, fix) = match seen.black_hole() {
+        Some(_) => {
+            (ProblemKind::HostMtu, "set MTU lower, or let ICMP through between hosts".to_owned())
+        }
+        None => (
+            ProblemKind::HostUnanswered,
+            format!("humanz-agent explain POD {at} shows where they are lost (a POD of this host)"),
+        ),
+    };
+    let problem = Problem::new(kind, Object::Host(name.clone()), what).with_fix(fix);
+    Some(Problem { since: seen.since, ..problem })
+}

@@ -1,0 +1,39 @@
+//! Pure. What `status` shows.
+
+use serde::Serialize;
+
+use crate::api::status::Status;
+use crate::command::json::Room;
+
+/// What is shown: the status, and what only a command looks at.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Shown {
+    #[serde(flatten)]
+    pub status: Status,
+    pub agent: Agent,
+    /// Changes that an agent would make, if none answers.
+    pub drift: Option<Vec<String>>,
+    pub pods: Pods,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Agent {
+    pub answers: bool,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Pods {
+    pub attached: usize,
+    /// With a limited rate.
+    pub limited: usize,
+    pub networks: Vec<PodNetwork>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PodNetwork {
+    pub name: String,
+    pub attachments: usize,
+    pub host_ports: usize,
+    pub free: Vec<Room>,
+}

@@ -1,0 +1,67 @@
+//! CNI configurations, addresses, routes and sysctls of other programs on this host.
+
+use std::fs;
+
+use ipnetwork::IpNetwork;
+
+use crate::checks::host_checks::{FoundOnHost, SYSCTLS};
+use crate::inspect::Kernel;
+use crate::net::IfName;
+use crate::netlink::NetlinkError;
+use crate::netlink::route::Route;
+use crate::os::sysctl;
+use crate::settings::Settings;
+
+/// Routes made by hand or by programs without a number of their own: RTPROT_BOOT, RTPROT_STATIC.
+const FOREIGN: [u8; 2] = [3, 4];
+
+/// What other programs have on the host.
+///
+/// # Errors
+/// The kernel's.
+pub fn inspect(kernel: &Kernel, settings: &Settings) -> Result<FoundOnHost, NetlinkError> {
+    let rtnl = &kernel.rtnl;
+    let bridge = rtnl.link(&settings.bridge)?.map(|link| link.index);
+    let foreign = |route: &Route| bridge.is_none() || route.device != bridge;
+    let mut routes = Vec::new();
+    for protocol in FOREIGN {
+        let found = rtnl.routes(protocol)?;
+        routes.extend(found.iter().filter(|route| foreign(route)).map(|route| route.destination));
+    }
+    Ok(FoundOnHost {
+        configurations: beside(settings),
+        addresses: addresses(kernel, settings, bridge)?,
+        routes,
+        kube_proxy: kernel.forward.sees_kube_proxy()?,
+        sysctls: SYSCTLS.map(|key| sysctl::read(key).ok()),
+    })
+}
+
+/// The names of all files in the folder of our CNI configuration.
+fn beside(settings: &Settings) -> Vec<String> {
+    let folder = settings.cni.config.parent();
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+    let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.into_string().ok()).collect()
+}
+
+/// Addresses inside a pool, of links that do not bear our mark.
+fn addresses(
+    kernel: &Kernel,
+    settings: &Settings,
+    bridge: Option<u32>,
+) -> Result<Vec<(IfName, IpNetwork)>, NetlinkError> {
+    let pools = settings.pool_networks();
+    let mut addresses = Vec::new();
+    for found in kernel.rtnl.addresses(None)? {
+        let inside = pools.iter().any(|pool| pool.contains(found.address.ip()));
+        if !inside || Some(found.index) == bridge {
+            continue;
+        }
+        let link = kernel.rtnl.link_by_index(found.index)?;
+        let ours = |alias: &String| alias.starts_with("humanz");
+        let foreign = link.filter(|link| !link.alias.as_ref().is_some_and(ours));
+        addresses.extend(foreign.map(|link| (link.name, found.address)));
+    }
+    Ok(addresses)
+}
