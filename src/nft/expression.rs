@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::Attributes;
 use crate::netlink::wire::octets;
-use crate::nft::netdev::{Compare, FrameAction, FrameMatch, FrameRule, Header};
+use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
 use crate::nft::numbers::{expression as n, family};
 use crate::nft::ruleset::{Action, Field, Match, Rule};
 use crate::nft::set::{padded, value};

@@ -2,7 +2,7 @@
 
 pub mod base_chains;
 pub mod found;
-pub mod netdev;
+pub mod frame;
 pub mod set;
 pub mod userdata;
 
@@ -10,6 +10,7 @@ mod cached_table;
 mod expression;
 mod handle;
 mod message;
+mod netdev;
 mod numbers;
 mod ruleset;
 mod verdict;

@@ -22,7 +22,7 @@ use crate::net::{Family, IfName, Mac, Object, subnet};
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::wire::octets;
-use crate::nft::netdev::{
+use crate::nft::frame::{
     Compare, DeviceChain, FoundChains, FoundFrameRule, FrameAction, FrameMatch, FrameRule, Header,
 };
 use crate::plan::pod::{LinkIdentity, is_of_network};

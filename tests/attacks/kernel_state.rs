@@ -207,7 +207,7 @@ fn no_pod_reaches_the_loopback_of_its_host() {
         .ok();
     let reaches = || {
         let to = std::net::SocketAddr::from(([127, 0, 0, 2], 7777));
-        crate::support::echo::ask_udp(&attacker, 0, to).is_ok()
+        crate::support::echo::ask_tcp(&attacker, to).is_ok()
     };
     assert!(!reaches());
     host.run("nft flush ruleset").ok();

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, sysctls};
 use crate::inspect::{Kernel, pods};
-use crate::net::{IfName, Object, Problem, ProblemKind};
+use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
 use crate::netlink::{NetlinkError, neighbour};
-use crate::nft::netdev::DeviceChain;
+use crate::nft::frame::DeviceChain;
 use crate::plan::guard::{COMMENT, FoundPorts, Guard, GuardChange, PodPort, TABLE, changes, ports};
 use crate::plan::pod::{BridgePort, is_of_network};
 use crate::plan::{Describe, Line};
@@ -44,39 +44,44 @@ pub fn reconcile(
         }
     };
     sysctls::keep_guard(run, applier);
-    let is_touched = || -> Result<bool, NetlinkError> {
-        let sizes = nft.device_chain_sizes(TABLE)?;
-        for (name, size) in &cache.sizes {
-            let found = sizes.get(name);
-            let name = || IfName::found(name).ok();
-            // A chain that went with its pod is not missed.
-            if found.is_some_and(|found| found != size)
-                || found.is_none()
-                    && name().map(|name| rtnl.link(&name)).transpose()?.flatten().is_some()
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    let compared = match everything {
+        true => repair(run, &bridge, applier),
+        false => match touched(run, &bridge, cache) {
+            Ok(true) => repair(run, &bridge, applier),
+            Ok(false) => return Vec::new(),
+            Err(error) => Err(error.into()),
+        },
     };
-    let compared = if everything {
-        repair(run, &bridge, applier)
-    } else {
-        is_touched().map_err(anyhow::Error::from).and_then(|touched| match touched {
-            true => repair(run, &bridge, applier),
-            false => Ok(Vec::new()),
-        })
+    // Those of a pod that was attached meanwhile are there as well.
+    cache.sizes = nft.device_chain_sizes(TABLE).unwrap_or_default();
+    compared.unwrap_or_else(|error| {
+        applier.inspect_failed(Object::named(GUARDS), format!("{error:#}"));
+        Vec::new()
+    })
+}
+
+/// A port of ours lacks its guard, or has one that is larger or smaller than it was; or has one at all,
+/// and shall have none.
+fn touched(
+    run: &Reconcile<'_>,
+    bridge: &Link,
+    cache: &mut CachedGuards,
+) -> Result<bool, NetlinkError> {
+    let Kernel { rtnl, nft, .. } = run.kernel;
+    let links = rtnl.links(Some(bridge.index))?;
+    let sizes = nft.device_chain_sizes(TABLE)?;
+    let is_on = run.settings.guard.is_on;
+    let is_touched = |link: &Link| match sizes.get(link.name.as_str()) {
+        None => is_on,
+        Some(_) if !is_on => true,
+        Some(size) => {
+            *size == 0 || cache.sizes.get(link.name.as_str()).is_some_and(|known| known != size)
+        }
     };
-    match compared.and_then(|problems| Ok((problems, nft.device_chain_sizes(TABLE)?))) {
-        Ok((problems, sizes)) => {
-            *cache = CachedGuards { sizes };
-            problems
-        }
-        Err(error) => {
-            applier.inspect_failed(Object::named(GUARDS), format!("{error:#}"));
-            Vec::new()
-        }
-    }
+    let of_network = |link: &&Link| is_of_network(link.alias.as_deref(), &run.settings.cni.name);
+    let touched = links.iter().filter(of_network).any(is_touched);
+    cache.sizes = sizes;
+    Ok(touched)
 }
 
 /// Removes the guards of our network, and the table if nobody else has any.

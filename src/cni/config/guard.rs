@@ -2,7 +2,6 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::cni::config::networks;
 use crate::cni::json::Field;
 
 /// What pods may send, and which way it takes.
@@ -30,7 +29,9 @@ impl GuardConf {
             Some("bridge") => Some(false),
             _ => field.refuse("\"host\" or \"bridge\""),
         });
-        let allowed = conf.get("allowedAddresses").and_then(|field| networks(&field));
+        let allowed = conf
+            .get("allowedAddresses")
+            .and_then(|field| field.list("subnets", |member| member.network()));
         GuardConf {
             is_on: conf.get("podGuard").and_then(|flag| flag.bool()).unwrap_or(usual.is_on),
             routes: routes.unwrap_or(usual.routes),
