@@ -131,7 +131,7 @@ pub struct PodPort<'a> {
     pub is_fixed: bool,
 }
 
-/// The ports of `network` on the bridge `bridge`, and those links of which nobody knows an address.
+/// The ports of `network` on the bridge `bridge` that are up (others belong to an ADD), and those links of which nobody knows an address.
 ///
 /// A pod's MAC is the pinned one. Of a port that an older release attached there is none: then it is
 /// the one that the host has used so far, unless that is somebody else's; else the one that follows
@@ -142,7 +142,9 @@ pub fn ports<'a>(
     found: &FoundPorts<'a>,
 ) -> (Vec<PodPort<'a>>, Vec<&'a Link>) {
     let of_network = |link: &&Link| {
-        link.master == Some(bridge.index) && is_of_network(link.alias.as_deref(), network)
+        link.up
+            && link.master == Some(bridge.index)
+            && is_of_network(link.alias.as_deref(), network)
     };
     let derived: BTreeSet<Mac> = found
         .entries

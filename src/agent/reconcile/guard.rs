@@ -33,7 +33,7 @@ pub fn reconcile(
     cache: &mut CachedGuards,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let Kernel { rtnl, nft, .. } = run.kernel;
+    let Kernel { rtnl, .. } = run.kernel;
     let bridge = match rtnl.link(&run.settings.bridge) {
         Ok(Some(bridge)) => bridge,
         // In a dry run, or it was reported.
@@ -45,15 +45,13 @@ pub fn reconcile(
     };
     sysctls::keep_guard(run, applier);
     let compared = match everything {
-        true => repair(run, &bridge, applier),
+        true => repair(run, &bridge, cache, applier),
         false => match touched(run, &bridge, cache) {
-            Ok(true) => repair(run, &bridge, applier),
+            Ok(true) => repair(run, &bridge, cache, applier),
             Ok(false) => return Vec::new(),
             Err(error) => Err(error.into()),
         },
     };
-    // Those of a pod that was attached meanwhile are there as well.
-    cache.sizes = nft.device_chain_sizes(TABLE).unwrap_or_default();
     compared.unwrap_or_else(|error| {
         applier.inspect_failed(Object::named(GUARDS), format!("{error:#}"));
         Vec::new()
@@ -79,8 +77,12 @@ fn touched(
         }
     };
     let of_network = |link: &&Link| is_of_network(link.alias.as_deref(), &run.settings.cni.name);
-    let touched = links.iter().filter(of_network).any(is_touched);
-    cache.sizes = sizes;
+    // A port that is not up yet belongs to an ADD.
+    let touched = links.iter().filter(of_network).filter(|link| link.up).any(is_touched);
+    // What the plugin has made since.
+    for (name, size) in sizes {
+        cache.sizes.entry(name).or_insert(size);
+    }
     Ok(touched)
 }
 
@@ -115,6 +117,7 @@ impl Describe for GuardTable {
 fn repair(
     run: &Reconcile<'_>,
     bridge: &Link,
+    cache: &mut CachedGuards,
     applier: &mut Applier,
 ) -> anyhow::Result<Vec<Problem>> {
     let Kernel { rtnl, nft, .. } = run.kernel;
@@ -137,6 +140,9 @@ fn repair(
         true => ports.iter().map(|port| guard(settings, port).chain()).collect(),
         false => Vec::new(),
     };
+    // As they shall be, not as they are then: somebody may change one while others are repaired.
+    let size = |chain: &DeviceChain| (chain.device.to_string(), chain.rules.len() as u32);
+    cache.sizes = wanted.iter().map(size).collect();
     let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
         GuardChange::Fix(port.link.name.clone(), port.link.index, is_on.then_some(port.mac))
     });

@@ -74,6 +74,8 @@ pub fn keep_guard(run: &Reconcile<'_>, applier: &mut Applier) {
     for (key, value) in guard_sysctls(&run.settings.bridge) {
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
+            // They go with the bridge.
+            Ok(_) if !key.contains("/all/") => set_own(key, value, applier),
             Ok(before) => set(run, Change { key, before, value: value.to_owned() }, applier),
             // Without IPv6.
             Err(error) if error.is_missing() => {}
