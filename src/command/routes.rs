@@ -67,8 +67,8 @@ pub fn run(call: &mut Call<'_>, options: &ShowRoutes) -> Result<Outcome, Exit> {
         all.into_iter().filter(|row| !options.wrong || row.state != "ok").collect();
     let devices = devices(&host)?;
     let cluster = host.cluster.as_ref();
-    let origin = cluster.map_or(Value::Null, |cluster| json::origin(cluster));
-    let stale = cluster.and_then(|cluster| cluster.stale.as_ref()).map(|stale| json::stale(stale));
+    let origin = cluster.map_or(Value::Null, json::origin);
+    let stale = cluster.and_then(|cluster| cluster.stale.as_ref()).map(json::stale);
     let value = json!({
         "routes": shown.iter().map(|row| object(row, &devices)).collect::<Vec<_>>(),
         "origin": origin,

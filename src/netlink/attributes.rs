@@ -76,8 +76,7 @@ impl Attributes {
         self.fault = self.fault.take().or(others.fault);
     }
 
-    /// In bytes.
-    pub fn len(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
 

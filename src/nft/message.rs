@@ -167,7 +167,9 @@ fn elements(
     for element in encoded {
         let element = Attributes::new().nest(list::LIST_ELEMENT, element);
         match lists.last_mut() {
-            Some(list) if list.len() + element.len() <= ELEMENTS_BYTES => list.append(element),
+            Some(list) if list.size_bytes() + element.size_bytes() <= ELEMENTS_BYTES => {
+                list.append(element)
+            }
             _ => lists.push(element),
         }
     }

@@ -54,7 +54,7 @@ fn a_repair_is_told_live_and_remembered() {
     host.run("ip link delete humanz0").ok();
     first.wait("added bridge humanz0");
     agent.stop();
-    while first.next().is_some() {}
+    while first.next_change().is_some() {}
 }
 
 #[test]

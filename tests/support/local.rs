@@ -68,7 +68,7 @@ impl Changes {
     }
 
     /// The next one; `None` at the end.
-    pub fn next(&mut self) -> Option<Value> {
+    pub fn next_change(&mut self) -> Option<Value> {
         let mut line = String::new();
         match self.0.read_line(&mut line) {
             Ok(0) => None,
@@ -80,7 +80,7 @@ impl Changes {
     /// The next one whose `what` contains `text`.
     pub fn wait(&mut self, text: &str) -> Value {
         loop {
-            let change = self.next().expect("the agent is there");
+            let change = self.next_change().expect("the agent is there");
             if change["what"].as_str().is_some_and(|what| what.contains(text)) {
                 return change;
             }

@@ -5,6 +5,7 @@
 //! Its first process ends when the test does, however that ends, and takes everything with it.
 //! A [`Cluster`] is a switch, an "outside" that knows no pod, etcd, and hosts `h1`, `h2`, …
 #![allow(
+    clippy::new_without_default,
     clippy::unwrap_used,
     clippy::let_underscore_must_use,
     clippy::print_stdout,

@@ -47,7 +47,7 @@ impl Agent {
             resolved: &self.state.resolved,
             previous: self.state.facts.as_ref(),
             was_ready: self.state.ready,
-            scope: scope,
+            scope,
         };
         let mut applier = Applier::new(false);
         let seen = run::run(&run, &mut self.state.cache, &mut applier);

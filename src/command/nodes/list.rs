@@ -39,7 +39,7 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     let nodes: Vec<Value> = names(found).into_iter().map(|host| object(&cluster, host)).collect();
     let value = json!({ "nodes": nodes, "origin": json::origin(&cluster), "faults": faults });
     let mut text = table(&cluster).render(call.style);
-    let stale = cluster.stale.as_ref().map(|stale| json::stale(stale));
+    let stale = cluster.stale.as_ref().map(json::stale);
     for line in stale.iter().chain(&faults) {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {line}")));
         text.push('\n');
