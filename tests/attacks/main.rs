@@ -7,8 +7,7 @@
     reason = "a test stops at the first surprise, and says what it measured"
 )]
 
-#[path = "../support/mod.rs"]
-mod support;
+use humanz_test_support as support;
 
 mod agent;
 mod frames;
