@@ -13,7 +13,7 @@ use humanz::command::Arguments;
 
 /// `UPDATE=1 cargo test --test completion` writes the files anew.
 #[test]
-fn the_files_know_every_subcommand_and_option() {
+fn the_files_contain_every_subcommand_and_option() {
     let info = shortened(Arguments::get_args_info());
     for (shell, text) in [
         ("bash", by_path(&Bash::generate("humanz-agent", &info))),

@@ -17,7 +17,7 @@ use support::store::Store;
 use support::{Alone, Cluster, Place, eventually, facts};
 
 #[test]
-fn it_names_no_interpreter_and_no_library() {
+fn the_executable_has_no_interpreter_and_no_library() {
     let path = support::executable();
     let bytes = std::fs::read(&path).unwrap();
     let (interpreter, needed) = elf_dependencies(&bytes);
@@ -26,7 +26,7 @@ fn it_names_no_interpreter_and_no_library() {
 }
 
 #[test]
-fn in_an_empty_root_it_tells_its_versions() {
+fn in_an_empty_root_the_plugin_prints_its_versions() {
     let alone = Alone::new();
     let root = Chroot::new(&alone.host, "humanz");
     let mut version = root.command("/humanz");
@@ -38,7 +38,7 @@ fn in_an_empty_root_it_tells_its_versions() {
 }
 
 #[test]
-fn in_an_empty_root_it_connects_a_pod() {
+fn in_an_empty_root_the_plugin_attaches_a_pod() {
     let alone = Alone::new();
     let host = &alone.host;
     make_netns(host, "a");
@@ -185,7 +185,7 @@ fn elf_dependencies(bytes: &[u8]) -> (bool, usize) {
 }
 
 #[test]
-fn a_dynamic_program_would_be_told_from_a_static_one() {
+fn a_dynamic_executable_is_distinguished_from_a_static_one() {
     let shell = std::fs::read("/bin/sh").unwrap();
     let (interpreter, needed) = elf_dependencies(&shell);
     assert!(interpreter && needed > 0, "/bin/sh is dynamic on every Debian");

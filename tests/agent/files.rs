@@ -48,7 +48,7 @@ impl Right {
 }
 
 #[test]
-fn a_plugin_that_cannot_be_put_in_place_is_told_and_the_configuration_stays() {
+fn a_plugin_that_cannot_be_installed_is_reported_and_the_configuration_stays() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -82,7 +82,7 @@ fn a_plugin_that_cannot_be_put_in_place_is_told_and_the_configuration_stays() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_put_back_is_a_fault_and_nothing_is_ready() {
+fn a_configuration_that_cannot_be_restored_is_a_problem_and_not_ready() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -131,7 +131,7 @@ fn the_first_configuration_waits_for_the_plugin() {
 }
 
 #[test]
-fn whatever_happens_to_a_file_is_put_right_at_once() {
+fn every_change_of_a_file_is_repaired_at_once() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -161,7 +161,7 @@ fn whatever_happens_to_a_file_is_put_right_at_once() {
 }
 
 #[test]
-fn a_folder_that_is_deleted_or_moved_away_comes_back_with_all_that_was_in_it() {
+fn a_deleted_or_moved_directory_is_restored_with_its_files() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -180,7 +180,7 @@ fn a_folder_that_is_deleted_or_moved_away_comes_back_with_all_that_was_in_it() {
 }
 
 #[test]
-fn a_folder_that_could_not_be_made_is_filled_when_it_is_there() {
+fn a_directory_that_could_not_be_created_is_filled_once_it_exists() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -192,7 +192,7 @@ fn a_folder_that_could_not_be_made_is_filled_when_it_is_there() {
 }
 
 #[test]
-fn whoever_rewrites_a_file_for_ever_is_named_and_not_raced() {
+fn a_program_that_keeps_rewriting_a_file_is_reported_and_not_raced() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -213,7 +213,7 @@ fn whoever_rewrites_a_file_for_ever_is_named_and_not_raced() {
 }
 
 #[test]
-fn an_agent_takes_one_inotify_of_the_few_that_a_user_has() {
+fn an_agent_uses_one_inotify_instance() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -226,7 +226,7 @@ fn an_agent_takes_one_inotify_of_the_few_that_a_user_has() {
 }
 
 #[test]
-fn where_inotify_is_refused_the_full_check_finds_what_was_changed() {
+fn without_inotify_the_periodic_check_finds_changed_files() {
     let alone = alone();
     let host = &alone.host;
     // A user namespace has a limit of its own.

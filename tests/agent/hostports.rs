@@ -42,7 +42,7 @@ fn answers(from: &dyn Place) -> bool {
 }
 
 #[test]
-fn whatever_happens_to_the_table_it_is_put_back() {
+fn every_change_of_the_table_is_repaired() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -79,7 +79,7 @@ fn whatever_happens_to_the_table_it_is_put_back() {
 }
 
 #[test]
-fn the_agents_own_table_and_this_one_do_not_know_of_each_other() {
+fn the_agents_own_table_and_this_one_are_independent() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -99,7 +99,7 @@ fn the_agents_own_table_and_this_one_do_not_know_of_each_other() {
 }
 
 #[test]
-fn a_bridge_that_is_made_anew_lets_the_host_in_from_127_0_0_1_again() {
+fn a_recreated_bridge_accepts_connections_from_127_0_0_1_again() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);

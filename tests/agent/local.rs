@@ -9,7 +9,7 @@ use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{CONFIGURATION, STANDALONE, alone, serve, standalone};
 
 #[test]
-fn the_status_tells_node_lease_loops_and_changes() {
+fn the_status_has_node_lease_loops_and_changes() {
     let alone = alone();
     let agent = serve(&alone.host, &[]);
     let status = status_when(&alone.host, "ready", |status| status["ready"] == true);
@@ -35,7 +35,7 @@ fn the_status_tells_node_lease_loops_and_changes() {
 }
 
 #[test]
-fn a_repair_is_told_live_and_remembered() {
+fn a_repair_is_streamed_and_listed() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -127,7 +127,7 @@ fn no_client_does_harm() {
 }
 
 #[test]
-fn the_socket_outlives_whatever_happens_to_its_file() {
+fn the_socket_is_restored_when_its_file_is_removed_or_replaced() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -179,7 +179,7 @@ fn fetch(host: &Node, url: &str) -> (i32, String) {
 }
 
 #[test]
-fn a_host_without_a_free_address_says_so_itself() {
+fn a_host_without_a_free_address_reports_it() {
     let alone = alone();
     let host = &alone.host;
     let settings = [("SUBNET", "10.244.1.0/29"), ("IPV6_SUBNET", ""), ("RESYNC_INTERVAL", "1s")];

@@ -27,7 +27,7 @@ fn check(set_up: &str, words: &[&str], tear_down: &str) {
 }
 
 #[test]
-fn a_route_left_by_another_pod_network_is_told() {
+fn a_route_left_by_another_pod_network_is_reported() {
     check(
         "ip link add flannel.1 type bridge; ip link set flannel.1 up
          ip route add 10.244.9.0/24 dev flannel.1",
@@ -37,7 +37,7 @@ fn a_route_left_by_another_pod_network_is_told() {
 }
 
 #[test]
-fn a_configuration_that_runtimes_prefer_is_told() {
+fn a_configuration_that_runtimes_prefer_is_reported() {
     check(
         "echo '{}' > /etc/cni/net.d/00-other.conflist",
         &["CNI configuration 00-other.conflist comes before 05-humanz.conflist"],
@@ -46,7 +46,7 @@ fn a_configuration_that_runtimes_prefer_is_told() {
 }
 
 #[test]
-fn services_that_do_not_work_beside_kube_proxy_are_told() {
+fn services_that_do_not_work_beside_kube_proxy_are_reported() {
     check(
         "sysctl -qw net.bridge.bridge-nf-call-iptables=0
          nft add table ip kube-proxy; nft add chain ip kube-proxy services",
@@ -57,7 +57,7 @@ fn services_that_do_not_work_beside_kube_proxy_are_told() {
 
 /// The start refuses an address inside the pool, so this one comes later.
 #[test]
-fn an_address_inside_the_pool_is_told() {
+fn an_address_inside_the_pool_is_reported() {
     let alone = alone();
     let agent = serve(&alone.host, &[OFTEN]);
     alone.host.shell("ip link add cni0 type bridge; ip address add 10.244.9.1/24 dev cni0").ok();
@@ -69,7 +69,7 @@ fn an_address_inside_the_pool_is_told() {
 }
 
 #[test]
-fn what_humanz_was_told_not_to_do_is_told_when_it_is_missed() {
+fn disabled_management_is_reported_when_it_would_be_needed() {
     let alone = alone();
     let host = &alone.host;
     host.shell("iptables-nft -P FORWARD DROP; sysctl -qw net.ipv4.ip_forward=0").ok();
@@ -138,7 +138,7 @@ fn a_flush_of_the_whole_ruleset_is_repaired() {
 }
 
 #[test]
-fn an_uplink_that_somebody_took_out_of_forwarding_is_put_back() {
+fn disabled_forwarding_of_an_uplink_is_repaired() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[OFTEN]);
@@ -148,7 +148,7 @@ fn an_uplink_that_somebody_took_out_of_forwarding_is_put_back() {
 }
 
 #[test]
-fn a_bridge_that_is_nearly_full_is_told() {
+fn a_nearly_full_bridge_is_reported() {
     check(
         "seq 975 | sed 's/.*/link add d& master humanz0 type veth peer name e&/' | ip -batch -",
         &["bridge humanz0 has less than a twentieth of its 1,023 ports left", "maxPods"],

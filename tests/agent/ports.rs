@@ -59,7 +59,7 @@ fn a_pod_that_is_taken_off_the_bridge_is_back_at_once() {
 }
 
 #[test]
-fn pods_are_plugged_in_again_as_the_ports_that_they_were() {
+fn pods_are_reattached_with_the_same_port_flags() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);

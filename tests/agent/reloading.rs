@@ -30,7 +30,7 @@ fn mtu(place: &dyn Place, link: &str) -> String {
 }
 
 #[test]
-fn what_changed_is_foretold_and_done_and_pods_do_not_notice() {
+fn a_reload_previews_and_applies_changes_without_disturbing_pods() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -69,7 +69,7 @@ fn what_changed_is_foretold_and_done_and_pods_do_not_notice() {
 }
 
 #[test]
-fn faults_are_all_told_and_nothing_is_changed() {
+fn all_errors_are_reported_and_nothing_is_changed() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -103,7 +103,7 @@ fn faults_are_all_told_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_needs_a_restart_stays_and_the_rest_is_taken() {
+fn settings_that_need_a_restart_stay_and_the_others_are_applied() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -135,7 +135,7 @@ fn what_needs_a_restart_stays_and_the_rest_is_taken() {
 }
 
 #[test]
-fn a_configuration_that_moves_is_not_there_twice() {
+fn a_moved_configuration_exists_once() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -159,7 +159,7 @@ fn a_configuration_that_moves_is_not_there_twice() {
 }
 
 #[test]
-fn rules_in_foreign_chains_go_with_the_wish_for_them() {
+fn rules_in_foreign_chains_are_removed_with_their_setting() {
     let alone = alone();
     let host = &alone.host;
     host.shell("iptables -P FORWARD DROP").ok();
@@ -172,7 +172,7 @@ fn rules_in_foreign_chains_go_with_the_wish_for_them() {
 }
 
 #[test]
-fn how_often_it_looks_and_what_it_logs_can_be_changed() {
+fn resync_interval_and_log_filter_can_be_reloaded() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -187,7 +187,7 @@ fn how_often_it_looks_and_what_it_logs_can_be_changed() {
 }
 
 #[test]
-fn an_agent_that_waits_for_etcd_is_told_that_there_is_none() {
+fn an_agent_waiting_for_etcd_reports_a_reload_without_etcd_host() {
     let alone = alone();
     let host = &alone.host;
     host.shell("mkdir -p /etc/humanz").ok();
@@ -209,7 +209,7 @@ fn an_agent_that_waits_for_etcd_is_told_that_there_is_none() {
 
 /// As an operator's editor and a nervous service manager would do it.
 #[test]
-fn hangups_while_the_file_is_written_end_with_what_it_says() {
+fn reloads_while_the_file_is_written_end_with_its_last_content() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -232,7 +232,7 @@ fn hangups_while_the_file_is_written_end_with_what_it_says() {
 }
 
 #[test]
-fn what_hides_the_file_is_named() {
+fn options_and_variables_that_hide_the_file_are_reported() {
     let alone = alone();
     let host = &alone.host;
     tell(host, "MTU=1400\nBRIDGE_NAMES=br1\nIP_MASQ=true\n");

@@ -34,7 +34,7 @@ fn get(host: &Node, options: &str, path: &str) -> (String, String) {
 }
 
 #[test]
-fn the_page_is_for_this_host_alone_and_says_when_the_agent_is_gone() {
+fn the_page_is_local_and_shows_when_the_agent_is_gone() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
@@ -59,7 +59,7 @@ fn the_page_is_for_this_host_alone_and_says_when_the_agent_is_gone() {
 
 /// Where there is no browser, nobody can look: the other test must do.
 #[test]
-fn a_browser_shows_hosts_ways_addresses_and_changes() {
+fn a_browser_shows_hosts_routes_addresses_and_changes() {
     if !std::path::Path::new(BROWSER).exists() {
         println!("{BROWSER} is not there: the page was not looked at");
         return;

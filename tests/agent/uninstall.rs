@@ -70,7 +70,7 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
 }
 
 #[test]
-fn what_goes_can_be_read_by_a_program() {
+fn an_uninstallation_is_printed_as_json() {
     let alone = alone();
     let host = &alone.host;
     serve(host, &[]).stop();
@@ -106,7 +106,7 @@ fn a_directory_on_which_something_is_mounted_is_emptied_and_stays() {
 }
 
 #[test]
-fn without_purge_a_host_can_be_what_it_was_again() {
+fn without_purge_a_host_can_be_set_up_again() {
     let alone = alone();
     let host = &alone.host;
     serve(host, &[]).stop();
@@ -117,7 +117,7 @@ fn without_purge_a_host_can_be_what_it_was_again() {
 }
 
 #[test]
-fn pods_that_are_attached_are_not_cut_off_unless_that_is_asked_for() {
+fn attached_pods_are_disconnected_only_on_request() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -143,7 +143,7 @@ fn pods_that_are_attached_are_not_cut_off_unless_that_is_asked_for() {
 }
 
 #[test]
-fn killed_again_and_again_it_is_done_in_the_end() {
+fn a_repeatedly_killed_uninstallation_completes() {
     let alone = alone();
     let host = &alone.host;
     host.shell(FOREIGN).ok();

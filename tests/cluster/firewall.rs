@@ -18,7 +18,7 @@ fn fault(cluster: &Cluster) -> (String, String) {
 }
 
 #[test]
-fn a_drop_for_the_pods_of_one_host_is_a_fault_here_and_names_that_host() {
+fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     let cluster = Cluster::new(3);
     let agents = cluster.start_agents(&[]);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{Agent, Cluster, Place, Pod, eventually, facts};
 
 #[test]
-fn hostile_values_are_reported_and_harm_nobody() {
+fn hostile_values_are_reported_and_affect_no_other_host() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(&[]);
     let host = &cluster.hosts[0];
@@ -77,7 +77,7 @@ fn hostile_values_are_reported_and_harm_nobody() {
 }
 
 #[test]
-fn an_agent_that_starts_into_nonsense_works() {
+fn an_agent_starts_with_hostile_values_in_etcd() {
     let cluster = Cluster::new(1);
     cluster.etcd.put("/humanz/hosts/shell", "`reboot`");
     cluster.etcd.put("/humanz/hosts/all", "10.244.0.0/16");
@@ -109,7 +109,7 @@ fn is_told(agent: &Agent, names: &[&str]) {
 
 /// Ends of tunnels that cannot be: each costs its host the tunnel, and nobody else anything.
 #[test]
-fn hostile_tunnels_are_reported_and_harm_nobody() {
+fn hostile_tunnels_are_reported_and_affect_no_other_host() {
     let cluster = Cluster::routed(1, 1);
     let agents = cluster.start_agents(&[]);
     let host = &cluster.hosts[0];

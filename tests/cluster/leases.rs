@@ -61,7 +61,7 @@ fn hosts_of_the_python_agent_and_ours_never_share_a_subnet() {
 }
 
 #[test]
-fn a_start_does_what_the_dry_run_told_about_a_number_that_two_python_hosts_have() {
+fn a_start_does_what_the_dry_run_printed_for_a_number_of_two_python_hosts() {
     let cluster = Cluster::new(2);
     let ours = "10.244.9.0/24";
     for host in ["h1", "h2"] {
@@ -81,7 +81,7 @@ fn a_start_does_what_the_dry_run_told_about_a_number_that_two_python_hosts_have(
 }
 
 #[test]
-fn a_pool_of_sixteen_serves_fifteen_hosts_and_tells_the_others() {
+fn a_pool_of_sixteen_serves_fifteen_hosts_and_refuses_the_others() {
     let cluster = Cluster::new(20);
     let variables = [("IP_SUBNET_MARGIN", "4"), QUIET];
     let agents: Vec<Agent> =

@@ -140,7 +140,7 @@ fn a_host_does_not_follow_a_pool_around_its_own_address() {
 }
 
 #[test]
-fn a_host_is_told_another_address_and_another_way_to_etcd() {
+fn the_node_address_and_the_etcd_address_are_reloaded() {
     let cluster = Cluster::new(2);
     let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
     tell(other, "ETCD_HOST=192.0.2.98\n");

@@ -174,7 +174,7 @@ impl Scene {
 const LONG: Duration = Duration::from_secs(90);
 
 #[test]
-fn three_members_die_stand_still_lose_their_quorum_and_are_replaced() {
+fn members_are_killed_stopped_lose_quorum_and_are_replaced() {
     let mut scene = Scene::new();
     scene.a_host_joins("all is well", &[]);
 

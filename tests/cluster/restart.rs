@@ -10,7 +10,7 @@ use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts
 use crate::{DUAL_STACK, TUNNELS};
 
 #[test]
-fn a_killed_agent_is_not_missed_and_takes_up_its_work() {
+fn pods_keep_running_while_the_agent_is_killed_and_restarted() {
     outlives_its_agent(DUAL_STACK);
 }
 

@@ -37,7 +37,7 @@ fn pods_with_ipv4_alone_reach_each_other_across_the_router() {
 
 /// Hosts that share a segment and shall have tunnels all the same.
 #[test]
-fn tunnels_can_be_had_on_one_segment() {
+fn tunnels_can_be_enabled_on_one_segment() {
     let cluster = Cluster::new(2);
     check(&cluster, &[VXLAN, DUAL_STACK[0]], &[IpAddr::is_ipv4, IpAddr::is_ipv6]);
     assert_eq!(devices_of_routes(&cluster.hosts[0]), ["humanz-vx4", "humanz-vx6"]);
@@ -62,7 +62,7 @@ fn pods_of_both_families_reach_each_other_where_hosts_have_ipv6_alone() {
 }
 
 #[test]
-fn a_firewall_that_keeps_tunnels_out_is_told_with_its_cure() {
+fn a_firewall_that_drops_tunnels_is_reported_with_the_fix() {
     let cluster = Cluster::routed(1, 1);
     let agents = cluster.start_agents(&[]);
     let far = &cluster.hosts[1];

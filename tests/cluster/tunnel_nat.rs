@@ -32,7 +32,7 @@ fn service(host: &Node, pod: IpAddr) {
 }
 
 #[test]
-fn what_is_masqueraded_into_a_tunnel_finds_its_way_back() {
+fn replies_to_masqueraded_tunnel_traffic_arrive() {
     let cluster = Cluster::routed(1, 1);
     let _agents = cluster.start_agents(DUAL_STACK);
     let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
@@ -64,7 +64,7 @@ fn what_is_masqueraded_into_a_tunnel_finds_its_way_back() {
 
 /// Large and small datagrams of a pod to the outside, through masquerade, from behind a tunnel.
 #[test]
-fn datagrams_of_a_pod_reach_the_outside_and_other_pods_whole() {
+fn large_datagrams_of_a_pod_reach_the_outside_and_other_pods() {
     let cluster = Cluster::routed(1, 1);
     let _agents = cluster.start_agents(DUAL_STACK);
     let client = Pod::add(&cluster.hosts[0], "client");

@@ -108,12 +108,12 @@ fn follows_another_address(backend: &str, table: &str) {
 }
 
 #[test]
-fn another_mtu_is_for_new_pods_and_the_others() {
+fn a_changed_mtu_applies_to_new_pods_and_other_hosts() {
     follows_another_mtu("direct", 1400);
 }
 
 #[test]
-fn another_mtu_leaves_room_for_tunnels() {
+fn a_changed_mtu_leaves_room_for_tunnels() {
     follows_another_mtu("vxlan", 1400 - 70);
 }
 

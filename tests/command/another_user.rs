@@ -18,7 +18,7 @@ fn ask(host: &Node, what: &str, variables: &[(&str, &str)]) -> Ended {
 }
 
 #[test]
-fn what_another_user_may_not_read_is_not_said_to_be_absent() {
+fn what_another_user_may_not_read_is_not_reported_as_absent() {
     let alone = Alone::new();
     let host = &alone.host;
     let agent = Agent::start(host, SETTINGS);
@@ -67,7 +67,7 @@ fn what_another_user_may_not_read_is_not_said_to_be_absent() {
 }
 
 #[test]
-fn other_hosts_that_another_user_may_not_know_are_told_as_that() {
+fn other_hosts_are_shown_as_unknown_to_another_user() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agent = Agent::start(host, &[]);

@@ -41,7 +41,7 @@ fn check(host: &Node, options: &str, (script, wanted, cure): (&str, &str, &str))
 }
 
 #[test]
-fn a_host_that_is_well_has_nothing() {
+fn a_healthy_host_has_no_findings() {
     let alone = Alone::new();
     let agent = Agent::start(&alone.host, STANDALONE);
     agent.wait_ready();
@@ -55,7 +55,7 @@ fn a_host_that_is_well_has_nothing() {
 }
 
 #[test]
-fn a_network_without_a_free_address_is_named() {
+fn a_network_without_a_free_address_is_reported() {
     let alone = Alone::new();
     let small = [STANDALONE[0], STANDALONE[1], ("SUBNET", "10.244.1.0/29")];
     let agent = Agent::start(&alone.host, &small);
@@ -72,7 +72,7 @@ fn a_network_without_a_free_address_is_named() {
 }
 
 #[test]
-fn each_trap_on_a_host_is_named() {
+fn each_fault_of_a_host_is_found() {
     let alone = Alone::new();
     let host = &alone.host;
     let agent = Agent::start(host, STANDALONE);
@@ -151,7 +151,7 @@ fn a_plain_file_in_place_of_the_ipam_directory_has_a_fix() {
 }
 
 #[test]
-fn etcd_and_what_is_in_it_are_looked_at() {
+fn etcd_and_its_keys_are_checked() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let _agents = cluster.start_agents(&[]);
@@ -221,7 +221,7 @@ fn etcd_and_what_is_in_it_are_looked_at() {
 }
 
 #[test]
-fn a_bundle_has_all_and_no_secret() {
+fn a_bundle_is_complete_and_has_no_secret() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);

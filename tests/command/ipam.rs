@@ -89,7 +89,7 @@ fn addresses_are_listed_with_their_pods() {
 }
 
 #[test]
-fn the_address_of_a_pod_that_is_there_is_not_freed() {
+fn the_address_of_an_existing_pod_is_not_freed() {
     let (alone, _agent) = served();
     let host = &alone.host;
     let pod = Pod::add(host, "web");
@@ -104,7 +104,7 @@ fn the_address_of_a_pod_that_is_there_is_not_freed() {
 }
 
 #[test]
-fn only_what_is_gone_is_freed_and_only_if_asked() {
+fn only_stale_addresses_are_freed_and_only_with_yes() {
     let (alone, _agent) = served();
     let host = &alone.host;
     let (stays, gone) = (Pod::add(host, "web"), Pod::add(host, "db"));

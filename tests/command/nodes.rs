@@ -28,7 +28,7 @@ fn wait_silent(cluster: &Cluster, host: &str) {
 }
 
 #[test]
-fn hosts_are_listed_from_etcd_and_from_what_was_known_last() {
+fn hosts_are_listed_from_etcd_and_from_the_saved_state() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(POOLS);
     let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
@@ -93,7 +93,7 @@ fn a_host_is_shown_with_its_keys() {
 }
 
 #[test]
-fn their_objects_have_these_shapes() {
+fn nodes_have_these_json_schemas() {
     let cluster = Cluster::new(1);
     let _agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];
@@ -136,7 +136,7 @@ fn their_objects_have_these_shapes() {
 }
 
 #[test]
-fn a_host_that_is_gone_is_removed_and_one_that_is_alive_is_not() {
+fn a_stopped_host_is_removed_and_a_live_one_is_not() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(POOLS);
     let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
@@ -188,7 +188,7 @@ fn a_dry_run_tells_what_would_be_refused(h1: &Node) {
 }
 
 #[test]
-fn a_subnet_is_kept_for_a_host_and_taken_by_it_alone() {
+fn a_reserved_subnet_is_leased_only_by_its_host() {
     let cluster = Cluster::new(3);
     let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
     refused(&run(h1, "nodes reserve h2", POOLS), 1, &["no network of humanz", "/humanz/v1/config"]);
@@ -228,7 +228,7 @@ fn a_subnet_is_kept_for_a_host_and_taken_by_it_alone() {
 }
 
 #[test]
-fn reservations_that_are_made_at_once_are_of_different_subnets() {
+fn concurrent_reservations_get_different_subnets() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let small = &[("IP_SUBNET", "10.244.0.0/20"), ("IP_SUBNET_MARGIN", "4")];

@@ -7,7 +7,7 @@ use crate::{object, refused, run, shape};
 const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
 
 #[test]
-fn each_route_is_told_with_what_is_wrong_with_it() {
+fn each_route_is_listed_with_its_problem() {
     let cluster = Cluster::routed(2, 1);
     let agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];

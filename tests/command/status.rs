@@ -13,7 +13,7 @@ use crate::{object, refused, run, shape};
 const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
 
 #[test]
-fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
+fn status_is_healthy_with_an_agent_and_shows_the_fix_without_one() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];
@@ -89,7 +89,7 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
 }
 
 #[test]
-fn an_agent_answers_somebody_who_does_not_know_its_etcd() {
+fn status_needs_no_etcd_settings_while_an_agent_runs() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
@@ -160,7 +160,7 @@ fn a_repair_and_an_unreachable_host_are_shown() {
 
 /// Root without its privileges, before a socket that is somebody else's, is like any other user.
 #[test]
-fn who_may_not_ask_the_agent_is_told_so_and_not_to_start_it() {
+fn a_user_without_access_to_the_socket_gets_a_permission_error() {
     let alone = Alone::new();
     let settings = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
     let agent = Agent::start(&alone.host, &settings);
@@ -182,7 +182,7 @@ fn who_may_not_ask_the_agent_is_told_so_and_not_to_start_it() {
 }
 
 #[test]
-fn a_host_that_serves_itself_has_a_status() {
+fn a_host_without_etcd_has_a_status() {
     let alone = Alone::new();
     let settings = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
     let agent = Agent::start(&alone.host, &settings);

@@ -141,7 +141,7 @@ fn pods_pass_a_last_rule_that_rejects() {
 }
 
 #[test]
-fn iptables_that_stops_nothing_is_not_touched() {
+fn iptables_that_drops_nothing_is_not_changed() {
     on_host(|network| {
         for program in ["iptables-nft", "iptables-legacy"] {
             run(&format!("{program} -A FORWARD -i eth9 -j DROP"));
@@ -199,7 +199,7 @@ fn a_plain_nft_table_that_drops_is_reported() {
 }
 
 #[test]
-fn what_the_report_says_helps() {
+fn the_reported_fix_works() {
     on_host(|network| {
         let forward = BaseChains::open().unwrap();
         run_args(

@@ -40,7 +40,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
 }
 
 #[test]
-fn a_host_without_a_firewall_lets_them_in() {
+fn a_host_without_a_firewall_accepts_tunnels() {
     check("true", [true; 2]);
 }
 

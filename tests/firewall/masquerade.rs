@@ -49,7 +49,7 @@ fn a_host_that_joined_sees_the_pod_at_once() {
 }
 
 #[test]
-fn what_leaves_by_the_bridge_itself_keeps_its_address() {
+fn traffic_that_leaves_by_the_bridge_keeps_its_address() {
     on_host(|network| {
         let uplink = FirewallSpec { bridge: "uplink".parse().unwrap(), ..spec() };
         Nft::open().unwrap().replace(&ruleset(&uplink).unwrap()).unwrap();

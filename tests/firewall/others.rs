@@ -49,7 +49,7 @@ fn pods_of_others_get_in(network: &Network) -> bool {
 }
 
 #[test]
-fn firewalld_is_told_with_a_command_of_its_own() {
+fn firewalld_is_reported_with_a_firewall_cmd_fix() {
     on_host(|network| {
         run_args("nft", &[&firewalld("")]);
         let cure = "; accept it: firewall-cmd --permanent --zone=trusted \
@@ -64,7 +64,7 @@ fn firewalld_is_told_with_a_command_of_its_own() {
 }
 
 #[test]
-fn firewalld_with_pods_in_a_zone_that_trusts_is_not_told() {
+fn firewalld_with_pods_in_a_trusted_zone_is_not_reported() {
     on_host(|network| {
         let zones = "ip saddr 10.244.0.0/16 goto filter_FWD_trusted
                      ip6 saddr fd00:10::/48 goto filter_FWD_trusted";
@@ -77,7 +77,7 @@ fn firewalld_with_pods_in_a_zone_that_trusts_is_not_told() {
 
 /// The bridge in a zone does not help pods of other hosts: their packets come by the uplink.
 #[test]
-fn firewalld_with_the_bridge_in_a_zone_is_still_told() {
+fn firewalld_with_only_the_bridge_in_a_zone_is_reported() {
     on_host(|network| {
         run_args("nft", &[&firewalld("iifname \"humanz0\" goto filter_FWD_trusted")]);
         let lines = reconcile(&BaseChains::open().unwrap());

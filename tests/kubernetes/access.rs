@@ -70,7 +70,7 @@ fn a_pod_uses_its_service_account() {
 }
 
 #[test]
-fn a_client_certificate_is_as_good_as_a_token() {
+fn a_client_certificate_replaces_a_token() {
     let scene = Scene::new(1, 0);
     let host = scene.host(1);
     host.write("/etc/humanz/client.pem", &scene.api.certificates.text("client.pem"));

@@ -6,7 +6,7 @@ use crate::support::Place;
 use crate::{Scene, node, routes_become, tells};
 
 #[test]
-fn hostile_nodes_cost_nobody_else_anything() {
+fn hostile_nodes_affect_no_other_node() {
     let scene = Scene::new(2, 0);
     let (api, host) = (&scene.api, scene.host(1));
     let agent = scene.serve(1, &[]);

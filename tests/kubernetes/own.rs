@@ -7,7 +7,7 @@ use crate::support::{Agent, Place, Pod, eventually, facts, soon};
 use crate::{Scene, count, node, node_of, routes_become, tells, with};
 
 #[test]
-fn a_host_whose_node_has_no_subnet_yet_waits_and_says_for_what() {
+fn a_host_whose_node_has_no_pod_cidr_waits_and_logs_it() {
     let scene = Scene::new(1, 0);
     let (api, host) = (&scene.api, scene.host(1));
     api.delete("h1");
@@ -54,7 +54,7 @@ fn a_host_keeps_its_subnet_for_its_pods_when_its_node_is_registered_anew() {
 }
 
 #[test]
-fn a_subnet_outside_the_pool_is_a_fault_of_the_settings() {
+fn a_subnet_outside_the_pool_is_a_settings_error() {
     let scene = Scene::new(1, 0);
     let ended = Agent::run(scene.host(1), "", &with(&[("IP_SUBNET", "10.99.0.0/16")]));
     assert_eq!(ended.status.code(), Some(2), "{ended}");
@@ -106,7 +106,7 @@ fn a_host_that_boots_without_the_api_has_the_network_it_had() {
 }
 
 #[test]
-fn the_api_is_waited_for_by_a_host_that_knows_nothing() {
+fn a_host_without_saved_state_waits_for_the_api() {
     let scene = Scene::new(1, 0);
     scene.api.stop();
     let agent = Agent::start(scene.host(1), &with(&[]));
@@ -118,7 +118,7 @@ fn the_api_is_waited_for_by_a_host_that_knows_nothing() {
 }
 
 #[test]
-fn a_host_is_for_others_where_its_node_says_and_not_where_its_default_route_leads() {
+fn the_node_address_is_the_internal_ip_and_not_that_of_the_default_route() {
     let scene = Scene::new(1, 1);
     let host = scene.host(1);
     host.run("ip address add 192.0.2.61/24 dev eth0").ok();

@@ -22,7 +22,7 @@ fn config(etcd: &EtcdServer) -> String {
 }
 
 #[test]
-fn one_host_widens_the_pool_and_the_others_go_on() {
+fn one_host_widens_the_pool_and_the_others_continue() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (first, second) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
@@ -91,7 +91,7 @@ fn hosts_configured_with_different_widths_at_once_end_with_the_widest() {
 
 /// The wide pool begins lower, so the same number is another subnet for who was told the narrow one.
 #[test]
-fn hosts_that_join_while_the_pool_grows_never_get_the_same() {
+fn hosts_that_join_while_the_pool_grows_never_share_a_subnet() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let launch = |number: u8| {
@@ -146,7 +146,7 @@ fn a_pool_that_would_cover_a_host_is_refused_and_nothing_else_stops() {
 }
 
 #[test]
-fn etcd_that_moves_is_followed_with_everything() {
+fn a_changed_etcd_address_moves_every_connection() {
     isolated(|| {
         let old = EtcdServer::start();
         let (first, second) = (Host::up(&old, "h1"), Host::up(&old, "h2"));

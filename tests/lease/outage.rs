@@ -41,7 +41,7 @@ fn a_killed_etcd_is_reported_at_once_and_later_changes_are_read_afterwards() {
 }
 
 #[test]
-fn a_host_that_starts_before_etcd_waits_and_says_why() {
+fn a_host_that_starts_before_etcd_waits_and_logs_the_reason() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         etcd.kill();
@@ -58,7 +58,7 @@ fn a_host_that_starts_before_etcd_waits_and_says_why() {
 }
 
 #[test]
-fn a_frozen_etcd_is_noticed_and_nothing_is_taken_back() {
+fn a_frozen_etcd_is_reported_and_peers_are_kept() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, _two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));

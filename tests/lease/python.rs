@@ -67,7 +67,7 @@ fn a_python_host_that_takes_a_held_subnet_is_reported_and_gets_no_route() {
 }
 
 #[test]
-fn nobody_claims_what_a_key_made_by_hand_has_already() {
+fn a_subnet_of_a_manual_key_is_not_claimed() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let hosts: Vec<_> =

@@ -101,7 +101,7 @@ impl Before {
 }
 
 #[test]
-fn a_renewed_certificate_takes_over_without_a_gap_however_it_is_put_there() {
+fn a_renewed_certificate_is_used_without_interruption_however_it_is_installed() {
     isolated(|| {
         let certificates = Certificates::new();
         let etcd = serve(&certificates, "server", Some("ca.pem"));

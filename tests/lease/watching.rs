@@ -19,7 +19,7 @@ fn shortest(takes: usize, mut take: impl FnMut(usize) -> Duration) -> Duration {
 }
 
 #[test]
-fn joining_leaving_and_moving_hosts_are_known_promptly() {
+fn joining_leaving_and_moving_hosts_are_received_promptly() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
@@ -118,7 +118,7 @@ fn a_stopped_host_is_not_alive_and_keeps_everything_else() {
 }
 
 #[test]
-fn a_lost_sign_of_life_is_put_again_and_changes_nothing_else() {
+fn a_lost_liveness_key_is_restored_and_changes_nothing_else() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
@@ -142,7 +142,7 @@ fn a_lost_sign_of_life_is_put_again_and_changes_nothing_else() {
 }
 
 #[test]
-fn own_keys_deleted_or_overwritten_by_hand_are_back_at_once() {
+fn own_keys_deleted_or_overwritten_by_hand_are_restored_at_once() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));

@@ -34,7 +34,7 @@ pub fn configure(machine: &Machine) {
 }
 
 #[test]
-fn systemd_knows_every_line_of_the_unit_and_calls_it_safe() {
+fn systemd_analyze_verifies_the_unit_and_rates_it_safe() {
     let machine = serving("unit");
     let said = machine.host.shell("systemd-analyze verify --man=no humanz-agent.service");
     assert!(said.succeeded() && said.stderr.is_empty(), "{said}");

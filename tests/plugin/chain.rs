@@ -38,7 +38,7 @@ fn rate(host: &PluginHost, place: &str, link: &str) -> Option<u64> {
 const IN_POD: &str = "ip netns exec c1";
 
 #[test]
-fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_interface_that_is_there() {
+fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_existing_interface() {
     let host = host();
     for version in ["0.3.1", "0.4.0", "1.0.0"] {
         let ours = json!({ "type": "humanz", "capabilities": { "bandwidth": true, "mac": true },
@@ -114,7 +114,7 @@ fn before_other_plugins_humanz_is_a_main_plugin_like_any_other() {
 }
 
 #[test]
-fn between_two_plugins_humanz_hands_on_what_it_got() {
+fn between_two_plugins_humanz_passes_the_previous_result_on() {
     let host = host();
     let ours = json!({ "type": "humanz", "ingressRate": 8_000_000 });
     let tuning = json!({ "type": "tuning", "sysctl": { "net.core.somaxconn": "77" } });
@@ -128,7 +128,7 @@ fn between_two_plugins_humanz_hands_on_what_it_got() {
 }
 
 #[test]
-fn host_ports_lead_to_a_pod_that_another_plugin_attached() {
+fn host_ports_forward_to_a_pod_attached_by_another_plugin() {
     let host = host();
     let capabilities = json!({ "portMappings": true, "bandwidth": true });
     let network =
@@ -193,7 +193,7 @@ fn behind(verb: &str, keys: Value) -> Call {
 }
 
 #[test]
-fn without_wishes_the_result_goes_through_and_every_verb_succeeds() {
+fn without_requests_the_result_is_passed_on_and_every_verb_succeeds() {
     let host = plugged();
     assert_eq!(behind("ADD", json!({})).run(&host).ok(), previous());
     behind("CHECK", json!({})).run(&host).ok();
@@ -210,7 +210,7 @@ fn without_wishes_the_result_goes_through_and_every_verb_succeeds() {
 }
 
 #[test]
-fn what_only_the_first_plugin_does_is_refused_behind_it() {
+fn settings_of_the_main_plugin_are_refused_later_in_the_chain() {
     let host = plugged();
     for (keys, names) in [
         (json!({ "subnet": "10.1.2.0/24" }), "subnet or ranges"),
@@ -226,7 +226,7 @@ fn what_only_the_first_plugin_does_is_refused_behind_it() {
 }
 
 #[test]
-fn an_interface_that_is_not_what_it_should_be_is_named() {
+fn an_unexpected_interface_is_reported() {
     let host = plugged();
     let limited = json!({ "ingressRate": 8000 });
     let mut strange = previous();

@@ -44,7 +44,7 @@ impl Pod {
 }
 
 #[test]
-fn each_thing_that_differs_is_named_first() {
+fn each_difference_is_reported_first() {
     let pod = Pod::new();
     pod.ok();
     let in_pod = |script: &str| format!("ip -n c1 {script}");
@@ -131,7 +131,7 @@ fn a_result_without_an_address_that_is_reserved_is_no_result_of_the_pod() {
 }
 
 #[test]
-fn interfaces_that_the_result_tells_otherwise_are_named() {
+fn interfaces_that_differ_from_the_result_are_reported() {
     let pod = Pod::new();
     pod.host.netns("c2");
     let told = |place: usize, key: &str, value: &str| {
@@ -160,7 +160,7 @@ fn interfaces_that_the_result_tells_otherwise_are_named() {
 }
 
 #[test]
-fn a_host_end_told_otherwise_is_no_other_plugins_in_a_network_without_ranges() {
+fn a_changed_host_end_is_not_foreign_in_a_network_without_ranges() {
     let host = PluginHost::new();
     let wish = json!({ "runtimeConfig": { "ips": ["10.1.2.7/24"] } });
     let conf = conf("1.0.0", wish);
@@ -174,7 +174,7 @@ fn a_host_end_told_otherwise_is_no_other_plugins_in_a_network_without_ranges() {
 }
 
 #[test]
-fn interfaces_of_other_plugins_of_the_chain_are_theirs() {
+fn interfaces_of_other_plugins_of_the_chain_are_ignored() {
     let mut pod = Pod::new();
     let others = [
         json!({ "name": "tap0", "sandbox": "/run/netns/c1" }),
@@ -196,7 +196,7 @@ fn the_mac_of_a_bridge_that_humanz_did_not_make_may_follow_its_ports() {
 }
 
 #[test]
-fn links_that_are_gone_or_swapped_are_named() {
+fn missing_or_swapped_links_are_reported() {
     let pod = Pod::new();
     pod.host.run("ip -n c1 link set eth0 name other").ok();
     let answer = pod.call().run(&pod.host);
@@ -219,7 +219,7 @@ fn links_that_are_gone_or_swapped_are_named() {
 }
 
 #[test]
-fn what_later_plugins_added_or_changed_is_accepted() {
+fn changes_of_later_plugins_are_accepted() {
     let mut pod = Pod::new();
     pod.host
         .shell(

@@ -65,7 +65,7 @@ fn with_half_a_configuration() {
 }
 
 #[test]
-fn with_nothing_ever_made() {
+fn with_nothing_ever_created() {
     let host = PluginHost::new();
     for netns in ["", "/run/netns/none"] {
         Call::new("DEL", &subnet(), "unknown").with("CNI_NETNS", netns).run(&host).ok();
@@ -103,7 +103,7 @@ fn a_link_that_is_not_ours_is_left() {
 }
 
 #[test]
-fn a_real_failure_is_told_without_words_that_mean_success() {
+fn a_real_failure_is_reported_without_phrases_that_runtimes_ignore() {
     let host = PluginHost::new();
     host.add(&subnet(), "c1");
     host.shell(&format!("mount --bind -o ro {STORE} {STORE}; mount -o remount,bind,ro {STORE}"))

@@ -37,7 +37,7 @@ fn told_defaults(result: &Value) -> usize {
 }
 
 #[test]
-fn the_first_interface_stays_the_way_out_and_each_is_its_own() {
+fn the_first_interface_keeps_the_default_route_and_interfaces_are_independent() {
     let host = PluginHost::new();
     host.netns("c1");
     let attachments = [(first(), "eth0"), (first(), "net1"), (other(), "net2")];
@@ -77,7 +77,7 @@ fn the_first_interface_stays_the_way_out_and_each_is_its_own() {
 }
 
 #[test]
-fn each_family_looks_for_its_own_way_out() {
+fn each_family_has_its_own_default_route() {
     let host = PluginHost::new();
     host.netns("c1");
     let only_v4 = conf("1.1.0", json!({ "subnet": "10.1.2.0/24" }));
@@ -89,7 +89,7 @@ fn each_family_looks_for_its_own_way_out() {
 }
 
 #[test]
-fn a_default_route_that_is_asked_for_in_so_many_words_must_be_had() {
+fn a_default_route_in_routes_is_mandatory() {
     let host = PluginHost::new();
     host.netns("c1");
     call("ADD", &first(), "eth0").run(&host).ok();

@@ -73,7 +73,7 @@ fn interface_and_namespace_are_set_and_check_compares_them() {
 }
 
 #[test]
-fn what_the_pod_had_before_a_failed_add_it_has_after_it() {
+fn a_failed_add_restores_the_sysctls_of_the_pod() {
     let host = PluginHost::new();
     host.netns("c1");
     let before = somaxconn(&host);
@@ -96,7 +96,7 @@ fn what_the_pod_had_before_a_failed_add_it_has_after_it() {
 }
 
 #[test]
-fn a_pod_sends_under_its_own_mac_alone() {
+fn a_pod_sends_with_its_own_mac_only() {
     let host = PluginHost::new();
     let conf = dual(json!({ "macspoofchk": true }));
     let result = host.add(&conf, "c1");

@@ -124,7 +124,7 @@ fn check_log(dir: &Path) -> usize {
 }
 
 #[test]
-fn processes_killed_at_any_moment_leave_nothing_that_a_release_does_not_remove() {
+fn leftovers_of_killed_processes_are_removed_by_a_release() {
     let fixture = Fixture::new();
     let dir = fixture.dir.path();
     let mut seed = u64::from(std::process::id());

@@ -40,7 +40,7 @@ fn broken<'a>(cluster: &'a Cluster, pods: &[Pod; 3]) -> Broken<'a> {
 }
 
 #[test]
-fn nothing_is_wrong_where_nothing_was_broken() {
+fn an_intact_path_has_no_problem() {
     let (cluster, pods) = scene();
     let mut whole = broken(&cluster, &pods);
     for ends in [
@@ -72,7 +72,7 @@ fn nothing_is_wrong_where_nothing_was_broken() {
 }
 
 #[test]
-fn what_is_broken_in_a_pod_or_on_its_link_is_named() {
+fn faults_of_a_pod_or_its_link_are_found() {
     let (cluster, pods) = scene();
     let mut broken = broken(&cluster, &pods);
     for (script, ends, wanted) in [
@@ -121,7 +121,7 @@ fn what_is_broken_in_a_pod_or_on_its_link_is_named() {
 }
 
 #[test]
-fn what_is_broken_on_the_host_is_named() {
+fn faults_of_the_host_are_found() {
     let (cluster, pods) = scene();
     let mut broken = broken(&cluster, &pods);
     let drop = "nft add table inet evil
@@ -198,7 +198,7 @@ fn what_is_broken_on_the_host_is_named() {
 }
 
 #[test]
-fn a_firewall_that_drops_some_is_not_told_to_let_everybody_through() {
+fn the_fix_for_a_partial_drop_does_not_accept_everything() {
     let (cluster, pods) = scene();
     let mut told = broken(&cluster, &pods);
     let table = "nft add table inet evil
@@ -237,7 +237,7 @@ fn a_firewall_that_drops_some_is_not_told_to_let_everybody_through() {
 }
 
 #[test]
-fn an_end_that_is_not_known_is_told() {
+fn an_unknown_endpoint_is_reported() {
     let alone = Alone::new();
     let standalone = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
     let agent = Agent::start(&alone.host, &standalone);

@@ -5,7 +5,7 @@ use crate::support::Pod;
 use crate::support::cluster::Cluster;
 
 #[test]
-fn what_is_broken_on_a_tunnel_is_named() {
+fn faults_of_a_tunnel_are_found() {
     let cluster = Cluster::routed(1, 1);
     let agents = cluster.start_agents(VARIABLES);
     let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
