@@ -1,5 +1,5 @@
 //! What the shells complete is what can be typed: packaging/completion.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

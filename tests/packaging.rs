@@ -1,5 +1,5 @@
 //! What is installed beside the executable says what the executable does.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

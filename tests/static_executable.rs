@@ -1,5 +1,5 @@
 //! The executable needs nothing but the kernel.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use humanz_test_support as support;
 
@@ -31,10 +31,10 @@ fn in_an_empty_root_the_plugin_prints_its_versions() {
     let root = Chroot::new(&alone.host, "humanz");
     let mut version = root.command("/humanz");
     version.env("CNI_COMMAND", "VERSION");
-    let told = alone.host.run_command(&mut version, r#"{"cniVersion":"1.0.0"}"#).ok();
-    let told: Value = serde_json::from_str(&told).unwrap();
-    let versions = told["supportedVersions"].as_array().unwrap();
-    assert_eq!(versions.last().unwrap(), "1.1.0", "{told}");
+    let output = alone.host.run_command(&mut version, r#"{"cniVersion":"1.0.0"}"#).ok();
+    let output: Value = serde_json::from_str(&output).unwrap();
+    let versions = output["supportedVersions"].as_array().unwrap();
+    assert_eq!(versions.last().unwrap(), "1.1.0", "{output}");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn agent_root(cluster: &Cluster) -> Chroot {
     root
 }
 
-/// An agent that is told this name of etcd's host serves.
+/// An agent configured with this host name of etcd serves.
 fn starts(root: &Chroot, etcd: &str) {
     let agent = root.host.spawn(root.command("/humanz-agent").env("ETCD_HOST", etcd));
     eventually(&format!("an agent with ETCD_HOST={etcd}"), Duration::from_secs(30), || {

@@ -182,7 +182,7 @@ fn etcd_with_a_configured_ca_is_never_contacted_in_plain_text() {
 fn a_dry_run_prints_the_changes_of_a_start_and_makes_none() {
     let alone = alone();
     let before = state(&alone.host);
-    let told = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
+    let output = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
     assert_eq!(state(&alone.host), before);
     for line in [
         "+ bridge humanz0",
@@ -191,7 +191,10 @@ fn a_dry_run_prints_the_changes_of_a_start_and_makes_none() {
         "+ nft table inet humanz",
         "+ CNI configuration /etc/cni/net.d/05-humanz.conflist",
     ] {
-        assert!(told.lines().any(|told| told.starts_with(line)), "{line} is not in:\n{told}");
+        assert!(
+            output.lines().any(|output| output.starts_with(line)),
+            "{line} is not in:\n{output}"
+        );
     }
 
     Agent::run(&alone.host, "--once", STANDALONE).ok();

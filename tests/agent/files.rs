@@ -54,12 +54,12 @@ fn a_plugin_that_cannot_be_installed_is_reported_and_the_configuration_stays() {
     let agent = serve(host, &[]);
     let configuration = host.read(CONFIGURATION).unwrap();
     host.shell("rm /opt/cni/bin/humanz; mkdir /opt/cni/bin/humanz").ok();
-    let status = status_when(host, "it is told", |status| {
+    let status = status_when(host, "the problem is reported", |status| {
         status["ready"] == false && status["faults"].to_string().contains("/opt/cni/bin/humanz")
     });
     let faults = status["faults"].as_array().unwrap();
-    let cures: Vec<_> = faults.iter().filter_map(|fault| fault["cure"].as_str()).collect();
-    assert_eq!(cures, ["a directory is in the way: remove it"], "{status:#}");
+    let fixes: Vec<_> = faults.iter().filter_map(|fault| fault["cure"].as_str()).collect();
+    assert_eq!(fixes, ["a directory is in the way: remove it"], "{status:#}");
     let (code, why) = get(host, "/readyz");
     assert!(code == 503 && why.contains("a directory is in the way"), "{code} {why}");
     assert!(get(host, "/metrics").1.contains("\nhumanz_ready 0\n"));
@@ -87,7 +87,7 @@ fn a_configuration_that_cannot_be_restored_is_a_problem_and_not_ready() {
     let host = &alone.host;
     let agent = serve(host, &[]);
     host.shell(&format!("rm {CONFIGURATION}; mkdir {CONFIGURATION}")).ok();
-    let status = status_when(host, "it is told", |status| {
+    let status = status_when(host, "the problem is reported", |status| {
         let faults = status["faults"].to_string();
         let is_shown = faults.contains("is in the way") && faults.contains("no pod can start");
         status["ready"] == false && is_shown
@@ -111,7 +111,7 @@ fn the_first_configuration_waits_for_the_plugin() {
     host.shell("mkdir -p /opt/cni/bin/humanz").ok();
     let agent = Agent::start(host, &standalone(&[("RESYNC_INTERVAL", "1s")]));
     eventually("it answers", 3 * SOON, || connect(host).map(drop).map_err(|e| e.to_string()));
-    status_when(host, "the plugin is told", |status| {
+    status_when(host, "the plugin is reported", |status| {
         status["faults"].to_string().contains("a directory is in the way")
     });
     eventually("it tried again", 3 * SOON, || {
@@ -151,7 +151,7 @@ fn every_change_of_a_file_is_repaired_at_once() {
     ] {
         right.again_after(host, spoil);
     }
-    let status = status_when(host, "they are told", |status| {
+    let status = status_when(host, "the problems are reported", |status| {
         status["repairs"].as_array().unwrap().len() >= 11
     });
     let repair = &status["repairs"][0];
@@ -201,12 +201,12 @@ fn a_program_that_keeps_rewriting_a_file_is_reported_and_not_raced() {
     let other = host.spawn(command("sh -c").arg(rewriting));
     let line = agent.wait_log(&["changed by another program again and again"]);
     assert!(line.contains(CONFIGURATION), "{line}");
-    // That takes more than 5 s: an agent that raced would have mended it more than 20 times.
+    // That takes more than 5 s: an agent that raced would have repaired it more than 20 times.
     soon("it was rewritten very often", || other.log().lines().count() > 500);
-    let mended = agent.log().matches("changed CNI configuration").count();
-    assert!(mended < 15, "{mended} times:\n{}", agent.log());
-    let told = status(host)["faults"].to_string();
-    assert!(told.contains(CONFIGURATION) && told.contains("auditctl"), "{told}");
+    let rewrites = agent.log().matches("changed CNI configuration").count();
+    assert!(rewrites < 15, "{rewrites} times:\n{}", agent.log());
+    let problems = status(host)["faults"].to_string();
+    assert!(problems.contains(CONFIGURATION) && problems.contains("auditctl"), "{problems}");
     other.signal(Signal::SIGKILL);
     right.again_after(host, "true");
     agent.stop();

@@ -64,7 +64,7 @@ fn a_hung_main_loop_is_reported_by_the_http_server() {
     let pid = agents[0].process.pid();
     ptrace::seize(pid, ptrace::Options::empty()).unwrap();
     ptrace::interrupt(pid).unwrap();
-    eventually("the main loop is named", LONG, || match get(host, "/healthz") {
+    eventually("the main loop is reported", LONG, || match get(host, "/healthz") {
         (503, text) if text.contains("reconcile HANGS") => Ok(()),
         (_, text) => Err(text),
     });

@@ -146,10 +146,11 @@ fn a_drop_in_a_foreign_table_is_reported_with_the_fix() {
     let agent = serve(host, &[]);
     let line = agent.wait_log(&["wall", "drops pod traffic"]);
     assert!(line.contains("nft 'insert rule inet wall f iifname"), "{line}");
-    let status = status_when(host, "it is told", |status| status["faults"][0].is_object());
-    // Done as it is told, it helps.
-    let cure = status["faults"][0]["cure"].as_str().unwrap().strip_prefix("accept it: ").unwrap();
-    let (commands, _) = cure.rsplit_once(", and likewise").unwrap();
+    let status =
+        status_when(host, "the problem is reported", |status| status["faults"][0].is_object());
+    // The reported fix works.
+    let fix = status["faults"][0]["cure"].as_str().unwrap().strip_prefix("accept it: ").unwrap();
+    let (commands, _) = fix.rsplit_once(", and likewise").unwrap();
     host.shell(commands).ok();
     agent.wait_log(&["no longer", "wall"]);
     agent.stop();

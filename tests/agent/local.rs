@@ -1,4 +1,4 @@
-//! What the agent tells on its own host.
+//! The agent's API on the local host.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -199,7 +199,7 @@ fn a_host_without_a_free_address_reports_it() {
     let seen = Agent::run(host, "status", &standalone(&settings));
     assert_eq!(seen.status.code(), Some(1), "{seen}");
     assert_eq!(seen.stdout.matches("10.244.1.0/29: the next pod").count(), 1, "{seen}");
-    assert!(!seen.stdout.contains("2. "), "told once: {seen}");
+    assert!(!seen.stdout.contains("2. "), "reported once: {seen}");
     pods.pop().unwrap().delete();
     assert_eq!(status(host)["faults"], serde_json::json!([]));
     agent.wait_log(&["no longer", what]);

@@ -1,4 +1,4 @@
-//! The agent on one host without etcd: its command line, what it tells the service manager, what it
+//! The agent on one host without etcd: its command line, what it reports to the service manager, what it
 //! keeps and what it leaves alone.
 
 // A test stops at the first surprise and may say what it measured.

@@ -110,12 +110,12 @@ fn alerts_and_dashboard_use_existing_metrics() {
     wait(host, r#"humanz_faults{kind="unreachable"}"#, |unreachable| unreachable == 1.0);
     wait(host, "humanz_watch_lag_seconds_count", |count| count >= 1.0);
     let page = page(host);
-    let told = names(&page);
+    let exposed = names(&page);
     for file in ["alerts.yml", "dashboard.json"] {
         let asked = asked(&shipped(file));
         assert!(asked.len() > 10, "{file}: {asked:?}");
         for name in asked {
-            assert!(told.contains(name.as_str()), "{file}: {name} is on no page:\n{page}");
+            assert!(exposed.contains(name.as_str()), "{file}: {name} is on no page:\n{page}");
         }
     }
     promtool(&["check", "metrics"], &page);

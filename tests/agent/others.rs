@@ -1,14 +1,14 @@
-//! What others have on the host: each is told in one line when it begins, and when it ends.
+//! Foreign configuration on the host: each problem is logged once when it begins and once when it ends.
 
 use std::time::Instant;
 
 use crate::support::{Agent, Node, Place, facts, soon};
 use crate::{alone, serve, standalone};
 
-/// A second between full looks.
+/// One second between full reconciles.
 const OFTEN: (&str, &str) = ("RESYNC_INTERVAL", "1s");
 
-/// While `set_up` holds a line with `words` is told, and told to have ended after `tear_down`.
+/// After `set_up` a line with `words` is logged once, and its end after `tear_down`.
 fn check(set_up: &str, words: &[&str], tear_down: &str) {
     let alone = alone();
     let agent = serve(&alone.host, &[OFTEN]);
@@ -16,8 +16,9 @@ fn check(set_up: &str, words: &[&str], tear_down: &str) {
     let line = agent.wait_log(words);
     assert!(line.contains("ERROR") || line.contains("WARN"), "{line}");
     let dry = Agent::run(&alone.host, "--dry-run", &standalone(&[]));
-    let told = |line: &str| line.starts_with("! ") && words.iter().all(|word| line.contains(word));
-    assert!(dry.stdout.lines().any(told), "{dry}");
+    let reported =
+        |line: &str| line.starts_with("! ") && words.iter().all(|word| line.contains(word));
+    assert!(dry.stdout.lines().any(reported), "{dry}");
     alone.host.shell(tear_down).ok();
     agent.wait_log(&[&["no longer"], words].concat());
     let log = agent.log();
@@ -120,7 +121,7 @@ fn a_flush_of_iptables_nft_is_repaired() {
     check_repair(drop, flush, |host| has_both_rules(host, "iptables-nft"));
 }
 
-/// The kernel tells nobody of this one.
+/// The kernel sends no event for this change.
 #[test]
 fn a_flush_of_iptables_legacy_is_repaired() {
     let (drop, flush) = ("iptables-legacy -P FORWARD DROP", "iptables-legacy -F");

@@ -89,8 +89,8 @@ fn pods_are_reattached_with_the_same_port_flags() {
 }
 
 fn drops_what_is_sent_under_another_mac(pod: &Pod, gateway: &str) {
-    let told = pod.run("ip -o link show eth0").ok();
-    let (_, own) = told.split_once("link/ether ").unwrap();
+    let output = pod.run("ip -o link show eth0").ok();
+    let (_, own) = output.split_once("link/ether ").unwrap();
     let (own, _) = own.split_once(' ').unwrap();
     for foreign in ["02:00:00:00:00:99", "0a:58:0a:f4:01:02"] {
         pod.run(&format!("ip link set eth0 address {foreign}")).ok();
@@ -107,8 +107,8 @@ fn an_isolated_pod_is_not_for_a_moment_up_and_a_usual_port() {
     let agent = serve(host, &[]);
     let isolated = [("portIsolation", true)];
     let pod = Pod::try_add(host, "a", &network(host, &isolated)).unwrap_or_else(|e| panic!("{e}"));
-    let told = host.run("ip -o link show master humanz0").ok();
-    let port = told.split([':', '@']).nth(1).unwrap().trim().to_owned();
+    let output = host.run("ip -o link show master humanz0").ok();
+    let port = output.split([':', '@']).nth(1).unwrap().trim().to_owned();
     let monitor = host.spawn(&mut crate::support::node::command("ip -o monitor link"));
     soon("the monitor hears", || {
         host.shell("ip link add poke type bridge; ip link del poke").ok();

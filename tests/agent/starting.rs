@@ -1,4 +1,4 @@
-//! The order of a start, and what the service manager is told.
+//! The order of a start, and the messages to the service manager.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};

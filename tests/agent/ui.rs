@@ -73,8 +73,8 @@ fn a_browser_shows_hosts_routes_addresses_and_changes() {
     eventually("a repair", 3 * SOON, || {
         host.run("ip link delete humanz0").ok();
         host.until_ok("ip link show humanz0", 3 * SOON);
-        let told = status(host)["repairs"].to_string();
-        if told.contains("added bridge humanz0") { Ok(()) } else { Err(told) }
+        let repairs = status(host)["repairs"].to_string();
+        if repairs.contains("added bridge humanz0") { Ok(()) } else { Err(repairs) }
     });
     let _server = page(host);
     let words =

@@ -48,7 +48,7 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
     agent.stop();
     let served = everything(host);
     assert_ne!(served, before);
-    let told = uninstall(host, "--purge --dry-run").ok();
+    let output = uninstall(host, "--purge --dry-run").ok();
     assert_eq!(everything(host), served, "a dry run");
     uninstall(host, "--purge").ok();
     assert_eq!(everything(host), before);
@@ -63,7 +63,7 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
         "- log /var/log/humanz.log\n",
         "- state /var/lib/humanz/sysctls.json\n",
     ] {
-        assert!(told.contains(what), "{what} in {told}");
+        assert!(output.contains(what), "{what} in {output}");
     }
     assert_eq!(uninstall(host, "--purge --dry-run").ok(), "nothing would be removed\n");
     assert_eq!(uninstall(host, "--purge").ok(), "nothing was there to be removed\n");
@@ -223,8 +223,8 @@ fn a_released_host_is_gone_from_etcd_and_from_the_others() {
     assert!(refused.stderr.contains("is another machine"), "{refused}");
     assert_eq!(of_h1(), 2);
     h1.write("/etc/machine-id", &machine);
-    let told = Agent::run(h1, "uninstall --release --dry-run", &[]).ok();
-    assert!(told.contains("- etcd key /humanz/hosts/h1\n"), "{told}");
+    let output = Agent::run(h1, "uninstall --release --dry-run", &[]).ok();
+    assert!(output.contains("- etcd key /humanz/hosts/h1\n"), "{output}");
     assert_eq!(of_h1(), 2);
     Agent::run(h1, "uninstall --release --purge", &[]).ok();
     assert_eq!((of_h1(), claims()), (0, 2));

@@ -134,9 +134,9 @@ impl Way<'_> {
         };
         Row {
             what: format!("{}: {}", self.what, figure.what),
-            reference: figure.tell(reference),
-            floor: self.bare.as_ref().map(|_| figure.tell(bare)).unwrap_or_default(),
-            humanz: figure.tell(humanz),
+            reference: figure.format(reference),
+            floor: self.bare.as_ref().map(|_| figure.format(bare)).unwrap_or_default(),
+            humanz: figure.format(humanz),
             target: "not slower (≥ 0.95 ×)".into(),
             reached: format!("{times:.2} ×{of_bare}"),
             met: Some(times >= SAME),
@@ -154,7 +154,7 @@ impl Figure {
         middle(own.iter().zip(other).map(ratio).collect())
     }
 
-    fn tell(&self, values: &[f64]) -> String {
+    fn format(&self, values: &[f64]) -> String {
         let value = middle(values.to_vec());
         let digits = usize::from(value < 100.0);
         format!("{value:.digits$} {}", self.unit)

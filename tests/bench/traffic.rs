@@ -69,7 +69,7 @@ impl Drop for Server {
     }
 }
 
-/// Tells at the end how many bytes came.
+/// Reports the number of received bytes at the end.
 fn swallow(mut stream: TcpStream) -> std::io::Result<()> {
     let mut block = vec![0; BLOCK];
     let mut total = 0_u64;
@@ -101,9 +101,9 @@ pub fn stream(from: &dyn Place, to: SocketAddr, during: Duration) -> f64 {
             stream.write_all(&block).unwrap();
         }
         stream.shutdown(Shutdown::Write).unwrap();
-        let mut told = [0; 8];
-        stream.read_exact(&mut told).unwrap();
-        (u64::from_be_bytes(told), start.elapsed().as_secs_f64())
+        let mut received = [0; 8];
+        stream.read_exact(&mut received).unwrap();
+        (u64::from_be_bytes(received), start.elapsed().as_secs_f64())
     });
     bytes as f64 * 8.0 / seconds / 1e9
 }

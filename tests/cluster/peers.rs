@@ -117,7 +117,7 @@ fn a_host_with_a_new_address_keeps_its_subnet_and_stays_reachable() {
     moved.run("ip route replace default via 192.0.2.1").ok();
     has_route(&cluster, &subnet, "192.0.2.113");
 
-    // … and one it is told at its next start.
+    // … and one from its settings at its next start.
     agents.pop().unwrap().stop();
     moved.run("ip address add 192.0.2.213/24 dev eth0").ok();
     let agent = Agent::start(moved, &[("NODE_IP", "192.0.2.213")]);
@@ -139,7 +139,7 @@ fn a_joining_host_has_a_route_as_soon_as_it_is_ready() {
     println!("start of an agent → READY {ready:?}, its route on the other host {route:?}");
 }
 
-/// Routes of a wide pool are told apart by their scope, for the kernel's sake; everything else is
+/// Routes of a wide pool differ by their scope, for the kernel's sake; everything else is
 /// as ever, and a route of the time before that is as good.
 #[test]
 fn a_host_at_the_end_of_a_wide_pool_has_routes_like_any_other() {

@@ -141,7 +141,7 @@ impl Scene {
         Self { _web: web, pods, _agents: agents, cluster }
     }
 
-    /// Does the damage some times; a line with these words must tell of the repair each time.
+    /// Does the damage some times; a line with these words must report the repair each time.
     fn breaks(&self, damage: &str, watch: &Watch, repair: &[&str]) {
         let host = &self.cluster.hosts[0];
         let mut times: Vec<Duration> = Vec::new();

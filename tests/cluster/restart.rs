@@ -116,7 +116,7 @@ fn state(host: &Node, routes: usize) -> (Vec<String>, Vec<(String, String)>) {
     (facts::addresses(host, "humanz0"), found.into_iter().collect())
 }
 
-/// A log line of the agent that tells of a change to links, addresses, routes or rules.
+/// A log line of the agent that reports a change to links, addresses, routes or rules.
 fn touches_the_kernel(line: &str) -> bool {
     let things = ["route ", "bridge ", "address ", "link ", "table "];
     let deeds = [" added", " removed", " replaced", " changed", " set"];

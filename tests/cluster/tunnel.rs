@@ -73,18 +73,18 @@ fn a_firewall_that_drops_tunnels_is_reported_with_the_fix() {
          iptables-nft -P INPUT DROP",
     )
     .ok();
-    let told = ["ERROR", "chain INPUT", "drops the tunnels of other hosts (UDP port 10400)"];
-    let line = agents[1].wait_log(&told);
+    let words = ["ERROR", "chain INPUT", "drops the tunnels of other hosts (UDP port 10400)"];
+    let line = agents[1].wait_log(&words);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     let ping = format!("ping -c 1 -W 1 {}", pods[1].v4());
     assert!(!pods[0].run(&ping).succeeded(), "it was kept out");
-    let cure = line.rsplit_once("accept them: ").unwrap().1.replace("iptables", "iptables-nft");
-    far.run(&cure).ok();
+    let fix = line.rsplit_once("accept them: ").unwrap().1.replace("iptables", "iptables-nft");
+    far.run(&fix).ok();
     pods[0].until_ok(&ping, crate::support::wait::SOON);
-    agents[1].wait_log(&[&["no longer"], &told[1..]].concat());
+    agents[1].wait_log(&[&["no longer"], &words[1..]].concat());
 }
 
-/// With agents told `variables`, pods of all hosts reach each other, the hosts and the outside by
+/// With agents that have the settings `variables`, pods of all hosts reach each other, the hosts and the outside by
 /// each of `families`.
 fn check(cluster: &Cluster, variables: &[(&str, &str)], families: &[fn(&IpAddr) -> bool]) {
     let _agents: Vec<Agent> = cluster.start_agents(variables);

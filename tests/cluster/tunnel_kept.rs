@@ -183,8 +183,8 @@ fn a_tunnel_follows_port_and_mtu_and_is_removed_when_disabled() {
             let found = ["humanz-vx4", "humanz-vx6", "humanz0"].map(mtu);
             let conf = near.read("/etc/cni/net.d/05-humanz.conflist").unwrap_or_default();
             let right = found.each_ref().map(|found| found.trim()) == [v4, v6, v6];
-            let told = conf.contains(&format!("\"mtu\": {v6}"));
-            if right && told { Ok(()) } else { Err(format!("{found:?} {conf}")) }
+            let written = conf.contains(&format!("\"mtu\": {v6}"));
+            if right && written { Ok(()) } else { Err(format!("{found:?} {conf}")) }
         });
         reached(&pods);
         // Pods keep what they were made with.

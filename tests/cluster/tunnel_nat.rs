@@ -111,7 +111,7 @@ fn asks(place: &dyn Place, to: SocketAddr) {
         let sent = vec![size as u8; size];
         eventually(&format!("{} to {to}: {size} bytes come back", place.label()), SOON, || {
             let mut bytes = vec![0; 1 << 16];
-            // What is too large for the way is told by ICMP once, and fits then.
+            // A packet above the path MTU gets one ICMP error; later ones fit.
             socket.send_to(&sent, to).map_err(|error| error.to_string())?;
             let (length, _) = socket.recv_from(&mut bytes).map_err(|error| error.to_string())?;
             if bytes[..length] == sent { Ok(()) } else { Err(format!("{length} bytes")) }

@@ -32,12 +32,12 @@ fn found(host: &Node, options: &str, variables: &[(&str, &str)]) -> (Vec<String>
     (names, value)
 }
 
-/// Sets a trap by `script`, looks for `wanted`, takes it away by `cure`.
-fn check(host: &Node, options: &str, (script, wanted, cure): (&str, &str, &str)) {
+/// Creates a fault with `script`, expects the finding `wanted`, removes the fault with `repair`.
+fn check(host: &Node, options: &str, (script, wanted, repair): (&str, &str, &str)) {
     host.shell(script).ok();
     let (names, value) = found(host, options, STANDALONE);
     assert!(names.iter().any(|name| name == wanted), "{script}: no {wanted} in {value:#}");
-    host.shell(cure).ok();
+    host.shell(repair).ok();
 }
 
 #[test]
@@ -194,14 +194,14 @@ fn etcd_and_its_keys_are_checked() {
             Some("warning") => "certificate-expiring",
             _ => "certificate",
         };
-        let told = findings.iter().find(|finding| finding["name"] == name);
+        let finding = findings.iter().find(|finding| finding["name"] == name);
         assert_eq!(
-            told.and_then(|told| told["severity"].as_str()),
+            finding.and_then(|finding| finding["severity"].as_str()),
             severity,
             "{days:?}: {value:#}"
         );
-        if let Some(told) = told {
-            let seen = told["seen"].as_str().unwrap();
+        if let Some(finding) = finding {
+            let seen = finding["seen"].as_str().unwrap();
             assert!(seen.starts_with("ETCD_CACERT /etc/c.pem: expire"), "{seen}");
         }
     }
@@ -214,7 +214,7 @@ fn etcd_and_its_keys_are_checked() {
 
     soon("the state is saved", || host.read("/var/lib/humanz/state.json").is_some());
     // The agent may save it once more.
-    soon("the clock is named", || {
+    soon("the clock is reported", || {
         host.shell("touch -d '+2 days' /var/lib/humanz/state.json").ok();
         names("").0.contains(&"clock".to_owned())
     });

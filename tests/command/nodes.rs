@@ -146,7 +146,7 @@ fn a_stopped_host_is_removed_and_a_live_one_is_not() {
     refused(&run(h1, "nodes rm h2", POOLS), 1, &["host h2 is alive", "--release", "--force"]);
     refused(&run(h1, "nodes rm py1", POOLS), 1, &["Python agent", "--force"]);
     refused(&run(h1, "nodes rm h3", POOLS), 1, &["no host h3 is known"]);
-    a_dry_run_tells_what_would_be_refused(h1);
+    a_dry_run_prints_what_would_be_refused(h1);
     assert_eq!(everything(), before);
 
     agents[1].kill();
@@ -168,21 +168,21 @@ fn a_stopped_host_is_removed_and_a_live_one_is_not() {
 }
 
 /// h2 is alive, and py1 of the Python agent.
-fn a_dry_run_tells_what_would_be_refused(h1: &Node) {
+fn a_dry_run_prints_what_would_be_refused(h1: &Node) {
     for (host, why) in [("h2", "is alive (its agent runs since"), ("py1", "runs the Python agent")]
     {
-        let told = run(h1, &format!("nodes rm {host} --dry-run"), POOLS);
-        assert_eq!(told.status.code(), Some(1), "{told}");
-        assert!(told.stdout.contains("- etcd key /humanz/"), "{told}");
-        assert!(told.stdout.contains(&format!("\n! host {host} {why}")), "{told}");
-        assert!(!told.stdout.contains("would be"), "{told}");
+        let output = run(h1, &format!("nodes rm {host} --dry-run"), POOLS);
+        assert_eq!(output.status.code(), Some(1), "{output}");
+        assert!(output.stdout.contains("- etcd key /humanz/"), "{output}");
+        assert!(output.stdout.contains(&format!("\n! host {host} {why}")), "{output}");
+        assert!(!output.stdout.contains("would be"), "{output}");
         let forced = run(h1, &format!("nodes rm {host} --dry-run --force"), POOLS).ok();
         assert!(forced.contains(&format!("host {host} would be removed from etcd")), "{forced}");
         assert!(!forced.contains('!'), "{forced}");
     }
-    let told = run(h1, "nodes rm h2 --dry-run --json", POOLS);
-    assert_eq!(told.status.code(), Some(1), "{told}");
-    let value: Value = serde_json::from_str(&told.stdout).unwrap();
+    let output = run(h1, "nodes rm h2 --dry-run --json", POOLS);
+    assert_eq!(output.status.code(), Some(1), "{output}");
+    let value: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(value["removed"], false, "{value}");
     assert!(value["in_the_way"][0].as_str().is_some_and(|why| why.contains("is alive")), "{value}");
 }
@@ -194,8 +194,8 @@ fn a_reserved_subnet_is_leased_only_by_its_host() {
     refused(&run(h1, "nodes reserve h2", POOLS), 1, &["no network of humanz", "/humanz/v1/config"]);
     let first = Agent::start(h1, POOLS);
     first.wait_ready();
-    let told = run(h1, "nodes reserve h2 10.244.99.0/24,fd10:0:0:99::/64", POOLS).ok();
-    assert!(told.contains("10.244.99.0/24 and fd10:0:0:99::/64 is kept for host h2"), "{told}");
+    let output = run(h1, "nodes reserve h2 10.244.99.0/24,fd10:0:0:99::/64", POOLS).ok();
+    assert!(output.contains("10.244.99.0/24 and fd10:0:0:99::/64 is kept for host h2"), "{output}");
     refused(
         &run(h1, "nodes reserve h2", POOLS),
         1,

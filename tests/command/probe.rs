@@ -38,7 +38,7 @@ fn the_gateway_of_every_other_host_is_probed() {
     assert!(said.contains("all 2 answer") && !said.contains("h2"), "{said}");
 
     agents.iter().for_each(Agent::stop);
-    // One that takes less than it says, and tells nobody.
+    // One with a smaller MTU than announced, without ICMP errors.
     h2.shell(
         "nft add table inet evil
          nft 'add chain inet evil i { type filter hook input priority -300; }'

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const WIDTH: usize = 92;
 
-/// What was told so far, for the summary.
+/// The text printed so far, for the summary.
 #[derive(Default)]
 pub struct Page {
     chapters: usize,

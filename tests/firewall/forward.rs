@@ -209,8 +209,8 @@ fn the_reported_fix_works() {
             ],
         );
         let line = reconcile(&forward).pop().unwrap();
-        let (_, cure) = line.split_once("accept it: ").unwrap();
-        let (command, _) = cure.split_once(", and likewise").unwrap();
+        let (_, fix) = line.split_once("accept it: ").unwrap();
+        let (command, _) = fix.split_once(", and likewise").unwrap();
         assert_cut_off(network);
         run_args("sh", &["-c", command]);
         assert_passes(network);

@@ -52,13 +52,13 @@ fn pods_of_others_get_in(network: &Network) -> bool {
 fn firewalld_is_reported_with_a_firewall_cmd_fix() {
     on_host(|network| {
         run_args("nft", &[&firewalld("")]);
-        let cure = "; accept it: firewall-cmd --permanent --zone=trusted \
+        let fix = "; accept it: firewall-cmd --permanent --zone=trusted \
                     --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
         let line = reconcile(&BaseChains::open().unwrap());
         // What pods send to the outside passes: the zone of the uplink lets it out.
         let wanted = "nft table inet firewalld, chain filter_FORWARD: a rule of chain \
                       filter_FWD_public drops what other hosts' pods send to pods";
-        assert_eq!(line, [format!("{wanted}{cure}")]);
+        assert_eq!(line, [format!("{wanted}{fix}")]);
         assert!(network.never_reaches_pod(OTHER_POD[0], POD[0]));
     });
 }

@@ -1,4 +1,4 @@
-//! What the kernel tells unasked.
+//! Events of the kernel: rtnetlink notifications.
 
 use std::net::IpAddr;
 use std::sync::mpsc::channel;
@@ -57,7 +57,7 @@ fn events_select_the_scope_of_a_reconcile() {
 #[test]
 fn disabled_forwarding_is_an_event_and_a_new_link_is_not() {
     in_namespace(|rtnl| {
-        let told = |key: &str| {
+        let expect_event = |key: &str| {
             let path = format!("/proc/sys/net/{key}");
             std::fs::write(&path, "0").unwrap();
             let mut events = Events::open(Protocol::Route).unwrap();
@@ -75,8 +75,8 @@ fn disabled_forwarding_is_an_event_and_a_new_link_is_not() {
             std::fs::write(&path, "0").unwrap();
             while !events.wait(SOON).unwrap().contains(&Event::ForwardingOff) {}
         };
-        told("ipv4/ip_forward");
-        told("ipv6/conf/all/forwarding");
+        expect_event("ipv4/ip_forward");
+        expect_event("ipv6/conf/all/forwarding");
     });
 }
 

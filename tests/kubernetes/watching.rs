@@ -10,7 +10,7 @@ use crate::support::ping::{addresses, all_reach};
 use crate::support::wait::SOON;
 use crate::support::watch::Watch;
 use crate::support::{Place, Pod, eventually, facts, soon};
-use crate::{Scene, count, node, peak_kb, routes_become, tells};
+use crate::{Scene, count, node, peak_kb, routes_become, wait_logged};
 
 const DUAL_STACK: (&str, &str) = ("IPV6_SUBNET", "fd10:244::/48");
 
@@ -221,7 +221,7 @@ fn after_a_bookmark_compaction_needs_no_list() {
     steady.ends_in_sync();
 }
 
-/// The watch of before cannot go on, and is told so by an event or by the status of the answer.
+/// The previous watch has expired, by an event or by the status of the answer.
 fn expires(by_status: bool) {
     let steady = Steady::new();
     let api = &steady.scene.api;
@@ -251,11 +251,11 @@ fn a_watch_that_is_refused_as_expired_is_followed_by_a_list() {
 fn an_api_outage_changes_nothing_and_the_watch_resumes_afterwards() {
     let steady = Steady::new();
     steady.scene.api.stop();
-    tells(&steady.agent, "the Kubernetes API does not answer");
+    wait_logged(&steady.agent, "the Kubernetes API does not answer");
     steady.changes();
     std::thread::sleep(std::time::Duration::from_secs(2));
     steady.scene.api.run();
-    tells(&steady.agent, "the Kubernetes API answers: https://192.0.2.2:6443");
+    wait_logged(&steady.agent, "the Kubernetes API answers: https://192.0.2.2:6443");
     steady.ends_in_sync();
 }
 
@@ -268,7 +268,7 @@ fn invalid_nodes_of_the_api_are_reported_and_affect_no_other() {
     ] {
         let steady = Steady::new();
         steady.scene.api.set_mode(mode);
-        tells(&steady.agent, words);
+        wait_logged(&steady.agent, words);
         steady.changes();
         // Until it gives up the version it had, and lists.
         let lists = steady.scene.api.lists();
@@ -284,12 +284,12 @@ fn invalid_nodes_of_the_api_are_reported_and_affect_no_other() {
 fn requests_to_an_unresponsive_api_time_out() {
     let steady = Steady::new();
     steady.scene.api.set_mode(Mode::Silent);
-    eventually("it is told", 3 * SOON, || {
-        let told = steady
+    eventually("the timeout is logged", 3 * SOON, || {
+        let logged = steady
             .agent
             .log()
             .contains("watch nodes: https://192.0.2.2:6443: no answer within 30s");
-        if told { Ok(()) } else { Err(steady.agent.log()) }
+        if logged { Ok(()) } else { Err(steady.agent.log()) }
     });
     steady.changes();
     steady.scene.api.set_mode(Mode::Well);

@@ -25,16 +25,16 @@ fn a_killed_etcd_is_reported_at_once_and_later_changes_are_read_afterwards() {
         let mark = one.mark();
         let killed = Instant::now();
         etcd.kill();
-        let told = one.reported(mark, "the loss", disconnected).duration_since(killed);
+        let elapsed = one.reported(mark, "the loss", disconnected).duration_since(killed);
         etcd.restart();
         let back = Instant::now();
         etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
         let known = one.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
         println!(
-            "told after {told:?}, in sync {:?} after etcd was back",
+            "reported after {elapsed:?}, in sync {:?} after etcd was back",
             known.duration_since(back)
         );
-        assert!(told < Duration::from_secs(2));
+        assert!(elapsed < Duration::from_secs(2));
         assert_eq!(one.ever_missing(mark, &["h1", "h2"]), [].into());
         assert_eq!((one.subnet(), two.subnet()), ("10.244.1.0/24".into(), "10.244.2.0/24".into()));
     });

@@ -55,8 +55,8 @@ fn a_python_host_that_takes_a_held_subnet_is_reported_and_gets_no_route() {
         etcd.put(&format!("{HOSTS}/py"), one.subnet());
         for host in [&one, &two] {
             host.until_peers("a fault", |peers| {
-                let told = peers.faults.iter().map(ToString::to_string);
-                told.into_iter().any(|fault| fault.starts_with("host py: subnet 10.244.1.0/24"))
+                let messages = peers.faults.iter().map(ToString::to_string);
+                messages.into_iter().any(|fault| fault.starts_with("host py: subnet 10.244.1.0/24"))
                     && !peers.by_name.contains_key("py")
             });
         }
@@ -148,7 +148,7 @@ fn of_two_python_hosts_with_one_subnet_the_first_keeps_it_when_it_is_converted()
         etcd.put(&format!("{HOSTS}/dup"), "10.244.9.0/24");
         let host = Host::up(&etcd, "h2");
         assert_eq!(host.subnet(), "10.244.9.0/24", "its pods have addresses of that");
-        host.until_peers("the other is told", |peers| {
+        host.until_peers("the other is reported", |peers| {
             peers.faults.iter().any(|fault| fault.to_string().starts_with("host dup: subnet"))
         });
         assert_eq!(

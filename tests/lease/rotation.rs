@@ -84,7 +84,7 @@ impl Before {
         etcd.delete(&format!("{HOSTS}/{name}"));
     }
 
-    /// Waits until these words, and nothing else, are told about the files; none: all is well.
+    /// Waits until exactly these words are reported about the files; none: no problem.
     fn files(&self, words: &[&str]) {
         let what = format!("{words:?} about the files");
         self.host.wait(&what, |updates| {

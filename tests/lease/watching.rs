@@ -95,8 +95,8 @@ fn a_host_that_moves_publishes_its_new_address_and_keeps_its_subnet() {
             peer.is_some_and(|peer| peer.addresses.v4 == Some(address) && peer.mtu == Some(1400))
         });
         two.until("its own record", |found| found.nodes["h2"].value.mtu == 1400);
-        let lease_told = two.since(mark).iter().any(|update| matches!(update, Update::Lease(_)));
-        assert!(!lease_told, "the lease did not change");
+        let lease_changed = two.since(mark).iter().any(|update| matches!(update, Update::Lease(_)));
+        assert!(!lease_changed, "the lease did not change");
         assert_eq!(one.peers().by_name["h2"].subnets, two.lease().subnets);
     });
 }

@@ -9,7 +9,7 @@ use crate::support::{Pinger, Place, Pod, eventually};
 /// What is not worse than this is called OK by systemd; it names 2.3 with systemd 252.
 const EXPOSURE: f64 = 3.0;
 
-/// A machine with the Debian package, told to serve itself.
+/// A machine with the Debian package, configured to run without etcd.
 pub fn serving(name: &str) -> Machine {
     let machine = Machine::boot(name);
     install(&machine, &package("deb"));

@@ -1,4 +1,4 @@
-//! ADD: what is there afterwards, and what the runtime is told.
+//! ADD: the interfaces, addresses and routes afterwards, and the result for the runtime.
 
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn an_ipv4_pod_in_every_version() {
         } else {
             assert_eq!(result["ips"][0]["address"], address[0].as_str());
             assert_eq!(result["ips"][0]["interface"], 2);
-            interfaces_are_told(&host, &result, &pod);
+            assert_interfaces(&host, &result, &pod);
         }
         if version >= "0.4.0" {
             Call::new("CHECK", &conf, &pod).key("prevResult", result.clone()).run(&host).ok();
@@ -90,9 +90,9 @@ fn an_ipv4_pod_in_every_version() {
 }
 
 /// Bridge, host's end, pod's end, with the MACs and the MTU they have.
-fn interfaces_are_told(host: &PluginHost, result: &Value, pod: &str) {
-    let told = result["interfaces"].as_array().unwrap();
-    let names: Vec<&str> = told.iter().map(|link| link["name"].as_str().unwrap()).collect();
+fn assert_interfaces(host: &PluginHost, result: &Value, pod: &str) {
+    let returned = result["interfaces"].as_array().unwrap();
+    let names: Vec<&str> = returned.iter().map(|link| link["name"].as_str().unwrap()).collect();
     assert_eq!((names.len(), names[0], names[2]), (3, "hz0", "eth0"));
     assert!(names[1].starts_with("hz") && names[1].len() == 15, "{names:?}");
     assert_eq!(links(host), names[..2], "exactly these and no strays");
@@ -101,14 +101,14 @@ fn interfaces_are_told(host: &PluginHost, result: &Value, pod: &str) {
         (1, host.ip(&format!("link show {}", names[1]))),
         (2, host.pod_ip(pod, "link show eth0")),
     ] {
-        assert_eq!(told[place]["mac"], shown[0]["address"], "{}", names[place]);
+        assert_eq!(returned[place]["mac"], shown[0]["address"], "{}", names[place]);
         if result["cniVersion"].as_str() >= Some("1.0.0") {
-            assert_eq!(told[place]["mtu"], shown[0]["mtu"], "{}", names[place]);
+            assert_eq!(returned[place]["mtu"], shown[0]["mtu"], "{}", names[place]);
         }
     }
-    assert_ne!(told[0]["mac"], told[1]["mac"]);
-    assert_eq!(told[2]["sandbox"], format!("/run/netns/{pod}"));
-    assert_eq!(told[0].get("sandbox").or(told[1].get("sandbox")), None);
+    assert_ne!(returned[0]["mac"], returned[1]["mac"]);
+    assert_eq!(returned[2]["sandbox"], format!("/run/netns/{pod}"));
+    assert_eq!(returned[0].get("sandbox").or(returned[1].get("sandbox")), None);
     assert_eq!(host.pod_ip(pod, "link show eth0")[0]["operstate"], "UP");
     assert_eq!(host.ip(&format!("link show {}", names[1]))[0]["operstate"], "UP");
 }
@@ -329,11 +329,11 @@ fn configured_routes_tables_scopes_and_metrics_are_set_returned_and_checked() {
     for version in ["0.4.0", "1.0.0", "1.1.0"] {
         let conf = conf(version, json!({ "ranges": sets, "routes": routes }));
         let result = host.add(&conf, "c1");
-        let mut told = routes.clone();
-        for route in told.as_array_mut().unwrap().iter_mut().filter(|_| version == "0.4.0") {
+        let mut returned = routes.clone();
+        for route in returned.as_array_mut().unwrap().iter_mut().filter(|_| version == "0.4.0") {
             route.as_object_mut().unwrap().retain(|key, _| key == "dst" || key == "gw");
         }
-        assert_eq!(result["routes"].as_array().unwrap()[..6], told.as_array().unwrap()[..]);
+        assert_eq!(result["routes"].as_array().unwrap()[..6], returned.as_array().unwrap()[..]);
         assert_eq!(result["routes"].as_array().unwrap().len(), 8, "and two default routes");
         let shown = ["-4", "-6"]
             .map(|family| host.run(&format!("ip {family} -n c1 route show table all")).ok());

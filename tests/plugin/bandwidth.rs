@@ -42,7 +42,7 @@ fn veth(result: &Value) -> String {
     result["interfaces"][1]["name"].as_str().unwrap().to_owned()
 }
 
-/// The kernel tells a burst as a time, and `tc` counts back.
+/// The kernel reports a burst as a time, and `tc` converts it back.
 fn assert_near(found: Option<(u64, u64)>, rate: u64, burst: u64) {
     let (is_rate, is_burst) = found.expect("a token bucket");
     assert_eq!(is_rate, rate);

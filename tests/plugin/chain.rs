@@ -52,11 +52,11 @@ fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_existing_interface() {
         };
         let result = network.add(&host, &attachment).unwrap();
         assert_eq!(result["cniVersion"], version);
-        let told = result["interfaces"].as_array().unwrap();
-        let names: Vec<&str> = told.iter().map(|link| link["name"].as_str().unwrap()).collect();
+        let returned = result["interfaces"].as_array().unwrap();
+        let names: Vec<&str> = returned.iter().map(|link| link["name"].as_str().unwrap()).collect();
         assert_eq!((names.len(), names[0], names[2]), (3, "cni0", "eth0"));
-        assert_eq!(told[2]["mac"], "02:00:00:00:00:07");
-        assert_eq!(told[2]["mtu"], if version < "1.0.0" { Value::Null } else { json!(1400) });
+        assert_eq!(returned[2]["mac"], "02:00:00:00:00:07");
+        assert_eq!(returned[2]["mtu"], if version < "1.0.0" { Value::Null } else { json!(1400) });
         assert_eq!(result["ips"].as_array().unwrap().len(), 1);
         assert_eq!(rate(&host, "", names[1]), Some(8_000_000));
         assert_eq!(rate(&host, IN_POD, "eth0"), Some(16_000_000));

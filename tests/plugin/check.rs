@@ -30,15 +30,15 @@ impl Pod {
         self.call().run(&self.host).ok();
     }
 
-    /// After `spoil`, CHECK says `text` first; after `mend`, all is well.
-    fn names(&self, spoil: &str, text: &str, mend: &str) {
+    /// After `spoil`, CHECK says `text` first; after `repair`, CHECK succeeds.
+    fn names(&self, spoil: &str, text: &str, repair: &str) {
         let line = |script: &str| script.replace("VETH", &self.veth);
         self.host.shell(&line(spoil)).ok();
         let answer = self.call().run(&self.host);
         assert_eq!(answer.code(), 103, "{spoil}");
         let text = line(text);
         assert!(answer.value["msg"].as_str().unwrap().contains(&text), "{}", answer.error());
-        self.host.shell(&line(mend)).ok();
+        self.host.shell(&line(repair)).ok();
         self.ok();
     }
 }
@@ -117,16 +117,16 @@ fn an_address_without_its_own_file_is_not_reserved() {
 #[test]
 fn a_result_without_an_address_that_is_reserved_is_no_result_of_the_pod() {
     let pod = Pod::new();
-    let told = |ips: Value| {
+    let check_with = |ips: Value| {
         let mut result = pod.result.clone();
         result["ips"] = ips;
         let answer = pod.call().key("prevResult", result).run(&pod.host);
         assert_eq!(answer.code(), 103);
         answer.value["msg"].as_str().unwrap().to_owned()
     };
-    assert!(told(json!([])).starts_with("prevResult lacks address 10.1.2.2"));
+    assert!(check_with(json!([])).starts_with("prevResult lacks address 10.1.2.2"));
     let first = pod.result["ips"][0].clone();
-    assert!(told(json!([first])).starts_with("prevResult lacks address fd00::2"));
+    assert!(check_with(json!([first])).starts_with("prevResult lacks address fd00::2"));
     pod.ok();
 }
 
@@ -134,7 +134,7 @@ fn a_result_without_an_address_that_is_reserved_is_no_result_of_the_pod() {
 fn interfaces_that_differ_from_the_result_are_reported() {
     let pod = Pod::new();
     pod.host.netns("c2");
-    let told = |place: usize, key: &str, value: &str| {
+    let check_with = |place: usize, key: &str, value: &str| {
         let mut result = pod.result.clone();
         result["interfaces"][place][key] = json!(value);
         pod.call().key("prevResult", result).run(&pod.host)
@@ -150,13 +150,13 @@ fn interfaces_that_differ_from_the_result_are_reported() {
         (2, "sandbox", "/run/netns/c2", sandbox),
         (2, "sandbox", "/run/netns/gone", sandbox),
     ] {
-        let answer = told(place, key, value);
+        let answer = check_with(place, key, value);
         assert_eq!(answer.code(), 103, "{key} of {place}");
         let message = answer.value["msg"].as_str().unwrap();
         assert!(message.contains(text), "{key} of {place}: {}", answer.error());
     }
     pod.host.shell("mkdir -p /run/alias; ln -s /run/netns/c1 /run/alias/c1").ok();
-    told(2, "sandbox", "/run/alias/c1").ok();
+    check_with(2, "sandbox", "/run/alias/c1").ok();
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn interface_and_namespace_are_set_and_check_compares_them() {
     let check = || Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host);
     check().ok();
     let sysctl = |value: &str| format!("ip netns exec c1 sysctl -q -w {value}");
-    for (spoil, says, mend) in [
+    for (spoil, says, repair) in [
         (
             sysctl("net.core.somaxconn=7"),
             "sysctl net/core/somaxconn in the pod is 7, not 600",
@@ -65,7 +65,7 @@ fn interface_and_namespace_are_set_and_check_compares_them() {
         let answer = check();
         assert_eq!(answer.code(), 103, "{spoil}");
         assert!(answer.error().contains(says), "{}", answer.error());
-        host.run(&mend).ok();
+        host.run(&repair).ok();
         check().ok();
     }
     Call::new("DEL", &conf, "c1").run(&host).ok();

@@ -28,9 +28,9 @@ fn every_version_is_answered_in_its_own_format() {
         }
         let lo = &result["interfaces"][0];
         assert_eq!((&lo["name"], &lo["sandbox"]), (&json!("lo"), &json!(NETNS)), "{result}");
-        let told = v4(&result)["version"].clone();
+        let ip_version = v4(&result)["version"].clone();
         let family = if version < "1" { json!("4") } else { Value::Null };
-        assert_eq!((told, &v4(&result)["interface"]), (family, &json!(0)), "{result}");
+        assert_eq!((ip_version, &v4(&result)["interface"]), (family, &json!(0)), "{result}");
     }
 }
 

@@ -186,7 +186,7 @@ impl<'a> Kubelet<'a> {
 }
 
 impl Sandbox<'_> {
-    /// As the runtime tells the kubelet.
+    /// As the runtime reports to the kubelet.
     fn addresses(&self) -> Vec<IpAddr> {
         let id = Id { id: self.id.clone() };
         let state: SandboxState = self.kubelet.call("PodSandboxStatus", id);

@@ -220,7 +220,7 @@ fn retain_releases_invalid_entries_only() {
     let valid = |id: &str, ifname: &str| ["a", "d"].contains(&id) && ifname == "eth0";
     let released = store.lock(WAIT).unwrap().retain(valid);
     let released: Vec<_> = released.unwrap().into_iter().map(|entry| entry.container_id).collect();
-    assert_eq!(released, ["b", "c"], "also what only its addresses tell of");
+    assert_eq!(released, ["b", "c"], "also an owner known from its addresses only");
     assert_eq!(fixture.addresses(), ["10.1.2.2", "10.1.2.5", "fd00::2", "fd00::5"]);
     assert_eq!(del(&store, "d"), ips(&["10.1.2.5", "fd00::5"]), "and a valid owner is known again");
 }

@@ -42,7 +42,7 @@ impl Drop for Echo {
     }
 }
 
-/// As whom a server at `to` sees `from`, over TCP; or why there was no answer.
+/// The source address that a server at `to` sees for `from`, over TCP; or why there was no answer.
 pub fn ask_tcp(from: &dyn Place, to: SocketAddr) -> Result<IpAddr, String> {
     from.spot().inside(|| {
         let asked = || {
