@@ -117,6 +117,12 @@ pub fn print(out: &mut dyn Write, text: &str) -> Result<(), Exit> {
     }
 }
 
+/// Writes `why` to stderr as this program's.
+pub fn complain(why: &str) {
+    // A closed stderr cannot be reported.
+    let _closed = writeln!(io::stderr(), "humanz-agent: {why}");
+}
+
 fn unwritten(error: &io::Error) -> Exit {
     Exit::new(exit::FAILURE, format!("write to standard output: {error}"))
 }

@@ -4,7 +4,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::nodes::{name, unknown};
+use crate::command::nodes::node::{name, unknown};
 use crate::etcd;
 use crate::inspect::cluster;
 use crate::lease::Snapshot;
