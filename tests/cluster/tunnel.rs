@@ -78,7 +78,7 @@ fn a_firewall_that_keeps_tunnels_out_is_told_with_its_cure() {
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     let ping = format!("ping -c 1 -W 1 {}", pods[1].v4());
     assert!(!pods[0].run(&ping).succeeded(), "it was kept out");
-    let cure = line.rsplit_once("accept them: ").unwrap().1.replace("iptables", "iptables-nft");
+    let cure = line.rsplit_once("; ").unwrap().1.replace("iptables", "iptables-nft");
     far.run(&cure).ok();
     pods[0].until_ok(&ping, crate::support::wait::SOON);
     agents[1].wait_log(&[&["no longer"], &told[1..]].concat());
