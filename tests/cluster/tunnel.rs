@@ -78,7 +78,7 @@ fn a_firewall_that_drops_tunnels_is_reported_with_the_fix() {
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     let ping = format!("ping -c 1 -W 1 {}", pods[1].v4());
     assert!(!pods[0].run(&ping).succeeded(), "it was kept out");
-    let fix = line.rsplit_once("accept them: ").unwrap().1.replace("iptables", "iptables-nft");
+    let fix = line.rsplit_once("; ").unwrap().1.replace("iptables", "iptables-nft");
     far.run(&fix).ok();
     pods[0].until_ok(&ping, crate::support::wait::SOON);
     agents[1].wait_log(&[&["no longer"], &words[1..]].concat());
