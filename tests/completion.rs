@@ -1,4 +1,4 @@
-//! What the shells complete is what can be typed: packaging/completion.
+//! The shell completions match the command line: packaging/completion.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::path::{Path, PathBuf};

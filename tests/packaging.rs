@@ -1,4 +1,4 @@
-//! What is installed beside the executable says what the executable does.
+//! The installed files and the documents match the executable.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! What an operator types, and what is answered.
+//! The agent's command line: options, variables, exit codes, messages.
 
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;

@@ -1,5 +1,5 @@
-//! The agent's files among those of the CNI: whatever is done to them is put right at once, long
-//! before the next full check.
+//! The agent's files in the CNI directories: every change is repaired at once, long before the next
+//! full check.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! FLOWTABLE: the shortcut for packets of established connections.
+//! FLOWTABLE: the nftables flow table for packets of established connections.
 
 use nix::sys::signal::Signal;
 

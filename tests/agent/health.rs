@@ -1,4 +1,4 @@
-//! Health is what the loops show, not what somebody wrote down.
+//! Health reflects the state of the running loops.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Ports of the host lead to pods for as long as the plugin's claims say so, whatever happens to the
-//! table.
+//! Host ports are forwarded to pods as long as the plugin's reservations exist, whatever happens to
+//! the table.
 
 use std::net::SocketAddr;
 
@@ -51,7 +51,7 @@ fn every_change_of_the_table_is_repaired() {
     assert!(answers(host));
     let before = table(host);
     assert!(before.contains("elements = { \"humanz0\" }"), "{before}");
-    // Somebody keeps a listing for the next boot.
+    // A listing is saved for the next boot.
     host.shell("nft list ruleset | nft -c -f -").ok();
     for damage in [
         "nft flush ruleset",
@@ -66,7 +66,7 @@ fn every_change_of_the_table_is_repaired() {
         soon(damage, || table(host) == before);
     }
     assert!(answers(host));
-    // What nobody claimed leads nowhere for long, what a person wrote stays.
+    // Elements without a reservation are removed soon; manual rules stay.
     let theirs = format!("nft add element {TABLE} any4 {{ tcp . 9999 : 10.244.1.2 . 80 }}");
     host.run(&theirs).ok();
     host.run(&format!("nft flush chain {TABLE} output")).ok();

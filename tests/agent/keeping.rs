@@ -1,4 +1,4 @@
-//! What the agent finds on a host: it takes over, repairs, or leaves alone.
+//! State that the agent finds on a host: taken over, repaired, or left alone.
 
 use crate::support::local::status_when;
 use crate::support::{Agent, Node, Place, facts, soon};

@@ -1,4 +1,4 @@
-//! What stays when the agent stops.
+//! State that remains after the agent stops.
 
 use crate::support::cni::Network;
 use crate::support::{Agent, Node, Place, Pod, facts};

@@ -111,7 +111,7 @@ fn no_client_does_harm() {
     assert_eq!(code(b"GET /../v1/status HTTP/1.1\r\n\r\n"), "404");
     assert_eq!(code(b"\x16\x03\x01\x00\xff\xff\n\n"), "400");
     assert_eq!(code(&[b"GET /".as_slice(), &[b'a'; 100_000]].concat()), "431");
-    // Nobody takes more places than there are, and who says nothing loses his.
+    // Connections are limited, and idle ones are closed.
     let silent: Vec<UnixStream> = (0..20).map(|_| connect(host).unwrap()).collect();
     for mut half in (0..10).map(|_| connect(host).unwrap()) {
         half.write_all(b"GET /healthz HTT").unwrap();
@@ -162,7 +162,7 @@ fn metrics_and_health_move_with_the_settings() {
             other => Err(format!("{other:?}")),
         }
     });
-    // What root may know is not for everybody.
+    // The root-only data is not public.
     assert_eq!(curl("http://127.0.0.1:9104/v1/status").0, 22);
     host.write("/tmp/agent.env", "METRICS_ADDR=[::1]:9105\nSOCKET=none\n");
     agent.reload();

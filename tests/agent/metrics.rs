@@ -1,4 +1,4 @@
-//! What the agent measures, read as Prometheus reads it.
+//! The agent's metrics, in the format of Prometheus.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Foreign configuration on the host: each problem is logged once when it begins and once when it ends.
+//! Foreign configuration on the host: each problem is logged once when it begins and once when it
+//! ends.
 
 use std::time::Instant;
 

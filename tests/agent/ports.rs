@@ -1,5 +1,5 @@
-//! Pods of a network that somebody wrote by hand, beside the agent's on its bridge: what the network
-//! says of their ports holds when the agent plugs them in again.
+//! Pods of a manually configured network beside the agent's on its bridge: the port flags of that
+//! network apply when the agent reattaches them.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! SIGHUP: the settings file is read again, and running pods do not notice.
+//! SIGHUP: the settings file is read again; running pods are not disturbed.
 
 use nix::sys::signal::Signal;
 
@@ -82,7 +82,7 @@ fn all_errors_are_reported_and_nothing_is_changed() {
     assert!(said[1].contains("the last reload was refused"), "{said:?}");
     agent.wait_log(&["reload: MTU=9", "1280"]);
     agent.wait_log(&["reload: NODE_IP=127.0.0.1"]);
-    // An address of somebody else: nothing could be sent from it.
+    // A foreign address: nothing could be sent from it.
     configure(host, "NODE_IP=192.0.2.250\nMTU=1450\n");
     let said = agent.reload();
     assert!(said[1].contains("the last reload was refused"), "{said:?}");
@@ -213,7 +213,7 @@ fn an_agent_waiting_for_etcd_reports_a_reload_without_etcd_host() {
     agent.stop();
 }
 
-/// As an operator's editor and a nervous service manager would do it.
+/// As by an editor and a service manager that reloads often.
 #[test]
 fn reloads_while_the_file_is_written_end_with_its_last_content() {
     let alone = alone();

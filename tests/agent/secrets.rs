@@ -1,4 +1,4 @@
-//! Passwords and keys are nowhere but in their files.
+//! Passwords and keys appear only in their files.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The page for people who would rather look.
+//! The status page for browsers.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn the_page_is_local_and_shows_when_the_agent_is_gone() {
     assert!(refused.stderr.contains("loopback"), "{refused}");
 }
 
-/// Where there is no browser, nobody can look: the other test must do.
+/// Skipped without a browser; the other test covers the page.
 #[test]
 fn a_browser_shows_hosts_routes_addresses_and_changes() {
     if !std::path::Path::new(BROWSER).exists() {
@@ -207,7 +207,7 @@ fn drawn(host: &Node, words: &[&str]) -> String {
     })
 }
 
-/// A picture of the page for a person, if there is one who asks.
+/// A screenshot of the page, on request.
 fn take(host: &Node, name: &str) {
     if let Ok(folder) = std::env::var("SCREENSHOT_DIR") {
         let path = format!("/var/log/{name}.png");

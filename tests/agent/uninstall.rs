@@ -1,4 +1,4 @@
-//! A host from which humanz is taken off again.
+//! Uninstallation of humanz from a host.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::support::pod::make_netns;
 use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, facts, soon};
 use crate::{STANDALONE, alone, serve};
 
-/// Of somebody else, beside everything that humanz makes.
+/// Foreign objects beside everything that humanz creates.
 const FOREIGN: &str = "
     mkdir -p /opt/cni/bin /etc/cni/net.d /run/humanz/ipam/mine /var/lib/humanz
     ip link add mine type bridge; ip link set mine alias 'humanzoid bridge' up

@@ -1,4 +1,4 @@
-//! Pods that ask for a host port and for limits: what that costs, and whether they get it.
+//! Pods that request a host port and bandwidth limits: cost and result.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What passes between pods, beside the same network made by hand, in one run.
+//! Throughput and latency between pods, compared with the same network made by hand, in one run.
 
 mod hosts;
 
@@ -15,7 +15,7 @@ use hosts::{Backend, ByHand, HOST_PORTS, Pair};
 
 /// What two runs of the same way differ by on a busy machine.
 const SAME: f64 = 0.95;
-/// Short turns and many of them: whatever else the machine does falls on all ways alike.
+/// Many short turns: other load of the machine affects all subjects alike.
 const TURN: Duration = Duration::from_millis(80);
 const TURNS: usize = 51;
 

@@ -1,4 +1,4 @@
-//! Eight pods at a time.
+//! Eight concurrent pods.
 
 use crate::ground::Ground;
 use crate::series::{Series, alternate};

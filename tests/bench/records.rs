@@ -1,4 +1,4 @@
-//! Hosts that exist in etcd only: what their agents would have written.
+//! Hosts that exist in etcd only: the keys that their agents would have written.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;

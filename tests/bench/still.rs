@@ -1,4 +1,4 @@
-//! What touches no network: STATUS, VERSION, and the executable itself.
+//! Measurements without network changes: STATUS, VERSION, and the executable itself.
 
 use std::path::Path;
 

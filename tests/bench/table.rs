@@ -1,4 +1,4 @@
-//! The table of what was wanted and what was reached.
+//! The table of targets and results.
 
 use std::fmt;
 

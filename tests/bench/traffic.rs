@@ -1,4 +1,4 @@
-//! What passes between two places: a stream, round trips, connections.
+//! Traffic between two network namespaces: a stream, round trips, connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -158,7 +158,7 @@ fn repeat(during: Duration, mut turn: impl FnMut()) -> Vec<f64> {
     each
 }
 
-/// Both ends on the same processor: what is measured is the way, not who is woken where.
+/// Both ends on the same processor: the data path is measured, not the scheduler.
 fn stay_on_one_processor() {
     let mut only = CpuSet::new();
     only.set(processor()).unwrap();

@@ -1,4 +1,4 @@
-//! What the agent on a host has used, as the kernel counts it.
+//! CPU time of the agent on a host, as the kernel counts it.
 
 use std::time::Duration;
 

@@ -110,7 +110,7 @@ fn assert_reported(agent: &Agent, names: &[&str]) {
     }
 }
 
-/// Ends of tunnels that cannot be: each costs its host the tunnel, and nobody else anything.
+/// Invalid tunnel endpoints: each affects the tunnel of its own host only.
 #[test]
 fn hostile_tunnels_are_reported_and_affect_no_other_host() {
     let cluster = Cluster::routed(1, 1);

@@ -1,4 +1,4 @@
-//! Many hosts ask for a subnet at once.
+//! Many hosts request a subnet at once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Settings change while hosts talk: by SIGHUP, in etcd, by a new release.
+//! Settings change while pods communicate: by SIGHUP, in etcd, by a new release.
 
 use nix::sys::signal::Signal;
 
@@ -163,7 +163,7 @@ fn the_node_address_and_the_etcd_address_are_reloaded() {
         if found { Ok(()) } else { Err(format!("{routes:?}")) }
     });
 
-    // The later line counts. Nobody answers at that address.
+    // The later line counts. That address does not answer.
     configure(host, "ETCD_HOST=192.0.2.99\nETCD_TIMEOUT=1s\n");
     agents[0].reload();
     agents[0].wait_log(&["etcd does not answer", "192.0.2.99"]);

@@ -1,4 +1,4 @@
-//! Three members of etcd: killed, held still, without a quorum, replaced. Pods notice nothing.
+//! Three members of etcd: killed, stopped, without a quorum, replaced. Pods are not disturbed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

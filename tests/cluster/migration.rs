@@ -1,4 +1,5 @@
-//! From flannel, and from bridge and host-local, to humanz: pods stay, and talk.
+//! Migration from flannel, and from bridge with host-local, to humanz: pods keep running and
+//! communicating.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! etcd goes away, comes back, forgets: pods notice nothing.
+//! etcd stops, comes back, loses its data: pods are not disturbed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

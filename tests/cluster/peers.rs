@@ -1,4 +1,4 @@
-//! Hosts come, go and move: the others follow at once.
+//! Hosts are added, removed and moved: the others follow at once.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn a_host_of_the_python_agent_gets_a_route_by_its_name() {
     println!("a Python host leaves → route: {took:?}");
 }
 
-/// What is known of a host by its name outlives the agent, whatever becomes of the name.
+/// The resolved address of a host outlives the agent, whatever happens to the name.
 #[test]
 fn a_restart_takes_nothing_from_a_host_of_the_python_agent() {
     let cluster = Cluster::new(1);

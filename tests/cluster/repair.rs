@@ -1,4 +1,4 @@
-//! Somebody breaks the host's network by hand: it is whole again at once.
+//! Manual damage to the host's network is repaired at once.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ fn manual_changes_are_repaired_at_once() {
     scene.breaks("nft delete table inet humanz", &firewall, &["add table inet humanz"]);
 }
 
-/// Pods reach nobody beyond the host until then.
+/// Pods have no connection beyond the host until then.
 #[test]
 fn disabled_forwarding_is_enabled_again_at_once() {
     let scene = Scene::start(DUAL_STACK);

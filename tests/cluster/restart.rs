@@ -1,4 +1,4 @@
-//! The agent dies, the host reboots: the network is as it was.
+//! The agent is killed or the host reboots: the network stays as it was.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Two segments and a router between them that knows nothing of pods.
+//! Two segments and a router between them without routes to pods.
 
 use std::net::IpAddr;
 
@@ -84,8 +84,8 @@ fn a_firewall_that_drops_tunnels_is_reported_with_the_fix() {
     agents[1].wait_log(&[&["no longer"], &words[1..]].concat());
 }
 
-/// With agents that have the settings `variables`, pods of all hosts reach each other, the hosts and the outside by
-/// each of `families`.
+/// With agents that have the settings `variables`, pods of all hosts reach each other, the hosts
+/// and the outside by each of `families`.
 fn check(cluster: &Cluster, variables: &[(&str, &str)], families: &[fn(&IpAddr) -> bool]) {
     let _agents: Vec<Agent> = cluster.start_agents(variables);
     for host in &cluster.hosts {

@@ -1,4 +1,4 @@
-//! Tunnels stay, come back, and follow the hosts.
+//! Tunnels are kept, repaired, and follow the hosts.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn a_host_moves_to_the_other_segment_while_pods_communicate() {
     steady.report().assert_nothing_lost();
 }
 
-/// What anybody does to a tunnel is undone at once.
+/// Every foreign change of a tunnel is repaired at once.
 #[test]
 fn a_broken_tunnel_is_repaired() {
     let cluster = Cluster::routed(1, 1);

@@ -1,4 +1,4 @@
-//! Addresses are translated on the way into a tunnel, as kube-proxy does.
+//! NAT before a tunnel, as kube-proxy does.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;

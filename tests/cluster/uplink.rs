@@ -1,5 +1,5 @@
-//! The uplink goes down, gets another name, moves into a bridge, gets other addresses or another MTU:
-//! the host is right again at once, and its own pods do not notice.
+//! The uplink goes down, is renamed, moves into a bridge, gets other addresses or another MTU: the
+//! host's network is repaired at once, and its pods are not disturbed.
 
 use std::time::{Duration, Instant};
 

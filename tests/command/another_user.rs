@@ -1,4 +1,5 @@
-//! Commands of an unprivileged user report missing permissions, and nothing about what only root can read.
+//! Commands of an unprivileged user report missing permissions, and nothing about what only root
+//! can read.
 
 use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;

@@ -1,4 +1,4 @@
-//! `config`.
+//! The subcommand `config`.
 
 use serde_json::Value;
 

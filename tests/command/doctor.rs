@@ -1,4 +1,4 @@
-//! `doctor` names each trap that was set, and nothing where none was.
+//! `doctor` reports each fault that a test creates, and nothing on a healthy host.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `explain` names the hop that was broken, and no other.
+//! `explain` reports the broken hop, and no other.
 
 mod direct;
 mod tunnel;

@@ -1,4 +1,4 @@
-//! `ipam`.
+//! The subcommand `ipam`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `nodes`.
+//! The subcommand `nodes`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `probe`, and what the agent probes by itself.
+//! The subcommand `probe`, and the agent's own probes.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `routes`.
+//! The subcommand `routes`.
 
 use crate::support::wait::SOON;
 use crate::support::{Cluster, Place, eventually};

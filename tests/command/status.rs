@@ -1,4 +1,4 @@
-//! `status`.
+//! The subcommand `status`.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn status_is_healthy_with_an_agent_and_shows_the_fix_without_one() {
     agents[0].process.signal(Signal::SIGCONT);
     assert!(output.stdout.contains("-> systemctl restart humanz-agent"), "{output}");
 
-    // Drift that nobody repairs, for there is no agent.
+    // Drift that is not repaired without an agent.
     agents[0].stop();
     host.shell("ip route flush proto 104; nft delete table inet humanz").ok();
     let output = run(host, "status", POOLS);
@@ -158,7 +158,7 @@ fn a_repair_and_an_unreachable_host_are_shown() {
     shows(&["1. interface eth0, ", "-> ip link set eth0 up", "2. etcd does not answer"]);
 }
 
-/// Root without its privileges, before a socket that is somebody else's, is like any other user.
+/// Root without capabilities, at a socket of another user, is like any other user.
 #[test]
 fn a_user_without_access_to_the_socket_gets_a_permission_error() {
     let alone = Alone::new();

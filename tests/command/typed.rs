@@ -1,4 +1,4 @@
-//! What is typed wrong, or read by something that leaves.
+//! Mistyped arguments, help, exit codes, closed pipes.
 
 use argh::{ArgsInfo, CommandInfoWithArgs};
 use humanz::command::Arguments;

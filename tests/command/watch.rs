@@ -1,4 +1,4 @@
-//! `watch`.
+//! The subcommand `watch`.
 
 use std::time::Duration;
 

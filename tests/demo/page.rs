@@ -1,4 +1,4 @@
-//! How the story looks: headings, wrapped text, aligned columns, a summary.
+//! Formatting: headings, wrapped text, aligned columns, a summary.
 
 use std::time::Duration;
 

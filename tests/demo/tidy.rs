@@ -1,4 +1,4 @@
-//! Leaves nothing behind when it is interrupted.
+//! Cleanup after an interruption.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Flows of an address that has a new owner are forgotten, and no others.
+//! Conntrack entries of an address with a new owner are deleted, and no others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use humanz::netlink::conntrack::{flush_udp, flush_udp_ends};
 
 use super::network::{Netns, run, run_args};
 
-/// Makes a flow: protocol, original source and destination, who answers.
+/// Creates a flow: protocol, original source and destination, source of the reply.
 fn flow(protocol: &str, [source, destination, answers]: [&str; 3], port: u16) {
     let port = port.to_string();
     let state: &[&str] = if protocol == "tcp" { &["--state", "ESTABLISHED"] } else { &[] };

@@ -1,4 +1,4 @@
-//! Hosts whose own firewall drops what is forwarded.
+//! Hosts whose own firewall drops forwarded packets.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use humanz::plan::Describe;
 
 use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args, traffic};
 
-/// Other hosts with a pod subnet: of both families, and one that nobody of the tests is.
+/// Other hosts with a pod subnet: of both families, and one that no test uses.
 const OTHERS: [(&str, &str); 3] =
     [("b", "10.244.9.0/24"), ("b", "fd00:10:0:9::/64"), ("c", "10.244.200.0/24")];
 
@@ -129,7 +129,7 @@ fn pods_pass_a_last_rule_that_rejects() {
             let program = format!("iptables-{kind}");
             run(&format!("{program} -A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT"));
             run(&format!("{program} -A FORWARD -j REJECT --reject-with icmp-host-prohibited"));
-            // Somebody appended this, and it is never reached.
+            // Appended later, and never reached.
             run(&format!("{program} -A FORWARD -i humanz0 -j ACCEPT"));
             assert!(network.is_cut_off(OUTSIDE[0]));
             let forward = BaseChains::open().unwrap();

@@ -1,4 +1,4 @@
-//! Hosts whose own firewall drops tunnels of other hosts: what is reported is what happens.
+//! Hosts whose own firewall drops tunnels of other hosts: the report matches the kernel's verdict.
 
 use humanz::checks::forward::input::{Tunnel, problems};
 use humanz::net::Family;

@@ -1,4 +1,4 @@
-//! With which address pods are seen.
+//! Source addresses of pods after masquerading.
 
 use humanz::nft::Nft;
 use humanz::plan::firewall::{FirewallSpec, ruleset};

@@ -1,4 +1,4 @@
-//! What others on the host make of their own firewalls, as they write it, and pods beside it.
+//! Firewalls of other programs on the host, in their own format, with pods beside them.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Meddling from outside is noticed, named and undone; what is right is not touched.
+//! Foreign changes of our tables are detected, reported and repaired; correct tables are not
+//! changed.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

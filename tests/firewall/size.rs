@@ -1,4 +1,4 @@
-//! Ten thousand hosts, and what things cost.
+//! Ten thousand hosts: size and time.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What is written now is understood by 0.1.0.
+//! 0.1.0 reads what this release writes.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What 0.1.0 wrote is understood now.
+//! This release reads what 0.1.0 wrote.
 
 use crate::support::cluster::Alone;
 use crate::support::cni::{Attachment, Network};

@@ -1,8 +1,8 @@
-//! Every input of the fuzzers' corpus again, without a fuzzer.
+//! Replay of the fuzzers' corpus, without a fuzzer.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test stops at the first surprise and may talk"
+    reason = "a test stops at the first failure and may print"
 )]
 
 mod parsers;

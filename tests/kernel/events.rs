@@ -61,7 +61,7 @@ fn disabled_forwarding_is_an_event_and_a_new_link_is_not() {
             let path = format!("/proc/sys/net/{key}");
             std::fs::write(&path, "0").unwrap();
             let mut events = Events::open(Protocol::Route).unwrap();
-            // Whoever is new does not forward.
+            // A new link does not forward.
             bridge(rtnl, &format!("br{}", path.len()));
             std::fs::write(&path, "1").unwrap();
             let event = |index| Event::Address { index };

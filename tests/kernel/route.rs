@@ -1,4 +1,4 @@
-//! Routes, neighbours, and what a refusal says.
+//! Routes, neighbours, and error messages.
 
 use std::net::IpAddr;
 

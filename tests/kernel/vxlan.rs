@@ -1,4 +1,4 @@
-//! VXLAN devices, where they send to, and their neighbours.
+//! VXLAN devices, their FDB entries and neighbours.
 
 use std::net::IpAddr;
 

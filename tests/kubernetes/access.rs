@@ -1,4 +1,4 @@
-//! How an agent proves who it is: tokens that rotate, certificates, the service account of a pod.
+//! Authentication of the agent: rotating tokens, certificates, the service account of a pod.
 
 use crate::api::{TOKEN, URL};
 use crate::support::{Agent, Node, facts, soon};

@@ -1,4 +1,4 @@
-//! Nodes that are not what they should be: each costs its own host something, and nobody else.
+//! Invalid nodes: each affects its own host only.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! This host's own subnets and addresses, as its node has them.
+//! This host's own subnets and addresses, from its node object.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What happens to nodes reaches the routes, whatever happens to lists and watches.
+//! Changes of nodes become routes, whatever happens to lists and watches.
 
 use std::time::Instant;
 
@@ -159,7 +159,7 @@ impl Steady {
         Self { scene, agent, routes, start: Instant::now() }
     }
 
-    /// What happened while nobody heard it is found, and nothing else was touched.
+    /// Changes missed by the watch are found, and nothing else was changed.
     fn ends_in_sync(self) {
         routes_become(
             scene_host(&self.scene),

@@ -84,7 +84,7 @@ fn a_host_needs_few_permissions_and_renews_its_token() {
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
-        // A token that nobody uses for its time is gone; only time does that.
+        // An unused token expires after its TTL, and only by time.
         thread::sleep(Duration::from_secs(5));
         check_writes(&host, 1400);
         // Tokens do not outlive their server.
@@ -251,7 +251,7 @@ fn authentication_is_turned_on_under_a_running_host() {
     });
 }
 
-/// Nothing is written meanwhile, and nobody connects anew because of anything else.
+/// Nothing is written meanwhile, and no host reconnects for another reason.
 #[test]
 fn disabled_authentication_is_reported_until_it_is_enabled() {
     isolated(|| {

@@ -1,4 +1,4 @@
-//! Hosts that were there before, and names in use.
+//! Hosts with existing keys, and names in use.
 
 use humanz::etcd::Update;
 use humanz::lease::LeaseError;

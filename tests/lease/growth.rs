@@ -34,7 +34,8 @@ fn one_host_widens_the_pool_and_the_others_continue() {
                 .as_ref()
                 .is_some_and(|config| config.value.pools().v4 == Some(pool("10.244.0.0/15", 9)))
         });
-        // A host configured with the narrow pool joins the wide one, with a subnet outside the narrow one.
+        // A host configured with the narrow pool joins the wide one, with a subnet outside the
+        // narrow one.
         for _ in 0..255 {
             etcd.put(COUNTER, "");
         }
@@ -45,7 +46,7 @@ fn one_host_widens_the_pool_and_the_others_continue() {
         let trouble = second.since(mark).into_iter().any(|u| matches!(u, Update::Trouble(Some(_))));
         assert!(!trouble, "the narrow pool is none");
         assert_eq!(first.lease(), lease);
-        // Nobody makes it narrow again, and who starts may widen it as well.
+        // No host narrows it again, and a starting host may widen it too.
         second.stop();
         let second = Host::up(&etcd, "h2");
         assert_eq!(second.subnet(), "10.244.2.0/24");
@@ -89,7 +90,8 @@ fn hosts_configured_with_different_widths_at_once_end_with_the_widest() {
     });
 }
 
-/// The wide pool begins lower, so the same slot is another subnet for a host configured with the narrow one.
+/// The wide pool begins lower, so the same slot is another subnet for a host configured with the
+/// narrow one.
 #[test]
 fn hosts_that_join_while_the_pool_grows_never_share_a_subnet() {
     isolated(|| {

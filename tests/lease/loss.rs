@@ -1,4 +1,4 @@
-//! etcd that lost its data: nobody changes subnet, no host is ever missing.
+//! etcd that lost its data: no host changes its subnet, no host is ever missing.
 
 use std::collections::BTreeMap;
 
@@ -232,7 +232,7 @@ fn a_new_network_under_the_same_prefix_changes_nothing_for_running_hosts() {
         let mut other = start(&etcd, "h2");
         other.network.pools.v4 = Some(pool("10.99.0.0/16", 8));
         etcd.restart_empty();
-        // Whoever is first founds the network; put by hand, it is surely the other one.
+        // The first host creates the configuration; written by hand, it is certainly the other one.
         etcd.delete_all("/humanz/");
         let config = other.network.config("other").to_json();
         etcd.put(&format!("{HUMANZ}/config"), config);

@@ -1,4 +1,4 @@
-//! etcd that does not answer, and comes back.
+//! etcd that does not answer, and recovers.
 
 use std::time::{Duration, Instant};
 

@@ -29,7 +29,7 @@ fn hosts_of_both_agents_that_start_together_do_not_share_a_subnet() {
         python_joins(&etcd, "py0", Duration::ZERO);
         let humanz: Vec<_> =
             (1..=30).map(|n| Host::launch(start(&etcd, &format!("h{n}")))).collect();
-        // One after the other: two of them at once do share one, whatever others do.
+        // Sequentially: two concurrent ones can share a subnet, independent of other hosts.
         for n in 1..=15 {
             python_joins(&etcd, &format!("py{n}"), Duration::from_millis(30));
         }

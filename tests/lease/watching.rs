@@ -1,4 +1,4 @@
-//! What others do, and how soon it is known.
+//! Changes of other hosts, and their delay.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Which addresses pods get.
+//! Allocation of pod addresses.
 
 use serde_json::{Value, json};
 

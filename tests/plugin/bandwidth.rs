@@ -1,4 +1,4 @@
-//! Pods are as fast as they may be, and no faster.
+//! Bandwidth limits of pods.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! humanz in a chain with other plugins: behind the one that makes the interface, and before others.
+//! humanz in a plugin chain: behind a plugin that creates the interface, and before others.
 
 use std::net::SocketAddr;
 
@@ -175,7 +175,7 @@ fn previous() -> Value {
         "dns": { "nameservers": ["10.1.2.1"] } })
 }
 
-/// A pod with a veth that somebody else made.
+/// A pod with a veth of another plugin.
 fn plugged() -> PluginHost {
     let host = host();
     host.netns("c1");
@@ -311,7 +311,7 @@ fn a_call_that_is_killed_anywhere_leaves_nothing_after_del() {
             break;
         }
         kills += 1;
-        // The next one finds whatever the killed one left of limits and settings.
+        // The next call finds the limits and settings that the killed one left.
         behind("ADD", keys.clone()).run(&host).ok();
         behind("DEL", keys.clone()).run(&host).ok();
     }

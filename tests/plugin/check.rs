@@ -1,4 +1,4 @@
-//! CHECK names what differs.
+//! CHECK reports differences.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! DEL: whatever is missing, it succeeds and leaves nothing.
+//! DEL succeeds and leaves nothing, whatever is missing.
 
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ fn with_files_of_the_store_missing_or_broken() {
     host.add(&subnet(), "c1");
     host.shell(&format!("echo garbage > {owner}")).ok();
     Call::new("DEL", &subnet(), "c1").run(&host).ok();
-    // Which addresses it had nobody knows: the kernel forgets its MACs by itself.
+    // Its addresses are unknown: the kernel's neighbour entries expire.
     let left = host.leftovers().into_iter().filter(|left| !left.starts_with("neighbour"));
     assert_eq!(left.collect::<Vec<_>>(), ["file quarantine"]);
     let log = host.read("/var/log/humanz.log").unwrap();

@@ -1,4 +1,4 @@
-//! Whatever fails in ADD, there is an error object and nothing is left.
+//! Every failure in ADD gives an error object and leaves nothing.
 
 use serde_json::{Value, json};
 
@@ -150,7 +150,7 @@ fn a_result_that_cannot_be_written() {
     ] {
         let mut bash = command("bash -c");
         bash.arg(&shell).envs(call.variables.iter().map(|(name, value)| (*name, value)));
-        // With a pipe it is a race who is quicker, the plugin or the end of its reader.
+        // With a pipe the plugin races with the end of its reader.
         for round in 0..20 {
             let ended = host.run_command(&mut bash, &call.conf.to_string());
             if ended.succeeded() && what == "a closed pipe" {

@@ -1,4 +1,4 @@
-//! GC removes what is not listed, in one go, and nothing else.
+//! GC removes unlisted attachments together, and nothing else.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Ports of the host lead to pods: from wherever, for as long as the pod is there.
+//! Host ports are forwarded to pods, from every source, while the pod exists.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -59,7 +59,7 @@ pub fn elements(host: &Node) -> Vec<String> {
     elements
 }
 
-/// Everybody that asks at every address of the host is answered by the pod, and seen as said.
+/// Every client at every address of the host is answered by the pod, which sees the given source.
 #[track_caller]
 fn reached(place: &dyn Place, asks: &[(&str, &str)]) {
     for (to, seen) in asks {
@@ -123,7 +123,7 @@ fn a_port_on_one_host_address_is_closed_on_the_others() {
         mapping("tcp", 8081, "127.0.0.1"),
         mapping("tcp", 8082, "0.0.0.0"),
         mapping("tcp", 8083, "::"),
-        // Of nobody here: it must not catch what pods send to its owner.
+        // No address of this host: packets of pods to its owner must not match.
         mapping("tcp", 80, "198.51.100.7"),
     ]);
     add(&host, "server", &mappings);

@@ -1,4 +1,4 @@
-//! Who has a port of the host: one at a time, for as long as its reservation lasts.
+//! Owners of host ports: one at a time, as long as its reservation exists.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -174,7 +174,7 @@ fn check_reports_a_port_that_is_missing_or_forwards_elsewhere() {
     let missing = "host port 81/udp on 192.0.2.11 to 10.1.2.2:80: missing in nftables table inet \
                    humanz-hostports";
     assert!(check().error().contains(missing), "{}", check().error());
-    // GC puts it back, and takes what nobody has.
+    // GC restores it, and removes elements without an owner.
     let valid = json!([{ "containerID": "c1", "ifname": "eth0" }]);
     gc(valid.clone()).run(&host).ok();
     check().ok();
@@ -257,7 +257,7 @@ fn a_failed_add_frees_the_port() {
     host.run("ip -n c1 link add eth0 type veth peer name eth1").ok();
     assert_ne!(call("ADD", "c1", &wish).run(&host).code(), 104);
     assert_closed(&host, "after a failed ADD");
-    // Nobody reads what it says, so that all is taken back at the very end.
+    // Its output is not read, so that everything is undone at the very end.
     host.netns("c2");
     let unread = call("ADD", "c2", &wish);
     let mut bash = command("bash -c");

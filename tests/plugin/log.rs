@@ -1,4 +1,4 @@
-//! The log file: what happened, and never a reason to fail.
+//! The log file: its content; errors of it fail no call.
 
 use serde_json::json;
 

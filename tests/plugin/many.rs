@@ -1,4 +1,4 @@
-//! Many pods at once.
+//! Many concurrent pods.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

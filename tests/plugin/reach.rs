@@ -1,4 +1,4 @@
-//! What pods can do: reach each other, the host, themselves, and the outside.
+//! Reachability of pods: each other, the host, themselves, and the outside.
 
 use serde_json::{Value, json};
 

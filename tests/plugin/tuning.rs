@@ -1,4 +1,4 @@
-//! What a pod asks for beyond its addresses: settings of its interface and namespace, and its MAC.
+//! Requested sysctls and link settings of a pod, and its MAC.
 
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ fn a_pod_sends_with_its_own_mac_only() {
     assert!(check().error().contains("is not locked"));
     host.run(&format!("bridge link set dev {veth} locked on")).ok();
 
-    // The other pod's MAC, then one that nobody has; then its own again.
+    // The other pod's MAC, then an unused one; then its own again.
     let mac = |pod: &str| host.pod_ip(pod, "link show eth0")[0]["address"].clone();
     let (own, others) = (mac("c1"), mac("c2"));
     for foreign in [others.as_str().unwrap(), "02:00:00:00:00:99"] {

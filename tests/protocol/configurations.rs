@@ -1,4 +1,4 @@
-//! What the runtime writes to stdin.
+//! The configuration on stdin.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The loopback plugin: every version's words, with no bridge in the way.
+//! The loopback plugin: the result format of every version, without a bridge.
 
 use serde_json::{Value, json};
 

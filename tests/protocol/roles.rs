@@ -1,4 +1,4 @@
-//! One executable: which part the name it is called by plays, and who asks without CNI.
+//! One executable: the role by the name it is called by, and interactive calls.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What the runtime says in the environment.
+//! The environment variables of the runtime.
 
 use crate::support::Place;
 use crate::{Call, Machine};

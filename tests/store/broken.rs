@@ -1,4 +1,4 @@
-//! Broken files, other boots, locks and folders that cannot be had.
+//! Corrupt files, other boots, locks and inaccessible directories.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What earlier plugins left.
+//! Files of earlier plugins.
 
 use std::fs;
 use std::path::Path;

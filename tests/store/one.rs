@@ -1,4 +1,4 @@
-//! What one process sees.
+//! A single process.
 
 use std::fs;
 use std::os::unix::fs::symlink;

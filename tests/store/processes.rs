@@ -105,7 +105,7 @@ fn churn(store: &Store, dir: &Path, name: &str) {
     }
 }
 
-/// Nobody was given what another one had.
+/// No address was allocated twice.
 fn check_log(dir: &Path) -> usize {
     let mut owner_of: BTreeMap<String, String> = BTreeMap::new();
     let text = fs::read_to_string(dir.join("log")).unwrap();

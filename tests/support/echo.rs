@@ -1,4 +1,4 @@
-//! A server in a place that answers with the address that it was asked from, over TCP and UDP.
+//! A server in a network namespace that answers with the client's address, over TCP and UDP.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -190,7 +190,7 @@ fn faults_of_the_host_are_found() {
     ] {
         broken.check(script, ends, wanted, repair);
     }
-    // The other host goes: nobody answers for its address.
+    // The other host is down: its address does not answer ARP.
     cluster.hosts[1].shell("ip link set eth0 down").ok();
     broken.check("ip neigh flush dev eth0", "a $C4", "next-hop", "true");
     broken.check("ip link set eth0 down", "a $C4", "uplink", "true");

@@ -9,7 +9,7 @@ use humanz::nft::base_chains::{
 };
 use humanz::nft::{NftChain, Policy, TableFamily, found};
 
-/// The first byte says who lists: nftables (even) in datagrams of rules, sets and elements, or the
+/// The first byte selects the format: nftables (even) in datagrams of rules, sets and elements, or the
 /// program iptables-save in text.
 pub fn forward(data: &[u8]) {
     let Some((first, listed)) = data.split_first() else { return };

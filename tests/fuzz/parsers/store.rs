@@ -56,7 +56,7 @@ fn parsed(bytes: &[u8]) {
     let _shown = (entry.owner_text(), entry.forwards());
 }
 
-/// Whatever lies in the folder blocks nobody, and no address gets a second owner.
+/// No file in the directory blocks an allocation, and no address gets a second owner.
 fn used(store: &Store) {
     let lock = || -> LockedStore<'_> { store.lock(WAIT).expect("the store opens") };
     let before = lock().entries().expect("the entries are listed");
