@@ -1,5 +1,5 @@
-//! What is installed beside the executable says what the executable does.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+//! The installed files and the documents match the executable.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn the_manual_page_has_every_setting_with_its_default() {
 
 /// What a guide says was tried is tried.
 #[test]
-fn every_test_that_the_guides_name_is_there() {
+fn every_test_that_the_guides_mention_exists() {
     let mut grep = Command::new("grep");
     let grep = grep.args(["-rhoE", "^fn [a-z0-9_]+", "tests"]).current_dir(root());
     let tests = String::from_utf8(grep.output().unwrap().stdout).unwrap();
@@ -87,7 +87,7 @@ fn every_link_in_the_documents_leads_to_a_file() {
 
 /// Every file of these folders that a document mentions by its path.
 #[test]
-fn every_path_in_the_documents_is_there() {
+fn every_path_in_the_documents_exists() {
     for document in DOCUMENTS {
         let text = read(document);
         let words = text.split(|c: char| c.is_whitespace() || "`(),;#".contains(c));

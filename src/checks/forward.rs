@@ -7,6 +7,7 @@
 mod blocking_rule;
 pub mod evaluate;
 pub mod input;
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,13 +16,14 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::forward::blocking_rule::Hosts;
 use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
-use crate::net::{Family, IfName, Object, PerFamily, Problem, ProblemKind, subnet};
+use crate::net::{Family, IfName, Object, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
     BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, Direction, EditKind, FoundChains,
     Match, Packet, RuleEdit,
 };
 use crate::plan::{Describe, Line};
 pub use blocking_rule::{BlockingRule, Cause};
+pub use traffic::Traffic;
 
 /// Chains with rules about the pods of some hosts are reported up to so many, of each base chain and
 /// direction; the others once those are repaired.
@@ -30,24 +32,6 @@ const CHAINS: usize = 3;
 /// So many rules are evaluated for each base chain and direction, some 50 ms: with thousands of rules
 /// not for every host.
 const EVALUATIONS: usize = 1 << 21;
-
-/// The traffic that must get through.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Traffic {
-    /// The bridge that the pods are plugged into.
-    pub bridge: IfName,
-    /// The interface that leads to the other hosts; none on a host without a network.
-    pub uplink: Option<IfName>,
-    /// Where packets of other hosts' pods come in, and go out to them: that, or tunnels.
-    pub pods_come_by: Vec<IfName>,
-    /// Where this host's pods have their addresses.
-    pub subnets: PerFamily<IpNetwork>,
-    /// Where the pods of all hosts have them.
-    pub pools: PerFamily<IpNetwork>,
-    /// Families whose packets from pod to pod on the bridge are shown to firewalls
-    /// (`bridge-nf-call-iptables`).
-    pub bridged: Vec<Family>,
-}
 
 /// What lets pod traffic through.
 #[derive(Debug, Default)]

@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
         Ok(loaded)
     }
 
-    /// As [`Call::load`], for what the agent can tell: while one answers, it need not be said here
+    /// As [`Call::load`], for data from the agent: while one answers, the settings need not say
     /// which etcd it has.
     ///
     /// # Errors
@@ -115,6 +115,12 @@ pub fn print(out: &mut dyn Write, text: &str) -> Result<(), Exit> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritten(&error)),
         _ => Ok(()),
     }
+}
+
+/// Writes `why` to stderr as this program's.
+pub fn complain(why: &str) {
+    // A closed stderr cannot be reported.
+    let _closed = writeln!(io::stderr(), "humanz-agent: {why}");
 }
 
 fn unwritten(error: &io::Error) -> Exit {

@@ -6,8 +6,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::agent::logger::USUAL;
-use crate::command::call::{Call, Outcome};
-use crate::command::complain;
+use crate::command::call::{Call, Outcome, complain};
 use crate::command::config::found::{Found, Places};
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::preflight;

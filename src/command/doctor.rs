@@ -3,6 +3,7 @@
 mod agent;
 mod bundle;
 mod cni;
+mod context;
 mod disk;
 mod etcd;
 mod kernel;
@@ -16,12 +17,11 @@ use serde_json::{Value, json};
 
 use crate::agent::active_problems::sort;
 use crate::command::call::{Call, Outcome};
+use crate::command::doctor::context::DoctorContext;
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 use crate::inspect::{Host, HostList};
 use crate::net::{Problem, Severity};
-use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
-use crate::settings::loader::LoadedSettings;
 
 /// look for everything that is known to go wrong on a host, and say how it was seen and what to do.
 /// Changes nothing
@@ -43,18 +43,6 @@ pub struct Doctor {
     /// print one JSON object
     #[argh(switch)]
     json: bool,
-}
-
-/// What is examined.
-struct DoctorContext<'a> {
-    loaded: &'a LoadedSettings,
-    host: &'a Host,
-}
-
-impl DoctorContext<'_> {
-    fn settings(&self) -> &Settings {
-        &self.host.settings
-    }
 }
 
 /// Looks for everything that is known to go wrong.

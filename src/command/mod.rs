@@ -70,7 +70,7 @@ pub type Arguments = flags::Arguments<Command>;
 /// service manager starts the agent again, which takes over all that is there.
 pub fn report_panics() {
     process::exit_on_panic(|text| {
-        complain(&format!("humanz has a fault and ends; please report it: {text}"));
+        call::complain(&format!("humanz has a fault and ends; please report it: {text}"));
         exit::FAULT.into()
     });
 }
@@ -92,7 +92,7 @@ pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
         Ok(Outcome::Fine) => 0,
         Ok(Outcome::Wrong) => exit::FAILURE.into(),
         Err(exit) => {
-            complain(&exit.why);
+            call::complain(&exit.why);
             exit.code.into()
         }
     }
@@ -138,11 +138,6 @@ fn serve(
     let mode = if once { ServeMode::Once } else { ServeMode::ForEver };
     agent::serve(origin, mode, server::start)?;
     Ok(Outcome::Fine)
-}
-
-fn complain(why: &str) {
-    // A closed stderr cannot be reported.
-    let _closed = writeln!(io::stderr(), "humanz-agent: {why}");
 }
 
 /// Prints `text` and a line end.

@@ -10,7 +10,7 @@ use anyhow::Context;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::command::call::{Call, Outcome};
+use crate::command::call::{Call, Outcome, complain};
 use crate::command::table::printable;
 use crate::inspect::agent_socket;
 use crate::net::time::timestamp;
@@ -47,7 +47,7 @@ pub fn run(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     match agents {
         Ok(stream) => agent(call, options, stream),
         Err(why) => {
-            crate::command::complain(&format!("{why}; showing events of the kernel"));
+            complain(&format!("{why}; showing events of the kernel"));
             kernel(call, options)
         }
     }

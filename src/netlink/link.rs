@@ -6,7 +6,7 @@ use neli::rtnl::Ifinfomsg;
 use nix::errno::Errno;
 
 use crate::net::{IfName, Mac};
-use crate::netlink::vxlan::{self, Vxlan};
+use crate::netlink::vxlan_info::{self, Vxlan};
 use crate::netlink::wire::{down_header, link_header};
 use crate::netlink::{AttributeList, Attributes, Message, NetlinkError, Reply};
 
@@ -304,7 +304,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Link>, NetlinkError> {
         Some(info) => (
             port(info)?,
             is("bridge") && delays_ports(info)?,
-            if is(vxlan::KIND) { vxlan::parse(info)? } else { None },
+            if is(vxlan_info::KIND) { vxlan_info::parse(info)? } else { None },
         ),
         None => (None, false, None),
     };

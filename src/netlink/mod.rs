@@ -14,6 +14,7 @@ pub mod qdisc;
 pub mod route;
 pub mod rtnl;
 pub mod vxlan;
+pub mod vxlan_info;
 pub mod wire;
 
 mod attributes;

@@ -1,4 +1,4 @@
-//! VXLAN devices: make, change, observe. Source: linux/if_link.h, RFC 7348.
+//! VXLAN devices: make, change. Source: linux/if_link.h, RFC 7348.
 
 use std::net::IpAddr;
 
@@ -7,39 +7,11 @@ use neli::consts::rtnl::{Ifla, IflaInfo, RtAddrFamily, Rtm};
 
 use crate::net::{Family, IfName, Mac};
 use crate::netlink::link::{self, LinkChange, LinkRef};
+use crate::netlink::vxlan_info::{ID, LEARNING, LOCAL, LOCAL6, PORT, UDP_CSUM};
 use crate::netlink::wire::{self, link_header};
-use crate::netlink::{AttributeList, Attributes, Message, NetlinkError};
+use crate::netlink::{Attributes, Message};
 
-/// The kernel's word for this kind of link.
-pub const KIND: &str = "vxlan";
-
-/// IFLA_VXLAN_*.
-const ID: u16 = 1;
-const LINK: u16 = 3;
-const LOCAL: u16 = 4;
-const LEARNING: u16 = 7;
-const PORT: u16 = 15;
-const LOCAL6: u16 = 17;
-const UDP_CSUM: u16 = 18;
-const UDP_ZERO_CSUM6_TX: u16 = 19;
-const COLLECT_METADATA: u16 = 25;
-
-/// What a VXLAN device is like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vxlan {
-    /// VXLAN network identifier.
-    pub vni: u32,
-    /// UDP port that it listens on.
-    pub port: u16,
-    /// The address that it sends from; `None` if the kernel chooses one.
-    pub local: Option<IpAddr>,
-    /// It believes what comes in about where a MAC is.
-    pub learning: bool,
-    /// Its outer packets carry a UDP checksum.
-    pub checksums: bool,
-    /// It is tied to one link, or takes every VNI: nothing of ours.
-    pub special: bool,
-}
+pub use crate::netlink::vxlan_info::{KIND, Vxlan};
 
 /// A VXLAN device to be made.
 #[derive(Clone, Copy, Debug)]
@@ -102,21 +74,6 @@ pub fn change(name: &IfName, local: IpAddr) -> Message {
     let attributes = Attributes::new().text(Ifla::Ifname, name.as_str()).nest(Ifla::Linkinfo, info);
     let header = link_header(RtAddrFamily::Unspecified, 0, false);
     Message::new(format!("set {name}"), Rtm::Newlink, NlmF::empty(), &header, attributes)
-}
-
-/// What a link's information says of it as a VXLAN device.
-pub fn parse(info: &AttributeList) -> Result<Option<Vxlan>, NetlinkError> {
-    let Some(data) = info.nested(IflaInfo::Data)? else { return Ok(None) };
-    let flag = |kind: u16| data.u8(kind).is_some_and(|value| value != 0);
-    let local = data.get(LOCAL).or_else(|| data.get(LOCAL6)).and_then(wire::address);
-    Ok(Some(Vxlan {
-        vni: data.u32(ID).unwrap_or(0),
-        port: data.array(PORT).map_or(0, u16::from_be_bytes),
-        local: local.filter(|local| !local.is_unspecified()),
-        learning: flag(LEARNING),
-        checksums: flag(UDP_CSUM) && !flag(UDP_ZERO_CSUM6_TX),
-        special: data.u32(LINK).is_some_and(|link| link != 0) || flag(COLLECT_METADATA),
-    }))
 }
 
 fn local_kind(local: IpAddr) -> u16 {

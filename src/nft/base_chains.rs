@@ -2,21 +2,24 @@
 
 mod chain;
 pub mod decode;
+mod direction;
+mod error;
+pub mod expression_list;
 mod legacy;
 pub mod legacy_text;
 mod rule;
 mod xt;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
-use std::process::ExitStatus;
 
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-pub use chain::{BaseChain, COMMENT_PREFIX, ChainRef, Direction, EditKind, RuleEdit};
+pub use chain::{BaseChain, ChainRef, EditKind, RuleEdit};
 pub use decode::FoundSets;
+pub use direction::{COMMENT_PREFIX, Direction};
+pub use error::ChainError;
 pub use rule::{ChainRule, End, Field, Match, Packet, Test};
 
 use crate::net::Family;
@@ -38,28 +41,6 @@ pub struct FoundChains {
     pub chains: Vec<BaseChain>,
     /// Chains that are there and cannot be read, and why.
     pub unreadable: Vec<(ChainRef, ChainError)>,
-}
-
-/// Why a chain could not be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum ChainError {
-    #[error(transparent)]
-    Netlink(#[from] NetlinkError),
-    /// The list of older tables.
-    #[error("read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// No program to read older tables with.
-    #[error("the program {name} is not installed (package iptables)")]
-    NoProgram { name: &'static str },
-    #[error("run {command}")]
-    Run { command: String, source: io::Error },
-    #[error("{command}: {status}: {said}")]
-    Program {
-        command: String,
-        status: ExitStatus,
-        /// What it wrote to stderr.
-        said: String,
-    },
 }
 
 /// A handle on the chains of one network namespace, to be used on a thread in that namespace.
@@ -143,7 +124,7 @@ impl BaseChains {
     /// Inserts or removes one rule of ours. Removing one that is gone is no error.
     ///
     /// # Errors
-    /// [`ForwardError`].
+    /// [`ChainError`].
     pub fn apply(&self, edit: &RuleEdit) -> Result<(), ChainError> {
         let message = match (&edit.place, edit.action) {
             (ChainRef::Legacy(family, _), _) => return self.legacy.apply(*family, edit),
@@ -207,8 +188,8 @@ impl BaseChains {
         };
         let mut rules = Vec::new();
         for rule in &listed {
-            let expressions = decode::expressions(rule)?;
-            for name in decode::set_names(&expressions) {
+            let expressions = expression_list::expressions(rule)?;
+            for name in expression_list::set_names(&expressions) {
                 if !sets.contains_key(&name) && sets.len() < SETS {
                     sets.extend(self.nft_set(place, &name)?.map(|set| (name, set)));
                 }

@@ -1,5 +1,5 @@
-//! Pods of a network that somebody wrote by hand, beside the agent's on its bridge: what the network
-//! says of their ports holds when the agent plugs them in again.
+//! Pods of a manually configured network beside the agent's on its bridge: the port flags of that
+//! network apply when the agent reattaches them.
 
 use serde_json::json;
 
@@ -59,7 +59,7 @@ fn a_pod_that_is_taken_off_the_bridge_is_back_at_once() {
 }
 
 #[test]
-fn pods_are_plugged_in_again_as_the_ports_that_they_were() {
+fn pods_are_reattached_with_the_same_port_flags() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -89,8 +89,8 @@ fn pods_are_plugged_in_again_as_the_ports_that_they_were() {
 }
 
 fn drops_what_is_sent_under_another_mac(pod: &Pod, gateway: &str) {
-    let told = pod.run("ip -o link show eth0").ok();
-    let (_, own) = told.split_once("link/ether ").unwrap();
+    let output = pod.run("ip -o link show eth0").ok();
+    let (_, own) = output.split_once("link/ether ").unwrap();
     let (own, _) = own.split_once(' ').unwrap();
     for foreign in ["02:00:00:00:00:99", "0a:58:0a:f4:01:02"] {
         pod.run(&format!("ip link set eth0 address {foreign}")).ok();
@@ -107,8 +107,8 @@ fn an_isolated_pod_is_not_for_a_moment_up_and_a_usual_port() {
     let agent = serve(host, &[]);
     let isolated = [("portIsolation", true)];
     let pod = Pod::try_add(host, "a", &network(host, &isolated)).unwrap_or_else(|e| panic!("{e}"));
-    let told = host.run("ip -o link show master humanz0").ok();
-    let port = told.split([':', '@']).nth(1).unwrap().trim().to_owned();
+    let output = host.run("ip -o link show master humanz0").ok();
+    let port = output.split([':', '@']).nth(1).unwrap().trim().to_owned();
     let monitor = host.spawn(&mut crate::support::node::command("ip -o monitor link"));
     soon("the monitor hears", || {
         host.shell("ip link add poke type bridge; ip link del poke").ok();

@@ -1,4 +1,4 @@
-//! Passwords and keys are nowhere but in their files.
+//! Passwords and keys appear only in their files.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ const IN_URL: &str = "marked-password-in-a-url";
 /// Where the files are on the host.
 const FOLDER: &str = "/etc/humanz";
 
-/// A host with an etcd that wants a certificate and a password, and what the agent is told of it.
+/// A host with an etcd that requires a certificate and a password, and the agent's settings for it.
 struct Scene {
     host: Node,
     certificates: Certificates,

@@ -1,4 +1,4 @@
-//! Pods that ask for a host port and for limits: what that costs, and whether they get it.
+//! Pods that request a host port and bandwidth limits: cost and result.
 
 use serde_json::json;
 
@@ -102,7 +102,7 @@ fn transfer(subject: &Subject, reverse: &str) -> f64 {
     let server = subject.node.run("ip netns exec pod0 iperf3 --server --one-off --daemon");
     server.ok();
     let client = format!("iperf3 --json --time 2 --omit 1 {reverse} --client {address}");
-    let told = subject.node.until_ok(&client, crate::support::wait::SOON);
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    told["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate") / 1e6
+    let report = subject.node.until_ok(&client, crate::support::wait::SOON);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate") / 1e6
 }

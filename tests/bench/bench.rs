@@ -6,7 +6,7 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a bench stops at the first surprise and talks"
+    reason = "a bench stops at the first failure and prints"
 )]
 
 mod asked;

@@ -1,4 +1,4 @@
-//! What all parts share: a folder, the floor's program, and hosts that stay until the end.
+//! Shared by all parts: a directory, the baseline program, and hosts that stay until the end.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Pure. Turns, and what their times amount to.
+//! Pure. Interleaved measurements and their statistics.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What touches no network: STATUS, VERSION, and the executable itself.
+//! Measurements without network changes: STATUS, VERSION, and the executable itself.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ const CALLS: usize = 20;
 const REFERENCE: [&str; 5] = ["bridge", "host-local", "portmap", "bandwidth", "loopback"];
 
 pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let whom = [Who::Reference, Who::Floor, Who::Humanz];
-    let subjects = whom.map(|who| Subject::new(ground, who, Offer::Plain, 0));
+    let candidates = [Who::Reference, Who::Floor, Who::Humanz];
+    let subjects = candidates.map(|who| Subject::new(ground, who, Offer::Plain, 0));
     let ask = |subjects: &[Subject], verb, version| {
         alternate(subjects, BLOCKS, |subject, _| subject.ask(verb, version, CALLS))
     };

@@ -1,4 +1,4 @@
-//! Whom we measure: a host of their own each, with their plugins, a network and empty pods.
+//! The measured subjects: one host each, with its plugins, a network and empty pods.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
@@ -46,7 +46,7 @@ pub struct Subject {
 
 struct Pod {
     attachment: Attachment,
-    /// What ADD gave; CHECK and DEL are told.
+    /// The result of ADD, passed to CHECK and DEL.
     result: Mutex<Value>,
 }
 

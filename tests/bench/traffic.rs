@@ -1,4 +1,4 @@
-//! What passes between two places: a stream, round trips, connections.
+//! Traffic between two network namespaces: a stream, round trips, connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -69,7 +69,7 @@ impl Drop for Server {
     }
 }
 
-/// Tells at the end how many bytes came.
+/// Reports the number of received bytes at the end.
 fn swallow(mut stream: TcpStream) -> std::io::Result<()> {
     let mut block = vec![0; BLOCK];
     let mut total = 0_u64;
@@ -101,9 +101,9 @@ pub fn stream(from: &dyn Place, to: SocketAddr, during: Duration) -> f64 {
             stream.write_all(&block).unwrap();
         }
         stream.shutdown(Shutdown::Write).unwrap();
-        let mut told = [0; 8];
-        stream.read_exact(&mut told).unwrap();
-        (u64::from_be_bytes(told), start.elapsed().as_secs_f64())
+        let mut received = [0; 8];
+        stream.read_exact(&mut received).unwrap();
+        (u64::from_be_bytes(received), start.elapsed().as_secs_f64())
     });
     bytes as f64 * 8.0 / seconds / 1e9
 }
@@ -158,7 +158,7 @@ fn repeat(during: Duration, mut turn: impl FnMut()) -> Vec<f64> {
     each
 }
 
-/// Both ends on the same processor: what is measured is the way, not who is woken where.
+/// Both ends on the same processor: the data path is measured, not the scheduler.
 fn stay_on_one_processor() {
     let mut only = CpuSet::new();
     only.set(processor()).unwrap();

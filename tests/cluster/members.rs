@@ -1,4 +1,4 @@
-//! Three members of etcd: killed, held still, without a quorum, replaced. Pods notice nothing.
+//! Three members of etcd: killed, stopped, without a quorum, replaced. Pods are not disturbed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -155,8 +155,8 @@ impl Scene {
         assert_eq!(leases, self.leases, "somebody changed subnet");
         for agent in &self.agents {
             assert!(agent.process.ended().is_none(), "{}: {}", agent.host.name(), agent.log());
-            let told = agent.log().matches("this host's subnet:").count();
-            assert_eq!(told, 1, "{}", agent.log());
+            let count = agent.log().matches("this host's subnet:").count();
+            assert_eq!(count, 1, "{}", agent.log());
             assert!(!agent.log().contains("route removed"), "{}", agent.log());
         }
         for pod in &self.pods {
@@ -174,7 +174,7 @@ impl Scene {
 const LONG: Duration = Duration::from_secs(90);
 
 #[test]
-fn three_members_die_stand_still_lose_their_quorum_and_are_replaced() {
+fn members_are_killed_stopped_lose_quorum_and_are_replaced() {
     let mut scene = Scene::new();
     scene.a_host_joins("all is well", &[]);
 
@@ -204,7 +204,7 @@ fn three_members_die_stand_still_lose_their_quorum_and_are_replaced() {
     (3..=4).for_each(|number| scene.members.launch(number, &[3, 4, 5], "existing"));
     scene.a_host_joins("the quorum was lost and is back", &[]);
 
-    // Member 5 goes for good, 6 takes its place; the hosts are told while they run.
+    // Member 5 is permanently removed, 6 replaces it; the running hosts are reloaded.
     let listed = scene.members.control(&[], "member list").unwrap();
     let gone = listed.lines().find(|line| line.contains(", m5,")).expect("it is listed");
     let id = gone.split(',').next().unwrap().to_owned();

@@ -1,4 +1,5 @@
-//! From flannel, and from bridge and host-local, to humanz: pods stay, and talk.
+//! Migration from flannel, and from bridge with host-local, to humanz: pods keep running and
+//! communicating.
 
 use serde_json::json;
 
@@ -97,8 +98,8 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
     assert!(refused.stderr.contains("remove flannel.1"), "{refused}");
     for (host, _) in &hosts {
         // The bridge gets a MAC that it always has; pods shall hear of it at once.
-        let tell = "echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify";
-        host.shell(&format!("{tell}; ip link del flannel.1; rm {BEFORE}")).ok();
+        let notify = "echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify";
+        host.shell(&format!("{notify}; ip link del flannel.1; rm {BEFORE}")).ok();
     }
     let agents: Vec<Agent> = cluster.hosts.iter().map(|host| Agent::start(host, KEPT)).collect();
     for agent in &agents {

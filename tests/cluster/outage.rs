@@ -1,4 +1,4 @@
-//! etcd goes away, comes back, forgets: pods notice nothing.
+//! etcd stops, comes back, loses its data: pods are not disturbed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::support::{Agent, Cluster, Pinger, Place, Pod, eventually, facts};
 use crate::{DUAL_STACK, TUNNELS};
 
 #[test]
-fn etcd_stands_still_for_twenty_seconds() {
+fn etcd_is_stopped_for_twenty_seconds() {
     let network = Network::start();
     network.cluster.etcd.freeze();
     network.goes_on_for(Duration::from_secs(20));

@@ -23,8 +23,8 @@ fn pods_of_three_hosts_reach_each_other_over_both_families() {
     check(DUAL_STACK, &[IpAddr::is_ipv4, IpAddr::is_ipv6]);
 }
 
-/// With agents told `variables`, pods have an address of each of `families`, and by each they reach
-/// everything they should.
+/// With agents that have the settings `variables`, pods have an address of each of `families`, and
+/// by each they reach everything they should.
 fn check(variables: &[(&str, &str)], families: &[fn(&IpAddr) -> bool]) {
     let cluster = Cluster::new(3);
     let _agents = cluster.start_agents(variables);

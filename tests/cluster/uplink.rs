@@ -1,5 +1,5 @@
-//! The uplink goes down, gets another name, moves into a bridge, gets other addresses or another MTU:
-//! the host is right again at once, and its own pods do not notice.
+//! The uplink goes down, is renamed, moves into a bridge, gets other addresses or another MTU: the
+//! host's network is repaired at once, and its pods are not disturbed.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,7 @@ fn a_host_that_gets_another_address_is_followed_by_tunnels() {
 fn follows_another_address(backend: &str, table: &str) {
     let scene = Scene::with(backend);
     let (host, other) = (scene.host(), &scene.cluster.hosts[1]);
-    // A second address, by which it cannot tell any more which one is meant.
+    // A second address makes the node address ambiguous.
     host.shell(
         "ip link add more0 type veth peer name more1
          ip link set more0 up
@@ -108,12 +108,12 @@ fn follows_another_address(backend: &str, table: &str) {
 }
 
 #[test]
-fn another_mtu_is_for_new_pods_and_the_others() {
+fn a_changed_mtu_applies_to_new_pods_and_other_hosts() {
     follows_another_mtu("direct", 1400);
 }
 
 #[test]
-fn another_mtu_leaves_room_for_tunnels() {
+fn a_changed_mtu_leaves_room_for_tunnels() {
     follows_another_mtu("vxlan", 1400 - 70);
 }
 
@@ -140,7 +140,7 @@ fn follows_another_mtu(backend: &str, pods: u32) {
     let new = Pod::add(host, "new");
     assert!(mtu(&new, "eth0").contains(&format!("mtu {pods} ")));
     let far = scene.pods[2].v4();
-    // Too large for the uplink: the pod is told so, and sends it in pieces.
+    // Too large for the uplink: the pod gets ICMP fragmentation-needed and fragments.
     new.until_ok(&format!("ping -n -c 1 -W 2 -s 1472 {far}"), SOON);
     scene.pods[0].until_ok(&format!("ping -n -c 1 -W 2 -M dont -s 1472 {far}"), SOON);
     new.delete();

@@ -1,11 +1,11 @@
-//! `make demo`: three hosts, an etcd and pods, told as a story.
+//! `make demo`: three hosts, an etcd and pods, explained step by step.
 //!
 //! Everything is real (kernel, etcd, agent, plugin); only the hosts are namespaces of this machine.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it tells a story, and ends at the first surprise"
+    reason = "it prints its steps, and stops at the first failure"
 )]
 
 mod page;

@@ -1,4 +1,4 @@
-//! The scenes of the story, in order.
+//! The steps of the demo, in order.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! A host, a pod on its bridge, and a remote machine that plays everybody else.
+//! A host, a pod on its bridge, and one remote machine in all other roles.
 //!
 //! The host is the namespace of the test's own thread. The remote machine has routes to pods, so
 //! that what it sees is what the host let out.
@@ -63,7 +63,7 @@ impl Netns {
     }
 }
 
-/// No second of waiting for someone else who might have the same address.
+/// Disables duplicate address detection, which takes a second.
 fn trust_addresses() {
     for conf in ["all", "default"] {
         std::fs::write(format!("/proc/sys/net/ipv6/conf/{conf}/accept_dad"), "0").unwrap();

@@ -1,4 +1,4 @@
-//! How 0.1.0 reads: the shapes of its records, and nothing else of it.
+//! The parsers of 0.1.0: the shapes of its records, and nothing else of it.
 #![allow(dead_code, reason = "that a field can be read is all that is asked of it")]
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! The kernel and the file system as `linux` sees them. Every test works in fresh network namespaces, on a
-//! thread that ends there; root, or `unshare -rnm`, is all it needs.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+//! The kernel and the file system through `netlink`, `nft` and `os`. Every test works in fresh
+//! network namespaces, on a thread that ends there; root, or `unshare -rnm`, is all it needs.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 mod address;
 mod events;

@@ -77,14 +77,14 @@ pub fn check_writes(host: &Host, mtu: u32) {
 }
 
 #[test]
-fn a_host_needs_few_permissions_and_outlives_its_token() {
+fn a_host_needs_few_permissions_and_renews_its_token() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start_with(&["--auth-token-ttl", "2"]);
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
-        // A token that nobody uses for its time is gone; only time does that.
+        // An unused token expires after its TTL, and only by time.
         thread::sleep(Duration::from_secs(5));
         check_writes(&host, 1400);
         // Tokens do not outlive their server.
@@ -181,7 +181,7 @@ fn change_password(etcd: &EtcdServer, password: &str) {
 }
 
 #[test]
-fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
+fn a_password_is_replaced_without_interruption_if_its_file_comes_first() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -211,7 +211,7 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
 }
 
 #[test]
-fn a_password_that_is_replaced_in_etcd_first_is_waited_for() {
+fn a_password_replaced_in_etcd_first_is_retried() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
@@ -251,7 +251,7 @@ fn authentication_is_turned_on_under_a_running_host() {
     });
 }
 
-/// Nothing is written meanwhile, and nobody connects anew because of anything else.
+/// Nothing is written meanwhile, and no host reconnects for another reason.
 #[test]
 fn disabled_authentication_is_reported_until_it_is_enabled() {
     isolated(|| {
@@ -307,7 +307,7 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
 }
 
 #[test]
-fn a_signed_token_is_renewed_when_it_ends_and_when_users_change() {
+fn a_signed_token_is_renewed_when_it_expires_and_when_users_change() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let (private, public) = (folder.path().join("jwt"), folder.path().join("jwt.pub"));
@@ -403,7 +403,7 @@ fn a_refused_watch_is_reported_and_retried() {
 }
 
 #[test]
-fn a_host_that_may_write_only_its_own_keys_misses_nobody_when_all_are_lost() {
+fn a_host_with_write_access_to_its_own_keys_keeps_all_peers_when_all_keys_are_lost() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();

@@ -1,4 +1,4 @@
-//! Who gets which subnet.
+//! Allocation of subnets.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

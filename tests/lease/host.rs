@@ -1,4 +1,4 @@
-//! A host as far as etcd is concerned: a registry and what it published.
+//! A host without a network: a lease session and its published updates.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -85,7 +85,7 @@ struct Said {
     more: Condvar,
 }
 
-/// Nobody looks whether the registry hangs.
+/// Heartbeat without a reader.
 pub fn contact() -> Arc<Contact> {
     Arc::new(Contact::new(Arc::new(Heartbeat::new("etcd", SOON))))
 }

@@ -84,7 +84,7 @@ impl Before {
         etcd.delete(&format!("{HOSTS}/{name}"));
     }
 
-    /// Waits until these words, and nothing else, are told about the files; none: all is well.
+    /// Waits until exactly these words are reported about the files; none: no problem.
     fn files(&self, words: &[&str]) {
         let what = format!("{words:?} about the files");
         self.host.wait(&what, |updates| {
@@ -101,7 +101,7 @@ impl Before {
 }
 
 #[test]
-fn a_renewed_certificate_takes_over_without_a_gap_however_it_is_put_there() {
+fn a_renewed_certificate_is_used_without_interruption_however_it_is_installed() {
     isolated(|| {
         let certificates = Certificates::new();
         let etcd = serve(&certificates, "server", Some("ca.pem"));

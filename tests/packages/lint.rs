@@ -1,4 +1,4 @@
-//! What the distributions' own judges say.
+//! lintian and rpmlint.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! A machine whose first process is systemd, on a root of its own that may be written to.
+//! A machine with systemd as its first process, on a writable root of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Calls count themselves, whether an agent runs or not.
+//! Counters of plugin calls, with and without an agent.
 
 use std::path::Path;
 use std::thread;

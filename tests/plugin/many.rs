@@ -1,4 +1,4 @@
-//! Many pods at once.
+//! Many concurrent pods.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -63,7 +63,7 @@ fn two_hundred_adds_sixteen_at_once_and_two_hundred_dels() {
 }
 
 #[test]
-fn a_full_bridge_is_said_so_and_nothing_is_left_of_the_pod_too_many() {
+fn a_full_bridge_is_reported_and_nothing_is_left_of_the_refused_pod() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.0.0/16" }));
     host.add(&conf, "c1");

@@ -1,6 +1,6 @@
 //! The executable as runtimes call it: variables, stdin, stdout, exit code. No bridge, no agent.
 
-// A test stops at the first surprise.
+// A test stops at the first failure.
 #![allow(clippy::unwrap_used)]
 
 use humanz_test_support as support;

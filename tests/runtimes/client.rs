@@ -23,7 +23,7 @@ impl Client<'_> {
     /// One call of the RuntimeService, on a connection of its own.
     ///
     /// # Errors
-    /// What the runtime answers instead, or that nobody does.
+    /// The runtime's error, or that it does not answer.
     pub fn call<A, B>(&self, method: &'static str, request: A) -> Result<B, Status>
     where
         A: Message + 'static,

@@ -1,4 +1,4 @@
-//! Protocols that are wrong on purpose, made by the model around the right decisions.
+//! Deliberately wrong protocols, made by the model around the correct decisions.
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

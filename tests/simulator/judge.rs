@@ -1,4 +1,4 @@
-//! What must hold, whatever happens.
+//! Invariants of every schedule.
 
 use humanz::lease::records::Key;
 use humanz::lease::transaction::{Condition, Transaction, Write};
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// A claim that stands is nobody else's to write, and slot 0 is nobody's.
+    /// An existing claim is written by its owner only, and slot 0 has no owner.
     pub fn judge_writes(&mut self, host: usize, transaction: &Transaction) {
         let zero = network(self.script.margin, false).pools.v4.map(|pool| pool.subnet(0));
         let Some(writes) = self.store.judge(transaction) else { return };
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// At the end everybody has a subnet and knows everybody else.
+    /// At the end every host has a subnet and knows every other host.
     pub fn judge_rest(&mut self) {
         let found = self.store.read();
         let full = self.hosts.len() + self.pythons.len() >= (1 << self.script.margin) - 1;

@@ -96,7 +96,7 @@ fn schedules() -> u64 {
 }
 
 #[test]
-fn whatever_happens_in_whatever_order_no_subnet_has_two_owners_and_all_comes_to_rest() {
+fn no_order_of_events_gives_a_subnet_two_owners_and_all_hosts_converge() {
     let schedules = schedules();
     let (wrong, undecided) = explore(0..schedules, Flaw::None);
     if let Some(script) = wrong {
@@ -117,37 +117,37 @@ fn found_out(flaw: Flaw, by: &[&str]) {
 }
 
 #[test]
-fn ownership_that_expires_is_found_out() {
+fn ownership_that_expires_is_detected() {
     found_out(Flaw::OwnershipExpires, &["under pods", "both use", "lacks"]);
 }
 
 #[test]
-fn a_renewal_by_a_plain_put_is_found_out() {
+fn a_renewal_by_a_plain_put_is_detected() {
     found_out(Flaw::PlainPut, &["both use", "takes"]);
 }
 
 #[test]
-fn an_unnoticed_loss_of_data_is_found_out() {
+fn an_unnoticed_loss_of_data_is_detected() {
     found_out(Flaw::LossUnnoticed, &["both use", "lacks"]);
 }
 
 #[test]
-fn a_host_known_by_its_address_is_found_out() {
+fn a_host_identified_by_its_address_is_detected() {
     found_out(Flaw::AddressIsIdentity, &["under pods"]);
 }
 
 #[test]
-fn a_reservation_that_gets_an_expiry_at_a_restart_is_found_out() {
+fn a_reservation_that_gets_an_expiry_at_a_restart_is_detected() {
     found_out(Flaw::ReservationExpires, &["both use", "lacks"]);
 }
 
 #[test]
-fn a_number_that_is_put_and_then_read_is_found_out() {
+fn a_number_that_is_put_and_then_read_is_detected() {
     found_out(Flaw::PutThenGet, &["both use", "takes"]);
 }
 
 #[test]
-fn a_removal_before_everything_was_read_is_found_out() {
+fn a_removal_before_everything_was_read_is_detected() {
     found_out(Flaw::RemovesBeforeReading, &["lacks"]);
 }
 

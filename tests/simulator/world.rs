@@ -68,7 +68,7 @@ pub struct World {
     pub back: u64,
     backup: Option<Store>,
     pub hosts: Vec<Host>,
-    /// Hosts of the Python agent: who runs, and what it took.
+    /// Hosts of the Python agent: whether each runs, and its subnet.
     pub pythons: BTreeMap<usize, Option<IpNetwork>>,
     queue: BTreeMap<(u64, u64), Scheduled>,
     scheduled: u64,
@@ -225,7 +225,7 @@ impl World {
             Act::Backup => self.backup = Some(self.store.clone()),
             Act::Lose => self.lose(Store::new(roots())),
             Act::Restore => {
-                // Its etcd leases are there too, and last for a while if nobody keeps them alive.
+                // Its etcd leases are there too, and expire later without keepalives.
                 if let Some(backup) = self.backup.clone() {
                     self.lose(backup);
                 }
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// Everything works from now on, and whoever has not left comes back.
+    /// Everything works from now on, and every host that has not left comes back.
     fn repair(&mut self) {
         self.note(|_| "everything is repaired".to_owned());
         self.repaired = true;

@@ -1,4 +1,4 @@
-//! What a host has of everything that could be left over.
+//! Everything on a host that could leak.
 
 use std::collections::BTreeMap;
 

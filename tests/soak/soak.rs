@@ -6,7 +6,7 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it tells what it does, and ends at the first surprise"
+    reason = "it prints its progress and stops at the first failure"
 )]
 
 use humanz_test_support as support;

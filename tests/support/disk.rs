@@ -1,4 +1,4 @@
-//! What a node sees as its file system: its own disk, and this machine's programs read-only.
+//! The file system of a node: its own disk, and this machine's programs read-only.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

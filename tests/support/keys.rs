@@ -1,4 +1,4 @@
-//! What tests do with the keys of an etcd.
+//! Helpers for the keys of an etcd.
 
 use std::time::{Duration, Instant};
 

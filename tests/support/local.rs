@@ -1,4 +1,4 @@
-//! A client of the agent's local server.
+//! A client of the agent's API.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

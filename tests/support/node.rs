@@ -1,4 +1,4 @@
-//! A machine of the test: namespaces and a disk; and the places in it where programs run.
+//! A test machine: namespaces and a disk, and the network namespaces in which programs run.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Who reaches whom: all pairs once, or one pair without a pause.
+//! Reachability by ping: all pairs once, or one pair continuously.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A pod: a network namespace that the plugin has connected.
+//! A pod: a network namespace that the plugin has attached.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A web server in a place, which remembers who asked.
+//! A web server in a network namespace that records its clients.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

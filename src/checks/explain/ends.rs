@@ -1,6 +1,7 @@
 //! Pure. The two ends, as far as they are pods of this host.
 
-use crate::checks::explain::{AGENT, Endpoint, HERE, Hop, Path, PathHost, Pod, PodNetns};
+use crate::checks::explain::hop::{AGENT, HERE, Hop};
+use crate::checks::explain::path::{Endpoint, Path, PathHost, Pod, PodNetns};
 use crate::net::Family;
 use crate::netlink::link::Link;
 use crate::plan::guard::DropReason;

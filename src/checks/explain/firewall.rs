@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::checks::explain::{HERE, Hop, Path};
+use crate::checks::explain::hop::{HERE, Hop};
+use crate::checks::explain::path::Path;
 use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::checks::forward::input;
 use crate::checks::forward::{BlockingRule, Cause, Traffic, drops_all};

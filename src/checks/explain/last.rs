@@ -1,6 +1,7 @@
 //! Pure. What is known of the whole way: sizes, connections, and whether anything arrives.
 
-use crate::checks::explain::{Echo, HERE, Hop, Path, Place};
+use crate::checks::explain::hop::{HERE, Hop};
+use crate::checks::explain::path::{Echo, Path, Place};
 use crate::netlink::link::Link;
 
 /// The rest of what is to be said.
@@ -56,7 +57,7 @@ fn sizes(path: &Path) -> Option<Hop> {
 /// What frames of the sender pass without a router between: name and MTU of each, in order.
 fn steps(path: &Path) -> Vec<(String, u32)> {
     let of = |link: &Link| (link.name.to_string(), link.mtu);
-    let pod = |end: &crate::checks::explain::Endpoint| {
+    let pod = |end: &crate::checks::explain::path::Endpoint| {
         let pod = end.pod()?;
         let inside = pod.inside.as_ref().ok()?.link.as_ref()?;
         let named = (format!("{} of {}", inside.name, end.name), inside.mtu);

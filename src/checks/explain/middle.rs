@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use crate::checks::explain::{
-    AGENT, Endpoint, HERE, Hop, Lookup, Path, PathHost, Place, RemoteHost, Tunnel, firewall,
-};
+use crate::checks::explain::firewall;
+use crate::checks::explain::hop::{AGENT, HERE, Hop};
+use crate::checks::explain::path::{Endpoint, Lookup, Path, PathHost, Place, RemoteHost, Tunnel};
 use crate::net::{Family, Mac};
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};

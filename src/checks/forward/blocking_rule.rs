@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::checks::forward::Traffic;
+use crate::checks::forward::traffic::Traffic;
 use crate::net::{Family, Object, Problem, ProblemKind};
 use crate::nft::base_chains::{ChainRef, Direction};
 use crate::nft::{NftChain, TableFamily};

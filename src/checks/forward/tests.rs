@@ -3,6 +3,7 @@ mod hosts;
 use std::iter;
 
 use crate::checks::forward::*;
+use crate::net::PerFamily;
 use crate::nft::{NftChain, Policy, TableFamily, Verdict};
 
 const IPTABLES: (TableFamily, &str, &str) = (TableFamily::Ip, "filter", "FORWARD");

@@ -4,7 +4,7 @@ use crate::agent::dry_run::DryRun;
 use crate::agent::lock;
 use crate::api::status::Status;
 use crate::checks::limits::mtu;
-use crate::command::doctor::DoctorContext;
+use crate::command::doctor::context::DoctorContext;
 use crate::inspect::agent_socket;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::plan::{Line, tunnel};

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::checks::host_checks::SYSCTLS;
 use crate::checks::redact::redact;
 use crate::command::config;
-use crate::command::doctor::DoctorContext;
+use crate::command::doctor::context::DoctorContext;
 use crate::inspect::pods::Attachment;
 use crate::net::Family;
 use crate::os::{files, sysctl};

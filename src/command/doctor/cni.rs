@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::command::doctor::DoctorContext;
+use crate::command::doctor::context::DoctorContext;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// Versions of CNI that there are.

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{InitFlags, Inotify};
 
 use crate::checks::limits;
-use crate::command::doctor::DoctorContext;
+use crate::command::doctor::context::DoctorContext;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::disk_space;
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::command::doctor::DoctorContext;
+use crate::command::doctor::context::DoctorContext;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster::Cluster;
 use crate::lease::PeerFault;

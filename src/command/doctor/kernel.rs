@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::checks::limits::neighbours;
-use crate::command::doctor::DoctorContext;
+use crate::command::doctor::context::DoctorContext;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::os::sysctl;
 use crate::plan::peer_routes::Backend;

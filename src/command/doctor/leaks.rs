@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::agent::pool_use::{addresses as in_use, scarce};
-use crate::command::doctor::DoctorContext;
+use crate::command::doctor::context::DoctorContext;
 use crate::inspect::pods::Attachment;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::Link;

@@ -4,8 +4,8 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
+use crate::command::ipam::attachment::{WAIT, close_ports, owner, settings};
 use crate::command::ipam::free::busy;
-use crate::command::ipam::{WAIT, close_ports, owner, settings};
 use crate::command::json::object;
 use crate::inspect::pods::{Life, Network, links, networks};
 use crate::ipam::StoreEntry;

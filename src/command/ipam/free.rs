@@ -6,7 +6,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::{WAIT, close_ports, owner, settings};
+use crate::command::ipam::attachment::{WAIT, close_ports, owner, settings};
 use crate::inspect::pods::{Life, entries, links, networks, refused};
 use crate::ipam::StoreError;
 use crate::settings::exit::{self, Exit};

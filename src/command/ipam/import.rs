@@ -6,8 +6,8 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
+use crate::command::ipam::attachment::{WAIT, settings};
 use crate::command::ipam::free::busy;
-use crate::command::ipam::{WAIT, settings};
 use crate::command::json::object;
 use crate::inspect::pods::{Life, store};
 use crate::ipam::import::Sources;

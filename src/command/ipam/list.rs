@@ -6,7 +6,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ipam::{objects, settings};
+use crate::command::ipam::attachment::{objects, settings};
 use crate::command::json::object;
 use crate::command::table::{Cell, Table, Tone, facts, span};
 use crate::inspect::pods::{Life, Network, entries, links, networks};

@@ -1,32 +1,15 @@
 //! `ipam`: which pod has which address of this host.
 
+mod attachment;
 mod clear;
 mod free;
 mod import;
 mod list;
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use argh::{ArgsInfo, FromArgs};
-use serde_json::Value;
 
-use crate::agent::applier::Applier;
-use crate::agent::reconcile;
-use crate::agent::reconcile::Reconcile;
-use crate::agent::trigger::Scope;
 use crate::command::call::{Call, Outcome};
-use crate::command::json::object;
-use crate::inspect::Kernel;
-use crate::inspect::pods::{Life, Network};
-use crate::ipam::StoreEntry;
-use crate::lease::Resolved;
-use crate::net::{IfName, PerFamily};
-use crate::settings::Settings;
 use crate::settings::exit::Exit;
-
-/// How long a store is waited for, which plugins hold for a millisecond.
-const WAIT: Duration = Duration::from_secs(5);
 
 /// show which pod has which address of this host, free addresses, take over those of earlier plugins
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -71,50 +54,5 @@ pub fn run(call: &mut Call<'_>, options: &Ipam) -> Result<Outcome, Exit> {
         Verb::Free(options) => free::run(call, options),
         Verb::Clear(options) => clear::run(call, options),
         Verb::Import(options) => import::run(call, options),
-    }
-}
-
-/// The settings: without any etcd, which has no part in this.
-fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
-    call.origin.set_default("ETCD_HOST", "localhost");
-    Ok(call.load()?.settings)
-}
-
-/// The attachments of a network, for `--json`.
-fn objects(network: &Network, links: &BTreeSet<IfName>) -> Vec<Value> {
-    let entries = network.looked.entries.iter();
-    entries
-        .map(|entry| object(entry, &network.name, Life::of(entry, &network.name, links)))
-        .collect()
-}
-
-/// Who has an address, for people.
-fn owner(entry: &StoreEntry) -> String {
-    entry.pod.clone().unwrap_or_else(|| entry.owner_text())
-}
-
-/// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
-/// of them is done as the agent does it.
-fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
-    if freed.iter().all(|entry| entry.ports.is_none()) {
-        return Ok(());
-    }
-    let kernel = Kernel::open(settings)?;
-    let mut applier = Applier::new(false);
-    let pass = Reconcile {
-        settings,
-        kernel: &kernel,
-        subnets: &PerFamily::default(),
-        peers: None,
-        in_sync: false,
-        resolved: &Resolved::new(),
-        previous: None,
-        was_ready: false,
-        scope: Scope::FIREWALL,
-    };
-    reconcile::host_ports::reconcile(&pass, &mut applier);
-    match applier.failures() {
-        [] => Ok(()),
-        _ => Err(Exit::new(crate::settings::exit::FAILURE, applier.failure_lines())),
     }
 }

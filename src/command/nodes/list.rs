@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
-use crate::command::nodes::{State, names, object, subnets};
+use crate::command::nodes::node::{State, names, object, subnets};
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::cluster::{self, Cluster};
 use crate::lease::peers;

@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 
 use crate::command::call::{Call, Outcome};
-use crate::command::nodes::{name, subnets};
+use crate::command::nodes::node::{name, subnets};
 use crate::etcd;
 use crate::inspect::cluster;
 use crate::lease::claim::{self, Step, leave, python};

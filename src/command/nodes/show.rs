@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
-use crate::command::nodes::{State, name, names, object, subnets, unknown};
+use crate::command::nodes::node::{State, name, names, object, subnets, unknown};
 use crate::command::table::{Tone, facts};
 use crate::inspect::cluster::{self, Cluster};
 use crate::lease::claim::leave;

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::net::{Family, IfName};
+use crate::nft::base_chains::direction::Direction;
 use crate::nft::base_chains::rule::ChainRule;
 use crate::nft::{NftChain, Policy, TableFamily};
-
-/// The comments of the rules that humanz inserts into chains of others start with this.
-pub const COMMENT_PREFIX: &str = "humanz: ";
 
 /// A base chain at the hook `forward` or `input`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,15 +28,6 @@ pub enum ChainRef {
     /// In the kernel's older tables, which only the iptables-legacy program can read: a chain of
     /// the table `filter`.
     Legacy(Family, &'static str),
-}
-
-/// Seen from the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// In by the bridge: from pods.
-    In,
-    /// Out by the bridge: to pods.
-    Out,
 }
 
 /// A rule of ours to insert at the head of a chain of iptables, or to remove from it.
@@ -90,35 +79,6 @@ impl ChainRef {
                 TableFamily::Ip6 => family == Family::V6,
                 TableFamily::Other(_) => false,
             },
-        }
-    }
-}
-
-impl Direction {
-    /// Both, in the order in which they are inserted at a head, so that `In` comes first.
-    pub const BOTH: [Direction; 2] = [Direction::Out, Direction::In];
-
-    /// The comment of our rule.
-    pub fn comment(self) -> String {
-        match self {
-            Direction::In => format!("{COMMENT_PREFIX}from pods"),
-            Direction::Out => format!("{COMMENT_PREFIX}to pods"),
-        }
-    }
-
-    /// As iptables calls it.
-    pub fn option(self) -> &'static str {
-        match self {
-            Direction::In => "-i",
-            Direction::Out => "-o",
-        }
-    }
-
-    /// As nft calls it.
-    pub fn keyword(self) -> &'static str {
-        match self {
-            Direction::In => "iifname",
-            Direction::Out => "oifname",
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Pure. What a rule of nftables compares and decides, read from its expressions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::net::Family;
 use crate::netlink::{AttributeList, NetlinkError};
-use crate::nft::base_chains::chain::Direction;
+use crate::nft::base_chains::direction::Direction;
+use crate::nft::base_chains::expression_list::Expression;
 use crate::nft::base_chains::rule::{ChainRule, End, Field, Match, Test};
 use crate::nft::base_chains::xt;
 use crate::nft::numbers::{expression as n, rule};
@@ -12,33 +13,6 @@ use crate::nft::{Data, FoundSet, Userdata, Verdict};
 
 /// Sets by name.
 pub type FoundSets = BTreeMap<String, FoundSet>;
-
-/// Name and data of an expression.
-pub type Expression = (String, AttributeList);
-
-/// The expressions in the attributes of a rule.
-///
-/// # Errors
-/// [`NetlinkError::Malformed`].
-pub fn expressions(rule: &AttributeList) -> Result<Vec<Expression>, NetlinkError> {
-    let Some(list) = rule.nested(rule::EXPRESSIONS)? else { return Ok(Vec::new()) };
-    let mut expressions = Vec::new();
-    for (_, expression) in list.iter() {
-        let expression = AttributeList::parse(expression)?;
-        let data = match expression.nested(n::DATA)? {
-            Some(data) => data,
-            None => AttributeList::parse(&[])?,
-        };
-        expressions.extend(expression.text(n::NAME).map(|name| (name, data)));
-    }
-    Ok(expressions)
-}
-
-/// The sets and maps that a rule looks into.
-pub fn set_names(expressions: &[Expression]) -> BTreeSet<String> {
-    let lookups = expressions.iter().filter(|(name, _)| name == "lookup");
-    lookups.filter_map(|(_, data)| data.text(n::LOOKUP_SET)).collect()
-}
 
 /// The rules that one amounts to: as many as there are verdicts in the map that it looks into, else
 /// one. `interface`: the name of an interface, by its index.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::net::Family;
-use crate::nft::base_chains::ChainError;
 use crate::nft::base_chains::chain::{BaseChain, EditKind, RuleEdit};
+use crate::nft::base_chains::error::ChainError;
 use crate::nft::base_chains::legacy_text;
 use crate::os::xtables_lock::ELSEWHERE;
 
@@ -36,7 +36,7 @@ impl LegacyTables {
     /// The chain `name` of the table `filter`; `None` if that table does not exist.
     ///
     /// # Errors
-    /// [`ForwardError::NoProgram`] if the table is there and the program is not.
+    /// [`ChainError::NoProgram`] if the table is there and the program is not.
     pub fn observe(
         &self,
         family: Family,
@@ -53,7 +53,7 @@ impl LegacyTables {
     /// Inserts or removes a rule of ours.
     ///
     /// # Errors
-    /// [`ForwardError`]; one that is already gone is none.
+    /// [`ChainError`]; one that is already gone is none.
     pub fn apply(&self, family: Family, edit: &RuleEdit) -> Result<(), ChainError> {
         let rule = legacy_text::rule(edit.direction, &edit.bridge);
         let rule: Vec<&str> = rule.iter().map(String::as_str).collect();

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::net::{AddressRange, Family, IfName};
-use crate::nft::base_chains::chain::{BaseChain, ChainRef, Direction};
+use crate::nft::base_chains::chain::{BaseChain, ChainRef};
+use crate::nft::base_chains::direction::Direction;
 use crate::nft::base_chains::rule::{ChainRule, End, Match};
 use crate::nft::base_chains::xt;
 use crate::nft::{Policy, Verdict};

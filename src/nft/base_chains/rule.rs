@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::net::{AddressRange, Family, IfName};
 use crate::netlink::wire::octets;
 use crate::nft::Verdict;
-use crate::nft::base_chains::chain::Direction;
+use crate::nft::base_chains::direction::Direction;
 use crate::nft::expression::family_number;
 
 /// IFNAMSIZ: what an interface's name is filled up to.

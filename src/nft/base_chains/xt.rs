@@ -1,7 +1,7 @@
 //! Pure. Extensions of iptables inside rules of nftables: their name, and what only they know.
 
 use crate::netlink::AttributeList;
-use crate::nft::base_chains::decode::Expression;
+use crate::nft::base_chains::expression_list::Expression;
 use crate::nft::base_chains::rule::{Match, STATE_NEW};
 use crate::nft::numbers::expression as n;
 

@@ -19,10 +19,10 @@ const PODS: &str = "10.88.0.0/16";
 pub const HOST_PORTS: u16 = 10_000;
 
 pub struct Pair {
-    /// On the first host: who asks, and who answers.
+    /// On the first host: client and server.
     pub from: Pod,
     pub near: Pod,
-    /// On the second host: who answers.
+    /// On the second host: the server.
     pub far: Pod,
     _agents: Vec<Agent>,
 }

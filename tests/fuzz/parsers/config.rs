@@ -1,4 +1,4 @@
-//! The network configuration on stdin, and what a pod's owner can put into it.
+//! The network configuration on stdin, including the parts that a pod's owner controls.
 
 use humanz::cni::env::{Environment, Netns, Operation};
 use humanz::cni::request::Role;

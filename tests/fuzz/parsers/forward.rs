@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use humanz::checks::forward::{Traffic, input, plan, removals};
 use humanz::net::{Family, IfName, PerFamily};
 use humanz::nft::base_chains::{
-    BaseChain, ChainRef, ChainRule, FoundChains, FoundSets, decode, legacy_text,
+    BaseChain, ChainRef, ChainRule, FoundChains, FoundSets, decode, expression_list, legacy_text,
 };
 use humanz::nft::{NftChain, Policy, TableFamily, found};
 
-/// The first byte says who lists: nftables (even) in datagrams of rules, sets and elements, or the
+/// The first byte selects the format: nftables (even) in datagrams of rules, sets and elements, or the
 /// program iptables-save in text.
 pub fn forward(data: &[u8]) {
     let Some((first, listed)) = data.split_first() else { return };
@@ -40,8 +40,8 @@ fn nftables(datagram: &[u8]) -> BaseChain {
     let name = |index: u32| (index < 9).then(|| format!("eth{index}"));
     let mut rules: Vec<ChainRule> = Vec::new();
     for rule in &listed {
-        let Ok(expressions) = decode::expressions(rule) else { continue };
-        let _names = decode::set_names(&expressions);
+        let Ok(expressions) = expression_list::expressions(rule) else { continue };
+        let _names = expression_list::set_names(&expressions);
         rules.extend(decode::rules(rule, &expressions, &known, &name).unwrap_or_default());
     }
     let place = NftChain {

@@ -1,6 +1,6 @@
-//! What must hold for any bytes that somebody else wrote, one function for each kind of them.
+//! Invariants for arbitrary foreign bytes, one function for each format.
 //!
-//! A function comes back whatever it is given, and asserts what the product relies on afterwards.
+//! A function returns for every input, and asserts the invariants that the product relies on.
 //! The fuzz targets call these, and so does the replay of the corpus.
 
 mod arguments;

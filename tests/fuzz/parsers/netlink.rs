@@ -1,8 +1,8 @@
-//! What the kernel answers: rtnetlink, nftables, connection tracking.
+//! Messages of the kernel: rtnetlink, nftables, connection tracking.
 
 use humanz::net::Family;
 use humanz::netlink::AttributeList;
-use humanz::netlink::{address, conntrack, events, fdb, link, neighbour, qdisc, route, vxlan};
+use humanz::netlink::{address, conntrack, events, fdb, link, neighbour, qdisc, route, vxlan_info};
 use humanz::nft::{Userdata, found};
 use humanz::plan::host_ports::PortMap;
 
@@ -30,7 +30,7 @@ pub fn netlink(data: &[u8]) {
         }
     }
     if let Ok(attributes) = AttributeList::parse(data) {
-        let _tunnel = vxlan::parse(&attributes);
+        let _tunnel = vxlan_info::parse(&attributes);
         let whole: usize = attributes.iter().map(|(_, payload)| payload.len() + 4).sum();
         assert!(whole <= data.len(), "attributes of {whole} bytes in {}", data.len());
     }

@@ -1,0 +1,68 @@
+//! An attachment of a pod: its owner, its JSON object, and closing its host ports.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::agent::applier::Applier;
+use crate::agent::reconcile;
+use crate::agent::reconcile::Reconcile;
+use crate::agent::trigger::Scope;
+use crate::command::call::Call;
+use crate::command::json::object;
+use crate::inspect::Kernel;
+use crate::inspect::pods::{Life, Network};
+use crate::ipam::StoreEntry;
+use crate::lease::Resolved;
+use crate::net::{IfName, PerFamily};
+use crate::settings::Settings;
+use crate::settings::exit::{self, Exit};
+
+/// How long a store is waited for, which plugins hold for a millisecond.
+pub const WAIT: Duration = Duration::from_secs(5);
+
+/// The settings: without any etcd, which has no part in this.
+pub fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
+    call.origin.set_default("ETCD_HOST", "localhost");
+    Ok(call.load()?.settings)
+}
+
+/// The attachments of a network, for `--json`.
+pub fn objects(network: &Network, links: &BTreeSet<IfName>) -> Vec<Value> {
+    let entries = network.looked.entries.iter();
+    entries
+        .map(|entry| object(entry, &network.name, Life::of(entry, &network.name, links)))
+        .collect()
+}
+
+/// Who has an address, for people.
+pub fn owner(entry: &StoreEntry) -> String {
+    entry.pod.clone().unwrap_or_else(|| entry.owner_text())
+}
+
+/// Closes the ports of the host that lead to what is freed: the claims are gone, the kernel's part
+/// of them is done as the agent does it.
+pub fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit> {
+    if freed.iter().all(|entry| entry.ports.is_none()) {
+        return Ok(());
+    }
+    let kernel = Kernel::open(settings)?;
+    let mut applier = Applier::new(false);
+    let pass = Reconcile {
+        settings,
+        kernel: &kernel,
+        subnets: &PerFamily::default(),
+        peers: None,
+        in_sync: false,
+        resolved: &Resolved::new(),
+        previous: None,
+        was_ready: false,
+        scope: Scope::FIREWALL,
+    };
+    reconcile::host_ports::reconcile(&pass, &mut applier);
+    match applier.failures() {
+        [] => Ok(()),
+        _ => Err(Exit::new(exit::FAILURE, applier.failure_lines())),
+    }
+}

@@ -1,0 +1,42 @@
+//! Pure. Which way pod packets pass the host.
+
+/// The comments of the rules that humanz inserts into chains of others start with this.
+pub const COMMENT_PREFIX: &str = "humanz: ";
+
+/// Seen from the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// In by the bridge: from pods.
+    In,
+    /// Out by the bridge: to pods.
+    Out,
+}
+
+impl Direction {
+    /// Both, in the order in which they are inserted at a head, so that `In` comes first.
+    pub const BOTH: [Direction; 2] = [Direction::Out, Direction::In];
+
+    /// The comment of our rule.
+    pub fn comment(self) -> String {
+        match self {
+            Direction::In => format!("{COMMENT_PREFIX}from pods"),
+            Direction::Out => format!("{COMMENT_PREFIX}to pods"),
+        }
+    }
+
+    /// As iptables calls it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Direction::In => "-i",
+            Direction::Out => "-o",
+        }
+    }
+
+    /// As nft calls it.
+    pub fn keyword(self) -> &'static str {
+        match self {
+            Direction::In => "iifname",
+            Direction::Out => "oifname",
+        }
+    }
+}
