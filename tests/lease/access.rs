@@ -191,7 +191,8 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         let (mark, before) = (host.mark(), sign_of_life(&etcd));
         password_file(folder.path(), "another");
         host.reported(mark, "that etcd refuses it", |update| match update {
-            Update::Files { wrong, .. } => wrong.iter().any(|text| {
+            Update::Files { problems, .. } => problems.iter().any(|found| {
+                let text = &found.what;
                 text.contains("stays in use") && text.contains("invalid user ID or password")
             }),
             _ => false,
@@ -202,7 +203,7 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         host.reported(
             mark,
             "that all is well",
-            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+            |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
         assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
@@ -239,8 +240,8 @@ fn authentication_is_turned_on_under_a_running_host() {
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
         host.reported(0, "disabled authentication", |update| match update {
-            Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication disabled"))
+            Update::Files { problems, .. } => {
+                problems.iter().any(|found| found.what.contains("authentication disabled"))
             }
             _ => false,
         });
@@ -260,8 +261,8 @@ fn disabled_authentication_is_reported_until_it_is_enabled() {
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let is_disabled = |update: &Update| match update {
-            Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication disabled"))
+            Update::Files { problems, .. } => {
+                problems.iter().any(|found| found.what.contains("authentication disabled"))
             }
             _ => false,
         };
@@ -271,7 +272,7 @@ fn disabled_authentication_is_reported_until_it_is_enabled() {
         host.reported(
             mark,
             "required authentication",
-            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+            |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
         assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
@@ -290,7 +291,8 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
         let mark = host.mark();
         enable(&mut etcd, needed("h1"));
         host.reported(mark, "that it is refused", |update| match update {
-            Update::Files { wrong, .. } => wrong.iter().any(|text| {
+            Update::Files { problems, .. } => problems.iter().any(|found| {
+                let text = &found.what;
                 text.contains("requires authentication")
                     && text.contains("invalid user ID or password")
             }),
@@ -300,7 +302,7 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
         host.reported(
             mark,
             "that all is well",
-            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+            |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         check_writes(&host, 1400);
     });

@@ -89,11 +89,11 @@ impl Before {
         let what = format!("{words:?} about the files");
         self.host.wait(&what, |updates| {
             let last = updates.iter().rev().find_map(|(_, update)| match update {
-                Update::Files { wrong, .. } => Some(wrong.clone()),
+                Update::Files { problems, .. } => Some(problems.clone()),
                 _ => None,
             });
             let wrong = last.unwrap_or_default();
-            let text = wrong.iter().cloned().collect::<Vec<_>>().join("\n");
+            let text = wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
             let all = words.iter().all(|words| text.contains(words));
             (all && wrong.is_empty() == words.is_empty()).then_some(())
         });
