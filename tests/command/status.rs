@@ -49,7 +49,7 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
     for words in [
         "does not answer: no agent serves this host",
         "1. no agent serves this host",
-        "-> systemctl start humanz-agent",
+        "-> systemctl enable --now humanz-agent",
         "+ route 10.244.",
         "+ nft table inet humanz",
         "firewall  not as it should be: + nft table inet humanz",
