@@ -17,7 +17,7 @@ const TRY_AGAIN: u64 = 11;
 /// Packages of version 0.2.0: of the same executable, but longer and younger.
 fn next_version() -> (tempfile::TempDir, PathBuf) {
     let source = tempfile::tempdir().unwrap();
-    for name in ["Makefile", "Cargo.toml", "packaging"] {
+    for name in ["Makefile", "Cargo.toml", "LICENSE", "packaging"] {
         let copied =
             Command::new("cp").arg("-a").arg(root().join(name)).arg(source.path()).status();
         assert!(copied.unwrap().success());
