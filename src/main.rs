@@ -33,7 +33,7 @@ fn run() -> i32 {
     }
 }
 
-/// A runtime was told to run the agent as a plugin.
+/// A runtime is configured to run the agent as a plugin.
 fn called_as_plugin(called: &Path) -> i32 {
     let advice = format!(
         "humanz-agent is the host agent, not a CNI plugin: runtimes must call it by the plugin's \

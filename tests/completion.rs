@@ -1,5 +1,5 @@
-//! What the shells complete is what can be typed: packaging/completion.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+//! The shell completions match the command line: packaging/completion.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use humanz::command::Arguments;
 
 /// `UPDATE=1 cargo test --test completion` writes the files anew.
 #[test]
-fn the_files_know_every_subcommand_and_option() {
+fn the_files_contain_every_subcommand_and_option() {
     let info = shortened(Arguments::get_args_info());
     for (shell, text) in [
         ("bash", by_path(&Bash::generate("humanz-agent", &info))),

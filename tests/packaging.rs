@@ -1,5 +1,5 @@
-//! What is installed beside the executable says what the executable does.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+//! The installed files and the documents match the executable.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ fn the_example_of_agent_env_has_every_setting_with_its_default() {
     for variable in VARIABLES {
         let shown = settings.iter().find(|(name, _)| *name == variable.name);
         let (_, value) = shown.unwrap_or_else(|| panic!("{} is missing", variable.name));
-        // Without a default, or with one that is found out, an example stands there.
+        // Without a default, or with a detected one, the file has an example.
         if !matches!(variable.default, "" | "auto" | "etcd") {
             assert_eq!(*value, variable.default, "{}", variable.name);
         }
     }
-    names_nothing_else(settings.iter().map(|(name, _)| *name).collect());
+    contains_only_settings(settings.iter().map(|(name, _)| *name).collect());
 }
 
 #[test]
@@ -39,12 +39,12 @@ fn the_manual_page_has_every_setting_with_its_default() {
     let tags =
         environment.lines().filter(|line| line.starts_with(".BR ") || line.starts_with(".B "));
     let words = tags.flat_map(|line| line.split([' ', '"', ',', '(', ')']));
-    names_nothing_else(words.filter(|word| is_variable(word)).collect());
+    contains_only_settings(words.filter(|word| is_variable(word)).collect());
 }
 
-/// What a guide says was tried is tried.
+/// Every test that a guide mentions exists.
 #[test]
-fn every_test_that_the_guides_name_is_there() {
+fn every_test_that_the_guides_mention_exists() {
     let mut grep = Command::new("grep");
     let grep = grep.args(["-rhoE", "^fn [a-z0-9_]+", "tests"]).current_dir(root());
     let tests = String::from_utf8(grep.output().unwrap().stdout).unwrap();
@@ -87,7 +87,7 @@ fn every_link_in_the_documents_leads_to_a_file() {
 
 /// Every file of these folders that a document mentions by its path.
 #[test]
-fn every_path_in_the_documents_is_there() {
+fn every_path_in_the_documents_exists() {
     for document in DOCUMENTS {
         let text = read(document);
         let words = text.split(|c: char| c.is_whitespace() || "`(),;#".contains(c));
@@ -105,7 +105,7 @@ fn the_first_page_is_short() {
     assert!(read("README.md").lines().count() <= 120);
 }
 
-/// Words that an engineer would have to guess.
+/// Words without a technical meaning.
 #[test]
 fn the_documents_use_plain_words() {
     let private = ["told", "mend", "mends", "mended", "whom", "cure", "at fault", "is named"];
@@ -227,7 +227,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// `RUST_LOG` is the logger's own.
-fn names_nothing_else(names: BTreeSet<&str>) {
+fn contains_only_settings(names: BTreeSet<&str>) {
     let known: BTreeSet<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
     let unknown: Vec<_> = names.difference(&known).filter(|name| **name != "RUST_LOG").collect();
     assert!(unknown.is_empty(), "no such settings: {unknown:?}");

@@ -1,5 +1,5 @@
 //! The executable needs nothing but the kernel.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use humanz_test_support as support;
 
@@ -17,7 +17,7 @@ use support::store::Store;
 use support::{Alone, Cluster, Place, eventually, facts};
 
 #[test]
-fn it_names_no_interpreter_and_no_library() {
+fn the_executable_has_no_interpreter_and_no_library() {
     let path = support::executable();
     let bytes = std::fs::read(&path).unwrap();
     let (interpreter, needed) = elf_dependencies(&bytes);
@@ -26,19 +26,19 @@ fn it_names_no_interpreter_and_no_library() {
 }
 
 #[test]
-fn in_an_empty_root_it_tells_its_versions() {
+fn in_an_empty_root_the_plugin_prints_its_versions() {
     let alone = Alone::new();
     let root = Chroot::new(&alone.host, "humanz");
     let mut version = root.command("/humanz");
     version.env("CNI_COMMAND", "VERSION");
-    let told = alone.host.run_command(&mut version, r#"{"cniVersion":"1.0.0"}"#).ok();
-    let told: Value = serde_json::from_str(&told).unwrap();
-    let versions = told["supportedVersions"].as_array().unwrap();
-    assert_eq!(versions.last().unwrap(), "1.1.0", "{told}");
+    let output = alone.host.run_command(&mut version, r#"{"cniVersion":"1.0.0"}"#).ok();
+    let output: Value = serde_json::from_str(&output).unwrap();
+    let versions = output["supportedVersions"].as_array().unwrap();
+    assert_eq!(versions.last().unwrap(), "1.1.0", "{output}");
 }
 
 #[test]
-fn in_an_empty_root_it_connects_a_pod() {
+fn in_an_empty_root_the_plugin_attaches_a_pod() {
     let alone = Alone::new();
     let host = &alone.host;
     make_netns(host, "a");
@@ -97,7 +97,7 @@ fn agent_root(cluster: &Cluster) -> Chroot {
     root
 }
 
-/// An agent that is told this name of etcd's host serves.
+/// An agent configured with this host name of etcd serves.
 fn starts(root: &Chroot, etcd: &str) {
     let agent = root.host.spawn(root.command("/humanz-agent").env("ETCD_HOST", etcd));
     eventually(&format!("an agent with ETCD_HOST={etcd}"), Duration::from_secs(30), || {
@@ -185,7 +185,7 @@ fn elf_dependencies(bytes: &[u8]) -> (bool, usize) {
 }
 
 #[test]
-fn a_dynamic_program_would_be_told_from_a_static_one() {
+fn a_dynamic_executable_is_distinguished_from_a_static_one() {
     let shell = std::fs::read("/bin/sh").unwrap();
     let (interpreter, needed) = elf_dependencies(&shell);
     assert!(interpreter && needed > 0, "/bin/sh is dynamic on every Debian");

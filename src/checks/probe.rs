@@ -1,4 +1,4 @@
-//! Pure. Whom to send an echo when, and what the answers mean.
+//! Pure. The schedule of echo requests, and the evaluation of replies.
 //!
 //! Each host asks each other host once in an interval, spread over it: ten thousand hosts get and send
 //! as much as each other, and never much at once.
@@ -166,7 +166,7 @@ mod tests {
         (0..count).map(|number| IpAddr::from((0x0a00_0001 + number).to_be_bytes())).collect()
     }
 
-    /// How many were asked in each second, and whom, from 0 to `seconds`.
+    /// The targets probed in each second, from 0 to `seconds`.
     fn run(schedule: &mut Schedule, seconds: u64) -> Vec<Vec<IpAddr>> {
         let mut asked = vec![Vec::new(); seconds as usize];
         while let Some(at) = schedule.next().filter(|at| at.as_secs() < seconds) {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn large_packets_that_are_lost_twice_are_told() {
+    fn large_packets_that_are_lost_twice_are_reported() {
         let mut seen = Seen::default();
         let time = Some(Duration::from_millis(1));
         assert!(!seen.wants_large());

@@ -29,7 +29,7 @@ pub fn redact(text: &str, known: &[String]) -> String {
     lines.collect()
 }
 
-/// PEM blocks go whole: a certificate tells names, a key everything.
+/// Removes whole PEM blocks: certificates contain names, keys are secret.
 fn without_keys(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;

@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
         Ok(loaded)
     }
 
-    /// As [`Call::load`], for what the agent can tell: while one answers, it need not be said here
+    /// As [`Call::load`], for data from the agent: while one answers, the settings need not say
     /// which etcd it has.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ pub fn object(entry: &StoreEntry, network: &str, life: Life) -> Value {
     })
 }
 
-/// How many addresses of a subnet pods can have; `None` where that is more than 32 bits tell.
+/// The number of pod addresses of a subnet; `None` above 32 bits.
 #[derive(Clone, Debug, Serialize)]
 pub struct Room {
     pub subnet: String,

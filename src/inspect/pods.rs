@@ -142,7 +142,7 @@ pub fn store(settings: &Settings, network: &str) -> Result<Store, Exit> {
     Ok(Store::open(&settings.cni.ipam_dir, network, &boot_id, Sources::default()))
 }
 
-/// The names of the stores in `dir`. What cannot be looked at counts as one: who reads it is told why
+/// The names of the stores in `dir`. An unreadable entry counts as one: reading it reports why
 /// not.
 fn names(dir: &Path) -> Result<Vec<String>, Exit> {
     let entries = match fs::read_dir(dir) {

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_apart() {
+    fn events_are_distinguished() {
         let parsed = |kind: &str, object: serde_json::Value| {
             event(json!({"type": kind, "object": object}).to_string().as_bytes())
         };
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_tells_where_the_next_one_is() {
+    fn a_page_has_the_token_of_the_next_one() {
         let list = |next: &str, version: &str| {
             let metadata = json!({"resourceVersion": version, "continue": next});
             json!({"kind": "NodeList", "metadata": metadata, "items": [full()]}).to_string()

@@ -1,4 +1,4 @@
-//! What an operator types, and what is answered.
+//! The agent's command line: options, variables, exit codes, messages.
 
 use crate::support::disk::EXECUTABLE;
 use crate::support::node::command;
@@ -24,7 +24,7 @@ fn help_names_every_setting_and_exit_code() {
 }
 
 #[test]
-fn what_is_mistyped_is_answered_with_exit_code_2() {
+fn invalid_arguments_exit_with_code_2() {
     let alone = alone();
     refused(&Agent::run(&alone.host, "--etcd-hots x", &[]), 2, &["--etcd-hots"]);
     refused(&Agent::run(&alone.host, "chek-config", &[]), 2, &["chek-config"]);
@@ -32,7 +32,7 @@ fn what_is_mistyped_is_answered_with_exit_code_2() {
 }
 
 #[test]
-fn every_fault_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let alone = alone();
     let wrong = [("IP_SUBNET", "10.1.2.3/16"), ("MTU", "9"), ("ETCD_CACERT", "ca.pem")];
     let ended = Agent::run(&alone.host, "check-config", &wrong);
@@ -42,7 +42,7 @@ fn every_fault_is_told_at_once() {
 }
 
 #[test]
-fn faults_of_values_and_those_that_the_host_shows_are_told_together() {
+fn invalid_values_and_host_checks_are_reported_together() {
     let alone = alone();
     let wrong = [
         ("BRIDGE_NAME", "lo"),
@@ -64,7 +64,7 @@ fn faults_of_values_and_those_that_the_host_shows_are_told_together() {
 }
 
 #[test]
-fn a_subnet_that_has_no_effect_is_told() {
+fn a_subnet_without_effect_is_reported() {
     let alone = alone();
     let both = [("SUBNET", "10.244.9.0/24"), ("ETCD_HOST", "192.0.2.2")];
     let ended = Agent::run(&alone.host, "check-config", &both);
@@ -75,7 +75,7 @@ fn a_subnet_that_has_no_effect_is_told() {
 }
 
 #[test]
-fn a_word_that_would_silence_the_log_is_a_fault() {
+fn a_log_filter_that_would_silence_the_log_is_an_error() {
     let alone = alone();
     for line in ["check-config", "config", "--once"] {
         let ended = Agent::run(&alone.host, line, &standalone(&[("RUST_LOG", "bogus")]));
@@ -88,7 +88,7 @@ fn a_word_that_would_silence_the_log_is_a_fault() {
 }
 
 #[test]
-fn a_bridge_name_that_the_kernel_would_fill_in_is_a_fault() {
+fn bridge_names_reserved_by_the_kernel_are_errors() {
     let alone = alone();
     for (name, why) in
         [("hz%d", "contains '%'"), ("all", "not allowed"), ("default", "not allowed")]
@@ -99,7 +99,7 @@ fn a_bridge_name_that_the_kernel_would_fill_in_is_a_fault() {
 }
 
 #[test]
-fn a_pool_that_no_pod_could_use_is_a_fault() {
+fn a_pool_without_usable_pod_addresses_is_an_error() {
     let alone = alone();
     for (variable, pool, why) in [
         ("IP_SUBNET", "0.0.0.0/0", "every address there is"),
@@ -118,7 +118,7 @@ fn a_pool_that_no_pod_could_use_is_a_fault() {
 }
 
 #[test]
-fn a_good_configuration_is_shown_as_it_holds() {
+fn a_valid_configuration_is_printed_with_its_effective_values() {
     let alone = alone();
     let shown = Agent::run(&alone.host, "--bridge-name br7 check-config", STANDALONE).ok();
     for line in ["BRIDGE_NAME=br7", "SUBNET_SOURCE=static", "IP_SUBNET=10.244.0.0/16"] {
@@ -127,7 +127,7 @@ fn a_good_configuration_is_shown_as_it_holds() {
 }
 
 #[test]
-fn options_win_over_the_environment_and_that_over_the_file() {
+fn options_override_the_environment_which_overrides_the_file() {
     let alone = alone();
     let file = "BRIDGE_NAME=br1\nMTU=1301\nCNI_NAME=\"one\"\nETCD_HOST=file\n";
     alone.host.write("/etc/humanz.env", file);
@@ -143,7 +143,7 @@ fn options_win_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn faults_of_the_file_are_told_with_their_lines() {
+fn errors_of_the_file_are_reported_with_line_numbers() {
     let alone = alone();
     alone.host.write("/etc/humanz.env", "MTU=1400\nnonsense\nMTU=\"1\n");
     let check = |file: &str| {
@@ -157,7 +157,7 @@ fn faults_of_the_file_are_told_with_their_lines() {
 }
 
 #[test]
-fn what_does_not_fit_this_host_is_a_fault() {
+fn settings_that_do_not_fit_this_host_are_errors() {
     let alone = alone();
     let bridge = Agent::run(&alone.host, "", &standalone(&[("BRIDGE_NAME", "eth0")]));
     refused(&bridge, 2, &["BRIDGE_NAME=eth0", "a veth, not a bridge"]);
@@ -168,7 +168,7 @@ fn what_does_not_fit_this_host_is_a_fault() {
 }
 
 #[test]
-fn an_etcd_with_an_authority_is_not_asked_in_clear_text() {
+fn etcd_with_a_configured_ca_is_never_contacted_in_plain_text() {
     let alone = alone();
     let etcd = [("ETCD_HOST", "192.0.2.2"), ("ETCD_CACERT", "/etc/ssl/ca.pem")];
     let ended = Agent::run(&alone.host, "check-config", &etcd);
@@ -179,10 +179,10 @@ fn an_etcd_with_an_authority_is_not_asked_in_clear_text() {
 }
 
 #[test]
-fn a_dry_run_tells_what_a_start_would_do_and_does_nothing() {
+fn a_dry_run_prints_the_changes_of_a_start_and_makes_none() {
     let alone = alone();
     let before = state(&alone.host);
-    let told = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
+    let output = Agent::run(&alone.host, "--dry-run", STANDALONE).ok();
     assert_eq!(state(&alone.host), before);
     for line in [
         "+ bridge humanz0",
@@ -191,7 +191,10 @@ fn a_dry_run_tells_what_a_start_would_do_and_does_nothing() {
         "+ nft table inet humanz",
         "+ CNI configuration /etc/cni/net.d/05-humanz.conflist",
     ] {
-        assert!(told.lines().any(|told| told.starts_with(line)), "{line} is not in:\n{told}");
+        assert!(
+            output.lines().any(|output| output.starts_with(line)),
+            "{line} is not in:\n{output}"
+        );
     }
 
     Agent::run(&alone.host, "--once", STANDALONE).ok();
@@ -200,7 +203,7 @@ fn a_dry_run_tells_what_a_start_would_do_and_does_nothing() {
 }
 
 #[test]
-fn once_brings_the_host_into_its_state_and_leaves() {
+fn once_reconciles_the_host_and_exits() {
     let alone = alone();
     Agent::run(&alone.host, "--once", STANDALONE).ok();
     let first = state(&alone.host);
@@ -210,7 +213,7 @@ fn once_brings_the_host_into_its_state_and_leaves() {
 }
 
 #[test]
-fn what_fails_once_is_told_once() {
+fn a_failure_of_once_is_reported_once() {
     let alone = alone();
     alone.host.shell("mkdir -p /opt/cni; rm -rf /opt/cni/bin; touch /opt/cni/bin").ok();
     let ended = Agent::run(&alone.host, "--once", STANDALONE);
@@ -225,14 +228,14 @@ fn what_fails_once_is_told_once() {
 }
 
 #[test]
-fn an_etcd_that_does_not_answer_is_exit_code_69() {
+fn unreachable_etcd_is_exit_code_69() {
     let alone = alone();
     let nowhere = [("ETCD_HOST", "127.0.0.1:1"), ("ETCD_TIMEOUT", "1s")];
     refused(&Agent::run(&alone.host, "--dry-run", &nowhere), 69, &["127.0.0.1:1"]);
 }
 
 #[test]
-fn a_second_agent_is_refused_and_the_first_goes_on() {
+fn a_second_agent_is_refused_and_the_first_keeps_running() {
     let alone = alone();
     let agent = crate::serve(&alone.host, &[]);
     refused(&Agent::run(&alone.host, "--once", STANDALONE), 1, &["another humanz-agent"]);
@@ -242,16 +245,16 @@ fn a_second_agent_is_refused_and_the_first_goes_on() {
 
 /// The name under which a runtime finds the plugin is not the agent's.
 #[test]
-fn a_runtime_that_calls_the_agent_is_told_how_to_install_the_plugin() {
+fn a_runtime_that_executes_the_agent_gets_an_error_with_install_instructions() {
     let alone = alone();
     let ended = Agent::run(&alone.host, "", &[("CNI_COMMAND", "ADD")]);
     refused(&ended, 1, &["ln -s humanz-agent"]);
     assert_eq!(ended.stdout, "");
 }
 
-/// A socket with the number of stdout would get what is meant for people.
+/// A socket with the file descriptor of stdout would receive the messages for the operator.
 #[test]
-fn streams_that_are_closed_at_the_start_are_nobody_elses() {
+fn closed_standard_streams_are_not_reused_for_other_files() {
     let alone = alone();
     let wait = format!("until test -e {CONFIGURATION}; do sleep 0.05; done");
     let show = "readlink /proc/$!/fd/0 /proc/$!/fd/1 /proc/$!/fd/2; kill $!; wait $!";

@@ -1,5 +1,5 @@
-//! The agent's files among those of the CNI: whatever is done to them is put right at once, long
-//! before the next full check.
+//! The agent's files in the CNI directories: every change is repaired at once, long before the next
+//! full check.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -48,18 +48,18 @@ impl Right {
 }
 
 #[test]
-fn a_plugin_that_cannot_be_put_in_place_is_told_and_the_configuration_stays() {
+fn a_plugin_that_cannot_be_installed_is_reported_and_the_configuration_stays() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
     let configuration = host.read(CONFIGURATION).unwrap();
     host.shell("rm /opt/cni/bin/humanz; mkdir /opt/cni/bin/humanz").ok();
-    let status = status_when(host, "it is told", |status| {
+    let status = status_when(host, "the problem is reported", |status| {
         status["ready"] == false && status["faults"].to_string().contains("/opt/cni/bin/humanz")
     });
     let faults = status["faults"].as_array().unwrap();
-    let cures: Vec<_> = faults.iter().filter_map(|fault| fault["cure"].as_str()).collect();
-    assert_eq!(cures, ["a directory is in the way: remove it"], "{status:#}");
+    let fixes: Vec<_> = faults.iter().filter_map(|fault| fault["cure"].as_str()).collect();
+    assert_eq!(fixes, ["a directory is in the way: remove it"], "{status:#}");
     let (code, why) = get(host, "/readyz");
     assert!(code == 503 && why.contains("a directory is in the way"), "{code} {why}");
     assert!(get(host, "/metrics").1.contains("\nhumanz_ready 0\n"));
@@ -82,12 +82,12 @@ fn a_plugin_that_cannot_be_put_in_place_is_told_and_the_configuration_stays() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_put_back_is_a_fault_and_nothing_is_ready() {
+fn a_configuration_that_cannot_be_restored_is_a_problem_and_not_ready() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
     host.shell(&format!("rm {CONFIGURATION}; mkdir {CONFIGURATION}")).ok();
-    let status = status_when(host, "it is told", |status| {
+    let status = status_when(host, "the problem is reported", |status| {
         let faults = status["faults"].to_string();
         let is_shown = faults.contains("is in the way") && faults.contains("no pod can start");
         status["ready"] == false && is_shown
@@ -111,7 +111,7 @@ fn the_first_configuration_waits_for_the_plugin() {
     host.shell("mkdir -p /opt/cni/bin/humanz").ok();
     let agent = Agent::start(host, &standalone(&[("RESYNC_INTERVAL", "1s")]));
     eventually("it answers", 3 * SOON, || connect(host).map(drop).map_err(|e| e.to_string()));
-    status_when(host, "the plugin is told", |status| {
+    status_when(host, "the plugin is reported", |status| {
         status["faults"].to_string().contains("a directory is in the way")
     });
     eventually("it tried again", 3 * SOON, || {
@@ -131,7 +131,7 @@ fn the_first_configuration_waits_for_the_plugin() {
 }
 
 #[test]
-fn whatever_happens_to_a_file_is_put_right_at_once() {
+fn every_change_of_a_file_is_repaired_at_once() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -151,7 +151,7 @@ fn whatever_happens_to_a_file_is_put_right_at_once() {
     ] {
         right.again_after(host, spoil);
     }
-    let status = status_when(host, "they are told", |status| {
+    let status = status_when(host, "the problems are reported", |status| {
         status["repairs"].as_array().unwrap().len() >= 11
     });
     let repair = &status["repairs"][0];
@@ -161,7 +161,7 @@ fn whatever_happens_to_a_file_is_put_right_at_once() {
 }
 
 #[test]
-fn a_folder_that_is_deleted_or_moved_away_comes_back_with_all_that_was_in_it() {
+fn a_deleted_or_moved_directory_is_restored_with_its_files() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -180,7 +180,7 @@ fn a_folder_that_is_deleted_or_moved_away_comes_back_with_all_that_was_in_it() {
 }
 
 #[test]
-fn a_folder_that_could_not_be_made_is_filled_when_it_is_there() {
+fn a_directory_that_could_not_be_created_is_filled_once_it_exists() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -192,7 +192,7 @@ fn a_folder_that_could_not_be_made_is_filled_when_it_is_there() {
 }
 
 #[test]
-fn whoever_rewrites_a_file_for_ever_is_named_and_not_raced() {
+fn a_program_that_keeps_rewriting_a_file_is_reported_and_not_raced() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -201,19 +201,19 @@ fn whoever_rewrites_a_file_for_ever_is_named_and_not_raced() {
     let other = host.spawn(command("sh -c").arg(rewriting));
     let line = agent.wait_log(&["changed by another program again and again"]);
     assert!(line.contains(CONFIGURATION), "{line}");
-    // That takes more than 5 s: an agent that raced would have mended it more than 20 times.
+    // That takes more than 5 s: an agent that raced would have repaired it more than 20 times.
     soon("it was rewritten very often", || other.log().lines().count() > 500);
-    let mended = agent.log().matches("changed CNI configuration").count();
-    assert!(mended < 15, "{mended} times:\n{}", agent.log());
-    let told = status(host)["faults"].to_string();
-    assert!(told.contains(CONFIGURATION) && told.contains("auditctl"), "{told}");
+    let rewrites = agent.log().matches("changed CNI configuration").count();
+    assert!(rewrites < 15, "{rewrites} times:\n{}", agent.log());
+    let problems = status(host)["faults"].to_string();
+    assert!(problems.contains(CONFIGURATION) && problems.contains("auditctl"), "{problems}");
     other.signal(Signal::SIGKILL);
     right.again_after(host, "true");
     agent.stop();
 }
 
 #[test]
-fn an_agent_takes_one_inotify_of_the_few_that_a_user_has() {
+fn an_agent_uses_one_inotify_instance() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[SELDOM]);
@@ -226,7 +226,7 @@ fn an_agent_takes_one_inotify_of_the_few_that_a_user_has() {
 }
 
 #[test]
-fn where_inotify_is_refused_the_full_check_finds_what_was_changed() {
+fn without_inotify_the_periodic_check_finds_changed_files() {
     let alone = alone();
     let host = &alone.host;
     // A user namespace has a limit of its own.

@@ -1,4 +1,4 @@
-//! FLOWTABLE: the shortcut for packets of established connections.
+//! FLOWTABLE: the nftables flow table for packets of established connections.
 
 use nix::sys::signal::Signal;
 
@@ -20,7 +20,7 @@ fn flowtables(host: &Node) -> String {
 }
 
 #[test]
-fn a_wanted_shortcut_is_kept_or_its_absence_is_told_once() {
+fn an_enabled_flow_table_is_kept_or_its_absence_is_logged_once() {
     let alone = alone();
     let host = &alone.host;
     let has = kernel_has_them(host);
@@ -47,7 +47,7 @@ fn a_wanted_shortcut_is_kept_or_its_absence_is_told_once() {
 }
 
 #[test]
-fn a_shortcut_that_is_no_longer_wanted_goes() {
+fn a_disabled_flow_table_is_removed() {
     let alone = alone();
     let host = &alone.host;
     host.run("nft add table inet humanz-flows").ok();

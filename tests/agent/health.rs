@@ -1,4 +1,4 @@
-//! Health is what the loops show, not what somebody wrote down.
+//! Health reflects the state of the running loops.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const LOOPS: [(&str, &str); 3] =
 const LONG: Duration = Duration::from_secs(150);
 
 #[test]
-fn a_loop_that_hangs_is_named_and_etcd_away_is_no_illness() {
+fn a_hung_loop_is_reported_and_an_etcd_outage_is_healthy() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
@@ -57,20 +57,20 @@ fn a_loop_that_hangs_is_named_and_etcd_away_is_no_illness() {
 }
 
 #[test]
-fn the_main_loop_that_hangs_is_told_by_a_server_that_does_not() {
+fn a_hung_main_loop_is_reported_by_the_http_server() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
     let pid = agents[0].process.pid();
     ptrace::seize(pid, ptrace::Options::empty()).unwrap();
     ptrace::interrupt(pid).unwrap();
-    eventually("the main loop is named", LONG, || match get(host, "/healthz") {
+    eventually("the main loop is reported", LONG, || match get(host, "/healthz") {
         (503, text) if text.contains("reconcile HANGS") => Ok(()),
         (_, text) => Err(text),
     });
     assert!(get(host, "/metrics").1.contains("humanz_loop_beat_age_seconds{loop=\"reconcile\"}"));
     ptrace::detach(pid, None).unwrap();
-    eventually("it is well again", 3 * SOON, || match get(host, "/healthz") {
+    eventually("it is healthy again", 3 * SOON, || match get(host, "/healthz") {
         (200, _) => Ok(()),
         (_, text) => Err(text),
     });

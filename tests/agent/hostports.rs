@@ -1,5 +1,5 @@
-//! Ports of the host lead to pods for as long as the plugin's claims say so, whatever happens to the
-//! table.
+//! Host ports are forwarded to pods as long as the plugin's reservations exist, whatever happens to
+//! the table.
 
 use std::net::SocketAddr;
 
@@ -42,7 +42,7 @@ fn answers(from: &dyn Place) -> bool {
 }
 
 #[test]
-fn whatever_happens_to_the_table_it_is_put_back() {
+fn every_change_of_the_table_is_repaired() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -51,7 +51,7 @@ fn whatever_happens_to_the_table_it_is_put_back() {
     assert!(answers(host));
     let before = table(host);
     assert!(before.contains("elements = { \"humanz0\" }"), "{before}");
-    // Somebody keeps a listing for the next boot.
+    // A listing is saved for the next boot.
     host.shell("nft list ruleset | nft -c -f -").ok();
     for damage in [
         "nft flush ruleset",
@@ -66,7 +66,7 @@ fn whatever_happens_to_the_table_it_is_put_back() {
         soon(damage, || table(host) == before);
     }
     assert!(answers(host));
-    // What nobody claimed leads nowhere for long, what a person wrote stays.
+    // Elements without a reservation are removed soon; manual rules stay.
     let theirs = format!("nft add element {TABLE} any4 {{ tcp . 9999 : 10.244.1.2 . 80 }}");
     host.run(&theirs).ok();
     host.run(&format!("nft flush chain {TABLE} output")).ok();
@@ -79,7 +79,7 @@ fn whatever_happens_to_the_table_it_is_put_back() {
 }
 
 #[test]
-fn the_agents_own_table_and_this_one_do_not_know_of_each_other() {
+fn the_agents_own_table_and_this_one_are_independent() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -90,7 +90,7 @@ fn the_agents_own_table_and_this_one_do_not_know_of_each_other() {
     assert_eq!(table(host), before);
     agent.stop();
     assert_eq!(table(host), before, "pods keep their network");
-    // The next agent finds what was lost without one.
+    // The next agent restores what was lost without one.
     host.run("nft flush ruleset").ok();
     let agent = serve(host, &[]);
     soon("the next agent puts it back", || table(host) == before);
@@ -99,7 +99,7 @@ fn the_agents_own_table_and_this_one_do_not_know_of_each_other() {
 }
 
 #[test]
-fn a_bridge_that_is_made_anew_lets_the_host_in_from_127_0_0_1_again() {
+fn a_recreated_bridge_accepts_connections_from_127_0_0_1_again() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -108,7 +108,7 @@ fn a_bridge_that_is_made_anew_lets_the_host_in_from_127_0_0_1_again() {
     let local: SocketAddr = "127.0.0.1:8080".parse().unwrap();
     assert!(ask_tcp(host, local).is_ok());
     host.run("ip link del humanz0").ok();
-    soon("the way is back", || {
+    soon("the port is forwarded again", || {
         let key = host.read("/proc/sys/net/ipv4/conf/humanz0/route_localnet");
         key.is_some_and(|value| value.trim() == "1")
     });

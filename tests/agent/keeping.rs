@@ -1,4 +1,4 @@
-//! What the agent finds on a host: it takes over, repairs, or leaves alone.
+//! State that the agent finds on a host: taken over, repaired, or left alone.
 
 use crate::support::local::status_when;
 use crate::support::{Agent, Node, Place, facts, soon};
@@ -47,7 +47,7 @@ fn serve_at(host: &Node, place: &str) -> Agent {
 }
 
 #[test]
-fn a_configuration_that_moves_between_two_starts_is_not_there_twice() {
+fn a_configuration_moved_between_two_starts_exists_once() {
     let alone = alone();
     let host = &alone.host;
     let there = || host.list("/etc/cni/net.d");
@@ -108,7 +108,7 @@ fn a_loopback_plugin_that_is_there_stays() {
 }
 
 #[test]
-fn what_the_operator_keeps_for_himself_is_left_alone() {
+fn what_the_operator_manages_is_left_alone() {
     let alone = alone();
     let host = &alone.host;
     let before = host.run("sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding").ok();
@@ -128,7 +128,7 @@ fn what_the_operator_keeps_for_himself_is_left_alone() {
 }
 
 #[test]
-fn a_route_of_ours_to_nobody_is_swept() {
+fn an_own_route_without_a_host_is_removed() {
     let alone = alone();
     let host = &alone.host;
     host.run("ip route add 10.244.77.0/24 via 192.0.2.1 proto 104").ok();
@@ -138,7 +138,7 @@ fn a_route_of_ours_to_nobody_is_swept() {
 }
 
 #[test]
-fn a_drop_in_somebody_elses_table_is_named_with_its_cure() {
+fn a_drop_in_a_foreign_table_is_reported_with_the_fix() {
     let alone = alone();
     let host = &alone.host;
     host.shell("nft 'add table inet wall; add chain inet wall f { type filter hook forward priority 0; policy drop; }'")
@@ -146,17 +146,18 @@ fn a_drop_in_somebody_elses_table_is_named_with_its_cure() {
     let agent = serve(host, &[]);
     let line = agent.wait_log(&["wall", "drops pod traffic"]);
     assert!(line.contains("nft 'insert rule inet wall f iifname"), "{line}");
-    let status = status_when(host, "it is told", |status| status["faults"][0].is_object());
-    // Done as it is told, it helps.
-    let cure = status["faults"][0]["cure"].as_str().unwrap().strip_prefix("accept it: ").unwrap();
-    let (commands, _) = cure.rsplit_once(", and likewise").unwrap();
+    let status =
+        status_when(host, "the problem is reported", |status| status["faults"][0].is_object());
+    // The reported fix works.
+    let fix = status["faults"][0]["cure"].as_str().unwrap().strip_prefix("accept it: ").unwrap();
+    let (commands, _) = fix.rsplit_once(", and likewise").unwrap();
     host.shell(commands).ok();
     agent.wait_log(&["no longer", "wall"]);
     agent.stop();
 }
 
 #[test]
-fn a_host_with_two_addresses_and_no_default_route_must_say_which() {
+fn a_host_with_two_addresses_and_no_default_route_needs_node_ip() {
     let alone = alone();
     let host = &alone.host;
     host.shell("ip route del default; ip address add 203.0.113.7/24 dev eth0").ok();

@@ -1,4 +1,4 @@
-//! What stays when the agent stops.
+//! State that remains after the agent stops.
 
 use crate::support::cni::Network;
 use crate::support::{Agent, Node, Place, Pod, facts};
@@ -44,7 +44,7 @@ fn a_stop_with_cleanup_leaves_only_the_plugin() {
 }
 
 #[test]
-fn a_stop_while_it_waits_for_etcd_is_heard() {
+fn a_stop_is_handled_while_waiting_for_etcd() {
     let alone = alone();
     let agent = Agent::start(&alone.host, &[("ETCD_HOST", "192.0.2.2")]);
     agent.wait_log(&["etcd does not answer"]);

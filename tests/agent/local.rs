@@ -1,4 +1,4 @@
-//! What the agent tells on its own host.
+//! The agent's API on the local host.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{CONFIGURATION, STANDALONE, alone, serve, standalone};
 
 #[test]
-fn the_status_tells_node_lease_loops_and_changes() {
+fn the_status_has_node_lease_loops_and_changes() {
     let alone = alone();
     let agent = serve(&alone.host, &[]);
     let status = status_when(&alone.host, "ready", |status| status["ready"] == true);
@@ -35,7 +35,7 @@ fn the_status_tells_node_lease_loops_and_changes() {
 }
 
 #[test]
-fn a_repair_is_told_live_and_remembered() {
+fn a_repair_is_streamed_and_listed() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -111,7 +111,7 @@ fn no_client_does_harm() {
     assert_eq!(code(b"GET /../v1/status HTTP/1.1\r\n\r\n"), "404");
     assert_eq!(code(b"\x16\x03\x01\x00\xff\xff\n\n"), "400");
     assert_eq!(code(&[b"GET /".as_slice(), &[b'a'; 100_000]].concat()), "431");
-    // Nobody takes more places than there are, and who says nothing loses his.
+    // Connections are limited, and idle ones are closed.
     let silent: Vec<UnixStream> = (0..20).map(|_| connect(host).unwrap()).collect();
     for mut half in (0..10).map(|_| connect(host).unwrap()) {
         half.write_all(b"GET /healthz HTT").unwrap();
@@ -127,7 +127,7 @@ fn no_client_does_harm() {
 }
 
 #[test]
-fn the_socket_outlives_whatever_happens_to_its_file() {
+fn the_socket_is_restored_when_its_file_is_removed_or_replaced() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -162,16 +162,16 @@ fn metrics_and_health_move_with_the_settings() {
             other => Err(format!("{other:?}")),
         }
     });
-    // What root may know is not for everybody.
+    // The root-only data is not public.
     assert_eq!(curl("http://127.0.0.1:9104/v1/status").0, 22);
     host.write("/tmp/agent.env", "METRICS_ADDR=[::1]:9105\nSOCKET=none\n");
     agent.reload();
     soon("it moved", || curl("http://[::1]:9105/readyz").0 == 0);
-    assert_eq!(curl("http://127.0.0.1:9104/healthz").0, 7, "nobody listens there any more");
+    assert_eq!(curl("http://127.0.0.1:9104/healthz").0, 7, "the former port is closed");
     soon("the socket is gone", || host.run(&format!("test -e {SOCKET}")).status.code() == Some(1));
 }
 
-/// curl's exit code and what came.
+/// curl's exit code and the response.
 fn fetch(host: &Node, url: &str) -> (i32, String) {
     let mut curl = command("curl -sS -g -f -m 10 --noproxy *");
     let ended = host.run_command(curl.arg(url), "");
@@ -179,7 +179,7 @@ fn fetch(host: &Node, url: &str) -> (i32, String) {
 }
 
 #[test]
-fn a_host_without_a_free_address_says_so_itself() {
+fn a_host_without_a_free_address_reports_it() {
     let alone = alone();
     let host = &alone.host;
     let settings = [("SUBNET", "10.244.1.0/29"), ("IPV6_SUBNET", ""), ("RESYNC_INTERVAL", "1s")];
@@ -199,7 +199,7 @@ fn a_host_without_a_free_address_says_so_itself() {
     let seen = Agent::run(host, "status", &standalone(&settings));
     assert_eq!(seen.status.code(), Some(1), "{seen}");
     assert_eq!(seen.stdout.matches("10.244.1.0/29: the next pod").count(), 1, "{seen}");
-    assert!(!seen.stdout.contains("2. "), "told once: {seen}");
+    assert!(!seen.stdout.contains("2. "), "reported once: {seen}");
     pods.pop().unwrap().delete();
     assert_eq!(status(host)["faults"], serde_json::json!([]));
     agent.wait_log(&["no longer", what]);

@@ -1,7 +1,7 @@
-//! The agent on one host without etcd: its command line, what it tells the service manager, what it
-//! keeps and what it leaves alone.
+//! The agent on one host without etcd: its command line, what it reports to the service manager,
+//! what it keeps and what it leaves alone.
 
-// A test stops at the first surprise and may say what it measured.
+// A test stops at the first failure and may print its measurements.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use humanz_test_support as support;

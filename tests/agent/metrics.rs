@@ -1,4 +1,4 @@
-//! What the agent measures, read as Prometheus reads it.
+//! The agent's metrics, in the format of Prometheus.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn names(page: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn a_page_says_what_happened_and_promtool_has_nothing_to_say() {
+fn metrics_count_events_and_pass_promtool() {
     let alone = alone();
     let host = &alone.host;
     let _agent = serve(host, &[]);
@@ -85,7 +85,7 @@ fn a_page_says_what_happened_and_promtool_has_nothing_to_say() {
 }
 
 #[test]
-fn alerts_are_valid_and_fire_on_their_fault_alone() {
+fn alerts_are_valid_and_fire_on_their_problem_only() {
     promtool(&["check", "rules", "packaging/monitoring/alerts.yml"], "");
     promtool(&["test", "rules", "tests/monitoring/alerts.yml"], "");
     let tested = std::fs::read_to_string("tests/monitoring/alerts.yml").unwrap();
@@ -97,7 +97,7 @@ fn alerts_are_valid_and_fire_on_their_fault_alone() {
 }
 
 #[test]
-fn alerts_and_dashboard_ask_for_what_there_is() {
+fn alerts_and_dashboard_use_existing_metrics() {
     let cluster = Cluster::new(2);
     let host = &cluster.hosts[0];
     let _agents = cluster.start_agents(&[]);
@@ -110,12 +110,12 @@ fn alerts_and_dashboard_ask_for_what_there_is() {
     wait(host, r#"humanz_faults{kind="unreachable"}"#, |unreachable| unreachable == 1.0);
     wait(host, "humanz_watch_lag_seconds_count", |count| count >= 1.0);
     let page = page(host);
-    let told = names(&page);
+    let exposed = names(&page);
     for file in ["alerts.yml", "dashboard.json"] {
         let asked = asked(&shipped(file));
         assert!(asked.len() > 10, "{file}: {asked:?}");
         for name in asked {
-            assert!(told.contains(name.as_str()), "{file}: {name} is on no page:\n{page}");
+            assert!(exposed.contains(name.as_str()), "{file}: {name} is on no page:\n{page}");
         }
     }
     promtool(&["check", "metrics"], &page);
@@ -133,7 +133,7 @@ fn asked(text: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// What is in that file.
+/// The content of that file.
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/monitoring").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))

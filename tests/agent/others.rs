@@ -1,14 +1,15 @@
-//! What others have on the host: each is told in one line when it begins, and when it ends.
+//! Foreign configuration on the host: each problem is logged once when it begins and once when it
+//! ends.
 
 use std::time::Instant;
 
 use crate::support::{Agent, Node, Place, facts, soon};
 use crate::{alone, serve, standalone};
 
-/// A second between full looks.
+/// One second between full reconciles.
 const OFTEN: (&str, &str) = ("RESYNC_INTERVAL", "1s");
 
-/// While `set_up` holds a line with `words` is told, and told to have ended after `tear_down`.
+/// After `set_up` a line with `words` is logged once, and its end after `tear_down`.
 fn check(set_up: &str, words: &[&str], tear_down: &str) {
     let alone = alone();
     let agent = serve(&alone.host, &[OFTEN]);
@@ -16,8 +17,9 @@ fn check(set_up: &str, words: &[&str], tear_down: &str) {
     let line = agent.wait_log(words);
     assert!(line.contains("ERROR") || line.contains("WARN"), "{line}");
     let dry = Agent::run(&alone.host, "--dry-run", &standalone(&[]));
-    let told = |line: &str| line.starts_with("! ") && words.iter().all(|word| line.contains(word));
-    assert!(dry.stdout.lines().any(told), "{dry}");
+    let reported =
+        |line: &str| line.starts_with("! ") && words.iter().all(|word| line.contains(word));
+    assert!(dry.stdout.lines().any(reported), "{dry}");
     alone.host.shell(tear_down).ok();
     agent.wait_log(&[&["no longer"], words].concat());
     let log = agent.log();
@@ -27,7 +29,7 @@ fn check(set_up: &str, words: &[&str], tear_down: &str) {
 }
 
 #[test]
-fn a_route_left_by_another_pod_network_is_told() {
+fn a_route_left_by_another_pod_network_is_reported() {
     check(
         "ip link add flannel.1 type bridge; ip link set flannel.1 up
          ip route add 10.244.9.0/24 dev flannel.1",
@@ -37,7 +39,7 @@ fn a_route_left_by_another_pod_network_is_told() {
 }
 
 #[test]
-fn a_configuration_that_runtimes_prefer_is_told() {
+fn a_configuration_that_runtimes_prefer_is_reported() {
     check(
         "echo '{}' > /etc/cni/net.d/00-other.conflist",
         &["CNI configuration 00-other.conflist comes before 05-humanz.conflist"],
@@ -46,7 +48,7 @@ fn a_configuration_that_runtimes_prefer_is_told() {
 }
 
 #[test]
-fn services_that_do_not_work_beside_kube_proxy_are_told() {
+fn services_that_do_not_work_beside_kube_proxy_are_reported() {
     check(
         "sysctl -qw net.bridge.bridge-nf-call-iptables=0
          nft add table ip kube-proxy; nft add chain ip kube-proxy services",
@@ -55,9 +57,9 @@ fn services_that_do_not_work_beside_kube_proxy_are_told() {
     );
 }
 
-/// The start refuses an address inside the pool, so this one comes later.
+/// The start refuses an address inside the pool, so this one is added later.
 #[test]
-fn an_address_inside_the_pool_is_told() {
+fn an_address_inside_the_pool_is_reported() {
     let alone = alone();
     let agent = serve(&alone.host, &[OFTEN]);
     alone.host.shell("ip link add cni0 type bridge; ip address add 10.244.9.1/24 dev cni0").ok();
@@ -69,7 +71,7 @@ fn an_address_inside_the_pool_is_told() {
 }
 
 #[test]
-fn what_humanz_was_told_not_to_do_is_told_when_it_is_missed() {
+fn disabled_management_is_reported_when_it_would_be_needed() {
     let alone = alone();
     let host = &alone.host;
     host.shell("iptables-nft -P FORWARD DROP; sysctl -qw net.ipv4.ip_forward=0").ok();
@@ -94,7 +96,7 @@ fn a_host_whose_new_links_have_no_ipv6_gets_it_on_the_bridge() {
     agent.stop();
 }
 
-/// Each way of wiping other people's rules away, without a look that comes by itself.
+/// Each command that flushes foreign rules, without a periodic reconcile.
 fn check_repair(set_up: &str, wipe: &str, repaired: impl Fn(&Node) -> bool) {
     let alone = alone();
     let host = &alone.host;
@@ -120,7 +122,7 @@ fn a_flush_of_iptables_nft_is_repaired() {
     check_repair(drop, flush, |host| has_both_rules(host, "iptables-nft"));
 }
 
-/// The kernel tells nobody of this one.
+/// The kernel sends no event for this change.
 #[test]
 fn a_flush_of_iptables_legacy_is_repaired() {
     let (drop, flush) = ("iptables-legacy -P FORWARD DROP", "iptables-legacy -F");
@@ -138,7 +140,7 @@ fn a_flush_of_the_whole_ruleset_is_repaired() {
 }
 
 #[test]
-fn an_uplink_that_somebody_took_out_of_forwarding_is_put_back() {
+fn disabled_forwarding_of_an_uplink_is_repaired() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[OFTEN]);
@@ -148,7 +150,7 @@ fn an_uplink_that_somebody_took_out_of_forwarding_is_put_back() {
 }
 
 #[test]
-fn a_bridge_that_is_nearly_full_is_told() {
+fn a_nearly_full_bridge_is_reported() {
     check(
         "seq 975 | sed 's/.*/link add d& master humanz0 type veth peer name e&/' | ip -batch -",
         &["bridge humanz0 has less than a twentieth of its 1,023 ports left", "maxPods"],

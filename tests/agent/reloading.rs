@@ -1,4 +1,4 @@
-//! SIGHUP: the settings file is read again, and running pods do not notice.
+//! SIGHUP: the settings file is read again; running pods are not disturbed.
 
 use nix::sys::signal::Signal;
 
@@ -10,14 +10,14 @@ use crate::{CONFIGURATION, alone, state};
 const BEFORE: &str = "SUBNET_SOURCE=static\nIPV6_SUBNET=fd10::/48\n";
 
 /// Puts this into the settings file.
-fn tell(host: &Node, more: &str) {
+fn configure(host: &Node, more: &str) {
     host.shell("mkdir -p /etc/humanz").ok();
     host.write("/etc/humanz/agent.env", &format!("# Ours.\n{BEFORE}{more}"));
 }
 
 /// Starts an agent that knows its settings from the file alone.
 fn serve(host: &Node, more: &str) -> Agent {
-    tell(host, more);
+    configure(host, more);
     let agent = Agent::start(host, &[("ETCD_HOST", "")]);
     agent.wait_ready();
     agent
@@ -30,13 +30,16 @@ fn mtu(place: &dyn Place, link: &str) -> String {
 }
 
 #[test]
-fn what_changed_is_foretold_and_done_and_pods_do_not_notice() {
+fn a_reload_previews_and_applies_changes_without_disturbing_pods() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
     let old = Pod::add(host, "old");
     let pinger = Pinger::start(host, old.v4());
-    tell(host, "MTU=1400\nNON_MASQ_CIDRS=203.0.113.0/24\nPLUGIN_LOG_FILE='/var/log/other.log'\n");
+    configure(
+        host,
+        "MTU=1400\nNON_MASQ_CIDRS=203.0.113.0/24\nPLUGIN_LOG_FILE='/var/log/other.log'\n",
+    );
     let said = agent.reload();
     assert!(said[0].starts_with("RELOADING=1\nMONOTONIC_USEC="), "{said:?}");
     assert!(said[1].contains("STATUS=serving 10.244.1.0/24"), "{said:?}");
@@ -60,7 +63,7 @@ fn what_changed_is_foretold_and_done_and_pods_do_not_notice() {
     agent.reload();
     agent.wait_log(&["reload: no setting changes"]);
     assert_eq!(state(host), before);
-    tell(host, "IP_MASQ=false\nMANAGE_FORWARD=false\n");
+    configure(host, "IP_MASQ=false\nMANAGE_FORWARD=false\n");
     agent.reload();
     assert!(!host.run("nft list table inet humanz").succeeded(), "nothing is wanted in it");
     old.delete();
@@ -69,41 +72,41 @@ fn what_changed_is_foretold_and_done_and_pods_do_not_notice() {
 }
 
 #[test]
-fn faults_are_all_told_and_nothing_is_changed() {
+fn all_errors_are_reported_and_nothing_is_changed() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
     let before = state(host);
-    tell(host, "MTU=9\nNODE_IP=127.0.0.1\nNON_MASQ_CIDRS=203.0.113.0/24\n");
+    configure(host, "MTU=9\nNODE_IP=127.0.0.1\nNON_MASQ_CIDRS=203.0.113.0/24\n");
     let said = agent.reload();
     assert!(said[1].contains("the last reload was refused"), "{said:?}");
     agent.wait_log(&["reload: MTU=9", "1280"]);
     agent.wait_log(&["reload: NODE_IP=127.0.0.1"]);
-    // An address of somebody else: nothing could be sent from it.
-    tell(host, "NODE_IP=192.0.2.250\nMTU=1450\n");
+    // A foreign address: nothing could be sent from it.
+    configure(host, "NODE_IP=192.0.2.250\nMTU=1450\n");
     let said = agent.reload();
     assert!(said[1].contains("the last reload was refused"), "{said:?}");
     agent.wait_log(&["reload: NODE_IP=192.0.2.250: no interface of this host has"]);
     agent.wait_log(&["nothing is changed"]);
-    tell(host, "MTU=1400\nexport X=1\nNON_MASQ_CIDRS='oops\n");
+    configure(host, "MTU=1400\nexport X=1\nNON_MASQ_CIDRS='oops\n");
     agent.reload();
     agent.wait_log(&["reload: /etc/humanz/agent.env line 5: export"]);
     agent.wait_log(&["reload: /etc/humanz/agent.env line 6: a quote has no end"]);
-    tell(host, "MTU=1400\nRUST_LOG=bogus\n");
+    configure(host, "MTU=1400\nRUST_LOG=bogus\n");
     agent.reload();
     agent.wait_log(&["reload: RUST_LOG=bogus", "must be a level"]);
     host.run("rm /etc/humanz/agent.env").ok();
     agent.reload();
     agent.wait_log(&["reload: read /etc/humanz/agent.env: No such file"]);
     assert_eq!(state(host), before);
-    tell(host, "MTU=1400\n");
+    configure(host, "MTU=1400\n");
     agent.reload();
     assert_eq!(mtu(host, "humanz0"), "1400", "{}", agent.log());
     agent.stop();
 }
 
 #[test]
-fn what_needs_a_restart_stays_and_the_rest_is_taken() {
+fn settings_that_need_a_restart_stay_and_the_others_are_applied() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -121,7 +124,7 @@ fn what_needs_a_restart_stays_and_the_rest_is_taken() {
     .enumerate()
     {
         let mtu_now = (1400 + number).to_string();
-        tell(host, &format!("{line}\nMTU={mtu_now}\n"));
+        configure(host, &format!("{line}\nMTU={mtu_now}\n"));
         agent.reload();
         let (name, _) = line.split_once('=').unwrap();
         agent.wait_log(&["reload:", name, "stays"]);
@@ -135,18 +138,21 @@ fn what_needs_a_restart_stays_and_the_rest_is_taken() {
 }
 
 #[test]
-fn a_configuration_that_moves_is_not_there_twice() {
+fn a_moved_configuration_exists_once() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
-    tell(host, "CNI_CONFIG_LOCATION=/etc/cni/net.d/10-other.conf\nCNI_VERSION=0.4.0\nMTU=1400\n");
+    configure(
+        host,
+        "CNI_CONFIG_LOCATION=/etc/cni/net.d/10-other.conf\nCNI_VERSION=0.4.0\nMTU=1400\n",
+    );
     agent.reload();
     agent.wait_log(&["reload: - CNI configuration /etc/cni/net.d/05-humanz.conflist"]);
     soon("it has moved", || host.list("/etc/cni/net.d") == ["10-other.conf"]);
     let text = host.read("/etc/cni/net.d/10-other.conf").unwrap();
     assert!(text.contains("\"cniVersion\": \"0.4.0\""), "{text}");
     // One that somebody has written over is his: the agent has no time to put it right before.
-    tell(host, "CNI_TYPE=third\n");
+    configure(host, "CNI_TYPE=third\n");
     agent.process.signal(Signal::SIGSTOP);
     host.write("/etc/cni/net.d/10-other.conf", "{}");
     agent.process.signal(Signal::SIGHUP);
@@ -159,27 +165,27 @@ fn a_configuration_that_moves_is_not_there_twice() {
 }
 
 #[test]
-fn rules_in_foreign_chains_go_with_the_wish_for_them() {
+fn rules_in_foreign_chains_are_removed_with_their_setting() {
     let alone = alone();
     let host = &alone.host;
     host.shell("iptables -P FORWARD DROP").ok();
     let agent = serve(host, "");
     soon("the rules are there", || host.run("iptables -S FORWARD").ok().contains("humanz0"));
-    tell(host, "MANAGE_FORWARD=false\n");
+    configure(host, "MANAGE_FORWARD=false\n");
     agent.reload();
     soon("the rules are gone", || !host.run("iptables -S FORWARD").ok().contains("humanz0"));
     agent.stop();
 }
 
 #[test]
-fn how_often_it_looks_and_what_it_logs_can_be_changed() {
+fn resync_interval_and_log_filter_can_be_reloaded() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
     assert!(!agent.log().contains("looked at"), "{}", agent.log());
-    tell(host, "RESYNC_INTERVAL=1s\nRUST_LOG=debug\n");
+    configure(host, "RESYNC_INTERVAL=1s\nRUST_LOG=debug\n");
     agent.reload();
-    // Nobody tells the agent of this: it looks.
+    // No event is sent for this: the periodic check finds it.
     host.write("/etc/cni/net.d/00-other.conflist", "{}");
     agent.wait_log(&["00-other.conflist comes before"]);
     agent.wait_log(&["looked at"]);
@@ -187,29 +193,29 @@ fn how_often_it_looks_and_what_it_logs_can_be_changed() {
 }
 
 #[test]
-fn an_agent_that_waits_for_etcd_is_told_that_there_is_none() {
+fn an_agent_waiting_for_etcd_reports_a_reload_without_etcd_host() {
     let alone = alone();
     let host = &alone.host;
     host.shell("mkdir -p /etc/humanz").ok();
     host.write("/etc/humanz/agent.env", "ETCD_HOST=192.0.2.2\n");
     let agent = Agent::start(host, &[("ETCD_HOST", "")]);
     agent.wait_log(&["etcd does not answer"]);
-    tell(host, "MTU=1400\n");
+    configure(host, "MTU=1400\n");
     for _ in 0..16 {
         agent.process.signal(Signal::SIGHUP);
     }
     agent.wait_log(&["SUBNET_SOURCE stays etcd", "restart needed"]);
     agent.wait_log(&["ETCD_HOST is not set"]);
-    tell(host, "ETCD_HOST=192.0.2.3\nMTU=1400\n");
+    configure(host, "ETCD_HOST=192.0.2.3\nMTU=1400\n");
     agent.process.signal(Signal::SIGHUP);
     agent.wait_log(&["reload: MTU: auto → 1400"]);
     agent.wait_log(&["etcd does not answer", "192.0.2.3"]);
     agent.stop();
 }
 
-/// As an operator's editor and a nervous service manager would do it.
+/// As by an editor and a service manager that reloads often.
 #[test]
-fn hangups_while_the_file_is_written_end_with_what_it_says() {
+fn reloads_while_the_file_is_written_end_with_its_last_content() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, "");
@@ -217,7 +223,7 @@ fn hangups_while_the_file_is_written_end_with_what_it_says() {
     let pinger = Pinger::start(host, pod.v4());
     for round in 0..=25 {
         let cidr = format!("203.0.113.0/{}", 24 + round % 8);
-        tell(host, &format!("MTU={}\nNON_MASQ_CIDRS={cidr}\n", 1400 + round));
+        configure(host, &format!("MTU={}\nNON_MASQ_CIDRS={cidr}\n", 1400 + round));
         agent.process.signal(Signal::SIGHUP);
     }
     agent.kill();
@@ -232,10 +238,10 @@ fn hangups_while_the_file_is_written_end_with_what_it_says() {
 }
 
 #[test]
-fn what_hides_the_file_is_named() {
+fn options_and_variables_that_hide_the_file_are_reported() {
     let alone = alone();
     let host = &alone.host;
-    tell(host, "MTU=1400\nBRIDGE_NAMES=br1\nIP_MASQ=true\n");
+    configure(host, "MTU=1400\nBRIDGE_NAMES=br1\nIP_MASQ=true\n");
     let environment = [("ETCD_HOST", ""), ("MTU", "1300"), ("IP_MASQ", "true")];
     let agent = Agent::start_with(host, "--cni-name net", &environment);
     agent.wait_ready();
@@ -243,7 +249,7 @@ fn what_hides_the_file_is_named() {
     agent.wait_log(&["agent.env line 5: BRIDGE_NAMES is no setting"]);
     assert!(!agent.log().contains("IP_MASQ is ignored"), "they agree: {}", agent.log());
     assert_eq!(mtu(host, "humanz0"), "1300");
-    tell(host, "CNI_NAME=other\n");
+    configure(host, "CNI_NAME=other\n");
     agent.reload();
     agent.wait_log(&["CNI_NAME is ignored: it is given as an option"]);
     agent.stop();
@@ -256,7 +262,7 @@ fn an_empty_pool_of_one_host_grows() {
     let agent = serve(host, "");
     let pod = Pod::try_add(host, "a", &Network::of(host)).unwrap_or_else(|e| panic!("{e}"));
     let pinger = Pinger::start(host, pod.v4());
-    tell(host, "IP_SUBNET=10.244.0.0/15\nIP_SUBNET_MARGIN=9\n");
+    configure(host, "IP_SUBNET=10.244.0.0/15\nIP_SUBNET_MARGIN=9\n");
     agent.reload();
     let text = host.read(CONFIGURATION).unwrap();
     assert!(text.contains("10.244.0.0/15") && text.contains("10.244.1.0/24"), "{text}");

@@ -1,4 +1,4 @@
-//! The order of a start, and what the service manager is told.
+//! The order of a start, and the messages to the service manager.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn usable(host: &Node) -> bool {
 }
 
 #[test]
-fn the_configuration_comes_last_and_is_never_half_there() {
+fn the_configuration_is_written_last_and_atomically() {
     let alone = alone();
     let agent = Agent::start(&alone.host, STANDALONE);
     soon("the configuration is there", || usable(&alone.host));
@@ -30,7 +30,7 @@ fn the_configuration_comes_last_and_is_never_half_there() {
 }
 
 #[test]
-fn a_configuration_that_changes_is_whole_at_every_moment() {
+fn a_configuration_is_replaced_atomically() {
     let alone = alone();
     serve(&alone.host, &[]).stop();
     for mtu in ["1400", "1300", "1500"] {
@@ -58,7 +58,7 @@ fn the_single_plugin_form_has_the_keys_of_the_python_agent() {
 }
 
 #[test]
-fn the_service_manager_hears_ready_alive_and_stopping() {
+fn the_service_manager_receives_ready_watchdog_and_stopping() {
     let alone = alone();
     let socket = alone.host.inside(|| UnixDatagram::bind("/run/manager").unwrap());
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

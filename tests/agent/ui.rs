@@ -1,4 +1,4 @@
-//! The page for people who would rather look.
+//! The status page for browsers.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn page(host: &Node) -> Process {
     server
 }
 
-/// Head and body of what curl gets.
+/// Head and body of the response to curl.
 fn get(host: &Node, options: &str, path: &str) -> (String, String) {
     let answer = host.run(&format!("curl -sS -i --noproxy * -m 10 {options} {URL}{path}")).ok();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -34,7 +34,7 @@ fn get(host: &Node, options: &str, path: &str) -> (String, String) {
 }
 
 #[test]
-fn the_page_is_for_this_host_alone_and_says_when_the_agent_is_gone() {
+fn the_page_is_local_and_shows_when_the_agent_is_gone() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
@@ -57,9 +57,9 @@ fn the_page_is_for_this_host_alone_and_says_when_the_agent_is_gone() {
     assert!(refused.stderr.contains("loopback"), "{refused}");
 }
 
-/// Where there is no browser, nobody can look: the other test must do.
+/// Skipped without a browser; the other test covers the page.
 #[test]
-fn a_browser_shows_hosts_ways_addresses_and_changes() {
+fn a_browser_shows_hosts_routes_addresses_and_changes() {
     if !std::path::Path::new(BROWSER).exists() {
         println!("{BROWSER} is not there: the page was not looked at");
         return;
@@ -73,8 +73,8 @@ fn a_browser_shows_hosts_ways_addresses_and_changes() {
     eventually("a repair", 3 * SOON, || {
         host.run("ip link delete humanz0").ok();
         host.until_ok("ip link show humanz0", 3 * SOON);
-        let told = status(host)["repairs"].to_string();
-        if told.contains("added bridge humanz0") { Ok(()) } else { Err(told) }
+        let repairs = status(host)["repairs"].to_string();
+        if repairs.contains("added bridge humanz0") { Ok(()) } else { Err(repairs) }
     });
     let _server = page(host);
     let words =
@@ -207,7 +207,7 @@ fn drawn(host: &Node, words: &[&str]) -> String {
     })
 }
 
-/// A picture of the page for a person, if there is one who asks.
+/// A screenshot of the page, on request.
 fn take(host: &Node, name: &str) {
     if let Ok(folder) = std::env::var("SCREENSHOT_DIR") {
         let path = format!("/var/log/{name}.png");
@@ -216,7 +216,7 @@ fn take(host: &Node, name: &str) {
     }
 }
 
-/// What the browser says when it has loaded the page and its script has run.
+/// The browser's DOM after it has loaded the page and run its script.
 fn browse(host: &Node, options: &str) -> String {
     let line = format!(
         "{BROWSER} --headless --no-sandbox --disable-gpu --disable-quic --no-first-run \

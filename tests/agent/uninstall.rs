@@ -1,4 +1,4 @@
-//! A host from which humanz is taken off again.
+//! Uninstallation of humanz from a host.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::support::pod::make_netns;
 use crate::support::{Agent, Cluster, Ended, Node, Place, Pod, facts, soon};
 use crate::{STANDALONE, alone, serve};
 
-/// Of somebody else, beside everything that humanz makes.
+/// Foreign objects beside everything that humanz creates.
 const FOREIGN: &str = "
     mkdir -p /opt/cni/bin /etc/cni/net.d /run/humanz/ipam/mine /var/lib/humanz
     ip link add mine type bridge; ip link set mine alias 'humanzoid bridge' up
@@ -48,7 +48,7 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
     agent.stop();
     let served = everything(host);
     assert_ne!(served, before);
-    let told = uninstall(host, "--purge --dry-run").ok();
+    let output = uninstall(host, "--purge --dry-run").ok();
     assert_eq!(everything(host), served, "a dry run");
     uninstall(host, "--purge").ok();
     assert_eq!(everything(host), before);
@@ -63,14 +63,14 @@ fn a_host_is_as_it_was_before_and_keeps_what_is_not_ours() {
         "- log /var/log/humanz.log\n",
         "- state /var/lib/humanz/sysctls.json\n",
     ] {
-        assert!(told.contains(what), "{what} in {told}");
+        assert!(output.contains(what), "{what} in {output}");
     }
     assert_eq!(uninstall(host, "--purge --dry-run").ok(), "nothing would be removed\n");
     assert_eq!(uninstall(host, "--purge").ok(), "nothing was there to be removed\n");
 }
 
 #[test]
-fn what_goes_can_be_read_by_a_program() {
+fn an_uninstallation_is_printed_as_json() {
     let alone = alone();
     let host = &alone.host;
     serve(host, &[]).stop();
@@ -106,7 +106,7 @@ fn a_directory_on_which_something_is_mounted_is_emptied_and_stays() {
 }
 
 #[test]
-fn without_purge_a_host_can_be_what_it_was_again() {
+fn without_purge_a_host_can_be_set_up_again() {
     let alone = alone();
     let host = &alone.host;
     serve(host, &[]).stop();
@@ -117,7 +117,7 @@ fn without_purge_a_host_can_be_what_it_was_again() {
 }
 
 #[test]
-fn pods_that_are_attached_are_not_cut_off_unless_that_is_asked_for() {
+fn attached_pods_are_disconnected_only_on_request() {
     let alone = alone();
     let host = &alone.host;
     let agent = serve(host, &[]);
@@ -143,7 +143,7 @@ fn pods_that_are_attached_are_not_cut_off_unless_that_is_asked_for() {
 }
 
 #[test]
-fn killed_again_and_again_it_is_done_in_the_end() {
+fn a_repeatedly_killed_uninstallation_completes() {
     let alone = alone();
     let host = &alone.host;
     host.shell(FOREIGN).ok();
@@ -223,8 +223,8 @@ fn a_released_host_is_gone_from_etcd_and_from_the_others() {
     assert!(refused.stderr.contains("is another machine"), "{refused}");
     assert_eq!(of_h1(), 2);
     h1.write("/etc/machine-id", &machine);
-    let told = Agent::run(h1, "uninstall --release --dry-run", &[]).ok();
-    assert!(told.contains("- etcd key /humanz/hosts/h1\n"), "{told}");
+    let output = Agent::run(h1, "uninstall --release --dry-run", &[]).ok();
+    assert!(output.contains("- etcd key /humanz/hosts/h1\n"), "{output}");
     assert_eq!(of_h1(), 2);
     Agent::run(h1, "uninstall --release --purge", &[]).ok();
     assert_eq!((of_h1(), claims()), (0, 2));

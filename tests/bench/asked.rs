@@ -1,4 +1,4 @@
-//! Pods that ask for a host port and for limits: what that costs, and whether they get it.
+//! Pods that request a host port and bandwidth limits: cost and result.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ const PODS: usize = 100;
 const BLOCK: usize = 5;
 /// Host ports that are taken already.
 const MANY: usize = 5_000;
-/// What [`Offer::PortAndLimits`] asks for, in Mbit/s.
+/// The limit of [`Offer::PortAndLimits`], in Mbit/s.
 const LIMIT: f64 = 100.0;
 const TRANSFERS: usize = 5;
 
@@ -75,7 +75,7 @@ fn crowd(subject: &Subject) {
     }
 }
 
-/// One TCP stream each way between a pod and its host, by turns.
+/// One TCP stream in each direction between a pod and its host, by turns.
 fn limits(reference: &Subject, humanz: &Subject, table: &mut Table) {
     for (what, reverse) in [("toward a limited pod", ""), ("from a limited pod", "--reverse")] {
         let [mut theirs, mut own] = [Vec::new(), Vec::new()];
@@ -102,7 +102,7 @@ fn transfer(subject: &Subject, reverse: &str) -> f64 {
     let server = subject.node.run("ip netns exec pod0 iperf3 --server --one-off --daemon");
     server.ok();
     let client = format!("iperf3 --json --time 2 --omit 1 {reverse} --client {address}");
-    let told = subject.node.until_ok(&client, crate::support::wait::SOON);
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    told["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate") / 1e6
+    let report = subject.node.until_ok(&client, crate::support::wait::SOON);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate") / 1e6
 }

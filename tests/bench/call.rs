@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// Runs it to its end with `input` on stdin; how long that took from the fork to the wait, and what
 /// it wrote to stdout.
 ///
-/// Both must fit into a pipe (64 KiB): nobody reads meanwhile, so that no thread of ours takes part.
+/// Both must fit into a pipe (64 KiB): they are read afterwards, so that no thread of ours takes
+/// part.
 ///
 /// # Panics
 /// If it fails, with all it said.

@@ -1,4 +1,4 @@
-//! What passes between pods, beside the same network made by hand, in one run.
+//! Throughput and latency between pods, compared with the same network made by hand, in one run.
 
 mod hosts;
 
@@ -13,13 +13,13 @@ use crate::table::{Row, Table};
 use crate::traffic::{self, ECHO, SINK, Servers};
 use hosts::{Backend, ByHand, HOST_PORTS, Pair};
 
-/// What two runs of the same way differ by on a busy machine.
+/// The difference between two runs of the same path on a busy machine.
 const SAME: f64 = 0.95;
-/// Short turns and many of them: whatever else the machine does falls on all ways alike.
+/// Many short turns: other load of the machine affects all subjects alike.
 const TURN: Duration = Duration::from_millis(80);
 const TURNS: usize = 51;
 
-/// One way through the network, made three times.
+/// One path through the network, made three times.
 struct Way<'a> {
     what: &'static str,
     /// Bridge and routes, and no firewall that knows of connections.
@@ -71,7 +71,7 @@ pub fn measure(_: &mut Ground, table: &mut Table) {
     by(Backend::Vxlan, table);
 }
 
-/// All ways of one kind between hosts.
+/// All paths of one kind between hosts.
 fn by(backend: Backend, table: &mut Table) {
     let cluster = Cluster::new(6);
     let [a, b, c, d, e, f] = &cluster.hosts[..] else { unreachable!("six hosts") };
@@ -134,9 +134,9 @@ impl Way<'_> {
         };
         Row {
             what: format!("{}: {}", self.what, figure.what),
-            reference: figure.tell(reference),
-            floor: self.bare.as_ref().map(|_| figure.tell(bare)).unwrap_or_default(),
-            humanz: figure.tell(humanz),
+            reference: figure.format(reference),
+            floor: self.bare.as_ref().map(|_| figure.format(bare)).unwrap_or_default(),
+            humanz: figure.format(humanz),
             target: "not slower (≥ 0.95 ×)".into(),
             reached: format!("{times:.2} ×{of_bare}"),
             met: Some(times >= SAME),
@@ -154,7 +154,7 @@ impl Figure {
         middle(own.iter().zip(other).map(ratio).collect())
     }
 
-    fn tell(&self, values: &[f64]) -> String {
+    fn format(&self, values: &[f64]) -> String {
         let value = middle(values.to_vec());
         let digits = usize::from(value < 100.0);
         format!("{value:.digits$} {}", self.unit)

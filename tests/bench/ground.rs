@@ -1,4 +1,4 @@
-//! What all parts share: a folder, the floor's program, and hosts that stay until the end.
+//! Shared by all parts: a directory, the baseline program, and hosts that stay until the end.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ impl Ground {
         self.folder.path()
     }
 
-    /// The program that does nothing but what the kernel must be asked for.
+    /// The baseline program: the required kernel calls and nothing else.
     pub fn floor(&self) -> PathBuf {
         self.folder().join("floor")
     }

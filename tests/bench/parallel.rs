@@ -1,4 +1,4 @@
-//! Eight pods at a time.
+//! Eight concurrent pods.
 
 use crate::ground::Ground;
 use crate::series::{Series, alternate};
@@ -8,13 +8,13 @@ use crate::table::{Row, Table};
 const WORKERS: usize = 8;
 const PODS: usize = 80;
 const BLOCK: usize = 40;
-/// Every pod comes and goes so often.
+/// ADD and DEL calls of every pod.
 const ROUNDS: usize = 5;
 
 pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let whom = [Who::Reference, Who::Floor, Who::Humanz];
-    let subjects = whom.map(|who| Subject::new(ground, who, Offer::Plain, PODS));
-    let [mut add, mut delete] = [(); 2].map(|()| whom.map(|_| Series::default()));
+    let candidates = [Who::Reference, Who::Floor, Who::Humanz];
+    let subjects = candidates.map(|who| Subject::new(ground, who, Offer::Plain, PODS));
+    let [mut add, mut delete] = [(); 2].map(|()| candidates.map(|_| Series::default()));
     for _ in 0..ROUNDS {
         for (verb, all) in [("ADD", &mut add), ("DEL", &mut delete)] {
             let round = alternate(&subjects, PODS / BLOCK, |subject, block| {

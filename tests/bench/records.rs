@@ -1,4 +1,4 @@
-//! Hosts that exist in etcd only: what their agents would have written.
+//! Hosts that exist in etcd only: the keys that their agents would have written.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use ipnetwork::{IpNetwork, Ipv4Network};
 
 use crate::support::store::Store;
 
-/// Operations that etcd takes in one transaction, unless told otherwise.
+/// Operations that etcd takes in one transaction, by default.
 const OPERATIONS: usize = 128;
 
 /// Writes hosts `numbers`, below 15,000, each whole in one transaction; gives the moment just

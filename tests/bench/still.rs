@@ -1,4 +1,4 @@
-//! What touches no network: STATUS, VERSION, and the executable itself.
+//! Measurements without network changes: STATUS, VERSION, and the executable itself.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use crate::table::{Row, Table};
 
 const BLOCKS: usize = 10;
 const CALLS: usize = 20;
-/// What a chain of the reference plugins that does the same consists of.
+/// The chain of reference plugins with the same function.
 const REFERENCE: [&str; 5] = ["bridge", "host-local", "portmap", "bandwidth", "loopback"];
 
 pub fn measure(ground: &mut Ground, table: &mut Table) {
-    let whom = [Who::Reference, Who::Floor, Who::Humanz];
-    let subjects = whom.map(|who| Subject::new(ground, who, Offer::Plain, 0));
+    let candidates = [Who::Reference, Who::Floor, Who::Humanz];
+    let subjects = candidates.map(|who| Subject::new(ground, who, Offer::Plain, 0));
     let ask = |subjects: &[Subject], verb, version| {
         alternate(subjects, BLOCKS, |subject, _| subject.ask(verb, version, CALLS))
     };

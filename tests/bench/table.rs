@@ -1,4 +1,4 @@
-//! The table of what was wanted and what was reached.
+//! The table of targets and results.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct Row {
     pub target: String,
     /// humanz in the target's terms.
     pub reached: String,
-    /// `None`: there is no target, the figure is only told.
+    /// `None`: there is no target, the figure is only printed.
     pub met: Option<bool>,
 }
 
@@ -20,7 +20,7 @@ pub struct Row {
 pub struct Table(Vec<Row>);
 
 impl Table {
-    /// Adds a row, and tells it at once: the whole table comes minutes later.
+    /// Adds a row and prints it at once: the whole table follows minutes later.
     pub fn push(&mut self, row: Row) {
         println!("  {}", row.texts().join("  ").trim_end());
         self.0.push(row);

@@ -1,4 +1,4 @@
-//! What passes between two places: a stream, round trips, connections.
+//! Traffic between two network namespaces: a stream, round trips, connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{self, setsockopt, sockopt};
 use nix::unistd::Pid;
 
-/// What is written and read at once, in bytes.
+/// Size of one read or write, in bytes.
 const BLOCK: usize = 128 << 10;
 
 /// Ports of [`Servers`], as the place itself sees them.
@@ -69,7 +69,7 @@ impl Drop for Server {
     }
 }
 
-/// Tells at the end how many bytes came.
+/// Reports the number of received bytes at the end.
 fn swallow(mut stream: TcpStream) -> std::io::Result<()> {
     let mut block = vec![0; BLOCK];
     let mut total = 0_u64;
@@ -101,14 +101,14 @@ pub fn stream(from: &dyn Place, to: SocketAddr, during: Duration) -> f64 {
             stream.write_all(&block).unwrap();
         }
         stream.shutdown(Shutdown::Write).unwrap();
-        let mut told = [0; 8];
-        stream.read_exact(&mut told).unwrap();
-        (u64::from_be_bytes(told), start.elapsed().as_secs_f64())
+        let mut received = [0; 8];
+        stream.read_exact(&mut received).unwrap();
+        (u64::from_be_bytes(received), start.elapsed().as_secs_f64())
     });
     bytes as f64 * 8.0 / seconds / 1e9
 }
 
-/// Microseconds from a byte sent to the byte that comes back, on one connection: the median.
+/// Median round-trip time of one byte on one connection, in microseconds.
 pub fn round_trip(from: &dyn Place, to: SocketAddr, during: Duration) -> f64 {
     let each = from.spot().inside(|| {
         stay_on_one_processor();
@@ -158,7 +158,7 @@ fn repeat(during: Duration, mut turn: impl FnMut()) -> Vec<f64> {
     each
 }
 
-/// Both ends on the same processor: what is measured is the way, not who is woken where.
+/// Both ends on the same processor: the data path is measured, not the scheduler.
 fn stay_on_one_processor() {
     let mut only = CpuSet::new();
     only.set(processor()).unwrap();

@@ -1,4 +1,4 @@
-//! What the agent on a host has used, as the kernel counts it.
+//! CPU time of the agent on a host, as the kernel counts it.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::support::node::{Node, Place};
 
 /// CPU time that all threads of the agent have used, from the scheduler's nanoseconds.
 pub fn cpu(host: &Node) -> Duration {
-    let told = host.shell("cat /proc/$(pidof humanz-agent)/task/*/schedstat").ok();
+    let schedstat = host.shell("cat /proc/$(pidof humanz-agent)/task/*/schedstat").ok();
     let first =
         |line: &str| line.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<u64>().ok());
-    Duration::from_nanos(told.lines().filter_map(first).sum())
+    Duration::from_nanos(schedstat.lines().filter_map(first).sum())
 }
 
 /// Memory of the agent in MiB: now, and the most it ever had.

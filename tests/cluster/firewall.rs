@@ -8,9 +8,9 @@ use crate::support::{Agent, Cluster, Place, Pod};
 
 /// The one fault, once there is one.
 fn fault(cluster: &Cluster) -> (String, String) {
-    let told =
+    let reported =
         |status: &Value| status["faults"].as_array().is_some_and(|faults| !faults.is_empty());
-    let status = status_when(&cluster.hosts[0], "a fault is told", told);
+    let status = status_when(&cluster.hosts[0], "a problem is reported", reported);
     let faults = status["faults"].as_array().unwrap();
     assert_eq!(faults.len(), 1, "{faults:?}");
     let text = |key: &str| faults[0][key].as_str().unwrap().to_owned();
@@ -18,7 +18,7 @@ fn fault(cluster: &Cluster) -> (String, String) {
 }
 
 #[test]
-fn a_drop_for_the_pods_of_one_host_is_a_fault_here_and_names_that_host() {
+fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     let cluster = Cluster::new(3);
     let agents = cluster.start_agents(&[]);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
@@ -31,7 +31,7 @@ fn a_drop_for_the_pods_of_one_host_is_a_fault_here_and_names_that_host() {
     assert!(!pods[0].run(&ping(1)).succeeded(), "it is dropped");
     pods[0].until_ok(&ping(2), SOON);
     let wanted = format!("iptables chain FORWARD: a rule drops what pods send to pods of {theirs}");
-    let (what, cure) = fault(&cluster);
+    let (what, fix) = fault(&cluster);
     assert_eq!(what, format!("{wanted} (host h2)"));
     assert!(agents[0].wait_log(&["ERROR", &wanted]).contains("(host h2)"));
     assert!(get(host, "/metrics").1.contains("humanz_faults{kind=\"firewall\"} 1"));
@@ -39,23 +39,25 @@ fn a_drop_for_the_pods_of_one_host_is_a_fault_here_and_names_that_host() {
     assert_eq!(seen.status.code(), Some(1), "{seen}");
     assert!(seen.stdout.contains(&format!("{theirs} (host h2)")), "{seen}");
 
-    // Done as it is told, it helps.
-    let list = cure.split('`').nth(1).unwrap().replace("iptables", "iptables-nft");
+    // The reported fix works.
+    let list = fix.split('`').nth(1).unwrap().replace("iptables", "iptables-nft");
     let rules = host.run(&list).ok();
     let rule = rules.lines().find(|line| line.contains(&theirs)).unwrap();
     host.run(&format!("iptables-nft {}", rule.replace("-A", "-D"))).ok();
     pods[0].until_ok(&ping(1), SOON);
-    status_when(host, "it is well again", |status| status["faults"].as_array().unwrap().is_empty());
+    status_when(host, "the problem is gone", |status| {
+        status["faults"].as_array().unwrap().is_empty()
+    });
 
-    // Another table, the other way, and two hosts.
+    // Another table, the other direction, and two hosts.
     let sources = format!("{{ {theirs}, {} }}", subnet(&pods[2]));
     host.shell(&format!(
         "nft 'table inet wall {{ chain f {{ type filter hook forward priority 0; ip saddr {sources} drop; }}; }}'"
     ))
     .ok();
-    let (what, cure) = fault(&cluster);
+    let (what, fix) = fault(&cluster);
     assert!(what.starts_with("nft table inet wall, chain f: a rule drops what pods of "), "{what}");
     assert!(what.ends_with(" send to pods"), "{what}");
     assert!(what.contains("(host h2)") && what.contains("(host h3)"), "{what}");
-    assert!(host.run(cure.split('`').nth(1).unwrap()).ok().contains("drop # handle"), "{cure}");
+    assert!(host.run(fix.split('`').nth(1).unwrap()).ok().contains("drop # handle"), "{fix}");
 }

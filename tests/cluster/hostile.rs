@@ -1,11 +1,11 @@
-//! Somebody writes nonsense into etcd: it is told and ignored, everybody else is served.
+//! Invalid values in etcd are reported and ignored; all other hosts are served.
 
 use std::time::Duration;
 
 use crate::support::{Agent, Cluster, Place, Pod, eventually, facts};
 
 #[test]
-fn hostile_values_are_reported_and_harm_nobody() {
+fn hostile_values_are_reported_and_affect_no_other_host() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(&[]);
     let host = &cluster.hosts[0];
@@ -39,7 +39,7 @@ fn hostile_values_are_reported_and_harm_nobody() {
     for (name, value) in &records {
         cluster.etcd.put(&format!("/humanz/v1/nodes/{name}"), value.as_bytes());
     }
-    // A good subnet, but the way to it is through this host, the pool, or nowhere.
+    // A valid subnet whose next hop is this host, in the pool, or unusable.
     for (name, subnet, address) in [
         ("through-me", "10.244.101.0/24", "192.0.2.11"),
         ("through-pool", "10.244.102.0/24", "10.244.7.7"),
@@ -61,9 +61,12 @@ fn hostile_values_are_reported_and_harm_nobody() {
                 if routes == wanted { Ok(()) } else { Err(format!("{routes:?}")) }
             },
         );
-        is_told(agent, &values.each_ref().map(|(key, _)| key.trim_start_matches("hosts/")));
-        is_told(agent, &records.each_ref().map(|(name, _)| *name));
-        is_told(agent, &["through-me", "through-pool", "through-loopback", "through-multicast"]);
+        assert_reported(agent, &values.each_ref().map(|(key, _)| key.trim_start_matches("hosts/")));
+        assert_reported(agent, &records.each_ref().map(|(name, _)| *name));
+        assert_reported(
+            agent,
+            &["through-me", "through-pool", "through-loopback", "through-multicast"],
+        );
         assert!(agent.process.ended().is_none(), "{}", agent.log());
         let longest = agent.log().lines().map(str::len).max();
         assert!(longest < Some(2_000), "a log line of {longest:?} bytes");
@@ -77,7 +80,7 @@ fn hostile_values_are_reported_and_harm_nobody() {
 }
 
 #[test]
-fn an_agent_that_starts_into_nonsense_works() {
+fn an_agent_starts_with_hostile_values_in_etcd() {
     let cluster = Cluster::new(1);
     cluster.etcd.put("/humanz/hosts/shell", "`reboot`");
     cluster.etcd.put("/humanz/hosts/all", "10.244.0.0/16");
@@ -87,7 +90,7 @@ fn an_agent_that_starts_into_nonsense_works() {
     cluster.etcd.put("/humanz/v1/alive/x", vec![0xff, 0xfe]);
     let agent = Agent::start(&cluster.hosts[0], &[]);
     agent.wait_ready();
-    is_told(&agent, &["shell", "all", "/humanz/v1/nodes/x", "/humanz/v1/subnets/4/x"]);
+    assert_reported(&agent, &["shell", "all", "/humanz/v1/nodes/x", "/humanz/v1/subnets/4/x"]);
     Pod::add(&cluster.hosts[0], "a").delete();
 }
 
@@ -101,15 +104,15 @@ fn join(cluster: &Cluster, name: &str, subnet: &str, address: &str) {
 }
 
 /// The log has a line about each of `names`.
-fn is_told(agent: &Agent, names: &[&str]) {
+fn assert_reported(agent: &Agent, names: &[&str]) {
     for name in names {
         agent.wait_log(&[name]);
     }
 }
 
-/// Ends of tunnels that cannot be: each costs its host the tunnel, and nobody else anything.
+/// Invalid tunnel endpoints: each affects the tunnel of its own host only.
 #[test]
-fn hostile_tunnels_are_reported_and_harm_nobody() {
+fn hostile_tunnels_are_reported_and_affect_no_other_host() {
     let cluster = Cluster::routed(1, 1);
     let agents = cluster.start_agents(&[]);
     let host = &cluster.hosts[0];
@@ -145,7 +148,7 @@ fn hostile_tunnels_are_reported_and_harm_nobody() {
         if routes == wanted { Ok(()) } else { Err(format!("{routes:?}")) }
     });
     let names = ["my-mac", "its-mac", "large-vni", "other-vni", "no-port", "multicast", "zero"];
-    is_told(&agents[0], &names);
+    assert_reported(&agents[0], &names);
     let sent = host.run("bridge fdb show dev humanz-vx4").ok();
     assert!(sent.contains("dst 203.0.113.108 port 53") && sent.lines().count() == 2, "{sent}");
     pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[1].v4())).ok();

@@ -1,4 +1,4 @@
-//! Many hosts ask for a subnet at once.
+//! Many hosts request a subnet at once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -61,16 +61,16 @@ fn hosts_of_the_python_agent_and_ours_never_share_a_subnet() {
 }
 
 #[test]
-fn a_start_does_what_the_dry_run_told_about_a_number_that_two_python_hosts_have() {
+fn a_start_does_what_the_dry_run_printed_for_a_number_of_two_python_hosts() {
     let cluster = Cluster::new(2);
     let ours = "10.244.9.0/24";
     for host in ["h1", "h2"] {
         cluster.etcd.put(&format!("{HOSTS}{host}"), ours);
     }
     for (host, kept) in cluster.hosts.iter().zip([true, false]) {
-        let told = Agent::run(host, "--dry-run", &[QUIET]).ok();
-        assert_eq!(told.contains(&format!("~ etcd keys of host {} ({ours})", host.name())), kept);
-        assert_eq!(told.contains("+ lease of a free subnet"), !kept, "{told}");
+        let output = Agent::run(host, "--dry-run", &[QUIET]).ok();
+        assert_eq!(output.contains(&format!("~ etcd keys of host {} ({ours})", host.name())), kept);
+        assert_eq!(output.contains("+ lease of a free subnet"), !kept, "{output}");
     }
     for (host, kept) in cluster.hosts.iter().zip([true, false]) {
         let agent = Agent::start(host, &[QUIET]);
@@ -81,7 +81,7 @@ fn a_start_does_what_the_dry_run_told_about_a_number_that_two_python_hosts_have(
 }
 
 #[test]
-fn a_pool_of_sixteen_serves_fifteen_hosts_and_tells_the_others() {
+fn a_pool_of_sixteen_serves_fifteen_hosts_and_refuses_the_others() {
     let cluster = Cluster::new(20);
     let variables = [("IP_SUBNET_MARGIN", "4"), QUIET];
     let agents: Vec<Agent> =
@@ -96,7 +96,7 @@ fn a_pool_of_sixteen_serves_fifteen_hosts_and_tells_the_others() {
             Some(status) => assert_eq!(status.code(), Some(75), "{}", agent.log()),
         }
     }
-    println!("a host too many is told: {}", refused[0].log().trim());
+    println!("error of the refused host: {}", refused[0].log().trim());
     for agent in refused {
         let log = agent.log();
         for word in ["10.244.0.0/16", "15"] {

@@ -1,4 +1,4 @@
-//! Settings change while hosts talk: by SIGHUP, in etcd, by a new release.
+//! Settings change while pods communicate: by SIGHUP, in etcd, by a new release.
 
 use nix::sys::signal::Signal;
 
@@ -12,7 +12,7 @@ use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts
 const FILE_ALONE: &[(&str, &str)] = &[("ETCD_HOST", "")];
 
 /// Puts this into a host's settings file.
-fn tell(host: &Node, settings: &str) {
+fn configure(host: &Node, settings: &str) {
     host.shell("mkdir -p /etc/humanz").ok();
     host.write(
         "/etc/humanz/agent.env",
@@ -21,7 +21,7 @@ fn tell(host: &Node, settings: &str) {
 }
 
 fn start(host: &Node, settings: &str) -> Agent {
-    tell(host, settings);
+    configure(host, settings);
     let agent = Agent::start(host, FILE_ALONE);
     agent.wait_ready();
     agent
@@ -40,7 +40,7 @@ fn a_pool_grows_under_running_pods() {
                         IPV6_SUBNET=fd10::/61\nIPV6_SUBNET_MARGIN=3\n";
     let cluster = Cluster::new(3);
     let [first, second, third] = &cluster.hosts[..] else { panic!("three hosts") };
-    let told = start(first, NARROW);
+    let agent = start(first, NARROW);
     let untold = start(second, NARROW);
     let old = [Pod::add(first, "a"), Pod::add(second, "a")];
     let pingers = [Pinger::start(&old[0], old[1].v4()), Pinger::start(&old[1], old[0].v4())];
@@ -49,12 +49,12 @@ fn a_pool_grows_under_running_pods() {
         |pod: &Pod| pod.shell("ip -o address | sed 's/ tentative / /'; ip route; ip -6 route").ok();
     let links_before = old.each_ref().map(links);
 
-    tell(first, WIDE);
+    configure(first, WIDE);
     let foretold = Agent::run(first, "--dry-run", FILE_ALONE).ok();
     let growth = "~ etcd key /humanz/v1/config: the pools grow to 10.244.0.0/21, fd10::/61";
     assert!(foretold.lines().any(|line| line == growth), "{foretold}");
-    told.reload();
-    told.wait_log(&["reload:", growth]);
+    agent.reload();
+    agent.wait_log(&["reload:", growth]);
     untold.wait_log(&["set IPV6_SUBNET=fd10::/61 and IPV6_SUBNET_MARGIN=3"]);
     untold
         .wait_log(&["grew to 10.244.0.0/21", "set IP_SUBNET=10.244.0.0/21 and IP_SUBNET_MARGIN=3"]);
@@ -72,22 +72,22 @@ fn a_pool_grows_under_running_pods() {
     let pods = [&old[0], &old[1], &new];
     let places: Vec<&dyn Place> = pods.iter().map(|pod| *pod as &dyn Place).collect();
     all_reach(&places, &addresses(&places));
-    sees_who_asks(&cluster, pods);
+    sees_the_client_address(&cluster, pods);
 
-    // Nobody's pool becomes narrower again, whatever he is told.
-    tell(first, NARROW);
-    told.reload();
-    told.wait_log(&["IP_SUBNET stays 10.244.0.0/21", "can only grow", "h3 (10.244.3.0/24)"]);
+    // No pool becomes narrower again, whatever the settings say.
+    configure(first, NARROW);
+    agent.reload();
+    agent.wait_log(&["IP_SUBNET stays 10.244.0.0/21", "can only grow", "h3 (10.244.3.0/24)"]);
     untold.stop();
     let untold = start(second, NARROW);
     assert_eq!(facts::routes(second).len(), 4, "{}", untold.log());
-    told.stop();
-    let told = start(first, NARROW);
+    agent.stop();
+    let agent = start(first, NARROW);
     all_reach(&places, &addresses(&places));
-    assert_eq!(facts::routes(first).len(), 4, "{}", told.log());
+    assert_eq!(facts::routes(first).len(), 4, "{}", agent.log());
 
-    // Who is told is no longer reminded.
-    tell(second, WIDE);
+    // A host with the new setting logs no reminder.
+    configure(second, WIDE);
     untold.reload();
     untold.wait_log(&["no longer: the IPv4 pool of the network grew"]);
     pingers.into_iter().for_each(|pinger| pinger.report().assert_nothing_lost());
@@ -99,7 +99,7 @@ fn a_pool_grows_under_running_pods() {
 }
 
 /// Pods of old and new hosts are seen as themselves by pods, and as their hosts by the outside.
-fn sees_who_asks(cluster: &Cluster, pods: [&Pod; 3]) {
+fn sees_the_client_address(cluster: &Cluster, pods: [&Pod; 3]) {
     let [first, second, new] = pods;
     let in_pod = Web::serve(new, new.v4());
     in_pod.fetch(first);
@@ -122,7 +122,7 @@ fn a_host_does_not_follow_a_pool_around_its_own_address() {
     let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
     let pinger = Pinger::start(&near, far.v4());
     other.run("ip address add 10.245.7.7/32 dev lo").ok();
-    tell(host, "IP_SUBNET=10.244.0.0/15\nIP_SUBNET_MARGIN=9\n");
+    configure(host, "IP_SUBNET=10.244.0.0/15\nIP_SUBNET_MARGIN=9\n");
     agents[0].reload();
     agents[1].wait_log(&["grew to 10.244.0.0/15", "contains this host's address 10.245.7.7"]);
     let table = || other.run("nft list table inet humanz").ok();
@@ -140,13 +140,13 @@ fn a_host_does_not_follow_a_pool_around_its_own_address() {
 }
 
 #[test]
-fn a_host_is_told_another_address_and_another_way_to_etcd() {
+fn the_node_address_and_the_etcd_address_are_reloaded() {
     let cluster = Cluster::new(2);
     let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
-    tell(other, "ETCD_HOST=192.0.2.98\n");
+    configure(other, "ETCD_HOST=192.0.2.98\n");
     let agents = [start(host, ""), Agent::start(other, FILE_ALONE)];
     agents[1].wait_log(&["etcd does not answer", "192.0.2.98"]);
-    tell(other, "");
+    configure(other, "");
     agents[1].process.signal(Signal::SIGHUP);
     agents[1].wait_ready();
     let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
@@ -154,7 +154,7 @@ fn a_host_is_told_another_address_and_another_way_to_etcd() {
     let subnet = lease(&cluster, "h1");
 
     host.run("ip address add 192.0.2.111/24 dev eth0").ok();
-    tell(host, "NODE_IP=192.0.2.111\n");
+    configure(host, "NODE_IP=192.0.2.111\n");
     agents[0].reload();
     agents[0].wait_log(&["reload: NODE_IP: (not set) → 192.0.2.111"]);
     eventually("the other host follows", SOON, || {
@@ -163,15 +163,15 @@ fn a_host_is_told_another_address_and_another_way_to_etcd() {
         if found { Ok(()) } else { Err(format!("{routes:?}")) }
     });
 
-    // The later line counts. Nobody answers at that address.
-    tell(host, "ETCD_HOST=192.0.2.99\nETCD_TIMEOUT=1s\n");
+    // The later line counts. That address does not answer.
+    configure(host, "ETCD_HOST=192.0.2.99\nETCD_TIMEOUT=1s\n");
     agents[0].reload();
     agents[0].wait_log(&["etcd does not answer", "192.0.2.99"]);
     Pod::add(host, "b").delete();
-    tell(host, "ETCD_HOST=192.0.2.99,[fd99::2]:2379\nETCD_TIMEOUT=1s\n");
+    configure(host, "ETCD_HOST=192.0.2.99,[fd99::2]:2379\nETCD_TIMEOUT=1s\n");
     agents[0].reload();
     agents[0].wait_log(&["etcd answers: http://[fd99::2]:2379"]);
-    // What was told meanwhile is published now.
+    // The address set meanwhile is published now.
     eventually("the record has the default address again", SOON, || {
         let record = cluster.etcd.get("/humanz/v1/nodes/h1").unwrap_or_default();
         if record.contains("192.0.2.11\"") { Ok(()) } else { Err(record) }
@@ -212,7 +212,7 @@ fn a_new_release_takes_over_and_changes_nothing_but_the_plugin() {
     far.delete();
 }
 
-/// Hosts of one segment, told one after the other.
+/// Hosts of one segment, reconfigured one after the other.
 #[test]
 fn the_back_end_changes_under_running_pods() {
     let cluster = Cluster::new(2);
@@ -229,7 +229,7 @@ fn the_back_end_changes_under_running_pods() {
     ] {
         let pinger = Pinger::start(&near, far.v4());
         for (host, agent) in cluster.hosts.iter().zip(&agents) {
-            tell(host, settings);
+            configure(host, settings);
             agent.reload();
         }
         for host in &cluster.hosts {

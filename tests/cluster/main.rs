@@ -2,7 +2,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test stops at the first surprise, and tells what it measured"
+    reason = "a test stops at the first failure and prints its measurements"
 )]
 
 use humanz_test_support as support;

@@ -1,4 +1,4 @@
-//! Three members of etcd: killed, held still, without a quorum, replaced. Pods notice nothing.
+//! Three members of etcd: killed, stopped, without a quorum, replaced. Pods are not disturbed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ impl Members {
         self.running[&number].signal(signal);
     }
 
-    /// What etcdctl says to those that run, but for `without`.
+    /// The output of etcdctl with all running members except `without`.
     fn control(&self, without: &[u8], line: &str) -> Result<String, String> {
         let numbers = self.running.keys().filter(|number| !without.contains(number));
         let endpoints: Vec<_> = numbers.map(|number| format!("192.0.2.{number}:2379")).collect();
@@ -152,11 +152,11 @@ impl Scene {
 
     fn ends_with_nothing_lost(self) {
         let leases = self.members.control(&[], "get --prefix /humanz/hosts/h").unwrap();
-        assert_eq!(leases, self.leases, "somebody changed subnet");
+        assert_eq!(leases, self.leases, "a host changed its subnet");
         for agent in &self.agents {
             assert!(agent.process.ended().is_none(), "{}: {}", agent.host.name(), agent.log());
-            let told = agent.log().matches("this host's subnet:").count();
-            assert_eq!(told, 1, "{}", agent.log());
+            let count = agent.log().matches("this host's subnet:").count();
+            assert_eq!(count, 1, "{}", agent.log());
             assert!(!agent.log().contains("route removed"), "{}", agent.log());
         }
         for pod in &self.pods {
@@ -174,9 +174,9 @@ impl Scene {
 const LONG: Duration = Duration::from_secs(90);
 
 #[test]
-fn three_members_die_stand_still_lose_their_quorum_and_are_replaced() {
+fn members_are_killed_stopped_lose_quorum_and_are_replaced() {
     let mut scene = Scene::new();
-    scene.a_host_joins("all is well", &[]);
+    scene.a_host_joins("all hosts are healthy", &[]);
 
     let leader = scene.members.leader();
     scene.members.kill(leader);
@@ -204,7 +204,7 @@ fn three_members_die_stand_still_lose_their_quorum_and_are_replaced() {
     (3..=4).for_each(|number| scene.members.launch(number, &[3, 4, 5], "existing"));
     scene.a_host_joins("the quorum was lost and is back", &[]);
 
-    // Member 5 goes for good, 6 takes its place; the hosts are told while they run.
+    // Member 5 is permanently removed, 6 replaces it; the running hosts are reloaded.
     let listed = scene.members.control(&[], "member list").unwrap();
     let gone = listed.lines().find(|line| line.contains(", m5,")).expect("it is listed");
     let id = gone.split(',').next().unwrap().to_owned();

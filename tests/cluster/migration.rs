@@ -1,4 +1,5 @@
-//! From flannel, and from bridge and host-local, to humanz: pods stay, and talk.
+//! Migration from flannel, and from bridge with host-local, to humanz: pods keep running and
+//! communicating.
 
 use serde_json::json;
 
@@ -33,7 +34,7 @@ fn bridge_and_host_local(host: &Node, number: u8) -> Network {
     Network::parse(&conf.to_string())
 }
 
-/// What flannel's VXLAN backend makes: `(host, number of its subnet)` of both.
+/// The objects of flannel's VXLAN backend: `(host, number of its subnet)` of both.
 fn flannel_vxlan(hosts: &[(&Node, u8)]) {
     let mac = |number: u8| format!("02:00:00:00:f1:{number:02x}");
     for (host, number) in hosts {
@@ -97,8 +98,8 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
     assert!(refused.stderr.contains("remove flannel.1"), "{refused}");
     for (host, _) in &hosts {
         // The bridge gets a MAC that it always has; pods shall hear of it at once.
-        let tell = "echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify";
-        host.shell(&format!("{tell}; ip link del flannel.1; rm {BEFORE}")).ok();
+        let notify = "echo 1 > /proc/sys/net/ipv4/conf/cni0/arp_notify";
+        host.shell(&format!("{notify}; ip link del flannel.1; rm {BEFORE}")).ok();
     }
     let agents: Vec<Agent> = cluster.hosts.iter().map(|host| Agent::start(host, KEPT)).collect();
     for agent in &agents {
@@ -129,7 +130,7 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
 }
 
 /// The runtime ends a pod of before, by the plugin that is there now: the interface, which is not
-/// humanz's, goes with its namespace.
+/// humanz's, is removed with its namespace.
 fn goes(host: &Node, pod: &Pod) {
     let deleted = Network::of(host).del(host, &pod.attachment, &pod.result);
     deleted.unwrap_or_else(|e| panic!("{}: {e}", pod.label()));

@@ -1,4 +1,4 @@
-//! Hosts come, go and move: the others follow at once.
+//! Hosts are added, removed and moved: the others follow at once.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 9;
 
 #[test]
-fn a_change_of_a_host_is_a_route_at_once() {
+fn a_change_of_a_host_changes_the_route_at_once() {
     let cluster = Cluster::new(2);
     let _agents = cluster.start_agents(&[]);
     let host = &cluster.hosts[0];
@@ -56,7 +56,7 @@ fn a_host_of_the_python_agent_gets_a_route_by_its_name() {
     println!("a Python host leaves → route: {took:?}");
 }
 
-/// What is known of a host by its name outlives the agent, whatever becomes of the name.
+/// The resolved address of a host outlives the agent, whatever happens to the name.
 #[test]
 fn a_restart_takes_nothing_from_a_host_of_the_python_agent() {
     let cluster = Cluster::new(1);
@@ -117,7 +117,7 @@ fn a_host_with_a_new_address_keeps_its_subnet_and_stays_reachable() {
     moved.run("ip route replace default via 192.0.2.1").ok();
     has_route(&cluster, &subnet, "192.0.2.113");
 
-    // … and one it is told at its next start.
+    // … and one from its settings at its next start.
     agents.pop().unwrap().stop();
     moved.run("ip address add 192.0.2.213/24 dev eth0").ok();
     let agent = Agent::start(moved, &[("NODE_IP", "192.0.2.213")]);
@@ -127,7 +127,7 @@ fn a_host_with_a_new_address_keeps_its_subnet_and_stays_reachable() {
 }
 
 #[test]
-fn a_host_that_really_joins_is_a_route_as_soon_as_it_is_ready() {
+fn a_joining_host_has_a_route_as_soon_as_it_is_ready() {
     let cluster = Cluster::new(2);
     let first = Agent::start(&cluster.hosts[0], &[]);
     first.wait_ready();
@@ -139,10 +139,10 @@ fn a_host_that_really_joins_is_a_route_as_soon_as_it_is_ready() {
     println!("start of an agent → READY {ready:?}, its route on the other host {route:?}");
 }
 
-/// Routes of a wide pool are told apart by their scope, for the kernel's sake; everything else is
+/// Routes of a wide pool differ by their scope, for the kernel's sake; everything else is
 /// as ever, and a route of the time before that is as good.
 #[test]
-fn a_host_far_up_in_a_wide_pool_is_followed_like_any_other() {
+fn a_host_at_the_end_of_a_wide_pool_has_routes_like_any_other() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agent = Agent::start(host, &[("IP_SUBNET", "11.0.0.0/8"), ("IP_SUBNET_MARGIN", "16")]);

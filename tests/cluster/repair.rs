@@ -1,4 +1,4 @@
-//! Somebody breaks the host's network by hand: it is whole again at once.
+//! Manual damage to the host's network is repaired at once.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 5;
 
 #[test]
-fn what_is_broken_by_hand_is_back_at_once() {
+fn manual_changes_are_repaired_at_once() {
     let scene = Scene::start(DUAL_STACK);
     let host = &scene.cluster.hosts[0];
     let links = Watch::links(host);
@@ -35,9 +35,9 @@ fn what_is_broken_by_hand_is_back_at_once() {
     scene.breaks("nft delete table inet humanz", &firewall, &["add table inet humanz"]);
 }
 
-/// Pods reach nobody beyond the host until then.
+/// Pods have no connection beyond the host until then.
 #[test]
-fn forwarding_that_is_turned_off_is_on_again_at_once() {
+fn disabled_forwarding_is_enabled_again_at_once() {
     let scene = Scene::start(DUAL_STACK);
     let host = &scene.cluster.hosts[0];
     for key in ["ipv4/ip_forward", "ipv4/conf/eth0/forwarding", "ipv6/conf/all/forwarding"] {
@@ -52,7 +52,7 @@ fn forwarding_that_is_turned_off_is_on_again_at_once() {
 }
 
 #[test]
-fn what_somebody_writes_over_this_hosts_lease_is_put_back_and_told() {
+fn an_overwritten_lease_is_restored_and_reported() {
     let cluster = Cluster::new(1);
     let agent = Agent::start(&cluster.hosts[0], &[]);
     agent.wait_ready();
@@ -72,12 +72,12 @@ fn what_somebody_writes_over_this_hosts_lease_is_put_back_and_told() {
 }
 
 #[test]
-fn a_deleted_bridge_is_back_with_its_address_and_its_pods() {
+fn a_deleted_bridge_is_restored_with_its_address_and_its_pods() {
     outlives_its_bridge(&Scene::start(DUAL_STACK));
 }
 
 #[test]
-fn a_deleted_bridge_of_a_host_with_tunnels_is_back() {
+fn a_deleted_bridge_of_a_host_with_tunnels_is_restored() {
     outlives_its_bridge(&Scene::start(TUNNELS));
 }
 
@@ -101,7 +101,7 @@ fn outlives_its_bridge(scene: &Scene) {
 }
 
 #[test]
-fn routes_are_back_after_the_uplink_was_down() {
+fn routes_are_restored_after_the_uplink_was_down() {
     let scene = Scene::start(DUAL_STACK);
     let host = &scene.cluster.hosts[0];
     let links = Watch::links(host);
@@ -112,7 +112,7 @@ fn routes_are_back_after_the_uplink_was_down() {
         let event = Instant::now();
         host.run("ip link set eth0 up").ok();
         times.push(links.after(event, &[&format!("{route} via {via}")]));
-        // What the host's own network configuration would do.
+        // As the host's own network configuration would do.
         host.run(&format!("ip address replace {}/64 dev eth0 nodad", host.v6())).ok();
         host.run("ip route replace default via fd99::1").ok();
         host.run("ip route replace default via 192.0.2.1").ok();
@@ -141,7 +141,7 @@ impl Scene {
         Self { _web: web, pods, _agents: agents, cluster }
     }
 
-    /// Does the damage some times; a line with these words must tell of the repair each time.
+    /// Does the damage some times; a line with these words must report the repair each time.
     fn breaks(&self, damage: &str, watch: &Watch, repair: &[&str]) {
         let host = &self.cluster.hosts[0];
         let mut times: Vec<Duration> = Vec::new();

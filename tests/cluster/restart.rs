@@ -1,4 +1,4 @@
-//! The agent dies, the host reboots: the network is as it was.
+//! The agent is killed or the host reboots: the network stays as it was.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts
 use crate::{DUAL_STACK, TUNNELS};
 
 #[test]
-fn a_killed_agent_is_not_missed_and_takes_up_its_work() {
+fn pods_keep_running_while_the_agent_is_killed_and_restarted() {
     outlives_its_agent(DUAL_STACK);
 }
 
@@ -77,7 +77,7 @@ fn boots_without_etcd(variables: &[(&str, &str)]) {
     let far = Pod::add(other, "a");
     let before = state(host, 2);
     let lease = cluster.etcd.get("/humanz/hosts/h1");
-    // The agent saves what it knows a moment after it has used it.
+    // The agent saves its state a moment after it has applied it.
     eventually("the other host is in the saved state", SOON, || {
         let saved = host.read("/var/lib/humanz/state.json").unwrap_or_default();
         if saved.contains("192.0.2.12") { Ok(()) } else { Err(saved) }
@@ -116,7 +116,7 @@ fn state(host: &Node, routes: usize) -> (Vec<String>, Vec<(String, String)>) {
     (facts::addresses(host, "humanz0"), found.into_iter().collect())
 }
 
-/// A log line of the agent that tells of a change to links, addresses, routes or rules.
+/// A log line of the agent that reports a change to links, addresses, routes or rules.
 fn touches_the_kernel(line: &str) -> bool {
     let things = ["route ", "bridge ", "address ", "link ", "table "];
     let deeds = [" added", " removed", " replaced", " changed", " set"];

@@ -1,4 +1,4 @@
-//! Two segments and a router between them that knows nothing of pods.
+//! Two segments and a router between them without routes to pods.
 
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ fn pods_with_ipv4_alone_reach_each_other_across_the_router() {
 
 /// Hosts that share a segment and shall have tunnels all the same.
 #[test]
-fn tunnels_can_be_had_on_one_segment() {
+fn tunnels_can_be_enabled_on_one_segment() {
     let cluster = Cluster::new(2);
     check(&cluster, &[VXLAN, DUAL_STACK[0]], &[IpAddr::is_ipv4, IpAddr::is_ipv6]);
     assert_eq!(devices_of_routes(&cluster.hosts[0]), ["humanz-vx4", "humanz-vx6"]);
@@ -62,7 +62,7 @@ fn pods_of_both_families_reach_each_other_where_hosts_have_ipv6_alone() {
 }
 
 #[test]
-fn a_firewall_that_keeps_tunnels_out_is_told_with_its_cure() {
+fn a_firewall_that_drops_tunnels_is_reported_with_the_fix() {
     let cluster = Cluster::routed(1, 1);
     let agents = cluster.start_agents(&[]);
     let far = &cluster.hosts[1];
@@ -73,19 +73,19 @@ fn a_firewall_that_keeps_tunnels_out_is_told_with_its_cure() {
          iptables-nft -P INPUT DROP",
     )
     .ok();
-    let told = ["ERROR", "chain INPUT", "drops the tunnels of other hosts (UDP port 10400)"];
-    let line = agents[1].wait_log(&told);
+    let words = ["ERROR", "chain INPUT", "drops the tunnels of other hosts (UDP port 10400)"];
+    let line = agents[1].wait_log(&words);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     let ping = format!("ping -c 1 -W 1 {}", pods[1].v4());
-    assert!(!pods[0].run(&ping).succeeded(), "it was kept out");
-    let cure = line.rsplit_once("accept them: ").unwrap().1.replace("iptables", "iptables-nft");
-    far.run(&cure).ok();
+    assert!(!pods[0].run(&ping).succeeded(), "tunnels are dropped");
+    let fix = line.rsplit_once("; ").unwrap().1.replace("iptables", "iptables-nft");
+    far.run(&fix).ok();
     pods[0].until_ok(&ping, crate::support::wait::SOON);
-    agents[1].wait_log(&[&["no longer"], &told[1..]].concat());
+    agents[1].wait_log(&[&["no longer"], &words[1..]].concat());
 }
 
-/// With agents told `variables`, pods of all hosts reach each other, the hosts and the outside by
-/// each of `families`.
+/// With agents that have the settings `variables`, pods of all hosts reach each other, the hosts
+/// and the outside by each of `families`.
 fn check(cluster: &Cluster, variables: &[(&str, &str)], families: &[fn(&IpAddr) -> bool]) {
     let _agents: Vec<Agent> = cluster.start_agents(variables);
     for host in &cluster.hosts {
@@ -101,13 +101,17 @@ fn check(cluster: &Cluster, variables: &[(&str, &str)], families: &[fn(&IpAddr) 
     for family in families {
         let of = |place: &dyn Place| place.addresses().into_iter().find(family).unwrap();
         all_reach(&sources, &hosts.iter().map(|host| of(*host)).collect::<Vec<_>>());
-        downloads_show_who_asked(cluster, &pods, &of);
+        downloads_show_the_source_address(cluster, &pods, &of);
     }
 }
 
 /// A pod is seen as itself by pods, as its host by a host that is behind a tunnel and by the
 /// outside.
-fn downloads_show_who_asked(cluster: &Cluster, pods: &[Pod], of: &dyn Fn(&dyn Place) -> IpAddr) {
+fn downloads_show_the_source_address(
+    cluster: &Cluster,
+    pods: &[Pod],
+    of: &dyn Fn(&dyn Place) -> IpAddr,
+) {
     let (near, far) = (&pods[0], &pods[pods.len() - 1]);
     let (near_host, far_host) = (&cluster.hosts[0], &cluster.hosts[pods.len() - 1]);
     let in_pod = Web::serve(near, of(near));

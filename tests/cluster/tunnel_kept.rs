@@ -1,4 +1,4 @@
-//! Tunnels stay, come back, and follow the hosts.
+//! Tunnels are kept, repaired, and follow the hosts.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::web::Web;
 use crate::support::{Agent, Node, Pinger, Place, Pod, eventually, facts};
 
 #[test]
-fn a_host_is_carried_over_to_the_other_segment_while_pods_talk() {
+fn a_host_moves_to_the_other_segment_while_pods_communicate() {
     let cluster = Cluster::routed(2, 1);
     let _agents = cluster.start_agents(DUAL_STACK);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
@@ -38,9 +38,9 @@ fn a_host_is_carried_over_to_the_other_segment_while_pods_talk() {
     steady.report().assert_nothing_lost();
 }
 
-/// What anybody does to a tunnel is undone at once.
+/// Every foreign change of a tunnel is repaired at once.
 #[test]
-fn a_broken_tunnel_is_whole_again() {
+fn a_broken_tunnel_is_repaired() {
     let cluster = Cluster::routed(1, 1);
     let agents = cluster.start_agents(DUAL_STACK);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
@@ -115,7 +115,7 @@ fn a_restart_of_the_agent_touches_no_tunnel() {
         pinger.report().assert_nothing_lost();
     }
 
-    // Without etcd, after a boot: what it knew last.
+    // Without etcd, after a boot: the last known state.
     eventually("the other host is in the saved state", SOON, || {
         let saved = host.read("/var/lib/humanz/state.json").unwrap_or_default();
         if saved.contains("203.0.113.12") { Ok(()) } else { Err(saved) }
@@ -133,7 +133,7 @@ fn a_restart_of_the_agent_touches_no_tunnel() {
 }
 
 #[test]
-fn another_back_end_at_the_next_start_takes_the_tunnel_away_or_makes_it() {
+fn a_changed_back_end_removes_or_creates_the_tunnel_at_the_next_start() {
     let cluster = Cluster::new(2);
     let mut agents = cluster.start_agents(&[]);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
@@ -163,7 +163,7 @@ fn another_back_end_at_the_next_start_takes_the_tunnel_away_or_makes_it() {
 }
 
 #[test]
-fn a_tunnel_follows_port_and_mtu_and_leaves_when_it_is_told_to() {
+fn a_tunnel_follows_port_and_mtu_and_is_removed_when_disabled() {
     let cluster = Cluster::routed(1, 1);
     cluster.set_mtu(9000);
     let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
@@ -183,8 +183,8 @@ fn a_tunnel_follows_port_and_mtu_and_leaves_when_it_is_told_to() {
             let found = ["humanz-vx4", "humanz-vx6", "humanz0"].map(mtu);
             let conf = near.read("/etc/cni/net.d/05-humanz.conflist").unwrap_or_default();
             let right = found.each_ref().map(|found| found.trim()) == [v4, v6, v6];
-            let told = conf.contains(&format!("\"mtu\": {v6}"));
-            if right && told { Ok(()) } else { Err(format!("{found:?} {conf}")) }
+            let written = conf.contains(&format!("\"mtu\": {v6}"));
+            if right && written { Ok(()) } else { Err(format!("{found:?} {conf}")) }
         });
         reached(&pods);
         // Pods keep what they were made with.
@@ -198,7 +198,7 @@ fn a_tunnel_follows_port_and_mtu_and_leaves_when_it_is_told_to() {
 }
 
 #[test]
-fn a_device_that_is_not_ours_and_a_port_that_is_taken_are_named() {
+fn a_foreign_device_and_a_used_port_are_reported() {
     let cluster = Cluster::routed(1, 1);
     let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
     near.run("ip link add humanz-vx4 type bridge").ok();

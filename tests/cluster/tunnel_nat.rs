@@ -1,4 +1,4 @@
-//! Addresses are translated on the way into a tunnel, as kube-proxy does.
+//! NAT before a tunnel, as kube-proxy does.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn service(host: &Node, pod: IpAddr) {
 }
 
 #[test]
-fn what_is_masqueraded_into_a_tunnel_finds_its_way_back() {
+fn replies_to_masqueraded_tunnel_traffic_arrive() {
     let cluster = Cluster::routed(1, 1);
     let _agents = cluster.start_agents(DUAL_STACK);
     let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
@@ -64,7 +64,7 @@ fn what_is_masqueraded_into_a_tunnel_finds_its_way_back() {
 
 /// Large and small datagrams of a pod to the outside, through masquerade, from behind a tunnel.
 #[test]
-fn datagrams_of_a_pod_reach_the_outside_and_other_pods_whole() {
+fn large_datagrams_of_a_pod_reach_the_outside_and_other_pods() {
     let cluster = Cluster::routed(1, 1);
     let _agents = cluster.start_agents(DUAL_STACK);
     let client = Pod::add(&cluster.hosts[0], "client");
@@ -82,7 +82,7 @@ fn datagrams_of_a_pod_reach_the_outside_and_other_pods_whole() {
     no_bad_checksums(&cluster.hosts[1], &server);
 }
 
-/// Sends back what comes to port 8000 of that address, until dropped.
+/// Echoes datagrams to port 8000 of that address, until dropped.
 fn echo(place: &dyn Place, address: IpAddr) -> Echo {
     let socket = place.spot().inside(|| UdpSocket::bind(SocketAddr::new(address, 8000)));
     let socket = socket.unwrap_or_else(|e| panic!("{} {address}: {e}", place.label()));
@@ -102,7 +102,7 @@ fn echo(place: &dyn Place, address: IpAddr) -> Echo {
 
 struct Echo(#[allow(dead_code, reason = "its end is what counts")] std::sync::Arc<()>);
 
-/// Datagrams of one byte, of a full packet, and of several fragments come back whole.
+/// Datagrams of one byte, of a full packet, and of several fragments are echoed completely.
 fn asks(place: &dyn Place, to: SocketAddr) {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = place.spot().inside(|| UdpSocket::bind(any)).unwrap();
@@ -111,7 +111,7 @@ fn asks(place: &dyn Place, to: SocketAddr) {
         let sent = vec![size as u8; size];
         eventually(&format!("{} to {to}: {size} bytes come back", place.label()), SOON, || {
             let mut bytes = vec![0; 1 << 16];
-            // What is too large for the way is told by ICMP once, and fits then.
+            // A packet above the path MTU gets one ICMP error; later ones fit.
             socket.send_to(&sent, to).map_err(|error| error.to_string())?;
             let (length, _) = socket.recv_from(&mut bytes).map_err(|error| error.to_string())?;
             if bytes[..length] == sent { Ok(()) } else { Err(format!("{length} bytes")) }

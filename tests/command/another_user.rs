@@ -1,4 +1,5 @@
-//! Whoever may not look is told so: nothing is said of what only root can see.
+//! Commands of an unprivileged user report missing permissions, and nothing about what only root
+//! can read.
 
 use crate::support::cluster::Alone;
 use crate::support::disk::EXECUTABLE;
@@ -8,7 +9,7 @@ use crate::{object, refused, run};
 
 const SETTINGS: &[(&str, &str)] = &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
 
-/// What is shut is so for root without its privileges as it is for any other user.
+/// Root without capabilities is refused like any other user.
 fn ask(host: &Node, what: &str, variables: &[(&str, &str)]) -> Ended {
     let mut shell = command("sh -c");
     shell.arg(format!(
@@ -18,7 +19,7 @@ fn ask(host: &Node, what: &str, variables: &[(&str, &str)]) -> Ended {
 }
 
 #[test]
-fn what_another_user_may_not_read_is_not_said_to_be_absent() {
+fn what_another_user_may_not_read_is_not_reported_as_absent() {
     let alone = Alone::new();
     let host = &alone.host;
     let agent = Agent::start(host, SETTINGS);
@@ -49,10 +50,10 @@ fn what_another_user_may_not_read_is_not_said_to_be_absent() {
     let looked = object(&ask(host, "doctor --json", SETTINGS));
     let named =
         |name: &str| looked["findings"].as_array().unwrap().iter().find(|f| f["name"] == name);
-    for (name, cure) in [("stores-unread", "as root"), ("cni-configuration-unread", "as root")] {
+    for (name, fix) in [("stores-unread", "as root"), ("cni-configuration-unread", "as root")] {
         let finding = named(name).unwrap_or_else(|| panic!("no {name} in {looked:#}"));
         assert_eq!(finding["severity"], "warning", "{finding:#}");
-        assert!(finding["cure"].as_str().unwrap().contains(cure), "{finding:#}");
+        assert!(finding["cure"].as_str().unwrap().contains(fix), "{finding:#}");
     }
     for name in ["stray-links", "drift"] {
         assert_eq!(named(name), None, "{looked:#}");
@@ -67,7 +68,7 @@ fn what_another_user_may_not_read_is_not_said_to_be_absent() {
 }
 
 #[test]
-fn other_hosts_that_another_user_may_not_know_are_told_as_that() {
+fn other_hosts_are_shown_as_unknown_to_another_user() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agent = Agent::start(host, &[]);

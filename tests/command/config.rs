@@ -1,4 +1,4 @@
-//! `config`.
+//! The subcommand `config`.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ const FILE: &str =
     "BRIDGE_NAME=br1\nMTU=1301\n\nCNI_NAME=\"one\"\nETCD_HOST=file\nNONE=1\nRUST_LOG=warn\n";
 
 #[test]
-fn it_says_where_each_setting_is_from() {
+fn config_shows_the_source_of_each_setting() {
     let alone = Alone::new();
     alone.host.write("/etc/humanz.env", FILE);
     let line = "config --env-file /etc/humanz.env --bridge-name=br3";
@@ -43,7 +43,7 @@ fn it_says_where_each_setting_is_from() {
 }
 
 #[test]
-fn its_object_has_this_shape() {
+fn config_has_this_json_schema() {
     let alone = Alone::new();
     alone.host.write("/etc/humanz.env", FILE);
     let ended = run(&alone.host, "config --json --env-file /etc/humanz.env", &[("ETCD_HOST", "")]);
@@ -83,7 +83,7 @@ fn mtu(host: &Node, options: &str, settings: &[(&str, &str)]) -> (String, Value,
 }
 
 #[test]
-fn an_mtu_that_is_found_out_is_shown_with_what_it_follows_from() {
+fn a_detected_mtu_is_shown_with_its_uplink() {
     let alone = Alone::new();
     let host = &alone.host;
     let etcd = |backend| [("ETCD_HOST", "192.0.2.2"), ("BACKEND", backend)];
@@ -99,7 +99,7 @@ fn an_mtu_that_is_found_out_is_shown_with_what_it_follows_from() {
 }
 
 #[test]
-fn an_agent_that_runs_says_what_it_found() {
+fn a_running_agent_supplies_detected_values() {
     let cluster = Cluster::routed(1, 1);
     let _agents = cluster.start_agents(&[]);
     let (row, value, why) = mtu(&cluster.hosts[0], "", &[]);
@@ -108,7 +108,7 @@ fn an_agent_that_runs_says_what_it_found() {
 }
 
 #[test]
-fn wrong_settings_are_shown_and_named() {
+fn invalid_settings_are_shown_and_reported() {
     let alone = Alone::new();
     let wrong = [("MTU", "9"), ("ETCD_HOST", "http://root:secret@etcd")];
     let ended = run(&alone.host, "config", &wrong);

@@ -1,4 +1,4 @@
-//! `doctor` names each trap that was set, and nothing where none was.
+//! `doctor` reports each fault that a test creates, and nothing on a healthy host.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::{object, run};
 const STANDALONE: &[(&str, &str)] =
     &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
 
-/// The names of what `doctor` found that is more than a note, and all it said.
+/// The names of the findings above the severity "note", and the whole output.
 fn found(host: &Node, options: &str, variables: &[(&str, &str)]) -> (Vec<String>, Value) {
     let ended = run(host, &format!("doctor --json {options}"), variables);
     let value = object(&ended);
@@ -32,16 +32,16 @@ fn found(host: &Node, options: &str, variables: &[(&str, &str)]) -> (Vec<String>
     (names, value)
 }
 
-/// Sets a trap by `script`, looks for `wanted`, takes it away by `cure`.
-fn check(host: &Node, options: &str, (script, wanted, cure): (&str, &str, &str)) {
+/// Creates a fault with `script`, expects the finding `wanted`, removes the fault with `repair`.
+fn check(host: &Node, options: &str, (script, wanted, repair): (&str, &str, &str)) {
     host.shell(script).ok();
     let (names, value) = found(host, options, STANDALONE);
     assert!(names.iter().any(|name| name == wanted), "{script}: no {wanted} in {value:#}");
-    host.shell(cure).ok();
+    host.shell(repair).ok();
 }
 
 #[test]
-fn a_host_that_is_well_has_nothing() {
+fn a_healthy_host_has_no_findings() {
     let alone = Alone::new();
     let agent = Agent::start(&alone.host, STANDALONE);
     agent.wait_ready();
@@ -55,7 +55,7 @@ fn a_host_that_is_well_has_nothing() {
 }
 
 #[test]
-fn a_network_without_a_free_address_is_named() {
+fn a_network_without_a_free_address_is_reported() {
     let alone = Alone::new();
     let small = [STANDALONE[0], STANDALONE[1], ("SUBNET", "10.244.1.0/29")];
     let agent = Agent::start(&alone.host, &small);
@@ -72,7 +72,7 @@ fn a_network_without_a_free_address_is_named() {
 }
 
 #[test]
-fn each_trap_on_a_host_is_named() {
+fn each_fault_of_a_host_is_found() {
     let alone = Alone::new();
     let host = &alone.host;
     let agent = Agent::start(host, STANDALONE);
@@ -151,7 +151,7 @@ fn a_plain_file_in_place_of_the_ipam_directory_has_a_fix() {
 }
 
 #[test]
-fn etcd_and_what_is_in_it_are_looked_at() {
+fn etcd_and_its_keys_are_checked() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let _agents = cluster.start_agents(&[]);
@@ -194,14 +194,14 @@ fn etcd_and_what_is_in_it_are_looked_at() {
             Some("warning") => "certificate-expiring",
             _ => "certificate",
         };
-        let told = findings.iter().find(|finding| finding["name"] == name);
+        let finding = findings.iter().find(|finding| finding["name"] == name);
         assert_eq!(
-            told.and_then(|told| told["severity"].as_str()),
+            finding.and_then(|finding| finding["severity"].as_str()),
             severity,
             "{days:?}: {value:#}"
         );
-        if let Some(told) = told {
-            let seen = told["seen"].as_str().unwrap();
+        if let Some(finding) = finding {
+            let seen = finding["seen"].as_str().unwrap();
             assert!(seen.starts_with("ETCD_CACERT /etc/c.pem: expire"), "{seen}");
         }
     }
@@ -214,14 +214,14 @@ fn etcd_and_what_is_in_it_are_looked_at() {
 
     soon("the state is saved", || host.read("/var/lib/humanz/state.json").is_some());
     // The agent may save it once more.
-    soon("the clock is named", || {
+    soon("the clock is reported", || {
         host.shell("touch -d '+2 days' /var/lib/humanz/state.json").ok();
         names("").0.contains(&"clock".to_owned())
     });
 }
 
 #[test]
-fn a_bundle_has_all_and_no_secret() {
+fn a_bundle_is_complete_and_has_no_secret() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);

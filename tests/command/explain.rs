@@ -1,4 +1,4 @@
-//! `explain` names the hop that was broken, and no other.
+//! `explain` reports the broken hop, and no other.
 
 mod direct;
 mod tunnel;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{Ended, Node, Place, Pod};
 use crate::{object, run};
 
-/// What the agents of these tests are told, and `explain` too.
+/// Settings of the agents of these tests and of `explain`.
 const VARIABLES: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10:244::/48")];
 
 /// `explain` on `host`: the hop where packets are lost, `-` if nowhere, and all that was said.
@@ -26,10 +26,10 @@ fn hops(value: &Value) -> impl Iterator<Item = &Value> {
     value["hops"].as_array().into_iter().flatten()
 }
 
-/// What is broken on a host, and what `explain` should say.
+/// A fault on a host, and the expected output of `explain`.
 struct Broken<'a> {
     host: &'a Node,
-    /// Words that stand for something in the scripts and ends: `$POD`.
+    /// Placeholders in the scripts and endpoints: `$POD`.
     words: Vec<(&'static str, String)>,
     faults: Vec<String>,
 }
@@ -43,8 +43,8 @@ impl Broken<'_> {
         text
     }
 
-    /// Breaks by `script`, asks about `ends`, mends by `cure`.
-    fn check(&mut self, script: &str, ends: &str, wanted: &str, cure: &str) {
+    /// Breaks the path with `script`, runs `explain` for `ends`, repairs with `repair`.
+    fn check(&mut self, script: &str, ends: &str, wanted: &str, repair: &str) {
         self.host.shell(&self.filled(script)).ok();
         let ends = self.filled(ends);
         let (found, value) = lost(self.host, &ends);
@@ -54,10 +54,10 @@ impl Broken<'_> {
             let said = said.join("\n");
             self.faults.push(format!("{script}: {ends}: {found}, not {wanted}\n{said}"));
         }
-        self.host.shell(&self.filled(cure)).ok();
+        self.host.shell(&self.filled(repair)).ok();
     }
 
-    /// A pod of its own, called `p`, for something that cannot be mended.
+    /// A pod of its own, called `p`, for damage that cannot be repaired.
     fn check_pod(&mut self, script: &str, ends: &str, wanted: &str) {
         let pod = Pod::add(self.host, "p");
         let network = humanz::plan::pod::LinkIdentity {

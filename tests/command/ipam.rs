@@ -1,4 +1,4 @@
-//! `ipam`.
+//! The subcommand `ipam`.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ fn addresses_are_listed_with_their_pods() {
 }
 
 #[test]
-fn the_address_of_a_pod_that_is_there_is_not_freed() {
+fn the_address_of_an_existing_pod_is_not_freed() {
     let (alone, _agent) = served();
     let host = &alone.host;
     let pod = Pod::add(host, "web");
@@ -104,7 +104,7 @@ fn the_address_of_a_pod_that_is_there_is_not_freed() {
 }
 
 #[test]
-fn only_what_is_gone_is_freed_and_only_if_asked() {
+fn only_stale_addresses_are_freed_and_only_with_yes() {
     let (alone, _agent) = served();
     let host = &alone.host;
     let (stays, gone) = (Pod::add(host, "web"), Pod::add(host, "db"));
@@ -122,14 +122,14 @@ fn only_what_is_gone_is_freed_and_only_if_asked() {
             .any(|line| line.starts_with(&gone.v4().to_string()) && line.contains(" gone ")),
         "{listed}"
     );
-    let told = run(host, "ipam gc", SETTINGS).ok();
-    assert!(told.contains("1 would be freed: --yes does it"), "{told}");
+    let output = run(host, "ipam gc", SETTINGS).ok();
+    assert!(output.contains("1 would be freed: --yes does it"), "{output}");
     assert_eq!(run(host, "ipam ls", SETTINGS).ok().lines().count(), 3, "nothing was freed");
-    let told = run(host, "ipam gc --yes", SETTINGS).ok();
+    let output = run(host, "ipam gc --yes", SETTINGS).ok();
     assert!(
-        told.contains(&format!("- {} and {} of ", gone.v4(), gone.v6()))
-            && told.contains("1 freed"),
-        "{told}"
+        output.contains(&format!("- {} and {} of ", gone.v4(), gone.v6()))
+            && output.contains("1 freed"),
+        "{output}"
     );
     let listed = run(host, "ipam ls", SETTINGS).ok();
     assert!(
@@ -158,10 +158,10 @@ fn addresses_of_earlier_plugins_are_taken_over() {
         "/run/seed.json",
         r#"[{"IP":"10.244.1.1/24","Used":true},{"IP":"10.244.1.60/24","Used":true}]"#,
     );
-    let told = run(host, "ipam import /var/lib/cni/networks/old", SETTINGS).ok();
-    println!("{told}");
-    assert!(told.contains("+ 10.244.1.50 of container c1, interface eth0"), "{told}");
-    assert!(told.contains("2 taken over into network humanz, 0 were known"), "{told}");
+    let output = run(host, "ipam import /var/lib/cni/networks/old", SETTINGS).ok();
+    println!("{output}");
+    assert!(output.contains("+ 10.244.1.50 of container c1, interface eth0"), "{output}");
+    assert!(output.contains("2 taken over into network humanz, 0 were known"), "{output}");
     let again = run(host, "ipam import /var/lib/cni/networks/old", SETTINGS).ok();
     assert!(again.contains("0 taken over into network humanz, 2 were known"), "{again}");
     let seed = object(&run(host, "ipam import /run/seed.json --json", SETTINGS));

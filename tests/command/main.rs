@@ -1,6 +1,6 @@
 //! The subcommands, as an operator types them.
 
-// A test stops at the first surprise and may say what it measured.
+// A test stops at the first failure and may print its measurements.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use humanz_test_support as support;

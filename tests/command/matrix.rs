@@ -1,4 +1,4 @@
-//! Which host reaches which, seen from any of them.
+//! The reachability matrix, from every host.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `nodes`.
+//! The subcommand `nodes`.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn row(text: &str, name: &str) -> Vec<String> {
 
 /// Waits until no agent of that host shows itself in etcd.
 fn wait_silent(cluster: &Cluster, host: &str) {
-    eventually("the sign of life is gone", Duration::from_secs(60), || {
+    eventually("the liveness key is deleted", Duration::from_secs(60), || {
         match cluster.etcd.get(&format!("/humanz/v1/alive/{host}")) {
             None => Ok(()),
             Some(alive) => Err(alive),
@@ -28,7 +28,7 @@ fn wait_silent(cluster: &Cluster, host: &str) {
 }
 
 #[test]
-fn hosts_are_listed_from_etcd_and_from_what_was_known_last() {
+fn hosts_are_listed_from_etcd_and_from_the_saved_state() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(POOLS);
     let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
@@ -67,7 +67,10 @@ fn hosts_are_listed_from_etcd_and_from_what_was_known_last() {
     refused(&run(h2, "nodes ls", &away), 69, &["192.0.2.2:2379", "there is no last known good"]);
     h2.write("/var/lib/humanz/state.json", "{\"schema\":1");
     refused(&run(h2, "nodes ls", &away), 69, &["state.json: it is no state"]);
-    assert!(h2.read("/var/lib/humanz/state.json").is_some(), "who looks moves nothing away");
+    assert!(
+        h2.read("/var/lib/humanz/state.json").is_some(),
+        "a read-only command quarantines nothing"
+    );
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn a_host_is_shown_with_its_keys() {
 }
 
 #[test]
-fn their_objects_have_these_shapes() {
+fn nodes_have_these_json_schemas() {
     let cluster = Cluster::new(1);
     let _agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];
@@ -136,7 +139,7 @@ fn their_objects_have_these_shapes() {
 }
 
 #[test]
-fn a_host_that_is_gone_is_removed_and_one_that_is_alive_is_not() {
+fn a_stopped_host_is_removed_and_a_live_one_is_not() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(POOLS);
     let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
@@ -146,7 +149,7 @@ fn a_host_that_is_gone_is_removed_and_one_that_is_alive_is_not() {
     refused(&run(h1, "nodes rm h2", POOLS), 1, &["host h2 is alive", "--release", "--force"]);
     refused(&run(h1, "nodes rm py1", POOLS), 1, &["Python agent", "--force"]);
     refused(&run(h1, "nodes rm h3", POOLS), 1, &["no host h3 is known"]);
-    a_dry_run_tells_what_would_be_refused(h1);
+    a_dry_run_prints_what_would_be_refused(h1);
     assert_eq!(everything(), before);
 
     agents[1].kill();
@@ -168,34 +171,34 @@ fn a_host_that_is_gone_is_removed_and_one_that_is_alive_is_not() {
 }
 
 /// h2 is alive, and py1 of the Python agent.
-fn a_dry_run_tells_what_would_be_refused(h1: &Node) {
+fn a_dry_run_prints_what_would_be_refused(h1: &Node) {
     for (host, why) in [("h2", "is alive (its agent runs since"), ("py1", "runs the Python agent")]
     {
-        let told = run(h1, &format!("nodes rm {host} --dry-run"), POOLS);
-        assert_eq!(told.status.code(), Some(1), "{told}");
-        assert!(told.stdout.contains("- etcd key /humanz/"), "{told}");
-        assert!(told.stdout.contains(&format!("\n! host {host} {why}")), "{told}");
-        assert!(!told.stdout.contains("would be"), "{told}");
+        let output = run(h1, &format!("nodes rm {host} --dry-run"), POOLS);
+        assert_eq!(output.status.code(), Some(1), "{output}");
+        assert!(output.stdout.contains("- etcd key /humanz/"), "{output}");
+        assert!(output.stdout.contains(&format!("\n! host {host} {why}")), "{output}");
+        assert!(!output.stdout.contains("would be"), "{output}");
         let forced = run(h1, &format!("nodes rm {host} --dry-run --force"), POOLS).ok();
         assert!(forced.contains(&format!("host {host} would be removed from etcd")), "{forced}");
         assert!(!forced.contains('!'), "{forced}");
     }
-    let told = run(h1, "nodes rm h2 --dry-run --json", POOLS);
-    assert_eq!(told.status.code(), Some(1), "{told}");
-    let value: Value = serde_json::from_str(&told.stdout).unwrap();
+    let output = run(h1, "nodes rm h2 --dry-run --json", POOLS);
+    assert_eq!(output.status.code(), Some(1), "{output}");
+    let value: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(value["removed"], false, "{value}");
     assert!(value["in_the_way"][0].as_str().is_some_and(|why| why.contains("is alive")), "{value}");
 }
 
 #[test]
-fn a_subnet_is_kept_for_a_host_and_taken_by_it_alone() {
+fn a_reserved_subnet_is_leased_only_by_its_host() {
     let cluster = Cluster::new(3);
     let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
     refused(&run(h1, "nodes reserve h2", POOLS), 1, &["no network of humanz", "/humanz/v1/config"]);
     let first = Agent::start(h1, POOLS);
     first.wait_ready();
-    let told = run(h1, "nodes reserve h2 10.244.99.0/24,fd10:0:0:99::/64", POOLS).ok();
-    assert!(told.contains("10.244.99.0/24 and fd10:0:0:99::/64 is kept for host h2"), "{told}");
+    let output = run(h1, "nodes reserve h2 10.244.99.0/24,fd10:0:0:99::/64", POOLS).ok();
+    assert!(output.contains("10.244.99.0/24 and fd10:0:0:99::/64 is kept for host h2"), "{output}");
     refused(
         &run(h1, "nodes reserve h2", POOLS),
         1,
@@ -228,7 +231,7 @@ fn a_subnet_is_kept_for_a_host_and_taken_by_it_alone() {
 }
 
 #[test]
-fn reservations_that_are_made_at_once_are_of_different_subnets() {
+fn concurrent_reservations_get_different_subnets() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let small = &[("IP_SUBNET", "10.244.0.0/20"), ("IP_SUBNET_MARGIN", "4")];

@@ -1,4 +1,4 @@
-//! `probe`, and what the agent probes by itself.
+//! The subcommand `probe`, and the agent's own probes.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ fn wait_for(host: &Node, count: usize) {
 }
 
 #[test]
-fn every_other_hosts_gateway_is_asked() {
+fn the_gateway_of_every_other_host_is_probed() {
     let cluster = Cluster::routed(2, 1);
     let agents = cluster.start_agents(&[DUAL]);
     let [h1, h2, h3] = &cluster.hosts[..] else { unreachable!() };
@@ -38,7 +38,7 @@ fn every_other_hosts_gateway_is_asked() {
     assert!(said.contains("all 2 answer") && !said.contains("h2"), "{said}");
 
     agents.iter().for_each(Agent::stop);
-    // One that takes less than it says, and tells nobody.
+    // One with a smaller MTU than announced, without ICMP errors.
     h2.shell(
         "nft add table inet evil
          nft 'add chain inet evil i { type filter hook input priority -300; }'
@@ -57,7 +57,7 @@ fn every_other_hosts_gateway_is_asked() {
     assert!(ended.stderr.contains("no other host is called \"h9\" (of 2)"), "{ended}");
 }
 
-/// What the agent says of the host `name`.
+/// The agent's status of the host `name`.
 fn peer(host: &Node, name: &str) -> Value {
     let status = host.run("curl -sS --unix-socket /run/humanz/agent.sock http://x/v1/status").ok();
     let status: Value = serde_json::from_str(&status).unwrap_or(Value::Null);
@@ -66,7 +66,7 @@ fn peer(host: &Node, name: &str) -> Value {
 }
 
 #[test]
-fn the_agent_probes_by_itself_and_tells_who_does_not_answer() {
+fn the_agent_probes_and_reports_unanswered_probes() {
     let cluster = Cluster::new(2);
     let often = [DUAL, ("PROBE_INTERVAL", "1s")];
     let _agents = cluster.start_agents(&often);
@@ -105,7 +105,7 @@ fn the_agent_probes_by_itself_and_tells_who_does_not_answer() {
 }
 
 #[test]
-fn nobody_is_probed_where_that_is_off() {
+fn no_host_is_probed_when_probes_are_disabled() {
     let cluster = Cluster::new(2);
     let off = [DUAL, ("PROBE_INTERVAL", "0")];
     let agents = cluster.start_agents(&off);

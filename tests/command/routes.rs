@@ -1,4 +1,4 @@
-//! `routes`.
+//! The subcommand `routes`.
 
 use crate::support::wait::SOON;
 use crate::support::{Cluster, Place, eventually};
@@ -7,26 +7,26 @@ use crate::{object, refused, run, shape};
 const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
 
 #[test]
-fn each_route_is_told_with_what_is_wrong_with_it() {
+fn each_route_is_listed_with_its_problem() {
     let cluster = Cluster::routed(2, 1);
     let agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];
-    let told = eventually("all routes are there", SOON, || {
-        let told = run(host, "routes", POOLS);
-        if told.succeeded() { Ok(told.stdout) } else { Err(told.to_string()) }
+    let output = eventually("all routes are there", SOON, || {
+        let output = run(host, "routes", POOLS);
+        if output.succeeded() { Ok(output.stdout) } else { Err(output.to_string()) }
     });
-    println!("{told}");
+    println!("{output}");
     let of = |host: &str| {
-        told.lines().filter(|line| line.contains(&format!(" {host} "))).collect::<Vec<_>>()
+        output.lines().filter(|line| line.contains(&format!(" {host} "))).collect::<Vec<_>>()
     };
-    assert_eq!(of("h2").len(), 2, "{told}");
+    assert_eq!(of("h2").len(), 2, "{output}");
     assert!(
         of("h2").iter().all(|line| line.contains(" ok ") && line.ends_with("same segment")),
-        "{told}"
+        "{output}"
     );
     assert!(
         of("h3").iter().all(|line| line.contains(" ok ") && line.contains("tunnel to ")),
-        "{told}"
+        "{output}"
     );
     assert_eq!(run(host, "routes --wrong", POOLS).ok(), "no route is wrong, of 4\n");
     let value = object(&run(host, "routes --json", POOLS));
@@ -46,18 +46,18 @@ fn each_route_is_told_with_what_is_wrong_with_it() {
         cluster.hosts[1].v4(), cluster.hosts[1].v4()
     )).ok();
     cluster.etcd.put("/humanz/hosts/nowhere", "10.244.200.0/24");
-    let told = run(host, "routes --wrong", POOLS);
-    println!("{told}");
-    assert_eq!(told.status.code(), Some(1), "{told}");
+    let output = run(host, "routes --wrong", POOLS);
+    println!("{output}");
+    assert_eq!(output.status.code(), Some(1), "{output}");
     for (subnet, words) in [
         (h2.as_str(), " missing "),
         (&h3, " wrong "),
         ("10.244.250.0/24", " stale "),
         ("10.244.200.0/24", " unreachable "),
     ] {
-        let line = told.stdout.lines().find(|line| line.starts_with(subnet)).unwrap_or_default();
-        assert!(line.contains(words), "{subnet}{words}is not in: {told}");
+        let line = output.stdout.lines().find(|line| line.starts_with(subnet)).unwrap_or_default();
+        assert!(line.contains(words), "{subnet}{words}is not in: {output}");
     }
-    assert_eq!(told.stdout.lines().count(), 5, "a heading and what is wrong: {told}");
+    assert_eq!(output.stdout.lines().count(), 5, "a heading and what is wrong: {output}");
     refused(&run(host, "routes", &[("SUBNET_SOURCE", "static")]), 2, &["serves itself alone"]);
 }

@@ -1,4 +1,4 @@
-//! `status`.
+//! The subcommand `status`.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::{object, refused, run, shape};
 const POOLS: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("ETCD_TIMEOUT", "1s")];
 
 #[test]
-fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
+fn status_is_healthy_with_an_agent_and_shows_the_fix_without_one() {
     let cluster = Cluster::new(2);
     let agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];
     let _pod = Pod::add(host, "web");
-    let told = eventually("all is well", Duration::from_secs(30), || {
+    let output = eventually("status is healthy", Duration::from_secs(30), || {
         let ended = run(host, "status", POOLS);
         if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
     });
-    println!("{told}");
+    println!("{output}");
     for words in [
         "ready, version ",
         "10.244.",
@@ -31,21 +31,21 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
         "nothing is wrong",
         "252 of 253 addresses of 10.244.",
     ] {
-        assert!(told.contains(words), "{words:?} is not in:\n{told}");
+        assert!(output.contains(words), "{words:?} is not in:\n{output}");
     }
     let with = object(&run(host, "status --json", POOLS));
 
     agents[0].process.signal(Signal::SIGSTOP);
-    let told = run(host, "status", POOLS);
+    let output = run(host, "status", POOLS);
     agents[0].process.signal(Signal::SIGCONT);
-    assert!(told.stdout.contains("-> systemctl restart humanz-agent"), "{told}");
+    assert!(output.stdout.contains("-> systemctl restart humanz-agent"), "{output}");
 
-    // Drift that nobody repairs, for there is no agent.
+    // Drift that is not repaired without an agent.
     agents[0].stop();
     host.shell("ip route flush proto 104; nft delete table inet humanz").ok();
-    let told = run(host, "status", POOLS);
-    println!("{told}");
-    assert_eq!(told.status.code(), Some(1), "{told}");
+    let output = run(host, "status", POOLS);
+    println!("{output}");
+    assert_eq!(output.status.code(), Some(1), "{output}");
     for words in [
         "does not answer: no agent serves this host",
         "1. no agent serves this host",
@@ -57,7 +57,7 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
         "not there: route 10.244.",
         "1 plugged in",
     ] {
-        assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
+        assert!(output.stdout.contains(words), "{words:?} is not in:\n{output}");
     }
     let without = object(&run(host, "status --json", POOLS));
     for value in [&with, &without] {
@@ -73,32 +73,32 @@ fn with_an_agent_all_is_well_and_without_one_it_is_said_what_to_do() {
     assert_eq!(without["agent"]["answers"], false);
 
     cluster.etcd.kill();
-    let told = run(host, "status", POOLS);
-    println!("{told}");
+    let output = run(host, "status", POOLS);
+    println!("{output}");
     for words in ["(from last known good state)", "etcd does not answer", "1 other, 0 are reached"]
     {
-        assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
+        assert!(output.stdout.contains(words), "{words:?} is not in:\n{output}");
     }
     host.shell("rm /var/lib/humanz/state.json").ok();
-    let told = run(host, "status", POOLS);
-    println!("{told}");
+    let output = run(host, "status", POOLS);
+    println!("{output}");
     let unknown = ["lease     unknown", "other hosts: unknown", "firewall  unknown"];
     for words in unknown.into_iter().chain(["1 plugged in"]) {
-        assert!(told.stdout.contains(words), "{words:?} is not in:\n{told}");
+        assert!(output.stdout.contains(words), "{words:?} is not in:\n{output}");
     }
 }
 
 #[test]
-fn an_agent_answers_somebody_who_does_not_know_its_etcd() {
+fn status_needs_no_etcd_settings_while_an_agent_runs() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
     let unset = &[("ETCD_HOST", "")];
-    let told = eventually("all is well", Duration::from_secs(30), || {
+    let output = eventually("status is healthy", Duration::from_secs(30), || {
         let ended = run(host, "status", unset);
         if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
     });
-    assert!(told.contains("(from etcd, ") && !told.contains("localhost"), "{told}");
+    assert!(output.contains("(from etcd, ") && !output.contains("localhost"), "{output}");
     agents[0].stop();
     let refused = run(host, "status", unset);
     assert_eq!(refused.status.code(), Some(2), "{refused}");
@@ -141,26 +141,26 @@ fn a_repair_and_an_unreachable_host_are_shown() {
     let host = &cluster.hosts[0];
     let agent = Agent::start(host, POOLS);
     agent.wait_ready();
-    let told = |words: &[&str]| {
-        eventually(&format!("{words:?} are told"), Duration::from_secs(30), || {
+    let shows = |words: &[&str]| {
+        eventually(&format!("{words:?} are shown"), Duration::from_secs(30), || {
             let ended = run(host, "status", POOLS);
             let all = words.iter().all(|words| ended.stdout.contains(words));
             if all { Ok(()) } else { Err(ended.to_string()) }
         });
     };
     cluster.etcd.put("/humanz/hosts/nowhere", "10.244.200.0/24");
-    told(&["nowhere  unreachable", "pods of host nowhere", "-> add it to DNS"]);
+    shows(&["nowhere  unreachable", "pods of host nowhere", "-> add it to DNS"]);
     // What changes together with something of etcd's may be taken for a part of that.
     host.run("nft delete table inet humanz").ok();
-    told(&["latest repairs", "added nft table inet humanz"]);
+    shows(&["latest repairs", "added nft table inet humanz"]);
     // etcd is away because of it.
     host.run("ip link set eth0 down").ok();
-    told(&["1. interface eth0, ", "-> ip link set eth0 up", "2. etcd does not answer"]);
+    shows(&["1. interface eth0, ", "-> ip link set eth0 up", "2. etcd does not answer"]);
 }
 
-/// Root without its privileges, before a socket that is somebody else's, is like any other user.
+/// Root without capabilities, at a socket of another user, is like any other user.
 #[test]
-fn who_may_not_ask_the_agent_is_told_so_and_not_to_start_it() {
+fn a_user_without_access_to_the_socket_gets_a_permission_error() {
     let alone = Alone::new();
     let settings = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
     let agent = Agent::start(&alone.host, &settings);
@@ -182,13 +182,13 @@ fn who_may_not_ask_the_agent_is_told_so_and_not_to_start_it() {
 }
 
 #[test]
-fn a_host_that_serves_itself_has_a_status() {
+fn a_host_without_etcd_has_a_status() {
     let alone = Alone::new();
     let settings = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
     let agent = Agent::start(&alone.host, &settings);
     agent.wait_ready();
-    let told = run(&alone.host, "status", &settings).ok();
-    assert!(told.contains("etcd      none: this host serves itself"), "{told}");
+    let output = run(&alone.host, "status", &settings).ok();
+    assert!(output.contains("etcd      none: this host serves itself"), "{output}");
     let other = run(&alone.host, "status", &[settings[0], settings[1], ("SOCKET", "none")]);
     assert!(other.stdout.contains("the agent has no socket (SOCKET=none)"), "{other}");
 }

@@ -1,4 +1,4 @@
-//! What is typed wrong, or read by something that leaves.
+//! Mistyped arguments, help, exit codes, closed pipes.
 
 use argh::{ArgsInfo, CommandInfoWithArgs};
 use humanz::command::Arguments;
@@ -9,7 +9,7 @@ use crate::support::disk::EXECUTABLE;
 use crate::support::node::Place;
 
 #[test]
-fn every_mistake_is_answered_with_what_was_meant() {
+fn every_typing_error_is_answered_with_a_suggestion() {
     let alone = Alone::new();
     for (line, words) in [
         ("confg", "unknown subcommand \"confg\"; did you mean config?"),
@@ -45,7 +45,7 @@ fn each_subcommand_has_help_with_examples() {
 const WITHOUT_JSON: [&str; 1] = ["ui"];
 
 #[test]
-fn every_subcommand_answers_in_json_but_those_that_are_named() {
+fn every_subcommand_has_json_output_with_listed_exceptions() {
     fn look(name: &str, info: &CommandInfoWithArgs) {
         for next in &info.commands {
             look(next.name, &next.command);
@@ -64,7 +64,7 @@ fn every_subcommand_answers_in_json_but_those_that_are_named() {
 }
 
 #[test]
-fn the_manual_begins_with_all_that_can_be_typed() {
+fn the_synopsis_of_the_manual_is_complete() {
     let manual = include_str!("../../packaging/humanz-agent.8");
     let synopsis = manual.split(".SH ").find(|part| part.starts_with("SYNOPSIS")).unwrap();
     let words = synopsis.replace("\\-", "-").replace(['"', '|'], " ");
@@ -79,7 +79,7 @@ fn the_manual_begins_with_all_that_can_be_typed() {
 }
 
 #[test]
-fn the_subcommands_name_their_exit_codes() {
+fn the_subcommands_document_their_exit_codes() {
     for next in &Arguments::get_args_info().commands {
         let silent = next.name == "uninstall";
         assert_eq!(next.command.error_codes.is_empty(), silent, "{}", next.name);
@@ -87,7 +87,7 @@ fn the_subcommands_name_their_exit_codes() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     let alone = Alone::new();
     let script = format!(
         "set -o pipefail; {EXECUTABLE} config --standalone | true; {EXECUTABLE} --help | true; \

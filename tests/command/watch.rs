@@ -1,4 +1,4 @@
-//! `watch`.
+//! The subcommand `watch`.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn shows(watch: &Process, words: &str, change: impl Fn()) {
 }
 
 #[test]
-fn what_changes_is_shown_with_and_without_an_agent() {
+fn watch_shows_changes_with_and_without_an_agent() {
     let alone = Alone::new();
     let host = &alone.host;
     let watch = |line: &str| {

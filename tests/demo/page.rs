@@ -1,10 +1,10 @@
-//! How the story looks: headings, wrapped text, aligned columns, a summary.
+//! Formatting: headings, wrapped text, aligned columns, a summary.
 
 use std::time::Duration;
 
 const WIDTH: usize = 92;
 
-/// What was told so far, for the summary.
+/// The text printed so far, for the summary.
 #[derive(Default)]
 pub struct Page {
     chapters: usize,

@@ -1,4 +1,5 @@
-//! What the demo uses of the tests' hosts, network, etcd, agents and pods: see `tests/support/mod.rs`.
+//! The parts of the tests' hosts, network, etcd, agents and pods that the demo uses: see
+//! `tests/support/mod.rs`.
 #![allow(dead_code, clippy::let_underscore_must_use, reason = "the demo uses a part")]
 
 #[path = "../support/agent.rs"]

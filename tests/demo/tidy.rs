@@ -1,10 +1,10 @@
-//! Leaves nothing behind when it is interrupted.
+//! Cleanup after an interruption.
 
 use std::path::PathBuf;
 
 use nix::sys::signal::{SigSet, Signal};
 
-/// Removes `folder` and ends this program when it is told to end; the hosts end with it.
+/// Removes `folder` and ends this program on a termination signal; the hosts end with it.
 ///
 /// To be called before any other thread starts, which would take the signal.
 pub fn when_interrupted(folder: impl Fn() -> Option<PathBuf> + Send + 'static) {

@@ -1,4 +1,4 @@
-//! Flows of an address that has a new owner are forgotten, and no others.
+//! Conntrack entries of an address with a new owner are deleted, and no others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use humanz::netlink::conntrack::{flush_udp, flush_udp_ends};
 
 use super::network::{Netns, run, run_args};
 
-/// Makes a flow: protocol, original source and destination, who answers.
+/// Creates a flow: protocol, original source and destination, source of the reply.
 fn flow(protocol: &str, [source, destination, answers]: [&str; 3], port: u16) {
     let port = port.to_string();
     let state: &[&str] = if protocol == "tcp" { &["--state", "ESTABLISHED"] } else { &[] };
@@ -40,7 +40,7 @@ fn flush_ends(addresses: &[&str]) {
 }
 
 #[test]
-fn only_udp_flows_of_the_address_are_forgotten() {
+fn only_udp_flows_of_the_address_are_deleted() {
     Netns::new().inside(|| {
         let pod = "10.244.3.2";
         flow("udp", [pod, "8.8.8.8", "8.8.8.8"], 1);
@@ -58,7 +58,7 @@ fn only_udp_flows_of_the_address_are_forgotten() {
 }
 
 #[test]
-fn ipv6_flows_are_forgotten_too() {
+fn ipv6_flows_are_deleted_too() {
     Netns::new().inside(|| {
         let pod = "fd00:10:0:3::2";
         flow("udp", [pod, "2001:db8::9", "2001:db8::9"], 1);
@@ -70,7 +70,7 @@ fn ipv6_flows_are_forgotten_too() {
 }
 
 #[test]
-fn flows_of_several_addresses_are_forgotten_in_one_go() {
+fn flows_of_several_addresses_are_deleted_in_one_dump() {
     Netns::new().inside(|| {
         flow("udp", ["10.244.3.2", "8.8.8.8", "8.8.8.8"], 1);
         flow("udp", ["192.0.2.9", "10.96.0.10", "10.244.3.3"], 2);
@@ -85,7 +85,7 @@ fn flows_of_several_addresses_are_forgotten_in_one_go() {
 }
 
 #[test]
-fn the_kernel_alone_forgets_flows_with_an_ipv4_address_at_either_end() {
+fn a_kernel_filter_deletes_flows_with_an_ipv4_address_at_either_end() {
     Netns::new().inside(|| {
         let (pod, pod6) = ("10.244.3.2", "fd00:10:0:3::2");
         flow("udp", [pod, "8.8.8.8", "8.8.8.8"], 1);
@@ -101,7 +101,7 @@ fn the_kernel_alone_forgets_flows_with_an_ipv4_address_at_either_end() {
 }
 
 #[test]
-fn flows_in_a_zone_of_their_own_are_forgotten_too() {
+fn flows_in_another_conntrack_zone_are_deleted_too() {
     Netns::new().inside(|| {
         run("conntrack -I -p udp -t 1000 -s 10.244.3.2 -d 8.8.8.8 --sport 1 --dport 53 -w 7");
         assert_eq!(flush("10.244.3.2"), 1);
@@ -110,7 +110,7 @@ fn flows_in_a_zone_of_their_own_are_forgotten_too() {
 }
 
 #[test]
-fn among_ten_thousand_flows_only_one_is_forgotten() {
+fn among_ten_thousand_flows_only_one_is_deleted() {
     Netns::new().inside(|| {
         let mut script = String::new();
         for number in 0..10_000u32 {

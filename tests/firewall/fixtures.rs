@@ -1,5 +1,5 @@
-//! Rules of real firewalls: what evaluating them says of a packet is what happens to it, and the chain
-//! that drops is the one that is reported.
+//! Rulesets of real firewalls: the evaluated verdict is that of the kernel, and the reported chain
+//! is the one that drops.
 
 use humanz::checks::forward::evaluate::{UDP, evaluate};
 use humanz::net::Family;

@@ -1,4 +1,4 @@
-//! Hosts whose own firewall drops what is forwarded.
+//! Hosts whose own firewall drops forwarded packets.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use humanz::plan::Describe;
 
 use super::network::{HOST, Network, OUTSIDE, POD, on_host, run, run_args, traffic};
 
-/// Other hosts with a pod subnet: of both families, and one that nobody of the tests is.
+/// Other hosts with a pod subnet: of both families, and one that no test uses.
 const OTHERS: [(&str, &str); 3] =
     [("b", "10.244.9.0/24"), ("b", "fd00:10:0:9::/64"), ("c", "10.244.200.0/24")];
 
@@ -19,7 +19,7 @@ fn other((host, subnet): (&'static str, &str)) -> (&'static str, IpNetwork) {
     (host, subnet.parse().unwrap())
 }
 
-/// What the agent does on every pass: gives a line for each edit and each obstacle.
+/// One reconcile of the agent: returns a line for each edit and each blocking rule.
 pub fn reconcile(forward: &BaseChains) -> Vec<String> {
     let found = forward.observe(&Family::BOTH).unwrap();
     let plan = plan(&traffic(), OTHERS.map(other).into_iter(), &found);
@@ -129,7 +129,7 @@ fn pods_pass_a_last_rule_that_rejects() {
             let program = format!("iptables-{kind}");
             run(&format!("{program} -A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT"));
             run(&format!("{program} -A FORWARD -j REJECT --reject-with icmp-host-prohibited"));
-            // Somebody appended this, and it is never reached.
+            // Appended later, and never reached.
             run(&format!("{program} -A FORWARD -i humanz0 -j ACCEPT"));
             assert!(network.is_cut_off(OUTSIDE[0]));
             let forward = BaseChains::open().unwrap();
@@ -141,7 +141,7 @@ fn pods_pass_a_last_rule_that_rejects() {
 }
 
 #[test]
-fn iptables_that_stops_nothing_is_not_touched() {
+fn iptables_that_drops_nothing_is_not_changed() {
     on_host(|network| {
         for program in ["iptables-nft", "iptables-legacy"] {
             run(&format!("{program} -A FORWARD -i eth9 -j DROP"));
@@ -199,7 +199,7 @@ fn a_plain_nft_table_that_drops_is_reported() {
 }
 
 #[test]
-fn what_the_report_says_helps() {
+fn the_reported_fix_works() {
     on_host(|network| {
         let forward = BaseChains::open().unwrap();
         run_args(
@@ -209,8 +209,8 @@ fn what_the_report_says_helps() {
             ],
         );
         let line = reconcile(&forward).pop().unwrap();
-        let (_, cure) = line.split_once("accept it: ").unwrap();
-        let (command, _) = cure.split_once(", and likewise").unwrap();
+        let (_, fix) = line.split_once("accept it: ").unwrap();
+        let (command, _) = fix.split_once(", and likewise").unwrap();
         assert_cut_off(network);
         run_args("sh", &["-c", command]);
         assert_passes(network);

@@ -1,4 +1,4 @@
-//! Hosts whose own firewall drops tunnels of other hosts: what is reported is what happens.
+//! Hosts whose own firewall drops tunnels of other hosts: the report matches the kernel's verdict.
 
 use humanz::checks::forward::input::{Tunnel, problems};
 use humanz::net::Family;
@@ -40,7 +40,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
 }
 
 #[test]
-fn a_host_without_a_firewall_lets_them_in() {
+fn a_host_without_a_firewall_accepts_tunnels() {
     check("true", [true; 2]);
 }
 

@@ -5,7 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test stops at the first surprise and may talk"
+    reason = "a test stops at the first failure and may print"
 )]
 
 mod conntrack;

@@ -1,4 +1,4 @@
-//! With which address pods are seen.
+//! Source addresses of pods after masquerading.
 
 use humanz::nft::Nft;
 use humanz::plan::firewall::{FirewallSpec, ruleset};
@@ -49,7 +49,7 @@ fn a_host_that_joined_sees_the_pod_at_once() {
 }
 
 #[test]
-fn what_leaves_by_the_bridge_itself_keeps_its_address() {
+fn traffic_that_leaves_by_the_bridge_keeps_its_address() {
     on_host(|network| {
         let uplink = FirewallSpec { bridge: "uplink".parse().unwrap(), ..spec() };
         Nft::open().unwrap().replace(&ruleset(&uplink).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What others on the host make of their own firewalls, as they write it, and pods beside it.
+//! Firewalls of other programs on the host, in their own format, with pods beside them.
 
 use std::time::Duration;
 
@@ -49,22 +49,22 @@ fn pods_of_others_get_in(network: &Network) -> bool {
 }
 
 #[test]
-fn firewalld_is_told_with_a_command_of_its_own() {
+fn firewalld_is_reported_with_a_firewall_cmd_fix() {
     on_host(|network| {
         run_args("nft", &[&firewalld("")]);
-        let cure = "; accept it: firewall-cmd --permanent --zone=trusted \
+        let fix = "; accept it: firewall-cmd --permanent --zone=trusted \
                     --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
         let line = reconcile(&BaseChains::open().unwrap());
         // What pods send to the outside passes: the zone of the uplink lets it out.
         let wanted = "nft table inet firewalld, chain filter_FORWARD: a rule of chain \
                       filter_FWD_public drops what other hosts' pods send to pods";
-        assert_eq!(line, [format!("{wanted}{cure}")]);
+        assert_eq!(line, [format!("{wanted}{fix}")]);
         assert!(network.never_reaches_pod(OTHER_POD[0], POD[0]));
     });
 }
 
 #[test]
-fn firewalld_with_pods_in_a_zone_that_trusts_is_not_told() {
+fn firewalld_with_pods_in_a_trusted_zone_is_not_reported() {
     on_host(|network| {
         let zones = "ip saddr 10.244.0.0/16 goto filter_FWD_trusted
                      ip6 saddr fd00:10::/48 goto filter_FWD_trusted";
@@ -75,9 +75,9 @@ fn firewalld_with_pods_in_a_zone_that_trusts_is_not_told() {
     });
 }
 
-/// The bridge in a zone does not help pods of other hosts: their packets come by the uplink.
+/// The bridge in a zone does not help pods of other hosts: their packets arrive on the uplink.
 #[test]
-fn firewalld_with_the_bridge_in_a_zone_is_still_told() {
+fn firewalld_with_only_the_bridge_in_a_zone_is_reported() {
     on_host(|network| {
         run_args("nft", &[&firewalld("iifname \"humanz0\" goto filter_FWD_trusted")]);
         let lines = reconcile(&BaseChains::open().unwrap());

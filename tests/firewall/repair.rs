@@ -1,4 +1,5 @@
-//! Meddling from outside is noticed, named and undone; what is right is not touched.
+//! Foreign changes of our tables are detected, reported and repaired; correct tables are not
+//! changed.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use humanz::plan::firewall::{FirewallSpec, TableChange, TableRepair, changes, re
 
 use super::network::{HOST, OUTSIDE, on_host, run, run_args, spec};
 
-/// What the agent does on every pass; gives what differed.
+/// One reconcile of the agent; returns the differences.
 pub fn reconcile(nft: &Nft, spec: &FirewallSpec) -> Vec<String> {
     let wanted = ruleset(spec);
     let differ = found_changes(nft, spec, wanted.as_ref());
@@ -29,7 +30,7 @@ fn found_changes(nft: &Nft, spec: &FirewallSpec, wanted: Option<&Ruleset>) -> Ve
     changes(wanted, nft.observe(&spec.table).unwrap().as_ref())
 }
 
-/// Meddles with a table that is right; `wanted` is in one of the lines that name what differs.
+/// Changes a correct table; `wanted` is in one of the reported differences.
 fn check(meddle: &str, wanted: &str) {
     let (meddle, wanted) = (meddle.to_owned(), wanted.to_owned());
     on_host(move |network| {
@@ -43,7 +44,7 @@ fn check(meddle: &str, wanted: &str) {
 }
 
 #[test]
-fn a_table_is_read_again_whenever_anybody_changed_it() {
+fn a_table_is_read_again_after_any_foreign_change() {
     on_host(|_| {
         let nft = Nft::open().unwrap();
         let mut cached = CachedTable::default();
@@ -68,7 +69,7 @@ fn a_table_is_read_again_whenever_anybody_changed_it() {
 }
 
 #[test]
-fn own_changes_of_elements_are_taken_in_unless_somebody_else_changed_something() {
+fn own_element_changes_update_the_cache_unless_a_foreign_change_interferes() {
     on_host(|_| {
         let nft = Nft::open().unwrap();
         reconcile(&nft, &spec());
@@ -93,27 +94,27 @@ fn own_changes_of_elements_are_taken_in_unless_somebody_else_changed_something()
 }
 
 #[test]
-fn a_flushed_ruleset_comes_back() {
+fn a_flushed_ruleset_is_restored() {
     check("flush ruleset", "+ nft table inet humanz");
 }
 
 #[test]
-fn a_deleted_table_comes_back() {
+fn a_deleted_table_is_restored() {
     check("delete table inet humanz", "+ nft table inet humanz");
 }
 
 #[test]
-fn a_flushed_table_comes_back() {
+fn a_flushed_table_is_restored() {
     check("flush table inet humanz", "rule missing in chain forward: iifname \"humanz0\"");
 }
 
 #[test]
-fn a_flushed_chain_comes_back() {
+fn a_flushed_chain_is_restored() {
     check("flush chain inet humanz postrouting", "rule missing in chain postrouting: ip saddr");
 }
 
 #[test]
-fn a_deleted_rule_comes_back() {
+fn a_deleted_rule_is_restored() {
     on_host(|_| {
         let nft = Nft::open().unwrap();
         reconcile(&nft, &spec());
@@ -129,20 +130,20 @@ fn a_deleted_rule_comes_back() {
 }
 
 #[test]
-fn a_flushed_set_comes_back() {
+fn a_flushed_set_is_restored() {
     check("flush set inet humanz cluster4", "set cluster4: +10.244.0.0/16 +172.16.0.0/12");
     check("flush set inet humanz nodes4", "set nodes4: +192.0.2.1 +192.0.2.2");
 }
 
 #[test]
-fn elements_added_by_hand_go() {
+fn elements_added_by_hand_are_removed() {
     check("add element inet humanz nodes4 { 192.0.2.100 }", "set nodes4: -192.0.2.100");
     check("add element inet humanz cluster4 { 192.0.2.0/24 }", ": -192.0.2.0/24");
     check("add element inet humanz cluster6 { fe80::-fe80::9 }", ": -fe80::-fe80::9");
 }
 
 #[test]
-fn rules_and_chains_added_by_hand_go() {
+fn rules_and_chains_added_by_hand_are_removed() {
     check(
         "insert rule inet humanz postrouting accept comment \"mine\"",
         "rule not ours in chain postrouting: handle",
@@ -153,7 +154,7 @@ fn rules_and_chains_added_by_hand_go() {
 }
 
 #[test]
-fn a_table_that_drops_or_sleeps_is_put_right() {
+fn a_table_that_drops_or_is_dormant_is_repaired() {
     check("chain inet humanz forward { policy drop; }", "policy drop\" and not");
     check("add table inet humanz { flags dormant; }", ": dormant");
 }
@@ -172,7 +173,7 @@ fn a_table_written_by_nft_from_its_own_listing_is_not_trusted() {
 }
 
 #[test]
-fn a_table_that_is_right_is_not_touched() {
+fn a_correct_table_is_not_changed() {
     on_host(|network| {
         let nft = Nft::open().unwrap();
         reconcile(&nft, &spec());
@@ -196,7 +197,7 @@ fn writing_twice_gives_one_table() {
 }
 
 #[test]
-fn tables_of_others_stay() {
+fn foreign_tables_are_not_changed() {
     on_host(|_| {
         run_args(
             "nft",
@@ -215,7 +216,7 @@ fn tables_of_others_stay() {
 }
 
 #[test]
-fn a_table_no_longer_wanted_goes() {
+fn a_table_no_longer_wanted_is_removed() {
     on_host(|_| {
         let nft = Nft::open().unwrap();
         reconcile(&nft, &spec());

@@ -1,4 +1,4 @@
-//! Ten thousand hosts, and what things cost.
+//! Ten thousand hosts: size and time.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn ten_thousand_ranges_fit() {
 }
 
 #[test]
-fn a_look_at_a_small_table_is_cheap_beside_tables_of_others() {
+fn reading_a_small_table_is_cheap_beside_large_foreign_tables() {
     on_host(|_| {
         let other = |number: usize| {
             format!(

@@ -1,4 +1,4 @@
-//! What is written now is understood by 0.1.0.
+//! 0.1.0 reads what this release writes.
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ fn the_older_plugin_can_read_reservations() {
 }
 
 #[test]
-fn the_older_plugin_knows_the_link_of_its_pod() {
+fn the_older_plugin_identifies_the_link_of_its_pod() {
     let cluster = Cluster::new(1);
     let host = &cluster.hosts[0];
     let _agents = cluster.start_agents(EVERYTHING);

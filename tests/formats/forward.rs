@@ -1,4 +1,4 @@
-//! What 0.1.0 wrote is understood now.
+//! This release reads what 0.1.0 wrote.
 
 use crate::support::cluster::Alone;
 use crate::support::cni::{Attachment, Network};
@@ -54,7 +54,7 @@ fn a_host_finds_its_lease_in_the_keys_of_the_older_agent() {
 }
 
 #[test]
-fn pods_of_the_older_plugin_keep_their_addresses_until_they_go() {
+fn pods_of_the_older_plugin_keep_their_addresses_until_del() {
     let alone = Alone::new();
     let host = &alone.host;
     let subnets = [("SUBNET_SOURCE", "static"), ("SUBNET", "10.244.1.0/24,fd10:0:0:1::/64")];

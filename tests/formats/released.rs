@@ -1,4 +1,4 @@
-//! How 0.1.0 reads: the shapes of its records, and nothing else of it.
+//! The parsers of 0.1.0: the shapes of its records, and nothing else of it.
 #![allow(dead_code, reason = "that a field can be read is all that is asked of it")]
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub struct StoreEntry {
     pub time: u64,
 }
 
-/// What a host says about itself.
+/// The record of a host.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
@@ -69,7 +69,7 @@ pub struct Ancestor {
     pub revision: i64,
 }
 
-/// The sign of life.
+/// The liveness key.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alive {

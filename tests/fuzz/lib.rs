@@ -1,3 +1,3 @@
-//! Every kind of foreign bytes, for the fuzz targets.
+//! All parsers of foreign bytes, for the fuzz targets.
 
 pub mod parsers;

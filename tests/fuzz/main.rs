@@ -1,8 +1,8 @@
-//! Every input of the fuzzers' corpus again, without a fuzzer.
+//! Replay of the fuzzers' corpus, without a fuzzer.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test stops at the first surprise and may talk"
+    reason = "a test stops at the first failure and may print"
 )]
 
 mod parsers;
@@ -25,7 +25,7 @@ fn replay(name: &str) -> usize {
 }
 
 #[test]
-fn every_input_that_a_fuzzer_kept_or_that_once_failed_is_borne() {
+fn the_fuzzing_corpus_and_past_failures_are_handled() {
     for (name, _) in parsers::TARGETS {
         let inputs = replay(name);
         assert!(inputs >= 5, "only {inputs} inputs for {name}: is the corpus there?");
@@ -33,7 +33,7 @@ fn every_input_that_a_fuzzer_kept_or_that_once_failed_is_borne() {
 }
 
 #[test]
-fn the_beginnings_of_every_input_are_borne_too() {
+fn truncated_inputs_of_the_corpus_are_handled() {
     for (name, target) in parsers::TARGETS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name);
         for entry in fs::read_dir(folder).unwrap() {

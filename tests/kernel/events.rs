@@ -1,4 +1,4 @@
-//! What the kernel tells unasked.
+//! Events of the kernel: rtnetlink notifications.
 
 use std::net::IpAddr;
 use std::sync::mpsc::channel;
@@ -18,7 +18,7 @@ use super::{bridge, in_namespace, ip, name, net};
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn events_tell_where_to_look() {
+fn events_select_the_scope_of_a_reconcile() {
     in_namespace(|rtnl| {
         let (sender, receiver) = channel();
         let mut events = Events::open(Protocol::Route).unwrap();
@@ -55,13 +55,13 @@ fn events_tell_where_to_look() {
 }
 
 #[test]
-fn forwarding_that_is_turned_off_is_told_and_a_new_link_is_not() {
+fn disabled_forwarding_is_an_event_and_a_new_link_is_not() {
     in_namespace(|rtnl| {
-        let told = |key: &str| {
+        let expect_event = |key: &str| {
             let path = format!("/proc/sys/net/{key}");
             std::fs::write(&path, "0").unwrap();
             let mut events = Events::open(Protocol::Route).unwrap();
-            // Whoever is new does not forward.
+            // A new link does not forward.
             bridge(rtnl, &format!("br{}", path.len()));
             std::fs::write(&path, "1").unwrap();
             let event = |index| Event::Address { index };
@@ -75,13 +75,13 @@ fn forwarding_that_is_turned_off_is_told_and_a_new_link_is_not() {
             std::fs::write(&path, "0").unwrap();
             while !events.wait(SOON).unwrap().contains(&Event::ForwardingOff) {}
         };
-        told("ipv4/ip_forward");
-        told("ipv6/conf/all/forwarding");
+        expect_event("ipv4/ip_forward");
+        expect_event("ipv6/conf/all/forwarding");
     });
 }
 
 #[test]
-fn lost_events_say_that_they_were_lost() {
+fn lost_events_are_reported_as_lost() {
     in_namespace(|rtnl| {
         let mut events = Events::open(Protocol::Route).unwrap();
         let bridge = bridge(rtnl, "br0");
@@ -113,7 +113,7 @@ fn host(number: u32) -> IpNetwork {
 }
 
 #[test]
-fn a_change_of_nftables_is_heard() {
+fn a_change_of_nftables_is_an_event() {
     in_namespace(|_| {
         let (sender, receiver) = channel();
         let mut events = Events::open(Protocol::Netfilter).unwrap();

@@ -25,7 +25,7 @@ fn a_sysctl_is_written_in_its_namespace_only() {
 }
 
 #[test]
-fn a_file_is_replaced_whole_and_leaves_nothing_beside_it() {
+fn a_file_is_replaced_atomically_without_leftovers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/b.conf");
     files::replace(&path, b"one", 0o600).unwrap();
@@ -95,7 +95,7 @@ fn a_copy_is_one_where_times_are_coarse_too() {
 }
 
 #[test]
-fn a_sysctl_that_is_not_there_is_missing_for_the_writer_too() {
+fn writing_a_missing_sysctl_is_reported_as_missing() {
     let error = sysctl::write("net/ipv4/no_such_key", "1").unwrap_err();
     assert!(error.is_missing(), "{error}");
 }

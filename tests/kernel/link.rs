@@ -15,11 +15,11 @@ use super::{bridge, errno, in_namespace, ip, name, namespace, net};
 
 /// A veth from `bridge` into `pod`, as the plugin makes it: all in one send.
 fn plug(rtnl: &Rtnl, bridge: &Link, host: &str, pod: &NetNs) -> Result<(), NetlinkError> {
-    plug_of(rtnl, bridge, host, pod, 1400)
+    plug_with_mtu(rtnl, bridge, host, pod, 1400)
 }
 
 /// A veth of that MTU.
-fn plug_of(
+fn plug_with_mtu(
     rtnl: &Rtnl,
     bridge: &Link,
     host: &str,
@@ -50,7 +50,7 @@ fn plug_of(
 }
 
 #[test]
-fn a_bridge_is_made_marked_and_forwards_at_once() {
+fn a_bridge_is_created_with_our_mark_and_forwards_at_once() {
     in_namespace(|rtnl| {
         let made = bridge(rtnl, "br0");
         assert_eq!(made.kind.as_deref(), Some("bridge"));
@@ -81,7 +81,7 @@ fn spanning_tree_on(bridge: &str) {
 }
 
 #[test]
-fn a_link_that_is_not_there_is_no_error() {
+fn a_missing_link_is_no_error() {
     in_namespace(|rtnl| {
         assert_eq!(rtnl.link(&name("nothing0")).unwrap(), None);
         assert_eq!(rtnl.link_by_index(4711).unwrap(), None);
@@ -93,7 +93,7 @@ fn a_link_that_is_not_there_is_no_error() {
 }
 
 #[test]
-fn a_veth_is_made_in_place_with_one_send() {
+fn a_veth_is_created_in_the_pod_with_one_message() {
     let pod = namespace();
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
@@ -159,11 +159,11 @@ fn a_group_of_links_goes_with_one_message() {
 }
 
 #[test]
-fn a_veth_too_narrow_for_ipv6_is_made_all_the_same() {
+fn a_veth_with_an_mtu_too_small_for_ipv6_is_created() {
     let pod = namespace();
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
-        plug_of(rtnl, &bridge, "hz1", &pod, 1000).unwrap();
+        plug_with_mtu(rtnl, &bridge, "hz1", &pod, 1000).unwrap();
         let host = rtnl.link(&name("hz1")).unwrap().unwrap();
         assert_eq!((host.alias.as_deref(), host.up), (Some("humanz hz1"), true));
     });

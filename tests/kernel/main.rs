@@ -1,6 +1,6 @@
-//! The kernel and the file system as `linux` sees them. Every test works in fresh network namespaces, on a
-//! thread that ends there; root, or `unshare -rnm`, is all it needs.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+//! The kernel and the file system through `netlink`, `nft` and `os`. Every test works in fresh
+//! network namespaces, on a thread that ends there; root, or `unshare -rnm`, is all it needs.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 mod address;
 mod events;
@@ -33,7 +33,7 @@ fn in_namespace<T: Send>(test: impl FnOnce(&Rtnl) -> T + Send) -> T {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// A namespace that lives as long as the value.
+/// A namespace that exists as long as the value.
 fn namespace() -> NetNs {
     in_namespace(|_| NetNs::current().unwrap())
 }

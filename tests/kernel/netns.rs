@@ -7,7 +7,7 @@ use humanz::os::netns::{NetNs, NetNsError};
 use super::namespace;
 
 #[test]
-fn a_path_that_is_no_namespace_says_so() {
+fn a_path_that_is_no_namespace_is_reported_as_such() {
     let dir = tempfile::tempdir().unwrap();
     let left = dir.path().join("left");
     std::fs::write(&left, "").unwrap();
@@ -34,7 +34,7 @@ fn work_in_a_namespace_leaves_the_caller_where_it_was() {
 }
 
 #[test]
-fn a_pipe_is_no_namespace_and_nobody_waits_for_its_writer() {
+fn opening_a_pipe_as_namespace_fails_without_blocking() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

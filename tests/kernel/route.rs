@@ -1,4 +1,4 @@
-//! Routes, neighbours, and what a refusal says.
+//! Routes, neighbours, and error messages.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::{bridge, errno, in_namespace, ip, net};
 
 #[test]
-fn a_refusal_names_its_message_and_the_kernels_words() {
+fn an_error_includes_the_netlink_message_and_the_kernels_extack() {
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
         let unreachable = Route::via(net("10.9.0.0/24"), ip("203.0.113.1"), bridge.index);
@@ -107,7 +107,7 @@ fn a_route_carries_its_metrics_table_and_scope() {
 }
 
 #[test]
-fn a_neighbour_is_set_over_what_was_believed() {
+fn a_neighbour_replaces_a_learned_one() {
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
         rtnl.apply(&[address::add(bridge.index, net("10.1.0.1/24"))]).unwrap();
@@ -122,7 +122,7 @@ fn a_neighbour_is_set_over_what_was_believed() {
 }
 
 #[test]
-fn an_ipv6_route_is_replaced_not_joined() {
+fn an_ipv6_route_is_replaced_instead_of_becoming_multipath() {
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
         rtnl.apply(&[address::add(bridge.index, net("2001:db8::1/64"))]).unwrap();
@@ -162,7 +162,7 @@ fn an_ipv6_route_can_have_a_gateway_off_the_link() {
 /// Somebody gave a route of ours a second next hop: one route, found without gateway. It can be
 /// replaced by what is wanted, and removed.
 #[test]
-fn a_route_with_two_next_hops_is_one_that_we_did_not_make() {
+fn a_multipath_route_is_foreign() {
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
         rtnl.apply(&[

@@ -1,4 +1,4 @@
-//! VXLAN devices, where they send to, and their neighbours.
+//! VXLAN devices, their FDB entries and neighbours.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ fn make(rtnl: &Rtnl, device: &IfName, local: &str) -> Result<Link, NetlinkError>
 }
 
 #[test]
-fn a_device_of_each_family_is_as_it_was_asked_for() {
+fn a_device_of_each_family_has_the_requested_attributes() {
     in_namespace(|rtnl| {
         for (device, local) in [("vx4", "192.0.2.1"), ("vx6", "2001:db8::1")] {
             let made = make(rtnl, &name(device), local).unwrap();
@@ -61,7 +61,7 @@ fn a_device_of_each_family_is_as_it_was_asked_for() {
 }
 
 #[test]
-fn another_address_to_send_from_is_set_in_place() {
+fn a_changed_source_address_is_set_in_place() {
     in_namespace(|rtnl| {
         for (device, local, other) in
             [("vx4", "192.0.2.1", "192.0.2.9"), ("vx6", "2001:db8::1", "2001:db8::9")]
@@ -85,7 +85,7 @@ fn a_second_device_of_the_same_identifier_is_refused() {
 }
 
 #[test]
-fn a_port_that_a_program_has_is_refused_when_the_device_is_set_up() {
+fn a_port_used_by_a_program_is_refused_when_the_device_is_set_up() {
     in_namespace(|rtnl| {
         let _socket = std::net::UdpSocket::bind("0.0.0.0:10400").unwrap();
         let made = make(rtnl, &name("vx4"), "192.0.2.1").map(drop);
@@ -94,7 +94,7 @@ fn a_port_that_a_program_has_is_refused_when_the_device_is_set_up() {
 }
 
 #[test]
-fn destinations_and_neighbours_come_back_as_they_were_set() {
+fn fdb_entries_and_neighbours_are_read_back_as_set() {
     in_namespace(|rtnl| {
         let device = make(rtnl, &name("vx4"), "192.0.2.1").unwrap().index;
         let other = make(rtnl, &name("vx6"), "2001:db8::1").unwrap().index;
@@ -132,7 +132,7 @@ fn destinations_and_neighbours_come_back_as_they_were_set() {
 
 /// What a direct route to the same subnet would make impossible with an ordinary gateway.
 #[test]
-fn a_route_through_a_tunnel_takes_the_place_of_a_direct_one() {
+fn a_route_through_a_tunnel_replaces_a_direct_one() {
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
         let device = make(rtnl, &name("vx4"), "192.0.2.1").unwrap().index;

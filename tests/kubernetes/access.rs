@@ -1,8 +1,8 @@
-//! How an agent proves who it is: tokens that rotate, certificates, the service account of a pod.
+//! Authentication of the agent: rotating tokens, certificates, the service account of a pod.
 
 use crate::api::{TOKEN, URL};
 use crate::support::{Agent, Node, facts, soon};
-use crate::{KUBECONFIG, Scene, kubeconfig, node, routes_become, tells, with};
+use crate::{KUBECONFIG, Scene, kubeconfig, node, routes_become, wait_logged, with};
 
 const ACCOUNT: &str = "/run/secrets/kubernetes.io/serviceaccount";
 
@@ -18,22 +18,22 @@ fn a_renewed_token_is_used_without_a_restart() {
     soon("it watches again", || api.watches() > watches);
     api.put(node("n2", &["10.244.2.0/24"], &["192.0.2.92"]));
     routes_become(host, &[("10.244.2.0/24", "192.0.2.92")]);
-    // One that is not renewed is told, and so is one that is none.
+    // An expired token is reported, and so is an invalid one.
     api.set_token("the-third-token");
     api.break_watches();
-    tells(&agent, "status 401 Unauthorized");
-    tells(&agent, "is the token (or client certificate) this cluster's, and not expired?");
+    wait_logged(&agent, "status 401 Unauthorized");
+    wait_logged(&agent, "is the token (or client certificate) this cluster's, and not expired?");
     host.write("/etc/humanz/token", "two words");
-    tells(&agent, "/etc/humanz/token is not a token");
+    wait_logged(&agent, "/etc/humanz/token is not a token");
     routes_become(host, &[("10.244.2.0/24", "192.0.2.92")]);
     host.write("/etc/humanz/token", "the-third-token");
     api.delete("n2");
     routes_become(host, &[]);
     let log = agent.log();
-    assert!(!log.contains("-token\"") && !log.contains("the-"), "no token is told:\n{log}");
+    assert!(!log.contains("-token\"") && !log.contains("the-"), "no token is logged:\n{log}");
 }
 
-/// What the kubelet gives a container.
+/// The environment that the kubelet gives a container.
 fn give_account(scene: &Scene, host: &Node) {
     host.inside(|| std::fs::create_dir_all(ACCOUNT)).unwrap();
     host.write(&format!("{ACCOUNT}/ca.crt"), &scene.api.certificates.text("ca.pem"));
@@ -70,7 +70,7 @@ fn a_pod_uses_its_service_account() {
 }
 
 #[test]
-fn a_client_certificate_is_as_good_as_a_token() {
+fn a_client_certificate_replaces_a_token() {
     let scene = Scene::new(1, 0);
     let host = scene.host(1);
     host.write("/etc/humanz/client.pem", &scene.api.certificates.text("client.pem"));
@@ -113,15 +113,15 @@ fn errors_of_the_access_are_reported() {
     let ended = Agent::run(host, "check-config", &with(&[("KUBE_API", "http://192.0.2.2")]));
     assert!(ended.status.code() == Some(2) && ended.to_string().contains("KUBE_API"), "{ended}");
 
-    let told = |text: &str, words: &str| {
+    let expect_error = |text: &str, words: &str| {
         host.write(KUBECONFIG, text);
         let agent = Agent::start(host, &with(&[]));
-        tells(&agent, words);
+        wait_logged(&agent, words);
         agent.kill();
     };
     host.write("/etc/humanz/other.pem", &scene.api.certificates.text("other.pem"));
-    told(&good.replace("ca.pem", "other.pem"), "was not signed by the authority");
+    expect_error(&good.replace("ca.pem", "other.pem"), "was not signed by the authority");
     let named = good.replace("    server:", "    tls-server-name: elsewhere\n    server:");
-    told(&named, "its certificate is for other names");
-    told(&good.replace("6443", "6444"), "Connection refused");
+    expect_error(&named, "its certificate is for other names");
+    expect_error(&good.replace("6443", "6444"), "Connection refused");
 }

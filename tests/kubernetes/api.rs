@@ -1,5 +1,5 @@
 //! A small API server: nodes, as kubernetes.io documents list (limit, continue), watch (bookmarks, 410
-//! Gone), the status of a node, bearer tokens and client certificates; and what goes wrong with one.
+//! Gone), the status of a node, bearer tokens and client certificates; and its failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -34,7 +34,7 @@ pub enum Mode {
     Well,
     /// 403 to everything.
     Forbidden,
-    /// Lists and watches are not what they should be.
+    /// Lists and watches are malformed.
     Garbage,
     /// Lists and events without end.
     Huge,
@@ -54,7 +54,7 @@ struct State {
     past: BTreeMap<u64, BTreeMap<String, Value>>,
     /// Everything up to this version is forgotten.
     compacted: u64,
-    /// Watches that were under way at that version go on.
+    /// Running watches at that version continue.
     spared: u64,
     tokens: BTreeSet<String>,
     mode: Mode,
@@ -195,12 +195,12 @@ impl Api {
         lock(&self.server.state).nodes[name].clone()
     }
 
-    /// Other objects change: versions pass of which no watch of nodes is told.
+    /// Other objects change: versions advance without an event for watches of nodes.
     pub fn pass_versions(&self, count: u64) {
         self.change(|state| state.version += count);
     }
 
-    /// Tells every watch that it is up to date.
+    /// Sends a bookmark to every watch.
     pub fn bookmark(&self) {
         self.change(|state| state.bookmarks += 1);
     }
@@ -210,7 +210,7 @@ impl Api {
         self.change(State::compact);
     }
 
-    /// Forgets all history but for watches that are under way, which had been told of it.
+    /// Compacts all history, except for running watches, which have received it.
     pub fn compact_keeping_watches(&self) {
         self.change(|state| {
             state.version += 1;
@@ -433,7 +433,7 @@ async fn answer(
     }
 }
 
-/// As a strategic merge: conditions are told apart by their type.
+/// As a strategic merge: conditions are identified by their type.
 fn patch(server: &Server, name: &str, patch: &Value) {
     let mut state = lock(&server.state);
     let mut node = state.nodes[name].clone();
@@ -473,14 +473,14 @@ async fn follow(
         |event: Value, ends: bool| stream.send_data(format!("{event}\n").into(), ends).is_ok();
     let mut is_new = true;
     loop {
-        let (told, breaks) = {
+        let (events, breaks) = {
             let state = lock(&server.state);
             if from < state.compacted && (state.spared != state.compacted || is_new) {
                 send(json!({"type": "ERROR", "object": too_old()}), true);
                 return;
             }
             let new = state.events.iter().filter(|(version, ..)| *version > from);
-            let mut told: Vec<Value> =
+            let mut events: Vec<Value> =
                 new.map(|(_, kind, node)| json!({"type": kind, "object": node})).collect();
             from = state.events.last().map_or(from, |(version, ..)| from.max(*version));
             let wants = query.get("allowWatchBookmarks").is_some_and(|value| value == "true");
@@ -489,15 +489,15 @@ async fn follow(
                 from = state.version;
                 let metadata =
                     json!({"resourceVersion": from.to_string(), "creationTimestamp": null});
-                told.push(
+                events.push(
                     json!({"type": "BOOKMARK", "object": {"kind": "Node", "apiVersion": "v1",
                     "metadata": metadata, "spec": {}, "status": {}}}),
                 );
             }
-            (told, state.broken > broken)
+            (events, state.broken > broken)
         };
         is_new = false;
-        for event in told {
+        for event in events {
             if !send(event, false) {
                 return;
             }

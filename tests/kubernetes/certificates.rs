@@ -1,4 +1,4 @@
-//! An authority, and certificates of the API and of a client, made by openssl.
+//! A CA, and certificates of the API and of a client, made by openssl.
 
 use std::fs;
 use std::process::Command;

@@ -1,12 +1,12 @@
-//! Nodes that are not what they should be: each costs its own host something, and nobody else.
+//! Invalid nodes: each affects its own host only.
 
 use serde_json::json;
 
 use crate::support::Place;
-use crate::{Scene, node, routes_become, tells};
+use crate::{Scene, node, routes_become, wait_logged};
 
 #[test]
-fn hostile_nodes_cost_nobody_else_anything() {
+fn hostile_nodes_affect_no_other_node() {
     let scene = Scene::new(2, 0);
     let (api, host) = (&scene.api, scene.host(1));
     let agent = scene.serve(1, &[]);
@@ -31,12 +31,12 @@ fn hostile_nodes_cost_nobody_else_anything() {
         "host evil6: address 10.244.60.1 is ignored: it lies inside the pool",
         "host evil7: subnet 10.244.2.0/24 is ignored: it overlaps 10.244.2.0/24 of host h2",
     ] {
-        tells(&agent, words);
+        wait_logged(&agent, words);
     }
     for number in 1..=7 {
         api.delete(&format!("evil{number}"));
     }
-    tells(&agent, "no longer: host evil7");
+    wait_logged(&agent, "no longer: host evil7");
     routes_become(host, &good);
     host.run("ip link show humanz0").ok();
 }

@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     clippy::let_underscore_must_use,
     clippy::print_stdout,
-    reason = "a test stops at the first surprise, and tells what it measured"
+    reason = "a test stops at the first failure and prints its measurements"
 )]
 
 use humanz_test_support as support;
@@ -135,8 +135,8 @@ fn routes_become(host: &Node, wanted: &[(&str, &str)]) {
     });
 }
 
-/// An agent that must tell `words` before long.
-fn tells(agent: &Agent, words: &str) {
+/// Waits until the agent has logged `words`.
+fn wait_logged(agent: &Agent, words: &str) {
     agent.wait_log(&[words]);
 }
 

@@ -1,20 +1,20 @@
-//! This host's own subnets and addresses, as its node has them.
+//! This host's own subnets and addresses, from its node object.
 
 use serde_json::json;
 
 use crate::support::wait::SOON;
 use crate::support::{Agent, Place, Pod, eventually, facts, soon};
-use crate::{Scene, count, node, node_of, routes_become, tells, with};
+use crate::{Scene, count, node, node_of, routes_become, wait_logged, with};
 
 #[test]
-fn a_host_whose_node_has_no_subnet_yet_waits_and_says_for_what() {
+fn a_host_whose_node_has_no_pod_cidr_waits_and_logs_it() {
     let scene = Scene::new(1, 0);
     let (api, host) = (&scene.api, scene.host(1));
     api.delete("h1");
     let agent = Agent::start(host, &with(&[]));
-    tells(&agent, "the API knows no node h1");
+    wait_logged(&agent, "the API knows no node h1");
     api.put(node("h1", &[], &["192.0.2.11"]));
-    tells(
+    wait_logged(
         &agent,
         "kube-controller-manager gives it one, if it is started with --allocate-node-cidrs",
     );
@@ -34,9 +34,9 @@ fn a_host_keeps_its_subnet_for_its_pods_when_its_node_is_registered_anew() {
     let agent = scene.serve(1, &[]);
     let pod = Pod::add(host, "a");
     api.delete("h1");
-    tells(&agent, "the API knows no node h1");
+    wait_logged(&agent, "the API knows no node h1");
     api.put(node("h1", &["10.244.9.0/24"], &["192.0.2.11"]));
-    tells(&agent, "has the podCIDR 10.244.9.0/24 now, and this host serves 10.244.1.0/24");
+    wait_logged(&agent, "has the podCIDR 10.244.9.0/24 now, and this host serves 10.244.1.0/24");
     // The others are followed all the same.
     api.put(node("n5", &["10.244.5.0/24"], &["192.0.2.95"]));
     routes_become(host, &[("10.244.2.0/24", "192.0.2.12"), ("10.244.5.0/24", "192.0.2.95")]);
@@ -50,11 +50,11 @@ fn a_host_keeps_its_subnet_for_its_pods_when_its_node_is_registered_anew() {
         facts::addresses(host, "humanz0") == ["10.244.9.1/24"]
     });
     api.put(node_of(host));
-    tells(&agent, "and this host serves 10.244.9.0/24");
+    wait_logged(&agent, "and this host serves 10.244.9.0/24");
 }
 
 #[test]
-fn a_subnet_outside_the_pool_is_a_fault_of_the_settings() {
+fn a_subnet_outside_the_pool_is_a_settings_error() {
     let scene = Scene::new(1, 0);
     let ended = Agent::run(scene.host(1), "", &with(&[("IP_SUBNET", "10.99.0.0/16")]));
     assert_eq!(ended.status.code(), Some(2), "{ended}");
@@ -88,29 +88,29 @@ fn a_host_that_boots_without_the_api_has_the_network_it_had() {
     assert!(facts::routes(scene.host(1)).is_empty());
     assert_eq!(facts::addresses(scene.host(1), "humanz0"), [""; 0]);
     let agent = scene.serve(1, &[]);
-    tells(&agent, "serving the last known good state");
-    let told = Agent::run(scene.host(1), "status", &with(&[]));
+    wait_logged(&agent, "serving the last known good state");
+    let output = Agent::run(scene.host(1), "status", &with(&[]));
     for words in ["kubernetes  ", "1 is reached, as far as was known last"] {
-        assert!(told.stdout.contains(words), "{words:?} is not in: {told}");
+        assert!(output.stdout.contains(words), "{words:?} is not in: {output}");
     }
-    let told = Agent::run(scene.host(1), "nodes ls", &with(&[]));
-    assert!(told.stdout.contains("the Kubernetes API cannot be asked: "), "{told}");
+    let output = Agent::run(scene.host(1), "nodes ls", &with(&[]));
+    assert!(output.stdout.contains("the Kubernetes API cannot be asked: "), "{output}");
     assert_eq!(facts::addresses(scene.host(1), "humanz0"), ["10.244.1.1/24"]);
     routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
     let pod = Pod::add(scene.host(1), "a");
     pod.run(&format!("ping -n -c 1 -W 3 {}", far.v4())).ok();
-    // What is not in the list any more goes, and only then.
+    // Nodes missing from the list are removed, and only then.
     scene.api.delete("h2");
     scene.api.run();
     routes_become(scene.host(1), &[]);
 }
 
 #[test]
-fn the_api_is_waited_for_by_a_host_that_knows_nothing() {
+fn a_host_without_saved_state_waits_for_the_api() {
     let scene = Scene::new(1, 0);
     scene.api.stop();
     let agent = Agent::start(scene.host(1), &with(&[]));
-    tells(&agent, "the Kubernetes API does not answer");
+    wait_logged(&agent, "the Kubernetes API does not answer");
     assert_eq!(facts::addresses(scene.host(1), "humanz0"), [""; 0]);
     scene.api.run();
     agent.wait_ready();
@@ -118,20 +118,20 @@ fn the_api_is_waited_for_by_a_host_that_knows_nothing() {
 }
 
 #[test]
-fn a_host_is_for_others_where_its_node_says_and_not_where_its_default_route_leads() {
+fn the_node_address_is_the_internal_ip_and_not_that_of_the_default_route() {
     let scene = Scene::new(1, 1);
     let host = scene.host(1);
     host.run("ip address add 192.0.2.61/24 dev eth0").ok();
     scene.api.put(node("h1", &["10.244.1.0/24"], &["192.0.2.61"]));
     let agent = scene.serve(1, &[("BACKEND", "vxlan")]);
-    tells(&agent, "this host's address for the others: 192.0.2.61 (InternalIP)");
+    wait_logged(&agent, "this host's address for the others: 192.0.2.61 (InternalIP)");
     let local = || host.run("ip -d link show humanz-vx4").stdout.contains("local 192.0.2.61");
     soon("the tunnel begins there", local);
     agent.reload();
     assert!(local(), "a reload forgets it");
     // An address that the host has not is none.
     scene.api.put(node("h1", &["10.244.1.0/24"], &["198.51.100.77"]));
-    soon("it goes back", || {
+    soon("it is changed back", || {
         host.run("ip -d link show humanz-vx4").stdout.contains("local 192.0.2.11")
     });
 }
@@ -152,7 +152,7 @@ fn network_unavailable_is_cleared_if_it_is_set_and_the_role_permits() {
     api.forbid_patches();
     say(api);
     let agent = scene.serve(1, &[]);
-    tells(&agent, "let the role patch nodes/status");
+    wait_logged(&agent, "let the role patch nodes/status");
     api.allow_patches();
     say(api);
     eventually("the condition is false", SOON, || {
@@ -167,7 +167,7 @@ fn network_unavailable_is_cleared_if_it_is_set_and_the_role_permits() {
         if well { Ok(()) } else { Err(found.to_string()) }
     });
     assert_eq!(api.node("h1")["status"]["conditions"][0]["type"], "Ready", "and nothing else");
-    assert_eq!(count(&agent, "let the role"), 1, "told once");
+    assert_eq!(count(&agent, "let the role"), 1, "logged once");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn two_machines_under_one_name_do_not_serve_one_subnet() {
         node["status"]["nodeInfo"] = json!({"machineID": "0123", "bootID": "4567"});
     });
     let agent = Agent::start(scene.host(1), &with(&[]));
-    tells(&agent, "node h1 is another machine");
+    wait_logged(&agent, "node h1 is another machine");
     assert_eq!(facts::addresses(scene.host(1), "humanz0"), [""; 0]);
     let id = scene.host(1).read("/etc/machine-id").unwrap();
     scene.api.edit("h1", |node| node["status"]["nodeInfo"]["machineID"] = json!(id.trim()));

@@ -1,4 +1,4 @@
-//! What happens to nodes reaches the routes, whatever happens to lists and watches.
+//! Changes of nodes become routes, whatever happens to lists and watches.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::support::ping::{addresses, all_reach};
 use crate::support::wait::SOON;
 use crate::support::watch::Watch;
 use crate::support::{Place, Pod, eventually, facts, soon};
-use crate::{Scene, count, node, peak_kb, routes_become, tells};
+use crate::{Scene, count, node, peak_kb, routes_become, wait_logged};
 
 const DUAL_STACK: (&str, &str) = ("IPV6_SUBNET", "fd10:244::/48");
 
@@ -41,7 +41,7 @@ fn pods_of_three_hosts_reach_each_other_with_no_etcd_at_all() {
 }
 
 #[test]
-fn each_host_shows_its_own_row_of_the_matrix_and_says_why() {
+fn each_host_shows_its_own_row_of_the_matrix_and_the_reason() {
     let scene = Scene::new(2, 0);
     let often = [("PROBE_INTERVAL", "1s")];
     let _agents = [scene.serve(1, &often), scene.serve(2, &often)];
@@ -58,12 +58,12 @@ fn each_host_shows_its_own_row_of_the_matrix_and_says_why() {
 }
 
 #[test]
-fn pods_behind_a_router_are_reached_by_tunnels_that_nobody_published() {
+fn pods_behind_a_router_are_reached_by_tunnels_without_published_keys() {
     all_pods_reach_each_other(&Scene::new(1, 2), &[DUAL_STACK]);
 }
 
 #[test]
-fn tunnels_are_taken_and_left_with_the_setting() {
+fn tunnels_follow_the_setting() {
     let scene = Scene::new(2, 0);
     scene.cluster.hosts[0].write("/etc/humanz/agent.env", "");
     let agent = scene.serve(1, &[]);
@@ -79,7 +79,7 @@ fn tunnels_are_taken_and_left_with_the_setting() {
 }
 
 #[test]
-fn nodes_that_come_change_and_go_reach_the_routes() {
+fn added_changed_and_deleted_nodes_change_the_routes() {
     let scene = Scene::new(1, 0);
     let (api, host) = (&scene.api, scene.host(1));
     let _agent = scene.serve(1, &[]);
@@ -113,7 +113,7 @@ fn nodes_that_come_change_and_go_reach_the_routes() {
 }
 
 #[test]
-fn a_heartbeat_of_a_kubelet_is_no_reason_to_look() {
+fn a_kubelet_heartbeat_triggers_no_reconcile() {
     let scene = Scene::new(2, 0);
     let agent = scene.serve(1, &[("RUST_LOG", "debug")]);
     routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
@@ -127,7 +127,7 @@ fn a_heartbeat_of_a_kubelet_is_no_reason_to_look() {
     for time in 0..20 {
         scene.api.edit("h2", |node| node["status"]["heartbeat"] = json!(time));
     }
-    // What comes after them was seen, so they were too.
+    // A later change was received, so they were too.
     scene.api.put(node("n9", &["10.244.9.0/24"], &["192.0.2.99"]));
     routes_become(
         scene.host(1),
@@ -137,7 +137,7 @@ fn a_heartbeat_of_a_kubelet_is_no_reason_to_look() {
     assert!(looked <= 4, "{looked} looks\n{}", agent.log());
 }
 
-/// Routes to n2 … that stay, and a watch that would see one go.
+/// Routes to n2 … that stay, and a monitor that would show a deletion.
 struct Steady {
     scene: Scene,
     agent: crate::Agent,
@@ -159,7 +159,7 @@ impl Steady {
         Self { scene, agent, routes, start: Instant::now() }
     }
 
-    /// What happened while nobody heard it is found, and nothing else was touched.
+    /// Changes missed by the watch are found, and nothing else was changed.
     fn ends_in_sync(self) {
         routes_become(
             scene_host(&self.scene),
@@ -188,7 +188,7 @@ fn scene_host(scene: &Scene) -> &crate::Node {
 }
 
 #[test]
-fn a_broken_watch_goes_on_where_it_was() {
+fn a_broken_watch_resumes_at_its_version() {
     let steady = Steady::new();
     let api = &steady.scene.api;
     let lists = api.lists();
@@ -203,7 +203,7 @@ fn a_broken_watch_goes_on_where_it_was() {
 }
 
 #[test]
-fn after_a_bookmark_a_compacted_history_costs_no_list() {
+fn after_a_bookmark_compaction_needs_no_list() {
     let steady = Steady::new();
     let api = &steady.scene.api;
     let (lists, watches) = (api.lists(), api.watches());
@@ -221,7 +221,7 @@ fn after_a_bookmark_a_compacted_history_costs_no_list() {
     steady.ends_in_sync();
 }
 
-/// The watch of before cannot go on, and is told so by an event or by the status of the answer.
+/// The previous watch has expired, by an event or by the status of the answer.
 fn expires(by_status: bool) {
     let steady = Steady::new();
     let api = &steady.scene.api;
@@ -248,14 +248,14 @@ fn a_watch_that_is_refused_as_expired_is_followed_by_a_list() {
 }
 
 #[test]
-fn an_api_that_is_away_changes_nothing_and_is_followed_when_it_is_back() {
+fn an_api_outage_changes_nothing_and_the_watch_resumes_afterwards() {
     let steady = Steady::new();
     steady.scene.api.stop();
-    tells(&steady.agent, "the Kubernetes API does not answer");
+    wait_logged(&steady.agent, "the Kubernetes API does not answer");
     steady.changes();
     std::thread::sleep(std::time::Duration::from_secs(2));
     steady.scene.api.run();
-    tells(&steady.agent, "the Kubernetes API answers: https://192.0.2.2:6443");
+    wait_logged(&steady.agent, "the Kubernetes API answers: https://192.0.2.2:6443");
     steady.ends_in_sync();
 }
 
@@ -268,7 +268,7 @@ fn invalid_nodes_of_the_api_are_reported_and_affect_no_other() {
     ] {
         let steady = Steady::new();
         steady.scene.api.set_mode(mode);
-        tells(&steady.agent, words);
+        wait_logged(&steady.agent, words);
         steady.changes();
         // Until it gives up the version it had, and lists.
         let lists = steady.scene.api.lists();
@@ -281,19 +281,19 @@ fn invalid_nodes_of_the_api_are_reported_and_affect_no_other() {
 }
 
 #[test]
-fn an_api_that_takes_requests_and_answers_nothing_is_given_up() {
+fn requests_to_an_unresponsive_api_time_out() {
     let steady = Steady::new();
     steady.scene.api.set_mode(Mode::Silent);
-    eventually("it is told", 3 * SOON, || {
-        let told = steady
+    eventually("the timeout is logged", 3 * SOON, || {
+        let logged = steady
             .agent
             .log()
             .contains("watch nodes: https://192.0.2.2:6443: no answer within 30s");
-        if told { Ok(()) } else { Err(steady.agent.log()) }
+        if logged { Ok(()) } else { Err(steady.agent.log()) }
     });
     steady.changes();
     steady.scene.api.set_mode(Mode::Well);
-    eventually("it is heard again", 3 * SOON, || {
+    eventually("the watch resumes", 3 * SOON, || {
         if facts::routes(steady.scene.host(1)).contains_key("10.244.4.0/24") {
             Ok(())
         } else {
@@ -304,7 +304,7 @@ fn an_api_that_takes_requests_and_answers_nothing_is_given_up() {
 }
 
 #[test]
-fn watches_that_end_at_once_are_not_asked_for_without_rest() {
+fn watches_that_end_at_once_are_retried_with_a_delay() {
     let steady = Steady::new();
     let api = &steady.scene.api;
     api.set_mode(Mode::Brief);
@@ -318,7 +318,7 @@ fn watches_that_end_at_once_are_not_asked_for_without_rest() {
 }
 
 #[test]
-fn a_list_of_many_pages_is_taken_whole_and_begun_again_if_it_expires() {
+fn a_list_of_many_pages_is_read_completely_and_restarted_if_it_expires() {
     let scene = Scene::new(1, 0);
     for number in 0..600 {
         let (third, fourth) = (number / 4 + 64, number % 4 * 64);

@@ -10,7 +10,7 @@ use humanz::etcd::{self, Setup, Start, Update};
 use humanz::lease::claim::leave;
 
 use crate::host::{HOSTS, HUMANZ, Host, pool, roots, start};
-use crate::rotation::sign_of_life;
+use crate::rotation::liveness_key;
 use crate::support::etcd::{EtcdServer, isolated};
 
 /// Turns authentication on: `root`, and `agent` with a role that has `permissions`.
@@ -77,14 +77,14 @@ pub fn check_writes(host: &Host, mtu: u32) {
 }
 
 #[test]
-fn a_host_needs_few_permissions_and_outlives_its_token() {
+fn a_host_needs_few_permissions_and_renews_its_token() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start_with(&["--auth-token-ttl", "2"]);
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
-        // A token that nobody uses for its time is gone; only time does that.
+        // An unused token expires after its TTL, and only by time.
         thread::sleep(Duration::from_secs(5));
         check_writes(&host, 1400);
         // Tokens do not outlive their server.
@@ -95,7 +95,7 @@ fn a_host_needs_few_permissions_and_outlives_its_token() {
     });
 }
 
-/// What is missing, and what is said then: words of one line.
+/// The missing permission, and the words of its message, in one line.
 #[test]
 fn each_permission_is_needed_and_reported_when_it_is_missing() {
     isolated(|| {
@@ -181,14 +181,14 @@ fn change_password(etcd: &EtcdServer, password: &str) {
 }
 
 #[test]
-fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
+fn a_password_is_replaced_without_interruption_if_its_file_comes_first() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
-        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        let (mark, before) = (host.mark(), liveness_key(&etcd));
         password_file(folder.path(), "another");
         host.reported(mark, "that etcd refuses it", |update| match update {
             Update::Files { problems, .. } => problems.iter().any(|found| {
@@ -202,24 +202,24 @@ fn a_password_is_replaced_without_a_gap_if_its_file_comes_first() {
         check_writes(&host, 1300);
         host.reported(
             mark,
-            "that all is well",
+            "that no problem remains",
             |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
         assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
-        assert_eq!(sign_of_life(&etcd), before);
+        assert_eq!(liveness_key(&etcd), before);
     });
 }
 
 #[test]
-fn a_password_that_is_replaced_in_etcd_first_is_waited_for() {
+fn a_password_replaced_in_etcd_first_is_retried() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
-        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        let (mark, before) = (host.mark(), liveness_key(&etcd));
         change_password(&etcd, "another");
         let mut attributes = host.attributes.clone();
         attributes.mtu = 1400;
@@ -228,7 +228,7 @@ fn a_password_that_is_replaced_in_etcd_first_is_waited_for() {
         password_file(folder.path(), "another");
         host.until("the new MTU", |found| found.nodes["h1"].value.mtu == 1400);
         assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
-        assert_eq!(sign_of_life(&etcd), before);
+        assert_eq!(liveness_key(&etcd), before);
     });
 }
 
@@ -252,7 +252,7 @@ fn authentication_is_turned_on_under_a_running_host() {
     });
 }
 
-/// Nothing is written meanwhile, and nobody connects anew because of anything else.
+/// Nothing is written meanwhile, and no host reconnects for another reason.
 #[test]
 fn disabled_authentication_is_reported_until_it_is_enabled() {
     isolated(|| {
@@ -267,7 +267,7 @@ fn disabled_authentication_is_reported_until_it_is_enabled() {
             _ => false,
         };
         host.reported(0, "disabled authentication", is_disabled);
-        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        let (mark, before) = (host.mark(), liveness_key(&etcd));
         enable(&mut etcd, needed("h1"));
         host.reported(
             mark,
@@ -276,7 +276,7 @@ fn disabled_authentication_is_reported_until_it_is_enabled() {
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
         assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
-        assert_eq!(sign_of_life(&etcd), before);
+        assert_eq!(liveness_key(&etcd), before);
         check_writes(&host, 1400);
     });
 }
@@ -301,7 +301,7 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
         password_file(folder.path(), "password");
         host.reported(
             mark,
-            "that all is well",
+            "that no problem remains",
             |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         check_writes(&host, 1400);
@@ -309,7 +309,7 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
 }
 
 #[test]
-fn a_signed_token_is_renewed_when_it_ends_and_when_users_change() {
+fn a_signed_token_is_renewed_when_it_expires_and_when_users_change() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let (private, public) = (folder.path().join("jwt"), folder.path().join("jwt.pub"));
@@ -389,7 +389,7 @@ fn a_refused_watch_is_reported_and_retried() {
             let key = format!("{HOSTS}/");
             client.role_revoke_permission("host", key, Some(range)).await.map(drop)
         });
-        // A watch that is there goes on; a new one is refused.
+        // An existing watch continues; a new one is refused.
         etcd.restart();
         host.reported(mark, "why", |update| match update {
             Update::Disconnected { why } => why.contains("permission denied"),
@@ -405,7 +405,7 @@ fn a_refused_watch_is_reported_and_retried() {
 }
 
 #[test]
-fn a_host_that_may_write_only_its_own_keys_misses_nobody_when_all_are_lost() {
+fn a_host_with_write_access_to_its_own_keys_keeps_all_peers_when_all_keys_are_lost() {
     isolated(|| {
         let folder = tempfile::tempdir().unwrap();
         let mut etcd = EtcdServer::start();

@@ -1,4 +1,4 @@
-//! Hosts that were there before, and names in use.
+//! Hosts with existing keys, and names in use.
 
 use humanz::etcd::Update;
 use humanz::lease::LeaseError;
@@ -105,7 +105,7 @@ fn a_name_taken_by_another_machine_is_reported_and_not_contended() {
         let mark = host.mark();
         etcd.delete(&key);
         host.reported(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
-        eventually("its own sign of life", SOON, || {
+        eventually("its own liveness key", SOON, || {
             let alive = etcd.get(&key).unwrap_or_default();
             if alive.contains("machine-of-h1") { Ok(()) } else { Err(alive) }
         });
@@ -113,7 +113,7 @@ fn a_name_taken_by_another_machine_is_reported_and_not_contended() {
 }
 
 #[test]
-fn of_machines_that_start_at_once_under_one_name_one_is_served() {
+fn of_machines_that_start_at_once_with_one_name_one_is_served() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let hosts: Vec<_> = (0..8)

@@ -10,7 +10,7 @@ use crate::host::{COUNTER, HUMANZ, Host, SOON, pool, settings, start, v4_pools};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
-/// What the host would be told if its settings said `network` and `margin`.
+/// The answer for a host whose settings have `network` and `margin`.
 fn configured(etcd: &EtcdServer, host: &Host, network: &str, margin: u8) -> Setup {
     let mut wide = host.network.clone();
     wide.pools = PerFamily { v4: Some(pool(network, margin)), v6: None };
@@ -22,7 +22,7 @@ fn config(etcd: &EtcdServer) -> String {
 }
 
 #[test]
-fn one_host_widens_the_pool_and_the_others_go_on() {
+fn one_host_widens_the_pool_and_the_others_continue() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (first, second) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
@@ -34,7 +34,8 @@ fn one_host_widens_the_pool_and_the_others_go_on() {
                 .as_ref()
                 .is_some_and(|config| config.value.pools().v4 == Some(pool("10.244.0.0/15", 9)))
         });
-        // A host that was told the narrow pool joins the wide one, beyond what the narrow one has.
+        // A host configured with the narrow pool joins the wide one, with a subnet outside the
+        // narrow one.
         for _ in 0..255 {
             etcd.put(COUNTER, "");
         }
@@ -45,7 +46,7 @@ fn one_host_widens_the_pool_and_the_others_go_on() {
         let trouble = second.since(mark).into_iter().any(|u| matches!(u, Update::Trouble(Some(_))));
         assert!(!trouble, "the narrow pool is none");
         assert_eq!(first.lease(), lease);
-        // Nobody makes it narrow again, and who starts may widen it as well.
+        // No host narrows it again, and a starting host may widen it too.
         second.stop();
         let second = Host::up(&etcd, "h2");
         assert_eq!(second.subnet(), "10.244.2.0/24");
@@ -89,15 +90,16 @@ fn hosts_configured_with_different_widths_at_once_end_with_the_widest() {
     });
 }
 
-/// The wide pool begins lower, so the same number is another subnet for who was told the narrow one.
+/// The wide pool begins lower, so the same slot is another subnet for a host configured with the
+/// narrow one.
 #[test]
-fn hosts_that_join_while_the_pool_grows_never_get_the_same() {
+fn hosts_that_join_while_the_pool_grows_never_share_a_subnet() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let launch = |number: u8| {
             let mut start = start(&etcd, &format!("h{number}"));
-            let told = [("10.244.0.0/20", 4), ("10.244.8.0/21", 3)];
-            let (network, margin) = told[usize::from(number % 2)];
+            let configured = [("10.244.0.0/20", 4), ("10.244.8.0/21", 3)];
+            let (network, margin) = configured[usize::from(number % 2)];
             start.network.pools.v4 = Some(pool(network, margin));
             Host::launch(start)
         };
@@ -146,7 +148,7 @@ fn a_pool_that_would_cover_a_host_is_refused_and_nothing_else_stops() {
 }
 
 #[test]
-fn etcd_that_moves_is_followed_with_everything() {
+fn a_changed_etcd_address_moves_every_connection() {
     isolated(|| {
         let old = EtcdServer::start();
         let (first, second) = (Host::up(&old, "h1"), Host::up(&old, "h2"));

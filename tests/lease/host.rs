@@ -1,4 +1,4 @@
-//! A host as far as etcd is concerned: a registry and what it published.
+//! A host without a network: a lease session and its published updates.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -85,7 +85,7 @@ struct Said {
     more: Condvar,
 }
 
-/// Nobody looks whether the registry hangs.
+/// Heartbeat without a reader.
 pub fn contact() -> Arc<Contact> {
     Arc::new(Contact::new(Arc::new(Heartbeat::new("etcd", SOON))))
 }
@@ -116,7 +116,7 @@ impl Host {
         self.handle.as_ref().unwrap()
     }
 
-    /// A clean stop; what it knew last: what it learned, else what it started with.
+    /// A clean stop; returns the last known state: the learned one, else the initial one.
     pub fn stop(mut self) -> Saved {
         self.handle.take().unwrap().stop();
         let updates = self.updates();
@@ -131,10 +131,10 @@ impl Host {
             snapshot,
             resolved: Default::default(),
         });
-        learned.or(self.known.clone()).expect("it had a lease once")
+        learned.or(self.known.clone()).expect("it had a lease")
     }
 
-    /// Waits until what was said so far satisfies `probe`.
+    /// Waits until the updates so far satisfy `probe`.
     pub fn wait<T>(
         &self,
         what: &str,

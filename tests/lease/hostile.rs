@@ -1,4 +1,4 @@
-//! Values that no honest host writes.
+//! Invalid and hostile values.
 
 use crate::host::{HOSTS, HUMANZ, Host, start};
 use crate::support::etcd::{EtcdServer, isolated};

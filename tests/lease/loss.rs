@@ -1,4 +1,4 @@
-//! etcd that lost its data: nobody changes subnet, no host is ever missing.
+//! etcd that lost its data: no host changes its subnet, no host is ever missing.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn leases(hosts: &[Host]) -> BTreeMap<String, String> {
     hosts.iter().map(|host| (host.identity.name.to_string(), host.subnet())).collect()
 }
 
-/// Waits until etcd says again what it said.
+/// Waits until etcd has its previous content again.
 fn eventually_says(etcd: &EtcdServer, before: &[(String, String)], prefix: &str) {
     eventually(&format!("{prefix} as before"), SOON, || {
         let now = etcd.list(prefix);
@@ -35,7 +35,7 @@ fn eventually_says(etcd: &EtcdServer, before: &[(String, String)], prefix: &str)
 }
 
 #[test]
-fn an_etcd_that_comes_back_empty_is_rebuilt_and_nobody_misses_anybody() {
+fn an_empty_etcd_is_rebuilt_and_no_host_loses_a_peer() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let hosts = five(&etcd);
@@ -59,7 +59,7 @@ fn an_etcd_that_comes_back_empty_is_rebuilt_and_nobody_misses_anybody() {
 }
 
 #[test]
-fn one_survivor_rebuilds_all_and_a_new_host_takes_nobodys_subnet() {
+fn one_survivor_rebuilds_all_and_a_new_host_gets_a_free_subnet() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let mut hosts = five(&etcd);
@@ -81,7 +81,7 @@ fn one_survivor_rebuilds_all_and_a_new_host_takes_nobodys_subnet() {
 }
 
 #[test]
-fn keys_deleted_all_at_once_by_hand_are_back_and_no_host_was_missing() {
+fn keys_deleted_all_at_once_are_restored_and_no_host_was_missing() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let hosts = five(&etcd);
@@ -131,7 +131,7 @@ fn a_host_that_is_removed_stays_removed() {
 }
 
 #[test]
-fn an_etcd_restored_from_a_backup_gets_back_what_came_after_it() {
+fn an_etcd_restored_from_a_backup_gets_later_changes_back() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let backup = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn an_etcd_restored_from_a_backup_gets_back_what_came_after_it() {
     });
 }
 
-/// A host that starts with what it knew.
+/// A host that starts with its saved state.
 fn started_with(etcd: &EtcdServer, known: Saved) -> Host {
     let mut start = start(etcd, known.host.as_str());
     start.saved = Some(known);
@@ -180,7 +180,7 @@ fn hosts_that_were_down_while_etcd_lost_its_data_rebuild_it_from_their_disks() {
 }
 
 #[test]
-fn a_host_that_slept_long_does_not_bring_back_who_left_meanwhile() {
+fn a_host_that_was_long_offline_does_not_restore_removed_hosts() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let mut hosts = five(&etcd);
@@ -208,7 +208,7 @@ fn a_host_that_slept_long_does_not_bring_back_who_left_meanwhile() {
 }
 
 #[test]
-fn what_is_known_of_a_network_with_other_settings_is_not_put_back() {
+fn saved_state_of_a_network_with_other_settings_is_not_restored() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let saved = Host::up(&etcd, "h1").stop();
@@ -223,7 +223,7 @@ fn what_is_known_of_a_network_with_other_settings_is_not_put_back() {
 }
 
 #[test]
-fn another_network_in_the_same_place_changes_nothing_for_who_runs() {
+fn a_new_network_under_the_same_prefix_changes_nothing_for_running_hosts() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
@@ -232,7 +232,7 @@ fn another_network_in_the_same_place_changes_nothing_for_who_runs() {
         let mut other = start(&etcd, "h2");
         other.network.pools.v4 = Some(pool("10.99.0.0/16", 8));
         etcd.restart_empty();
-        // Whoever is first founds the network; put by hand, it is surely the other one.
+        // The first host creates the configuration; written by hand, it is certainly the other one.
         etcd.delete_all("/humanz/");
         let config = other.network.config("other").to_json();
         etcd.put(&format!("{HUMANZ}/config"), config);

@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     missing_docs,
-    reason = "a test stops at the first surprise and may talk"
+    reason = "a test stops at the first failure and may print"
 )]
 
 use humanz_test_support as support;

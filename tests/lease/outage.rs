@@ -1,4 +1,4 @@
-//! etcd that does not answer, and comes back.
+//! etcd that does not answer, and recovers.
 
 use std::time::{Duration, Instant};
 
@@ -25,23 +25,23 @@ fn a_killed_etcd_is_reported_at_once_and_later_changes_are_read_afterwards() {
         let mark = one.mark();
         let killed = Instant::now();
         etcd.kill();
-        let told = one.reported(mark, "the loss", disconnected).duration_since(killed);
+        let elapsed = one.reported(mark, "the loss", disconnected).duration_since(killed);
         etcd.restart();
         let back = Instant::now();
         etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
         let known = one.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
         println!(
-            "told after {told:?}, in sync {:?} after etcd was back",
+            "reported after {elapsed:?}, in sync {:?} after etcd was back",
             known.duration_since(back)
         );
-        assert!(told < Duration::from_secs(2));
+        assert!(elapsed < Duration::from_secs(2));
         assert_eq!(one.ever_missing(mark, &["h1", "h2"]), [].into());
         assert_eq!((one.subnet(), two.subnet()), ("10.244.1.0/24".into(), "10.244.2.0/24".into()));
     });
 }
 
 #[test]
-fn a_host_that_starts_before_etcd_waits_and_says_why() {
+fn a_host_that_starts_before_etcd_waits_and_logs_the_reason() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         etcd.kill();
@@ -58,7 +58,7 @@ fn a_host_that_starts_before_etcd_waits_and_says_why() {
 }
 
 #[test]
-fn a_frozen_etcd_is_noticed_and_nothing_is_taken_back() {
+fn a_frozen_etcd_is_reported_and_peers_are_kept() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, _two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
@@ -81,7 +81,7 @@ fn a_watch_that_begins_in_compacted_history_reads_again() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::launch(start(&etcd, "h1"));
-        // While it comes up, history is forgotten as fast as it is made: some of its watches begin
+        // While it comes up, history is compacted as fast as it is written: some of its watches begin
         // at a revision that is gone.
         etcd.call(async |client| {
             let until = Instant::now() + Duration::from_secs(3);

@@ -12,7 +12,7 @@ use crate::host::{COUNTER, HOSTS, Host, SOON, pool, start};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
-/// What the Python agent does at its first start, with `gap` between its steps.
+/// The first start of the Python agent, with `gap` between its steps.
 fn python_joins(etcd: &EtcdServer, name: &str, gap: Duration) {
     etcd.put(COUNTER, "");
     thread::sleep(gap);
@@ -29,7 +29,7 @@ fn hosts_of_both_agents_that_start_together_do_not_share_a_subnet() {
         python_joins(&etcd, "py0", Duration::ZERO);
         let humanz: Vec<_> =
             (1..=30).map(|n| Host::launch(start(&etcd, &format!("h{n}")))).collect();
-        // One after the other: two of them at once do share one, whatever others do.
+        // Sequentially: two concurrent ones can share a subnet, independent of other hosts.
         for n in 1..=15 {
             python_joins(&etcd, &format!("py{n}"), Duration::from_millis(30));
         }
@@ -55,8 +55,8 @@ fn a_python_host_that_takes_a_held_subnet_is_reported_and_gets_no_route() {
         etcd.put(&format!("{HOSTS}/py"), one.subnet());
         for host in [&one, &two] {
             host.until_peers("a fault", |peers| {
-                let told = peers.faults.iter().map(ToString::to_string);
-                told.into_iter().any(|fault| fault.starts_with("host py: subnet 10.244.1.0/24"))
+                let messages = peers.faults.iter().map(ToString::to_string);
+                messages.into_iter().any(|fault| fault.starts_with("host py: subnet 10.244.1.0/24"))
                     && !peers.by_name.contains_key("py")
             });
         }
@@ -67,7 +67,7 @@ fn a_python_host_that_takes_a_held_subnet_is_reported_and_gets_no_route() {
 }
 
 #[test]
-fn nobody_claims_what_a_key_made_by_hand_has_already() {
+fn a_subnet_of_a_manual_key_is_not_claimed() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let hosts: Vec<_> =
@@ -148,7 +148,7 @@ fn of_two_python_hosts_with_one_subnet_the_first_keeps_it_when_it_is_converted()
         etcd.put(&format!("{HOSTS}/dup"), "10.244.9.0/24");
         let host = Host::up(&etcd, "h2");
         assert_eq!(host.subnet(), "10.244.9.0/24", "its pods have addresses of that");
-        host.until_peers("the other is told", |peers| {
+        host.until_peers("the other is reported", |peers| {
             peers.faults.iter().any(|fault| fault.to_string().starts_with("host dup: subnet"))
         });
         assert_eq!(

@@ -52,7 +52,7 @@ fn status(field: &str) -> u64 {
 }
 
 #[test]
-fn twelve_thousand_hosts_are_read_followed_saved_and_put_back() {
+fn twelve_thousand_hosts_are_read_watched_saved_and_restored() {
     isolated(|| {
         let mut etcd = EtcdServer::start();
         etcd.call(async |client| {

@@ -1,4 +1,4 @@
-//! etcd by https: with authorities only, with certificates on both sides, and with the wrong ones.
+//! etcd over https: with CAs only, with certificates on both sides, and with wrong ones.
 
 use etcd_client::Permission;
 use humanz::etcd::{Start, Update};

@@ -1,4 +1,4 @@
-//! What others do, and how soon it is known.
+//! Changes of other hosts, and their delay.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn shortest(takes: usize, mut take: impl FnMut(usize) -> Duration) -> Duration {
 }
 
 #[test]
-fn joining_leaving_and_moving_hosts_are_known_promptly() {
+fn joining_leaving_and_moving_hosts_are_received_promptly() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
@@ -95,8 +95,8 @@ fn a_host_that_moves_publishes_its_new_address_and_keeps_its_subnet() {
             peer.is_some_and(|peer| peer.addresses.v4 == Some(address) && peer.mtu == Some(1400))
         });
         two.until("its own record", |found| found.nodes["h2"].value.mtu == 1400);
-        let lease_told = two.since(mark).iter().any(|update| matches!(update, Update::Lease(_)));
-        assert!(!lease_told, "the lease did not change");
+        let lease_changed = two.since(mark).iter().any(|update| matches!(update, Update::Lease(_)));
+        assert!(!lease_changed, "the lease did not change");
         assert_eq!(one.peers().by_name["h2"].subnets, two.lease().subnets);
     });
 }
@@ -118,7 +118,7 @@ fn a_stopped_host_is_not_alive_and_keeps_everything_else() {
 }
 
 #[test]
-fn a_lost_sign_of_life_is_put_again_and_changes_nothing_else() {
+fn a_lost_liveness_key_is_restored_and_changes_nothing_else() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::up(&etcd, "h1");
@@ -142,7 +142,7 @@ fn a_lost_sign_of_life_is_put_again_and_changes_nothing_else() {
 }
 
 #[test]
-fn own_keys_deleted_or_overwritten_by_hand_are_back_at_once() {
+fn own_keys_deleted_or_overwritten_by_hand_are_restored_at_once() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let (one, two) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));

@@ -20,7 +20,7 @@ fn pairs(key: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_container_serves_its_host_and_may_go() {
+fn a_container_serves_its_host_and_can_be_removed() {
     if std::env::var("SKIP_RUNTIMES").is_ok_and(|value| value == "1") {
         return println!("left out: SKIP_RUNTIMES=1");
     }

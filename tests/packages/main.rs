@@ -1,6 +1,6 @@
-//! The packages: what the distributions' own judges say of them, and a life of one on a host.
+//! The packages: lintian and rpmlint, and installation to removal on a host.
 
-// A test stops at the first surprise and may say what it measured.
+// A test stops at the first failure and may print its measurements.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use humanz_test_support as support;

@@ -8,7 +8,7 @@ use crate::support::{Place, Pod};
 use crate::unit::configure;
 
 #[test]
-fn an_empty_root_takes_it_and_gives_it_back() {
+fn an_empty_root_can_install_and_remove_the_package() {
     let folder = tempfile::tempdir().unwrap();
     let rpm = |arguments: &[&str]| {
         let output = Command::new("rpm").arg("--root").arg(folder.path()).args(arguments).output();
@@ -26,7 +26,7 @@ fn an_empty_root_takes_it_and_gives_it_back() {
 }
 
 #[test]
-fn its_scripts_start_nothing_renew_what_runs_and_stop_it_at_the_end() {
+fn the_scripts_start_nothing_restart_a_running_agent_and_stop_it_on_removal() {
     let machine = Machine::boot("rpm");
     let rpm = format!("rpm --nodeps --force-debian --force -U {}", machine.shown(&package("rpm")));
     machine.ok(&rpm);

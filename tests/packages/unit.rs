@@ -9,7 +9,7 @@ use crate::support::{Pinger, Place, Pod, eventually};
 /// What is not worse than this is called OK by systemd; it names 2.3 with systemd 252.
 const EXPOSURE: f64 = 3.0;
 
-/// A machine with the Debian package, told to serve itself.
+/// A machine with the Debian package, configured to run without etcd.
 pub fn serving(name: &str) -> Machine {
     let machine = Machine::boot(name);
     install(&machine, &package("deb"));
@@ -26,7 +26,7 @@ pub fn install(machine: &Machine, package: &Path) {
     ));
 }
 
-/// As the operator does it, behind what is there.
+/// As the operator does it, appended to the existing file.
 pub fn configure(machine: &Machine) {
     let file = "/etc/humanz/agent.env";
     let written = machine.host.read(file).unwrap();
@@ -34,7 +34,7 @@ pub fn configure(machine: &Machine) {
 }
 
 #[test]
-fn systemd_knows_every_line_of_the_unit_and_calls_it_safe() {
+fn systemd_analyze_verifies_the_unit_and_rates_it_safe() {
     let machine = serving("unit");
     let said = machine.host.shell("systemd-analyze verify --man=no humanz-agent.service");
     assert!(said.succeeded() && said.stderr.is_empty(), "{said}");

@@ -1,4 +1,4 @@
-//! ADD: what is there afterwards, and what the runtime is told.
+//! ADD: the interfaces, addresses and routes afterwards, and the result for the runtime.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn pod_addresses(host: &PluginHost, pod: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_seeds_configuration_works_as_it_stands() {
+fn the_python_agents_configuration_works_unchanged() {
     let host = PluginHost::new();
     let seed: Value = serde_json::from_str(SEED).unwrap();
     let result = host.add(&seed, "c1");
@@ -79,7 +79,7 @@ fn an_ipv4_pod_in_every_version() {
         } else {
             assert_eq!(result["ips"][0]["address"], address[0].as_str());
             assert_eq!(result["ips"][0]["interface"], 2);
-            interfaces_are_told(&host, &result, &pod);
+            assert_interfaces(&host, &result, &pod);
         }
         if version >= "0.4.0" {
             Call::new("CHECK", &conf, &pod).key("prevResult", result.clone()).run(&host).ok();
@@ -90,9 +90,9 @@ fn an_ipv4_pod_in_every_version() {
 }
 
 /// Bridge, host's end, pod's end, with the MACs and the MTU they have.
-fn interfaces_are_told(host: &PluginHost, result: &Value, pod: &str) {
-    let told = result["interfaces"].as_array().unwrap();
-    let names: Vec<&str> = told.iter().map(|link| link["name"].as_str().unwrap()).collect();
+fn assert_interfaces(host: &PluginHost, result: &Value, pod: &str) {
+    let returned = result["interfaces"].as_array().unwrap();
+    let names: Vec<&str> = returned.iter().map(|link| link["name"].as_str().unwrap()).collect();
     assert_eq!((names.len(), names[0], names[2]), (3, "hz0", "eth0"));
     assert!(names[1].starts_with("hz") && names[1].len() == 15, "{names:?}");
     assert_eq!(links(host), names[..2], "exactly these and no strays");
@@ -101,14 +101,14 @@ fn interfaces_are_told(host: &PluginHost, result: &Value, pod: &str) {
         (1, host.ip(&format!("link show {}", names[1]))),
         (2, host.pod_ip(pod, "link show eth0")),
     ] {
-        assert_eq!(told[place]["mac"], shown[0]["address"], "{}", names[place]);
+        assert_eq!(returned[place]["mac"], shown[0]["address"], "{}", names[place]);
         if result["cniVersion"].as_str() >= Some("1.0.0") {
-            assert_eq!(told[place]["mtu"], shown[0]["mtu"], "{}", names[place]);
+            assert_eq!(returned[place]["mtu"], shown[0]["mtu"], "{}", names[place]);
         }
     }
-    assert_ne!(told[0]["mac"], told[1]["mac"]);
-    assert_eq!(told[2]["sandbox"], format!("/run/netns/{pod}"));
-    assert_eq!(told[0].get("sandbox").or(told[1].get("sandbox")), None);
+    assert_ne!(returned[0]["mac"], returned[1]["mac"]);
+    assert_eq!(returned[2]["sandbox"], format!("/run/netns/{pod}"));
+    assert_eq!(returned[0].get("sandbox").or(returned[1].get("sandbox")), None);
     assert_eq!(host.pod_ip(pod, "link show eth0")[0]["operstate"], "UP");
     assert_eq!(host.ip(&format!("link show {}", names[1]))[0]["operstate"], "UP");
 }
@@ -172,7 +172,7 @@ fn old_versions_have_one_address_of_each_family() {
 }
 
 #[test]
-fn a_bridge_that_is_there_keeps_what_it_has_and_gets_what_it_lacks() {
+fn an_existing_bridge_keeps_its_settings_and_gets_missing_ones() {
     let host = PluginHost::new();
     host.shell("ip link add hz0 address 02:00:00:00:00:07 type bridge; ip link set hz0 mtu 1400; ip addr add 192.0.2.200/28 dev hz0").ok();
     let before = host.ip("link show hz0");
@@ -213,7 +213,7 @@ fn a_bridge_made_by_add_keeps_its_mac_and_mtu_when_pods_come_and_go() {
 }
 
 #[test]
-fn a_foreign_device_of_the_bridges_name_is_refused_and_left() {
+fn a_foreign_device_with_the_bridges_name_is_refused_and_left() {
     let host = PluginHost::new();
     host.shell("ip link add hz0 type veth peer name eth0-other").ok();
     host.netns("c1");
@@ -227,7 +227,7 @@ fn a_foreign_device_of_the_bridges_name_is_refused_and_left() {
 }
 
 #[test]
-fn a_name_that_the_kernel_would_fill_in_makes_no_interface() {
+fn interface_names_reserved_by_the_kernel_are_refused() {
     let host = PluginHost::new();
     host.netns("c1");
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
@@ -246,7 +246,7 @@ fn a_name_that_the_kernel_would_fill_in_makes_no_interface() {
 }
 
 #[test]
-fn with_an_agent_a_bridge_that_is_not_ready_is_a_reason_to_try_again() {
+fn with_an_agent_a_bridge_that_is_not_ready_is_code_11() {
     let host = PluginHost::new();
     host.netns("c1");
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "createBridge": false }));
@@ -267,7 +267,7 @@ fn with_an_agent_a_bridge_that_is_not_ready_is_a_reason_to_try_again() {
 }
 
 #[test]
-fn the_loudest_voice_chooses_the_mac_and_it_stays_in_the_pod() {
+fn the_source_with_the_highest_precedence_sets_the_mac() {
     let host = PluginHost::new();
     let mac = |last: u8| json!(format!("c2:b0:57:49:47:0{last}"));
     let base = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
@@ -315,7 +315,7 @@ fn port_flags_are_as_configured() {
 }
 
 #[test]
-fn configured_routes_tables_scopes_and_metrics_are_made_told_and_compared() {
+fn configured_routes_tables_scopes_and_metrics_are_set_returned_and_checked() {
     let host = PluginHost::new();
     let routes = json!([
         { "dst": "192.0.2.0/24" },
@@ -329,11 +329,11 @@ fn configured_routes_tables_scopes_and_metrics_are_made_told_and_compared() {
     for version in ["0.4.0", "1.0.0", "1.1.0"] {
         let conf = conf(version, json!({ "ranges": sets, "routes": routes }));
         let result = host.add(&conf, "c1");
-        let mut told = routes.clone();
-        for route in told.as_array_mut().unwrap().iter_mut().filter(|_| version == "0.4.0") {
+        let mut returned = routes.clone();
+        for route in returned.as_array_mut().unwrap().iter_mut().filter(|_| version == "0.4.0") {
             route.as_object_mut().unwrap().retain(|key, _| key == "dst" || key == "gw");
         }
-        assert_eq!(result["routes"].as_array().unwrap()[..6], told.as_array().unwrap()[..]);
+        assert_eq!(result["routes"].as_array().unwrap()[..6], returned.as_array().unwrap()[..]);
         assert_eq!(result["routes"].as_array().unwrap().len(), 8, "and two default routes");
         let shown = ["-4", "-6"]
             .map(|family| host.run(&format!("ip {family} -n c1 route show table all")).ok());
@@ -384,7 +384,7 @@ fn several_gateways_of_one_destination_share_the_load() {
 }
 
 #[test]
-fn an_ipv6_address_survives_that_its_link_is_set_down() {
+fn an_ipv6_address_survives_link_down() {
     let host = PluginHost::new();
     host.add(&conf("1.0.0", json!({ "subnet": "fd00::/64" })), "c1");
     host.shell("ip -n c1 link set eth0 down; ip -n c1 link set eth0 up").ok();
@@ -446,7 +446,7 @@ fn a_second_add_is_refused_while_the_first_lives_and_replaces_it_when_it_is_dead
 }
 
 #[test]
-fn a_pod_whose_ipv6_the_runtime_switched_off_gets_its_address_all_the_same() {
+fn a_pod_with_ipv6_disabled_by_the_runtime_gets_its_ipv6_address() {
     let host = PluginHost::new();
     host.netns("c1");
     host.run("ip netns exec c1 sysctl -qw net.ipv6.conf.default.disable_ipv6=1").ok();

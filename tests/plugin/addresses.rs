@@ -1,4 +1,4 @@
-//! Which addresses pods get.
+//! Allocation of pod addresses.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn given(result: &Value) -> Vec<String> {
 }
 
 #[test]
-fn addresses_are_handed_out_in_turn_and_a_freed_one_rests() {
+fn addresses_are_allocated_round_robin_and_not_reused_at_once() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/29" }));
     for last in 2..=6 {
@@ -34,7 +34,7 @@ fn addresses_are_handed_out_in_turn_and_a_freed_one_rests() {
 }
 
 #[test]
-fn requested_addresses_come_from_every_voice() {
+fn requested_addresses_come_from_every_source() {
     let host = PluginHost::new();
     let dual = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
     let plain = conf("1.0.0", json!({ "ranges": dual }));
@@ -61,7 +61,7 @@ fn requested_addresses_come_from_every_voice() {
 }
 
 #[test]
-fn requested_addresses_that_cannot_be_given_are_refused_whole() {
+fn requested_addresses_that_cannot_be_allocated_are_refused_together() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "rangeEnd": "10.1.2.100" }));
     host.add(&conf, "first");
@@ -81,7 +81,7 @@ fn requested_addresses_that_cannot_be_given_are_refused_whole() {
 }
 
 #[test]
-fn a_network_without_ranges_gives_exactly_what_is_asked_for() {
+fn a_network_without_ranges_allocates_exactly_the_requested_addresses() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "routes": [{ "dst": "0.0.0.0/0", "gw": "10.1.2.1" }] }));
     host.netns("c1");
@@ -147,7 +147,7 @@ fn ranges_that_cannot_be_used_are_refused_with_the_reason() {
 }
 
 #[test]
-fn what_earlier_plugins_handed_out_is_not_given_again() {
+fn addresses_of_earlier_plugins_are_not_allocated_again() {
     let host = PluginHost::new();
     let seed = r#"[{"IP":"10.1.2.1/24","Used":true},{"IP":"10.1.2.2/24","Used":true}]"#;
     host.write("/run/humanz-cni.json", seed);

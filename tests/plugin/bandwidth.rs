@@ -1,4 +1,4 @@
-//! Pods are as fast as they may be, and no faster.
+//! Bandwidth limits of pods.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn limited(limits: Value) -> Value {
     conf("1.0.0", keys)
 }
 
-/// `(bits a second, bytes at once)` of the token bucket that stands alone at `link`'s end.
+/// `(bits a second, bytes at once)` of the only token bucket filter of `link`.
 fn bucket(host: &PluginHost, link: &str) -> Option<(u64, u64)> {
     let shown = host.run(&format!("tc -j qdisc show dev {link}")).ok();
     let queues: Value = serde_json::from_str(&shown).unwrap();
@@ -42,7 +42,7 @@ fn veth(result: &Value) -> String {
     result["interfaces"][1]["name"].as_str().unwrap().to_owned()
 }
 
-/// The kernel tells a burst as a time, and `tc` counts back.
+/// The kernel reports a burst as a time, and `tc` converts it back.
 fn assert_near(found: Option<(u64, u64)>, rate: u64, burst: u64) {
     let (is_rate, is_burst) = found.expect("a token bucket");
     assert_eq!(is_rate, rate);
@@ -50,7 +50,7 @@ fn assert_near(found: Option<(u64, u64)>, rate: u64, burst: u64) {
 }
 
 #[test]
-fn each_direction_has_its_queue_and_check_compares_it() {
+fn each_direction_has_its_qdisc_and_check_compares_it() {
     let host = PluginHost::new();
     let conf = limited(json!({
         "capabilities": { "bandwidth": true },
@@ -90,7 +90,7 @@ fn each_direction_has_its_queue_and_check_compares_it() {
 }
 
 #[test]
-fn what_is_not_asked_for_is_not_limited() {
+fn traffic_without_a_configured_limit_is_not_limited() {
     let host = PluginHost::new();
     let zeros = json!({ "ingressRate": 0, "ingressBurst": 0, "egressRate": 0, "egressBurst": 0 });
     let result = host.add(&limited(zeros), "c1");
@@ -100,7 +100,7 @@ fn what_is_not_asked_for_is_not_limited() {
 }
 
 #[test]
-fn the_configurations_limit_beats_the_pods() {
+fn the_configured_limit_overrides_that_of_the_pod() {
     let host = PluginHost::new();
     let conf = limited(json!({
         "egressRate": 8_000_000,
@@ -112,7 +112,7 @@ fn the_configurations_limit_beats_the_pods() {
 }
 
 #[test]
-fn a_limit_that_makes_no_sense_is_refused_and_nothing_is_left() {
+fn an_invalid_limit_is_refused_and_nothing_is_left() {
     let host = PluginHost::new();
     host.netns("c1");
     let answer = Call::new("ADD", &limited(json!({ "ingressBurst": 80 })), "c1").run(&host);
@@ -138,7 +138,7 @@ fn measured(host: &PluginHost, server: &str, client: &str, address: &str) -> f64
 }
 
 #[test]
-fn tcp_gets_what_it_may_have_in_both_directions_and_never_more() {
+fn tcp_gets_the_configured_rate_in_both_directions_and_never_more() {
     const RATE: f64 = 40e6;
     let host = PluginHost::new();
     host.add(&limited(json!({ "ingressRate": 40_000_000, "egressRate": 40_000_000 })), "c1");

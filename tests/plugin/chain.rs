@@ -1,4 +1,4 @@
-//! humanz in a chain with other plugins: behind the one that makes the interface, and before others.
+//! humanz in a plugin chain: behind a plugin that creates the interface, and before others.
 
 use std::net::SocketAddr;
 
@@ -38,7 +38,7 @@ fn rate(host: &PluginHost, place: &str, link: &str) -> Option<u64> {
 const IN_POD: &str = "ip netns exec c1";
 
 #[test]
-fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_interface_that_is_there() {
+fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_existing_interface() {
     let host = host();
     for version in ["0.3.1", "0.4.0", "1.0.0"] {
         let ours = json!({ "type": "humanz", "capabilities": { "bandwidth": true, "mac": true },
@@ -52,11 +52,11 @@ fn behind_the_bridge_plugin_humanz_limits_and_tunes_the_interface_that_is_there(
         };
         let result = network.add(&host, &attachment).unwrap();
         assert_eq!(result["cniVersion"], version);
-        let told = result["interfaces"].as_array().unwrap();
-        let names: Vec<&str> = told.iter().map(|link| link["name"].as_str().unwrap()).collect();
+        let returned = result["interfaces"].as_array().unwrap();
+        let names: Vec<&str> = returned.iter().map(|link| link["name"].as_str().unwrap()).collect();
         assert_eq!((names.len(), names[0], names[2]), (3, "cni0", "eth0"));
-        assert_eq!(told[2]["mac"], "02:00:00:00:00:07");
-        assert_eq!(told[2]["mtu"], if version < "1.0.0" { Value::Null } else { json!(1400) });
+        assert_eq!(returned[2]["mac"], "02:00:00:00:00:07");
+        assert_eq!(returned[2]["mtu"], if version < "1.0.0" { Value::Null } else { json!(1400) });
         assert_eq!(result["ips"].as_array().unwrap().len(), 1);
         assert_eq!(rate(&host, "", names[1]), Some(8_000_000));
         assert_eq!(rate(&host, IN_POD, "eth0"), Some(16_000_000));
@@ -114,7 +114,7 @@ fn before_other_plugins_humanz_is_a_main_plugin_like_any_other() {
 }
 
 #[test]
-fn between_two_plugins_humanz_hands_on_what_it_got() {
+fn between_two_plugins_humanz_passes_the_previous_result_on() {
     let host = host();
     let ours = json!({ "type": "humanz", "ingressRate": 8_000_000 });
     let tuning = json!({ "type": "tuning", "sysctl": { "net.core.somaxconn": "77" } });
@@ -128,7 +128,7 @@ fn between_two_plugins_humanz_hands_on_what_it_got() {
 }
 
 #[test]
-fn host_ports_lead_to_a_pod_that_another_plugin_attached() {
+fn host_ports_forward_to_a_pod_attached_by_another_plugin() {
     let host = host();
     let capabilities = json!({ "portMappings": true, "bandwidth": true });
     let network =
@@ -165,7 +165,7 @@ fn host_ports_lead_to_a_pod_that_another_plugin_attached() {
     assert_eq!(host.list(&format!("{STORE}/owners")), Vec::<String>::new());
 }
 
-/// What the plugin before answered: its bridge, its veth, and `eth0`.
+/// The result of the previous plugin: its bridge, its veth, and `eth0`.
 fn previous() -> Value {
     json!({ "cniVersion": "1.1.0",
         "interfaces": [{ "name": "cni0" }, { "name": "vhost" },
@@ -175,7 +175,7 @@ fn previous() -> Value {
         "dns": { "nameservers": ["10.1.2.1"] } })
 }
 
-/// A pod with a veth that somebody else made.
+/// A pod with a veth of another plugin.
 fn plugged() -> PluginHost {
     let host = host();
     host.netns("c1");
@@ -193,7 +193,7 @@ fn behind(verb: &str, keys: Value) -> Call {
 }
 
 #[test]
-fn without_wishes_the_result_goes_through_and_every_verb_succeeds() {
+fn without_requests_the_result_is_passed_on_and_every_verb_succeeds() {
     let host = plugged();
     assert_eq!(behind("ADD", json!({})).run(&host).ok(), previous());
     behind("CHECK", json!({})).run(&host).ok();
@@ -210,7 +210,7 @@ fn without_wishes_the_result_goes_through_and_every_verb_succeeds() {
 }
 
 #[test]
-fn what_only_the_first_plugin_does_is_refused_behind_it() {
+fn settings_of_the_main_plugin_are_refused_later_in_the_chain() {
     let host = plugged();
     for (keys, names) in [
         (json!({ "subnet": "10.1.2.0/24" }), "subnet or ranges"),
@@ -226,7 +226,7 @@ fn what_only_the_first_plugin_does_is_refused_behind_it() {
 }
 
 #[test]
-fn an_interface_that_is_not_what_it_should_be_is_named() {
+fn an_unexpected_interface_is_reported() {
     let host = plugged();
     let limited = json!({ "ingressRate": 8000 });
     let mut strange = previous();
@@ -311,7 +311,7 @@ fn a_call_that_is_killed_anywhere_leaves_nothing_after_del() {
             break;
         }
         kills += 1;
-        // The next one finds whatever the killed one left of limits and settings.
+        // The next call finds the limits and settings that the killed one left.
         behind("ADD", keys.clone()).run(&host).ok();
         behind("DEL", keys.clone()).run(&host).ok();
     }

@@ -1,4 +1,4 @@
-//! CHECK names what differs.
+//! CHECK reports differences.
 
 use serde_json::{Value, json};
 
@@ -30,21 +30,21 @@ impl Pod {
         self.call().run(&self.host).ok();
     }
 
-    /// After `spoil`, CHECK says `text` first; after `mend`, all is well.
-    fn names(&self, spoil: &str, text: &str, mend: &str) {
+    /// After `spoil`, CHECK says `text` first; after `repair`, CHECK succeeds.
+    fn names(&self, spoil: &str, text: &str, repair: &str) {
         let line = |script: &str| script.replace("VETH", &self.veth);
         self.host.shell(&line(spoil)).ok();
         let answer = self.call().run(&self.host);
         assert_eq!(answer.code(), 103, "{spoil}");
         let text = line(text);
         assert!(answer.value["msg"].as_str().unwrap().contains(&text), "{}", answer.error());
-        self.host.shell(&line(mend)).ok();
+        self.host.shell(&line(repair)).ok();
         self.ok();
     }
 }
 
 #[test]
-fn each_thing_that_differs_is_named_first() {
+fn each_difference_is_reported_first() {
     let pod = Pod::new();
     pod.ok();
     let in_pod = |script: &str| format!("ip -n c1 {script}");
@@ -117,24 +117,24 @@ fn an_address_without_its_own_file_is_not_reserved() {
 #[test]
 fn a_result_without_an_address_that_is_reserved_is_no_result_of_the_pod() {
     let pod = Pod::new();
-    let told = |ips: Value| {
+    let check_with = |ips: Value| {
         let mut result = pod.result.clone();
         result["ips"] = ips;
         let answer = pod.call().key("prevResult", result).run(&pod.host);
         assert_eq!(answer.code(), 103);
         answer.value["msg"].as_str().unwrap().to_owned()
     };
-    assert!(told(json!([])).starts_with("prevResult lacks address 10.1.2.2"));
+    assert!(check_with(json!([])).starts_with("prevResult lacks address 10.1.2.2"));
     let first = pod.result["ips"][0].clone();
-    assert!(told(json!([first])).starts_with("prevResult lacks address fd00::2"));
+    assert!(check_with(json!([first])).starts_with("prevResult lacks address fd00::2"));
     pod.ok();
 }
 
 #[test]
-fn interfaces_that_the_result_tells_otherwise_are_named() {
+fn interfaces_that_differ_from_the_result_are_reported() {
     let pod = Pod::new();
     pod.host.netns("c2");
-    let told = |place: usize, key: &str, value: &str| {
+    let check_with = |place: usize, key: &str, value: &str| {
         let mut result = pod.result.clone();
         result["interfaces"][place][key] = json!(value);
         pod.call().key("prevResult", result).run(&pod.host)
@@ -150,17 +150,17 @@ fn interfaces_that_the_result_tells_otherwise_are_named() {
         (2, "sandbox", "/run/netns/c2", sandbox),
         (2, "sandbox", "/run/netns/gone", sandbox),
     ] {
-        let answer = told(place, key, value);
+        let answer = check_with(place, key, value);
         assert_eq!(answer.code(), 103, "{key} of {place}");
         let message = answer.value["msg"].as_str().unwrap();
         assert!(message.contains(text), "{key} of {place}: {}", answer.error());
     }
     pod.host.shell("mkdir -p /run/alias; ln -s /run/netns/c1 /run/alias/c1").ok();
-    told(2, "sandbox", "/run/alias/c1").ok();
+    check_with(2, "sandbox", "/run/alias/c1").ok();
 }
 
 #[test]
-fn a_host_end_told_otherwise_is_no_other_plugins_in_a_network_without_ranges() {
+fn a_changed_host_end_is_not_foreign_in_a_network_without_ranges() {
     let host = PluginHost::new();
     let wish = json!({ "runtimeConfig": { "ips": ["10.1.2.7/24"] } });
     let conf = conf("1.0.0", wish);
@@ -174,7 +174,7 @@ fn a_host_end_told_otherwise_is_no_other_plugins_in_a_network_without_ranges() {
 }
 
 #[test]
-fn interfaces_of_other_plugins_of_the_chain_are_theirs() {
+fn interfaces_of_other_plugins_of_the_chain_are_ignored() {
     let mut pod = Pod::new();
     let others = [
         json!({ "name": "tap0", "sandbox": "/run/netns/c1" }),
@@ -196,7 +196,7 @@ fn the_mac_of_a_bridge_that_humanz_did_not_make_may_follow_its_ports() {
 }
 
 #[test]
-fn links_that_are_gone_or_swapped_are_named() {
+fn missing_or_swapped_links_are_reported() {
     let pod = Pod::new();
     pod.host.run("ip -n c1 link set eth0 name other").ok();
     let answer = pod.call().run(&pod.host);
@@ -219,7 +219,7 @@ fn links_that_are_gone_or_swapped_are_named() {
 }
 
 #[test]
-fn what_later_plugins_added_or_changed_is_accepted() {
+fn changes_of_later_plugins_are_accepted() {
     let mut pod = Pod::new();
     pod.host
         .shell(

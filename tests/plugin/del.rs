@@ -1,4 +1,4 @@
-//! DEL: whatever is missing, it succeeds and leaves nothing.
+//! DEL succeeds and leaves nothing, whatever is missing.
 
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ fn with_half_a_configuration() {
 }
 
 #[test]
-fn with_nothing_ever_made() {
+fn with_nothing_ever_created() {
     let host = PluginHost::new();
     for netns in ["", "/run/netns/none"] {
         Call::new("DEL", &subnet(), "unknown").with("CNI_NETNS", netns).run(&host).ok();
@@ -85,7 +85,7 @@ fn with_files_of_the_store_missing_or_broken() {
     host.add(&subnet(), "c1");
     host.shell(&format!("echo garbage > {owner}")).ok();
     Call::new("DEL", &subnet(), "c1").run(&host).ok();
-    // Which addresses it had nobody knows: the kernel forgets its MACs by itself.
+    // Its addresses are unknown: the kernel's neighbour entries expire.
     let left = host.leftovers().into_iter().filter(|left| !left.starts_with("neighbour"));
     assert_eq!(left.collect::<Vec<_>>(), ["file quarantine"]);
     let log = host.read("/var/log/humanz.log").unwrap();
@@ -103,7 +103,7 @@ fn a_link_that_is_not_ours_is_left() {
 }
 
 #[test]
-fn a_real_failure_is_told_without_words_that_mean_success() {
+fn a_real_failure_is_reported_without_phrases_that_runtimes_ignore() {
     let host = PluginHost::new();
     host.add(&subnet(), "c1");
     host.shell(&format!("mount --bind -o ro {STORE} {STORE}; mount -o remount,bind,ro {STORE}"))

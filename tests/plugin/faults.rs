@@ -1,4 +1,4 @@
-//! Whatever fails in ADD, there is an error object and nothing is left.
+//! Every failure in ADD gives an error object and leaves nothing.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ fn a_store_that_is_full_at_every_file() {
 }
 
 #[test]
-fn a_lock_that_somebody_holds() {
+fn a_lock_held_by_another_process() {
     let ground = Ground::new();
     let holder = ground.host.spawn(&mut command(&format!("flock -F {STORE}/lock sleep 600")));
     let held = format!("flock -n {STORE}/lock true");
@@ -99,7 +99,7 @@ fn a_lock_that_somebody_holds() {
 }
 
 #[test]
-fn a_name_that_is_taken_on_the_host() {
+fn an_interface_name_in_use_on_the_host() {
     let ground = Ground::new();
     let result = Call::new("ADD", &everything("c1"), "c1").run(&ground.host).ok();
     let name = result["interfaces"][1]["name"].as_str().unwrap();
@@ -118,7 +118,7 @@ fn a_name_that_is_taken_on_the_host() {
 }
 
 #[test]
-fn an_interface_in_the_pod_an_address_and_routes_that_the_kernel_refuses() {
+fn a_pod_interface_an_address_and_routes_that_the_kernel_refuses() {
     let ground = Ground::new();
     let host = &ground.host;
     host.run("ip -n c1 link add eth0 type bridge").ok();
@@ -139,7 +139,7 @@ fn an_interface_in_the_pod_an_address_and_routes_that_the_kernel_refuses() {
 }
 
 #[test]
-fn a_result_that_nobody_reads() {
+fn a_result_that_cannot_be_written() {
     let ground = Ground::new();
     let host = &ground.host;
     let call = Call::new("ADD", &everything("c1"), "c1");
@@ -150,7 +150,7 @@ fn a_result_that_nobody_reads() {
     ] {
         let mut bash = command("bash -c");
         bash.arg(&shell).envs(call.variables.iter().map(|(name, value)| (*name, value)));
-        // With a pipe it is a race who is quicker, the plugin or the end of its reader.
+        // With a pipe the plugin races with the end of its reader.
         for round in 0..20 {
             let ended = host.run_command(&mut bash, &call.conf.to_string());
             if ended.succeeded() && what == "a closed pipe" {
@@ -200,7 +200,7 @@ fn an_error_of_every_system_call_that_add_makes() {
             let what = format!("{error} of {calls} number {when}");
             // Some calls do not matter: the log file, the count of flows.
             refused += usize::from(!answer.ended.succeeded());
-            // What could not be undone either goes with the DEL that runtimes send.
+            // Changes that could not be undone are removed by the DEL that runtimes send.
             Call::new("DEL", &everything("c1"), "c1").run(host).ok();
             ground.assert_unchanged(&what);
         }

@@ -1,4 +1,4 @@
-//! GC removes what is not listed, in one go, and nothing else.
+//! GC removes unlisted attachments together, and nothing else.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn listed(names: &[&str]) -> Value {
 }
 
 #[test]
-fn an_absent_list_is_refused_and_an_empty_one_means_nothing_lives() {
+fn an_absent_list_is_refused_and_an_empty_one_means_no_attachment_is_valid() {
     let host = PluginHost::new();
     host.add(&subnet(), "c1");
     let mut call = gc(&subnet(), Value::Null);
@@ -35,7 +35,7 @@ fn an_absent_list_is_refused_and_an_empty_one_means_nothing_lives() {
 }
 
 #[test]
-fn twenty_dead_pods_go_and_the_living_and_the_foreign_stay() {
+fn twenty_stale_pods_are_removed_and_valid_and_foreign_ones_stay() {
     let host = PluginHost::new();
     let (ours, other) =
         (subnet(), Call::new("ADD", &subnet(), "x").key("name", json!("other")).conf);
@@ -69,7 +69,7 @@ fn twenty_dead_pods_go_and_the_living_and_the_foreign_stay() {
 }
 
 #[test]
-fn links_of_somebody_else_in_our_group_do_not_die_with_ours() {
+fn foreign_links_in_our_group_are_not_deleted_with_ours() {
     let host = PluginHost::new();
     host.add(&subnet(), "c1");
     let group = u32::from_be_bytes(*b"hzgc");
@@ -81,7 +81,7 @@ fn links_of_somebody_else_in_our_group_do_not_die_with_ours() {
 }
 
 #[test]
-fn a_failure_does_not_keep_the_rest_from_going() {
+fn a_failure_does_not_prevent_the_other_removals() {
     let host = PluginHost::new();
     for name in ["c1", "c2"] {
         host.add(&subnet(), name);

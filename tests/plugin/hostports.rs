@@ -1,4 +1,4 @@
-//! Ports of the host lead to pods: from wherever, for as long as the pod is there.
+//! Host ports are forwarded to pods, from every source, while the pod exists.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -35,7 +35,7 @@ fn both(port: u16) -> Value {
     json!([mapping("tcp", port, ""), mapping("UDP", port, "")])
 }
 
-/// What the table holds, in nft's words: `any4 tcp . 8080 : 10.1.2.2 . 80`, without comments.
+/// The elements of the table, in nft's syntax: `any4 tcp . 8080 : 10.1.2.2 . 80`, without comments.
 pub fn elements(host: &Node) -> Vec<String> {
     let listed = host.run("nft -j list table inet humanz-hostports").stdout;
     let listed: Value = serde_json::from_str(&listed).unwrap_or(Value::Null);
@@ -59,7 +59,7 @@ pub fn elements(host: &Node) -> Vec<String> {
     elements
 }
 
-/// Everybody that asks at every address of the host is answered by the pod, and seen as said.
+/// Every client at every address of the host is answered by the pod, which sees the given source.
 #[track_caller]
 fn reached(place: &dyn Place, asks: &[(&str, &str)]) {
     for (to, seen) in asks {
@@ -105,7 +105,7 @@ fn a_port_is_reached_from_everywhere_with_and_without_br_netfilter() {
             reached(pod, &[("10.1.2.1", "10.1.2.1"), ("fd00::1", "fd00::1")]);
         }
     }
-    // The kernel carries ::1 nowhere: it is refused at once, and clients go on to 127.0.0.1.
+    // The kernel does not forward ::1: it is refused at once, and clients retry 127.0.0.1.
     unreached(&*host, "[::1]:8080");
     call("DEL", "server", &both(8080)).run(&host).ok();
     assert_eq!(elements(&host), [""; 0]);
@@ -113,7 +113,7 @@ fn a_port_is_reached_from_everywhere_with_and_without_br_netfilter() {
 }
 
 #[test]
-fn a_port_of_one_address_is_one_of_no_other() {
+fn a_port_on_one_host_address_is_closed_on_the_others() {
     let host = PluginHost::new();
     let outside = host.outside();
     host.run("ip addr add 192.0.2.12/24 dev eth0").ok();
@@ -123,7 +123,7 @@ fn a_port_of_one_address_is_one_of_no_other() {
         mapping("tcp", 8081, "127.0.0.1"),
         mapping("tcp", 8082, "0.0.0.0"),
         mapping("tcp", 8083, "::"),
-        // Of nobody here: it must not catch what pods send to its owner.
+        // No address of this host: packets of pods to its owner must not match.
         mapping("tcp", 80, "198.51.100.7"),
     ]);
     add(&host, "server", &mappings);
@@ -152,7 +152,7 @@ fn a_port_of_one_address_is_one_of_no_other() {
 }
 
 #[test]
-fn what_the_host_serves_to_itself_stays_closed_to_pods_and_the_outside() {
+fn loopback_services_of_the_host_stay_closed_to_pods_and_the_outside() {
     let host = PluginHost::new();
     let outside = host.outside();
     add(&host, "pod", &both(8080));
@@ -176,17 +176,17 @@ fn what_the_host_serves_to_itself_stays_closed_to_pods_and_the_outside() {
         unreached(&place, "127.0.0.1:7777");
     }
     local.set_nonblocking(true).unwrap();
-    assert!(local.accept().is_err(), "somebody got through");
+    assert!(local.accept().is_err(), "a connection got through");
     let dropped = host.run("nft list chain inet humanz-hostports guard").ok();
     assert!(!dropped.lines().any(|line| line.contains("daddr") && line.contains("packets 0 ")));
 }
 
 #[test]
-fn a_sender_over_udp_that_asked_too_early_or_a_dead_pod_is_answered() {
+fn udp_clients_with_stale_conntrack_entries_are_answered() {
     let host = PluginHost::new();
     let outside = host.outside();
     let to: SocketAddr = "192.0.2.11:8080".parse().unwrap();
-    // Something must look at states, or there are none.
+    // Connection tracking needs a rule that matches ct state.
     host.run_command(
         &mut command("nft -f -"),
         "table ip t { chain c { type filter hook input priority 0; ct state established accept; }; }",
@@ -223,7 +223,7 @@ fn a_pod_of_both_families_may_ask_for_a_thousand_ports() {
 }
 
 #[test]
-fn where_nobody_else_translates_flows_through_a_closed_port_are_forgotten_all_the_same() {
+fn without_foreign_nat_flows_of_a_closed_port_are_deleted() {
     let host = PluginHost::new();
     let outside = host.outside();
     let to: SocketAddr = "192.0.2.11:8080".parse().unwrap();
@@ -247,7 +247,7 @@ fn where_nobody_else_translates_flows_through_a_closed_port_are_forgotten_all_th
 }
 
 #[test]
-fn without_a_gateway_and_with_one_family_a_port_is_there_all_the_same() {
+fn without_a_gateway_and_with_one_family_a_port_works() {
     let host = PluginHost::new();
     let keys = json!({ "subnet": "10.1.2.0/24", "isGateway": false, "isDefaultGateway": false });
     host.netns("c1");

@@ -1,4 +1,4 @@
-//! Who has a port of the host: one at a time, for as long as its reservation lasts.
+//! Owners of host ports: one at a time, as long as its reservation exists.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn gc(valid: Value) -> Call {
 }
 
 #[test]
-fn a_port_that_somebody_has_is_refused_with_his_name() {
+fn a_port_in_use_is_refused_with_its_owner() {
     let host = PluginHost::new();
     let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web";
     host.netns("first");
@@ -76,7 +76,7 @@ fn a_port_that_somebody_has_is_refused_with_his_name() {
 }
 
 #[test]
-fn of_sixteen_who_want_one_port_one_gets_it() {
+fn of_sixteen_pods_that_request_one_port_one_gets_it() {
     let host = PluginHost::new();
     let names: Vec<String> = (0..16).map(|number| format!("c{number}")).collect();
     names.iter().for_each(|name| host.netns(name));
@@ -102,7 +102,7 @@ fn of_sixteen_who_want_one_port_one_gets_it() {
 }
 
 #[test]
-fn a_flushed_table_gives_no_port_away_and_the_next_pod_brings_it_back() {
+fn a_flushed_table_frees_no_port_and_the_next_pod_restores_it() {
     let host = PluginHost::new();
     add(&host, "first", &json!([mapping("tcp", 80, ""), mapping("udp", 80, "192.0.2.11")]));
     let before = elements(&host);
@@ -124,7 +124,7 @@ fn a_flushed_table_gives_no_port_away_and_the_next_pod_brings_it_back() {
 }
 
 #[test]
-fn whatever_is_broken_in_the_table_is_mended_by_the_next_pod() {
+fn a_damaged_table_is_repaired_by_the_next_pod() {
     let host = PluginHost::new();
     add(&host, "first", &json!([mapping("tcp", 80, ""), mapping("tcp", 81, "192.0.2.11")]));
     let sound = |host: &PluginHost| {
@@ -163,7 +163,7 @@ fn whatever_is_broken_in_the_table_is_mended_by_the_next_pod() {
 }
 
 #[test]
-fn check_names_a_port_that_leads_nowhere_or_elsewhere() {
+fn check_reports_a_port_that_is_missing_or_forwards_elsewhere() {
     let host = PluginHost::new();
     let mappings = json!([mapping("tcp", 80, "0.0.0.0"), mapping("udp", 81, "192.0.2.11")]);
     let result = add(&host, "c1", &mappings);
@@ -174,7 +174,7 @@ fn check_names_a_port_that_leads_nowhere_or_elsewhere() {
     let missing = "host port 81/udp on 192.0.2.11 to 10.1.2.2:80: missing in nftables table inet \
                    humanz-hostports";
     assert!(check().error().contains(missing), "{}", check().error());
-    // GC puts it back, and takes what nobody has.
+    // GC restores it, and removes elements without an owner.
     let valid = json!([{ "containerID": "c1", "ifname": "eth0" }]);
     gc(valid.clone()).run(&host).ok();
     check().ok();
@@ -187,7 +187,7 @@ fn check_names_a_port_that_leads_nowhere_or_elsewhere() {
 }
 
 #[test]
-fn a_pod_that_died_without_a_word_blocks_no_port() {
+fn a_pod_that_died_without_del_blocks_no_port() {
     let host = PluginHost::new();
     let wish = json!([mapping("tcp", 80, "")]);
     add(&host, "dead", &wish);
@@ -201,14 +201,14 @@ fn a_pod_that_died_without_a_word_blocks_no_port() {
     assert_eq!(claims(&host).len(), 2);
     // The same container again, after its namespace was made anew.
     host.run("ip netns del second").ok();
-    soon("its link goes too", || veths(&host).is_empty());
+    soon("its link is deleted too", || veths(&host).is_empty());
     add(&host, "second", &json!([mapping("tcp", 81, "")]));
     assert_eq!(claims(&host), ["tcp-81/0.0.0.0", "tcp-81/::"]);
     assert_eq!(elements(&host).len(), 2);
 }
 
 #[test]
-fn a_containers_second_network_leaves_its_ports_to_the_first() {
+fn the_second_network_of_a_container_leaves_its_ports_to_the_first() {
     let host = PluginHost::new();
     let wish = json!([mapping("tcp", 80, "")]);
     let first = add(&host, "c1", &wish);
@@ -229,7 +229,7 @@ fn a_containers_second_network_leaves_its_ports_to_the_first() {
 }
 
 #[test]
-fn what_the_kernel_has_left_of_a_lost_store_is_in_nobodys_way() {
+fn elements_of_a_lost_store_block_no_port() {
     let host = PluginHost::new();
     let wish = json!([mapping("tcp", 80, "")]);
     add(&host, "lost", &wish);
@@ -245,19 +245,19 @@ fn what_the_kernel_has_left_of_a_lost_store_is_in_nobodys_way() {
     assert_eq!(answer.code(), 104, "{answer:?}");
     assert!(answer.error().contains("humanz net second eth0"), "{}", answer.error());
     host.run("ip netns del second").ok();
-    soon("its link goes too", || veths(&host).len() == 1);
+    soon("its link is deleted too", || veths(&host).len() == 1);
     elsewhere("third").with("CNI_ARGS", "IP=10.1.2.9").run(&host).ok();
 }
 
 #[test]
-fn a_failed_add_leaves_the_port_to_others() {
+fn a_failed_add_frees_the_port() {
     let host = PluginHost::new();
     let wish = json!([mapping("tcp", 80, "")]);
     host.netns("c1");
     host.run("ip -n c1 link add eth0 type veth peer name eth1").ok();
     assert_ne!(call("ADD", "c1", &wish).run(&host).code(), 104);
     assert_closed(&host, "after a failed ADD");
-    // Nobody reads what it says, so that all is taken back at the very end.
+    // Its output is not read, so that everything is undone at the very end.
     host.netns("c2");
     let unread = call("ADD", "c2", &wish);
     let mut bash = command("bash -c");

@@ -1,4 +1,4 @@
-//! A plugin that is killed, at every system call and at any moment.
+//! A plugin killed at every system call and at random moments.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The log file: what happened, and never a reason to fail.
+//! The log file: its content; errors of it fail no call.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use crate::support::Place;
 use crate::support::plugin_host::{Call, PluginHost, conf};
 
 #[test]
-fn the_log_file_tells_verb_container_pod_address_and_error() {
+fn the_log_file_has_verb_container_pod_address_and_error() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
     host.netns("c1");
@@ -32,7 +32,7 @@ fn the_log_file_tells_verb_container_pod_address_and_error() {
 }
 
 #[test]
-fn whatever_is_to_be_logged_on_stderr_the_call_is_served() {
+fn a_call_succeeds_with_any_log_filter_on_stderr() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
     for (name, filter) in [("c1", "bogus"), ("c2", "a=b=c"), ("c3", "/"), ("c4", "trace")] {
@@ -43,7 +43,7 @@ fn whatever_is_to_be_logged_on_stderr_the_call_is_served() {
 }
 
 #[test]
-fn a_log_file_that_cannot_be_written_fails_nobody() {
+fn a_log_file_that_cannot_be_written_fails_no_call() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "logFile": "/proc/nowhere/log" }));
     host.add(&conf, "c1");

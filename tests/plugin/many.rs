@@ -1,4 +1,4 @@
-//! Many pods at once.
+//! Many concurrent pods.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ fn in_parallel(count: usize, task: impl Fn(usize) + Sync) {
 }
 
 /// A host port of its own, and limits.
-fn wishes(number: usize) -> Value {
+fn requested_settings(number: usize) -> Value {
     let port = json!({ "hostPort": 8000 + number, "containerPort": 80, "protocol": "tcp" });
     let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
     json!({ "portMappings": [port], "bandwidth": limits })
@@ -47,7 +47,7 @@ fn two_hundred_adds_sixteen_at_once_and_two_hundred_dels() {
     // The bridge is made by the first; they race for it.
     in_parallel(200, |number| {
         let name = format!("c{number}");
-        let call = Call::new("ADD", &conf, &name).key("runtimeConfig", wishes(number));
+        let call = Call::new("ADD", &conf, &name).key("runtimeConfig", requested_settings(number));
         let result = call.run(&host).ok();
         let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
         assert!(given.lock().unwrap().insert(address.clone()), "{address} was given twice");
@@ -63,7 +63,7 @@ fn two_hundred_adds_sixteen_at_once_and_two_hundred_dels() {
 }
 
 #[test]
-fn a_full_bridge_is_said_so_and_nothing_is_left_of_the_pod_too_many() {
+fn a_full_bridge_is_reported_and_nothing_is_left_of_the_refused_pod() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.0.0/16" }));
     host.add(&conf, "c1");

@@ -1,4 +1,4 @@
-//! What pods can do: reach each other, the host, themselves, and the outside.
+//! Reachability of pods: each other, the host, themselves, and the outside.
 
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ fn isolated_pods_reach_the_gateway_but_not_each_other() {
 }
 
 #[test]
-fn a_pod_reaches_itself_through_an_address_that_is_translated_to_its_own() {
+fn a_pod_reaches_itself_through_nat() {
     let host = PluginHost::new();
     host.add(&conf("1.0.0", json!({ "subnet": "10.1.2.0/24" })), "c1");
     let rules = "add table ip t
@@ -89,10 +89,10 @@ fn an_address_that_gets_a_new_owner_is_reached_at_once() {
 }
 
 #[test]
-fn udp_flows_to_the_last_owner_are_forgotten_and_others_kept() {
+fn udp_flows_to_the_previous_owner_are_deleted_and_others_kept() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
-    // A rule that looks at states makes the kernel track connections.
+    // A rule that matches ct state makes the kernel track connections.
     host.run_command(
         &mut crate::support::node::command("nft -f -"),
         "add table ip t\nadd chain ip t c { type filter hook output priority 0; }
@@ -116,7 +116,7 @@ fn udp_flows_to_the_last_owner_are_forgotten_and_others_kept() {
 }
 
 #[test]
-fn udp_flows_behind_an_address_that_somebody_else_translates_end_with_the_pod() {
+fn udp_flows_through_foreign_nat_end_with_the_pod() {
     let somebody = [
         "nft add table ip somebody",
         "nft add table inet somebody",
@@ -143,7 +143,7 @@ fn udp_flows_behind_an_address_that_somebody_else_translates_end_with_the_pod() 
 }
 
 #[test]
-fn masquerading_is_one_table_for_the_network_and_comes_back_if_flushed() {
+fn masquerading_is_one_table_for_the_network_and_restored_if_flushed() {
     let host = PluginHost::new();
     let conf =
         conf("1.0.0", json!({ "subnet": "10.1.2.0/24", "network": "10.0.0.0/8", "ipMasq": true }));

@@ -31,13 +31,13 @@ fn defaults(host: &PluginHost) -> Vec<String> {
     shown.concat().lines().map(word).collect()
 }
 
-fn told_defaults(result: &Value) -> usize {
+fn returned_defaults(result: &Value) -> usize {
     let routes = result["routes"].as_array().map_or(&[][..], Vec::as_slice);
     routes.iter().filter(|route| route["dst"].as_str().unwrap().ends_with("/0")).count()
 }
 
 #[test]
-fn the_first_interface_stays_the_way_out_and_each_is_its_own() {
+fn the_first_interface_keeps_the_default_route_and_interfaces_are_independent() {
     let host = PluginHost::new();
     host.netns("c1");
     let attachments = [(first(), "eth0"), (first(), "net1"), (other(), "net2")];
@@ -45,7 +45,7 @@ fn the_first_interface_stays_the_way_out_and_each_is_its_own() {
         .iter()
         .map(|(conf, ifname)| call("ADD", conf, ifname).run(&host).ok())
         .collect();
-    assert_eq!(results.iter().map(told_defaults).collect::<Vec<_>>(), [2, 0, 0]);
+    assert_eq!(results.iter().map(returned_defaults).collect::<Vec<_>>(), [2, 0, 0]);
     assert_eq!(defaults(&host), ["default via 10.1.2.1 dev eth0", "default via fd00::1 dev eth0"]);
     for address in ["10.1.2.2", "10.1.2.3", "10.9.9.2", "fd00::2", "fd00::3", "fd09::2"] {
         host.run(&format!("ping -n -c 1 -W 5 {address}")).ok();
@@ -77,19 +77,19 @@ fn the_first_interface_stays_the_way_out_and_each_is_its_own() {
 }
 
 #[test]
-fn each_family_looks_for_its_own_way_out() {
+fn each_family_has_its_own_default_route() {
     let host = PluginHost::new();
     host.netns("c1");
     let only_v4 = conf("1.1.0", json!({ "subnet": "10.1.2.0/24" }));
     call("ADD", &only_v4, "eth0").run(&host).ok();
     let result = call("ADD", &other(), "net1").run(&host).ok();
-    assert_eq!(told_defaults(&result), 1);
+    assert_eq!(returned_defaults(&result), 1);
     assert_eq!(defaults(&host), ["default via 10.1.2.1 dev eth0", "default via fd09::1 dev net1"]);
     call("CHECK", &other(), "net1").key("prevResult", result).run(&host).ok();
 }
 
 #[test]
-fn a_default_route_that_is_asked_for_in_so_many_words_must_be_had() {
+fn a_default_route_in_routes_is_mandatory() {
     let host = PluginHost::new();
     host.netns("c1");
     call("ADD", &first(), "eth0").run(&host).ok();

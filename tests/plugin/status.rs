@@ -51,7 +51,7 @@ fn without_an_agent_the_next_add_makes_the_bridge() {
 }
 
 #[test]
-fn a_free_address_is_needed_from_every_set() {
+fn a_free_address_is_needed_in_every_range_set() {
     let host = PluginHost::new();
     let conf = conf("1.1.0", json!({ "subnet": "10.1.2.0/29" }));
     for number in 0..5 {

@@ -1,4 +1,4 @@
-//! What a pod asks for beyond its addresses: settings of its interface and namespace, and its MAC.
+//! Requested sysctls and link settings of a pod, and its MAC.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn interface_and_namespace_are_set_and_check_compares_them() {
     let check = || Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host);
     check().ok();
     let sysctl = |value: &str| format!("ip netns exec c1 sysctl -q -w {value}");
-    for (spoil, says, mend) in [
+    for (spoil, says, repair) in [
         (
             sysctl("net.core.somaxconn=7"),
             "sysctl net/core/somaxconn in the pod is 7, not 600",
@@ -65,7 +65,7 @@ fn interface_and_namespace_are_set_and_check_compares_them() {
         let answer = check();
         assert_eq!(answer.code(), 103, "{spoil}");
         assert!(answer.error().contains(says), "{}", answer.error());
-        host.run(&mend).ok();
+        host.run(&repair).ok();
         check().ok();
     }
     Call::new("DEL", &conf, "c1").run(&host).ok();
@@ -73,7 +73,7 @@ fn interface_and_namespace_are_set_and_check_compares_them() {
 }
 
 #[test]
-fn what_the_pod_had_before_a_failed_add_it_has_after_it() {
+fn a_failed_add_restores_the_sysctls_of_the_pod() {
     let host = PluginHost::new();
     host.netns("c1");
     let before = somaxconn(&host);
@@ -96,7 +96,7 @@ fn what_the_pod_had_before_a_failed_add_it_has_after_it() {
 }
 
 #[test]
-fn a_pod_sends_under_its_own_mac_alone() {
+fn a_pod_sends_with_its_own_mac_only() {
     let host = PluginHost::new();
     let conf = dual(json!({ "macspoofchk": true }));
     let result = host.add(&conf, "c1");
@@ -114,7 +114,7 @@ fn a_pod_sends_under_its_own_mac_alone() {
     assert!(check().error().contains("is not locked"));
     host.run(&format!("bridge link set dev {veth} locked on")).ok();
 
-    // The other pod's MAC, then one that nobody has; then its own again.
+    // The other pod's MAC, then an unused one; then its own again.
     let mac = |pod: &str| host.pod_ip(pod, "link show eth0")[0]["address"].clone();
     let (own, others) = (mac("c1"), mac("c2"));
     for foreign in [others.as_str().unwrap(), "02:00:00:00:00:99"] {

@@ -1,4 +1,4 @@
-//! What the runtime writes to stdin.
+//! The configuration on stdin.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::{Call, Machine, refusal};
 const COMMANDS: [&str; 5] = ["ADD", "DEL", "CHECK", "GC", "STATUS"];
 
 #[test]
-fn what_is_not_a_json_object_is_code_6() {
+fn input_that_is_no_json_object_is_code_6() {
     let machine = Machine::new();
     for command in COMMANDS {
         for bad in ["", "{", "[]", "null", "{} {}", &"[".repeat(100_000)] {
@@ -36,7 +36,7 @@ fn an_unreadable_stdin_is_code_5() {
 }
 
 #[test]
-fn a_version_that_humanz_does_not_speak_is_code_1_with_both_sides() {
+fn an_unsupported_version_is_code_1_with_both_versions() {
     let machine = Machine::new();
     for command in COMMANDS {
         let refusal = Call::new("humanz", command).conf(json!({ "cniVersion": "4.3.2" }));
@@ -45,7 +45,7 @@ fn a_version_that_humanz_does_not_speak_is_code_1_with_both_sides() {
 }
 
 #[test]
-fn commands_are_as_old_as_the_version_that_brought_them() {
+fn commands_need_the_version_that_introduced_them() {
     let machine = Machine::new();
     for (command, version) in [
         ("CHECK", "0.3.0"),
@@ -80,7 +80,7 @@ fn a_malformed_version_is_code_6_where_versions_are_compared() {
 }
 
 #[test]
-fn a_network_without_a_proper_name_is_code_7() {
+fn a_network_without_a_valid_name_is_code_7() {
     let machine = Machine::new();
     for plugin in ["humanz", "loopback"] {
         for command in COMMANDS {
@@ -93,7 +93,7 @@ fn a_network_without_a_proper_name_is_code_7() {
 }
 
 #[test]
-fn wrong_values_are_named_all_at_once_and_nothing_is_left() {
+fn invalid_values_are_reported_together_and_nothing_is_left() {
     let machine = Machine::new();
     let conf = json!({ "mtu": "x", "subnet": "10.9.9.5/24", "routes": [{ "dst": "nowhere" }] });
     let call = Call::new("humanz", "ADD").conf(conf);
@@ -104,7 +104,7 @@ fn wrong_values_are_named_all_at_once_and_nothing_is_left() {
 }
 
 #[test]
-fn what_humanz_does_not_have_is_refused_with_key_and_value() {
+fn unsupported_features_are_refused_with_key_and_value() {
     let machine = Machine::new();
     let call = |keys: Value| Call::new("humanz", "ADD").conf(keys).refused(&machine);
     call(json!({ "vlan": 100 })).says(2, &["vlan", "100"]);
@@ -112,7 +112,7 @@ fn what_humanz_does_not_have_is_refused_with_key_and_value() {
 }
 
 #[test]
-fn what_a_pod_asks_for_wrongly_is_named_with_its_key() {
+fn invalid_requests_of_a_pod_are_reported_with_their_key() {
     let machine = Machine::new();
     let call = |keys: Value| Call::new("humanz", "ADD").conf(keys).refused(&machine);
     let runtime = |keys: Value| call(json!({ "runtimeConfig": keys }));
@@ -131,14 +131,14 @@ fn what_a_pod_asks_for_wrongly_is_named_with_its_key() {
 }
 
 #[test]
-fn a_network_without_addresses_can_add_nobody() {
+fn a_network_without_addresses_refuses_add() {
     let machine = Machine::new();
     let call = Call::new("humanz", "ADD").conf(json!({ "subnet": null }));
     call.refused(&machine).says(7, &["subnet", "ranges"]);
 }
 
 #[test]
-fn versions_before_0_3_0_hold_one_address_of_each_family() {
+fn versions_before_0_3_0_have_one_address_of_each_family() {
     let machine = Machine::new();
     let ranges = json!([[{ "subnet": "10.9.8.0/24" }], [{ "subnet": "10.9.7.0/24" }]]);
     for version in ["0.1.0", "0.2.0"] {
@@ -148,7 +148,7 @@ fn versions_before_0_3_0_hold_one_address_of_each_family() {
 }
 
 #[test]
-fn without_its_bridge_humanz_is_not_available_and_asks_to_try_again() {
+fn without_its_bridge_humanz_is_not_available_and_requests_a_retry() {
     let machine = Machine::new();
     Call::new("humanz", "STATUS").refused(&machine).says(50, &["hzt0"]);
     Call::new("humanz", "ADD").refused(&machine).says(11, &["hzt0"]);
@@ -156,7 +156,7 @@ fn without_its_bridge_humanz_is_not_available_and_asks_to_try_again() {
 }
 
 #[test]
-fn del_of_what_was_never_there_succeeds_twice() {
+fn del_of_an_unknown_attachment_succeeds_twice() {
     let machine = Machine::new();
     for version in ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
         for plugin in ["humanz", "loopback"] {
@@ -168,7 +168,7 @@ fn del_of_what_was_never_there_succeeds_twice() {
 }
 
 #[test]
-fn del_does_not_mind_what_the_configuration_has_become() {
+fn del_ignores_a_changed_configuration() {
     let machine = Machine::new();
     for keys in [
         json!({ "mtu": "x", "subnet": null, "bridge": "a/b" }),
@@ -198,7 +198,7 @@ fn check_needs_a_previous_result_of_the_networks_version() {
 }
 
 #[test]
-fn check_of_an_attachment_that_is_not_there_fails() {
+fn check_of_a_missing_attachment_fails() {
     let machine = Machine::new();
     let result = json!({
         "cniVersion": "1.1.0",

@@ -1,4 +1,4 @@
-//! The loopback plugin: every version's words, with no bridge in the way.
+//! The loopback plugin: the result format of every version, without a bridge.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn conf(version: Value) -> Value {
 }
 
 #[test]
-fn every_version_is_answered_in_its_own_words() {
+fn every_version_is_answered_in_its_own_format() {
     let machine = Machine::new();
     let v4 = |result: &Value| {
         let ips = result["ips"].as_array().unwrap().clone();
@@ -28,9 +28,9 @@ fn every_version_is_answered_in_its_own_words() {
         }
         let lo = &result["interfaces"][0];
         assert_eq!((&lo["name"], &lo["sandbox"]), (&json!("lo"), &json!(NETNS)), "{result}");
-        let told = v4(&result)["version"].clone();
+        let ip_version = v4(&result)["version"].clone();
         let family = if version < "1" { json!("4") } else { Value::Null };
-        assert_eq!((told, &v4(&result)["interface"]), (family, &json!(0)), "{result}");
+        assert_eq!((ip_version, &v4(&result)["interface"]), (family, &json!(0)), "{result}");
     }
 }
 
@@ -45,7 +45,7 @@ fn a_configuration_without_a_version_is_0_1_0() {
 }
 
 #[test]
-fn lo_is_up_after_add_and_check_sees_when_it_is_not() {
+fn lo_is_up_after_add_and_check_reports_when_it_is_down() {
     let machine = Machine::new();
     let add = Call::new("loopback", "ADD").conf(conf(json!("1.0.0")));
     assert!(!machine.loopback_is_up());
@@ -73,7 +73,7 @@ fn the_sandbox_is_the_path_exactly_as_given() {
 }
 
 #[test]
-fn what_an_earlier_plugin_of_the_chain_answered_goes_through() {
+fn the_result_of_an_earlier_plugin_is_passed_on() {
     let machine = Machine::new();
     let earlier = json!({
         "interfaces": [{ "name": "eth0", "mac": "0a:58:0a:09:09:02", "sandbox": NETNS, "mtu": 1400,
@@ -100,7 +100,7 @@ fn what_an_earlier_plugin_of_the_chain_answered_goes_through() {
 }
 
 #[test]
-fn status_and_gc_have_nothing_to_say() {
+fn status_and_gc_print_nothing() {
     let machine = Machine::new();
     Call::new("loopback", "STATUS").conf(conf(json!("1.1.0"))).silent(&machine);
     let mut list = conf(json!("1.1.0"));

@@ -1,6 +1,6 @@
 //! The executable as runtimes call it: variables, stdin, stdout, exit code. No bridge, no agent.
 
-// A test stops at the first surprise.
+// A test stops at the first failure.
 #![allow(clippy::unwrap_used)]
 
 use humanz_test_support as support;
@@ -53,7 +53,7 @@ impl Machine {
     }
 }
 
-/// One execution: what a runtime would send, until a test changes it.
+/// One execution: the input of a runtime, which a test can change.
 #[derive(Clone)]
 struct Call {
     plugin: &'static str,

@@ -1,4 +1,4 @@
-//! One executable: which part the name it is called by plays, and who asks without CNI.
+//! One executable: the role by the name it is called by, and interactive calls.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn version_needs_no_variable_and_reads_nothing() {
 }
 
 #[test]
-fn a_human_who_types_the_name_is_told_what_it_is() {
+fn an_interactive_call_prints_what_the_program_is() {
     let machine = Machine::new();
     for plugin in ["humanz", "loopback"] {
         for set in [None, Some("")] {
@@ -60,7 +60,7 @@ fn any_other_name_is_the_plugin() {
 }
 
 #[test]
-fn the_agent_called_as_a_plugin_says_how_to_install_one() {
+fn the_agent_called_as_a_plugin_reports_how_to_install_it() {
     let machine = Machine::new();
     let ended = Call::new("humanz-agent", "ADD").run(&machine);
     assert!(!ended.succeeded(), "{ended}");
@@ -68,7 +68,7 @@ fn the_agent_called_as_a_plugin_says_how_to_install_one() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_printed_is_a_failure() {
+fn a_result_that_cannot_be_printed_is_a_failure() {
     let machine = Machine::new();
     for (plugin, verb) in [("humanz", "VERSION"), ("loopback", "ADD")] {
         let call = Call::new(plugin, verb);

@@ -1,4 +1,4 @@
-//! What the runtime says in the environment.
+//! The environment variables of the runtime.
 
 use crate::support::Place;
 use crate::{Call, Machine};
@@ -6,7 +6,7 @@ use crate::{Call, Machine};
 const PLUGINS: [&str; 2] = ["humanz", "loopback"];
 
 #[test]
-fn a_container_id_with_strange_characters_is_refused() {
+fn a_container_id_with_invalid_characters_is_refused() {
     let machine = Machine::new();
     for plugin in PLUGINS {
         for command in ["ADD", "CHECK", "DEL"] {
@@ -32,7 +32,7 @@ fn an_interface_name_that_the_kernel_would_refuse_is_refused() {
 }
 
 #[test]
-fn each_missing_variable_is_named() {
+fn each_missing_variable_is_reported() {
     let machine = Machine::new();
     for command in ["ADD", "CHECK"] {
         for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
@@ -55,7 +55,7 @@ fn several_missing_variables_are_one_error_in_order() {
 }
 
 #[test]
-fn del_does_without_namespace_and_arguments() {
+fn del_needs_no_namespace_and_no_arguments() {
     let machine = Machine::new();
     for plugin in PLUGINS {
         let call = Call::new(plugin, "DEL").without("CNI_ARGS");
@@ -65,7 +65,7 @@ fn del_does_without_namespace_and_arguments() {
 }
 
 #[test]
-fn gc_and_status_need_no_container_and_ignore_garbage_about_it() {
+fn gc_and_status_need_no_container_and_ignore_invalid_container_variables() {
     let machine = Machine::new();
     let gc = Call::new("humanz", "GC")
         .conf(serde_json::json!({ "cni.dev/valid-attachments": [] }))
@@ -82,7 +82,7 @@ fn gc_and_status_need_no_container_and_ignore_garbage_about_it() {
 }
 
 #[test]
-fn an_unknown_command_is_named() {
+fn an_unknown_command_is_reported() {
     let machine = Machine::new();
     for plugin in PLUGINS {
         for bad in ["NOPE", "add", "GET"] {
@@ -93,7 +93,7 @@ fn an_unknown_command_is_named() {
 }
 
 #[test]
-fn arguments_are_pairs_and_unknown_ones_need_leave() {
+fn arguments_are_pairs_and_unknown_ones_need_ignore_unknown() {
     let machine = Machine::new();
     for (args, word) in [
         ("Unk=nown", "Unk=nown"),
@@ -105,14 +105,14 @@ fn arguments_are_pairs_and_unknown_ones_need_leave() {
     ] {
         let call = Call::new("humanz", "ADD").with("CNI_ARGS", args);
         call.refused(&machine).says(4, &[word]);
-        // A container that never came must be able to go.
+        // DEL of a container that was never added must succeed.
         call.with("CNI_COMMAND", "DEL").silent(&machine);
     }
     Call::new("loopback", "ADD").with("CNI_ARGS", "IgnoreUnknown=True;Unk=nown").answer(&machine);
 }
 
 #[test]
-fn the_plugins_own_namespace_is_refused_before_anything_is_done() {
+fn the_plugins_own_namespace_is_refused_before_any_change() {
     let machine = Machine::new();
     machine.node.run("ip link add hzt0 up type bridge").ok();
     let before = machine.node.run("ip -o link").ok();
@@ -132,7 +132,7 @@ fn the_plugins_own_namespace_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn a_path_that_is_no_namespace_fails_add_by_name_and_is_gone_for_del() {
+fn a_path_that_is_no_namespace_fails_add_and_is_ignored_by_del() {
     let machine = Machine::new();
     machine.node.write("/run/left-over", "");
     for plugin in PLUGINS {

@@ -23,7 +23,7 @@ impl Client<'_> {
     /// One call of the RuntimeService, on a connection of its own.
     ///
     /// # Errors
-    /// What the runtime answers instead, or that nobody does.
+    /// The runtime's error, or that it does not answer.
     pub fn call<A, B>(&self, method: &'static str, request: A) -> Result<B, Status>
     where
         A: Message + 'static,
@@ -117,7 +117,7 @@ pub struct RunSandbox {
     pub config: Option<SandboxConfig>,
 }
 
-/// What names a sandbox or a container, as request and as answer.
+/// The identifier of a sandbox or container, as request and as response.
 #[derive(Clone, PartialEq, Message)]
 pub struct Id {
     #[prost(string, tag = "1")]

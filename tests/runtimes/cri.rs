@@ -20,7 +20,7 @@ use crate::support::{Place, eventually};
 const IMAGE: &str = "test.local/busybox:1";
 
 #[test]
-fn sandboxes_get_the_addresses_that_the_runtime_tells_and_reach_each_other() {
+fn sandboxes_get_the_addresses_that_the_runtime_reports_and_reach_each_other() {
     if skipped() {
         return;
     }
@@ -50,7 +50,7 @@ fn sandboxes_get_the_addresses_that_the_runtime_tells_and_reach_each_other() {
 }
 
 #[test]
-fn a_host_port_leads_to_its_sandbox_until_that_is_stopped() {
+fn a_host_port_forwards_to_its_sandbox_until_it_is_stopped() {
     if skipped() {
         return;
     }
@@ -105,7 +105,7 @@ struct Kubelet<'a> {
     client: Client<'a>,
 }
 
-/// A pod's network namespace, and what lives in it.
+/// A pod's network namespace, and its processes.
 struct Sandbox<'a> {
     kubelet: &'a Kubelet<'a>,
     config: SandboxConfig,
@@ -186,7 +186,7 @@ impl<'a> Kubelet<'a> {
 }
 
 impl Sandbox<'_> {
-    /// As the runtime tells the kubelet.
+    /// As the runtime reports to the kubelet.
     fn addresses(&self) -> Vec<IpAddr> {
         let id = Id { id: self.id.clone() };
         let state: SandboxState = self.kubelet.call("PodSandboxStatus", id);

@@ -2,7 +2,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test stops at the first surprise, and tells what it left out"
+    reason = "a test stops at the first failure and prints what it skipped"
 )]
 
 mod client;

@@ -1,4 +1,5 @@
-//! A host: the session state machine of its agent, and what is left of the host when the agent is killed.
+//! A host: the session state machine of its agent, and what is left of the host when the agent is
+//! killed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::UNIX_EPOCH;

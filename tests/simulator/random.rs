@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same for the same seed.
+//! Deterministic pseudo-random numbers from a seed.
 
 /// Splitmix64.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! What happens in a schedule: who joins, what breaks, when.
+//! The events of a schedule: joins, failures, times.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ pub enum Act {
     Backup,
     /// etcd is restored from the backup.
     Restore,
-    /// Somebody deletes all keys.
+    /// All keys are deleted.
     Empty,
 }
 

@@ -1,4 +1,4 @@
-//! Broken files, other boots, locks and folders that cannot be had.
+//! Corrupt files, other boots, locks and inaccessible directories.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use humanz::ipam::{Store, StoreError};
 use crate::*;
 
 #[test]
-fn a_garbled_entry_goes_into_quarantine_with_all_its_names() {
+fn a_corrupt_entry_is_quarantined_with_all_its_files() {
     let fixture = Fixture::new();
     let sets = [set(&["10.1.2.0/29"]), set(&["fd00::/64"])];
     let store = fixture.store();
@@ -34,7 +34,7 @@ fn empty_address_files_do_not_exhaust_the_pool() {
 }
 
 #[test]
-fn a_garbled_file_does_not_stand_in_the_way_of_a_request() {
+fn a_corrupt_file_does_not_block_a_request() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
     drop(store.lock(WAIT).unwrap());
@@ -43,7 +43,7 @@ fn a_garbled_file_does_not_stand_in_the_way_of_a_request() {
 }
 
 #[test]
-fn an_entry_under_somebody_elses_name_is_moved_away_and_its_owner_keeps_the_address() {
+fn an_entry_under_a_wrong_name_is_quarantined_and_its_owner_keeps_the_address() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
     let address = add(&store, "a", &sets, &[]).unwrap();
@@ -70,7 +70,7 @@ fn entries_of_an_earlier_boot_are_free() {
 }
 
 #[test]
-fn a_boot_file_that_vanished_frees_nothing() {
+fn a_missing_boot_file_frees_nothing() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
     add(&store, "a", &sets, &[]).unwrap();
@@ -80,7 +80,7 @@ fn a_boot_file_that_vanished_frees_nothing() {
 }
 
 #[test]
-fn a_folder_of_owners_that_vanished_is_made_again_and_frees_nothing() {
+fn a_missing_owners_directory_is_recreated_and_frees_nothing() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
     add(&store, "a", &sets, &[]).unwrap();
@@ -105,7 +105,7 @@ fn a_lock_that_is_held_is_an_error_after_the_deadline() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_names_the_path() {
+fn a_directory_that_cannot_be_created_is_reported_with_its_path() {
     let fixture = Fixture::new();
     fs::write(fixture.dir.path().join("file"), "").unwrap();
     let store = Store::open(&fixture.dir.path().join("file"), "net", BOOT, Sources::default());

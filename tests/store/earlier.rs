@@ -1,4 +1,4 @@
-//! What earlier plugins left.
+//! Files of earlier plugins.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use humanz::ipam::StoreError;
 use crate::*;
 
 #[test]
-fn the_go_seeds_addresses_are_not_given_again() {
+fn addresses_of_the_go_plugin_are_not_allocated_again() {
     let fixture = Fixture::new();
     let seed = fixture.dir.path().join("humanz-cni.json");
     let text = r#"[{"IP":"10.1.2.1/29","Used":true},{"IP":"10.1.2.2/29","Used":true},{"IP":"10.1.2.3/29","Used":false}]"#;
@@ -26,7 +26,7 @@ fn the_go_seeds_addresses_are_not_given_again() {
 }
 
 #[test]
-fn who_knows_of_no_earlier_plugin_leaves_taking_over_to_those_who_do() {
+fn only_a_store_with_earlier_directories_imports_them() {
     let fixture = Fixture::new();
     let theirs = fixture.dir.path().join("host-local");
     host_local(&theirs);
@@ -43,7 +43,7 @@ fn who_knows_of_no_earlier_plugin_leaves_taking_over_to_those_who_do() {
 }
 
 #[test]
-fn a_broken_seed_store_stops_nobody() {
+fn a_corrupt_store_of_the_go_plugin_blocks_no_allocation() {
     let fixture = Fixture::new();
     let seed = fixture.dir.path().join("humanz-cni.json");
     fs::write(&seed, "[{\"IP\":").unwrap();

@@ -1,6 +1,6 @@
 //! The address store on a real file system: many processes, killed processes, broken files.
 
-// A test stops at the first surprise, and tells what it measured.
+// A test stops at the first failure and prints its measurements.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod broken;

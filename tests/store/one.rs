@@ -1,4 +1,4 @@
-//! What one process sees.
+//! A single process.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -62,7 +62,7 @@ fn a_second_reservation_of_one_owner_is_a_duplicate_with_the_entry() {
 }
 
 #[test]
-fn a_full_pool_says_so_as_host_local_does_but_a_duplicate_comes_first() {
+fn a_full_pool_has_the_error_of_host_local_but_a_duplicate_comes_first() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
     for (number, wanted) in (2..=6).enumerate() {
@@ -89,7 +89,7 @@ fn a_second_set_that_is_full_leaves_nothing_of_the_first_reserved() {
 }
 
 #[test]
-fn an_address_given_back_rests_until_the_others_were_used() {
+fn a_released_address_is_reused_after_all_others() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/29"])]);
     assert_eq!(add(&store, "a", &sets, &[]).unwrap(), ips(&["10.1.2.2"]));
@@ -113,7 +113,7 @@ fn a_cursor_that_is_no_address_starts_anywhere() {
 }
 
 #[test]
-fn the_last_address_handed_out_is_found_when_all_others_are_taken() {
+fn the_last_allocated_address_is_reused_when_all_others_are_taken() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
     for number in 2..=254 {
@@ -124,7 +124,7 @@ fn the_last_address_handed_out_is_found_when_all_others_are_taken() {
 }
 
 #[test]
-fn requested_addresses_are_given_by_one_set_each() {
+fn requested_addresses_are_allocated_from_one_set_each() {
     let fixture = Fixture::new();
     let sets = [set(&["10.1.2.0/24"]), set(&["10.1.3.0/24"]), set(&["fd00::/64"])];
     let store = fixture.store();
@@ -135,7 +135,7 @@ fn requested_addresses_are_given_by_one_set_each() {
 }
 
 #[test]
-fn requested_addresses_that_cannot_be_given_leave_nothing_reserved() {
+fn requested_addresses_that_cannot_be_allocated_leave_nothing_reserved() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
     add(&store, "first", &sets, &["10.1.2.9"]).unwrap();
@@ -165,7 +165,7 @@ fn without_ranges_exactly_the_requested_addresses_are_claimed() {
 }
 
 #[test]
-fn a_reservation_that_is_dropped_gives_everything_back() {
+fn a_dropped_reservation_releases_everything() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let sets = [set(&["10.1.2.0/24"]), set(&["fd00::/64"])];
@@ -178,13 +178,13 @@ fn a_reservation_that_is_dropped_gives_everything_back() {
 }
 
 #[test]
-fn releasing_what_is_not_there_succeeds() {
+fn releasing_a_missing_entry_succeeds() {
     let fixture = Fixture::new();
     assert!(del(&fixture.store(), "nobody").is_empty());
 }
 
 #[test]
-fn a_release_leaves_an_address_alone_that_belongs_to_another() {
+fn a_release_keeps_an_address_of_another_owner() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
     // As a process leaves it that was killed between the owner's name and the address.
@@ -197,7 +197,7 @@ fn a_release_leaves_an_address_alone_that_belongs_to_another() {
 }
 
 #[test]
-fn a_temporary_file_left_by_a_killed_process_harms_nobody() {
+fn a_temporary_file_of_a_killed_process_is_ignored() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"])]);
     add(&store, "a", &sets, &[]).unwrap();
@@ -208,7 +208,7 @@ fn a_temporary_file_left_by_a_killed_process_harms_nobody() {
 }
 
 #[test]
-fn retain_releases_what_is_not_valid_and_nothing_else() {
+fn retain_releases_invalid_entries_only() {
     let fixture = Fixture::new();
     let (store, sets) = (fixture.store(), [set(&["10.1.2.0/24"]), set(&["fd00::/64"])]);
     for name in ["a", "b", "c", "d"] {
@@ -220,7 +220,7 @@ fn retain_releases_what_is_not_valid_and_nothing_else() {
     let valid = |id: &str, ifname: &str| ["a", "d"].contains(&id) && ifname == "eth0";
     let released = store.lock(WAIT).unwrap().retain(valid);
     let released: Vec<_> = released.unwrap().into_iter().map(|entry| entry.container_id).collect();
-    assert_eq!(released, ["b", "c"], "also what only its addresses tell of");
+    assert_eq!(released, ["b", "c"], "also an owner known from its addresses only");
     assert_eq!(fixture.addresses(), ["10.1.2.2", "10.1.2.5", "fd00::2", "fd00::5"]);
     assert_eq!(del(&store, "d"), ips(&["10.1.2.5", "fd00::5"]), "and a valid owner is known again");
 }

@@ -13,7 +13,7 @@ use humanz::ipam::{Store, StoreError};
 
 use crate::*;
 
-/// Not a test: what the child processes of the tests below run.
+/// Not a test: the program of the child processes of the tests below.
 #[test]
 fn child() {
     let Some(role) = std::env::var_os("HUMANZ_STORE_CHILD") else { return };
@@ -40,7 +40,7 @@ fn spawn_child(role: &str, dir: &Path, name: &str, wrapper: &[&str]) -> Child {
     command.spawn().unwrap_or_else(|error| panic!("{:?} cannot be run: {error}", words[0]))
 }
 
-/// Sixty reservations, told on standard output.
+/// Sixty reservations, printed on standard output.
 fn fill(store: &Store, name: &str) {
     for number in 0..60 {
         let given = add(store, &format!("{name}-{number}"), &[set(&["10.0.0.0/22"])], &[]).unwrap();
@@ -105,7 +105,7 @@ fn churn(store: &Store, dir: &Path, name: &str) {
     }
 }
 
-/// Nobody was given what another one had.
+/// No address was allocated twice.
 fn check_log(dir: &Path) -> usize {
     let mut owner_of: BTreeMap<String, String> = BTreeMap::new();
     let text = fs::read_to_string(dir.join("log")).unwrap();
@@ -124,7 +124,7 @@ fn check_log(dir: &Path) -> usize {
 }
 
 #[test]
-fn processes_killed_at_any_moment_leave_nothing_that_a_release_does_not_remove() {
+fn leftovers_of_killed_processes_are_removed_by_a_release() {
     let fixture = Fixture::new();
     let dir = fixture.dir.path();
     let mut seed = u64::from(std::process::id());
@@ -166,7 +166,7 @@ fn calls_of_one_reservation(dir: &Path) -> Vec<String> {
     assert!(output.status.success(), "strace is needed: apt-get install strace");
     let text = fs::read_to_string(&trace).unwrap();
     let net = dir.join("net");
-    // A call that another thread's interrupts is told twice: as it begins, and as it goes on.
+    // strace prints an interrupted call twice: as it begins and as it resumes.
     let began = text.lines().filter(|line| !line.contains(" resumed>"));
     let calls = began.filter(|line| line.contains(net.to_str().unwrap()));
     let call =

@@ -22,7 +22,7 @@ pub struct Agent {
     manager: Arc<Manager>,
 }
 
-/// The service manager's side of sd_notify(3): it reads what it is told, or the agent would wait.
+/// The service manager's side of sd_notify(3): it reads the messages, or the agent would block.
 #[derive(Default)]
 struct Manager {
     ready: Mutex<Option<Instant>>,
@@ -95,7 +95,7 @@ impl Agent {
     }
 
     /// Sends SIGHUP and waits until the service manager knows that the reload is done; gives what it
-    /// was told since.
+    /// was reported since.
     pub fn reload(&self) -> Vec<String> {
         let before = lock(&self.manager.said).len();
         self.process.signal(Signal::SIGHUP);

@@ -1,4 +1,4 @@
-//! A root folder with nothing in it but the executable.
+//! A root directory with nothing but the executable.
 
 use super::disk::EXECUTABLE;
 use super::node::{Node, Place, command};

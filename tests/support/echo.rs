@@ -1,4 +1,4 @@
-//! A server in a place that answers with the address that it was asked from, over TCP and UDP.
+//! A server in a network namespace that answers with the client's address, over TCP and UDP.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -42,7 +42,7 @@ impl Drop for Echo {
     }
 }
 
-/// As whom a server at `to` sees `from`, over TCP; or why there was no answer.
+/// The source address that a server at `to` sees for `from`, over TCP; or why there was no answer.
 pub fn ask_tcp(from: &dyn Place, to: SocketAddr) -> Result<IpAddr, String> {
     from.spot().inside(|| {
         let asked = || {

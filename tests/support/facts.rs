@@ -1,4 +1,4 @@
-//! What a host's kernel says, by other eyes than humanz's own: iproute2's.
+//! The state of a host's kernel, read with iproute2 instead of humanz.
 
 use std::collections::BTreeMap;
 

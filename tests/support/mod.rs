@@ -10,7 +10,7 @@
     clippy::let_underscore_must_use,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test stops at the first surprise and may talk"
+    reason = "a test stops at the first failure and may print"
 )]
 
 pub mod agent;

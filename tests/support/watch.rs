@@ -1,4 +1,4 @@
-//! What happens in a network namespace, with the time: `ip monitor` and `nft monitor`.
+//! Events in a network namespace, with timestamps: `ip monitor` and `nft monitor`.
 
 use std::time::{Duration, Instant};
 

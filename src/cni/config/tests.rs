@@ -256,7 +256,7 @@ fn one_address_of_each_family_is_all_that_old_versions_hold() {
 }
 
 #[test]
-fn what_humanz_does_not_have_is_refused_with_key_and_value() {
+fn unsupported_features_are_refused_with_key_and_value() {
     for (keys, expected) in [
         (json!({ "vlan": 100 }), "vlan: 100"),
         (json!({ "vlan": -100 }), "vlan: -100"),

@@ -96,7 +96,7 @@ fn refused(why: &str) -> Exit {
     Exit::new(exit::FAILURE, why)
 }
 
-/// Tells what went, or in a dry run would go if nothing is `in_the_way`.
+/// Prints the removed keys, or in a dry run those to remove if nothing is `in_the_way`.
 fn answer(
     call: &mut Call<'_>,
     options: &Remove,

@@ -71,8 +71,8 @@ function matrix(s) {
       const way = (peer.via || [])[at];
       const kind = bad.includes(subnet) ? "none" : way.startsWith("tunnel") ? "tunnel" : "direct";
       const square = make("span", null, "square " + kind + (peer.alive ? "" : " silent"));
-      const told = [way || "no way", ...(peer.fault ? [peer.fault] : []), ...(peer.alive ? [] : ["its agent is silent"])];
-      square.title = peer.name + " " + subnet + ": " + told.join("; ");
+      const details = [way || "no way", ...(peer.fault ? [peer.fault] : []), ...(peer.alive ? [] : ["its agent is silent"])];
+      square.title = peer.name + " " + subnet + ": " + details.join("; ");
       return square;
     });
   });

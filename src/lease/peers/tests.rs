@@ -44,7 +44,7 @@ fn check(keys: &[(&str, &str)], expected: &[&str], faults: &[&str]) {
 }
 
 #[test]
-fn a_host_with_a_record_tells_its_addresses() {
+fn a_host_with_a_record_has_its_addresses() {
     let node = node(r#""10.0.2.0/24","fd00:10:0:2::/64""#, r#""192.0.2.2","2001:db8::2""#);
     check(
         &[("/h/h2", "10.0.2.0/24"), ("/z/nodes/h2", &node)],

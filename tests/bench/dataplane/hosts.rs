@@ -19,10 +19,10 @@ const PODS: &str = "10.88.0.0/16";
 pub const HOST_PORTS: u16 = 10_000;
 
 pub struct Pair {
-    /// On the first host: who asks, and who answers.
+    /// On the first host: client and server.
     pub from: Pod,
     pub near: Pod,
-    /// On the second host: who answers.
+    /// On the second host: the server.
     pub far: Pod,
     _agents: Vec<Agent>,
 }
@@ -34,7 +34,7 @@ pub enum Backend {
     Vxlan,
 }
 
-/// What a network that is made by hand offers besides a bridge.
+/// The features of a manually made network besides a bridge.
 #[derive(Clone, Copy)]
 pub struct ByHand {
     pub backend: Backend,

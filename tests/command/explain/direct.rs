@@ -40,7 +40,7 @@ fn broken<'a>(cluster: &'a Cluster, pods: &[Pod; 3]) -> Broken<'a> {
 }
 
 #[test]
-fn nothing_is_wrong_where_nothing_was_broken() {
+fn an_intact_path_has_no_problem() {
     let (cluster, pods) = scene();
     let mut whole = broken(&cluster, &pods);
     for ends in [
@@ -72,7 +72,7 @@ fn nothing_is_wrong_where_nothing_was_broken() {
 }
 
 #[test]
-fn what_is_broken_in_a_pod_or_on_its_link_is_named() {
+fn faults_of_a_pod_or_its_link_are_found() {
     let (cluster, pods) = scene();
     let mut broken = broken(&cluster, &pods);
     for (script, ends, wanted) in [
@@ -121,7 +121,7 @@ fn what_is_broken_in_a_pod_or_on_its_link_is_named() {
 }
 
 #[test]
-fn what_is_broken_on_the_host_is_named() {
+fn faults_of_the_host_are_found() {
     let (cluster, pods) = scene();
     let mut broken = broken(&cluster, &pods);
     let drop = "nft add table inet evil
@@ -139,7 +139,7 @@ fn what_is_broken_on_the_host_is_named() {
     let strict = "ip link add other type veth peer name end
         ip link set other up; ip link set end up
         sysctl -qw net.ipv4.conf.humanz0.rp_filter=1; ip route add $A4/32 dev other";
-    for (script, ends, wanted, cure) in [
+    for (script, ends, wanted, repair) in [
         (
             "sysctl -qw net.ipv4.ip_forward=0",
             "a $C4",
@@ -188,9 +188,9 @@ fn what_is_broken_on_the_host_is_named() {
         ("nft delete table inet humanz", "a $OUT4", "masquerade", "true"),
         ("ip link set humanz0 down", "a b", "bridge", "ip link set humanz0 up"),
     ] {
-        broken.check(script, ends, wanted, cure);
+        broken.check(script, ends, wanted, repair);
     }
-    // The other host goes: nobody answers for its address.
+    // The other host is down: its address does not answer ARP.
     cluster.hosts[1].shell("ip link set eth0 down").ok();
     broken.check("ip neigh flush dev eth0", "a $C4", "next-hop", "true");
     broken.check("ip link set eth0 down", "a $C4", "uplink", "true");
@@ -198,9 +198,9 @@ fn what_is_broken_on_the_host_is_named() {
 }
 
 #[test]
-fn a_firewall_that_drops_some_is_not_told_to_let_everybody_through() {
+fn the_fix_for_a_partial_drop_does_not_accept_everything() {
     let (cluster, pods) = scene();
-    let mut told = broken(&cluster, &pods);
+    let mut case = broken(&cluster, &pods);
     let table = "nft add table inet evil
         nft 'add chain inet evil f { type filter hook forward priority 5; }'";
     let policy = "nft add table inet evil
@@ -215,7 +215,7 @@ fn a_firewall_that_drops_some_is_not_told_to_let_everybody_through() {
     let uplink = format!("{table}; nft add rule inet evil f iifname eth0 drop");
     let some = "find it with `nft -a list chain inet evil";
     let all = "insert rule inet evil f iifname \"humanz0\" accept";
-    for (script, ends, seen, cure) in [
+    for (script, ends, seen, fix) in [
         (from_c.as_str(), "$C4 a", "a rule drops packets like this one, from $C4 to $A4", some),
         (&from_a, "a $C4", "a rule drops packets like this one, from $A4 to $C4", some),
         (&port, "a http://$H2:8080", "a rule drops packets like this one, from $A4 to $H2", some),
@@ -223,21 +223,21 @@ fn a_firewall_that_drops_some_is_not_told_to_let_everybody_through() {
         (&uplink, "$C4 a", "a rule drops what other hosts' pods send to pods", all),
         (policy, "a $C4", "its policy drops what pods send", all),
     ] {
-        told.host.shell(&told.filled(script)).ok();
-        let (found, value) = lost(told.host, &told.filled(ends));
-        told.host.shell("nft delete table inet evil").ok();
+        case.host.shell(&case.filled(script)).ok();
+        let (found, value) = lost(case.host, &case.filled(ends));
+        case.host.shell("nft delete table inet evil").ok();
         assert_eq!(found, "firewall", "{script}: {value:#}");
         let hop = hops(&value).find(|hop| hop["verdict"] == "lost").unwrap();
         let (was_seen, todo) = (hop["seen"].as_str().unwrap(), hop["cure"].as_str().unwrap());
-        assert!(was_seen.contains(&told.filled(seen)), "{script}: {was_seen}");
-        assert!(todo.contains(cure), "{script}: {todo}");
-        assert!(cure == all || !todo.contains("accept"), "{script}: {todo}");
+        assert!(was_seen.contains(&case.filled(seen)), "{script}: {was_seen}");
+        assert!(todo.contains(fix), "{script}: {todo}");
+        assert!(fix == all || !todo.contains("accept"), "{script}: {todo}");
     }
-    told.check("true", "$C4 a", "-", "true");
+    case.check("true", "$C4 a", "-", "true");
 }
 
 #[test]
-fn an_end_that_is_not_known_is_told() {
+fn an_unknown_endpoint_is_reported() {
     let alone = Alone::new();
     let standalone = [("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
     let agent = Agent::start(&alone.host, &standalone);

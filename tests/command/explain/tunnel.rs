@@ -5,7 +5,7 @@ use crate::support::Pod;
 use crate::support::cluster::Cluster;
 
 #[test]
-fn what_is_broken_on_a_tunnel_is_named() {
+fn faults_of_a_tunnel_are_found() {
     let cluster = Cluster::routed(1, 1);
     let agents = cluster.start_agents(VARIABLES);
     let [h1, h2] = &cluster.hosts[..] else { unreachable!() };
@@ -29,7 +29,7 @@ fn what_is_broken_on_a_tunnel_is_named() {
     let save = "bridge fdb show dev humanz-vx4 | grep -m1 dst > /tmp/fdb";
     let fdb = "bridge fdb append $(sed 's/ self.*//' /tmp/fdb) dev humanz-vx4";
     let gone = "bridge fdb del $(sed 's/ dst.*//' /tmp/fdb) dev humanz-vx4";
-    for (script, ends, wanted, cure) in [
+    for (script, ends, wanted, repair) in [
         (input, "$C4 a", "tunnel-firewall", "nft delete table inet evil"),
         (&format!("{save}; {gone}"), "a $C4", "tunnel", fdb),
         ("ip route del default", "a $C4", "underlay", "ip route add default via 192.0.2.1"),
@@ -38,6 +38,6 @@ fn what_is_broken_on_a_tunnel_is_named() {
         ("ip neigh flush dev humanz-vx6 nud permanent", "a $C6", "tunnel", "true"),
         ("ip link set humanz-vx6 down", "a $C6", "tunnel", "true"),
     ] {
-        broken.check(script, ends, wanted, cure);
+        broken.check(script, ends, wanted, repair);
     }
 }

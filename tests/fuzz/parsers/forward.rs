@@ -9,7 +9,7 @@ use humanz::nft::base_chains::{
 };
 use humanz::nft::{NftChain, Policy, TableFamily, found};
 
-/// The first byte says who lists: nftables (even) in datagrams of rules, sets and elements, or the
+/// The first byte selects the format: nftables (even) in datagrams of rules, sets and elements, or the
 /// program iptables-save in text.
 pub fn forward(data: &[u8]) {
     let Some((first, listed)) = data.split_first() else { return };
@@ -54,7 +54,7 @@ fn nftables(datagram: &[u8]) -> BaseChain {
     BaseChain { place: ChainRef::Nft(place), policy: Policy::Drop, rules, called }
 }
 
-/// What is done about a chain.
+/// The edit of a chain.
 fn judged(chain: BaseChain) {
     let name = |text: &str| text.parse::<IfName>().expect("a name");
     let network = |text: &str| text.parse().ok();

@@ -1,6 +1,6 @@
-//! What must hold for any bytes that somebody else wrote, one function for each kind of them.
+//! Invariants for arbitrary foreign bytes, one function for each format.
 //!
-//! A function comes back whatever it is given, and asserts what the product relies on afterwards.
+//! A function returns for every input, and asserts the invariants that the product relies on.
 //! The fuzz targets call these, and so does the replay of the corpus.
 
 mod arguments;
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use humanz::netlink::{Replies, Reply};
 
-/// A kind of foreign bytes, and what is done with them.
+/// A format of foreign bytes, and its test function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All kinds, by the names of their folders in the corpus.
@@ -31,7 +31,7 @@ pub const TARGETS: [Target; 9] = [
     ("store", store::store),
 ];
 
-/// Does with `data` what is done with bytes of that kind.
+/// Runs the test function of that format on `data`.
 pub fn run(name: &str, data: &[u8]) {
     let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a known target");
     target(data);

@@ -1,4 +1,4 @@
-//! What the kernel answers: rtnetlink, nftables, connection tracking.
+//! Messages of the kernel: rtnetlink, nftables, connection tracking.
 
 use humanz::net::Family;
 use humanz::netlink::AttributeList;

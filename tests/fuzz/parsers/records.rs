@@ -1,4 +1,4 @@
-//! What stands in etcd: anybody who can write there may write anything.
+//! Values in etcd: every client with write access may write anything.
 
 use std::time::UNIX_EPOCH;
 
@@ -13,7 +13,7 @@ use humanz::lease::{
 use humanz::net::subnet::{self, Pool};
 use humanz::net::{Family, PerFamily};
 
-/// Lines `key=value`; a value `-` deletes the key. Keys without `/` at the beginning stand under
+/// Lines `key=value`; a value `-` deletes the key. Keys without a leading `/` are below
 /// humanz's own root.
 pub fn records(data: &[u8]) {
     let own = own();
@@ -87,7 +87,7 @@ fn report(roots: &Roots, key: &[u8], value: &[u8]) {
     }
 }
 
-/// What is believed of other hosts.
+/// The parsed peers.
 fn believed(found: &Snapshot, own: &Claimant) {
     let subnets = PerFamily {
         v4: subnet::parse("10.244.1.0/24").ok(),
@@ -120,7 +120,7 @@ fn believed(found: &Snapshot, own: &Claimant) {
     }
 }
 
-/// What this host does next: nothing without a condition, never slot 0, never somebody else's.
+/// What this host does next: nothing without a condition, never slot 0, never a foreign key.
 fn claimed(found: &Snapshot, own: &Claimant) {
     for alive in [true, false] {
         for ticket in [None, Some(1), Some(i64::MAX)] {
@@ -150,7 +150,7 @@ fn claimed(found: &Snapshot, own: &Claimant) {
     }
 }
 
-/// What a survivor of a loss of data puts back: nobody's place is taken.
+/// Keys that a host restores after a loss of data: no other host's slot is taken.
 fn put_back(known: &Snapshot, found: &Snapshot, network: &Network) {
     if restore::continuity(known, found) != Continuity::Lost {
         return;

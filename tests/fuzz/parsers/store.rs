@@ -48,15 +48,15 @@ pub fn store(data: &[u8]) {
     used(&Store::open(folder.path(), "net", BOOT, sources));
 }
 
-/// An entry that was read is written as it was, and can be told and named.
+/// An entry that was read is written back unchanged, and has an owner text and forwards.
 fn parsed(bytes: &[u8]) {
     let Ok(entry) = StoreEntry::parse(bytes) else { return };
     assert_eq!(StoreEntry::parse(&entry.to_bytes()).as_ref(), Ok(&entry));
     assert!(file_name(&entry.container_id, &entry.ifname).len() <= 255, "{entry:?}");
-    let _told = (entry.owner_text(), entry.forwards());
+    let _shown = (entry.owner_text(), entry.forwards());
 }
 
-/// Whatever lies in the folder blocks nobody, and no address gets a second owner.
+/// No file in the directory blocks an allocation, and no address gets a second owner.
 fn used(store: &Store) {
     let lock = || -> LockedStore<'_> { store.lock(WAIT).expect("the store opens") };
     let before = lock().entries().expect("the entries are listed");
@@ -77,7 +77,7 @@ fn used(store: &Store) {
         Err(StoreError::Duplicate(_) | StoreError::Exhausted { .. }) => {}
         Err(error) => panic!("{error}"),
     }
-    // An address whose file tells of another time of its owner is found when that is gone.
+    // An address whose file has another time of its owner is found when the owner is gone.
     for _ in 0..2 {
         lock().retain(|_, _| false).expect("everything is released");
     }
