@@ -1,6 +1,6 @@
 //! Every crate in the lock file may be shipped under the licences `.deny.toml` allows.
 //!
-//! What `cargo deny check licenses` does, without it and without a network.
+//! The same check as `cargo deny check licenses`, without that program and without a network.
 
 use std::path::Path;
 use std::process::Command;

@@ -10,7 +10,7 @@ const AGAINST_THE_MAP: &[(&str, &str)] = &[];
 /// Files that import each other in a circle, still there. This list may only shrink.
 const CIRCLES: &[&str] = &[];
 
-/// What pure files still use of the world. This list may only shrink.
+/// Impure uses of pure files. This list may only shrink.
 const IMPURE: &[(&str, &str)] = &[];
 
 /// The folders whose code runs for each packet's route: the agent's loop, the plugin and what they call.
@@ -156,7 +156,7 @@ struct File {
     /// Of code.
     lines: usize,
     tokens: Vec<String>,
-    /// A name in scope and the path for which it stands.
+    /// A name in scope and its path.
     scope: BTreeMap<String, Vec<String>>,
     /// Names of `scope` that the module offers to others.
     exports: BTreeSet<String>,
@@ -374,7 +374,7 @@ impl File {
             }
             at = end;
         }
-        // A trait's name stands nowhere but in its import.
+        // A trait's name appears only in its import.
         let imported = self.scope.iter().filter(|(name, _)| !self.exports.contains(*name));
         for (_, path) in imported {
             let last = path.last().and_then(|name| name.chars().next());
@@ -455,7 +455,7 @@ fn length_until(chars: &[char], end: impl Fn(&[char]) -> bool) -> usize {
     (0..chars.len()).find(|at| end(&chars[*at..])).unwrap_or(chars.len())
 }
 
-/// The tokens outside `#[cfg(test)]`, and on how many lines they stand.
+/// The tokens outside `#[cfg(test)]`, and their number of lines.
 fn without_tests(tokens: Vec<(String, usize)>) -> (Vec<String>, usize) {
     const TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();

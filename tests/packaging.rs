@@ -16,12 +16,12 @@ fn the_example_of_agent_env_has_every_setting_with_its_default() {
     for variable in VARIABLES {
         let shown = settings.iter().find(|(name, _)| *name == variable.name);
         let (_, value) = shown.unwrap_or_else(|| panic!("{} is missing", variable.name));
-        // Without a default, or with one that is found out, an example stands there.
+        // Without a default, or with a detected one, the file has an example.
         if !matches!(variable.default, "" | "auto" | "etcd") {
             assert_eq!(*value, variable.default, "{}", variable.name);
         }
     }
-    names_nothing_else(settings.iter().map(|(name, _)| *name).collect());
+    contains_only_settings(settings.iter().map(|(name, _)| *name).collect());
 }
 
 #[test]
@@ -39,10 +39,10 @@ fn the_manual_page_has_every_setting_with_its_default() {
     let tags =
         environment.lines().filter(|line| line.starts_with(".BR ") || line.starts_with(".B "));
     let words = tags.flat_map(|line| line.split([' ', '"', ',', '(', ')']));
-    names_nothing_else(words.filter(|word| is_variable(word)).collect());
+    contains_only_settings(words.filter(|word| is_variable(word)).collect());
 }
 
-/// What a guide says was tried is tried.
+/// Every test that a guide mentions exists.
 #[test]
 fn every_test_that_the_guides_mention_exists() {
     let mut grep = Command::new("grep");
@@ -105,7 +105,7 @@ fn the_first_page_is_short() {
     assert!(read("README.md").lines().count() <= 120);
 }
 
-/// Words that an engineer would have to guess.
+/// Words without a technical meaning.
 #[test]
 fn the_documents_use_plain_words() {
     let private = ["told", "mend", "mends", "mended", "whom", "cure", "at fault", "is named"];
@@ -227,7 +227,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// `RUST_LOG` is the logger's own.
-fn names_nothing_else(names: BTreeSet<&str>) {
+fn contains_only_settings(names: BTreeSet<&str>) {
     let known: BTreeSet<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
     let unknown: Vec<_> = names.difference(&known).filter(|name| **name != "RUST_LOG").collect();
     assert!(unknown.is_empty(), "no such settings: {unknown:?}");

@@ -297,5 +297,5 @@ pub fn refused(error: &LeaseError) -> Exit {
         error if error.is_temporary() => exit::TEMPORARY,
         _ => exit::FAILURE,
     };
-    Exit::new(code, error)
+    Exit::new(code, error.with_fix())
 }

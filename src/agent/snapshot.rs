@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 
 use crate::etcd::Contact;
 use crate::inspect::host_state::HostState;
-use crate::lease::Peers;
+use crate::lease::{LeaseError, Peers};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::PeerRoutes;
 use crate::settings::{Settings, Source};
@@ -47,7 +47,7 @@ pub struct StoreStatus {
     /// Why none does.
     pub down: Option<String>,
     /// What etcd and this host do not agree on.
-    pub trouble: Option<String>,
+    pub trouble: Option<LeaseError>,
     /// When the first certificate in use ends.
     pub certificate_until: Option<SystemTime>,
 }
@@ -69,11 +69,7 @@ impl StoreStatus {
                  pods keep their network, and no new host is reached"
             ))
         });
-        let trouble = self.trouble.as_ref().map(|why| {
-            Problem::new(ProblemKind::Lease, subject(), why.as_str()).with_fix(
-                "this host goes on with what it had; humanz-agent nodes shows who has which subnet",
-            )
-        });
+        let trouble = self.trouble.as_ref().map(|error| error.problem(store));
         down.into_iter().chain(trouble).collect()
     }
 }

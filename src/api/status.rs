@@ -334,7 +334,7 @@ fn connection(snapshot: &AgentSnapshot) -> Connection {
     Connection {
         connected: store.endpoint.clone(),
         last_contact_seconds: heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
-        error: store.down.clone().or_else(|| store.trouble.clone()),
+        error: store.down.clone().or_else(|| Some(store.trouble.as_ref()?.to_string())),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod json;
 pub mod nodes;
 pub mod probe;
 pub mod routes;
+mod silent_agent;
 pub mod status;
 pub mod table;
 pub mod ui;

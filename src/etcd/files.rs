@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::etcd::client::Etcd;
+use crate::etcd::tls::files::Untimely;
 use crate::etcd::update::Update;
 
 /// Time between two checks of the files. Changes are applied when two checks find the same: a
@@ -23,12 +24,12 @@ pub async fn follow(etcd: &Etcd, mut publish: impl FnMut(Update)) -> Infallible 
         etcd.members().check_files().await;
         etcd.members().check_login().await;
         let (taken, faults) = etcd.members().files();
-        let old = taken.untimely().into_iter().map(|found| found.to_string());
+        let old = taken.untimely().into_iter().map(Untimely::problem);
         let now = (faults.into_iter().chain(old).collect(), taken.until());
         if published != now {
             published = now;
-            let (wrong, until) = published.clone();
-            publish(Update::Files { wrong, until });
+            let (problems, until) = published.clone();
+            publish(Update::Files { problems, until });
         }
     }
 }

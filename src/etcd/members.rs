@@ -13,6 +13,7 @@ use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::{FileFault, Files, Stamp};
 use crate::lease::EtcdError;
+use crate::net::{Object, Problem, ProblemKind};
 use crate::os::random;
 
 /// Wait before a refused password is tried again, unless the file changes: each attempt costs etcd 50 ms,
@@ -51,9 +52,9 @@ struct FileState {
     /// Refused passwords, with the reason and the time of the next attempt.
     passwords: Vec<(Option<String>, String, Instant)>,
     /// Problems of the files.
-    faults: Vec<String>,
+    faults: Vec<Problem>,
     /// Remark on the connection, and when it was checked.
-    remark: Option<(String, Instant)>,
+    remark: Option<(Problem, Instant)>,
 }
 
 impl FileState {
@@ -100,7 +101,7 @@ impl Members {
     }
 
     /// The files accepted last, and the problems of files and connection.
-    pub fn files(&self) -> (Files, Vec<String>) {
+    pub fn files(&self) -> (Files, Vec<Problem>) {
         let held = self.files.borrow();
         let remark = held.remark.iter().map(|(remark, _)| remark.clone());
         (held.taken.clone(), held.faults.iter().cloned().chain(remark).collect())
@@ -195,11 +196,11 @@ impl Members {
         let (found, faults) = self.read()?;
         let why = match self.open(&found).await {
             Ok(opened) => {
-                let faulty = faults.iter().map(|fault| format!("{GOES_ON}: {fault}")).collect();
+                let faulty = faults.iter().map(still_used).collect();
                 // The substitute of a faulty file is not its content.
                 let stamp = if faults.is_empty() { stamp } else { Stamp::default() };
                 self.take(found, stamp, faulty);
-                self.note(opened.remark);
+                self.note(opened.remark.map(without_login));
                 return Ok(opened.member);
             }
             Err(failure @ (Failure::Files(_) | Failure::Login(_))) => failure,
@@ -211,8 +212,8 @@ impl Members {
             return Err(why);
         }
         let Ok(opened) = self.open(&before).await else { return Err(why) };
-        self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
-        self.note(opened.remark);
+        self.refuse(stamp, vec![self.refused(&why)]);
+        self.note(opened.remark.map(without_login));
         Ok(opened.member)
     }
 
@@ -226,7 +227,7 @@ impl Members {
         }
         let Ok((found, faults)) = self.read() else { return };
         if !faults.is_empty() {
-            let faulty = faults.iter().map(|fault| format!("{GOES_ON}: {fault}"));
+            let faulty = faults.iter().map(still_used);
             return self.refuse(stamp, faulty.collect());
         }
         if found == self.files.borrow().taken {
@@ -236,12 +237,12 @@ impl Members {
             Ok(Ok(opened)) if index == self.current.get() => {
                 self.connection.replace(Some(opened.member));
                 self.take(found, stamp, Vec::new());
-                self.note(opened.remark);
+                self.note(opened.remark.map(without_login));
                 self.renewed.send_replace(());
                 log::info!("etcd {}: connected anew with changed files", self.endpoint());
             }
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
-                self.refuse(stamp, vec![format!("{GOES_ON}: etcd {}: {why}", self.endpoint())]);
+                self.refuse(stamp, vec![self.refused(&why)]);
             }
             // The member does not answer: the next call handles that.
             _ => {}
@@ -251,7 +252,7 @@ impl Members {
     /// Checks a connection without login: authentication may have been enabled, which connected clients
     /// do not notice.
     pub async fn check_login(&self) {
-        let is_due = |(_, at): &(String, Instant)| at.elapsed() >= RECHECK;
+        let is_due = |(_, at): &(Problem, Instant)| at.elapsed() >= RECHECK;
         if !self.files.borrow().remark.as_ref().is_some_and(is_due) {
             return;
         }
@@ -276,14 +277,22 @@ impl Members {
                 log::info!("etcd {}: connected anew as its user", self.endpoint());
             }
             Ok(Err(why @ (Failure::Files(_) | Failure::Login(_)))) => {
-                self.note(Some(format!("etcd {} requires authentication: {why}", self.endpoint())));
+                let what = format!("etcd {} requires authentication: {why}", self.endpoint());
+                let fix = "correct ETCD_USER, or write its password to ETCD_PASSWORD_FILE";
+                self.note(Some(of_connection(what, fix)));
             }
             // The member does not answer: the next call handles that.
             _ => {}
         }
     }
 
-    fn note(&self, remark: Option<String>) {
+    /// The member refuses the files; a connection with their previous content works.
+    fn refused(&self, why: &Failure) -> Problem {
+        let what = format!("{GOES_ON}: etcd {}: {why}", self.endpoint());
+        of_connection(what, "put good files in place, which are applied without a restart")
+    }
+
+    fn note(&self, remark: Option<Problem>) {
         self.files.borrow_mut().remark = remark.map(|remark| (remark, Instant::now()));
     }
 
@@ -309,7 +318,7 @@ impl Members {
         let (found, faults) = Files::read(&settings, tls, &self.files.borrow().taken);
         match faults.first() {
             Some(fault) if !found.are_complete(&settings, tls) => {
-                Err(Failure::Member(fault.to_string()))
+                Err(Failure::Member(format!("{fault}; {}", fault.fix)))
             }
             _ => Ok((found, faults)),
         }
@@ -339,17 +348,33 @@ impl Members {
         Err(failure)
     }
 
-    fn take(&self, files: Files, stamp: Stamp, faults: Vec<String>) {
+    fn take(&self, files: Files, stamp: Stamp, faults: Vec<Problem>) {
         let mut held = self.files.borrow_mut();
         (held.taken, held.stamp, held.faults) = (files, stamp, faults);
         held.refused = None;
         held.passwords.clear();
     }
 
-    fn refuse(&self, stamp: Stamp, faults: Vec<String>) {
+    fn refuse(&self, stamp: Stamp, faults: Vec<Problem>) {
         let mut held = self.files.borrow_mut();
         (held.seen, held.refused, held.faults) = (stamp, Some(Instant::now()), faults);
     }
+}
+
+/// A faulty file while a connection with its previous content works.
+fn still_used(fault: &FileFault) -> Problem {
+    let problem = fault.problem();
+    Problem { what: format!("{GOES_ON}: {}", problem.what), ..problem }
+        .with_fix(format!("{}; it is applied without a restart", fault.fix))
+}
+
+/// A problem of a login or of files as etcd sees them.
+fn of_connection(what: String, fix: &str) -> Problem {
+    Problem::new(ProblemKind::EtcdFiles, Object::named("files for etcd"), what).with_fix(fix)
+}
+
+fn without_login(remark: String) -> Problem {
+    of_connection(remark, "enable authentication in etcd, or remove ETCD_USER")
 }
 
 /// The consequence of files that cannot be used.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::lease::{Lease, LeaseError, Snapshot};
+use crate::net::Problem;
 
 #[derive(Clone, Debug)]
 pub enum Update {
@@ -24,8 +25,8 @@ pub enum Update {
     Trouble(Option<LeaseError>),
     /// The state of the files with certificates, key and password, when it changes.
     Files {
-        /// Problems, present and soon, with their fix.
-        wrong: BTreeSet<String>,
+        /// Present and soon.
+        problems: BTreeSet<Problem>,
         /// End of validity of the first certificate in use.
         until: Option<SystemTime>,
     },

@@ -29,7 +29,7 @@ fn unusable_files(settings: &HostSettings) -> Vec<InvalidSetting> {
         .map(|fault| InvalidSetting {
             variable: fault.variable,
             value: fault.path,
-            problem: fault.wrong,
+            problem: format!("{}; {}", fault.wrong, fault.fix),
         })
         .collect()
 }

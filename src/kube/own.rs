@@ -94,7 +94,7 @@ mod tests {
         }
         match lease(Some(&node), &identity(), &pools(dual)) {
             Ok(lease) => listed(&lease),
-            Err(error) => error.to_string(),
+            Err(error) => format!("{error}; {}", error.fix()),
         }
     }
 

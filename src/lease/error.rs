@@ -6,42 +6,35 @@ use ipnetwork::IpNetwork;
 
 use crate::lease::node_error::NodeError;
 use crate::lease::records::{NodeName, RecordError};
-use crate::net::PerFamily;
+use crate::net::{Object, PerFamily, Problem, ProblemKind};
 
 /// Why this host cannot have its lease. All but [`LeaseError::Exhausted`] need an operator.
+///
+/// `Display` is what is wrong; [`LeaseError::fix`] is what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     #[error(
         "the name {host} is in use by another machine: machine id {machine_id}, {}, \
-        its agent runs since {since}; give one of the two another NODE_NAME",
+        its agent runs since {since}",
         listed(addresses)
     )]
     HeldByOther { host: NodeName, machine_id: String, addresses: PerFamily<IpAddr>, since: String },
-    #[error(
-        "this host's subnet {subnet} (etcd key {key}) lies outside the pool {pool}; either set \
-        IP_SUBNET or IPV6_SUBNET back to a pool with {subnet}, or drain this host and delete that key"
-    )]
+    #[error("this host's subnet {subnet} (etcd key {key}) lies outside the pool {pool}")]
     OutsidePool { subnet: IpNetwork, key: String, pool: IpNetwork },
-    #[error(
-        "{variable} is {ours} on this host, but {theirs} in the network (etcd key {key}); \
-        all hosts must agree: correct it here, or stop all agents and delete that key"
-    )]
+    #[error("{variable} is {ours} on this host, but {theirs} in the network (etcd key {key})")]
     ConfigMismatch { variable: &'static str, theirs: String, ours: String, key: String },
     #[error("the network settings in etcd key {key} cannot be read: {reason}")]
     ConfigBroken { key: String, reason: RecordError },
-    #[error(
-        "the pool {narrow} of the network cannot grow to {wide}: {why}; set IP_SUBNET or IPV6_SUBNET \
-        back to {narrow}"
-    )]
+    #[error("the pool {narrow} of the network cannot grow to {wide}: {why}")]
     CannotGrow { narrow: IpNetwork, wide: IpNetwork, why: String },
     #[error(
-        "no subnet is free in the pool {pool}: {taken} of {slots} are taken; {}",
-        freeable(dead)
+        "no subnet is free in the pool {pool}: {taken} of {slots} are taken{}",
+        not_alive(dead)
     )]
     Exhausted { pool: IpNetwork, slots: u32, taken: u32, dead: Vec<NodeName> },
     #[error(
         "subnet {subnet}, which this host uses, belongs to host {owner} in etcd; this host keeps \
-        it for its pods: drain one of the two hosts and restart its agent without its keys"
+        it for its pods"
     )]
     SubnetLost { subnet: IpNetwork, owner: NodeName },
     #[error(transparent)]
@@ -53,6 +46,49 @@ impl LeaseError {
     pub fn is_temporary(&self) -> bool {
         matches!(self, LeaseError::Exhausted { .. })
     }
+
+    pub fn fix(&self) -> String {
+        match self {
+            LeaseError::HeldByOther { .. } => {
+                "give one of the two machines another NODE_NAME".to_owned()
+            }
+            LeaseError::OutsidePool { subnet, key, .. } => format!(
+                "either set IP_SUBNET or IPV6_SUBNET back to a pool with {subnet}, or drain this \
+                 host and delete the etcd key {key}"
+            ),
+            LeaseError::ConfigMismatch { variable, key, .. } => format!(
+                "all hosts must agree: correct {variable} here, or stop all agents and delete the \
+                 etcd key {key}"
+            ),
+            LeaseError::ConfigBroken { key, .. } => {
+                format!("correct the value, or stop all agents and delete the etcd key {key}")
+            }
+            LeaseError::CannotGrow { narrow, .. } => {
+                format!("set IP_SUBNET or IPV6_SUBNET back to {narrow}")
+            }
+            LeaseError::Exhausted { dead, .. } if dead.is_empty() => {
+                "widen the pool or remove hosts".to_owned()
+            }
+            LeaseError::Exhausted { .. } => {
+                "remove hosts that no longer exist (humanz-agent nodes rm)".to_owned()
+            }
+            LeaseError::SubnetLost { .. } => {
+                "drain one of the two hosts and restart its agent without its keys".to_owned()
+            }
+            LeaseError::Node(error) => error.fix(),
+        }
+    }
+
+    /// `store`: etcd or the Kubernetes API.
+    pub fn problem(&self, store: &str) -> Problem {
+        Problem::new(ProblemKind::Lease, Object::named(store), self.to_string())
+            .with_fix(self.fix())
+    }
+
+    /// What is wrong and what to do, for a program that ends with it.
+    pub fn with_fix(&self) -> String {
+        format!("{self}; {}", self.fix())
+    }
 }
 
 fn listed(addresses: &PerFamily<IpAddr>) -> String {
@@ -61,17 +97,13 @@ fn listed(addresses: &PerFamily<IpAddr>) -> String {
 }
 
 /// Lists at most ten hosts.
-fn freeable(dead: &[NodeName]) -> String {
+fn not_alive(dead: &[NodeName]) -> String {
     if dead.is_empty() {
-        return "widen the pool or remove hosts".to_owned();
+        return String::new();
     }
     let names: Vec<_> = dead.iter().take(10).map(NodeName::as_str).collect();
     let more = if dead.len() > 10 { ", …" } else { "" };
-    format!(
-        "{} hosts are not alive: {}{more}; remove those that no longer exist",
-        dead.len(),
-        names.join(", ")
-    )
+    format!("; {} hosts are not alive: {}{more}", dead.len(), names.join(", "))
 }
 
 #[cfg(test)]
@@ -87,9 +119,10 @@ mod tests {
             dead: (0..11).map(|n| format!("h{n}").parse().unwrap()).collect(),
         };
         assert_eq!(
-            error.to_string(),
+            error.with_fix(),
             "no subnet is free in the pool 10.0.0.0/20: 15 of 15 are taken; 11 hosts are not alive: \
-             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; remove those that no longer exist"
+             h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, …; remove hosts that no \
+             longer exist (humanz-agent nodes rm)"
         );
         assert!(error.is_temporary());
     }
@@ -103,9 +136,9 @@ mod tests {
             since: "2026-11-20T18:46:00Z".to_owned(),
         };
         assert_eq!(
-            error.to_string(),
+            error.with_fix(),
             "the name h1 is in use by another machine: machine id abc, 192.0.2.1, its agent runs \
-             since 2026-11-20T18:46:00Z; give one of the two another NODE_NAME"
+             since 2026-11-20T18:46:00Z; give one of the two machines another NODE_NAME"
         );
     }
 }

@@ -252,7 +252,7 @@ fn a_runtime_that_executes_the_agent_gets_an_error_with_install_instructions() {
     assert_eq!(ended.stdout, "");
 }
 
-/// A socket with the number of stdout would get what is meant for people.
+/// A socket with the file descriptor of stdout would receive the messages for the operator.
 #[test]
 fn closed_standard_streams_are_not_reused_for_other_files() {
     let alone = alone();

@@ -70,7 +70,7 @@ fn a_hung_main_loop_is_reported_by_the_http_server() {
     });
     assert!(get(host, "/metrics").1.contains("humanz_loop_beat_age_seconds{loop=\"reconcile\"}"));
     ptrace::detach(pid, None).unwrap();
-    eventually("it is well again", 3 * SOON, || match get(host, "/healthz") {
+    eventually("it is healthy again", 3 * SOON, || match get(host, "/healthz") {
         (200, _) => Ok(()),
         (_, text) => Err(text),
     });

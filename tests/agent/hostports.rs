@@ -90,7 +90,7 @@ fn the_agents_own_table_and_this_one_are_independent() {
     assert_eq!(table(host), before);
     agent.stop();
     assert_eq!(table(host), before, "pods keep their network");
-    // The next agent finds what was lost without one.
+    // The next agent restores what was lost without one.
     host.run("nft flush ruleset").ok();
     let agent = serve(host, &[]);
     soon("the next agent puts it back", || table(host) == before);
@@ -108,7 +108,7 @@ fn a_recreated_bridge_accepts_connections_from_127_0_0_1_again() {
     let local: SocketAddr = "127.0.0.1:8080".parse().unwrap();
     assert!(ask_tcp(host, local).is_ok());
     host.run("ip link del humanz0").ok();
-    soon("the way is back", || {
+    soon("the port is forwarded again", || {
         let key = host.read("/proc/sys/net/ipv4/conf/humanz0/route_localnet");
         key.is_some_and(|value| value.trim() == "1")
     });

@@ -167,11 +167,11 @@ fn metrics_and_health_move_with_the_settings() {
     host.write("/tmp/agent.env", "METRICS_ADDR=[::1]:9105\nSOCKET=none\n");
     agent.reload();
     soon("it moved", || curl("http://[::1]:9105/readyz").0 == 0);
-    assert_eq!(curl("http://127.0.0.1:9104/healthz").0, 7, "nobody listens there any more");
+    assert_eq!(curl("http://127.0.0.1:9104/healthz").0, 7, "the former port is closed");
     soon("the socket is gone", || host.run(&format!("test -e {SOCKET}")).status.code() == Some(1));
 }
 
-/// curl's exit code and what came.
+/// curl's exit code and the response.
 fn fetch(host: &Node, url: &str) -> (i32, String) {
     let mut curl = command("curl -sS -g -f -m 10 --noproxy *");
     let ended = host.run_command(curl.arg(url), "");

@@ -133,7 +133,7 @@ fn asked(text: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// What is in that file.
+/// The content of that file.
 fn shipped(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/monitoring").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))

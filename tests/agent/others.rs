@@ -57,7 +57,7 @@ fn services_that_do_not_work_beside_kube_proxy_are_reported() {
     );
 }
 
-/// The start refuses an address inside the pool, so this one comes later.
+/// The start refuses an address inside the pool, so this one is added later.
 #[test]
 fn an_address_inside_the_pool_is_reported() {
     let alone = alone();
@@ -96,7 +96,7 @@ fn a_host_whose_new_links_have_no_ipv6_gets_it_on_the_bridge() {
     agent.stop();
 }
 
-/// Each way of wiping other people's rules away, without a look that comes by itself.
+/// Each command that flushes foreign rules, without a periodic reconcile.
 fn check_repair(set_up: &str, wipe: &str, repaired: impl Fn(&Node) -> bool) {
     let alone = alone();
     let host = &alone.host;

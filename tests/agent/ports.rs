@@ -49,7 +49,7 @@ fn a_pod_that_is_taken_off_the_bridge_is_back_at_once() {
     let host = &alone.host;
     let _agent = serve(host, &[("RESYNC_INTERVAL", "3600s")]);
     let pod = Pod::try_add(host, "c1", &network(host, &[])).unwrap();
-    // The agent must have heard of the pod before it can miss it.
+    // The agent must have received the link event of the pod first.
     reaches_soon(&pod, "10.244.1.1");
     for _ in 0..3 {
         host.shell("ip link set $(ls /sys/class/net/humanz0/brif) nomaster").ok();
@@ -82,13 +82,13 @@ fn pods_are_reattached_with_the_same_port_flags() {
         assert!(!reaches(&isolated[0], &isolated[1].v4().to_string()), "they are isolated");
         assert!(!reaches(&isolated[0], &all.v4().to_string()), "they are isolated");
         for pod in [&locked, &all] {
-            drops_what_is_sent_under_another_mac(pod, gateway);
+            drops_frames_with_another_mac(pod, gateway);
         }
     }
     agent.stop();
 }
 
-fn drops_what_is_sent_under_another_mac(pod: &Pod, gateway: &str) {
+fn drops_frames_with_another_mac(pod: &Pod, gateway: &str) {
     let output = pod.run("ip -o link show eth0").ok();
     let (_, own) = output.split_once("link/ether ").unwrap();
     let (own, _) = own.split_once(' ').unwrap();
@@ -110,7 +110,7 @@ fn an_isolated_pod_is_not_for_a_moment_up_and_a_usual_port() {
     let output = host.run("ip -o link show master humanz0").ok();
     let port = output.split([':', '@']).nth(1).unwrap().trim().to_owned();
     let monitor = host.spawn(&mut crate::support::node::command("ip -o monitor link"));
-    soon("the monitor hears", || {
+    soon("the monitor receives events", || {
         host.shell("ip link add poke type bridge; ip link del poke").ok();
         monitor.log().contains("poke")
     });
@@ -118,7 +118,7 @@ fn an_isolated_pod_is_not_for_a_moment_up_and_a_usual_port() {
     is_whole(&pod);
     let index = host.read("/sys/class/net/humanz0/ifindex").unwrap();
     let bridge = format!("{}: humanz0:", index.trim());
-    let plugged = eventually("it is heard how the pod is plugged in", SOON, || {
+    let plugged = eventually("the monitor shows the pod's attachment", SOON, || {
         let log = monitor.log();
         let new = log.lines().skip_while(|line| !line.starts_with(&bridge));
         let mut at_port = new.filter(|line| line.contains(&port) && line.contains(" master "));
@@ -142,7 +142,7 @@ fn a_pod_that_spoofs_while_the_bridge_is_away_gets_not_one_frame_through() {
     let flood = pod.spawn(&mut flood);
     for _ in 0..5 {
         lose_bridge(host);
-        is_whole_but_for_its_mac(&pod);
+        is_complete_except_its_mac(&pod);
         let learned = host.run("bridge fdb show br humanz0").ok();
         assert!(!learned.contains("02:00:00:00:00:99"), "{learned}");
     }
@@ -150,7 +150,7 @@ fn a_pod_that_spoofs_while_the_bridge_is_away_gets_not_one_frame_through() {
     agent.stop();
 }
 
-fn is_whole_but_for_its_mac(pod: &Pod) {
+fn is_complete_except_its_mac(pod: &Pod) {
     eventually("its port is locked again", SOON, || match pod.check() {
         Err(error) if error.to_string().contains("locked") => Err(error.to_string()),
         Err(error) if error.to_string().contains("port of") => Err(error.to_string()),

@@ -86,7 +86,7 @@ impl Scene {
         replace(&self.host.place(&format!("{FOLDER}/password")), text.as_bytes());
     }
 
-    /// What must be nowhere: passwords, and lines of keys.
+    /// The secrets: passwords, and lines of keys.
     fn secrets(&self) -> Vec<String> {
         let mut secrets = [PASSWORD, WRONG, IN_URL].map(String::from).to_vec();
         for name in ["client.key", "second.key"] {
@@ -97,12 +97,12 @@ impl Scene {
     }
 }
 
-/// What a program said.
+/// The output of a program.
 fn answer(ended: &Ended) -> String {
     format!("{}{}", ended.stdout, ended.stderr)
 }
 
-/// What is secret in `text`.
+/// The secrets in `text`.
 fn leaks<'a>(secrets: &'a [String], text: &str) -> Vec<&'a str> {
     secrets.iter().map(String::as_str).filter(|secret| text.contains(secret)).collect()
 }
@@ -136,7 +136,7 @@ fn no_secret_is_anywhere_but_in_its_file() {
     scene.password(WRONG);
     agent.wait_log(&["stays in use", "invalid user ID or password"]);
 
-    // What is asked while it runs, and what is refused.
+    // Queries while it runs, and refused ones.
     let of_agent = |arguments: &str, more: &[(&str, &str)]| {
         answer(&Agent::run(host, arguments, &[SETTINGS, more].concat()))
     };

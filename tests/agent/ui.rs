@@ -26,7 +26,7 @@ fn page(host: &Node) -> Process {
     server
 }
 
-/// Head and body of what curl gets.
+/// Head and body of the response to curl.
 fn get(host: &Node, options: &str, path: &str) -> (String, String) {
     let answer = host.run(&format!("curl -sS -i --noproxy * -m 10 {options} {URL}{path}")).ok();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -216,7 +216,7 @@ fn take(host: &Node, name: &str) {
     }
 }
 
-/// What the browser says when it has loaded the page and its script has run.
+/// The browser's DOM after it has loaded the page and run its script.
 fn browse(host: &Node, options: &str) -> String {
     let line = format!(
         "{BROWSER} --headless --no-sandbox --disable-gpu --disable-quic --no-first-run \

@@ -36,7 +36,7 @@ struct Attacks<'a> {
 
 impl Attacks<'_> {
     /// One frame of the attacker to the victim; `needle` must be in what arrives.
-    fn to_victim(&mut self, name: &str, kind: u16, payload: Vec<u8>, needle: &[u8]) {
+    fn at_victim(&mut self, name: &str, kind: u16, payload: Vec<u8>, needle: &[u8]) {
         let (to, from) = (self.scene.victim.mac, self.scene.attacker.mac);
         self.frame(name, At::Victim, ethernet(to, from, kind, &payload), needle);
     }
@@ -114,16 +114,16 @@ fn ipv4_attacks(attacks: &mut Attacks<'_>) {
     attacks.frame("IGMP query", At::Victim, frame, &[0x11, 100, 0xee, 0x9b]);
     let mark = attacks.mark();
     let first = ipv4_fragment((bystander.v4, victim.v4), UDP, 0x2000, &udp((4000, 4001), &mark));
-    attacks.to_victim("first fragment as another pod", IPV4, first, &mark);
+    attacks.at_victim("first fragment as another pod", IPV4, first, &mark);
     let mark = attacks.mark();
     let later = ipv4_fragment((bystander.v4, victim.v4), UDP, 0x0010, &mark);
-    attacks.to_victim("later fragment as another pod", IPV4, later, &mark);
+    attacks.at_victim("later fragment as another pod", IPV4, later, &mark);
     // Redirect for hosts, as the gateway would send it: to 192.0.2.99 by the attacker.
     let mut redirect = vec![5, 1, 0, 0];
     redirect.extend(attacker.v4.octets());
     redirect.extend(ipv4((victim.v4, STRANGER4), UDP, &[0; 8]));
     let packet = ipv4((gateway.v4, victim.v4), 1, &redirect);
-    attacks.to_victim("ICMP redirect as the gateway", IPV4, packet, &redirect);
+    attacks.at_victim("ICMP redirect as the gateway", IPV4, packet, &redirect);
     let mark = attacks.mark();
     let packet = marked4((attacker.v4, Ipv4Addr::LOCALHOST), &mark);
     let frame = ethernet(gateway.mac, attacker.mac, IPV4, &packet);
@@ -148,7 +148,7 @@ fn dhcp_attacks(attacks: &mut Attacks<'_>) {
     ] {
         let mark = attacks.mark();
         let packet = ipv6(pair, UDP, 64, &udp6(pair, (547, 546), &mark));
-        attacks.to_victim(&format!("DHCPv6 reply, {name}"), IPV6, packet, &mark);
+        attacks.at_victim(&format!("DHCPv6 reply, {name}"), IPV6, packet, &mark);
     }
 }
 
@@ -171,11 +171,11 @@ fn link_attacks(attacks: &mut Attacks<'_>) {
     }
     for kind in [0x88b5, 0x8847, 0x8863, 0x8864, 0x8137, 0x888e, 0x88cc, 0x9000] {
         let mark = attacks.mark();
-        attacks.to_victim(&format!("frame type {kind:#x}"), kind, mark.to_vec(), &mark);
+        attacks.at_victim(&format!("frame type {kind:#x}"), kind, mark.to_vec(), &mark);
     }
     let mark = attacks.mark();
     let rarp = arp(3, victim.mac, victim.v4, (victim.mac, victim.v4));
-    attacks.to_victim("RARP", 0x8035, [&rarp[..], &mark].concat(), &mark);
+    attacks.at_victim("RARP", 0x8035, [&rarp[..], &mark].concat(), &mark);
     // A bridge protocol data unit: 802.3 length, LLC, configuration of a root that beats all.
     let bpdu = [
         0x42, 0x42, 0x03, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0x58, 0xba, 0xdb, 0xad, 0, 0, 0, 0, 0, 0, 0,
@@ -257,7 +257,7 @@ fn ipv6_attacks(attacks: &mut Attacks<'_>) {
     ] {
         let mark = attacks.mark();
         let packet = marked6((from, victim.v6), &mark);
-        attacks.to_victim(&format!("IPv6 as {who}"), IPV6, packet, &mark);
+        attacks.at_victim(&format!("IPv6 as {who}"), IPV6, packet, &mark);
     }
     let own = (attacker.v6, victim.v6);
     let mark = attacks.mark();
@@ -279,7 +279,7 @@ fn ipv6_attacks(attacks: &mut Attacks<'_>) {
     let mark = attacks.mark();
     let hidden = padding(UDP, &udp6((bystander.v6, victim.v6), (4000, 4001), &mark));
     let packet = ipv6((bystander.v6, victim.v6), DESTINATION_OPTIONS, 64, &hidden);
-    attacks.to_victim("IPv6 as another pod, behind options", IPV6, packet, &mark);
+    attacks.at_victim("IPv6 as another pod, behind options", IPV6, packet, &mark);
 }
 
 /// Every form in which the same ICMPv6 message can come.
@@ -351,7 +351,7 @@ fn ndp_attacks(attacks: &mut Attacks<'_>) {
         let pair = (from, victim.link_local());
         let message = router_advertisement(pair, attacker.mac);
         let packet = ipv6(pair, ICMPV6, 255, &message);
-        attacks.to_victim(&format!("RA as {who}, to the victim alone"), IPV6, packet, &message);
+        attacks.at_victim(&format!("RA as {who}, to the victim alone"), IPV6, packet, &message);
         // In a tag, which a pod's kernel takes off if it is of priority alone.
         let pair = (from, ALL_NODES);
         let message = router_advertisement(pair, attacker.mac);
@@ -391,7 +391,7 @@ fn ndp_attacks(attacks: &mut Attacks<'_>) {
         let target = if kind == SOLICITATION { victim.v6 } else { attacker.v6 };
         let message = neighbour(own, kind, target, Some(bystander.mac));
         let packet = ipv6(own, ICMPV6, 255, &message);
-        attacks.to_victim(&format!("{name} with the MAC of another"), IPV6, packet, &message);
+        attacks.at_victim(&format!("{name} with the MAC of another"), IPV6, packet, &message);
         // The option of the MAC behind one that nobody knows.
         let mut body = vec![0x20, 0, 0, 0];
         body.extend(target.octets());
@@ -401,7 +401,7 @@ fn ndp_attacks(attacks: &mut Attacks<'_>) {
         let message = icmpv6(own, kind, &body);
         let packet = ipv6(own, ICMPV6, 255, &message);
         let name = format!("{name} with the MAC of another in a later option");
-        attacks.to_victim(&name, IPV6, packet, &message);
+        attacks.at_victim(&name, IPV6, packet, &message);
     }
     // Nobody may use an address that somebody says he is about to use.
     for (who, target) in [("address", victim.v6), ("link-local address", victim.link_local())] {
@@ -513,15 +513,15 @@ fn honest(scene: &Scene) -> Vec<Attack> {
     }
     let mark = attacks.mark();
     let packet = ipv4((own.v4, victim.v4), UDP, &udp((68, 67), &mark));
-    attacks.to_victim("DHCP request to a server", IPV4, packet, &mark);
+    attacks.at_victim("DHCP request to a server", IPV4, packet, &mark);
     let mark = attacks.mark();
     let frame = ethernet(gateway.mac, own.mac, IPV4, &marked4((own.v4, gateway.v4), &mark));
     attacks.frame("IPv4 to the gateway", At::Host, frame, &mark);
     let asks = arp(1, own.mac, own.v4, ([0; 6], victim.v4));
     attacks.frame("ARP request", At::Victim, ethernet(BROADCAST, own.mac, ARP, &asks), &asks);
-    attacks.to_victim("ARP request to one", ARP, asks.clone(), &asks);
+    attacks.at_victim("ARP request to one", ARP, asks.clone(), &asks);
     let says = arp(2, own.mac, own.v4, (victim.mac, victim.v4));
-    attacks.to_victim("ARP answer", ARP, says.clone(), &says);
+    attacks.at_victim("ARP answer", ARP, says.clone(), &says);
     let says = arp(2, own.mac, own.v4, (BROADCAST, own.v4));
     attacks.frame("gratuitous ARP", At::Victim, ethernet(BROADCAST, own.mac, ARP, &says), &says);
     let probe = arp(1, own.mac, Ipv4Addr::UNSPECIFIED, ([0; 6], own.v4));
@@ -576,14 +576,14 @@ fn what_the_network_allows_arrives() {
     let nested6: Ipv6Addr = "fd09::1".parse().unwrap();
     let mut frames = Attacks { scene: &scene, list: Vec::new() };
     let mark = frames.mark();
-    frames.to_victim("nested IPv4", IPV4, marked4((nested4, victim.v4), &mark), &mark);
+    frames.at_victim("nested IPv4", IPV4, marked4((nested4, victim.v4), &mark), &mark);
     let mark = frames.mark();
-    frames.to_victim("nested IPv6", IPV6, marked6((nested6, victim.v6), &mark), &mark);
+    frames.at_victim("nested IPv6", IPV6, marked6((nested6, victim.v6), &mark), &mark);
     let says = arp(2, mac, nested4, (victim.mac, victim.v4));
-    frames.to_victim("ARP of a nested address", ARP, says.clone(), &says);
+    frames.at_victim("ARP of a nested address", ARP, says.clone(), &says);
     let pair = (v6, victim.v6);
     let says = neighbour(pair, ADVERTISEMENT, nested6, Some(mac));
-    frames.to_victim("NA of a nested address", IPV6, ipv6(pair, ICMPV6, 255, &says), &says);
+    frames.at_victim("NA of a nested address", IPV6, ipv6(pair, ICMPV6, 255, &says), &says);
     let mark = frames.mark();
     let vrrp = ipv4((v4, "224.0.0.18".parse().unwrap()), 112, &mark);
     frames.frame("VRRP", At::Victim, ethernet([1, 0, 0x5e, 0, 0, 0x12], mac, IPV4, &vrrp), &mark);
@@ -593,7 +593,7 @@ fn what_the_network_allows_arrives() {
     let mut frames = Attacks { scene: &scene, list: Vec::new() };
     let mark = frames.mark();
     let other = marked4(("10.10.1.1".parse().unwrap(), victim.v4), &mark);
-    frames.to_victim("another address", IPV4, other, &mark);
+    frames.at_victim("another address", IPV4, other, &mark);
     let mark = frames.mark();
     let group = ipv4((v4, "224.0.0.251".parse().unwrap()), UDP, &udp((5353, 5353), &mark));
     frames.frame("mDNS", At::Victim, ethernet([1, 0, 0x5e, 0, 0, 0xfb], mac, IPV4, &group), &mark);

@@ -15,7 +15,7 @@ const PODS: usize = 100;
 const BLOCK: usize = 5;
 /// Host ports that are taken already.
 const MANY: usize = 5_000;
-/// What [`Offer::PortAndLimits`] asks for, in Mbit/s.
+/// The limit of [`Offer::PortAndLimits`], in Mbit/s.
 const LIMIT: f64 = 100.0;
 const TRANSFERS: usize = 5;
 
@@ -75,7 +75,7 @@ fn crowd(subject: &Subject) {
     }
 }
 
-/// One TCP stream each way between a pod and its host, by turns.
+/// One TCP stream in each direction between a pod and its host, by turns.
 fn limits(reference: &Subject, humanz: &Subject, table: &mut Table) {
     for (what, reverse) in [("toward a limited pod", ""), ("from a limited pod", "--reverse")] {
         let [mut theirs, mut own] = [Vec::new(), Vec::new()];

@@ -1,4 +1,4 @@
-//! What humanz costs, beside the reference plugins and the kernel's own price, in one run.
+//! The cost of humanz, compared with the reference plugins and with the kernel alone, in one run.
 //!
 //! `make bench`, as root; `make bench PART=add,agent-10000` runs a part. It judges itself against the
 //! targets of the design and says so, but ends well whatever the figures: it is no test.
@@ -73,7 +73,7 @@ fn main() {
     }
 }
 
-/// What else this machine does shall disturb little.
+/// Reduces the influence of other load on this machine.
 fn before_others() {
     let own = std::process::id().to_string();
     drop(Command::new("renice").args(["-n", "-19", "-p", &own]).output());

@@ -13,13 +13,13 @@ use crate::table::{Row, Table};
 use crate::traffic::{self, ECHO, SINK, Servers};
 use hosts::{Backend, ByHand, HOST_PORTS, Pair};
 
-/// What two runs of the same way differ by on a busy machine.
+/// The difference between two runs of the same path on a busy machine.
 const SAME: f64 = 0.95;
 /// Many short turns: other load of the machine affects all subjects alike.
 const TURN: Duration = Duration::from_millis(80);
 const TURNS: usize = 51;
 
-/// One way through the network, made three times.
+/// One path through the network, made three times.
 struct Way<'a> {
     what: &'static str,
     /// Bridge and routes, and no firewall that knows of connections.
@@ -71,7 +71,7 @@ pub fn measure(_: &mut Ground, table: &mut Table) {
     by(Backend::Vxlan, table);
 }
 
-/// All ways of one kind between hosts.
+/// All paths of one kind between hosts.
 fn by(backend: Backend, table: &mut Table) {
     let cluster = Cluster::new(6);
     let [a, b, c, d, e, f] = &cluster.hosts[..] else { unreachable!("six hosts") };

@@ -22,7 +22,7 @@ impl Ground {
         self.folder.path()
     }
 
-    /// The program that does nothing but what the kernel must be asked for.
+    /// The baseline program: the required kernel calls and nothing else.
     pub fn floor(&self) -> PathBuf {
         self.folder().join("floor")
     }

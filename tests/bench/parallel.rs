@@ -8,7 +8,7 @@ use crate::table::{Row, Table};
 const WORKERS: usize = 8;
 const PODS: usize = 80;
 const BLOCK: usize = 40;
-/// Every pod comes and goes so often.
+/// ADD and DEL calls of every pod.
 const ROUNDS: usize = 5;
 
 pub fn measure(ground: &mut Ground, table: &mut Table) {

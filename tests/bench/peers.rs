@@ -19,7 +19,7 @@ const SAMPLES: u32 = 30;
 /// One /24 of 11.0.0.0/8 for each host.
 const VARIABLES: [(&str, &str); 2] = [("IP_SUBNET", "11.0.0.0/8"), ("IP_SUBNET_MARGIN", "16")];
 
-/// So many hosts, and what the design asks for then.
+/// Numbers of hosts, and the targets of the design.
 struct Case {
     peers: u32,
     limits: Limits,
@@ -65,7 +65,7 @@ fn measure(case: &Case, ground: &mut Ground, table: &mut Table) {
     deletions(case, host, table);
 }
 
-/// From the start of the agent to its READY=1, beside the bare loop; the last agent goes on. Also
+/// From the start of the agent to its READY=1, beside the bare loop; the last agent keeps running. Also
 /// the time, in milliseconds.
 fn starts(case: &Case, host: &Node, table: &mut Table) -> (Agent, f64) {
     let (mut floors, mut owns, mut cpu) = (Vec::new(), Vec::new(), Duration::ZERO);

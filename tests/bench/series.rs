@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// One subject's turn: what each call took, and all of them together.
+/// One subject's turn: the time of each call, and of all together.
 pub struct Block {
     pub each: Vec<Duration>,
     pub wall: Duration,

@@ -8,7 +8,7 @@ use crate::table::{Row, Table};
 const PODS: usize = 60;
 const BLOCK: usize = 10;
 
-/// The kernel's price is the same with masquerade: a rule of the host, not of the pod.
+/// The kernel's cost is the same with masquerade: a rule of the host, not of the pod.
 const SUBJECTS: [(Who, Offer); 8] = [
     (Who::Reference, Offer::Plain),
     (Who::Floor, Offer::Plain),

@@ -9,7 +9,7 @@ use crate::table::{Row, Table};
 
 const BLOCKS: usize = 10;
 const CALLS: usize = 20;
-/// What a chain of the reference plugins that does the same consists of.
+/// The chain of reference plugins with the same function.
 const REFERENCE: [&str; 5] = ["bridge", "host-local", "portmap", "bandwidth", "loopback"];
 
 pub fn measure(ground: &mut Ground, table: &mut Table) {

@@ -28,7 +28,7 @@ pub enum Who {
     Humanz,
 }
 
-/// What the network is to offer.
+/// The features of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
     Plain,
@@ -118,7 +118,7 @@ impl Subject {
         Block { each: each.concat(), wall: start.elapsed() }
     }
 
-    /// What ADD gave a pod: its first address.
+    /// The first address of a pod in the result of ADD.
     pub fn address(&self, pod: usize) -> String {
         let result = self.pods[pod].result.lock().unwrap();
         let address = result["ips"][0]["address"].as_str().expect("an address");
@@ -184,7 +184,7 @@ impl Pod {
     }
 }
 
-/// The same wish in each one's words.
+/// The same request in each subject's format.
 fn network(who: Who, offer: Offer) -> Network {
     let mut ranges = vec![json!([{ "subnet": SUBNET }])];
     if offer == Offer::DualStack {

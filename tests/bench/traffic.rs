@@ -13,7 +13,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{self, setsockopt, sockopt};
 use nix::unistd::Pid;
 
-/// What is written and read at once, in bytes.
+/// Size of one read or write, in bytes.
 const BLOCK: usize = 128 << 10;
 
 /// Ports of [`Servers`], as the place itself sees them.
@@ -108,7 +108,7 @@ pub fn stream(from: &dyn Place, to: SocketAddr, during: Duration) -> f64 {
     bytes as f64 * 8.0 / seconds / 1e9
 }
 
-/// Microseconds from a byte sent to the byte that comes back, on one connection: the median.
+/// Median round-trip time of one byte on one connection, in microseconds.
 pub fn round_trip(from: &dyn Place, to: SocketAddr, during: Duration) -> f64 {
     let each = from.spot().inside(|| {
         stay_on_one_processor();

@@ -45,9 +45,11 @@ fn a_drop_for_the_pods_of_one_host_is_reported_with_that_host() {
     let rule = rules.lines().find(|line| line.contains(&theirs)).unwrap();
     host.run(&format!("iptables-nft {}", rule.replace("-A", "-D"))).ok();
     pods[0].until_ok(&ping(1), SOON);
-    status_when(host, "it is well again", |status| status["faults"].as_array().unwrap().is_empty());
+    status_when(host, "the problem is gone", |status| {
+        status["faults"].as_array().unwrap().is_empty()
+    });
 
-    // Another table, the other way, and two hosts.
+    // Another table, the other direction, and two hosts.
     let sources = format!("{{ {theirs}, {} }}", subnet(&pods[2]));
     host.shell(&format!(
         "nft 'table inet wall {{ chain f {{ type filter hook forward priority 0; ip saddr {sources} drop; }}; }}'"

@@ -39,7 +39,7 @@ fn hostile_values_are_reported_and_affect_no_other_host() {
     for (name, value) in &records {
         cluster.etcd.put(&format!("/humanz/v1/nodes/{name}"), value.as_bytes());
     }
-    // A good subnet, but the way to it is through this host, the pool, or nowhere.
+    // A valid subnet whose next hop is this host, in the pool, or unusable.
     for (name, subnet, address) in [
         ("through-me", "10.244.101.0/24", "192.0.2.11"),
         ("through-pool", "10.244.102.0/24", "10.244.7.7"),

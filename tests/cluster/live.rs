@@ -72,7 +72,7 @@ fn a_pool_grows_under_running_pods() {
     let pods = [&old[0], &old[1], &new];
     let places: Vec<&dyn Place> = pods.iter().map(|pod| *pod as &dyn Place).collect();
     all_reach(&places, &addresses(&places));
-    sees_who_asks(&cluster, pods);
+    sees_the_client_address(&cluster, pods);
 
     // No pool becomes narrower again, whatever the settings say.
     configure(first, NARROW);
@@ -99,7 +99,7 @@ fn a_pool_grows_under_running_pods() {
 }
 
 /// Pods of old and new hosts are seen as themselves by pods, and as their hosts by the outside.
-fn sees_who_asks(cluster: &Cluster, pods: [&Pod; 3]) {
+fn sees_the_client_address(cluster: &Cluster, pods: [&Pod; 3]) {
     let [first, second, new] = pods;
     let in_pod = Web::serve(new, new.v4());
     in_pod.fetch(first);

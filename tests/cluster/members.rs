@@ -53,7 +53,7 @@ impl Members {
         self.running[&number].signal(signal);
     }
 
-    /// What etcdctl says to those that run, but for `without`.
+    /// The output of etcdctl with all running members except `without`.
     fn control(&self, without: &[u8], line: &str) -> Result<String, String> {
         let numbers = self.running.keys().filter(|number| !without.contains(number));
         let endpoints: Vec<_> = numbers.map(|number| format!("192.0.2.{number}:2379")).collect();
@@ -152,7 +152,7 @@ impl Scene {
 
     fn ends_with_nothing_lost(self) {
         let leases = self.members.control(&[], "get --prefix /humanz/hosts/h").unwrap();
-        assert_eq!(leases, self.leases, "somebody changed subnet");
+        assert_eq!(leases, self.leases, "a host changed its subnet");
         for agent in &self.agents {
             assert!(agent.process.ended().is_none(), "{}: {}", agent.host.name(), agent.log());
             let count = agent.log().matches("this host's subnet:").count();
@@ -176,7 +176,7 @@ const LONG: Duration = Duration::from_secs(90);
 #[test]
 fn members_are_killed_stopped_lose_quorum_and_are_replaced() {
     let mut scene = Scene::new();
-    scene.a_host_joins("all is well", &[]);
+    scene.a_host_joins("all hosts are healthy", &[]);
 
     let leader = scene.members.leader();
     scene.members.kill(leader);

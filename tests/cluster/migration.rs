@@ -34,7 +34,7 @@ fn bridge_and_host_local(host: &Node, number: u8) -> Network {
     Network::parse(&conf.to_string())
 }
 
-/// What flannel's VXLAN backend makes: `(host, number of its subnet)` of both.
+/// The objects of flannel's VXLAN backend: `(host, number of its subnet)` of both.
 fn flannel_vxlan(hosts: &[(&Node, u8)]) {
     let mac = |number: u8| format!("02:00:00:00:f1:{number:02x}");
     for (host, number) in hosts {
@@ -130,7 +130,7 @@ fn hosts_of_flannel_keep_their_subnets_and_pods() {
 }
 
 /// The runtime ends a pod of before, by the plugin that is there now: the interface, which is not
-/// humanz's, goes with its namespace.
+/// humanz's, is removed with its namespace.
 fn goes(host: &Node, pod: &Pod) {
     let deleted = Network::of(host).del(host, &pod.attachment, &pod.result);
     deleted.unwrap_or_else(|e| panic!("{}: {e}", pod.label()));

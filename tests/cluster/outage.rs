@@ -11,7 +11,7 @@ use crate::{DUAL_STACK, TUNNELS};
 fn etcd_is_stopped_for_twenty_seconds() {
     let network = Network::start();
     network.cluster.etcd.freeze();
-    network.goes_on_for(Duration::from_secs(20));
+    network.runs_for(Duration::from_secs(20));
     network.cluster.etcd.thaw();
     network.ends_in_sync_with_nothing_lost();
 }
@@ -28,7 +28,7 @@ fn tunnels_stay_while_etcd_is_killed_and_comes_back() {
 
 fn outlives_a_killed_etcd(network: Network) {
     network.cluster.etcd.kill();
-    network.goes_on_for(Duration::from_secs(5));
+    network.runs_for(Duration::from_secs(5));
     network.cluster.etcd.restart();
     network.ends_in_sync_with_nothing_lost();
 }
@@ -54,7 +54,7 @@ fn etcd_comes_back_with_a_history_that_begins_after_the_watch() {
 fn etcd_comes_back_without_its_data() {
     let network = Network::start();
     network.cluster.etcd.restart_empty();
-    network.goes_on_for(Duration::from_secs(2));
+    network.runs_for(Duration::from_secs(2));
     eventually("every host is in etcd again", Duration::from_secs(60), || {
         let leases = leases(&network.cluster);
         if leases == network.leases { Ok(()) } else { Err(format!("{leases:?}")) }
@@ -67,7 +67,7 @@ fn one_host_is_cut_off_from_etcd() {
     let network = Network::start();
     let cluster = &network.cluster;
     cluster.part(&cluster.hosts[2], &cluster.etcd.node);
-    network.goes_on_for(Duration::from_secs(10));
+    network.runs_for(Duration::from_secs(10));
     cluster.join();
     network.ends_in_sync_with_nothing_lost();
 }
@@ -109,7 +109,7 @@ impl Network {
     }
 
     /// Pods are added, reached and deleted all the while.
-    fn goes_on_for(&self, time: Duration) {
+    fn runs_for(&self, time: Duration) {
         let start = Instant::now();
         let mut rounds = 0;
         while start.elapsed() < time {
@@ -148,7 +148,7 @@ impl Network {
         println!("in sync after {:?}", start.elapsed());
         let mut leases = leases(&self.cluster);
         leases.remove("/humanz/hosts/late");
-        assert_eq!(leases, self.leases, "nobody changed subnet");
+        assert_eq!(leases, self.leases, "no host changed its subnet");
         for agent in &self.agents {
             assert!(agent.process.ended().is_none(), "{}: {}", agent.host.name(), agent.log());
         }

@@ -44,7 +44,7 @@ fn check(variables: &[(&str, &str)], families: &[fn(&IpAddr) -> bool]) {
     for family in families {
         let of = |place: &dyn Place| place.addresses().into_iter().find(family).unwrap();
         all_reach(&sources, &hosts.iter().map(|host| of(*host)).collect::<Vec<_>>());
-        downloads_show_who_asked(&cluster, &pods, &of);
+        downloads_show_the_source_address(&cluster, &pods, &of);
     }
     for pod in pods {
         pod.delete();
@@ -56,7 +56,11 @@ fn two_pods(host: &Node) -> [Pod; 2] {
 }
 
 /// A pod is seen as itself by pods and hosts, and as its host by the outside.
-fn downloads_show_who_asked(cluster: &Cluster, pods: &[Pod], of: &dyn Fn(&dyn Place) -> IpAddr) {
+fn downloads_show_the_source_address(
+    cluster: &Cluster,
+    pods: &[Pod],
+    of: &dyn Fn(&dyn Place) -> IpAddr,
+) {
     let (near, far) = (&pods[0], &pods[2]);
     let in_pod = Web::serve(near, of(near));
     in_pod.fetch(&pods[1]);

@@ -112,7 +112,7 @@ fn routes_are_restored_after_the_uplink_was_down() {
         let event = Instant::now();
         host.run("ip link set eth0 up").ok();
         times.push(links.after(event, &[&format!("{route} via {via}")]));
-        // What the host's own network configuration would do.
+        // As the host's own network configuration would do.
         host.run(&format!("ip address replace {}/64 dev eth0 nodad", host.v6())).ok();
         host.run("ip route replace default via fd99::1").ok();
         host.run("ip route replace default via 192.0.2.1").ok();

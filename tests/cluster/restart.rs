@@ -77,7 +77,7 @@ fn boots_without_etcd(variables: &[(&str, &str)]) {
     let far = Pod::add(other, "a");
     let before = state(host, 2);
     let lease = cluster.etcd.get("/humanz/hosts/h1");
-    // The agent saves what it knows a moment after it has used it.
+    // The agent saves its state a moment after it has applied it.
     eventually("the other host is in the saved state", SOON, || {
         let saved = host.read("/var/lib/humanz/state.json").unwrap_or_default();
         if saved.contains("192.0.2.12") { Ok(()) } else { Err(saved) }

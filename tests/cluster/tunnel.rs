@@ -77,7 +77,7 @@ fn a_firewall_that_drops_tunnels_is_reported_with_the_fix() {
     let line = agents[1].wait_log(&words);
     let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
     let ping = format!("ping -c 1 -W 1 {}", pods[1].v4());
-    assert!(!pods[0].run(&ping).succeeded(), "it was kept out");
+    assert!(!pods[0].run(&ping).succeeded(), "tunnels are dropped");
     let fix = line.rsplit_once("; ").unwrap().1.replace("iptables", "iptables-nft");
     far.run(&fix).ok();
     pods[0].until_ok(&ping, crate::support::wait::SOON);
@@ -101,13 +101,17 @@ fn check(cluster: &Cluster, variables: &[(&str, &str)], families: &[fn(&IpAddr) 
     for family in families {
         let of = |place: &dyn Place| place.addresses().into_iter().find(family).unwrap();
         all_reach(&sources, &hosts.iter().map(|host| of(*host)).collect::<Vec<_>>());
-        downloads_show_who_asked(cluster, &pods, &of);
+        downloads_show_the_source_address(cluster, &pods, &of);
     }
 }
 
 /// A pod is seen as itself by pods, as its host by a host that is behind a tunnel and by the
 /// outside.
-fn downloads_show_who_asked(cluster: &Cluster, pods: &[Pod], of: &dyn Fn(&dyn Place) -> IpAddr) {
+fn downloads_show_the_source_address(
+    cluster: &Cluster,
+    pods: &[Pod],
+    of: &dyn Fn(&dyn Place) -> IpAddr,
+) {
     let (near, far) = (&pods[0], &pods[pods.len() - 1]);
     let (near_host, far_host) = (&cluster.hosts[0], &cluster.hosts[pods.len() - 1]);
     let in_pod = Web::serve(near, of(near));

@@ -115,7 +115,7 @@ fn a_restart_of_the_agent_touches_no_tunnel() {
         pinger.report().assert_nothing_lost();
     }
 
-    // Without etcd, after a boot: what it knew last.
+    // Without etcd, after a boot: the last known state.
     eventually("the other host is in the saved state", SOON, || {
         let saved = host.read("/var/lib/humanz/state.json").unwrap_or_default();
         if saved.contains("203.0.113.12") { Ok(()) } else { Err(saved) }

@@ -82,7 +82,7 @@ fn large_datagrams_of_a_pod_reach_the_outside_and_other_pods() {
     no_bad_checksums(&cluster.hosts[1], &server);
 }
 
-/// Sends back what comes to port 8000 of that address, until dropped.
+/// Echoes datagrams to port 8000 of that address, until dropped.
 fn echo(place: &dyn Place, address: IpAddr) -> Echo {
     let socket = place.spot().inside(|| UdpSocket::bind(SocketAddr::new(address, 8000)));
     let socket = socket.unwrap_or_else(|e| panic!("{} {address}: {e}", place.label()));
@@ -102,7 +102,7 @@ fn echo(place: &dyn Place, address: IpAddr) -> Echo {
 
 struct Echo(#[allow(dead_code, reason = "its end is what counts")] std::sync::Arc<()>);
 
-/// Datagrams of one byte, of a full packet, and of several fragments come back whole.
+/// Datagrams of one byte, of a full packet, and of several fragments are echoed completely.
 fn asks(place: &dyn Place, to: SocketAddr) {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = place.spot().inside(|| UdpSocket::bind(any)).unwrap();

@@ -75,7 +75,7 @@ fn a_host_that_gets_another_address_is_followed_by_tunnels() {
     follows_another_address("vxlan", "bridge fdb show dev humanz-vx4");
 }
 
-/// `table`: lists where the other host sends what is for this one.
+/// `table`: the command that lists the other host's next hops to this one.
 fn follows_another_address(backend: &str, table: &str) {
     let scene = Scene::with(backend);
     let (host, other) = (scene.host(), &scene.cluster.hosts[1]);
@@ -89,7 +89,7 @@ fn follows_another_address(backend: &str, table: &str) {
     .ok();
     let set = || host.run("nft list table inet humanz").ok();
     soon("the firewall knows it", || set().contains("203.0.113.7"));
-    // As a DHCP client: the default route comes last, a while after the address.
+    // As a DHCP client: the default route is added last, some time after the address.
     host.run("ip address del 192.0.2.11/24 dev eth0").ok();
     host.run("ip address add 192.0.2.111/24 dev eth0").ok();
     soon("the firewall knows that too", || set().contains("192.0.2.111"));
@@ -103,7 +103,7 @@ fn follows_another_address(backend: &str, table: &str) {
     println!("{backend}: another address → on the other host: {:?}", event.elapsed());
     let record = scene.cluster.etcd.get("/humanz/v1/nodes/h1").unwrap();
     assert!(record.contains("192.0.2.111") && !record.contains("203.0.113.7"), "{record}");
-    scene.right_again("another address", event);
+    scene.is_repaired("another address", event);
     scene.end();
 }
 
@@ -144,7 +144,7 @@ fn follows_another_mtu(backend: &str, pods: u32) {
     new.until_ok(&format!("ping -n -c 1 -W 2 -s 1472 {far}"), SOON);
     scene.pods[0].until_ok(&format!("ping -n -c 1 -W 2 -M dont -s 1472 {far}"), SOON);
     new.delete();
-    scene.right_again("another MTU", event);
+    scene.is_repaired("another MTU", event);
     scene.end();
 }
 
@@ -172,7 +172,7 @@ impl Scene {
         let pods = [Pod::add(here, "a"), Pod::add(here, "b"), Pod::add(there, "a")];
         let local = Pinger::start(&pods[0], pods[1].v4());
         let scene = Self { local, pods, _agents: agents, cluster };
-        scene.right_again("start", Instant::now());
+        scene.is_repaired("start", Instant::now());
         scene
     }
 
@@ -185,12 +185,12 @@ impl Scene {
         let host = self.host();
         let script = script.replace("V4", &host.v4().to_string());
         host.shell(&script.replace("V6", &host.v6().to_string())).ok();
-        self.right_again(what, Instant::now());
+        self.is_repaired(what, Instant::now());
     }
 
     /// Waits until the pods of both hosts reach each other by both families. Before the hosts do, which
     /// is the kernel's affair (a bridge takes up to two seconds for its port), no pod can.
-    fn right_again(&self, what: &str, event: Instant) {
+    fn is_repaired(&self, what: &str, event: Instant) {
         let [near, _, far] = &self.pods;
         let [here, there] = &self.cluster.hosts[..] else { panic!("two hosts") };
         for address in there.addresses() {

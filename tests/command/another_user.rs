@@ -9,7 +9,7 @@ use crate::{object, refused, run};
 
 const SETTINGS: &[(&str, &str)] = &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", "")];
 
-/// What is shut is so for root without its privileges as it is for any other user.
+/// Root without capabilities is refused like any other user.
 fn ask(host: &Node, what: &str, variables: &[(&str, &str)]) -> Ended {
     let mut shell = command("sh -c");
     shell.arg(format!(

@@ -10,7 +10,7 @@ use crate::{object, run};
 const STANDALONE: &[(&str, &str)] =
     &[("SUBNET_SOURCE", "static"), ("ETCD_HOST", ""), ("IPV6_SUBNET", "fd10::/48")];
 
-/// The names of what `doctor` found that is more than a note, and all it said.
+/// The names of the findings above the severity "note", and the whole output.
 fn found(host: &Node, options: &str, variables: &[(&str, &str)]) -> (Vec<String>, Value) {
     let ended = run(host, &format!("doctor --json {options}"), variables);
     let value = object(&ended);

@@ -26,10 +26,10 @@ fn hops(value: &Value) -> impl Iterator<Item = &Value> {
     value["hops"].as_array().into_iter().flatten()
 }
 
-/// What is broken on a host, and what `explain` should say.
+/// A fault on a host, and the expected output of `explain`.
 struct Broken<'a> {
     host: &'a Node,
-    /// Words that stand for something in the scripts and ends: `$POD`.
+    /// Placeholders in the scripts and endpoints: `$POD`.
     words: Vec<(&'static str, String)>,
     faults: Vec<String>,
 }

@@ -19,7 +19,7 @@ fn row(text: &str, name: &str) -> Vec<String> {
 
 /// Waits until no agent of that host shows itself in etcd.
 fn wait_silent(cluster: &Cluster, host: &str) {
-    eventually("the sign of life is gone", Duration::from_secs(60), || {
+    eventually("the liveness key is deleted", Duration::from_secs(60), || {
         match cluster.etcd.get(&format!("/humanz/v1/alive/{host}")) {
             None => Ok(()),
             Some(alive) => Err(alive),
@@ -67,7 +67,10 @@ fn hosts_are_listed_from_etcd_and_from_the_saved_state() {
     refused(&run(h2, "nodes ls", &away), 69, &["192.0.2.2:2379", "there is no last known good"]);
     h2.write("/var/lib/humanz/state.json", "{\"schema\":1");
     refused(&run(h2, "nodes ls", &away), 69, &["state.json: it is no state"]);
-    assert!(h2.read("/var/lib/humanz/state.json").is_some(), "who looks moves nothing away");
+    assert!(
+        h2.read("/var/lib/humanz/state.json").is_some(),
+        "a read-only command quarantines nothing"
+    );
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn the_gateway_of_every_other_host_is_probed() {
     assert!(ended.stderr.contains("no other host is called \"h9\" (of 2)"), "{ended}");
 }
 
-/// What the agent says of the host `name`.
+/// The agent's status of the host `name`.
 fn peer(host: &Node, name: &str) -> Value {
     let status = host.run("curl -sS --unix-socket /run/humanz/agent.sock http://x/v1/status").ok();
     let status: Value = serde_json::from_str(&status).unwrap_or(Value::Null);

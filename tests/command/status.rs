@@ -18,7 +18,7 @@ fn status_is_healthy_with_an_agent_and_shows_the_fix_without_one() {
     let agents = cluster.start_agents(POOLS);
     let host = &cluster.hosts[0];
     let _pod = Pod::add(host, "web");
-    let output = eventually("all is well", Duration::from_secs(30), || {
+    let output = eventually("status is healthy", Duration::from_secs(30), || {
         let ended = run(host, "status", POOLS);
         if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
     });
@@ -49,7 +49,7 @@ fn status_is_healthy_with_an_agent_and_shows_the_fix_without_one() {
     for words in [
         "does not answer: no agent serves this host",
         "1. no agent serves this host",
-        "-> systemctl start humanz-agent",
+        "-> systemctl enable --now humanz-agent",
         "+ route 10.244.",
         "+ nft table inet humanz",
         "firewall  not as it should be: + nft table inet humanz",
@@ -94,7 +94,7 @@ fn status_needs_no_etcd_settings_while_an_agent_runs() {
     let host = &cluster.hosts[0];
     let agents = cluster.start_agents(&[]);
     let unset = &[("ETCD_HOST", "")];
-    let output = eventually("all is well", Duration::from_secs(30), || {
+    let output = eventually("status is healthy", Duration::from_secs(30), || {
         let ended = run(host, "status", unset);
         if ended.succeeded() { Ok(ended.stdout) } else { Err(ended.to_string()) }
     });

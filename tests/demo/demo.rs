@@ -41,15 +41,15 @@ fn main() -> ExitCode {
     );
     let mut stage = Stage::set_up(&mut page);
     stage.hosts_lease_subnets(&mut page);
-    stage.hosts_know_the_way(&mut page);
+    stage.hosts_have_routes(&mut page);
     stage.pods_are_connected(&mut page);
-    stage.everybody_reaches_everybody(&mut page);
+    stage.all_pods_of_all_hosts_reach_each_other(&mut page);
     stage.pods_reach_the_outside(&mut page);
-    stage.etcd_goes_away(&mut page);
+    stage.etcd_stops(&mut page);
     stage.an_agent_dies(&mut page);
-    stage.somebody_deletes_a_route(&mut page);
+    stage.a_route_is_deleted(&mut page);
     stage.an_operator_asks(&mut page);
-    stage.pods_go(&mut page);
+    stage.pods_are_deleted(&mut page);
     drop(stage);
     page.summary(start.elapsed());
     ExitCode::SUCCESS

@@ -18,7 +18,7 @@ use crate::tidy;
 /// Both address families.
 const VARIABLES: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10:244::/48")];
 
-/// The hosts, and what runs on them.
+/// The hosts and their processes.
 pub struct Stage {
     pods: Vec<Pod>,
     agents: Vec<Agent>,
@@ -64,7 +64,7 @@ impl Stage {
         self.agents = agents;
     }
 
-    pub fn hosts_know_the_way(&mut self, page: &mut Page) {
+    pub fn hosts_have_routes(&mut self, page: &mut Page) {
         page.chapter("Every host knows the way to the others");
         page.text(
             "The agents watch etcd. For every other host they keep a route in the kernel: its \
@@ -102,7 +102,7 @@ impl Stage {
         page.remember("connecting a pod (median of six)", milliseconds(times[times.len() / 2]));
     }
 
-    pub fn everybody_reaches_everybody(&mut self, page: &mut Page) {
+    pub fn all_pods_of_all_hosts_reach_each_other(&mut self, page: &mut Page) {
         page.chapter("Everybody reaches everybody");
         page.text("Each pod pings each pod. Round trips in milliseconds, IPv4 / IPv6:");
         let mut heading = vec![String::new()];
@@ -147,7 +147,7 @@ impl Stage {
         ]);
     }
 
-    pub fn etcd_goes_away(&mut self, page: &mut Page) {
+    pub fn etcd_stops(&mut self, page: &mut Page) {
         page.chapter("etcd is killed, and pods do not notice");
         page.text(
             "Pods keep pinging each other, a hundred times a second, while etcd is killed. A new \
@@ -215,7 +215,7 @@ impl Stage {
         pod.delete();
     }
 
-    pub fn somebody_deletes_a_route(&mut self, page: &mut Page) {
+    pub fn a_route_is_deleted(&mut self, page: &mut Page) {
         page.chapter("Somebody deletes a route by hand");
         let host = &self.cluster.hosts[0];
         let (subnet, via) = all_routes(host).remove(0);
@@ -254,7 +254,7 @@ impl Stage {
         host.run("nft delete table inet mine").ok();
     }
 
-    pub fn pods_go(&mut self, page: &mut Page) {
+    pub fn pods_are_deleted(&mut self, page: &mut Page) {
         page.chapter("Pods go");
         let times = self.pods.drain(..).map(|pod| {
             let start = Instant::now();
@@ -272,7 +272,7 @@ impl Stage {
     }
 }
 
-/// Runs a subcommand on a host and shows what it prints; some exit with 1 when they find a problem.
+/// Runs a subcommand on a host and shows its output; some exit with 1 when they find a problem.
 fn ask(page: &mut Page, host: &Node, line: &str) {
     let mut humanz = command(&format!("{EXECUTABLE} {line}"));
     humanz.env("ETCD_HOST", "etcd").envs(VARIABLES.iter().copied());

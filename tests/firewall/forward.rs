@@ -19,7 +19,7 @@ fn other((host, subnet): (&'static str, &str)) -> (&'static str, IpNetwork) {
     (host, subnet.parse().unwrap())
 }
 
-/// What the agent does on every pass: gives a line for each edit and each obstacle.
+/// One reconcile of the agent: returns a line for each edit and each blocking rule.
 pub fn reconcile(forward: &BaseChains) -> Vec<String> {
     let found = forward.observe(&Family::BOTH).unwrap();
     let plan = plan(&traffic(), OTHERS.map(other).into_iter(), &found);

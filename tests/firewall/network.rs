@@ -147,7 +147,7 @@ impl Network {
             .inside(|| TcpStream::connect_timeout(&to, ARRIVES))
             .unwrap_or_else(|error| panic!("pod to {to}: {error}"));
         let (mut accepted, peer) = listener.accept().unwrap();
-        // Both ways, so that a drop of the answers would be noticed too.
+        // Both directions, so that a drop of the replies fails too.
         accepted.write_all(b"hello").unwrap();
         stream.set_read_timeout(Some(ARRIVES)).unwrap();
         stream.read_exact(&mut [0; 5]).unwrap();
@@ -241,7 +241,7 @@ impl Netns {
     }
 }
 
-/// What the host's firewall must know of this network.
+/// The firewall's parameters of this network.
 pub fn spec() -> FirewallSpec {
     let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect();
     FirewallSpec {
@@ -257,7 +257,7 @@ pub fn spec() -> FirewallSpec {
     }
 }
 
-/// What must get through others' firewalls.
+/// Traffic that foreign firewalls must accept.
 pub fn traffic() -> Traffic {
     let network = |text: &str| Some(text.parse().unwrap());
     Traffic {
@@ -281,10 +281,10 @@ fn ip(lines: &str) {
     assert!(child.wait().unwrap().success(), "{lines}");
 }
 
-/// Runs a command in the calling thread's namespaces and gives what it prints.
+/// Runs a command in the calling thread's namespaces and returns its output.
 ///
 /// # Panics
-/// If it fails, with what it said.
+/// If it fails, with its output.
 pub fn run(command: &str) -> String {
     let mut words = command.split_whitespace();
     run_args(words.next().unwrap(), &words.collect::<Vec<_>>())

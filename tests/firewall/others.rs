@@ -75,7 +75,7 @@ fn firewalld_with_pods_in_a_trusted_zone_is_not_reported() {
     });
 }
 
-/// The bridge in a zone does not help pods of other hosts: their packets come by the uplink.
+/// The bridge in a zone does not help pods of other hosts: their packets arrive on the uplink.
 #[test]
 fn firewalld_with_only_the_bridge_in_a_zone_is_reported() {
     on_host(|network| {

@@ -12,7 +12,7 @@ use humanz::plan::firewall::{FirewallSpec, TableChange, TableRepair, changes, re
 
 use super::network::{HOST, OUTSIDE, on_host, run, run_args, spec};
 
-/// What the agent does on every pass; gives what differed.
+/// One reconcile of the agent; returns the differences.
 pub fn reconcile(nft: &Nft, spec: &FirewallSpec) -> Vec<String> {
     let wanted = ruleset(spec);
     let differ = found_changes(nft, spec, wanted.as_ref());
@@ -30,7 +30,7 @@ fn found_changes(nft: &Nft, spec: &FirewallSpec, wanted: Option<&Ruleset>) -> Ve
     changes(wanted, nft.observe(&spec.table).unwrap().as_ref())
 }
 
-/// Meddles with a table that is right; `wanted` is in one of the lines that name what differs.
+/// Changes a correct table; `wanted` is in one of the reported differences.
 fn check(meddle: &str, wanted: &str) {
     let (meddle, wanted) = (meddle.to_owned(), wanted.to_owned());
     on_host(move |network| {

@@ -26,7 +26,7 @@ pub struct StoreEntry {
     pub time: u64,
 }
 
-/// What a host says about itself.
+/// The record of a host.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
@@ -69,7 +69,7 @@ pub struct Ancestor {
     pub revision: i64,
 }
 
-/// The sign of life.
+/// The liveness key.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alive {

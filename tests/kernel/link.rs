@@ -15,11 +15,11 @@ use super::{bridge, errno, in_namespace, ip, name, namespace, net};
 
 /// A veth from `bridge` into `pod`, as the plugin makes it: all in one send.
 fn plug(rtnl: &Rtnl, bridge: &Link, host: &str, pod: &NetNs) -> Result<(), NetlinkError> {
-    plug_of(rtnl, bridge, host, pod, 1400)
+    plug_with_mtu(rtnl, bridge, host, pod, 1400)
 }
 
 /// A veth of that MTU.
-fn plug_of(
+fn plug_with_mtu(
     rtnl: &Rtnl,
     bridge: &Link,
     host: &str,
@@ -166,7 +166,7 @@ fn a_veth_with_an_mtu_too_small_for_ipv6_is_created() {
     let pod = namespace();
     in_namespace(|rtnl| {
         let bridge = bridge(rtnl, "br0");
-        plug_of(rtnl, &bridge, "hz1", &pod, 1000).unwrap();
+        plug_with_mtu(rtnl, &bridge, "hz1", &pod, 1000).unwrap();
         let host = rtnl.link(&name("hz1")).unwrap().unwrap();
         assert_eq!((host.alias.as_deref(), host.up), (Some("humanz hz1"), true));
     });

@@ -33,7 +33,7 @@ fn in_namespace<T: Send>(test: impl FnOnce(&Rtnl) -> T + Send) -> T {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// A namespace that lives as long as the value.
+/// A namespace that exists as long as the value.
 fn namespace() -> NetNs {
     in_namespace(|_| NetNs::current().unwrap())
 }

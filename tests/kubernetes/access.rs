@@ -33,7 +33,7 @@ fn a_renewed_token_is_used_without_a_restart() {
     assert!(!log.contains("-token\"") && !log.contains("the-"), "no token is logged:\n{log}");
 }
 
-/// What the kubelet gives a container.
+/// The environment that the kubelet gives a container.
 fn give_account(scene: &Scene, host: &Node) {
     host.inside(|| std::fs::create_dir_all(ACCOUNT)).unwrap();
     host.write(&format!("{ACCOUNT}/ca.crt"), &scene.api.certificates.text("ca.pem"));

@@ -1,5 +1,5 @@
 //! A small API server: nodes, as kubernetes.io documents list (limit, continue), watch (bookmarks, 410
-//! Gone), the status of a node, bearer tokens and client certificates; and what goes wrong with one.
+//! Gone), the status of a node, bearer tokens and client certificates; and its failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -34,7 +34,7 @@ pub enum Mode {
     Well,
     /// 403 to everything.
     Forbidden,
-    /// Lists and watches are not what they should be.
+    /// Lists and watches are malformed.
     Garbage,
     /// Lists and events without end.
     Huge,
@@ -54,7 +54,7 @@ struct State {
     past: BTreeMap<u64, BTreeMap<String, Value>>,
     /// Everything up to this version is forgotten.
     compacted: u64,
-    /// Watches that were under way at that version go on.
+    /// Running watches at that version continue.
     spared: u64,
     tokens: BTreeSet<String>,
     mode: Mode,

@@ -99,7 +99,7 @@ fn a_host_that_boots_without_the_api_has_the_network_it_had() {
     routes_become(scene.host(1), &[("10.244.2.0/24", "192.0.2.12")]);
     let pod = Pod::add(scene.host(1), "a");
     pod.run(&format!("ping -n -c 1 -W 3 {}", far.v4())).ok();
-    // What is not in the list any more goes, and only then.
+    // Nodes missing from the list are removed, and only then.
     scene.api.delete("h2");
     scene.api.run();
     routes_become(scene.host(1), &[]);
@@ -131,7 +131,7 @@ fn the_node_address_is_the_internal_ip_and_not_that_of_the_default_route() {
     assert!(local(), "a reload forgets it");
     // An address that the host has not is none.
     scene.api.put(node("h1", &["10.244.1.0/24"], &["198.51.100.77"]));
-    soon("it goes back", || {
+    soon("it is changed back", || {
         host.run("ip -d link show humanz-vx4").stdout.contains("local 192.0.2.11")
     });
 }

@@ -127,7 +127,7 @@ fn a_kubelet_heartbeat_triggers_no_reconcile() {
     for time in 0..20 {
         scene.api.edit("h2", |node| node["status"]["heartbeat"] = json!(time));
     }
-    // What comes after them was seen, so they were too.
+    // A later change was received, so they were too.
     scene.api.put(node("n9", &["10.244.9.0/24"], &["192.0.2.99"]));
     routes_become(
         scene.host(1),
@@ -137,7 +137,7 @@ fn a_kubelet_heartbeat_triggers_no_reconcile() {
     assert!(looked <= 4, "{looked} looks\n{}", agent.log());
 }
 
-/// Routes to n2 … that stay, and a watch that would see one go.
+/// Routes to n2 … that stay, and a monitor that would show a deletion.
 struct Steady {
     scene: Scene,
     agent: crate::Agent,
@@ -293,7 +293,7 @@ fn requests_to_an_unresponsive_api_time_out() {
     });
     steady.changes();
     steady.scene.api.set_mode(Mode::Well);
-    eventually("it is heard again", 3 * SOON, || {
+    eventually("the watch resumes", 3 * SOON, || {
         if facts::routes(steady.scene.host(1)).contains_key("10.244.4.0/24") {
             Ok(())
         } else {

@@ -10,7 +10,7 @@ use humanz::etcd::{self, Setup, Start, Update};
 use humanz::lease::claim::leave;
 
 use crate::host::{HOSTS, HUMANZ, Host, pool, roots, start};
-use crate::rotation::sign_of_life;
+use crate::rotation::liveness_key;
 use crate::support::etcd::{EtcdServer, isolated};
 
 /// Turns authentication on: `root`, and `agent` with a role that has `permissions`.
@@ -95,7 +95,7 @@ fn a_host_needs_few_permissions_and_renews_its_token() {
     });
 }
 
-/// What is missing, and what is said then: words of one line.
+/// The missing permission, and the words of its message, in one line.
 #[test]
 fn each_permission_is_needed_and_reported_when_it_is_missing() {
     isolated(|| {
@@ -188,10 +188,11 @@ fn a_password_is_replaced_without_interruption_if_its_file_comes_first() {
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
-        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        let (mark, before) = (host.mark(), liveness_key(&etcd));
         password_file(folder.path(), "another");
         host.reported(mark, "that etcd refuses it", |update| match update {
-            Update::Files { wrong, .. } => wrong.iter().any(|text| {
+            Update::Files { problems, .. } => problems.iter().any(|found| {
+                let text = &found.what;
                 text.contains("stays in use") && text.contains("invalid user ID or password")
             }),
             _ => false,
@@ -201,12 +202,12 @@ fn a_password_is_replaced_without_interruption_if_its_file_comes_first() {
         check_writes(&host, 1300);
         host.reported(
             mark,
-            "that all is well",
-            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+            "that no problem remains",
+            |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
         assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
-        assert_eq!(sign_of_life(&etcd), before);
+        assert_eq!(liveness_key(&etcd), before);
     });
 }
 
@@ -218,7 +219,7 @@ fn a_password_replaced_in_etcd_first_is_retried() {
         enable(&mut etcd, needed("h1"));
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
-        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        let (mark, before) = (host.mark(), liveness_key(&etcd));
         change_password(&etcd, "another");
         let mut attributes = host.attributes.clone();
         attributes.mtu = 1400;
@@ -227,7 +228,7 @@ fn a_password_replaced_in_etcd_first_is_retried() {
         password_file(folder.path(), "another");
         host.until("the new MTU", |found| found.nodes["h1"].value.mtu == 1400);
         assert_eq!(host.ever_missing(mark, &["h1"]), [].into());
-        assert_eq!(sign_of_life(&etcd), before);
+        assert_eq!(liveness_key(&etcd), before);
     });
 }
 
@@ -239,8 +240,8 @@ fn authentication_is_turned_on_under_a_running_host() {
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         assert_eq!(host.subnet(), "10.244.1.0/24");
         host.reported(0, "disabled authentication", |update| match update {
-            Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication disabled"))
+            Update::Files { problems, .. } => {
+                problems.iter().any(|found| found.what.contains("authentication disabled"))
             }
             _ => false,
         });
@@ -260,22 +261,22 @@ fn disabled_authentication_is_reported_until_it_is_enabled() {
         let host = Host::launch(start_as_agent(&etcd, &password_file(folder.path(), "password")));
         host.until("the alive key", |found| found.alive.contains_key("h1"));
         let is_disabled = |update: &Update| match update {
-            Update::Files { wrong, .. } => {
-                wrong.iter().any(|text| text.contains("authentication disabled"))
+            Update::Files { problems, .. } => {
+                problems.iter().any(|found| found.what.contains("authentication disabled"))
             }
             _ => false,
         };
         host.reported(0, "disabled authentication", is_disabled);
-        let (mark, before) = (host.mark(), sign_of_life(&etcd));
+        let (mark, before) = (host.mark(), liveness_key(&etcd));
         enable(&mut etcd, needed("h1"));
         host.reported(
             mark,
             "required authentication",
-            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+            |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         let noticed = |update: &Update| matches!(update, Update::Disconnected { .. });
         assert!(!host.since(mark).iter().any(noticed), "{:?}", host.since(mark));
-        assert_eq!(sign_of_life(&etcd), before);
+        assert_eq!(liveness_key(&etcd), before);
         check_writes(&host, 1400);
     });
 }
@@ -290,7 +291,8 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
         let mark = host.mark();
         enable(&mut etcd, needed("h1"));
         host.reported(mark, "that it is refused", |update| match update {
-            Update::Files { wrong, .. } => wrong.iter().any(|text| {
+            Update::Files { problems, .. } => problems.iter().any(|found| {
+                let text = &found.what;
                 text.contains("requires authentication")
                     && text.contains("invalid user ID or password")
             }),
@@ -299,8 +301,8 @@ fn a_wrong_password_is_reported_when_authentication_is_enabled() {
         password_file(folder.path(), "password");
         host.reported(
             mark,
-            "that all is well",
-            |update| matches!(update, Update::Files { wrong, .. } if wrong.is_empty()),
+            "that no problem remains",
+            |update| matches!(update, Update::Files { problems, .. } if problems.is_empty()),
         );
         check_writes(&host, 1400);
     });
@@ -387,7 +389,7 @@ fn a_refused_watch_is_reported_and_retried() {
             let key = format!("{HOSTS}/");
             client.role_revoke_permission("host", key, Some(range)).await.map(drop)
         });
-        // A watch that is there goes on; a new one is refused.
+        // An existing watch continues; a new one is refused.
         etcd.restart();
         host.reported(mark, "why", |update| match update {
             Update::Disconnected { why } => why.contains("permission denied"),

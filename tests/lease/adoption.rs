@@ -105,7 +105,7 @@ fn a_name_taken_by_another_machine_is_reported_and_not_contended() {
         let mark = host.mark();
         etcd.delete(&key);
         host.reported(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
-        eventually("its own sign of life", SOON, || {
+        eventually("its own liveness key", SOON, || {
             let alive = etcd.get(&key).unwrap_or_default();
             if alive.contains("machine-of-h1") { Ok(()) } else { Err(alive) }
         });

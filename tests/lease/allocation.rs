@@ -22,7 +22,7 @@ fn the_first_host_gets_slot_1_and_writes_what_is_documented() {
             "{node}"
         );
         let alive = etcd.pairs(&format!("{HUMANZ}/alive/h1")).pop().unwrap();
-        assert_ne!(alive.lease(), 0, "the sign of life goes with a lease");
+        assert_ne!(alive.lease(), 0, "the liveness key has a lease");
         assert!(etcd.pairs("/humanz/hosts").iter().all(|pair| pair.lease() == 0));
         assert_eq!(etcd.pairs("/humanz/counter").pop().unwrap().version(), 1);
     });

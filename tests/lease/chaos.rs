@@ -14,7 +14,7 @@ use crate::support::wait::eventually;
 
 const HOSTS_IN_ALL: usize = 8;
 
-/// How long it goes on; etcd needs about half a second for a restart.
+/// Duration; etcd needs about half a second for a restart.
 const LONG: Duration = Duration::from_secs(20);
 
 enum Agent {

@@ -116,7 +116,7 @@ impl Host {
         self.handle.as_ref().unwrap()
     }
 
-    /// A clean stop; what it knew last: what it learned, else what it started with.
+    /// A clean stop; returns the last known state: the learned one, else the initial one.
     pub fn stop(mut self) -> Saved {
         self.handle.take().unwrap().stop();
         let updates = self.updates();
@@ -131,10 +131,10 @@ impl Host {
             snapshot,
             resolved: Default::default(),
         });
-        learned.or(self.known.clone()).expect("it had a lease once")
+        learned.or(self.known.clone()).expect("it had a lease")
     }
 
-    /// Waits until what was said so far satisfies `probe`.
+    /// Waits until the updates so far satisfy `probe`.
     pub fn wait<T>(
         &self,
         what: &str,

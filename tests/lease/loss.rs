@@ -26,7 +26,7 @@ fn leases(hosts: &[Host]) -> BTreeMap<String, String> {
     hosts.iter().map(|host| (host.identity.name.to_string(), host.subnet())).collect()
 }
 
-/// Waits until etcd says again what it said.
+/// Waits until etcd has its previous content again.
 fn eventually_says(etcd: &EtcdServer, before: &[(String, String)], prefix: &str) {
     eventually(&format!("{prefix} as before"), SOON, || {
         let now = etcd.list(prefix);
@@ -155,7 +155,7 @@ fn an_etcd_restored_from_a_backup_gets_later_changes_back() {
     });
 }
 
-/// A host that starts with what it knew.
+/// A host that starts with its saved state.
 fn started_with(etcd: &EtcdServer, known: Saved) -> Host {
     let mut start = start(etcd, known.host.as_str());
     start.saved = Some(known);

@@ -81,7 +81,7 @@ fn a_watch_that_begins_in_compacted_history_reads_again() {
     isolated(|| {
         let etcd = EtcdServer::start();
         let host = Host::launch(start(&etcd, "h1"));
-        // While it comes up, history is forgotten as fast as it is made: some of its watches begin
+        // While it comes up, history is compacted as fast as it is written: some of its watches begin
         // at a revision that is gone.
         etcd.call(async |client| {
             let until = Instant::now() + Duration::from_secs(3);

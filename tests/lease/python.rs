@@ -12,7 +12,7 @@ use crate::host::{COUNTER, HOSTS, Host, SOON, pool, start};
 use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
-/// What the Python agent does at its first start, with `gap` between its steps.
+/// The first start of the Python agent, with `gap` between its steps.
 fn python_joins(etcd: &EtcdServer, name: &str, gap: Duration) {
     etcd.put(COUNTER, "");
     thread::sleep(gap);

@@ -60,7 +60,7 @@ fn a_report_is_read_by_others_wakes_no_host_and_is_deleted_with_its_host() {
         publish(&one, &lost("h2"));
         until_published(&etcd, "h1", &lost("h2"));
         let pair = etcd.pairs(&key("h1")).remove(0);
-        assert!(pair.lease() != 0, "it goes with a lease");
+        assert!(pair.lease() != 0, "it has a lease");
         let found = read(&two).unwrap();
         assert_eq!(
             found.reports.into_iter().collect::<Vec<_>>(),
@@ -68,7 +68,7 @@ fn a_report_is_read_by_others_wakes_no_host_and_is_deleted_with_its_host() {
         );
         publish(&one, &lost("h3"));
         until_published(&etcd, "h1", &lost("h3"));
-        // What is read serves for some seconds.
+        // Read reports are cached for some seconds.
         assert_eq!(read(&two).unwrap().reports["h1"], lost("h2"));
         one.reports.publish(None, publish::spread(2));
         eventually("no report", SOON, || etcd.get(&key("h1")).map_or(Ok(()), Err));
@@ -79,7 +79,7 @@ fn a_report_is_read_by_others_wakes_no_host_and_is_deleted_with_its_host() {
             assert!(heard < pair.mod_revision(), "a watch reported it: {heard}");
         }
         one.stop();
-        eventually("it goes", SOON, || etcd.get(&key("h1")).map_or(Ok(()), Err));
+        eventually("it is deleted", SOON, || etcd.get(&key("h1")).map_or(Ok(()), Err));
         eventually("it is read again", SOON, || match read(&two) {
             Ok(found) if found.reports.is_empty() => Ok(()),
             other => Err(format!("{other:?}")),

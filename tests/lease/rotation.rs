@@ -29,16 +29,16 @@ fn connections() -> BTreeSet<u16> {
     table.lines().filter_map(of_client).collect()
 }
 
-/// A host that was there before, and what must not change.
+/// An existing host, and the state that must not change.
 struct Before {
     host: Host,
     mark: usize,
     connections: BTreeSet<u16>,
-    sign_of_life: (i64, i64),
+    liveness_key: (i64, i64),
 }
 
-/// When the sign of life was made, and with which etcd lease it goes: both change if it ever went.
-pub fn sign_of_life(etcd: &EtcdServer) -> (i64, i64) {
+/// The create revision and the etcd lease of the liveness key: both change if it was ever deleted.
+pub fn liveness_key(etcd: &EtcdServer) -> (i64, i64) {
     let key = format!("{HUMANZ}/alive/h1");
     etcd.call(async |client| {
         let answer = client.get(key.as_str(), None).await?;
@@ -50,11 +50,11 @@ impl Before {
     fn of(host: Host, etcd: &EtcdServer) -> Before {
         etcd.put(&format!("{HOSTS}/h2"), "10.244.2.0/24");
         host.until_peers("h2", |peers| peers.by_name.contains_key("h2"));
-        let sign_of_life = eventually("a sign of life", SOON, || {
-            let shown = sign_of_life(etcd);
+        let liveness_key = eventually("a liveness key", SOON, || {
+            let shown = liveness_key(etcd);
             if shown.0 > 0 { Ok(shown) } else { Err("none yet".to_owned()) }
         });
-        Before { mark: host.mark(), connections: connections(), sign_of_life, host }
+        Before { mark: host.mark(), connections: connections(), liveness_key, host }
     }
 
     /// Waits until the connections of before are gone, and others there; nothing else may have
@@ -77,7 +77,7 @@ impl Before {
             );
         }
         assert_eq!(self.host.ever_missing(self.mark, &["h1", "h2"]), [].into());
-        assert_eq!(sign_of_life(etcd), self.sign_of_life, "the sign of life went in between");
+        assert_eq!(liveness_key(etcd), self.liveness_key, "the liveness key was recreated");
         let name = format!("after{}", self.host.mark());
         etcd.put(&format!("{HOSTS}/{name}"), "10.244.77.0/24");
         self.host.until("what came afterwards", |found| found.hosts.contains_key(name.as_str()));
@@ -89,11 +89,11 @@ impl Before {
         let what = format!("{words:?} about the files");
         self.host.wait(&what, |updates| {
             let last = updates.iter().rev().find_map(|(_, update)| match update {
-                Update::Files { wrong, .. } => Some(wrong.clone()),
+                Update::Files { problems, .. } => Some(problems.clone()),
                 _ => None,
             });
             let wrong = last.unwrap_or_default();
-            let text = wrong.iter().cloned().collect::<Vec<_>>().join("\n");
+            let text = wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
             let all = words.iter().all(|words| text.contains(words));
             (all && wrong.is_empty() == words.is_empty()).then_some(())
         });
@@ -163,7 +163,7 @@ fn unusable_files_are_reported_and_the_previous_ones_stay_in_use() {
         before.files(&["refuses the certificate in ETCD_CERT", "mine.pem", "stays in use"]);
         before.undisturbed(&etcd);
         assert_eq!(connections(), before.connections, "it connected anew for nothing");
-        // A connection that breaks meanwhile is made anew with what was there before.
+        // A connection that breaks meanwhile is reopened with the previous files.
         etcd.restart();
         before
             .host
@@ -192,7 +192,7 @@ fn the_authorities_of_a_running_cluster_are_replaced() {
         let mut start = start_as(&certificates, &etcd, Some("mine"));
         start.etcd.ca = Some(certificates.path("trusted.pem"));
         let mut before = Before::of(Host::launch(start), &etcd);
-        // The other way round nothing works, and nothing is lost.
+        // In the reverse order nothing works, and nothing is lost.
         replace(&certificates.path("trusted.pem"), new.as_bytes());
         before.files(&["is not in ETCD_CACERT", "trusted.pem", "stays in use"]);
         before.undisturbed(&etcd);

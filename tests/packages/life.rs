@@ -86,7 +86,7 @@ fn an_upgrade_and_a_downgrade_disturb_no_pod_and_fail_no_add() {
     b.delete();
 }
 
-/// Ends what is busy, also when a test stops at a surprise.
+/// Stops the background process, also when a test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -133,7 +133,7 @@ fn a_removal_leaves_pods_connected_and_their_plugin_in_place() {
     machine.serves("");
 }
 
-/// What humanz may leave on a disk.
+/// Files that humanz may leave on a disk.
 const PLACES: &str = "/opt/cni/bin /etc/cni/net.d /var/lib/humanz /etc/humanz /run/humanz \
      /var/log/humanz.log /etc/systemd/system/multi-user.target.wants /etc/logrotate.d/humanz";
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::built::{package, root};
 
-/// What a judge says, in one text; it must be content.
+/// The output of a linter; it must succeed.
 fn judge(command: &mut Command, debian_package: &str) -> String {
     let output = command.current_dir(root()).output();
     let output = output.unwrap_or_else(|e| panic!("{command:?}: {e} (package {debian_package})"));
@@ -17,7 +17,7 @@ fn judge(command: &mut Command, debian_package: &str) -> String {
 fn lintian_finds_nothing_that_is_not_explained() {
     let mut lintian = Command::new("lintian");
     lintian.args(["--display-info", "--fail-on=error,warning,info", "--tag-display-limit=0"]);
-    // Three bytes of machine code may look like a word.
+    // Three bytes of machine code can resemble a word.
     lintian.args(["--suppress-tags", "spelling-error-in-binary"]);
     judge(lintian.arg(package("deb")), "lintian");
 }

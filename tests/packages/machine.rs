@@ -10,10 +10,10 @@ use crate::support::disk::{self, Disk};
 use crate::support::namespace::Namespace;
 use crate::support::{Node, Place, eventually};
 
-/// For what systemd does on a busy machine.
+/// Deadline for systemd on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// What the first process does until it is systemd.
+/// The first process before it executes systemd.
 const BOOT: &str = include_str!("boot.sh");
 
 /// A host that serves itself.
@@ -41,7 +41,7 @@ impl Machine {
         machine
     }
 
-    /// Runs a shell script that must succeed; gives what it printed.
+    /// Runs a shell script that must succeed; returns its output.
     pub fn ok(&self, script: &str) -> String {
         self.host.shell(script).ok()
     }
@@ -68,7 +68,7 @@ impl Machine {
         })
     }
 
-    /// What the agent and systemd said of it.
+    /// The journal of the agent and of systemd for its unit.
     pub fn journal(&self) -> String {
         self.host.shell("journalctl -u humanz-agent --no-pager -o cat -n 40").stdout
     }
@@ -94,7 +94,7 @@ fn first_process(name: &str, cgroup: &Path) -> Command {
     command
 }
 
-/// A folder for systemd in the unified hierarchy; those of killed processes go.
+/// A folder for systemd in the unified hierarchy; those of killed processes are removed.
 fn make_cgroup(name: &str) -> PathBuf {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let unified = mounts.lines().find_map(|line| {
@@ -127,13 +127,13 @@ fn remove_cgroup(path: &Path) {
     println!("{} is left", path.display());
 }
 
-/// Removes what is empty.
+/// Removes empty directories.
 fn remove_tree(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
             remove_tree(&entry.path());
         }
     }
-    // Not empty yet, or gone already: the caller looks again.
+    // Not empty yet, or already removed: the caller retries.
     fs::remove_dir(path).ok();
 }

@@ -26,7 +26,7 @@ pub fn install(machine: &Machine, package: &Path) {
     ));
 }
 
-/// As the operator does it, behind what is there.
+/// As the operator does it, appended to the existing file.
 pub fn configure(machine: &Machine) {
     let file = "/etc/humanz/agent.env";
     let written = machine.host.read(file).unwrap();

@@ -14,7 +14,7 @@ fn limited(limits: Value) -> Value {
     conf("1.0.0", keys)
 }
 
-/// `(bits a second, bytes at once)` of the token bucket that stands alone at `link`'s end.
+/// `(bits a second, bytes at once)` of the only token bucket filter of `link`.
 fn bucket(host: &PluginHost, link: &str) -> Option<(u64, u64)> {
     let shown = host.run(&format!("tc -j qdisc show dev {link}")).ok();
     let queues: Value = serde_json::from_str(&shown).unwrap();

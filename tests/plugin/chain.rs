@@ -165,7 +165,7 @@ fn host_ports_forward_to_a_pod_attached_by_another_plugin() {
     assert_eq!(host.list(&format!("{STORE}/owners")), Vec::<String>::new());
 }
 
-/// What the plugin before answered: its bridge, its veth, and `eth0`.
+/// The result of the previous plugin: its bridge, its veth, and `eth0`.
 fn previous() -> Value {
     json!({ "cniVersion": "1.1.0",
         "interfaces": [{ "name": "cni0" }, { "name": "vhost" },

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::Place;
 use crate::support::plugin_host::{Call, PluginHost, conf};
 
-/// What was counted on the host.
+/// The counters of the host.
 fn counted(host: &PluginHost) -> Calls {
     host.inside(|| calls::read(Path::new("/run/humanz/ipam"))).unwrap()
 }

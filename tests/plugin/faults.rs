@@ -200,7 +200,7 @@ fn an_error_of_every_system_call_that_add_makes() {
             let what = format!("{error} of {calls} number {when}");
             // Some calls do not matter: the log file, the count of flows.
             refused += usize::from(!answer.ended.succeeded());
-            // What could not be undone either goes with the DEL that runtimes send.
+            // Changes that could not be undone are removed by the DEL that runtimes send.
             Call::new("DEL", &everything("c1"), "c1").run(host).ok();
             ground.assert_unchanged(&what);
         }

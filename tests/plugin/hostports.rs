@@ -35,7 +35,7 @@ fn both(port: u16) -> Value {
     json!([mapping("tcp", port, ""), mapping("UDP", port, "")])
 }
 
-/// What the table holds, in nft's words: `any4 tcp . 8080 : 10.1.2.2 . 80`, without comments.
+/// The elements of the table, in nft's syntax: `any4 tcp . 8080 : 10.1.2.2 . 80`, without comments.
 pub fn elements(host: &Node) -> Vec<String> {
     let listed = host.run("nft -j list table inet humanz-hostports").stdout;
     let listed: Value = serde_json::from_str(&listed).unwrap_or(Value::Null);
@@ -105,7 +105,7 @@ fn a_port_is_reached_from_everywhere_with_and_without_br_netfilter() {
             reached(pod, &[("10.1.2.1", "10.1.2.1"), ("fd00::1", "fd00::1")]);
         }
     }
-    // The kernel carries ::1 nowhere: it is refused at once, and clients go on to 127.0.0.1.
+    // The kernel does not forward ::1: it is refused at once, and clients retry 127.0.0.1.
     unreached(&*host, "[::1]:8080");
     call("DEL", "server", &both(8080)).run(&host).ok();
     assert_eq!(elements(&host), [""; 0]);
@@ -176,13 +176,13 @@ fn loopback_services_of_the_host_stay_closed_to_pods_and_the_outside() {
         unreached(&place, "127.0.0.1:7777");
     }
     local.set_nonblocking(true).unwrap();
-    assert!(local.accept().is_err(), "somebody got through");
+    assert!(local.accept().is_err(), "a connection got through");
     // The filter at the pod's port comes before its guard, and that before the table's rules.
     let port = host.run("ip -o link show master hz0").ok();
     let port = port.split(": ").nth(1).unwrap().split('@').next().unwrap();
     host.run(&format!("tc qdisc del dev {port} clsact")).ok();
     unreached(&host.container("pod"), "127.0.0.1:7777");
-    assert!(local.accept().is_err(), "somebody got through");
+    assert!(local.accept().is_err(), "a connection got through");
     let dropped = host.run("nft list table netdev humanz").ok();
     let counted = |line: &str| line.contains("\"loopback\"") && !line.contains("packets 0 ");
     assert!(dropped.lines().any(counted), "{dropped}");
@@ -193,7 +193,7 @@ fn udp_clients_with_stale_conntrack_entries_are_answered() {
     let host = PluginHost::new();
     let outside = host.outside();
     let to: SocketAddr = "192.0.2.11:8080".parse().unwrap();
-    // Something must look at states, or there are none.
+    // Connection tracking needs a rule that matches ct state.
     host.run_command(
         &mut command("nft -f -"),
         "table ip t { chain c { type filter hook input priority 0; ct state established accept; }; }",

@@ -201,7 +201,7 @@ fn a_pod_that_died_without_del_blocks_no_port() {
     assert_eq!(claims(&host).len(), 2);
     // The same container again, after its namespace was made anew.
     host.run("ip netns del second").ok();
-    soon("its link goes too", || veths(&host).is_empty());
+    soon("its link is deleted too", || veths(&host).is_empty());
     add(&host, "second", &json!([mapping("tcp", 81, "")]));
     assert_eq!(claims(&host), ["tcp-81/0.0.0.0", "tcp-81/::"]);
     assert_eq!(elements(&host).len(), 2);
@@ -245,7 +245,7 @@ fn elements_of_a_lost_store_block_no_port() {
     assert_eq!(answer.code(), 104, "{answer:?}");
     assert!(answer.error().contains("humanz net second eth0"), "{}", answer.error());
     host.run("ip netns del second").ok();
-    soon("its link goes too", || veths(&host).len() == 1);
+    soon("its link is deleted too", || veths(&host).len() == 1);
     elsewhere("third").with("CNI_ARGS", "IP=10.1.2.9").run(&host).ok();
 }
 

@@ -9,7 +9,7 @@ use humanz_test_support as support;
 
 use serde_json::{Value, json};
 use support::plugin_host::conf;
-use support::pod::wishes;
+use support::pod::requested_settings;
 
 mod add;
 mod addresses;
@@ -34,7 +34,7 @@ mod tuning;
 fn everything(name: &str) -> Value {
     let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
     let sysctl = json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_ignore": "1" });
-    let keys = json!({ "ranges": sets, "runtimeConfig": wishes(name), "sysctl": sysctl,
+    let keys = json!({ "ranges": sets, "runtimeConfig": requested_settings(name), "sysctl": sysctl,
         "promisc": true, "macspoofchk": true });
     conf("1.1.0", keys)
 }

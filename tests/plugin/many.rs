@@ -30,7 +30,7 @@ fn in_parallel(count: usize, task: impl Fn(usize) + Sync) {
 }
 
 /// A host port of its own, and limits.
-fn wishes(number: usize) -> Value {
+fn requested_settings(number: usize) -> Value {
     let port = json!({ "hostPort": 8000 + number, "containerPort": 80, "protocol": "tcp" });
     let limits = json!({ "ingressRate": 8_000_000, "egressRate": 8_000_000 });
     json!({ "portMappings": [port], "bandwidth": limits })
@@ -47,7 +47,7 @@ fn two_hundred_adds_sixteen_at_once_and_two_hundred_dels() {
     // The bridge is made by the first; they race for it.
     in_parallel(200, |number| {
         let name = format!("c{number}");
-        let call = Call::new("ADD", &conf, &name).key("runtimeConfig", wishes(number));
+        let call = Call::new("ADD", &conf, &name).key("runtimeConfig", requested_settings(number));
         let result = call.run(&host).ok();
         let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
         assert!(given.lock().unwrap().insert(address.clone()), "{address} was given twice");

@@ -92,7 +92,7 @@ fn an_address_that_gets_a_new_owner_is_reached_at_once() {
 fn udp_flows_to_the_previous_owner_are_deleted_and_others_kept() {
     let host = PluginHost::new();
     let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
-    // A rule that looks at states makes the kernel track connections.
+    // A rule that matches ct state makes the kernel track connections.
     host.run_command(
         &mut crate::support::node::command("nft -f -"),
         "add table ip t\nadd chain ip t c { type filter hook output priority 0; }

@@ -53,7 +53,7 @@ impl Machine {
     }
 }
 
-/// One execution: what a runtime would send, until a test changes it.
+/// One execution: the input of a runtime, which a test can change.
 #[derive(Clone)]
 struct Call {
     plugin: &'static str,

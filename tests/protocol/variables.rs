@@ -105,7 +105,7 @@ fn arguments_are_pairs_and_unknown_ones_need_ignore_unknown() {
     ] {
         let call = Call::new("humanz", "ADD").with("CNI_ARGS", args);
         call.refused(&machine).says(4, &[word]);
-        // A container that never came must be able to go.
+        // DEL of a container that was never added must succeed.
         call.with("CNI_COMMAND", "DEL").silent(&machine);
     }
     Call::new("loopback", "ADD").with("CNI_ARGS", "IgnoreUnknown=True;Unk=nown").answer(&machine);

@@ -117,7 +117,7 @@ pub struct RunSandbox {
     pub config: Option<SandboxConfig>,
 }
 
-/// What names a sandbox or a container, as request and as answer.
+/// The identifier of a sandbox or container, as request and as response.
 #[derive(Clone, PartialEq, Message)]
 pub struct Id {
     #[prost(string, tag = "1")]

@@ -33,7 +33,7 @@ fn containers_of_containerd_reach_each_other_and_leave_nothing() {
     containerd.run(&["task", "kill", "--signal", "KILL", "first"]).ok();
     first.wait(SOON);
     scene.has_no_pod();
-    scene.plugin_log_tells(&["ADD", "DEL"]);
+    scene.plugin_log_has(&["ADD", "DEL"]);
 }
 
 /// containerd of this machine, with folders and socket of the host's own.
@@ -43,7 +43,7 @@ pub struct Containerd<'a> {
 }
 
 impl<'a> Containerd<'a> {
-    /// `configuration`: what the file says besides, tables last.
+    /// `configuration`: additional content of the file, tables last.
     pub fn start(scene: &'a Scene, configuration: &str) -> Self {
         let host = scene.host();
         host.write(

@@ -105,7 +105,7 @@ struct Kubelet<'a> {
     client: Client<'a>,
 }
 
-/// A pod's network namespace, and what lives in it.
+/// A pod's network namespace, and its processes.
 struct Sandbox<'a> {
     kubelet: &'a Kubelet<'a>,
     config: SandboxConfig,

@@ -7,7 +7,7 @@ use crate::support::{Agent, Alone, Node, Place, eventually, facts};
 
 /// The root file system of containers.
 pub const ROOT: &str = "/var/lib/root";
-/// What is in its file `/etc/hello`.
+/// The content of its file `/etc/hello`.
 pub const HELLO: &str = "hello";
 /// `fetch ADDRESS PORT` prints that file of another container (busybox's wget wants NSS).
 const FETCH: &str = "#!/bin/sh
@@ -59,7 +59,7 @@ impl Scene {
         });
     }
 
-    pub fn plugin_log_tells(&self, verbs: &[&str]) {
+    pub fn plugin_log_has(&self, verbs: &[&str]) {
         let log = self.host().read("/var/log/humanz.log").unwrap_or_default();
         for verb in verbs {
             assert!(log.contains(verb), "{verb} in /var/log/humanz.log:\n{log}");

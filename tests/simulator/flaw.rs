@@ -1,6 +1,6 @@
 //! Deliberately wrong protocols, made by the model around the correct decisions.
 
-/// What is wrong.
+/// The flaw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Nothing: humanz.
@@ -8,7 +8,7 @@ pub enum Flaw {
     /// A subnet belongs to its host only as long as that renews an etcd lease; after that the host
     /// gets another one, under running pods (flannel #520, #621, #205).
     OwnershipExpires,
-    /// A subnet is written without a look at who has it by now (flannel #1343, #1182, #813).
+    /// A subnet is written without checking its current owner (flannel #1343, #1182, #813).
     PlainPut,
     /// A loss of etcd's data is not noticed; each host writes itself again, and nobody the others
     /// (flannel #610).
@@ -20,6 +20,6 @@ pub enum Flaw {
     /// The number is put, then read, and the slot taken without looking who has it (the Python
     /// agent).
     PutThenGet,
-    /// What a starting agent has not heard of yet is taken for gone.
+    /// A starting agent treats hosts that it has not read yet as removed.
     RemovesBeforeReading,
 }

@@ -9,15 +9,15 @@ use ipnetwork::IpNetwork;
 use super::host::{AgentState, network};
 use super::world::World;
 
-/// How long survivors of a loss need until they have put back what they know, in milliseconds.
+/// How long survivors of a loss need until they have restored the known keys, in milliseconds.
 const SURVIVORS: u64 = 1_000;
 
-/// What came of a schedule.
+/// The outcome of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fine,
-    /// It came to a loss that nobody could have prevented: what was lost with etcd was known to no
-    /// agent that ran undisturbed. What follows is not judged.
+    /// A loss that no host could have prevented: the data lost with etcd was known to no
+    /// agent that ran undisturbed. The rest is not checked.
     Unavoidable,
     /// Something happened that must not.
     Wrong(String),
@@ -47,12 +47,12 @@ impl World {
 
     /// As [`World::wrong`], but only if somebody could have kept the subnet of `victim`.
     fn wrong_about(&mut self, victim: usize, what: impl Into<String>) {
-        let unavoidable = self.is_forgotten(victim);
+        let unavoidable = self.is_unrecoverable(victim);
         self.wrong.get_or_insert(Wrong { what: what.into(), unavoidable });
     }
 
     /// Data was lost, and no agent that ran undisturbed since before knew of the host.
-    fn is_forgotten(&self, victim: usize) -> bool {
+    fn is_unrecoverable(&self, victim: usize) -> bool {
         let Some(lost) = self.lost else { return false };
         // A host that is new cannot distinguish a backup from the store that it was made of; it claims a
         // subnet at once, and a survivor reads again within half a second.
@@ -78,7 +78,7 @@ impl World {
             .map(|other| other.number)
             .next();
         if let Some(other) = clash {
-            let victim = if self.is_forgotten(host) { host } else { other };
+            let victim = if self.is_unrecoverable(host) { host } else { other };
             self.wrong_about(victim, format!("h{host} and h{other} both use {subnet}"));
         }
         let python = self.pythons.iter().find(|(_, used)| **used == Some(subnet));
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Nothing is written that is not compared with what was read.
+    /// Every write is conditional on the values that were read.
     pub fn judge_transaction(&mut self, host: usize, transaction: &Transaction) {
         for write in &transaction.writes {
             let key = match write {

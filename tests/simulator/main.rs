@@ -28,7 +28,7 @@ fn verdict(script: &Script, flaw: Flaw) -> Verdict {
     World::new(script, flaw).run()
 }
 
-/// A script as short as it can be made that is wrong still, and what is wrong with it.
+/// The shortest script that still fails, and its failure.
 fn shortest(mut script: Script, flaw: Flaw) -> (Script, String) {
     let wrong = |script: &Script| match verdict(script, flaw) {
         Verdict::Wrong(what) => Some(what),
@@ -63,7 +63,7 @@ fn report(script: Script, flaw: Flaw) -> String {
     format!("seed {seed}: {what}\n{script}{steps}")
 }
 
-/// Runs the schedules of `seeds`, on all processors; the first that goes wrong, and how many were
+/// Runs the schedules of `seeds`, on all processors; the first that fails, and how many were
 /// not judged to the end.
 fn explore(seeds: std::ops::Range<u64>, flaw: Flaw) -> (Option<Script>, u64) {
     let (next, undecided) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
@@ -106,8 +106,8 @@ fn no_order_of_events_gives_a_subnet_two_owners_and_all_hosts_converge() {
     assert!(undecided * 10 < schedules, "{undecided} of {schedules} were not judged to the end");
 }
 
-/// A protocol with that flaw is found out, by what it does.
-fn found_out(flaw: Flaw, by: &[&str]) {
+/// A protocol with that flaw is detected by its effects.
+fn detected(flaw: Flaw, by: &[&str]) {
     let (wrong, _) = explore(0..20_000, flaw);
     let script = wrong.unwrap_or_else(|| panic!("{flaw:?} is not found"));
     let (script, what) = shortest(script, flaw);
@@ -118,37 +118,37 @@ fn found_out(flaw: Flaw, by: &[&str]) {
 
 #[test]
 fn ownership_that_expires_is_detected() {
-    found_out(Flaw::OwnershipExpires, &["under pods", "both use", "lacks"]);
+    detected(Flaw::OwnershipExpires, &["under pods", "both use", "lacks"]);
 }
 
 #[test]
 fn a_renewal_by_a_plain_put_is_detected() {
-    found_out(Flaw::PlainPut, &["both use", "takes"]);
+    detected(Flaw::PlainPut, &["both use", "takes"]);
 }
 
 #[test]
 fn an_unnoticed_loss_of_data_is_detected() {
-    found_out(Flaw::LossUnnoticed, &["both use", "lacks"]);
+    detected(Flaw::LossUnnoticed, &["both use", "lacks"]);
 }
 
 #[test]
 fn a_host_identified_by_its_address_is_detected() {
-    found_out(Flaw::AddressIsIdentity, &["under pods"]);
+    detected(Flaw::AddressIsIdentity, &["under pods"]);
 }
 
 #[test]
 fn a_reservation_that_gets_an_expiry_at_a_restart_is_detected() {
-    found_out(Flaw::ReservationExpires, &["both use", "lacks"]);
+    detected(Flaw::ReservationExpires, &["both use", "lacks"]);
 }
 
 #[test]
 fn a_number_that_is_put_and_then_read_is_detected() {
-    found_out(Flaw::PutThenGet, &["both use", "takes"]);
+    detected(Flaw::PutThenGet, &["both use", "takes"]);
 }
 
 #[test]
 fn a_removal_before_everything_was_read_is_detected() {
-    found_out(Flaw::RemovesBeforeReading, &["lacks"]);
+    detected(Flaw::RemovesBeforeReading, &["lacks"]);
 }
 
 #[test]

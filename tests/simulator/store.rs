@@ -54,7 +54,7 @@ impl Store {
         Snapshot { revision: self.revision, ..self.parsed.clone() }
     }
 
-    /// The writes that a transaction comes to, or `None` if a condition of its own does not hold.
+    /// The writes of a transaction, or `None` if a condition of its own does not hold.
     /// Conditions of inner ones see the state before, as in etcd.
     pub fn judge<'a>(&self, transaction: &'a Transaction) -> Option<Vec<&'a Write>> {
         if !transaction.conditions.iter().all(|condition| self.holds(condition)) {

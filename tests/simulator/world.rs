@@ -20,7 +20,7 @@ use super::store::Store;
 
 /// A call to etcd is given up after this.
 const TIMEOUT: u64 = 5_000;
-/// When everything is repaired, in milliseconds; and how long the hosts then have to come to rest.
+/// When everything is repaired, in milliseconds; and the time for the hosts to converge.
 const REPAIRED: u64 = 100_000;
 const REST: u64 = 200_000;
 
@@ -44,7 +44,7 @@ enum Scheduled {
     Reads(usize, u32, u32),
 }
 
-/// A command under way.
+/// A command in transit.
 #[derive(Clone)]
 struct Call {
     host: usize,
@@ -76,7 +76,7 @@ pub struct World {
     repaired: bool,
     leases: i64,
     pub wrong: Option<Wrong>,
-    /// What happened, if that is wanted.
+    /// The trace, if requested.
     pub trace: Option<Vec<String>>,
 }
 
@@ -442,7 +442,7 @@ impl World {
         }
     }
 
-    /// Sends a command on its way, on which it may be lost, late or doubled.
+    /// Sends a command, which may be lost, delayed or duplicated.
     fn send(&mut self, call: Call) {
         let host = call.host;
         let failed = |host: usize| {
@@ -539,7 +539,7 @@ impl World {
         self.hosts[host].uses = Some(subnet);
     }
 
-    /// etcd has not answered in time: the agent serves from what it knew last.
+    /// etcd has not answered in time: the agent serves from its last known state.
     fn last_known(&mut self, host: usize) {
         let waits = self.hosts[host].agent.as_ref().is_some_and(|a| a.machine.lease().is_none());
         if let Some(saved) = self.hosts[host].disk.clone().filter(|_| waits)
@@ -580,7 +580,7 @@ impl World {
         }
     }
 
-    /// The watch brings what happened up to now.
+    /// The watch delivers all events up to now.
     fn heard(&mut self, host: usize) {
         let (up, epoch) = (self.up, self.epoch);
         if self.hosts[host].cut.is_some() || !up {

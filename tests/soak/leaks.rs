@@ -11,7 +11,7 @@ pub struct Count {
     pub spare: u64,
 }
 
-/// What is counted on a host, with the command that counts it.
+/// The counted objects on a host, with the command that counts them.
 const KERNEL: [(&str, &str); 8] = [
     ("links", "ip -o link | wc -l"),
     ("addresses", "ip -o address | wc -l"),
@@ -53,7 +53,7 @@ pub fn count(host: &Node, agent: bool, counts: &mut BTreeMap<String, Count>) {
     }
 }
 
-/// What is more than it was.
+/// Counts that have grown.
 pub fn grown(name: &str, before: Count, now: Count) -> Option<String> {
     let more = now.value > before.value + before.spare;
     more.then(|| format!("{name}: {} instead of {}", now.value, before.value))

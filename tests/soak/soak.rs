@@ -27,14 +27,14 @@ use support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts};
 /// How long the hosts may take to be whole again.
 const WHOLE: Duration = Duration::from_secs(90);
 
-/// Rounds before anything is counted: what is made once is made then.
+/// Warm-up rounds before the first count.
 const WARM_UP: usize = 12;
 
 /// The longest silence between pods that a round may bring: a host's rules or routes are gone for a
 /// moment, and this machine is busy.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Three hosts that stay, and one that comes and goes.
+/// Three permanent hosts, and one that joins and leaves.
 struct Scene {
     pods: Vec<Pod>,
     agents: Vec<Agent>,
@@ -43,7 +43,7 @@ struct Scene {
     longest: BTreeMap<&'static str, Duration>,
 }
 
-/// What happens in a round, and what does it.
+/// A failure of a round, and its function.
 type Event = (&'static str, fn(&mut Scene));
 
 const EVENTS: [Event; 10] = [
@@ -114,7 +114,7 @@ impl Scene {
         Scene { pods, agents, guest: None, cluster, longest: BTreeMap::new() }
     }
 
-    /// Pods come, something happens, pods go; others talk meanwhile.
+    /// Pods are added, a failure happens, pods are deleted; others communicate meanwhile.
     fn round(&mut self, what: &'static str, event: fn(&mut Scene)) {
         self.whole();
         let pairs = [(0, 1), (1, 2), (2, 0)];
@@ -236,7 +236,7 @@ impl Scene {
         });
     }
 
-    /// What there is, when nothing happens.
+    /// The counts at rest.
     fn settled(&mut self) -> BTreeMap<String, Count> {
         if self.guest.is_some() {
             self.join_or_leave();

@@ -13,7 +13,7 @@ use humanz::ipam::{Store, StoreError};
 
 use crate::*;
 
-/// Not a test: what the child processes of the tests below run.
+/// Not a test: the program of the child processes of the tests below.
 #[test]
 fn child() {
     let Some(role) = std::env::var_os("HUMANZ_STORE_CHILD") else { return };

@@ -7,11 +7,11 @@ use std::process::Command;
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use tempfile::TempDir;
 
-/// What a server's certificate says.
+/// The extensions of a server certificate.
 pub const SERVER: &str =
     "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n";
 
-/// What a client's certificate says.
+/// The extensions of a client certificate.
 pub const CLIENT: &str = "extendedKeyUsage=clientAuth\n";
 
 /// Runs openssl, which must succeed.
@@ -33,7 +33,7 @@ pub struct Wanted<'a> {
     pub says: &'a str,
 }
 
-/// A folder with authorities and what they signed: `name.pem` and `name.key`.
+/// A directory with CAs and the certificates that they signed: `name.pem` and `name.key`.
 pub struct Certificates {
     folder: TempDir,
 }

@@ -28,7 +28,7 @@ const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 0x10
 const SWITCH_V4: Ipv4Addr = NEAR.v4;
 const SWITCH_V6: Ipv6Addr = NEAR.v6;
 
-/// What hosts are plugged into.
+/// A network segment of the switch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Segment {
     bridge: &'static str,
@@ -157,7 +157,7 @@ impl Cluster {
         agents
     }
 
-    /// Where all that nodes write lies on this machine; it goes with the cluster.
+    /// The directory of all disks of the nodes on this machine; removed with the cluster.
     pub fn disks(&self) -> &Path {
         self.disks.path()
     }
@@ -234,7 +234,7 @@ impl Segment {
         Ipv6Addr::from_bits(self.v6.to_bits() & !0xffff | u128::from(decimal(10 + index)))
     }
 
-    /// What ip(8) must do on that host.
+    /// The ip(8) commands for that host.
     fn lines(&self, index: u8) -> String {
         let (v4, v6) = (self.host_v4(index), self.host_v6(index));
         network(v4, v6, self)
@@ -258,7 +258,7 @@ fn make_switch(switch: &Node, segments: &[&Segment]) {
         ip(switch, &lines);
     }
     if let [_, far] = segments {
-        // With br_netfilter what is only bridged comes by here too.
+        // With br_netfilter bridged packets pass this chain too.
         let routed = [&NEAR, far].map(|Segment { bridge, .. }| {
             format!(
                 "add rule inet router forward iifname {bridge} oifname != {bridge} ip saddr != {{ 192.0.2.0/24, 203.0.113.0/24 }} drop
@@ -312,7 +312,7 @@ fn plug(switch: &Node, segment: &Segment, node: &Node) {
     forwards(switch, node);
 }
 
-/// What ip(8) must do on a node with these addresses.
+/// The ip(8) commands for a node with these addresses.
 fn network(v4: Ipv4Addr, v6: Ipv6Addr, segment: &Segment) -> String {
     let (via_v4, via_v6) = (segment.v4, segment.v6);
     format!(
@@ -341,7 +341,7 @@ fn cable(switch: &Node, node: &Node) {
     let [a, b, c, d] = node.v4().octets();
     let eth0 = format!("name eth0 address 02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x} netns {first}");
     let line = format!("ip link add {name} type veth peer {eth0}");
-    // The port of an earlier boot goes with its namespace, a moment after the last process.
+    // The port of an earlier boot is removed with its namespace, shortly after the last process.
     eventually(&line, SOON, || {
         let output = switch.with_namespace(|namespace| {
             namespace.on_its_network(|| command(&line).output().expect("run ip"))
@@ -357,7 +357,7 @@ fn ip(node: &Node, lines: &str) {
     node.run_command(&mut command("ip -batch -"), &(lines.to_owned() + "\n")).ok();
 }
 
-/// The agent has found a way to each of its subnets, or says why not.
+/// The agent has a route to each of its subnets, or gives the reason.
 fn is_settled(peer: &Value) -> bool {
     let via = peer["via"].as_array().is_some_and(|via| via.iter().all(|way| !way.is_null()));
     via || !peer["fault"].is_null()

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::node::{Node, Place, command};
 use super::process::Ended;
 
-/// Where runtimes look for plugins.
+/// The plugin directory of runtimes.
 pub const PLUGINS: &str = "/opt/cni/bin";
 const CONFIGURATIONS: &str = "/etc/cni/net.d";
 
@@ -25,11 +25,11 @@ pub struct Attachment {
     pub ifname: String,
     /// `CNI_ARGS`.
     pub args: String,
-    /// What the runtime offers; a plugin gets the parts that its `capabilities` name.
+    /// The runtime configuration; a plugin gets the parts that its `capabilities` name.
     pub runtime: Value,
 }
 
-/// What a plugin answered instead of a result.
+/// The error of a plugin.
 #[derive(Debug)]
 pub struct Failure {
     /// 0 if stdout was no error object.
@@ -77,7 +77,7 @@ impl Network {
         Ok(result)
     }
 
-    /// `result`: what ADD gave, `Null` if it is not known.
+    /// `result`: the result of ADD, `Null` if unknown.
     pub fn check(&self, host: &Node, of: &Attachment, result: &Value) -> Result<(), Box<Failure>> {
         for plugin in &self.plugins {
             self.exec(host, "CHECK", plugin, Some(of), result)?;

@@ -14,7 +14,7 @@ pub const EXECUTABLE: &str = "/opt/humanz/humanz-agent";
 const OWN: [&str; 5] = ["/etc", "/opt", "/var/lib", "/var/log", "/root"];
 /// Empty after a reboot.
 const VOLATILE: [&str; 3] = ["/run", "/tmp", "/var/tmp"];
-/// What programs look for in /etc.
+/// Files that programs need in /etc.
 const NEEDED: [&str; 12] = [
     "alternatives",
     "group",
@@ -30,7 +30,7 @@ const NEEDED: [&str; 12] = [
     "services",
 ];
 
-/// A folder for disks, named after this process. What killed processes left is removed.
+/// A folder for disks, named after this process. Leftovers of killed processes are removed.
 pub fn folder() -> tempfile::TempDir {
     const PREFIX: &str = "humanz-test-";
     for entry in fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
@@ -76,7 +76,7 @@ impl Disk {
         self.folder.join(path.trim_start_matches('/'))
     }
 
-    /// What the kernel is to call the next boot.
+    /// The boot ID of the next boot.
     pub fn set_boot_id(&self, id: &str) {
         fs::write(self.folder.join("boot-id"), format!("{id}\n")).unwrap();
     }
@@ -100,7 +100,7 @@ impl Disk {
         fs::create_dir("/run/netns").unwrap();
         bind(Path::new("/run/netns"), Path::new("/run/netns"));
         make(None, "/run/netns", None, MsFlags::MS_SHARED, None);
-        // What is not the node's own cannot be harmed by it.
+        // Everything that is not the node's own is read-only.
         make(None, "/", None, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY, None);
     }
 }

@@ -25,7 +25,7 @@ impl Keys {
     /// Does something with a connection.
     ///
     /// # Errors
-    /// What the server or the connection said.
+    /// The error of the server or of the connection.
     pub fn try_call<T: Send>(
         &self,
         request: impl AsyncFnOnce(&mut Client) -> Result<T, Error> + Send,
@@ -102,7 +102,7 @@ impl Keys {
         pair.map_or(0, KeyValue::version)
     }
 
-    /// Forgets all history: a watch from before cannot go on.
+    /// Compacts all history: earlier watches cannot resume.
     pub fn compact(&self) {
         self.call(async |client| {
             // A revision can be compacted once.

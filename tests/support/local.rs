@@ -17,10 +17,10 @@ pub fn connect(host: &Node) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Sends `bytes`; gives all that comes back.
+/// Sends `bytes` and returns the whole reply.
 pub fn send(host: &Node, bytes: &[u8]) -> String {
     let mut stream = connect(host).unwrap();
-    // A server that has heard enough may close early.
+    // The server may close before the request is complete.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -51,7 +51,7 @@ pub fn status_when(host: &Node, what: &str, holds: impl Fn(&Value) -> bool) -> V
     })
 }
 
-/// The live changes from now on.
+/// The stream of changes from now on.
 pub struct Changes(BufReader<UnixStream>);
 
 impl Changes {

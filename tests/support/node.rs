@@ -11,10 +11,10 @@ use super::namespace::{Namespace, enter_network};
 use super::process::{self, Ended, Process, Shared, lock};
 use super::wait::eventually;
 
-/// What programs find in their environment, and nothing else.
+/// The whole environment of programs.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A handle; the node goes with the last one.
+/// A handle; the node is removed with the last one.
 #[derive(Clone)]
 pub struct Node(Arc<Inner>);
 
@@ -66,7 +66,7 @@ impl Node {
         *self.0.namespace.write().unwrap() = Some(namespace);
     }
 
-    /// Every process dies at once; links are gone when this returns. The disk stays.
+    /// Kills every process at once; links are gone when this returns. The disk stays.
     pub fn power_off(&self) {
         self.0.power_off();
     }
@@ -171,7 +171,7 @@ pub trait Place: Sync {
         process::run(command, input, |command| spot.inside(|| command.spawn()))
     }
 
-    /// Starts a program that goes on until its handle is dropped or the node is off.
+    /// Starts a program that runs until its handle is dropped or the node is off.
     fn spawn(&self, command: &mut Command) -> Process {
         let spot = self.spot();
         let process = Process::start(command, |command| spot.inside(|| command.spawn()));

@@ -36,7 +36,7 @@ pub fn unreached(sources: &[&dyn Place], addresses: &[IpAddr]) -> Vec<String> {
 /// One ping: how long the answer took, as the sender measured it.
 ///
 /// # Errors
-/// What was sent where, and what came instead of an answer.
+/// The source, the target and the output of the failed ping.
 pub fn round_trip(from: &dyn Place, to: IpAddr) -> Result<Duration, String> {
     let ping = from.run(&format!("ping -n -c 1 -W 3 {to}"));
     let no_answer = || format!("{} -> {to}: {}{}", from.label(), ping.stdout, ping.stderr);
@@ -61,7 +61,7 @@ pub struct Pinger {
     started: Instant,
 }
 
-/// Packets of a [`Pinger`]. The one under way when it was stopped does not count.
+/// Packets of a [`Pinger`]. The one in flight at the stop does not count.
 #[derive(Debug)]
 pub struct Report {
     pub name: String,

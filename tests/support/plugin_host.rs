@@ -28,7 +28,7 @@ pub struct Call {
     pub wrapper: String,
 }
 
-/// What a plugin said.
+/// The output of a plugin.
 #[derive(Debug)]
 pub struct Answer {
     /// stdout; `Null` if it is no JSON.
@@ -57,7 +57,7 @@ impl PluginHost {
         Call::new("ADD", conf, name).run(self).ok()
     }
 
-    /// What is left of pods: links, addresses and owners in the store, host ports, neighbours on the
+    /// Leftovers of pods: links, addresses and owners in the store, host ports, neighbours on the
     /// bridge.
     pub fn leftovers(&self) -> BTreeSet<String> {
         let mut left = BTreeSet::new();
@@ -76,7 +76,7 @@ impl PluginHost {
         let guards = self.run("nft list table netdev humanz").stdout;
         let chains = guards.lines().filter_map(|line| line.trim().strip_prefix("chain "));
         left.extend(chains.map(|chain| format!("guard {chain}")));
-        // Without the state, which changes with time; link-local ones come and go by themselves.
+        // Without the state, which changes with time; link-local ones change by themselves.
         let neighbours = self.run("ip neigh show dev hz0").stdout;
         let known = neighbours.lines().filter_map(|line| line.split_once(" lladdr "));
         let known = known.filter(|(address, _)| !address.starts_with("fe80:"));
@@ -84,7 +84,7 @@ impl PluginHost {
         left
     }
 
-    /// What leads somewhere: the elements of all maps, as nft writes them.
+    /// The DNAT targets: the elements of all maps, in nft's syntax.
     fn ports(&self) -> Vec<String> {
         let listed = self.run("nft list maps inet").stdout;
         let maps = listed.split("elements = {").skip(1).filter_map(|map| map.split('}').next());

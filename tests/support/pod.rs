@@ -12,7 +12,7 @@ use super::node::{Node, Place};
 pub struct Pod {
     pub attachment: Attachment,
     pub network: Network,
-    /// What ADD answered.
+    /// The result of ADD.
     pub result: Value,
     /// How long ADD took, the start of the process included.
     pub took: Duration,
@@ -21,10 +21,10 @@ pub struct Pod {
 
 impl Pod {
     /// A new namespace on `host`, connected as the host's CNI configuration says. It asks for all
-    /// that a pod can ask for: see [`wishes`].
+    /// that a pod can ask for: see [`requested_settings`].
     pub fn add(host: &Node, name: &str) -> Self {
         make_netns(host, name);
-        let attachment = Attachment { runtime: wishes(name), ..Attachment::new(name) };
+        let attachment = Attachment { runtime: requested_settings(name), ..Attachment::new(name) };
         Self::connect(host, &Network::of(host), attachment)
             .unwrap_or_else(|e| panic!("{}/{name}: ADD: {e}", host.name()))
     }
@@ -50,7 +50,7 @@ impl Pod {
         self.network.check(&self.host, &self.attachment, &self.result)
     }
 
-    /// DEL, then the namespace goes.
+    /// DEL, then removes the namespace.
     pub fn delete(self) {
         let deleted = self.network.del(&self.host, &self.attachment, &self.result);
         deleted.unwrap_or_else(|e| panic!("{}: DEL: {e}", self.label()));
@@ -83,7 +83,7 @@ impl Pod {
 }
 
 /// A host port of its own, [`host_port`], and limits far above what a test sends.
-pub fn wishes(name: &str) -> Value {
+pub fn requested_settings(name: &str) -> Value {
     json!({
         "portMappings": [{
             "hostPort": host_port(name), "containerPort": CONTAINER_PORT, "protocol": "tcp"
@@ -103,7 +103,7 @@ pub fn host_port(name: &str) -> u16 {
     10_000 + u16::try_from(hasher.finish() % 20_000).expect("below 20,000")
 }
 
-/// Where a pod serves what its host port offers: the port of [`super::web::Web`].
+/// The container port behind the host port of a pod: the port of [`super::web::Web`].
 pub const CONTAINER_PORT: u16 = 8000;
 
 /// An empty network namespace with `lo` up, as a runtime makes it before ADD.

@@ -13,7 +13,7 @@ use super::wait::eventually;
 /// Longer than any command of a test may take.
 const TOO_LONG: Duration = Duration::from_secs(120);
 
-/// What a program that has ended left behind.
+/// The exit status and output of a program.
 #[derive(Debug)]
 pub struct Ended {
     pub what: String,
@@ -67,12 +67,12 @@ pub fn run(
     Ended { what, status, stdout: text(stdout), stderr: text(stderr), took }
 }
 
-/// A program that goes on; killed and reaped when dropped.
+/// A running program; killed and reaped when dropped.
 pub struct Process {
     shared: Arc<Shared>,
 }
 
-/// What the handle, the reader threads and the node share.
+/// State shared by the handle, the reader threads and the node.
 pub struct Shared {
     what: String,
     child: Mutex<Child>,
@@ -150,7 +150,7 @@ impl Shared {
     }
 }
 
-/// The lock, also after another thread has panicked: cleaning up must go on.
+/// The lock, also after another thread has panicked: cleanup must continue.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// How long a local thing may take on a busy machine before a test gives up on it.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// The value that `probe` gives at last; looks every few milliseconds.
+/// The first value that `probe` returns; polls every few milliseconds.
 ///
 /// # Panics
 /// After `within`, saying `what` was waited for and why `probe` refused last.

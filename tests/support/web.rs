@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::node::Place;
 use super::process::lock;
 
-/// Bytes of what it serves.
+/// Size of the served file, in bytes.
 pub const BODY: usize = 1_000_000;
 const PORT: u16 = 8000;
 
@@ -44,7 +44,7 @@ impl Web {
     /// Fetches the body from `place`.
     ///
     /// # Panics
-    /// If it does not come whole.
+    /// If it is incomplete.
     pub fn fetch(&self, place: &dyn Place) {
         let fetched = place.run(&Self::line(self.address));
         assert!(fetched.stdout == BODY.to_string(), "{}: {fetched}", place.label());

@@ -54,9 +54,10 @@ pub fn run(
     // Looking at every link is too much for every event of one.
     let at_ports = bridge == BridgeOutcome::New || scope == Scope::ALL;
     let crowded = at_ports.then(|| reconcile::bridge_ports::reconcile(run, applier)).flatten();
-    let unguarded = (scope.links || scope.firewall)
-        .then(|| reconcile::guard::reconcile(run, at_ports, guards, applier))
-        .unwrap_or_default();
+    let unguarded = match scope.links || scope.firewall {
+        true => reconcile::guard::reconcile(run, at_ports, guards, applier),
+        false => Vec::new(),
+    };
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = scope == Scope::ALL;
     let mut firewall =

@@ -10,7 +10,6 @@ use crate::agent::{cleanup, dry_run, logger, notify};
 use crate::inspect::identity;
 use crate::inspect::preflight;
 use crate::lease::growth;
-use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::loader::{self, LoadedSettings};
 use crate::settings::values_only;
 use crate::settings::{Settings, Source};
@@ -94,11 +93,7 @@ impl Agent {
         {
             match dry_run::growth(found, &settings.network(roots)) {
                 Ok(growth) => growth.iter().for_each(|line| log::info!("reload: {line}")),
-                Err(error) => applier.failed(Problem::new(
-                    ProblemKind::Lease,
-                    Object::named("pools"),
-                    error.to_string(),
-                )),
+                Err(error) => applier.failed(error.problem("pools")),
             }
         }
         run::run(&run, &mut ReconcileCache::default(), &mut applier);

@@ -10,7 +10,6 @@ use crate::agent::trigger::Scope;
 use crate::etcd::Update;
 use crate::lease::snapshot::{Fault, Snapshot};
 use crate::lease::{Resolved, peers};
-use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::exit::Exit;
 
 impl Agent {
@@ -35,25 +34,20 @@ impl Agent {
                 self.note_store();
             }
             Update::Trouble(Some(error)) => {
-                self.state.etcd.trouble = Some(error.to_string());
-                self.note_store();
                 if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
                 {
-                    leased.down = Some(error.to_string());
+                    leased.down = Some(error.with_fix());
                 }
+                self.state.etcd.trouble = Some(error);
+                self.note_store();
             }
-            Update::Files { wrong, until } => {
-                let found = wrong.into_iter().map(|what| {
-                    let subject = Object::named("files for etcd");
-                    Problem::new(ProblemKind::EtcdFiles, subject, what)
-                        .with_fix("put good ones in place, which are taken without a restart")
-                });
-                self.shared.problems.set(Check::StoreFiles, found);
+            Update::Files { problems, until } => {
+                self.shared.problems.set(Check::StoreFiles, problems);
                 self.state.etcd.certificate_until = until;
             }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
             Update::Fatal(error) => {
-                self.state.etcd.trouble = Some(error.to_string());
+                self.state.etcd.trouble = Some(error);
                 self.note_store();
             }
             Update::Lease(lease) => {

@@ -1,14 +1,12 @@
 //! The agent itself, and what it would change or report.
 
 use crate::agent::dry_run::DryRun;
-use crate::agent::lock;
 use crate::api::status::Status;
 use crate::checks::limits::mtu;
 use crate::command::doctor::context::DoctorContext;
-use crate::inspect::agent_socket;
+use crate::command::silent_agent::silent_agent;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::plan::{Line, tunnel};
-use crate::settings::Settings;
 
 /// So many changes are written out.
 const SHOWN: usize = 5;
@@ -43,7 +41,8 @@ pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
         Problem::new(ProblemKind::SettingsFile, Object::named("settings file"), warning)
             .with_fix("repair the file: it is not certain which settings apply")
     }));
-    problems.extend(running(context));
+    let silent = context.host.agent().as_ref().err();
+    problems.extend(silent.map(|why| silent_agent(context.settings(), why)));
     problems.extend(reconcile(context));
     problems.extend(sizes(context));
     problems
@@ -55,33 +54,6 @@ fn privileges() -> Option<Problem> {
         Problem::new(ProblemKind::Privileges, Object::named("this process"), what)
             .with_fix("run it as root")
     })
-}
-
-/// Whether an agent serves this host: it answers, or it holds its lock.
-fn running(context: &DoctorContext<'_>) -> Option<Problem> {
-    let error = context.host.agent().as_ref().err()?;
-    let Settings { state_dir, socket, .. } = context.settings();
-    let problem = |kind, what: String, fix: &str| {
-        Some(Problem::new(kind, Object::named(AGENT), what).with_fix(fix))
-    };
-    if agent_socket::is_denied(context.settings()) || lock::is_denied(state_dir) {
-        let what = format!("unknown whether an agent serves this host: {error}");
-        return problem(ProblemKind::AgentSilent, what, "run this as root");
-    }
-    if lock::is_held(state_dir) {
-        let what = format!("an agent serves this host, and cannot be asked: {error}");
-        let fix = match socket {
-            Some(_) => {
-                "systemctl restart humanz-agent (pods do not notice); its log may say why it hangs"
-            }
-            None => "set SOCKET, and the agent can be asked",
-        };
-        return problem(ProblemKind::AgentSilent, what, fix);
-    }
-    let what = format!("{error}, and none holds its lock");
-    let fix = "systemctl enable --now humanz-agent; pods keep their network, but nothing is \
-               repaired and no new host is reached";
-    problem(ProblemKind::AgentDown, what, fix)
 }
 
 /// What a reconcile of the agent would find.

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::command::doctor::context::DoctorContext;
-use crate::etcd::{self, EtcdSettings};
+use crate::etcd::{self, EtcdSettings, FileFault, Untimely};
 use crate::inspect::cluster::Cluster;
 use crate::lease::PeerFault;
 use crate::lease::snapshot::Fault;
@@ -71,19 +71,8 @@ fn records(context: &DoctorContext<'_>, cluster: &Cluster) -> Vec<Problem> {
 /// Certificates, key and password, as the agent looks at them; and who may read what is secret.
 fn files(server: &EtcdSettings) -> Vec<Problem> {
     let (faults, untimely) = etcd::check_files(server);
-    let faults = faults.into_iter().map(|fault| {
-        let subject = Object::Setting(format!("{}={}", fault.variable, fault.path));
-        let what = format!("{}: {}", fault.path, fault.wrong);
-        Problem::new(ProblemKind::EtcdFiles, subject, what).with_fix("put a good one there")
-    });
-    let untimely = untimely.into_iter().map(|found| {
-        let kind = match found.is_valid {
-            true => ProblemKind::CertificateExpiring,
-            false => ProblemKind::Certificate,
-        };
-        let what = format!("{}: {}", found.name, found.what);
-        Problem::new(kind, Object::Setting(found.name), what).with_fix(found.fix)
-    });
+    let faults = faults.iter().map(FileFault::problem);
+    let untimely = untimely.into_iter().map(Untimely::problem);
     let secrets = [("ETCD_KEY", &server.key), ("ETCD_PASSWORD_FILE", &server.password_file)];
     let open = secrets.into_iter().filter_map(|(variable, path)| open(variable, path.as_deref()?));
     faults.chain(untimely).chain(open).collect()

@@ -110,7 +110,7 @@ fn reserve(
             Step::Refused(why) => {
                 let full = matches!(why, crate::lease::LeaseError::Exhausted { .. });
                 let code = if full { exit::TEMPORARY } else { exit::FAILURE };
-                return Err(Exit::new(code, why));
+                return Err(Exit::new(code, why.with_fix()));
             }
             Step::Grow(_) | Step::PutAlive | Step::Held(_) => {
                 let why = "the pool of this host's settings is wider than the network's: restart or \

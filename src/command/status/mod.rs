@@ -6,10 +6,10 @@ mod without_agent;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::agent::lock;
 use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
+use crate::command::silent_agent::silent_agent;
 use crate::command::status::shown::{Agent, PodNetwork, Pods, Shown};
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, Network};
@@ -91,22 +91,6 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     status.problems = Problems(Some(problems));
     let agent = Agent { answers: false, error: Some(why) };
     Ok(Shown { status, agent, drift: Some(drift), ..Shown::default() })
-}
-
-/// An agent that does not answer: an active unit is not started again.
-pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
-    let (kind, fix) = match (&settings.socket, lock::is_held(&settings.state_dir)) {
-        (None, true) => (ProblemKind::AgentSilent, "set SOCKET, and the agent can be asked"),
-        (Some(_), true) => (
-            ProblemKind::AgentSilent,
-            "systemctl restart humanz-agent (pods do not notice); its log may say why it hangs",
-        ),
-        (_, false) => (
-            ProblemKind::AgentDown,
-            "systemctl start humanz-agent (journalctl -u humanz-agent says why it ended)",
-        ),
-    };
-    Problem::new(kind, Object::named("humanz-agent"), why).with_fix(fix)
 }
 
 /// What the stores and the kernel say of pods: the agent does not know it.

@@ -15,6 +15,7 @@ use rustls::{Error, InconsistentKeys};
 
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::validity::{Date, Validity};
+use crate::net::{Object, Problem, ProblemKind};
 
 /// Longest file accepted, in bytes: a bundle of all public authorities has a quarter of it.
 const LIMIT: u64 = 1024 * 1024;
@@ -44,9 +45,12 @@ pub struct Pem {
 pub struct FileFault {
     pub variable: &'static str,
     pub path: String,
-    /// The problem and its fix.
     pub wrong: String,
+    pub fix: &'static str,
 }
+
+/// The fix of every other fault.
+const REPLACE: &str = "put a good one in its place";
 
 /// A certificate that expires soon, has expired, or is not valid yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +72,24 @@ impl fmt::Display for Untimely {
 impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.variable, self.path, self.wrong)
+    }
+}
+
+impl FileFault {
+    pub fn problem(&self) -> Problem {
+        let subject = Object::Setting(format!("{}={}", self.variable, self.path));
+        Problem::new(ProblemKind::EtcdFiles, subject, self.to_string()).with_fix(self.fix)
+    }
+}
+
+impl Untimely {
+    pub fn problem(self) -> Problem {
+        let kind = match self.is_valid {
+            true => ProblemKind::CertificateExpiring,
+            false => ProblemKind::Certificate,
+        };
+        let what = format!("{}: {}", self.name, self.what);
+        Problem::new(kind, Object::Setting(self.name), what).with_fix(self.fix)
     }
 }
 
@@ -166,7 +188,7 @@ struct At<'a> {
 impl At<'_> {
     fn fault(&self, wrong: impl Into<String>) -> FileFault {
         let path = self.path.display().to_string();
-        FileFault { variable: self.variable, path, wrong: wrong.into() }
+        FileFault { variable: self.variable, path, wrong: wrong.into(), fix: REPLACE }
     }
 
     fn read(&self) -> Result<String, FileFault> {
@@ -185,7 +207,10 @@ impl At<'_> {
     fn password(&self) -> Result<String, FileFault> {
         let text = self.read()?;
         match text.trim_end() {
-            "" => Err(self.fault("empty; write the password of ETCD_USER to it")),
+            "" => {
+                let fix = "write the password of ETCD_USER to it";
+                Err(FileFault { fix, ..self.fault("empty") })
+            }
             password => Ok(password.to_owned()),
         }
     }
@@ -228,14 +253,14 @@ impl At<'_> {
         match CertifiedKey::from_der(chain, key, &ring::default_provider()) {
             Ok(_) => Ok(text),
             Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-                Err(self.fault(format!(
-                    "not the key of the certificate in ETCD_CERT {}; replace both",
-                    cert.display()
-                )))
+                let wrong =
+                    format!("not the key of the certificate in ETCD_CERT {}", cert.display());
+                Err(FileFault { fix: "replace both", ..self.fault(wrong) })
             }
-            Err(error) => Err(self.fault(format!(
-                "unsupported ({error}); use RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519"
-            ))),
+            Err(error) => {
+                let fix = "use RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519";
+                Err(FileFault { fix, ..self.fault(format!("unsupported ({error})")) })
+            }
         }
     }
 }

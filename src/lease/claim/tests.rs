@@ -247,10 +247,10 @@ fn the_sign_of_life_of_another_machine_is_never_overwritten() {
 #[test]
 fn a_subnet_outside_the_pool_is_refused_with_both_and_what_to_do() {
     assert_eq!(
-        refused(&[("/h/h1", "10.1.9.0/24")], &own()).to_string(),
+        refused(&[("/h/h1", "10.1.9.0/24")], &own()).with_fix(),
         "this host's subnet 10.1.9.0/24 (etcd key /h/h1) lies outside the pool 10.0.0.0/16; either \
          set IP_SUBNET or IPV6_SUBNET back to a pool with 10.1.9.0/24, or drain this host and \
-         delete that key"
+         delete the etcd key /h/h1"
     );
 }
 

@@ -34,7 +34,7 @@ pub enum Backend {
     Vxlan,
 }
 
-/// What a network that is made by hand offers besides a bridge.
+/// The features of a manually made network besides a bridge.
 #[derive(Clone, Copy)]
 pub struct ByHand {
     pub backend: Backend,

@@ -62,7 +62,7 @@ pub fn annotations(data: &[u8]) {
     config(document.to_string().as_bytes());
 }
 
-/// What is done with what was asked for before the kernel is spoken to.
+/// The processing of a request before any kernel call.
 fn used(request: &Request) {
     let conf: &NetConf = match request {
         Request::Add(add) => &add.conf,

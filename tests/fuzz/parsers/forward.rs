@@ -54,7 +54,7 @@ fn nftables(datagram: &[u8]) -> BaseChain {
     BaseChain { place: ChainRef::Nft(place), policy: Policy::Drop, rules, called }
 }
 
-/// What is done about a chain.
+/// The edit of a chain.
 fn judged(chain: BaseChain) {
     let name = |text: &str| text.parse::<IfName>().expect("a name");
     let network = |text: &str| text.parse().ok();

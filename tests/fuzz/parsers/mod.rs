@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use humanz::netlink::{Replies, Reply};
 
-/// A kind of foreign bytes, and what is done with them.
+/// A format of foreign bytes, and its test function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All kinds, by the names of their folders in the corpus.
@@ -31,7 +31,7 @@ pub const TARGETS: [Target; 9] = [
     ("store", store::store),
 ];
 
-/// Does with `data` what is done with bytes of that kind.
+/// Runs the test function of that format on `data`.
 pub fn run(name: &str, data: &[u8]) {
     let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a known target");
     target(data);

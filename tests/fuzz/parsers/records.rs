@@ -13,7 +13,7 @@ use humanz::lease::{
 use humanz::net::subnet::{self, Pool};
 use humanz::net::{Family, PerFamily};
 
-/// Lines `key=value`; a value `-` deletes the key. Keys without `/` at the beginning stand under
+/// Lines `key=value`; a value `-` deletes the key. Keys without a leading `/` are below
 /// humanz's own root.
 pub fn records(data: &[u8]) {
     let own = own();
@@ -87,7 +87,7 @@ fn report(roots: &Roots, key: &[u8], value: &[u8]) {
     }
 }
 
-/// What is believed of other hosts.
+/// The parsed peers.
 fn believed(found: &Snapshot, own: &Claimant) {
     let subnets = PerFamily {
         v4: subnet::parse("10.244.1.0/24").ok(),

@@ -1,0 +1,34 @@
+//! An agent that does not answer, as a problem.
+
+use crate::agent::lock;
+use crate::inspect::agent_socket;
+use crate::net::{Object, Problem, ProblemKind};
+use crate::settings::Settings;
+
+/// Whether the agent hangs, does not run, or may not be asked; `why` it does not answer.
+///
+/// An agent that holds its lock is restarted: an active unit is not started again.
+pub fn silent_agent(settings: &Settings, why: &str) -> Problem {
+    let Settings { state_dir, socket, .. } = settings;
+    let problem = |kind, what: String, fix: &str| {
+        Problem::new(kind, Object::named("humanz-agent"), what).with_fix(fix)
+    };
+    if agent_socket::is_denied(settings) || lock::is_denied(state_dir) {
+        let what = format!("unknown whether an agent serves this host: {why}");
+        return problem(ProblemKind::AgentSilent, what, "run this as root");
+    }
+    if lock::is_held(state_dir) {
+        let what = format!("an agent serves this host, and cannot be asked: {why}");
+        let fix = match socket {
+            Some(_) => {
+                "systemctl restart humanz-agent (pods do not notice); its log may say why it hangs"
+            }
+            None => "set SOCKET, and the agent can be asked",
+        };
+        return problem(ProblemKind::AgentSilent, what, fix);
+    }
+    let what = format!("{why}, and none holds its lock");
+    let fix = "systemctl enable --now humanz-agent (journalctl -u humanz-agent says why it ended); \
+               until then pods keep their network, but nothing is repaired and no new host is reached";
+    problem(ProblemKind::AgentDown, what, fix)
+}
