@@ -152,6 +152,13 @@ impl Applier {
         self.failed(Problem::new(ProblemKind::InspectFailed, subject, what).with_fix(RETRIED));
     }
 
+    /// As [`Applier::inspect_failed`], with the fix that `error` knows.
+    pub fn inspection_failed(&mut self, subject: Object, error: &anyhow::Error) {
+        let what = format!("inspect {subject}: {error:#}");
+        let problem = Problem::new(ProblemKind::InspectFailed, subject, what);
+        self.failed(problem.with_fix(fix_of(error)));
+    }
+
     /// Nothing is carried out.
     pub fn is_dry(&self) -> bool {
         self.dry

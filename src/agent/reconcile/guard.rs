@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::Context;
+
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::{Reconcile, sysctls};
+use crate::agent::reconcile::{Reconcile, ipam_dir_hint, sysctls};
 use crate::inspect::{Kernel, pods};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
@@ -57,7 +59,7 @@ pub fn reconcile(
         },
     };
     compared.unwrap_or_else(|error| {
-        applier.inspect_failed(Object::named(GUARDS), format!("{error:#}"));
+        applier.inspection_failed(Object::named(GUARDS), &error);
         Vec::new()
     })
 }
@@ -129,8 +131,8 @@ fn repair(
     // Before the links: a chain is made after its link, so that one without a link has lost it.
     let chains = nft.device_chains(TABLE)?;
     let links = rtnl.links(None)?;
-    let contents = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
-    let contents = contents.look()?;
+    let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
+    let contents = store.look().with_context(|| ipam_dir_hint(settings))?;
     let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);
     let found = FoundPorts {
         links: &links,

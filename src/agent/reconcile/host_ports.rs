@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use anyhow::Context;
+
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::Reconcile;
+use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
-use crate::net::{Family, IfName, Object, Problem, ProblemKind};
+use crate::net::{Family, IfName, Object};
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
@@ -25,11 +27,11 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
     let Some(claims) = claims(run.settings, applier) else { return };
     let nft = &run.kernel.nft;
-    let looked = claims.read().held().map_err(anyhow::Error::from);
+    let looked = claims.read().held().with_context(|| ipam_dir_hint(run.settings));
     let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
     let (changes, held) = match looked {
         Ok(looked) => looked,
-        Err(error) => return inspect_failed(run.settings, error, applier),
+        Err(error) => return inspect_failed(&error, applier),
     };
     if applier.is_dry() {
         return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
@@ -37,7 +39,7 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
     if !changes.is_empty()
         && let Err(error) = repair(nft, &claims, applier)
     {
-        inspect_failed(run.settings, error, applier);
+        inspect_failed(&error, applier);
     }
     keep_loopback(run, &held, applier);
 }
@@ -47,7 +49,7 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let Some(claims) = claims(settings, applier) else { return };
     let found = match host_ports::all(&kernel.nft) {
         Ok(found) => found,
-        Err(error) => return inspect_failed(settings, error.into(), applier),
+        Err(error) => return inspect_failed(&error.into(), applier),
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
@@ -64,21 +66,14 @@ fn claims(settings: &Settings, applier: &mut Applier) -> Option<PortClaims> {
             claims.exist().then_some(claims)
         }
         Err(error) => {
-            inspect_failed(settings, error.into(), applier);
+            inspect_failed(&error.into(), applier);
             None
         }
     }
 }
 
-/// Most often the claims cannot be read or locked.
-fn inspect_failed(settings: &Settings, error: anyhow::Error, applier: &mut Applier) {
-    let dir = settings.cni.ipam_dir.display();
-    let subject = Object::named("host ports");
-    let problem =
-        Problem::new(ProblemKind::InspectFailed, subject, format!("inspect host ports: {error:#}"));
-    applier.failed(problem.with_fix(format!(
-        "make IPAM_DIR ({dir}) a directory that root can read and write, on a disk without errors"
-    )));
+fn inspect_failed(error: &anyhow::Error, applier: &mut Applier) {
+    applier.inspection_failed(Object::named("host ports"), error);
 }
 
 /// What differs from what is `held`.

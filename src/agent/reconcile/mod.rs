@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
+use crate::agent::applier::Hint;
 use crate::agent::trigger::Scope;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
@@ -48,4 +49,15 @@ pub struct Reconcile<'a> {
     pub was_ready: bool,
     /// What to look at.
     pub scope: Scope,
+}
+
+/// Context of an error of the IPAM store.
+pub fn ipam_dir_hint(settings: &Settings) -> Hint {
+    let dir = settings.cni.ipam_dir.display();
+    Hint {
+        why: "read the IPAM store".to_owned(),
+        fix: format!(
+            "make IPAM_DIR ({dir}) a directory that root can read and write, on a disk without errors"
+        ),
+    }
 }
