@@ -87,7 +87,7 @@ fn a_guard_comes_and_goes_with_its_pod() {
     assert_eq!(chains(&host).len(), 3);
     Call::new("DEL", &conf, "c1").run(&host).ok();
     assert_eq!(chains(&host).len(), 2);
-    // Its namespace goes, and with it the veth; the runtime only tells who is left.
+    // Its namespace is removed, and with it the veth; the runtime reports which pods remain.
     host.run("ip netns del c2").ok();
     let valid = json!([{ "containerID": "c3", "ifname": "eth0" }]);
     let gc = Call::new("GC", &conf, "c3").key("cni.dev/valid-attachments", valid.clone());
