@@ -33,11 +33,9 @@ pub fn set(guard: &Guard) -> Result<(), CniError> {
 /// [`NetlinkError`].
 pub fn remove<'a>(links: impl IntoIterator<Item = &'a IfName>) -> Result<(), NetlinkError> {
     let names = links.into_iter().map(IfName::as_str);
-    let nft = Nft::open()?;
-    let removed = nft.delete_device_chains(TABLE, names);
-    // Closing the socket would wait until the kernel has freed what was removed, 15 ms.
-    std::mem::forget(nft);
-    removed
+    // Closing the socket, at the latest as the process ends, waits until the kernel has freed what was
+    // removed: 16 ms.
+    Nft::open()?.delete_device_chains(TABLE, names)
 }
 
 /// The guard is there as it should be.

@@ -157,7 +157,7 @@ fn guard(end: &Endpoint, pod: &Pod, host: &PathHost) -> Option<Hop> {
     let (name, at) = ("pod-guard", format!("{HERE}, from {}", end.name));
     let port = &pod.port_name;
     let Some(dropped) = &pod.guard else {
-        let seen = format!("{port} has no guard (POD_GUARD): the pod may send as anybody");
+        let seen = format!("{port} has no guard (POD_GUARD): the pod can send from any address");
         return host.guards.is_on.then(|| Hop::odd(name, &at, seen, AGENT));
     };
     let counts: Vec<String> = dropped
@@ -169,12 +169,12 @@ fn guard(end: &Endpoint, pod: &Pod, host: &PathHost) -> Option<Hop> {
         return Some(Hop::fine(name, &at, format!("the guard of {port} has dropped nothing")));
     }
     let seen = format!("the guard of {port} has dropped frames of the pod: {}", counts.join(", "));
-    let cure = "right if the pod sends multicast, or as somebody else; what it needs besides its own \
-                addresses goes into ALLOWED_ADDRESSES";
+    let fix = "if the pod needs other source addresses or multicast groups than its own, add them to \
+               ALLOWED_ADDRESSES; otherwise the drops are intended";
     let others = [DropReason::Multicast, DropReason::Ndp];
     match dropped.iter().any(|(reason, count)| *count > 0 && !others.contains(reason)) {
-        true => Some(Hop::odd(name, &at, seen, cure)),
-        // Every pod asks for routers and says which groups it wants.
+        true => Some(Hop::odd(name, &at, seen, fix)),
+        // Every pod solicits routers and reports its multicast groups.
         false => Some(Hop::fine(name, &at, seen)),
     }
 }
