@@ -105,7 +105,7 @@ mod tests {
             (0..FOLLOWERS).map(|_| Connections::open(&connections)).collect();
         assert!(followers.iter().all(Connection::follow));
         assert!(!Connections::open(&connections).follow());
-        assert_eq!(ordinary(&connections), []);
+        assert!(ordinary(&connections).is_empty());
         drop(followers);
         assert!(Connections::open(&connections).follow());
     }
