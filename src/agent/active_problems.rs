@@ -23,6 +23,8 @@ pub enum Check {
     Records,
     /// The pools of the network and those of the settings.
     Pools,
+    /// Subnets that another host has, too.
+    Disputed,
     /// Plugin and CNI configuration, as runtimes find them.
     CniFiles,
     /// Files that another program changes, too.

@@ -142,7 +142,9 @@ fn claim(
         network: settings.network(roots),
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
+        vacated: Default::default(),
         ticket: None,
+        instance: String::new(),
         alive: false,
     };
     let grows = growth(&found, &claimant.network).map_err(|error| refused(&error))?;

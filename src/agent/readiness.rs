@@ -5,17 +5,26 @@ use std::path::Path;
 use crate::agent::active_problems::Check;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
+use crate::lease::LeaseError;
 use crate::net::{Object, Problem, ProblemKind};
 
 /// Why no pod can be plugged in: something was never made since the agent started, or a file is gone
 /// that runtimes look for. `None` if nothing keeps one from it.
 pub fn not_ready(shared: &SharedState, known: &AgentSnapshot) -> Option<String> {
+    if let (None, Some(error)) = (&known.subnets, &known.etcd.trouble) {
+        return Some(error.with_fix());
+    }
     if !known.ready {
         return Some(match (&known.subnets, &known.etcd.down) {
             (Some(_), _) => failures(shared),
             (None, Some(down)) => format!("this host has no subnet yet; etcd: {down}"),
             (None, None) => "this host has no subnet yet".to_owned(),
         });
+    }
+    let disputed =
+        |error: &&LeaseError| known.subnets.is_some_and(|own| !error.disputed(&own).is_empty());
+    if let Some(error) = known.etcd.trouble.as_ref().filter(disputed) {
+        return Some(error.with_fix());
     }
     let cni = &known.settings.cni;
     if let Some(path) = [&cni.config, &cni.plugin].into_iter().find(|path| !is_file(path)) {

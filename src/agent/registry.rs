@@ -15,6 +15,7 @@ use crate::kube;
 use crate::lease::error::LeaseError;
 use crate::lease::records::NodeName;
 use crate::lease::saved::Saved;
+use crate::lease::session;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Attributes, Identity, Lease, Resolved};
 use crate::net::PerFamily;
@@ -147,6 +148,15 @@ impl Registry {
         }
     }
 
+    /// What the last known good state says against its own lease.
+    pub fn dispute(&self, settings: &Settings, saved: &Saved) -> Option<LeaseError> {
+        let (Registry::Leased(leased), Wanted::Etcd { roots, .. }) = (self, &settings.source)
+        else {
+            return None;
+        };
+        session::dispute(saved, leased.identity.clone(), settings.network(roots))
+    }
+
     /// When the agent serves the last known good state, if there is one.
     pub fn patience_ends(&self) -> Option<Instant> {
         let Registry::Leased(leased) = self else { return None };
@@ -196,6 +206,15 @@ impl Registry {
                 Connection::Etcd(handle) => handle.set_attributes(attributes),
                 Connection::Kubernetes(handle) => handle.set_attributes(attributes),
             }
+        }
+    }
+
+    /// No pod runs in `subnets`, and none will start there.
+    pub fn set_vacated(&self, subnets: PerFamily<IpNetwork>) {
+        if let Registry::Leased(leased) = self
+            && let Connection::Etcd(handle) = &leased.connection
+        {
+            handle.set_vacated(subnets);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod agent;
+mod disputed;
 mod files;
 mod pools;
 mod publish;
@@ -42,6 +43,7 @@ impl Agent {
             self.use_last_known_good();
             notify::alive();
             self.beat.beat();
+            self.look_for_pods();
             self.reconcile();
             self.publish();
         }
@@ -84,6 +86,7 @@ impl Agent {
             (can_look && !self.state.scope.is_empty()).then_some(self.state.reconcile_at),
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
+            self.state.disputed.due(),
             self.registry.patience_ends().filter(|_| !can_look),
             self.registry.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),

@@ -34,11 +34,12 @@ pub use update::Update;
 use std::io;
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
 use tokio::sync::watch as latest;
 
 use crate::lease::transaction::Transaction;
 use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
-use crate::net::Problem;
+use crate::net::{PerFamily, Problem};
 use crate::os::event_loop::{self, EventLoop};
 
 /// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
@@ -46,6 +47,7 @@ use crate::os::event_loop::{self, EventLoop};
 pub struct Handle {
     setup: latest::Sender<Setup>,
     attributes: latest::Sender<Attributes>,
+    vacated: latest::Sender<PerFamily<IpNetwork>>,
     event_loop: EventLoop,
 }
 
@@ -63,11 +65,13 @@ pub fn spawn(
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
-    let inputs = session::Inputs { setup: set_up, attributes: changes, contact, reports };
+    let (vacated, vacancy) = latest::channel(PerFamily::default());
+    let inputs =
+        session::Inputs { setup: set_up, attributes: changes, vacated: vacancy, contact, reports };
     let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
         session::run(start, inputs, &mut stopped, &mut publish).await;
     })?;
-    Ok(Handle { setup, attributes, event_loop })
+    Ok(Handle { setup, attributes, vacated, event_loop })
 }
 
 /// Both key ranges, read once. Writes nothing.
@@ -132,6 +136,12 @@ impl Handle {
     /// while the record there is this host's.
     pub fn set_attributes(&self, attributes: Attributes) {
         event_loop::send_if_changed(&self.attributes, attributes);
+    }
+
+    /// No pod of this host runs in `subnets`, and none will start there: if they are disputed, the host
+    /// takes others. Returns at once.
+    pub fn set_vacated(&self, subnets: PerFamily<IpNetwork>) {
+        event_loop::send_if_changed(&self.vacated, subnets);
     }
 
     /// Revokes the etcd lease, and with it the alive key, and ends the thread: within

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ipnetwork::IpNetwork;
 use tokio::sync::{oneshot, watch as latest};
 use tokio::time::{sleep, timeout};
 
@@ -20,6 +21,7 @@ use crate::etcd::{files, liveness};
 use crate::lease::EtcdError;
 use crate::lease::session::{Command, Event, Exit, Found, Pause, SessionMachine, Settled};
 use crate::lease::{Attributes, LeaseError};
+use crate::net::PerFamily;
 use crate::os::random;
 
 /// Longest time between two attempts while etcd does not answer.
@@ -36,6 +38,14 @@ const GRACE: Duration = Duration::from_secs(2);
 /// write their key in two steps.
 const PROBATION: Duration = Duration::from_secs(2);
 
+/// How long an agent that was asked may take to show that it lives: in the boot of the one that asks, and
+/// otherwise.
+const ANSWER_SAME_BOOT: Duration = Duration::from_millis(500);
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Time between two looks of the agent of a copied machine.
+const COPY: Duration = Duration::from_secs(20);
+
 /// Longest time before another attempt after a lost race; doubled for each one lost, six times.
 const LOST_RACE: Duration = Duration::from_millis(10);
 
@@ -46,6 +56,7 @@ pub const STOP_WITHIN: Duration = Duration::from_secs(1);
 pub struct Inputs {
     pub setup: latest::Receiver<Setup>,
     pub attributes: latest::Receiver<Attributes>,
+    pub vacated: latest::Receiver<PerFamily<IpNetwork>>,
     pub contact: Arc<Contact>,
     pub reports: Arc<Reports>,
 }
@@ -68,7 +79,7 @@ pub async fn run(
     let (setup, lease_setup) = (inputs.setup.clone(), inputs.setup.clone());
     let session = Session {
         etcd: &etcd,
-        machine: SessionMachine::new(identity, attributes, network, saved, since),
+        machine: SessionMachine::new(identity, attributes, network, saved, since, random::mark()),
         trouble: None,
         connection: Connection::Disconnected(BTreeSet::new()),
         etcd_lease: etcd_lease.clone(),
@@ -127,6 +138,12 @@ impl<P: FnMut(Update)> Session<'_, P> {
         loop {
             let Err(exit) = self.serve(&mut attempts).await;
             match exit {
+                // The key by which it asked shows the other agent that it is still there.
+                Exit::Refused(LeaseError::HeldByCopy { .. }) if self.machine.lease().is_none() => {
+                    self.publish_connected();
+                    sleep(random::jittered(COPY)).await;
+                    continue;
+                }
                 Exit::Refused(error) if self.machine.lease().is_none() => {
                     return (self.publish)(Update::Fatal(error));
                 }
@@ -150,6 +167,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
             if let Some(lease) = lease {
                 (self.publish)(Update::Lease(lease));
             }
+            self.publish_trouble();
             (self.publish)(Update::Snapshot(Arc::clone(&snapshot)));
             self.follow(Arc::unwrap_or_clone(snapshot)).await?;
         }
@@ -166,7 +184,10 @@ impl<P: FnMut(Update)> Session<'_, P> {
             let event = self.execute(command).await;
             let next = self.machine.next(event);
             self.machine.take_warnings().iter().for_each(|warning| log::warn!("{warning}"));
-            self.publish_trouble();
+            // That it is over is published with the lease that ended it.
+            if self.machine.trouble().is_some() {
+                self.publish_trouble();
+            }
             command = next?;
         }
     }
@@ -176,6 +197,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
             Command::Read => {
                 let configured = self.inputs.setup.borrow_and_update().network.clone();
                 let attributes = self.inputs.attributes.borrow_and_update().clone();
+                let vacated = *self.inputs.vacated.borrow_and_update();
                 let etcd_lease = *self.etcd_lease.borrow_and_update();
                 let (snapshot, new_store_id) = (self.etcd.read().await?, random::mark());
                 self.inputs.contact.heard();
@@ -183,6 +205,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     snapshot,
                     configured,
                     attributes,
+                    vacated,
                     etcd_lease,
                     new_store_id,
                 }))
@@ -195,6 +218,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 sleep(match pause {
                     Pause::Grace => GRACE,
                     Pause::Probation => PROBATION,
+                    Pause::Answer { same_boot: true } => ANSWER_SAME_BOOT,
+                    Pause::Answer { same_boot: false } => ANSWER,
                     Pause::LostRace(races) => random::up_to(LOST_RACE * 2u32.pow(races.min(6))),
                 })
                 .await;

@@ -37,6 +37,9 @@ impl Watch {
         let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
         match answer {
             Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
+            Ok(Some(answer)) if has_gone_back(&answer, snapshot) => Err(EtcdError::Unreachable(
+                ended(format!("its revision is less than {}", snapshot.revision)),
+            )),
             Ok(Some(answer)) => Ok(self.take(&answer, snapshot)),
             Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
             Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)))),
@@ -72,6 +75,13 @@ pub fn raw(pair: &KeyValue) -> Raw<'_> {
         created: pair.create_revision(),
         modified: pair.mod_revision(),
     }
+}
+
+/// The store is at a revision before that of `snapshot`: events would be missed until it has caught up.
+fn has_gone_back(answer: &WatchResponse, snapshot: &Snapshot) -> bool {
+    let revision = answer.header().map_or(0, |header| header.revision());
+    let is_progress = !answer.created() && answer.events().is_empty();
+    is_progress && revision > 0 && revision < snapshot.revision
 }
 
 /// A deleted key has version 0. (The crate panics on a kind of event that it does not know.)

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnetwork::IpNetwork;
+
 use crate::ipam::entry::StoreEntry;
 use crate::net::HostPort;
 
@@ -18,6 +20,9 @@ pub enum StoreError {
     /// The attachment has addresses already.
     #[error("{} has been allocated to {}, duplicate allocation is not allowed", list(&.0.addresses), .0.owner_text())]
     Duplicate(Box<StoreEntry>),
+    /// The subnet is not, or not alone, this host's.
+    #[error("no address of {subnet} is given out: {why}")]
+    Closed { subnet: IpNetwork, why: String },
     /// A requested address has an owner.
     #[error("requested IP address {address} is taken by {owner}")]
     Taken { address: IpAddr, owner: String },

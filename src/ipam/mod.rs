@@ -7,6 +7,7 @@
 //! ```text
 //! <dataDir>/<network>/lock                        held (flock) while anything below changes
 //!                     boot                        the boot that the entries belong to
+//!                     closed                      subnets that are not this host's any more
 //!                     cursor.<n>                  last address allocated from range set n
 //!                     owners/<container>:<ifname> one entry, JSON
 //!                     <address>                   the same file again (a hard link)
@@ -18,6 +19,7 @@
 mod boot;
 pub mod calls;
 mod claims;
+mod closed;
 pub mod entry;
 mod error;
 mod free;
@@ -32,6 +34,7 @@ mod sources;
 pub mod store;
 
 pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};
+pub use closed::Closed;
 pub use entry::{Owner, RequestedPorts, StoreEntry};
 pub use error::StoreError;
 pub use look::StoreContents;

@@ -86,7 +86,7 @@ impl<'s> LockedStore<'s> {
     ///
     /// # Errors
     /// [`StoreError`]; nothing is reserved then. [`StoreError::Duplicate`] if the owner has addresses
-    /// already: the caller finds out whether that attachment is still alive.
+    /// already: the caller finds out whether that attachment is still alive; [`StoreError::Closed`].
     pub fn reserve(
         self,
         owner: &Owner,
@@ -96,6 +96,7 @@ impl<'s> LockedStore<'s> {
         if let Some(entry) = self.entry(&owner.container_id, &owner.ifname)? {
             return Err(StoreError::Duplicate(Box::new(entry)));
         }
+        self.store.check_open(sets)?;
         let choices = assign_requested(sets, requested)?;
         let mut addresses = Vec::with_capacity(choices.len());
         for (position, choice) in choices.iter().enumerate() {

@@ -44,7 +44,8 @@ pub enum Step {
 /// The next step of `own`, given that etcd holds `found` (with the network settings).
 ///
 /// The subnet of each family is the first of: the one this host uses; the one recorded for it; one
-/// it claims; the one it remembers; a free one. Never one that another host owns.
+/// it claims; the one it remembers; a free one. Never one that another host owns: a host that has pods in
+/// such a subnet is refused until they are gone.
 pub fn next(found: &Snapshot, own: &Claimant) -> Step {
     step(found, own).unwrap_or_else(Step::Refused)
 }
@@ -91,17 +92,18 @@ fn choose(found: &Snapshot, own: &Claimant, pool: &Pool) -> Result<Option<IpNetw
 }
 
 /// Puts this host's alive key with the etcd lease `lease`, if the key is as `found`; `None` if it is
-/// another machine's. `since`: start of the agent.
+/// another machine's. `since`: start of the agent. `answers`: the instance of an agent that asked.
 pub fn put_alive(
     found: &Snapshot,
     own: &Claimant,
     since: SystemTime,
     lease: i64,
+    answers: Option<Box<str>>,
 ) -> Option<Transaction> {
     if refusal::held_by_other(found, own).is_some() {
         return None;
     }
-    let alive = Alive::new(&own.identity.machine_id, since);
+    let alive = Alive::new(&own.identity.machine_id, since).of(&own.instance, answers);
     let key = Key::Alive(own.identity.name.clone());
     let mut transaction = Transaction::default();
     let text = found.unchanged(&mut transaction, &own.network.roots, &key);
@@ -124,11 +126,15 @@ fn standing(
     family: Family,
 ) -> Result<Option<IpNetwork>, LeaseError> {
     let name = &own.identity.name;
-    if let Some(subnet) = own.keep.get(family).copied() {
-        return match owner(found, own, subnet) {
-            Some(owner) => Err(LeaseError::SubnetLost { subnet, owner }),
-            None => Ok(Some(subnet)),
-        };
+    let kept = own.keep.get(family);
+    if let Some(subnet) = kept.or(own.remembered.get(family)).copied() {
+        match owner(found, own, subnet) {
+            Some(owner) if own.vacated.get(family) != Some(&subnet) => {
+                return Err(LeaseError::SubnetLost { subnet, owner });
+            }
+            None if kept.is_some() => return Ok(Some(subnet)),
+            _ => {}
+        }
     }
     let pool = own.network.pools.get(family).map(|pool| pool.network());
     let usable = |subnet: &IpNetwork| {

@@ -19,6 +19,22 @@ pub enum LeaseError {
         listed(addresses)
     )]
     HeldByOther { host: NodeName, machine_id: String, addresses: PerFamily<IpAddr>, since: String },
+    #[error(
+        "another agent with the name {host} and machine id {machine_id} runs since {since} ({}); one of \
+        the two machines is a copy of the other, and this one, which came second, does not serve",
+        listed(addresses)
+    )]
+    HeldByCopy { host: NodeName, machine_id: String, addresses: PerFamily<IpAddr>, since: String },
+    #[error(
+        "a copy of this machine runs, with the same name {host} and machine id {machine_id}; its agent, \
+        started at {since}, does not serve"
+    )]
+    Copied { host: NodeName, machine_id: String, since: String },
+    #[error(
+        "etcd went back from revision {from} to {to}: it was restored from an older snapshot, or lost its \
+        data; the hosts put back what they knew"
+    )]
+    StoreWentBack { from: i64, to: i64 },
     #[error("this host's subnet {subnet} (etcd key {key}) lies outside the pool {pool}")]
     OutsidePool { subnet: IpNetwork, key: String, pool: IpNetwork },
     #[error("{variable} is {ours} on this host, but {theirs} in the network (etcd key {key})")]
@@ -34,9 +50,14 @@ pub enum LeaseError {
     Exhausted { pool: IpNetwork, slots: u32, taken: u32, dead: Vec<NodeName> },
     #[error(
         "subnet {subnet}, which this host uses, belongs to host {owner} in etcd; this host keeps \
-        it for its pods"
+        it for its pods, and no new pod starts in it"
     )]
     SubnetLost { subnet: IpNetwork, owner: NodeName },
+    #[error(
+        "subnet {subnet} of host {host} was taken by host {other} too, which runs the Python agent; no \
+        new pod starts in it on host {host}"
+    )]
+    SubnetShared { subnet: IpNetwork, host: NodeName, other: NodeName },
     #[error(transparent)]
     Node(#[from] NodeError),
 }
@@ -47,10 +68,42 @@ impl LeaseError {
         matches!(self, LeaseError::Exhausted { .. })
     }
 
+    /// This host's subnets that it has no right to, or not alone: no new pod may start in them.
+    pub fn disputed(&self, own: &PerFamily<IpNetwork>) -> Vec<IpNetwork> {
+        match self {
+            LeaseError::SubnetLost { subnet, .. } | LeaseError::SubnetShared { subnet, .. } => {
+                vec![*subnet]
+            }
+            LeaseError::HeldByOther { .. } | LeaseError::HeldByCopy { .. } => {
+                own.iter().copied().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// This machine is a copy.
+    pub fn is_of_copy(&self) -> bool {
+        matches!(self, LeaseError::HeldByCopy { .. })
+    }
+
+    /// The host moves to another subnet once no pod uses a disputed one.
+    pub fn ends_without_pods(&self) -> bool {
+        matches!(self, LeaseError::SubnetLost { .. } | LeaseError::SubnetShared { .. })
+    }
+
     pub fn fix(&self) -> String {
         match self {
             LeaseError::HeldByOther { .. } => {
                 "give one of the two machines another NODE_NAME".to_owned()
+            }
+            LeaseError::StoreWentBack { from, .. } => format!(
+                "remove hosts that had been removed and are back (humanz-agent nodes ls, nodes rm); this \
+                 is reported until etcd has passed revision {from}, or the agent starts again"
+            ),
+            LeaseError::HeldByCopy { .. } | LeaseError::Copied { .. } => {
+                "on the copy: stop its agent, remove STATE_DIR, renew /etc/machine-id \
+                 (systemd-machine-id-setup), set another NODE_NAME, start its agent"
+                    .to_owned()
             }
             LeaseError::OutsidePool { subnet, key, .. } => format!(
                 "either set IP_SUBNET or IPV6_SUBNET back to a pool with {subnet}, or drain this \
@@ -72,9 +125,14 @@ impl LeaseError {
             LeaseError::Exhausted { .. } => {
                 "remove hosts that no longer exist (humanz-agent nodes rm)".to_owned()
             }
-            LeaseError::SubnetLost { .. } => {
-                "drain one of the two hosts and restart its agent without its keys".to_owned()
-            }
+            LeaseError::SubnetLost { owner, .. } => format!(
+                "drain this host: it takes another subnet as soon as its last pod is gone (or, if host \
+                 {owner} no longer exists: humanz-agent nodes rm {owner})"
+            ),
+            LeaseError::SubnetShared { host, other, .. } => format!(
+                "drain host {host}: it takes another subnet as soon as its last pod is gone; or remove \
+                 host {other} and its key, and let it join again"
+            ),
             LeaseError::Node(error) => error.fix(),
         }
     }

@@ -60,8 +60,12 @@ pub struct Claimant {
     pub keep: PerFamily<IpNetwork>,
     /// Subnets of an earlier run: claimed again if etcd records none and they are free.
     pub remembered: PerFamily<IpNetwork>,
+    /// Subnets in which no pod of this host runs and none will start.
+    pub vacated: PerFamily<IpNetwork>,
     /// A number that no other host has, once allocated.
     pub ticket: Option<i64>,
+    /// Differs with every start of the agent.
+    pub instance: String,
     /// The alive key was put with the current etcd lease.
     pub alive: bool,
 }

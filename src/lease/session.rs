@@ -4,6 +4,7 @@
 //! nothing: it carries out each command and returns its result.
 
 mod claiming;
+mod contention;
 mod dry_run;
 mod holding;
 mod machine;
@@ -12,11 +13,12 @@ mod reading;
 mod repair;
 mod restoring;
 mod watching;
+mod went_back;
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::lease::claim::refusal;
+use crate::lease::claim::{owners, refusal};
 use crate::lease::error::LeaseError;
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::{Attributes, Claimant, Identity, Lease, Network};
@@ -28,8 +30,23 @@ use machine::{Progress, State};
 pub use messages::{Command, Event, Exit, Found, Pause, Settled};
 pub use watching::is_same_store;
 
+/// What the state of an earlier run says against its own lease: whose the subnet is, or is as well.
+pub fn dispute(saved: &Saved, identity: Identity, network: Network) -> Option<LeaseError> {
+    let saved = Some(saved.clone());
+    let (attributes, since) = (Attributes::default(), SystemTime::UNIX_EPOCH);
+    let machine = SessionMachine::new(identity, attributes, network, saved, since, String::new());
+    let (own, found) = (&machine.own, machine.last_known.as_ref()?);
+    let lease = Lease { subnets: own.remembered };
+    let lost = lease.subnets.iter().find_map(|subnet| {
+        let owner = owners::owner(found, own, *subnet)?;
+        Some(LeaseError::SubnetLost { subnet: *subnet, owner })
+    });
+    lost.or_else(|| machine.contradiction(found, &lease))
+}
+
 impl SessionMachine {
-    /// The machine of the host `identity`, whose agent started at `since`. `saved`: the state of an
+    /// The machine of the host `identity`, whose agent started at `since` and is this `instance`, which
+    /// is random. `saved`: the state of an
     /// earlier run; ignored if it is of another host or another network.
     pub fn new(
         identity: Identity,
@@ -37,6 +54,7 @@ impl SessionMachine {
         network: Network,
         saved: Option<Saved>,
         since: SystemTime,
+        instance: String,
     ) -> SessionMachine {
         let usable = |snapshot: &Snapshot| refusal::config(snapshot, &network).is_none();
         let saved = saved.filter(|saved| saved.is_of(&identity) && usable(&saved.snapshot));
@@ -47,7 +65,9 @@ impl SessionMachine {
             network,
             keep: Default::default(),
             remembered,
+            vacated: Default::default(),
             ticket: None,
+            instance,
             alive: false,
         };
         SessionMachine::of(own, saved.map(|saved| saved.snapshot), since)
@@ -91,7 +111,7 @@ impl SessionMachine {
         let next = self.step(event);
         self.failed |= matches!(next, Err(Exit::Failed(_)));
         if let Err(Exit::Refused(error)) = &next
-            && self.lease.is_some()
+            && (self.lease.is_some() || self.superseded.is_some())
         {
             self.trouble = Some(error.clone());
         }
@@ -108,7 +128,14 @@ impl SessionMachine {
             (State::PuttingAlive(found, ..), Err(EtcdError::NoLease(_))) => {
                 Ok(self.await_lease(found))
             }
+            (State::Asking(found), Err(EtcdError::Denied(why))) => Ok(self.cannot_ask(&found, why)),
+            (State::Asking(_), Err(EtcdError::NoLease(_))) => {
+                self.etcd_lease = None;
+                Ok(self.read())
+            }
             (_, Err(error)) => Err(error.into()),
+            (State::AwaitingAnswer, Ok(_)) => Ok(self.answer_is_due()),
+            (State::Asking(found), Ok(Event::Committed(Some(_)))) => Ok(self.await_answer(&found)),
             (State::Reading, Ok(Event::Found(found))) => self.consider(*found),
             (State::AwaitingLease(found), Ok(Event::LeaseKept(etcd_lease))) => {
                 self.etcd_lease = etcd_lease;

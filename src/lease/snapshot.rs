@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::lease::records::{
-    Alive, ClusterConfig, Key, NodeName, NodeRecord, RecordError, Roots, claim_value, host_value,
+    Alive, ClusterConfig, Contender, Key, NodeName, NodeRecord, RecordError, Roots, claim_value,
+    host_value,
 };
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::{Object, Problem, ProblemKind};
@@ -24,6 +25,8 @@ pub struct Snapshot {
     pub claims: Arc<BTreeMap<IpNetwork, Stored<NodeName>>>,
     /// The hosts whose agents run.
     pub alive: Arc<BTreeMap<NodeName, Stored<Arc<Alive>>>>,
+    /// Agents that found the names of their hosts in use.
+    pub contenders: Arc<BTreeMap<NodeName, Stored<Arc<Contender>>>>,
     /// Keys without a valid record, by key.
     pub faults: Arc<BTreeMap<Box<str>, Fault>>,
 }
@@ -152,6 +155,7 @@ impl Snapshot {
             Key::Node(name) => self.nodes.get(name).map(Stored::revisions),
             Key::Claim(subnet) => self.claims.get(subnet).map(Stored::revisions),
             Key::Alive(name) => self.alive.get(name).map(Stored::revisions),
+            Key::Contender(name) => self.contenders.get(name).map(Stored::revisions),
         };
         let fault = || self.faults.get(roots.key(key).as_str());
         valid.or_else(|| fault().map(|fault| (fault.created, fault.modified))).unwrap_or_default()
@@ -176,6 +180,10 @@ impl Snapshot {
                 let stored = raw.stored(Arc::new(Alive::parse(raw.value)?));
                 Arc::make_mut(&mut self.alive).insert(name.clone(), stored);
             }
+            Key::Contender(name) => {
+                let stored = raw.stored(Arc::new(Contender::parse(raw.value)?));
+                Arc::make_mut(&mut self.contenders).insert(name.clone(), stored);
+            }
         }
         Ok(())
     }
@@ -187,6 +195,7 @@ impl Snapshot {
             Key::Node(name) => discard(&mut self.nodes, name),
             Key::Claim(subnet) => discard(&mut self.claims, subnet),
             Key::Alive(name) => discard(&mut self.alive, name),
+            Key::Contender(name) => discard(&mut self.contenders, name),
         }
     }
 }

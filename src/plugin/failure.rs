@@ -55,7 +55,7 @@ impl From<StoreError> for CniError {
                 code::ADDRESS_REFUSED
             }
             StoreError::PortTaken { .. } => code::PORT_TAKEN,
-            StoreError::LockTimeout { .. } => code::TRY_AGAIN,
+            StoreError::LockTimeout { .. } | StoreError::Closed { .. } => code::TRY_AGAIN,
             StoreError::Io { .. } => code::IO,
         };
         let details = error.source().map(chain);

@@ -25,6 +25,7 @@ fn add_is_possible(conf: &NetConf) -> Result<(), CniError> {
     bridge_takes_pods(&rtnl, conf, &sets)?;
     let store = store::open(conf)?;
     store.writable()?;
+    store.check_open(&sets)?;
     match store.has_free(&sets)? {
         true => Ok(()),
         false => Err(CniError::not_available("no IP addresses available in the network's ranges")),

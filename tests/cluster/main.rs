@@ -7,6 +7,7 @@
 
 use humanz_test_support as support;
 
+mod disputed;
 mod firewall;
 mod hostile;
 mod leases;

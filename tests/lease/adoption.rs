@@ -52,7 +52,7 @@ fn a_restart_keeps_the_subnet_whichever_keys_are_missing() {
 fn a_reboot_keeps_the_subnet_and_publishes_the_new_boot_id() {
     isolated(|| {
         let etcd = EtcdServer::start();
-        let _crashed = Host::up(&etcd, "h1");
+        Host::up(&etcd, "h1").stop();
         let mut again = start(&etcd, "h1");
         again.identity.boot_id = "boot-2".to_owned();
         let host = Host::launch(again);

@@ -12,6 +12,8 @@ mod access;
 mod adoption;
 mod allocation;
 mod chaos;
+mod copies;
+mod disputed;
 mod growth;
 mod host;
 mod hostile;

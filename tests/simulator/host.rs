@@ -102,16 +102,30 @@ impl Host {
         let forgets = matches!(flaw, Flaw::OwnershipExpires);
         let known = self.disk.clone().filter(|_| !forgets);
         self.life += 1;
+        let instance = format!("{}-{}", self.number, self.life);
         self.exists = true;
         self.disturbed = self.disturbed.max(now);
         self.agent = Some(Agent {
-            machine: SessionMachine::new(identity, self.attributes(), network, known, UNIX_EPOCH),
+            machine: SessionMachine::new(
+                identity,
+                self.attributes(),
+                network,
+                known,
+                UNIX_EPOCH,
+                instance,
+            ),
             sequence: 0,
             state: AgentState::Rests,
             kept: None,
             changed: false,
             attempts: 0,
         });
+    }
+
+    /// The subnets in which no pod runs, and none will start.
+    pub fn vacated(&self) -> PerFamily<IpNetwork> {
+        let saved = self.disk.as_ref().filter(|_| self.uses.is_none());
+        saved.map(|saved| saved.lease.subnets).unwrap_or_default()
     }
 
     pub fn attributes(&self) -> Attributes {

@@ -2,7 +2,7 @@
 
 use humanz::lease::records::Key;
 use humanz::lease::transaction::{Condition, Transaction, Write};
-use humanz::lease::{Snapshot, peers};
+use humanz::lease::{LeaseError, Snapshot, peers};
 use humanz::net::subnet;
 use ipnetwork::IpNetwork;
 
@@ -175,7 +175,8 @@ impl World {
         if agent.state != AgentState::Follows(self.epoch) {
             return Some(format!("it does not watch: {:?}", agent.state));
         }
-        if let Some(trouble) = machine.trouble() {
+        let reported = |trouble: &&LeaseError| !matches!(trouble, LeaseError::StoreWentBack { .. });
+        if let Some(trouble) = machine.trouble().filter(reported) {
             return Some(trouble.to_string());
         }
         if found.hosts.get(&name).map(|stored| stored.value) != Some(subnet) {

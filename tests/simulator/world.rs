@@ -400,6 +400,7 @@ impl World {
         let new_store_id = self.random.mark();
         let configured = network(self.script.margin, self.hosts[host].wide);
         let attributes = self.hosts[host].attributes();
+        let vacated = self.hosts[host].vacated();
         let life = self.hosts[host].life;
         let epoch = self.epoch;
         if !matches!(command, Command::Commit { .. } | Command::Follow(_)) {
@@ -418,6 +419,8 @@ impl World {
             Command::Pause(pause) => {
                 let time = match pause {
                     Pause::Grace | Pause::Probation => 2_000,
+                    Pause::Answer { same_boot: true } => 500,
+                    Pause::Answer { same_boot: false } => 1_000,
                     Pause::LostRace(races) => self.random.below(10 << races.min(6)),
                 };
                 self.after(time, response(Event::Elapsed));
@@ -434,6 +437,7 @@ impl World {
                     snapshot: Snapshot::default(),
                     configured,
                     attributes,
+                    vacated,
                     etcd_lease,
                     new_store_id,
                 };

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ipnetwork::IpNetwork;
 
 use crate::agent::reconcile_cache::ReconcileCache;
+use crate::agent::serve::disputed::Disputed;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::HostState;
@@ -25,6 +26,8 @@ pub struct State {
     pub(super) since: Option<SystemTime>,
     /// How etcd is.
     pub(super) etcd: StoreStatus,
+    /// Of its subnets, those that another host has, too.
+    pub(super) disputed: Disputed,
     /// When the first change was heard that the kernel does not agree with yet.
     pub(super) change_heard_at: Option<Instant>,
     /// All hosts; from the last known good state until etcd has answered.
@@ -67,6 +70,7 @@ impl State {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),
+            disputed: Disputed::default(),
             change_heard_at: None,
             snapshot: None,
             peers: fixed.map(|_| Arc::default()),

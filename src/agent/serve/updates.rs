@@ -32,14 +32,18 @@ impl Agent {
                 log::info!("{store} agrees with this host again");
                 self.state.etcd.trouble = None;
                 self.note_store();
+                self.follow_dispute();
             }
             Update::Trouble(Some(error)) => {
                 if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
                 {
                     leased.down = Some(error.with_fix());
+                    // The state of a copied machine is of the other one.
+                    leased.saved = leased.saved.take().filter(|_| !error.is_of_copy());
                 }
                 self.state.etcd.trouble = Some(error);
                 self.note_store();
+                self.follow_dispute();
             }
             Update::Files { problems, until } => {
                 self.shared.problems.set(Check::StoreFiles, problems);
@@ -49,6 +53,7 @@ impl Agent {
             Update::Fatal(error) => {
                 self.state.etcd.trouble = Some(error);
                 self.note_store();
+                self.follow_dispute();
             }
             Update::Lease(lease) => {
                 if self.state.subnets != Some(lease.subnets) {
@@ -57,6 +62,7 @@ impl Agent {
                     self.state.since = Some(SystemTime::now());
                 }
                 self.state.subnets = Some(lease.subnets);
+                self.follow_dispute();
                 return Ok(Scope::ALL);
             }
             Update::Snapshot(snapshot) => {
@@ -134,7 +140,10 @@ impl Agent {
                 known.snapshot.hosts.len(),
                 known.snapshot.revision
             );
+            self.state.etcd.trouble = self.registry.dispute(&self.settings, &known);
+            self.note_store();
             self.state.subnets = Some(known.lease.subnets);
+            self.follow_dispute();
             self.state.since = Some(SystemTime::now());
             self.apply_snapshot(known.snapshot);
         }

@@ -84,7 +84,9 @@ fn reserve(
         network: settings.network(roots),
         keep: PerFamily::default(),
         remembered: *wanted,
+        vacated: *wanted,
         ticket: None,
+        instance: String::new(),
         alive: true,
     };
     let (mut tries, mut draws) = (0, 0);

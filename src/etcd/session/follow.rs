@@ -76,6 +76,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 Ok(()) = renewed.changed() => move_at = Some(Instant::now() + self.spread()),
                 () = sleep_until(move_at.unwrap_or(heard_at)), if move_at.is_some() => return Ok(()),
                 Ok(()) = self.inputs.attributes.changed() => return Ok(()),
+                Ok(()) = self.inputs.vacated.changed() => return Ok(()),
                 Ok(()) = self.inputs.setup.changed() => return Ok(()),
                 Ok(()) = self.etcd_lease.changed() => return Ok(()),
             }

@@ -3,29 +3,36 @@
 //! Such a host takes a number (it puts the counter key, then reads its version) and writes its host
 //! key in a second step, without a check for the owner of that subnet; it never gives way.
 
+use ipnetwork::IpNetwork;
+
 use crate::lease::choose;
 use crate::lease::identity::{Claimant, Lease};
 use crate::lease::records::NodeName;
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
-/// Another host with the Python agent that has one of the subnets of `lease`, which this host has
-/// not used yet. A later key does not take a subnet that this host [adopted](is_adopted).
+/// As [`sharing`], if no pod of this host uses the subnets of `lease`: it gives them up.
 pub fn taken_by(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<NodeName> {
-    if !own.keep.is_empty() || own.remembered == lease.subnets {
-        return None;
-    }
+    let is_unused = own.keep.is_empty() && own.remembered != lease.subnets;
+    let gives_up = is_unused || own.vacated == lease.subnets;
+    sharing(found, own, lease).filter(|_| gives_up).map(|(_, host)| host)
+}
+
+/// Another host with the Python agent that has one of the subnets of `lease`, and which. A later key
+/// does not take a subnet that this host [adopted](is_adopted).
+pub fn sharing(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<(IpNetwork, NodeName)> {
     let name = &own.identity.name;
     let ours = found.hosts.get(name).filter(|_| is_adopted(found, name));
     let others = found.hosts.iter().filter(|(host, _)| *host != name && is_python(found, host));
-    let mut overlapping = others.filter(|(_, stored)| {
+    let mut overlapping = others.filter_map(|(host, stored)| {
         if ours.is_some_and(|ours| ours.created < stored.created) {
-            return false;
+            return None;
         }
         let possible = own.network.pools.iter().any(|pool| choose::possible(pool, stored.value));
-        possible && lease.subnets.iter().any(|subnet| subnet::overlap(*subnet, stored.value))
+        let mut shared = lease.subnets.iter().filter(|own| subnet::overlap(**own, stored.value));
+        shared.next().filter(|_| possible).map(|subnet| (*subnet, host.clone()))
     });
-    overlapping.next().map(|(host, _)| host.clone())
+    overlapping.next()
 }
 
 /// The host key is older than the claim: pods of the Python agent may use the subnet. A host that

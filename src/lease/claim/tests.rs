@@ -42,7 +42,9 @@ fn own() -> Claimant {
         },
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
+        vacated: PerFamily::default(),
         ticket: Some(7),
+        instance: "i1".to_owned(),
         alive: true,
     }
 }
@@ -240,7 +242,7 @@ fn the_sign_of_life_of_another_machine_is_never_overwritten() {
     };
     let shown = |value: Option<&str>| {
         let keys: Vec<_> = value.map(|value| ("/z/alive/h1", value)).into_iter().collect();
-        put_alive(&found(&keys), &own(), std::time::UNIX_EPOCH, 9)
+        put_alive(&found(&keys), &own(), std::time::UNIX_EPOCH, 9, None)
     };
     assert_eq!(shown(Some(&alive("m2"))), None);
     for (value, modified) in [(None, 0), (Some(&*alive("m1")), 2), (Some("garbage"), 2)] {

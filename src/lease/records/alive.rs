@@ -17,11 +17,28 @@ pub struct Alive {
     pub machine_id: Box<str>,
     /// Start of the agent by its own clock, for display: `2026-11-20T18:46:00Z`.
     pub since: Box<str>,
+    /// Differs with every start of an agent; empty for an agent of an earlier version.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub instance: Box<str>,
+    /// Instance of the agent that asked for this value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<Box<str>>,
 }
 
 impl Alive {
     pub fn new(machine_id: &str, since: SystemTime) -> Alive {
-        Alive { schema: SCHEMA, machine_id: machine_id.into(), since: rfc3339(since).into() }
+        Alive {
+            schema: SCHEMA,
+            machine_id: machine_id.into(),
+            since: rfc3339(since).into(),
+            instance: Box::default(),
+            answers: None,
+        }
+    }
+
+    /// The same of this instance of the agent, as an answer to another one.
+    pub fn of(self, instance: &str, answers: Option<Box<str>>) -> Alive {
+        Alive { instance: instance.into(), answers, ..self }
     }
 
     /// # Errors
@@ -44,6 +61,11 @@ mod tests {
     fn it_is_read_back_as_written() {
         let alive = Alive::new("0123", UNIX_EPOCH);
         assert_eq!(Alive::parse(alive.to_json().as_bytes()).unwrap(), alive);
+        let earlier = br#"{"schema":1,"machineId":"0123","since":"1970-01-01T00:00:00Z"}"#;
+        assert_eq!(Alive::parse(earlier).unwrap(), alive);
+        assert_eq!(alive.to_json().as_bytes(), earlier);
+        let answer = alive.of("a1", Some("b2".into()));
+        assert_eq!(Alive::parse(answer.to_json().as_bytes()).unwrap(), answer);
         assert!(Alive::parse(b"2026").is_err());
     }
 }

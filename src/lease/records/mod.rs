@@ -5,6 +5,7 @@
 
 mod alive;
 mod config;
+mod contender;
 mod error;
 mod node;
 mod reachability;
@@ -14,6 +15,7 @@ mod value;
 pub use crate::net::node_name::{NodeName, NodeNameError};
 pub use alive::Alive;
 pub use config::{Ancestor, ClusterConfig};
+pub use contender::Contender;
 pub use error::RecordError;
 pub use node::{Backend, NodeRecord, Tunnel, Vxlan};
 pub use reachability::{PathFault, PathState, ReachabilityReport};

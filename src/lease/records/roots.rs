@@ -29,6 +29,8 @@ pub enum Key {
     Claim(IpNetwork),
     /// A host whose agent runs.
     Alive(NodeName),
+    /// An agent that finds the name of its host in use.
+    Contender(NodeName),
 }
 
 impl Roots {
@@ -69,6 +71,7 @@ impl Roots {
             Key::Config => format!("{humanz}/config"),
             Key::Node(name) => format!("{humanz}/nodes/{name}"),
             Key::Alive(name) => format!("{humanz}/alive/{name}"),
+            Key::Contender(name) => format!("{humanz}/contenders/{name}"),
             Key::Claim(claimed) => {
                 let family = digit(subnet::family(*claimed));
                 format!("{humanz}/subnets/{family}/{}-{}", claimed.ip(), claimed.prefix())
@@ -90,6 +93,7 @@ impl Roots {
             ("config", None) => Some(Key::Config),
             ("nodes", Some(name)) => Some(Key::Node(name.parse()?)),
             ("alive", Some(name)) => Some(Key::Alive(name.parse()?)),
+            ("contenders", Some(name)) => Some(Key::Contender(name.parse()?)),
             ("subnets", Some(claim)) => Some(Key::Claim(parse_claim(claim)?)),
             _ => None,
         })
@@ -146,7 +150,8 @@ mod tests {
             (Key::Host(name.clone()), "/humanz/hosts/h1"),
             (Key::Config, "/humanz/v1/config"),
             (Key::Node(name.clone()), "/humanz/v1/nodes/h1"),
-            (Key::Alive(name), "/humanz/v1/alive/h1"),
+            (Key::Alive(name.clone()), "/humanz/v1/alive/h1"),
+            (Key::Contender(name), "/humanz/v1/contenders/h1"),
             (claim("10.244.3.0/24"), "/humanz/v1/subnets/4/10.244.3.0-24"),
             (claim("fd00:0:0:3::/64"), "/humanz/v1/subnets/6/fd00:0:0:3::-64"),
         ] {

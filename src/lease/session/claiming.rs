@@ -1,6 +1,6 @@
 //! Pure. The steps of a claim until the lease is held.
 
-use crate::lease::claim::{self, Step};
+use crate::lease::claim::{self, Step, python};
 use crate::lease::error::LeaseError;
 use crate::lease::identity::Lease;
 use crate::lease::session::machine::{SessionMachine, State};
@@ -12,13 +12,27 @@ use crate::lease::transaction::Transaction;
 impl SessionMachine {
     /// The next command of the claim, given that etcd holds `found`.
     pub(super) fn claim(&mut self, found: Snapshot) -> Result<Command, Exit> {
-        self.own.alive = self.etcd_lease.is_some() && self.etcd_lease == self.alive_lease;
+        let found = match self.contend(found) {
+            Ok(found) => found,
+            Err(next) => return next,
+        };
+        let alive = found.alive.get(&self.own.identity.name);
+        let is_ours = alive.is_none_or(|alive| *alive.value.instance == *self.own.instance);
+        let has_lease = self.etcd_lease.is_some() && self.etcd_lease == self.alive_lease;
+        self.own.alive = has_lease && is_ours;
         Ok(match claim::next(&found, &self.own) {
             Step::Held(lease) => {
-                self.trouble = None;
+                self.trouble = self.contradiction(&found, &lease);
                 self.hold(found, lease)
             }
             Step::Refused(error) => {
+                if let Some(transaction) = self.take_back(&found, &error) {
+                    self.warnings.push(format!(
+                        "{error}: taken back, because etcd was restored from an older snapshot"
+                    ));
+                    let taking = |_| State::Idle;
+                    return Ok(self.commit("take this host's subnet back", transaction, taking));
+                }
                 let lease = self.keep_lease_on_conflict(error)?;
                 self.hold(found, lease)
             }
@@ -63,6 +77,10 @@ impl SessionMachine {
                 self.alive_lease = Some(lease);
                 (found, transaction)
             }
+            State::Answering(found, transaction) => {
+                self.alive_lease = self.etcd_lease;
+                (found, transaction)
+            }
             _ => return Ok(self.read()),
         };
         found.written(&self.own.network.roots, &transaction, revision);
@@ -77,6 +95,15 @@ impl SessionMachine {
         self.warnings.extend(last_known.and_then(|known| describe(known)));
     }
 
+    /// What contradicts `lease`, although its keys are right.
+    pub(super) fn contradiction(&self, found: &Snapshot, lease: &Lease) -> Option<LeaseError> {
+        let host = || self.own.identity.name.clone();
+        let shared = python::sharing(found, &self.own, lease);
+        let shared =
+            shared.map(|(subnet, other)| LeaseError::SubnetShared { subnet, host: host(), other });
+        shared.or_else(|| self.copy(found)).or_else(|| self.report_went_back(found))
+    }
+
     /// The lease this host has, if `error` only contradicts that one.
     fn keep_lease_on_conflict(&mut self, error: LeaseError) -> Result<Lease, Exit> {
         let about_lease = matches!(
@@ -85,7 +112,11 @@ impl SessionMachine {
                 | LeaseError::HeldByOther { .. }
                 | LeaseError::CannotGrow { .. }
         );
-        match self.lease.clone().filter(|_| about_lease) {
+        // The pods of an earlier run of the agent may still be there.
+        let remembered = Some(self.own.remembered).filter(|subnets| !subnets.is_empty());
+        let remembered = remembered.filter(|_| matches!(error, LeaseError::SubnetLost { .. }));
+        let lease = self.lease.clone().or(remembered.map(|subnets| Lease { subnets }));
+        match lease.filter(|_| about_lease) {
             Some(lease) => {
                 self.trouble = Some(error);
                 Ok(lease)
@@ -98,6 +129,8 @@ impl SessionMachine {
     /// the name.
     pub(super) fn alive(&self, found: &Snapshot) -> Option<(Transaction, i64)> {
         let lease = self.etcd_lease?;
-        Some((claim::put_alive(found, &self.own, self.since, lease)?, lease))
+        let mut alive = claim::put_alive(found, &self.own, self.since, lease, None)?;
+        self.stop_asking(found, &mut alive);
+        Some((alive, lease))
     }
 }

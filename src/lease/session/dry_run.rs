@@ -37,6 +37,7 @@ pub fn dry_run_claim(found: &Snapshot, own: Claimant) -> Result<ClaimPreview, Le
     const ETCD_LEASE: Option<i64> = Some(1);
     let mut store = found.clone();
     let (configured, attributes) = (own.network.clone(), own.attributes.clone());
+    let own_subnets = own.remembered;
     let mut machine = SessionMachine::of(own, None, UNIX_EPOCH);
     let (mut tickets, mut chosen, mut repaired) = (0, false, false);
     let mut command = machine.begin();
@@ -46,6 +47,8 @@ pub fn dry_run_claim(found: &Snapshot, own: Claimant) -> Result<ClaimPreview, Le
                 snapshot: store.clone(),
                 configured: configured.clone(),
                 attributes: attributes.clone(),
+                // That pods run would only delay the outcome.
+                vacated: own_subnets,
                 etcd_lease: ETCD_LEASE,
                 new_store_id: String::new(),
             })),

@@ -75,7 +75,7 @@ impl SessionMachine {
         Ok(self.settle(found, lease))
     }
 
-    fn settle(&mut self, found: Snapshot, lease: Lease) -> Command {
+    pub(super) fn settle(&mut self, found: Snapshot, lease: Lease) -> Command {
         let (own, network) = (&self.own.identity.name, &self.own.network);
         let complete = match &mut self.absent {
             Some(absent) => {

@@ -6,7 +6,9 @@ use std::time::SystemTime;
 use crate::lease::error::LeaseError;
 use crate::lease::identity::{Claimant, Lease};
 use crate::lease::restore::Restoration;
+use crate::lease::session::contention::Asked;
 use crate::lease::session::messages::{Command, Pause};
+use crate::lease::session::went_back::WentBack;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
@@ -22,6 +24,11 @@ pub struct SessionMachine {
     pub(super) absent: Option<Snapshot>,
     pub(super) lease: Option<Lease>,
     pub(super) trouble: Option<LeaseError>,
+    /// What an agent that was first answered this one.
+    pub(super) superseded: Option<LeaseError>,
+    pub(super) asked: Option<Asked>,
+    /// etcd was restored from an older snapshot.
+    pub(super) went_back: Option<WentBack>,
     /// The etcd lease that is kept alive.
     pub(super) etcd_lease: Option<i64>,
     /// The etcd lease with which the alive key was put.
@@ -60,6 +67,11 @@ pub(super) enum State {
     /// Putting the alive key with this etcd lease.
     PuttingAlive(Snapshot, Transaction, i64),
     AwaitingLease(Snapshot),
+    /// Putting the contender key.
+    Asking(Snapshot),
+    AwaitingAnswer,
+    /// Putting the alive key because another agent asked.
+    Answering(Snapshot, Transaction),
     Allocating(Snapshot),
     Claiming(Snapshot, Transaction),
     /// Putting the alive key when all else is done: nothing depends on it.
@@ -79,6 +91,9 @@ impl SessionMachine {
             absent: None,
             lease: None,
             trouble: None,
+            superseded: None,
+            asked: None,
+            went_back: None,
             etcd_lease: None,
             alive_lease: None,
             chosen: None,

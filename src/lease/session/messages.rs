@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
+
 use crate::lease::error::LeaseError;
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::{Attributes, Lease, Network};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
+use crate::net::PerFamily;
 
 /// What the caller does next; each has an [`Event`] as its result.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +45,9 @@ pub enum Pause {
     Grace,
     /// Hosts of the Python agent may be taking the fresh subnet.
     Probation,
+    /// Another agent with this host's name and machine id shows meanwhile that it lives. In the same boot
+    /// it is almost always the one that was killed before this one.
+    Answer { same_boot: bool },
     /// This many times in a row another host was first.
     LostRace(u32),
 }
@@ -66,6 +72,8 @@ pub struct Found {
     /// The network as configured on this host.
     pub configured: Network,
     pub attributes: Attributes,
+    /// Subnets in which no pod of this host runs and none will start.
+    pub vacated: PerFamily<IpNetwork>,
     /// The etcd lease that is kept alive.
     pub etcd_lease: Option<i64>,
     /// A random identifier, for a store that needs a new one.

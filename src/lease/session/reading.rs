@@ -12,11 +12,18 @@ use crate::lease::transaction::Transaction;
 
 impl SessionMachine {
     pub(super) fn consider(&mut self, found: Found) -> Result<Command, Exit> {
-        let Found { snapshot: found, configured, attributes, etcd_lease, new_store_id } = found;
+        let Found { snapshot: found, configured, attributes, vacated, etcd_lease, new_store_id } =
+            found;
+        self.own.vacated = vacated;
         self.own.network = self.network(configured, &found);
         self.own.attributes = attributes;
         self.etcd_lease = etcd_lease;
         self.new_store_id = new_store_id;
+        if let Some(known) = self.last_known.clone()
+            && restore::continuity(&known, &found) != Continuity::Same
+        {
+            self.note_went_back(&known, &found);
+        }
         let network = &self.own.network;
         let lost = self.last_known.clone();
         let lost = lost.filter(|known| restore::continuity(known, &found) == Continuity::Lost);

@@ -55,7 +55,7 @@ fn shown(found: &Snapshot, text: &str, key: &Key) -> String {
         Key::Host(name) => found.hosts.get(name).map(|stored| stored.value.to_string()),
         Key::Claim(subnet) => found.claims.get(subnet).map(|stored| stored.value.to_string()),
         Key::Node(name) => found.nodes.get(name).map(|stored| quoted(&stored.value.to_json())),
-        Key::Config | Key::Alive(_) => None,
+        Key::Config | Key::Alive(_) | Key::Contender(_) => None,
     };
     let fault = || found.faults.get(text).map(|fault| quoted(&fault.what.to_string()));
     value.or_else(fault).unwrap_or_else(|| "nothing".to_owned())

@@ -16,12 +16,20 @@ impl SessionMachine {
         let alive_lost = last_known.alive.contains_key(own) && !mirror.alive.contains_key(own);
         let followed = growth::followed(&self.own.network.pools, mirror);
         let settled = followed == self.own.network.pools
-            && match claim::next(mirror, &self.own) {
-                Step::Held(_) => self.trouble.is_none(),
-                Step::Refused(error) => self.trouble.as_ref() == Some(&error),
-                _ => false,
-            };
+            && !self.is_contested(mirror)
+            && (self.superseded.is_some() || self.is_claimed(mirror));
         settled && !alive_lost && restore::continuity(last_known, mirror) == Continuity::Same
+    }
+
+    /// Nothing is to be written for the lease, and what contradicts it was published.
+    fn is_claimed(&self, mirror: &Snapshot) -> bool {
+        match claim::next(mirror, &self.own) {
+            Step::Held(lease) => self.trouble == self.contradiction(mirror, &lease),
+            Step::Refused(error) => {
+                self.trouble.as_ref() == Some(&error) && self.take_back(mirror, &error).is_none()
+            }
+            _ => false,
+        }
     }
 
     /// Takes over `mirror`, which is to be published; `None` if nothing changed.

@@ -64,7 +64,9 @@ fn own() -> Claimant {
         network: Network { roots, pools, backend: Backend::Direct },
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
+        vacated: PerFamily::default(),
         ticket: Some(1),
+        instance: "i1".to_owned(),
         alive: true,
     }
 }

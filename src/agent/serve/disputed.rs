@@ -1,0 +1,138 @@
+//! Subnets of this host that another host has, too: closed for new pods, and vacated once the last pod
+//! is gone, so that the host gets others.
+
+use std::time::{Duration, Instant};
+
+use ipnetwork::IpNetwork;
+
+use crate::agent::active_problems::Check;
+use crate::agent::serve::agent::Agent;
+use crate::ipam::import::Sources;
+use crate::ipam::{Closed, Store, StoreError};
+use crate::net::{Object, PerFamily, Problem, ProblemKind, subnet};
+use crate::os::identity;
+
+/// Time between two looks for pods in a disputed subnet.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the store's lock is waited for.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// What the IPAM store has closed.
+#[derive(Debug, Default)]
+pub struct Disputed {
+    closed: Option<Closed>,
+    /// It was read, or written, in this life of the agent.
+    known: bool,
+    look_at: Option<Instant>,
+}
+
+impl Disputed {
+    /// When to look for pods.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.look_at
+    }
+}
+
+impl Agent {
+    /// Closes the subnets that are disputed now, opens those that are this host's, and looks whether a
+    /// disputed one is free of pods.
+    pub(super) fn follow_dispute(&mut self) {
+        let Some(own) = self.state.subnets else { return };
+        let outcome = self.close_disputed(&own);
+        let failed = outcome.err().map(|error| failure(&error));
+        let retry = failed.is_some();
+        self.shared.problems.set(Check::Disputed, failed);
+        let looks = retry || self.has_dispute(&own);
+        self.state.disputed.look_at = looks.then(|| Instant::now() + LOOK);
+    }
+
+    /// Looks again for pods in a disputed subnet, when it is time.
+    pub(super) fn look_for_pods(&mut self) {
+        if self.state.disputed.look_at.is_some_and(|due| due <= Instant::now()) {
+            self.follow_dispute();
+        }
+    }
+
+    fn has_dispute(&self, own: &PerFamily<IpNetwork>) -> bool {
+        let trouble = self.state.etcd.trouble.as_ref();
+        trouble.is_some_and(|trouble| !trouble.disputed(own).is_empty())
+    }
+
+    fn close_disputed(&mut self, own: &PerFamily<IpNetwork>) -> Result<(), StoreError> {
+        let cni = &self.settings.cni;
+        let boot_id = identity::boot_id().unwrap_or_default();
+        let sources = Sources::usual(&cni.name);
+        let store = Store::open(&cni.ipam_dir, &cni.name, &boot_id, sources);
+        if !self.state.disputed.known {
+            self.state.disputed.closed = store.closed()?;
+            self.state.disputed.known = true;
+        }
+        let trouble = self.state.etcd.trouble.as_ref();
+        let disputed = trouble.map(|trouble| trouble.disputed(own)).unwrap_or_default();
+        let why = trouble.map(|trouble| trouble.with_fix());
+        let wanted = wanted(self.state.disputed.closed.as_ref(), own, &disputed, why);
+        if wanted != self.state.disputed.closed {
+            store.close(wanted.as_ref(), WAIT)?;
+            self.state.disputed.closed = wanted;
+        }
+        let moves = trouble.is_some_and(|trouble| trouble.ends_without_pods());
+        let is_vacant = moves && {
+            let taken = store.taken()?;
+            !taken.iter().any(|pod| own.iter().any(|subnet| subnet.contains(*pod)))
+        };
+        self.registry.set_vacated(if is_vacant { *own } else { PerFamily::default() });
+        Ok(())
+    }
+}
+
+/// What is to be closed: `disputed`, and of what is closed the subnets that are not `own`.
+fn wanted(
+    closed: Option<&Closed>,
+    own: &PerFamily<IpNetwork>,
+    disputed: &[IpNetwork],
+    why: Option<String>,
+) -> Option<Closed> {
+    let is_own = |closed: &IpNetwork| own.iter().any(|own| subnet::overlap(*own, *closed));
+    let former = closed.iter().flat_map(|closed| &closed.subnets).filter(|closed| !is_own(closed));
+    let subnets: Vec<IpNetwork> = disputed.iter().chain(former).copied().collect();
+    let former_why = closed.map(|closed| closed.why.clone());
+    let why = why.filter(|_| !disputed.is_empty()).or(former_why).unwrap_or_default();
+    (!subnets.is_empty()).then_some(Closed { subnets, why })
+}
+
+fn failure(error: &StoreError) -> Problem {
+    let what = format!("a subnet of another host cannot be closed for new pods: {error}");
+    Problem::new(ProblemKind::ChangeFailed, Object::named("IPAM store"), what)
+        .with_fix("make IPAM_DIR a directory that root can read and write")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(closed: &[&str], own: &str, disputed: &[&str], expected: &[&str]) {
+        let parse = |texts: &[&str]| -> Vec<IpNetwork> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let closed = Closed { subnets: parse(closed), why: "before".to_owned() };
+        let closed = Some(closed).filter(|closed| !closed.subnets.is_empty());
+        let own = PerFamily { v4: own.parse().ok(), v6: None };
+        let why = (!disputed.is_empty()).then(|| "now".to_owned());
+        let found = wanted(closed.as_ref(), &own, &parse(disputed), why);
+        let subnets = found.as_ref().map(|closed| closed.subnets.clone()).unwrap_or_default();
+        assert_eq!(subnets, parse(expected));
+        let why = found.map(|closed| closed.why);
+        assert!(why.is_none_or(|why| why == if disputed.is_empty() { "before" } else { "now" }));
+    }
+
+    #[test]
+    fn a_disputed_subnet_is_closed_and_a_former_one_stays_so() {
+        let (own, former) = ("10.244.1.0/24", "10.244.9.0/24");
+        check(&[], own, &[], &[]);
+        check(&[], own, &[own], &[own]);
+        check(&[own], own, &[], &[]);
+        check(&[former], own, &[], &[former]);
+        check(&[former], own, &[own], &[own, former]);
+    }
+}

@@ -1,0 +1,190 @@
+//! A subnet or a name that two hosts have.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::cni::Network;
+use crate::support::wait::SOON;
+use crate::support::{Agent, Cluster, Node, Pinger, Place, Pod, eventually, facts, local};
+
+const HOSTS: &str = "/humanz/hosts/";
+const CONFIGURATION: &str = "/etc/cni/net.d/05-humanz.conflist";
+
+fn subnet(cluster: &Cluster, host: &str) -> String {
+    cluster.etcd.get(&format!("{HOSTS}{host}")).unwrap()
+}
+
+fn gateway(subnet: &str) -> String {
+    subnet.replace(".0/", ".1/")
+}
+
+/// Waits until the agent says so; the reason.
+fn until_not_ready(host: &Node, words: &[&str]) -> String {
+    eventually(&format!("{}: not ready because of {words:?}", host.name()), 2 * SOON, || {
+        local::connect(host).map_err(|error| error.to_string())?;
+        let (code, body) = local::get(host, "/readyz");
+        let hit = code == 503 && words.iter().all(|word| body.contains(word));
+        if hit { Ok(body) } else { Err(format!("{code}: {body}")) }
+    })
+}
+
+fn until_ready(host: &Node) {
+    eventually(&format!("{}: ready", host.name()), 2 * SOON, || {
+        let (code, body) = local::get(host, "/readyz");
+        if code == 200 { Ok(()) } else { Err(body) }
+    });
+}
+
+/// With any configuration that a runtime may still have.
+fn no_pod_starts(host: &Node, name: &str, network: &Network, words: &[&str]) {
+    let refused = Pod::try_add(host, name, network).err().expect("ADD is refused");
+    assert_eq!(refused.code, 11, "{refused}");
+    let status = network.with_version("1.1.0").status(host).expect_err("STATUS fails");
+    assert_eq!(status.code, 50, "{status}");
+    for word in words {
+        assert!(refused.to_string().contains(word), "{word}: {refused}");
+        assert!(status.to_string().contains(word), "{word}: {status}");
+    }
+}
+
+fn reaches_its_gateway(pod: &Pod, host: &Node, gateway: &str) {
+    assert!(facts::addresses(host, "humanz0").iter().any(|address| address == gateway));
+    let address = gateway.split('/').next().unwrap();
+    pod.run(&format!("ping -n -c 1 -W 3 {address}")).ok();
+}
+
+/// Waits until the host has another subnet, and a pod runs in it.
+fn moves_to_another(cluster: &Cluster, host: &Node, before: &str) {
+    let name = host.name();
+    let now = eventually(&format!("{name} has another subnet"), 2 * SOON, || {
+        let now = cluster.etcd.get(&format!("{HOSTS}{name}")).unwrap_or_default();
+        if now.is_empty() || now == before { Err(now) } else { Ok(now) }
+    });
+    eventually(&format!("{name}: configuration with {now}"), SOON, || {
+        let conf = host.read(CONFIGURATION).unwrap_or_default();
+        if conf.contains(&now) { Ok(()) } else { Err(conf) }
+    });
+    until_ready(host);
+    let pod = Pod::add(host, "in-the-other-subnet");
+    assert_eq!(format!("{}/24", pod.gateways()[0]), gateway(&now));
+    reaches_its_gateway(&pod, host, &gateway(&now));
+    assert!(!facts::addresses(host, "humanz0").contains(&gateway(before)));
+}
+
+#[test]
+fn a_host_that_lost_its_subnet_starts_no_pod_in_it_and_moves_when_its_pods_are_gone() {
+    let cluster = Cluster::new(2);
+    let [host, heir] = &cluster.hosts[..] else { panic!("two hosts") };
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    let (before, pod) = (subnet(&cluster, "h1"), Pod::add(host, "running"));
+    let network = Network::of(host);
+    agent.kill();
+    // The node is removed, and its subnet given to another one.
+    cluster.etcd.delete_all("/humanz/v1/subnets/");
+    for key in ["hosts/h1", "v1/nodes/h1", "v1/alive/h1"] {
+        cluster.etcd.delete(&format!("/humanz/{key}"));
+    }
+    cluster.etcd.put(&format!("{HOSTS}h2"), &*before);
+    let other = Agent::start(heir, &[]);
+    other.wait_ready();
+    assert_eq!(subnet(&cluster, "h2"), before);
+
+    let agent = Agent::start(host, &[]);
+    let words = [&*before, "h2", "drain this host"];
+    until_not_ready(host, &words);
+    no_pod_starts(host, "late", &network, &words);
+    reaches_its_gateway(&pod, host, &gateway(&before));
+    local::status_when(host, "the problem", |status| {
+        let problems = status["problems"].as_array().into_iter().flatten();
+        problems.into_iter().any(|problem| problem["kind"] == "lease")
+    });
+    agent.kill();
+    no_pod_starts(host, "later", &network, &words);
+    let agent = Agent::start(host, &[]);
+    until_not_ready(host, &words);
+    reaches_its_gateway(&pod, host, &gateway(&before));
+    assert_eq!(cluster.etcd.get(&format!("{HOSTS}h1")), None, "nothing is written meanwhile");
+    pod.delete();
+    moves_to_another(&cluster, host, &before);
+    no_pod_starts_in_the_former(host, &network);
+    assert_eq!(subnet(&cluster, "h2"), before);
+    drop(agent);
+}
+
+/// A runtime may still have the configuration of before.
+fn no_pod_starts_in_the_former(host: &Node, network: &Network) {
+    let refused = Pod::try_add(host, "stale", network).err().expect("ADD is refused");
+    assert!(refused.code == 11 || refused.to_string().contains("gateway"), "{refused}");
+}
+
+#[test]
+fn a_subnet_taken_by_a_slow_python_host_is_left_by_a_host_without_pods() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    let before = subnet(&cluster, "h1");
+    cluster.etcd.put(&format!("{HOSTS}py"), &*before);
+    moves_to_another(&cluster, host, &before);
+    assert_eq!(subnet(&cluster, "py"), before);
+}
+
+#[test]
+fn a_host_with_pods_keeps_a_subnet_that_a_python_host_took_for_them_alone() {
+    let cluster = Cluster::new(1);
+    let host = &cluster.hosts[0];
+    let agent = Agent::start(host, &[]);
+    agent.wait_ready();
+    let (before, pod) = (subnet(&cluster, "h1"), Pod::add(host, "running"));
+    cluster.etcd.put(&format!("{HOSTS}py"), &*before);
+    let words = [&*before, "h1", "py", "drain host h1"];
+    until_not_ready(host, &words);
+    no_pod_starts(host, "late", &Network::of(host), &words);
+    reaches_its_gateway(&pod, host, &gateway(&before));
+    assert_eq!(subnet(&cluster, "h1"), before);
+    cluster.etcd.delete(&format!("{HOSTS}py"));
+    until_ready(host);
+    Pod::add(host, "late-again").delete();
+    drop(agent);
+}
+
+#[test]
+fn a_cloned_machine_does_not_serve_and_the_original_loses_no_packet() {
+    let cluster = Cluster::new(3);
+    let [original, other, clone] = &cluster.hosts[..] else { panic!("three hosts") };
+    let first = Agent::start(original, &[]);
+    first.wait_ready();
+    let second = Agent::start(other, &[]);
+    second.wait_ready();
+    let (near, far) = (Pod::add(original, "a"), Pod::add(other, "a"));
+    let pinger = Pinger::start(&far, near.v4());
+    first.stop();
+    clone.run("mkdir -p /var/lib/humanz").ok();
+    for file in ["/etc/machine-id", "/var/lib/humanz/state.json"] {
+        clone.write(file, &original.read(file).unwrap());
+    }
+    let first = Agent::start(original, &[]);
+    first.wait_ready();
+    let node = cluster.etcd.get("/humanz/v1/nodes/h1").unwrap();
+
+    let copy = Agent::start(clone, &[("NODE_NAME", "h1")]);
+    let words = ["h1", "machine id", "NODE_NAME"];
+    until_not_ready(clone, &words);
+    let is_copied = |status: &Value| {
+        let problems = status["problems"].as_array().into_iter().flatten();
+        problems.into_iter().any(|problem| problem["what"].as_str().unwrap_or("").contains("copy"))
+    };
+    local::status_when(original, "the copy", is_copied);
+    // Longer than an agent waits for etcd before it serves what it knew.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(clone.read(CONFIGURATION), None);
+    assert_eq!(facts::addresses(clone, "humanz0"), [String::new(); 0]);
+    until_ready(original);
+    assert_eq!(cluster.etcd.get("/humanz/v1/nodes/h1"), Some(node), "nothing is written");
+    Pod::add(original, "b").delete();
+    pinger.report().assert_nothing_lost();
+    copy.stop();
+    local::status_when(original, "no copy", |status| !is_copied(status));
+}
