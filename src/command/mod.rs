@@ -14,6 +14,7 @@ pub mod ipam;
 pub mod json;
 pub mod nodes;
 pub mod probe;
+pub mod ready;
 pub mod routes;
 mod silent_agent;
 pub mod status;
@@ -42,6 +43,8 @@ use crate::settings::loader::SettingsLoader;
 pub enum Command {
     /// How this host is.
     Status(status::Options),
+    /// Whether pods can start.
+    Ready(ready::Options),
     /// The hosts of the network.
     Nodes(nodes::Nodes),
     /// The addresses of pods.
@@ -115,6 +118,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Command::Probe(options) => probe::run(call, &options),
         Command::Explain(options) => explain::run(call, &options),
         Command::Status(options) => status::run(call, &options),
+        Command::Ready(options) => ready::run(call, &options),
         Command::Routes(options) => routes::run(call, &options),
         Command::Watch(options) => watch::run(call, &options),
         Command::Ipam(options) => ipam::run(call, &options),
