@@ -16,7 +16,8 @@ fn volumes() -> Vec<(String, String)> {
         let rest = line.split_once(key)?.1;
         Some(rest.split([',', '}']).next()?.trim().to_owned())
     };
-    let named = |line: &'static str, key: &str| Some((value(line, "- {name: ")?, value(line, key)?));
+    let named =
+        |line: &'static str, key: &str| Some((value(line, "- {name: ")?, value(line, key)?));
     let lines: Vec<&'static str> =
         manifest.leak().lines().filter(|line| !line.trim().starts_with('#')).collect();
     let paths: BTreeMap<_, _> =
