@@ -145,7 +145,7 @@ fn claimed(found: &Snapshot, own: &Claimant) {
             };
         }
     }
-    let _alive = claim::put_alive(found, own, UNIX_EPOCH, 7);
+    let _alive = claim::put_alive(found, own, UNIX_EPOCH, 7, None);
     // A pool of 65,536 slots of which the numbers pass over one at a time is slow, not wrong.
     if found.hosts.len() < 3 {
         let _preview = dry_run_claim(found, own.clone());
