@@ -212,7 +212,7 @@ impl Registry {
     /// No pod runs in `subnets`, and none will start there.
     pub fn set_vacated(&self, subnets: PerFamily<IpNetwork>) {
         if let Registry::Leased(leased) = self
-            && let Connection::Etcd(handle) = &leased.connection
+            && let RegistryConnection::Etcd(handle) = &leased.connection
         {
             handle.set_vacated(subnets);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::ipam::import::Sources;
 use crate::ipam::{Closed, Store, StoreError};
@@ -42,7 +42,7 @@ impl Agent {
         let outcome = self.close_disputed(&own);
         let failed = outcome.err().map(|error| failure(&error));
         let retry = failed.is_some();
-        self.shared.problems.set(Check::Disputed, failed);
+        self.shared.problems.set(ProblemSource::Disputed, failed);
         let looks = retry || self.has_dispute(&own);
         self.state.disputed.look_at = looks.then(|| Instant::now() + LOOK);
     }
