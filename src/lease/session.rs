@@ -128,6 +128,9 @@ impl SessionMachine {
             (State::PuttingAlive(found, ..), Err(EtcdError::NoLease(_))) => {
                 Ok(self.await_lease(found))
             }
+            (State::TakingBack(found), Err(EtcdError::Denied(why))) => {
+                self.cannot_take_back(found, why)
+            }
             (State::Asking(found), Err(EtcdError::Denied(why))) => Ok(self.cannot_ask(&found, why)),
             (State::Asking(_), Err(EtcdError::NoLease(_))) => {
                 self.etcd_lease = None;

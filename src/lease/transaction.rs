@@ -39,16 +39,6 @@ pub enum Write {
     Try(Transaction),
 }
 
-impl Write {
-    /// The key that is written; `None` for a nested transaction.
-    pub fn key(&self) -> Option<&str> {
-        match self {
-            Write::Put { key, .. } | Write::Delete { key } => Some(key),
-            Write::Try(_) => None,
-        }
-    }
-}
-
 impl Transaction {
     /// The permissions it needs, as `write /a, /b; read /c`; of many keys the first [`LISTED`].
     pub fn needs(&self) -> String {

@@ -20,6 +20,10 @@ pub enum Flaw {
     /// The number is put, then read, and the slot taken without looking who has it (the Python
     /// agent).
     PutThenGet,
+    /// An agent does not ask whether another one with its name and machine id lives.
+    CopyUnnoticed,
+    /// A host whose subnet an older snapshot of etcd gives to a removed host does not take it back.
+    RolledBackUnnoticed,
     /// A starting agent treats hosts that it has not read yet as removed.
     RemovesBeforeReading,
 }

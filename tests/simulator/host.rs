@@ -15,6 +15,8 @@ use super::flaw::Flaw;
 
 pub struct Host {
     pub number: usize,
+    /// The host whose machine was copied to this one.
+    pub copy_of: Option<usize>,
     /// How often the machine was installed: each time it gets another machine id.
     pub installed: u32,
     /// The last part of its address.
@@ -69,6 +71,7 @@ impl Host {
     pub fn new(number: usize) -> Host {
         Host {
             number,
+            copy_of: None,
             installed: 0,
             address: number as u8 + 1,
             wide: false,
@@ -85,17 +88,26 @@ impl Host {
 
     pub fn name(&self, flaw: Flaw) -> NodeName {
         let name = match flaw {
-            Flaw::AddressIsIdentity => format!("h{}-{}", self.number, self.address),
-            _ => format!("h{}", self.number),
+            Flaw::AddressIsIdentity => format!("h{}-{}", self.identity(), self.address),
+            _ => format!("h{}", self.identity()),
         };
         name.parse().expect("a name")
+    }
+
+    /// The host whose name and machine id it has.
+    pub fn identity(&self) -> usize {
+        self.copy_of.unwrap_or(self.number)
+    }
+
+    pub fn machine_id(&self) -> String {
+        format!("m{}-{}", self.identity(), self.installed)
     }
 
     pub fn start(&mut self, network: Network, flaw: Flaw, now: u64) {
         let identity = Identity {
             name: self.name(flaw),
-            machine_id: format!("m{}-{}", self.number, self.installed),
-            boot_id: "b".to_owned(),
+            machine_id: self.machine_id(),
+            boot_id: format!("b{}", self.number),
             version: "0".to_owned(),
         };
         // flannel's file is in /run, and its daemon takes what the store says.

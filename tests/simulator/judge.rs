@@ -6,7 +6,7 @@ use humanz::lease::{LeaseError, Snapshot, peers};
 use humanz::net::subnet;
 use ipnetwork::IpNetwork;
 
-use super::host::{AgentState, network};
+use super::host::{AgentState, Host, network};
 use super::world::World;
 
 /// How long survivors of a loss need until they have restored the known keys, in milliseconds.
@@ -40,7 +40,7 @@ impl Wrong {
 }
 
 impl World {
-    fn wrong(&mut self, what: impl Into<String>) {
+    pub(super) fn wrong(&mut self, what: impl Into<String>) {
         let what = what.into();
         self.wrong.get_or_insert(Wrong { what, unavoidable: false });
     }
@@ -72,7 +72,8 @@ impl World {
         if let Some(used) = self.hosts[host].uses.filter(|used| *used != subnet) {
             self.wrong_about(host, format!("h{host} gets {subnet} under pods that have {used}"));
         }
-        let others = self.hosts.iter().filter(|other| other.number != host);
+        let twins = |other: &Host| other.identity() == self.hosts[host].identity();
+        let others = self.hosts.iter().filter(|other| other.number != host && !twins(other));
         let clash = others
             .filter(|other| other.uses.is_some_and(|used| subnet::overlap(used, subnet)))
             .map(|other| other.number)
@@ -140,7 +141,7 @@ impl World {
         let Some(known) = self.hosts[host].disk.as_ref().map(|saved| &saved.snapshot) else {
             return;
         };
-        let missing = |other: &&super::host::Host| {
+        let missing = |other: &&Host| {
             let name = other.name(self.flaw);
             let is_there = known.hosts.contains_key(&name) && !snapshot.hosts.contains_key(&name);
             other.uses.is_some() && !other.left && other.number != host && is_there
@@ -156,7 +157,9 @@ impl World {
         let full = self.hosts.len() + self.pythons.len() >= (1 << self.script.margin) - 1;
         let present: Vec<usize> = (0..self.hosts.len())
             .filter(|host| self.hosts[*host].exists && !self.hosts[*host].left)
+            .filter(|host| !self.stands_back(*host))
             .collect();
+        self.judge_copies(&present);
         for host in &present {
             let fault = self.fault_at_rest(*host, &found, &present);
             if let Some(fault) = fault.filter(|_| !full) {
@@ -175,8 +178,10 @@ impl World {
         if agent.state != AgentState::Follows(self.epoch) {
             return Some(format!("it does not watch: {:?}", agent.state));
         }
-        let reported = |trouble: &&LeaseError| !matches!(trouble, LeaseError::StoreWentBack { .. });
-        if let Some(trouble) = machine.trouble().filter(reported) {
+        let serves = |trouble: &&LeaseError| {
+            !matches!(trouble, LeaseError::StoreWentBack { .. } | LeaseError::Copied { .. })
+        };
+        if let Some(trouble) = machine.trouble().filter(serves) {
             return Some(trouble.to_string());
         }
         if found.hosts.get(&name).map(|stored| stored.value) != Some(subnet) {

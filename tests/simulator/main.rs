@@ -5,10 +5,12 @@
 //! `SCHEDULES` is how many there are.
 #![allow(clippy::print_stdout, reason = "a test may talk")]
 
+mod copies;
 mod flaw;
 mod host;
 mod judge;
 mod random;
+mod rolled_back;
 mod script;
 mod store;
 mod world;
@@ -149,6 +151,19 @@ fn a_number_that_is_put_and_then_read_is_detected() {
 #[test]
 fn a_removal_before_everything_was_read_is_detected() {
     detected(Flaw::RemovesBeforeReading, &["lacks"]);
+}
+
+#[test]
+fn a_copied_machine_that_nobody_notices_is_detected() {
+    detected(Flaw::CopyUnnoticed, &["both serve", "do not come to rest"]);
+}
+
+#[test]
+fn an_older_snapshot_that_nobody_notices_is_detected() {
+    detected(
+        Flaw::RolledBackUnnoticed,
+        &["belongs to host", "lacks", "both use", "its key", "do not come to rest"],
+    );
 }
 
 #[test]

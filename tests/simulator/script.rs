@@ -23,6 +23,10 @@ pub enum Act {
     Move(usize),
     /// The host leaves permanently and deletes its keys.
     Leave(usize),
+    /// The host starts with the subnet that a host had which left, as the operator wants.
+    Inherit(usize),
+    /// The machine is copied, disk and all, and the copy is started.
+    Clone(usize),
     /// The operator configures the host with a wider pool.
     Widen(usize),
     /// A host with the Python agent joins.
@@ -71,7 +75,7 @@ impl Script {
         let hosts = random.between(2, 5) as usize;
         let margin = if random.happens(100) { 3 } else { 4 };
         let faults = [0, 0, 30, 150][random.below(4) as usize];
-        let style = random.below(6);
+        let style = random.below(8);
         let mut acts = Vec::new();
         let python = style == 0;
         if python {
@@ -79,7 +83,10 @@ impl Script {
         }
         // Some together, some one after the other.
         let span = [20, 3_000, 60_000][random.below(3) as usize];
-        for host in 0..hosts {
+        if style == 6 {
+            acts.extend(inherited(&mut random));
+        }
+        for host in (0..hosts).filter(|host| style != 6 || *host != 1) {
             let at = 1_000 + random.below(span);
             acts.push(Planned { at, act: Act::Start(host) });
         }
@@ -93,7 +100,7 @@ impl Script {
 }
 
 /// `style`: 0 with hosts of the Python agent, 1 and 2 with losses of data, 3 with hosts that leave,
-/// 4 with wider pools.
+/// 4 with wider pools, 5 with copied machines, 6 with backups that have hosts that left.
 fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
     let host = random.below(hosts as u64) as usize;
     if random.happens(300) {
@@ -103,6 +110,7 @@ fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
             2 => return [Act::Backup, Act::Backup, Act::Restore][random.below(3) as usize],
             3 => return Act::Leave(host),
             4 => return Act::Widen(host),
+            5 => return Act::Clone(host),
             _ => {}
         }
     }
@@ -116,6 +124,17 @@ fn act(style: u64, hosts: usize, random: &mut Random) -> Act {
         10 => [Act::Down, Act::Up][random.below(2) as usize],
         _ => Act::Compact,
     }
+}
+
+/// A host leaves after a backup, and the next one inherits its subnet before that is restored.
+fn inherited(random: &mut Random) -> Vec<Planned> {
+    let acts = [Act::Backup, Act::Leave(0), Act::Inherit(1), Act::Restore];
+    let each = acts.iter().enumerate();
+    let planned = each.map(|(step, act)| {
+        let at = 15_000 + 18_000 * step as u64 + random.below(15_000);
+        Planned { at, act: *act }
+    });
+    planned.collect()
 }
 
 impl fmt::Display for Script {

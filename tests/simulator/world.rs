@@ -7,7 +7,7 @@ use humanz::lease::EtcdError;
 use humanz::lease::claim::leave;
 use humanz::lease::session::{Command, Event, Exit, Found, Pause, Settled, is_same_store};
 use humanz::lease::transaction::{Condition, Transaction, Write};
-use humanz::lease::{Lease, Saved, Snapshot};
+use humanz::lease::{Lease, LeaseError, Saved, Snapshot};
 use humanz::net::subnet::Pool;
 use ipnetwork::IpNetwork;
 
@@ -21,11 +21,11 @@ use super::store::Store;
 /// A call to etcd is given up after this.
 const TIMEOUT: u64 = 5_000;
 /// When everything is repaired, in milliseconds; and the time for the hosts to converge.
-const REPAIRED: u64 = 100_000;
-const REST: u64 = 200_000;
+pub const REPAIRED: u64 = 100_000;
+pub const REST: u64 = 200_000;
 
 /// Something that will happen.
-enum Scheduled {
+pub(super) enum Scheduled {
     Act(Act),
     Repair,
     Begin(usize, u32),
@@ -46,7 +46,7 @@ enum Scheduled {
 
 /// A command in transit.
 #[derive(Clone)]
-struct Call {
+pub(super) struct Call {
     host: usize,
     life: u32,
     sequence: u32,
@@ -66,14 +66,14 @@ pub struct World {
     /// When data was lost last, and when etcd answered again.
     pub lost: Option<u64>,
     pub back: u64,
-    backup: Option<Store>,
+    pub(super) backup: Option<Store>,
     pub hosts: Vec<Host>,
     /// Hosts of the Python agent: whether each runs, and its subnet.
     pub pythons: BTreeMap<usize, Option<IpNetwork>>,
     queue: BTreeMap<(u64, u64), Scheduled>,
     scheduled: u64,
     random: Random,
-    repaired: bool,
+    pub repaired: bool,
     leases: i64,
     pub wrong: Option<Wrong>,
     /// The trace, if requested.
@@ -130,7 +130,7 @@ impl World {
         self.queue.insert((time, self.scheduled), event);
     }
 
-    fn after(&mut self, delay: u64, event: Scheduled) {
+    pub(super) fn after(&mut self, delay: u64, event: Scheduled) {
         self.at(self.now + delay, event);
     }
 
@@ -176,7 +176,7 @@ impl World {
             Act::Start(host) => self.start(host),
             Act::Kill(host) => self.kill(host),
             Act::Reboot(host) | Act::Reinstall(host) => {
-                let reinstalls = matches!(act, Act::Reinstall(_));
+                let reinstalls = matches!(act, Act::Reinstall(_)) && !self.has_copy(host);
                 if self.hosts[host].exists && !self.hosts[host].left {
                     self.kill(host);
                     self.hosts[host].uses = None;
@@ -200,6 +200,8 @@ impl World {
                     _ => self.changed(host),
                 }
             }
+            Act::Inherit(host) => self.inherit(host),
+            Act::Clone(host) => self.clone_machine(host),
             Act::Widen(host) => {
                 self.hosts[host].wide = true;
                 self.changed(host);
@@ -273,7 +275,7 @@ impl World {
         }
     }
 
-    fn start(&mut self, host: usize) {
+    pub(super) fn start(&mut self, host: usize) {
         if self.hosts[host].agent.is_some() || self.hosts[host].left {
             return;
         }
@@ -495,6 +497,7 @@ impl World {
             Ok(command) => self.execute_command(host, command),
             Err(Exit::Failed(_)) => self.rest(host),
             Err(Exit::Refused(_)) if agent.machine.lease().is_some() => self.rest(host),
+            Err(Exit::Refused(why)) if why.is_of_copy() => self.stand_back(host),
             Err(Exit::Refused(why)) => {
                 self.note(|_| format!("h{host} ends: {why}"));
                 self.kill(host);
@@ -545,7 +548,10 @@ impl World {
 
     /// etcd has not answered in time: the agent serves from its last known state.
     fn last_known(&mut self, host: usize) {
-        let waits = self.hosts[host].agent.as_ref().is_some_and(|a| a.machine.lease().is_none());
+        let waits = self.hosts[host].agent.as_ref().is_some_and(|a| {
+            let copied = a.machine.trouble().is_some_and(LeaseError::is_of_copy);
+            a.machine.lease().is_none() && !copied
+        });
         if let Some(saved) = self.hosts[host].disk.clone().filter(|_| waits)
             && self.flaw != Flaw::AddressIsIdentity
         {
@@ -556,7 +562,7 @@ impl World {
     fn publish(&mut self, host: usize, snapshot: &Snapshot) {
         self.judge_snapshot(host, snapshot);
         let name = self.hosts[host].name(self.flaw);
-        let machine_id = format!("m{host}-{}", self.hosts[host].installed);
+        let machine_id = self.hosts[host].machine_id();
         let Some(agent) = &self.hosts[host].agent else { return };
         if let Some(lease) = agent.machine.lease().cloned() {
             let snapshot = snapshot.clone().into();
@@ -570,7 +576,7 @@ impl World {
         }
     }
 
-    fn notify_watches(&mut self) {
+    pub(super) fn notify_watches(&mut self) {
         for host in 0..self.hosts.len() {
             let follows = |host: &Host| {
                 let agent = host.agent.as_ref();
@@ -661,6 +667,12 @@ impl World {
         if self.flaw == Flaw::LossUnnoticed && what == "put back lost hosts" {
             return Ok(Event::Committed(Some(self.store.revision)));
         }
+        if self.flaw == Flaw::CopyUnnoticed && what.starts_with("ask") {
+            return Ok(Event::Committed(Some(self.store.revision)));
+        }
+        if self.flaw == Flaw::RolledBackUnnoticed && what.starts_with("delete the keys") {
+            return Ok(Event::Committed(Some(self.store.revision)));
+        }
         let transaction = self.bent(host, what, transaction);
         self.judge_writes(host, &transaction);
         let before = self.store.revision;
@@ -713,7 +725,7 @@ impl World {
         let found = self.store.read();
         let identity = humanz::lease::Identity {
             name: self.hosts[host].name(self.flaw),
-            machine_id: format!("m{host}-{}", self.hosts[host].installed),
+            machine_id: self.hosts[host].machine_id(),
             boot_id: String::new(),
             version: String::new(),
         };

@@ -30,8 +30,12 @@ impl SessionMachine {
                     self.warnings.push(format!(
                         "{error}: taken back, because etcd was restored from an older snapshot"
                     ));
-                    let taking = |_| State::Idle;
-                    return Ok(self.commit("take this host's subnet back", transaction, taking));
+                    let taking = |_| State::TakingBack(found);
+                    return Ok(self.commit(
+                        "delete the keys of a host that was removed",
+                        transaction,
+                        taking,
+                    ));
                 }
                 let lease = self.keep_lease_on_conflict(error)?;
                 self.hold(found, lease)

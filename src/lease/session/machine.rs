@@ -67,6 +67,8 @@ pub(super) enum State {
     /// Putting the alive key with this etcd lease.
     PuttingAlive(Snapshot, Transaction, i64),
     AwaitingLease(Snapshot),
+    /// Deleting the keys of a host that an older snapshot of etcd brought back.
+    TakingBack(Snapshot),
     /// Putting the contender key.
     Asking(Snapshot),
     AwaitingAnswer,

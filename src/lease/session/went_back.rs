@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::lease::claim::leave;
 use crate::lease::error::LeaseError;
-use crate::lease::identity::{Lease, node_record};
 use crate::lease::records::Key;
 use crate::lease::session::machine::SessionMachine;
+use crate::lease::session::messages::{Command, Exit};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
@@ -21,6 +21,8 @@ pub(super) struct WentBack {
     at: i64,
     /// Keys written up to this revision are from before: no host that noticed has written them.
     old: i64,
+    /// This host may not delete the keys of another one.
+    is_denied: bool,
 }
 
 impl SessionMachine {
@@ -35,7 +37,8 @@ impl SessionMachine {
         // The first host that notices gives the store another id, and its alive key is later than that.
         let marked = found.config.as_ref().filter(|_| id(known) != id(found));
         let old = marked.map_or(found.revision, |config| config.modified);
-        self.went_back = Some(WentBack { known: Arc::clone(known), at: found.revision, old });
+        self.went_back =
+            Some(WentBack { known: Arc::clone(known), at: found.revision, old, is_denied: false });
     }
 
     /// What is to be reported until etcd has passed the revision it had.
@@ -45,42 +48,33 @@ impl SessionMachine {
         (found.revision < from).then_some(LeaseError::StoreWentBack { from, to: *at })
     }
 
-    /// Gives this host its subnets back, if another host has one of them only because etcd went back:
-    /// that host's keys are from before, and it does not run.
+    /// Deletes the keys of another host that has this host's subnet only because etcd went back: they are
+    /// from before, and the host does not run. This host then claims its subnet as a lost one.
     pub(super) fn take_back(&self, found: &Snapshot, error: &LeaseError) -> Option<Transaction> {
         let LeaseError::SubnetLost { subnet, owner } = error else { return None };
-        let WentBack { known, old, .. } = self.went_back.as_ref()?;
+        let WentBack { known, old, is_denied, .. } = self.went_back.as_ref()?;
         let (own, roots) = (&self.own.identity.name, &self.own.network.roots);
         let had = known.claims.get(subnet).is_some_and(|claim| claim.value == *own);
         let serves = self.lease.as_ref();
         // An alive key from before says nothing until it has expired.
         let runs =
             found.alive.get(owner).is_some_and(|alive| serves.is_none() || alive.modified > *old);
-        let keys = leave::all(found, owner);
-        let ownership = keys.iter().filter(|key| !matches!(key, Key::Alive(_)));
-        let is_old =
-            ownership.map(|key| found.modified(roots, key)).all(|modified| modified <= *old);
-        if !had || !is_old || runs {
-            return None;
+        let ownership = |key: &Key| !matches!(key, Key::Alive(_));
+        let keys: Vec<_> = leave::all(found, owner).into_iter().filter(ownership).collect();
+        let is_old = keys.iter().all(|key| found.modified(roots, key) <= *old);
+        (had && is_old && !runs && !is_denied).then(|| leave::transaction(found, &keys, roots))
+    }
+
+    /// This host may not delete the keys of another one: an operator must.
+    pub(super) fn cannot_take_back(
+        &mut self,
+        found: Snapshot,
+        why: String,
+    ) -> Result<Command, Exit> {
+        self.warnings.push(why);
+        if let Some(went_back) = &mut self.went_back {
+            went_back.is_denied = true;
         }
-        let subnets = serves.map_or(self.own.remembered, |lease| lease.subnets);
-        let lease = Lease { subnets };
-        let mut transaction = leave::transaction(found, &keys, roots);
-        let mut put = |key: Key, value: String| {
-            // What is deleted of the other host's was compared already.
-            let text = match keys.contains(&key) {
-                true => roots.key(&key),
-                false => found.unchanged(&mut transaction, roots, &key),
-            };
-            transaction.writes.retain(|write| write.key() != Some(text.as_str()));
-            transaction.put(text, value);
-        };
-        put(Key::Host(own.clone()), lease.subnets.iter().next()?.to_string());
-        for subnet in lease.subnets.iter() {
-            put(Key::Claim(*subnet), own.to_string());
-        }
-        let node = node_record(&self.own.identity, &self.own.attributes, &lease);
-        put(Key::Node(own.clone()), node.to_json());
-        Some(transaction)
+        self.claim(found)
     }
 }
