@@ -76,7 +76,7 @@ impl Agent {
                 set,
             ),
         };
-        let subject = Object::Setting(variable.to_owned());
+        let subject = Object::Setting(variable, String::new());
         Some(Problem::new(ProblemKind::PoolGrown, subject, what).with_fix(fix))
     }
 
