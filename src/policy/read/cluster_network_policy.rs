@@ -7,9 +7,9 @@
 use serde_json::Value;
 
 use crate::policy::labels::LabelSelector;
-use crate::policy::read::Parsed;
 use crate::policy::read::fields::{Fault, Field, quoted};
 use crate::policy::read::kubernetes::{Metadata, label_selector, namespaces, port_range, protocol};
+use crate::policy::read::parsed::Parsed;
 use crate::policy::rule::{Direction, Origin, Peer, Rule, Source, Tier, Verdict};
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::{PortRange, Service};

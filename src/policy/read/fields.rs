@@ -101,13 +101,17 @@ impl<'a> Field<'a> {
     }
 
     /// # Errors
+    /// It is not true or false.
+    pub fn flag(&self) -> Result<bool, Fault> {
+        self.value.as_bool().ok_or_else(|| self.fault("must be true or false"))
+    }
+
+    /// # Errors
     /// It is no text.
     pub fn text(&self) -> Result<&'a str, Fault> {
         self.value.as_str().ok_or_else(|| self.fault("must be a text"))
     }
 
-    /// A number, or its digits, as some writers of YAML have it.
-    ///
     /// # Errors
     /// It is no whole number in `range`.
     pub fn number(&self, range: RangeInclusive<u16>) -> Result<u16, Fault> {

@@ -5,55 +5,21 @@
 
 pub mod cluster_network_policy;
 pub mod fields;
+pub mod groups;
 pub mod kubernetes;
+pub mod membership;
 pub mod network_policy;
+pub mod parsed;
 
 use serde_json::Value;
 
-use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::cluster_network_policy::Kind;
-use crate::policy::read::fields::{Fault, Field, quoted};
-use crate::policy::rule::{Origin, Rule};
+use crate::policy::read::fields::{Field, quoted};
 
-/// What objects say.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parsed {
-    pub rules: Vec<Rule>,
-    pub problems: Vec<Problem>,
-}
+pub use parsed::Parsed;
 
 /// The API group of policies for the whole cluster.
 const POLICY_GROUP: &str = "policy.networking.k8s.io";
-
-/// Problems of one object that are listed; there may be thousands in one that means harm.
-const PROBLEMS_LIMIT: usize = 8;
-
-impl Parsed {
-    /// The rules, with a problem for each of `faults`.
-    fn new(origin: &Origin, rules: Vec<Rule>, faults: &[Fault]) -> Parsed {
-        Parsed { rules, problems: problems(&origin.to_string(), faults) }
-    }
-
-    /// Nothing but a problem: the object has no name to go by.
-    fn nameless(kind: &str, fault: Fault) -> Parsed {
-        Parsed { rules: Vec::new(), problems: problems(kind, &[fault]) }
-    }
-
-    pub fn append(&mut self, mut other: Parsed) {
-        self.rules.append(&mut other.rules);
-        self.problems.append(&mut other.problems);
-    }
-}
-
-fn problems(subject: &str, faults: &[Fault]) -> Vec<Problem> {
-    let problem = |what: String| Problem::new(ProblemKind::Policy, Object::named(subject), what);
-    let listed = faults.iter().take(PROBLEMS_LIMIT);
-    let mut problems: Vec<Problem> = listed.map(|fault| problem(fault.to_string())).collect();
-    if let more @ 1.. = faults.len().saturating_sub(PROBLEMS_LIMIT) {
-        problems.push(problem(format!("{more} further faults")));
-    }
-    problems
-}
 
 /// The rules of a policy of a kind that the Kubernetes API has; `None` for other objects. A policy of a
 /// version that is not known is a problem.

@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::net::Protocol;
 use crate::policy::labels::LabelSelector;
 use crate::policy::name::Name;
-use crate::policy::read::Parsed;
 use crate::policy::read::fields::{Fault, Field, quoted};
 use crate::policy::read::kubernetes::{
     Metadata, ip_block, label_selector, namespaces, port_range, protocol,
 };
+use crate::policy::read::parsed::Parsed;
 use crate::policy::rule::{Direction, Origin, Peer, Rule, Source, Tier, Verdict};
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::{PortRange, Service};
