@@ -6,6 +6,7 @@
 )]
 
 mod admin_tiers;
+mod command;
 mod groups;
 mod hostile;
 mod network_policy;
