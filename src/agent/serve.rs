@@ -86,7 +86,7 @@ impl Agent {
             (can_look && !self.state.scope.is_empty()).then_some(self.state.reconcile_at),
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
-            self.state.disputed.due(),
+            self.state.disputed.look_at,
             self.registry.patience_ends().filter(|_| !can_look),
             self.registry.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),

@@ -18,22 +18,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How long the store's lock is waited for.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// What the IPAM store has closed.
-#[derive(Debug, Default)]
-pub struct Disputed {
-    closed: Option<Closed>,
-    /// It was read, or written, in this life of the agent.
-    known: bool,
-    look_at: Option<Instant>,
-}
-
-impl Disputed {
-    /// When to look for pods.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.look_at
-    }
-}
-
 impl Agent {
     /// Closes the subnets that are disputed now, opens those that are this host's, and looks whether a
     /// disputed one is free of pods.

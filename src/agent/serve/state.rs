@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use ipnetwork::IpNetwork;
 
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::serve::disputed::Disputed;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::HostState;
+use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
@@ -59,6 +59,16 @@ pub struct AgentState {
     pub(super) stop: bool,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
+}
+
+/// What the IPAM store has closed for new pods.
+#[derive(Debug, Default)]
+pub struct Disputed {
+    pub(super) closed: Option<Closed>,
+    /// It was read, or written, in this life of the agent.
+    pub(super) known: bool,
+    /// When to look for pods.
+    pub(super) look_at: Option<Instant>,
 }
 
 impl AgentState {

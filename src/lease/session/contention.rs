@@ -10,20 +10,10 @@ use std::sync::Arc;
 use crate::lease::claim;
 use crate::lease::error::LeaseError;
 use crate::lease::records::{Alive, Contender, Key};
-use crate::lease::session::machine::{SessionMachine, State};
+use crate::lease::session::machine::{Asked, SessionMachine, State};
 use crate::lease::session::messages::{Command, Exit, Pause};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::Transaction;
-
-/// What was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    instance: Box<str>,
-    /// Revision of the alive key then: an answer changes it.
-    modified: i64,
-    /// The time for an answer is over.
-    pub waited: bool,
-}
 
 /// The other agent, and what to do.
 enum Contention {

@@ -6,9 +6,7 @@ use std::time::SystemTime;
 use crate::lease::error::LeaseError;
 use crate::lease::identity::{Claimant, Lease};
 use crate::lease::restore::Restoration;
-use crate::lease::session::contention::Asked;
 use crate::lease::session::messages::{Command, Pause};
-use crate::lease::session::went_back::WentBack;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 
@@ -53,6 +51,28 @@ pub(super) struct Progress {
     pub waited_for_survivors: bool,
     /// How often another host was first.
     pub races: u32,
+}
+
+/// What another agent with this host's name was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) instance: Box<str>,
+    /// Revision of the alive key then: an answer changes it.
+    pub(super) modified: i64,
+    /// The time for an answer is over.
+    pub(super) waited: bool,
+}
+
+/// The state before etcd went back.
+#[derive(Clone, Debug)]
+pub(super) struct WentBack {
+    pub(super) known: Arc<Snapshot>,
+    /// Its revision when that was noticed.
+    pub(super) at: i64,
+    /// Keys written up to this revision are from before: no host that noticed has written them.
+    pub(super) old: i64,
+    /// This host may not delete the keys of another one.
+    pub(super) is_denied: bool,
 }
 
 /// Which command is under way.

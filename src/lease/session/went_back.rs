@@ -8,22 +8,10 @@ use std::sync::Arc;
 use crate::lease::claim::leave;
 use crate::lease::error::LeaseError;
 use crate::lease::records::Key;
-use crate::lease::session::machine::SessionMachine;
+use crate::lease::session::machine::{SessionMachine, WentBack};
 use crate::lease::session::messages::{Command, Exit};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
-
-/// The state before etcd went back.
-#[derive(Clone, Debug)]
-pub(super) struct WentBack {
-    known: Arc<Snapshot>,
-    /// Its revision when that was noticed.
-    at: i64,
-    /// Keys written up to this revision are from before: no host that noticed has written them.
-    old: i64,
-    /// This host may not delete the keys of another one.
-    is_denied: bool,
-}
 
 impl SessionMachine {
     /// Notes that etcd is at an earlier revision than that of `known`.
