@@ -36,8 +36,8 @@ pub enum Registry {
 }
 
 pub enum RegistryConnection {
-    Etcd(etcd::Handle),
-    Kubernetes(kube::Handle),
+    Etcd(etcd::EtcdHandle),
+    Kubernetes(kube::KubeHandle),
 }
 
 pub struct Leased {
@@ -181,10 +181,10 @@ impl Registry {
         match (&leased.connection, &settings.source) {
             (RegistryConnection::Etcd(handle), Wanted::Etcd { server, roots }) => {
                 let network = settings.network(roots);
-                handle.set_up(etcd::Setup { etcd: server.clone(), network });
+                handle.session.set_up(etcd::Setup { etcd: server.clone(), network });
             }
             (RegistryConnection::Kubernetes(handle), Wanted::Kubernetes(api)) => {
-                handle.set_up(kube::Setup { api: api.clone(), pools: settings.pools });
+                handle.session.set_up(kube::Setup { api: api.clone(), pools: settings.pools });
             }
             _ => {}
         }
@@ -193,8 +193,8 @@ impl Registry {
     pub fn reconnect(&self) {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
-                RegistryConnection::Etcd(handle) => handle.reconnect(),
-                RegistryConnection::Kubernetes(handle) => handle.reconnect(),
+                RegistryConnection::Etcd(handle) => handle.session.reconnect(),
+                RegistryConnection::Kubernetes(handle) => handle.session.reconnect(),
             }
         }
     }
@@ -203,8 +203,8 @@ impl Registry {
     pub fn publish(&self, attributes: Attributes) {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
-                RegistryConnection::Etcd(handle) => handle.set_attributes(attributes),
-                RegistryConnection::Kubernetes(handle) => handle.set_attributes(attributes),
+                RegistryConnection::Etcd(handle) => handle.session.set_attributes(attributes),
+                RegistryConnection::Kubernetes(handle) => handle.session.set_attributes(attributes),
             }
         }
     }
@@ -270,8 +270,8 @@ impl Registry {
     pub fn stop(self) {
         if let Registry::Leased(leased) = self {
             match leased.connection {
-                RegistryConnection::Etcd(handle) => handle.stop(),
-                RegistryConnection::Kubernetes(handle) => handle.stop(),
+                RegistryConnection::Etcd(handle) => handle.session.stop(),
+                RegistryConnection::Kubernetes(handle) => handle.session.stop(),
             }
         }
     }

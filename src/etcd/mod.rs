@@ -40,15 +40,16 @@ use tokio::sync::watch as latest;
 use crate::lease::transaction::Transaction;
 use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
 use crate::net::{PerFamily, Problem};
-use crate::os::event_loop::{self, EventLoop};
+use crate::os::event_loop::{self, EventLoop, Steered};
 
-/// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
+/// The running connection.
 #[derive(Debug)]
-pub struct Handle {
-    setup: latest::Sender<Setup>,
-    attributes: latest::Sender<Attributes>,
+pub struct EtcdHandle {
+    /// Its settings may have other members or wider pools; attributes are written as soon as etcd answers, and
+    /// only while the record there is this host's; stopping revokes the etcd lease, and with it the alive
+    /// key, within [`session::STOP_WITHIN`] in any case. The host keeps its subnets.
+    pub session: Steered<Setup, Attributes>,
     vacated: latest::Sender<PerFamily<IpNetwork>>,
-    event_loop: EventLoop,
 }
 
 /// Starts the connection. `contact`: its counters. `publish` is called from its thread and must not
@@ -61,7 +62,7 @@ pub fn spawn(
     contact: Arc<Contact>,
     reports: Arc<Reports>,
     mut publish: impl FnMut(Update) + Send + 'static,
-) -> io::Result<Handle> {
+) -> io::Result<EtcdHandle> {
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
@@ -71,7 +72,8 @@ pub fn spawn(
     let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
         session::run(start, inputs, &mut stopped, &mut publish).await;
     })?;
-    Ok(Handle { setup, attributes, vacated, event_loop })
+    let session = Steered { setup, attributes, event_loop };
+    Ok(EtcdHandle { session, vacated })
 }
 
 /// Both key ranges, read once. Writes nothing.
@@ -120,33 +122,10 @@ fn once<T>(
     event_loop::once(async || ask(&etcd).await.map_err(|error| error.to_string()))
 }
 
-impl Handle {
-    /// Applies other settings, or a network with wider pools. Returns at once.
-    pub fn set_up(&self, setup: Setup) {
-        event_loop::send_if_changed(&self.setup, setup);
-    }
-
-    /// Connects anew: an address of this host was removed, and perhaps the connection with it, which
-    /// would take seconds to notice. Returns at once.
-    pub fn reconnect(&self) {
-        self.setup.send_modify(|_| {});
-    }
-
-    /// Publishes other attributes of this host. Returns at once; written as soon as etcd answers, and only
-    /// while the record there is this host's.
-    pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::send_if_changed(&self.attributes, attributes);
-    }
-
+impl EtcdHandle {
     /// No pod of this host runs in `subnets`, and none will start there: if they are disputed, the host
     /// takes others. Returns at once.
     pub fn set_vacated(&self, subnets: PerFamily<IpNetwork>) {
         event_loop::send_if_changed(&self.vacated, subnets);
-    }
-
-    /// Revokes the etcd lease, and with it the alive key, and ends the thread: within
-    /// [`session::STOP_WITHIN`] in any case. The host keeps its subnets.
-    pub fn stop(self) {
-        self.event_loop.stop();
     }
 }
