@@ -17,6 +17,7 @@ pub mod peers;
 pub mod publish;
 pub mod records;
 pub mod restore;
+pub mod right;
 pub mod saved;
 pub mod session;
 pub mod snapshot;
