@@ -209,11 +209,8 @@ fn a_claim_without_a_host_or_a_host_without_a_claim_takes_nothing() {
 #[test]
 fn a_host_that_was_never_alone_on_its_subnet_gets_another() {
     let node = node("m2", "10.0.9.0/24");
-    let theirs = [
-        ("/h/h2", "10.0.9.0/24"),
-        ("/z/subnets/4/10.0.9.0-24", "h2"),
-        ("/z/nodes/h2", &*node),
-    ];
+    let theirs =
+        [("/h/h2", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "h2"), ("/z/nodes/h2", &*node)];
     let ours = [("/h/h1", "10.0.9.0/24")];
     assert_eq!(subnet_of(&[&theirs[..], &ours].concat(), &own()), "10.0.7.0/24");
     assert_eq!(subnet_of(&[&ours[..], &theirs].concat(), &own()), "10.0.9.0/24", "h1 was first");
