@@ -87,9 +87,11 @@ impl Snapshot {
             Err(what) => what,
         };
         let Raw { created, modified, .. } = raw;
-        let store = Store::Etcd;
-        let fault = Fault { store, key: text.clone(), what, created, modified };
-        Arc::make_mut(&mut self.faults).insert(text, fault);
+        self.add_fault(Fault { store: Store::Etcd, key: text, what, created, modified });
+    }
+
+    pub fn add_fault(&mut self, fault: Fault) {
+        Arc::make_mut(&mut self.faults).insert(fault.key.clone(), fault);
     }
 
     /// Applies a delete at `revision`.
@@ -145,7 +147,7 @@ impl Snapshot {
     }
 
     /// Revisions of the creation and last change of `key`; 0 if it does not exist.
-    fn revisions(&self, roots: &Roots, key: &Key) -> (i64, i64) {
+    pub fn revisions(&self, roots: &Roots, key: &Key) -> (i64, i64) {
         let valid = match key {
             Key::Config => self.config.as_ref().map(Stored::revisions),
             Key::Host(name) => self.hosts.get(name).map(Stored::revisions),

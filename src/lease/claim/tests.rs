@@ -38,6 +38,7 @@ fn own() -> Claimant {
         network: Network {
             roots: roots(),
             pools: PerFamily { v4: Some(pool), v6: None },
+            limits: PerFamily::default(),
             backend: Backend::Direct,
         },
         keep: PerFamily::default(),

@@ -14,7 +14,7 @@ impl SessionMachine {
         let Some(last_known) = &self.last_known else { return false };
         let own = &self.own.identity.name;
         let alive_lost = last_known.alive.contains_key(own) && !mirror.alive.contains_key(own);
-        let followed = growth::followed(&self.own.network.pools, mirror);
+        let followed = growth::followed(&self.own.network.pools, &self.own.network.limits, mirror);
         let settled = followed == self.own.network.pools
             && match claim::next(mirror, &self.own) {
                 Step::Held(_) => self.trouble.is_none(),
