@@ -128,7 +128,8 @@ fn network_settings_in_etcd_cannot_widen_a_pool_or_stop_a_host() {
     agents[0].wait_log(&["grew to 10.128.0.0/9", "does not take over", "IP_SUBNET_LIMIT"]);
     agents[0].wait_log(&["host evil: subnet 10.200.1.0/24 is ignored"]);
     assert_eq!(facts::routes(host), routes);
-    for bad in ["garbage", "{}", &good.replace("10.244.0.0/16", "10.99.0.0/16")] {
+    let moved = good.replace("10.244.0.0/16", "10.99.0.0/16");
+    for (bad, pod) in [("garbage", "b"), ("{}", "c"), (&*moved, "d")] {
         cluster.etcd.put(key, bad);
         agents.remove(0).kill();
         agents.insert(0, Agent::start(host, &[]));
@@ -136,7 +137,7 @@ fn network_settings_in_etcd_cannot_widen_a_pool_or_stop_a_host() {
         agents[0].wait_log(&[key]);
         assert_eq!(facts::routes(host), routes, "{bad}");
         let far = pods[1].v4();
-        Pod::add(host, "b").run(&format!("ping -n -c 1 -W 3 {far}")).ok();
+        Pod::add(host, pod).run(&format!("ping -n -c 1 -W 3 {far}")).ok();
         pods[0].run(&format!("ping -n -c 1 -W 3 {far}")).ok();
     }
 }
