@@ -9,6 +9,8 @@ use crate::net::{Object, Problem, ProblemKind, Severity};
 /// Where problems are looked for; each result of a check replaces its last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
+    /// A reload that was refused.
+    Settings,
     /// Changes that failed, and what could not be inspected.
     Reconcile,
     /// The links to the other hosts.

@@ -10,6 +10,7 @@ use crate::command::call::{Call, Outcome, complain};
 use crate::command::config::found::{Found, Places};
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::preflight;
+use crate::net::Problem;
 use crate::settings::exit::Exit;
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::loader::{LOG, SettingSource, without_effect};
@@ -71,9 +72,14 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
     let shown: Vec<Shown> =
         all.filter(|shown| !options.changed || shown.source != SettingSource::Default).collect();
     let settings: Vec<Value> = shown.iter().map(setting).collect();
-    let value = json!({ "settings": settings, "remarks": warnings, "faults": faults });
+    let texts = |problems: &[Problem]| problems.iter().map(Problem::to_string).collect::<Vec<_>>();
+    let problems: Vec<&Problem> = faults.iter().chain(&warnings).collect();
+    let value = json!({
+        "settings": settings, "problems": problems, "remarks": texts(&warnings),
+        "faults": texts(&faults),
+    });
     let text = if options.env {
-        warnings.iter().for_each(|warning| complain(warning));
+        warnings.iter().for_each(|warning| complain(&warning.to_string()));
         lines(shown.iter().map(|shown| (shown.variable.name, shown.text.as_str())))
     } else {
         let warnings = warnings.iter().map(|warning| format!("\n! {warning}"));

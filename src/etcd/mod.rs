@@ -32,7 +32,6 @@ pub use contact::Contact;
 pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};
 pub use settings::{EtcdSettings, Setup, Start};
-pub use tls::files::{FileFault, Untimely};
 pub use update::Update;
 
 use std::io;
@@ -42,6 +41,7 @@ use tokio::sync::watch as latest;
 
 use crate::lease::transaction::Transaction;
 use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
+use crate::net::Problem;
 use crate::os::event_loop::{self, EventLoop};
 
 /// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
@@ -96,7 +96,7 @@ pub fn commit(
 
 /// The faults of the files in `settings` (unreadable, no certificates, not a pair), and the certificates
 /// that are invalid at this time or will be soon.
-pub fn check_files(settings: &EtcdSettings) -> (Vec<FileFault>, Vec<Untimely>) {
+pub fn check_files(settings: &EtcdSettings) -> (Vec<Problem>, Vec<Problem>) {
     let (files, faults) = tls::files::Files::read(settings, true, &Default::default());
     (faults, files.untimely())
 }

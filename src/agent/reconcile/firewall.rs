@@ -11,6 +11,7 @@ use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, subnet};
+use crate::netlink::NetlinkError;
 use crate::nft::base_chains::RuleEdit;
 use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
@@ -116,15 +117,23 @@ fn keep_table(
     if changes.is_empty() {
         return;
     }
-    applier.apply_together(&changes, || match (repair(&changes), &wanted) {
+    applier.apply_together(&changes, || match (repair(wanted.as_ref(), &changes), &wanted) {
         (TableRepair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
             known.note_changes(nft, &elements);
             Ok(())
         }
+        (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(AGENT_TABLE, &edits) {
+            // Somebody else uses what is to go, in a way that cannot be seen here.
+            Err(NetlinkError::Refused(refused)) => {
+                log::warn!("writing table inet {AGENT_TABLE} anew: {refused}");
+                nft.replace(wanted)
+            }
+            outcome => outcome,
+        },
         (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
         (TableRepair::Delete, _) => nft.delete(AGENT_TABLE),
-        (TableRepair::Nothing, _) | (TableRepair::Replace, None) => Ok(()),
+        (TableRepair::Nothing, _) | (_, None) => Ok(()),
     });
 }
 

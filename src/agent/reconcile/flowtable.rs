@@ -25,7 +25,7 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
         }
     };
     let changes = changes(wanted.as_ref(), found.as_ref());
-    match (repair(&changes), &wanted) {
+    match (repair(wanted.as_ref(), &changes), &wanted) {
         (TableRepair::Nothing, _) => None,
         (_, None) => {
             applier.apply_together(&changes, || nft.delete(FLOWS_TABLE));

@@ -81,7 +81,7 @@ impl Agent {
                 ),
             ),
         };
-        let subject = Object::Setting(variable.to_owned());
+        let subject = Object::Setting(variable, String::new());
         Some(Problem::new(ProblemKind::PoolGrown, subject, what).with_fix(fix))
     }
 
