@@ -17,6 +17,7 @@ use crate::lease::error::LeaseError;
 use crate::lease::growth;
 use crate::lease::identity::{Claimant, Lease, node_record};
 use crate::lease::records::{Alive, Key};
+use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 use crate::net::Family;
@@ -43,8 +44,9 @@ pub enum Step {
 
 /// The next step of `own`, given that etcd holds `found` (with the network settings).
 ///
-/// The subnet of each family is the first of: the one this host uses; the one recorded for it; one
-/// it claims; the one it remembers; a free one. Never one that another host owns.
+/// The subnet of each family is the first of: the one this host uses; the one it remembers, if a key of it
+/// still has it; the one of its keys with the best right; the one it remembers; a free one. Never one
+/// that another host owns.
 pub fn next(found: &Snapshot, own: &Claimant) -> Step {
     step(found, own).unwrap_or_else(Step::Refused)
 }
@@ -138,8 +140,12 @@ fn standing(
     let recorded = recorded(found, own, family).map(|(_, subnet)| subnet);
     let claims = found.claims.iter().filter(|(_, claim)| claim.value == *name);
     let claimed = claims.map(|(subnet, _)| *subnet).filter(|s| subnet::family(*s) == family);
+    let mut keys: Vec<IpNetwork> = recorded.into_iter().chain(claimed).collect();
+    // A key that was overwritten while the agent did not run has the later right.
+    keys.sort_by_key(|subnet| right(found, name, *subnet));
     let remembered = own.remembered.get(family).copied();
-    Ok(recorded.into_iter().chain(claimed).chain(remembered).find(usable))
+    let still_ours = remembered.filter(|subnet| right(found, name, *subnet).is_some());
+    Ok(still_ours.into_iter().chain(keys).chain(remembered).find(usable))
 }
 
 /// Writes the keys by which this host holds `lease`; `None` if all of them are right.

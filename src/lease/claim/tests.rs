@@ -208,6 +208,17 @@ fn a_claim_without_a_host_or_a_host_without_a_claim_takes_nothing() {
 }
 
 #[test]
+fn a_host_key_that_was_overwritten_while_the_agent_did_not_run_changes_nothing() {
+    let node = node("m1", "10.0.9.0/24");
+    let keys =
+        [("/z/subnets/4/10.0.9.0-24", "h1"), ("/z/nodes/h1", &*node), ("/h/h1", "10.0.99.0/24")];
+    assert_eq!(subnet_of(&keys, &own()), "10.0.9.0/24", "without a state file");
+    let remembers = Claimant { remembered: v4("10.0.9.0/24"), ..own() };
+    assert_eq!(subnet_of(&keys, &remembers), "10.0.9.0/24");
+    assert_eq!(subnet_of(&keys[2..], &remembers), "10.0.99.0/24", "nothing else is its own");
+}
+
+#[test]
 fn a_host_that_was_never_alone_on_its_subnet_gets_another() {
     let node = node("m2", "10.0.9.0/24");
     let theirs =
