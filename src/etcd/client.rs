@@ -298,6 +298,11 @@ fn as_compare(condition: &Condition) -> Compare {
             Compare::mod_revision(prefix.as_str(), CompareOp::Less, since + 1)
                 .with_range(after(prefix))
         }
+        // etcd compares no value in an empty range: then it does not hold.
+        Condition::NoneHas { prefix, value } => {
+            Compare::value(prefix.as_str(), CompareOp::NotEqual, value.as_str())
+                .with_range(after(prefix))
+        }
     }
 }
 

@@ -39,11 +39,7 @@ fn inside(end: &Endpoint, pod: &Pod) -> Vec<Hop> {
     let (name, netns, ifname) = (&end.name, &pod.netns, &pod.ifname);
     let inside = match &pod.inside {
         Ok(inside) => inside,
-        Err(error) => {
-            let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, \
-                        or delete the pod)";
-            return vec![Hop::lost("pod-namespace", name, error, fix)];
-        }
+        Err(error) => return vec![unseen(name, pod, error)],
     };
     let again = "make the pod anew: nothing else restores what ADD made inside it";
     let Some(link) = &inside.link else {
@@ -64,6 +60,24 @@ fn inside(end: &Endpoint, pod: &Pod) -> Vec<Hop> {
         }
     };
     vec![up, address]
+}
+
+/// A namespace that cannot be entered. While the host's end of its veth is there, so is the namespace.
+fn unseen(name: &str, pod: &Pod, error: &str) -> Hop {
+    if pod.port.is_none() {
+        let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, or delete \
+                   the pod)";
+        return Hop::lost("pod-namespace", name, error, fix);
+    }
+    let (seen, fix) = if pod.netns.is_empty() {
+        (error.to_owned(), "look inside by hand (crictl exec, podman exec)".to_owned())
+    } else {
+        let seen = format!("it exists, and what is inside is unknown: {} {error}", pod.netns);
+        let fix = "run this as root where the file is visible: on the host itself, or in a container \
+                   that mounts /run/netns with HostToContainer propagation";
+        (seen, fix.to_owned())
+    };
+    Hop::odd("pod-namespace", name, seen, fix)
 }
 
 /// The pod's own route to the other end.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::command::call::{Call, Outcome};
 use crate::command::ipam::attachment::{objects, settings};
 use crate::command::json::object;
-use crate::command::table::{Cell, Table, Tone, facts, span};
+use crate::command::table::{Cell, Style, Table, Tone, facts, span};
 use crate::inspect::pods::{Life, Network, entries, links, networks};
 use crate::ipam::StoreEntry;
 use crate::settings::exit::{self, Exit};
@@ -132,7 +132,9 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
         return Err(Exit::new(exit::FAILURE, why));
     }
     let life = |network: &Network, entry: &StoreEntry| Life::of(entry, &network.name, &links);
-    let texts = found.iter().map(|(network, entry)| text(network, entry, life(network, entry)));
+    let style = call.style;
+    let texts =
+        found.iter().map(|(network, entry)| text(network, entry, life(network, entry), style));
     let texts: Vec<String> = texts.collect();
     let values =
         found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
@@ -151,7 +153,7 @@ fn is_meant(entry: &StoreEntry, what: &str) -> bool {
         && (pod == what || name == what || (container && entry.container_id.starts_with(what)))
 }
 
-fn text(network: &Network, entry: &StoreEntry, life: Life) -> String {
+fn text(network: &Network, entry: &StoreEntry, life: Life, style: Style) -> String {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let ports = entry.forwards().into_iter().map(|port| format!("{} -> {}", port.from, port.to));
     let state = match life {
@@ -160,15 +162,18 @@ fn text(network: &Network, entry: &StoreEntry, life: Life) -> String {
         Life::Gone => "gone: humanz-agent ipam gc frees it",
         Life::Unknown => "unknown: an earlier plugin made it",
     };
-    facts(&[
-        ("addresses", addresses.join("\n")),
-        ("pod", entry.pod.clone().unwrap_or_default()),
-        ("network", network.name.clone()),
-        ("container", entry.container_id.clone()),
-        ("interface", entry.ifname.clone()),
-        ("namespace", entry.netns.clone().unwrap_or_default()),
-        ("age", age(entry).unwrap_or_default()),
-        ("state", state.to_owned()),
-        ("ports", ports.collect::<Vec<_>>().join("\n")),
-    ])
+    facts(
+        &[
+            ("addresses", addresses.join("\n")),
+            ("pod", entry.pod.clone().unwrap_or_default()),
+            ("network", network.name.clone()),
+            ("container", entry.container_id.clone()),
+            ("interface", entry.ifname.clone()),
+            ("namespace", entry.netns.clone().unwrap_or_default()),
+            ("age", age(entry).unwrap_or_default()),
+            ("state", state.to_owned()),
+            ("ports", ports.collect::<Vec<_>>().join("\n")),
+        ],
+        style,
+    )
 }

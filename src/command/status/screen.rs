@@ -15,15 +15,18 @@ const LATEST: usize = 5;
 /// One screen.
 pub fn screen(shown: &Shown, style: Style) -> String {
     let status = &shown.status;
-    let mut text = facts(&[
-        ("host", host(status)),
-        ("agent", agent(shown)),
-        ("lease", lease(status)),
-        store(status),
-        ("pods", pods(shown)),
-        ("firewall", firewall(status)),
-        ("hosts", hosts(status)),
-    ]);
+    let mut text = facts(
+        &[
+            ("host", host(status)),
+            ("agent", agent(shown)),
+            ("lease", lease(status)),
+            store(status),
+            ("pods", pods(shown)),
+            ("firewall", firewall(status)),
+            ("hosts", hosts(status)),
+        ],
+        style,
+    );
     let peers = peers(status);
     if !peers.is_empty() {
         text.push('\n');
@@ -40,21 +43,28 @@ pub fn screen(shown: &Shown, style: Style) -> String {
         if problems.len() == 1 { "Problem" } else { "Problems (fix the first one first)" };
     text.push_str(&format!("\n{}\n", style.paint(Tone::Bad, heading)));
     for (position, problem) in problems.iter().enumerate() {
-        text.push_str(&entry(position + 1, problem));
+        text.push_str(&entry(position + 1, problem, style));
     }
     text
 }
 
-fn entry(number: usize, problem: &Problem) -> String {
+/// The fix stays on one line: it may be a command to copy.
+fn entry(number: usize, problem: &Problem, style: Style) -> String {
     let severity = match problem.severity() {
         Severity::Error => String::new(),
         other => format!("{}: ", other.name()),
     };
     let since = problem.since.map(|since| format!(" (since {})", rfc3339(since)));
-    let what = printable(&problem.what);
+    let since = since.unwrap_or_default();
+    let what = format!("{severity}{}{since}", printable(&problem.what));
+    let mut lines = vec![];
+    let mut before = format!("  {number}. ");
+    for line in style.lines(before.len(), &what) {
+        lines.push(format!("{before}{line}\n"));
+        before = " ".repeat(before.len());
+    }
     let fix = problem.fix.as_deref().map(|fix| format!("     -> {}\n", printable(fix)));
-    let (since, fix) = (since.unwrap_or_default(), fix.unwrap_or_default());
-    format!("  {number}. {severity}{what}{since}\n{fix}")
+    lines.into_iter().chain(fix).collect()
 }
 
 fn host(status: &Status) -> String {
