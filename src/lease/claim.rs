@@ -151,7 +151,7 @@ fn standing(
 /// Writes the keys by which this host holds `lease`; `None` if all of them are right.
 ///
 /// Conditions: this host's keys, its claims, its alive key and the network settings are as `found`; if
-/// the host key is written, no other one has its value: hosts of the Python agent have no claims. Other
+/// the subnet is new to the host, no other host key has its value: hosts of the Python agent have no claims. Other
 /// hosts may claim other subnets at the same time.
 fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction> {
     let name = &own.identity.name;
@@ -182,9 +182,11 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
     for key in [Key::Config, Key::Alive(name.clone())] {
         found.unchanged(&mut transaction, roots, &key);
     }
-    if !host && found.hosts.is_empty() {
+    // A subnet that is its own by right does not depend on what others write into their keys.
+    let is_new = !host && right(found, name, *first).is_none();
+    if is_new && found.hosts.is_empty() {
         transaction.range_unchanged(roots.hosts_range(), found.revision);
-    } else if !host {
+    } else if is_new {
         transaction.none_has(roots.hosts_range(), first.to_string());
     }
     (!transaction.writes.is_empty()).then_some(transaction)

@@ -9,6 +9,7 @@ use crate::lease::choose;
 use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel};
 use crate::lease::right::{Evidence, Right};
 use crate::lease::snapshot::{Snapshot, Stored};
+use crate::net::problem::capped;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 
@@ -77,6 +78,17 @@ pub enum PeerFault {
         {owner} has had the subnet since revision {since}; the claim is ignored"
     )]
     Claim { subnet: IpNetwork, claimant: NodeName, modified: i64, owner: NodeName, since: i64 },
+}
+
+/// Faults that become problems.
+const PROBLEMS: usize = 50;
+
+impl Peers {
+    /// The faults, of many of them the first.
+    pub fn problems(&self) -> Vec<Problem> {
+        let problems = self.faults.iter().map(PeerFault::problem);
+        capped(problems, PROBLEMS, ProblemKind::OtherHost, "further records of hosts")
+    }
 }
 
 impl PeerFault {

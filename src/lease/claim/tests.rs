@@ -214,6 +214,23 @@ fn a_claim_without_a_host_or_a_host_without_a_claim_takes_nothing() {
 }
 
 #[test]
+fn a_key_of_another_host_with_the_same_value_does_not_prevent_a_repair() {
+    let mut running = own();
+    running.keep = v4("10.0.9.0/24");
+    let (claim, other) = (("/z/subnets/4/10.0.9.0-24", "h1"), ("/h/evil", "10.0.9.0/24"));
+    for (keys, claimant) in [
+        (&[claim, other][..], own()),
+        (&[claim, ("/h/h1", "10.0.8.0/24"), other], running.clone()),
+        (&[("/h/h1", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "evil"), other], running),
+    ] {
+        let (subnet, transaction) = written(keys, &claimant);
+        assert_eq!(subnet, "10.0.9.0/24");
+        let ranges = |condition: &Condition| !matches!(condition, Condition::Unchanged { .. });
+        assert!(!transaction.conditions.iter().any(ranges), "{transaction:?}");
+    }
+}
+
+#[test]
 fn a_host_key_that_was_overwritten_while_the_agent_did_not_run_changes_nothing() {
     let node = node("m1", "10.0.9.0/24");
     let keys =
