@@ -41,13 +41,13 @@ use crate::settings::loader::SettingsLoader;
 /// The subcommands.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
-pub enum Command {
+pub enum Subcommand {
     /// How this host is.
     Status(status::Options),
     /// Whether pods can start.
     Ready(ready::Options),
     /// The hosts of the network.
-    Nodes(nodes::Nodes),
+    Nodes(nodes::NodesCommand),
     /// The addresses of pods.
     Ipam(ipam::Ipam),
     /// The routes to other hosts.
@@ -69,7 +69,7 @@ pub enum Command {
 }
 
 /// All that can be typed.
-pub type Arguments = flags::Arguments<Command>;
+pub type Arguments = flags::Arguments<Subcommand>;
 
 /// Reports a panic in any thread and ends the process: its
 /// service manager starts the agent again, which takes over all that is there.
@@ -125,18 +125,18 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         style.columns(terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0));
     let call = &mut Call::new(origin, style, out);
     match command {
-        Command::Uninstall(options) => uninstall::run(call, &options),
-        Command::Doctor(options) => doctor::run(call, &options),
-        Command::Probe(options) => probe::run(call, &options),
-        Command::Explain(options) => explain::run(call, &options),
-        Command::Status(options) => status::run(call, &options),
-        Command::Ready(options) => ready::run(call, &options),
-        Command::Routes(options) => routes::run(call, &options),
-        Command::Watch(options) => watch::run(call, &options),
-        Command::Ipam(options) => ipam::run(call, &options),
-        Command::Nodes(options) => nodes::run(call, &options),
-        Command::Ui(options) => ui::run(call, &options),
-        Command::Config(options) => config::run(call, &options),
+        Subcommand::Uninstall(options) => uninstall::run(call, &options),
+        Subcommand::Doctor(options) => doctor::run(call, &options),
+        Subcommand::Probe(options) => probe::run(call, &options),
+        Subcommand::Explain(options) => explain::run(call, &options),
+        Subcommand::Status(options) => status::run(call, &options),
+        Subcommand::Ready(options) => ready::run(call, &options),
+        Subcommand::Routes(options) => routes::run(call, &options),
+        Subcommand::Watch(options) => watch::run(call, &options),
+        Subcommand::Ipam(options) => ipam::run(call, &options),
+        Subcommand::Nodes(options) => nodes::run(call, &options),
+        Subcommand::Ui(options) => ui::run(call, &options),
+        Subcommand::Config(options) => config::run(call, &options),
     }
 }
 

@@ -1,11 +1,11 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::reload::{self, Plan, SettingsView};
+use crate::agent::reload::{self, ReloadPlan, SettingsView};
 use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify};
 use crate::inspect::identity;
@@ -29,7 +29,7 @@ impl Agent {
         let taken = self.loader.load(values_only).and_then(|loaded| self.apply_settings(loaded));
         let faults = taken.err().unwrap_or_default();
         self.state.reload_refused = !faults.is_empty();
-        self.shared.problems.set(Check::Settings, faults);
+        self.shared.problems.set(ProblemSource::Settings, faults);
         if self.state.reload_refused {
             log::error!("reload: nothing is changed; the settings stay as they were");
         }
@@ -44,7 +44,7 @@ impl Agent {
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
         let wanted = SettingsView { texts: &loaded.texts, settings: &loaded.settings, name: &name };
-        let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
+        let ReloadPlan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
         let mut settings = settings::parse(&texts, preflight::check)?;
         if changes.iter().any(|change| change.variable == "NODE_IP") {

@@ -1,6 +1,8 @@
 //! Pure. The status as text.
 
-use crate::api::status::{Change, Connection, Etcd, Kubernetes, Loop, PeerStatus, Status};
+use crate::api::status::{
+    ChangeStatus, ConnectionStatus, EtcdStatus, KubernetesStatus, Loop, PeerStatus, Status,
+};
 use crate::command::status::shown::Shown;
 use crate::command::table::{Cell, Style, Table, Tone, facts, printable};
 use crate::net::time::rfc3339;
@@ -116,22 +118,25 @@ fn is_stale(status: &Status) -> bool {
     etcd.chain(kubernetes).any(|connection| connection.error.is_some())
 }
 
-fn api(Kubernetes { connection, version, .. }: &Kubernetes) -> String {
+fn api(KubernetesStatus { connection, version, .. }: &KubernetesStatus) -> String {
     let version = version.map(|version| format!(", version {version}"));
     connected(connection, &version.unwrap_or_default())
 }
 
-fn members(Etcd { connection, endpoints, revision, .. }: &Etcd) -> String {
+fn members(EtcdStatus { connection, endpoints, revision, .. }: &EtcdStatus) -> String {
     let revision = revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
     match connection {
-        Connection { connected: None, error: None, .. } => {
+        ConnectionStatus { connected: None, error: None, .. } => {
             format!("{}: no answer yet", endpoints.join(", "))
         }
         connection => connected(connection, &revision),
     }
 }
 
-fn connected(Connection { connected, error, .. }: &Connection, version: &str) -> String {
+fn connected(
+    ConnectionStatus { connected, error, .. }: &ConnectionStatus,
+    version: &str,
+) -> String {
     match (connected, error) {
         (Some(server), Some(error)) => format!("{server} answers{version}; {error}"),
         (Some(server), None) => format!("{server} answers{version}"),
@@ -232,7 +237,7 @@ fn listed(lines: Option<&[String]>) -> Vec<String> {
 }
 
 /// The last changes, the latest first.
-fn latest(changes: Option<&[Change]>) -> Vec<String> {
+fn latest(changes: Option<&[ChangeStatus]>) -> Vec<String> {
     let latest = changes.unwrap_or_default().iter().rev().take(LATEST);
     latest.map(|change| format!("{}  {} ({})", change.at, change.what, change.why)).collect()
 }
