@@ -39,7 +39,9 @@ impl Scene {
             host.write("/etc/humanz/password", password);
             agents.push(start(host, variables));
         }
-        agents.iter().for_each(|agent| drop(agent.wait_ready()));
+        for agent in &agents {
+            agent.wait_ready();
+        }
         Scene { cluster, agents, passwords }
     }
 
