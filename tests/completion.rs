@@ -42,7 +42,7 @@ fn bash_completes_subcommands_and_options() {
         String::from_utf8(done.stdout).unwrap().trim().to_owned()
     };
     assert_eq!(complete("humanz-agent sta"), "status");
-    assert_eq!(complete("humanz-agent --env-file x nodes r"), "rm reserve");
+    assert_eq!(complete("humanz-agent --env-file x nodes r"), "rm reserve roles");
     assert_eq!(complete("humanz-agent nodes rm --f"), "--force");
     assert_eq!(complete("humanz-agent nodes ls --n"), "");
     assert_eq!(complete("/usr/sbin/humanz-agent ipam ls --n"), "--network");

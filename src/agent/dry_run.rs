@@ -129,7 +129,7 @@ fn claim(
 ) -> Result<(Vec<Line>, Lease, Option<Peers>), Exit> {
     let found = etcd::read(server, roots)
         .map_err(|error| Exit::new(exit::UNAVAILABLE, format!("read etcd: {error}")))?;
-    host.settings.pools = growth::followed(&host.settings.pools, &found);
+    host.settings.pools = growth::followed(&host.settings.pools, &host.settings.limits, &found);
     let settings = &host.settings;
     let name = identity::node_name(settings)?;
     let attributes = attributes(settings, host.state()?.own);

@@ -10,6 +10,9 @@ use log::{Level, Log, Metadata, Record};
 /// What is logged if nobody says otherwise.
 pub const USUAL: &str = "info";
 
+/// Characters of one record; names and values of others are shorter where they are quoted.
+const LONGEST: usize = 4000;
+
 /// What is logged now; nothing before [`set`].
 static CURRENT: RwLock<Option<Logger>> = RwLock::new(None);
 
@@ -21,7 +24,16 @@ impl Log for Current {
     }
 
     fn log(&self, record: &Record<'_>) {
-        self.with(|logger| logger.log(record));
+        let text = record.args().to_string();
+        match text.char_indices().nth(LONGEST) {
+            None => self.with(|logger| logger.log(record)),
+            Some((end, _)) => self.with(|logger| {
+                let (start, bytes) = (&text[..end], text.len());
+                let mut cut = Record::builder();
+                cut.metadata(record.metadata().clone()).module_path(record.module_path());
+                logger.log(&cut.args(format_args!("{start}… ({bytes} bytes)")).build());
+            }),
+        };
     }
 
     fn flush(&self) {

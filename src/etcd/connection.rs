@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Client, ConnectOptions, Error, GetOptions, Identity as Pair, KvClient,
-    LeaseClient, TlsOptions, WatchClient,
+    AuthClient, Certificate, Client, ConnectOptions, Error, GetOptions, Identity as Pair, KvClient,
+    LeaseClient, MaintenanceClient, TlsOptions, WatchClient,
 };
 
 use crate::etcd::settings::EtcdSettings;
@@ -30,6 +30,8 @@ pub struct Member {
     pub kv: KvClient,
     pub watch: WatchClient,
     pub lease: LeaseClient,
+    pub auth: AuthClient,
+    pub maintenance: MaintenanceClient,
 }
 
 pub struct Opened {
@@ -68,6 +70,8 @@ pub async fn open(
         kv: client.kv_client().max_decoding_message_size(ANSWER_LIMIT),
         watch: client.watch_client().max_decoding_message_size(ANSWER_LIMIT),
         lease: client.lease_client(),
+        auth: client.auth_client(),
+        maintenance: client.maintenance_client(),
     };
     let asked = GetOptions::new().with_serializable().with_count_only();
     match member.clone().kv.get(probe, Some(asked)).await {

@@ -7,6 +7,7 @@
 //! - `liveness`: keeps the etcd lease of the alive key
 //! - `reports`: writes and reads reachability reports
 //! - `files`: applies renewed certificates and passwords
+//! - `roles`: users and roles, for an administrator
 //! - `client`, `members`, `connection`, `failure`, `watch`: calls and members; the only files that use
 //!   the etcd crate
 //! - `tls`: certificates and TLS errors
@@ -19,6 +20,7 @@ mod files;
 mod liveness;
 mod members;
 pub mod reports;
+mod roles;
 mod session;
 mod settings;
 mod tls;
@@ -28,6 +30,7 @@ mod watch;
 pub use client::FoundReports;
 pub use contact::Contact;
 pub use reports::Reports;
+pub use roles::{AppliedRole, WantedRole};
 pub use settings::{EtcdSettings, Setup, Start};
 pub use update::Update;
 
@@ -110,6 +113,26 @@ pub fn check_files(settings: &EtcdSettings) -> (Vec<Problem>, Vec<Problem>) {
 /// No member answers, or writing is not permitted.
 pub fn allocate_ticket(settings: &EtcdSettings, roots: &Roots) -> Result<i64, String> {
     once(settings, roots, async |etcd| etcd.allocate_ticket().await)
+}
+
+/// The version of the member that answers.
+///
+/// # Errors
+/// No member answers.
+pub fn version(settings: &EtcdSettings, roots: &Roots) -> Result<String, String> {
+    once(settings, roots, async |etcd| etcd.version().await)
+}
+
+/// Makes users and roles as `wanted`.
+///
+/// # Errors
+/// No member answers, or these credentials are no administrator's.
+pub fn apply_roles(
+    settings: &EtcdSettings,
+    roots: &Roots,
+    wanted: &[WantedRole],
+) -> Result<Vec<AppliedRole>, String> {
+    once(settings, roots, async |etcd| etcd.apply_roles(wanted).await)
 }
 
 /// One request with its own connection.

@@ -11,8 +11,6 @@ use crate::inspect::state_file;
 use crate::kube;
 use crate::lease::records::{NodeName, Roots};
 use crate::lease::{Lease, Peers, Snapshot, growth, peers};
-use crate::net::PerFamily;
-use crate::net::subnet::Pool;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -43,10 +41,10 @@ pub struct Stale {
 }
 
 impl Cluster {
-    /// The other hosts; `pools` become those of the network.
-    pub fn others(&self, pools: &mut PerFamily<Pool>) -> Peers {
-        *pools = growth::followed(pools, &self.snapshot);
-        peers(&self.snapshot, &self.own, &self.lease.subnets, pools)
+    /// The other hosts; the pools of `settings` become those of the network.
+    pub fn others(&self, settings: &mut Settings) -> Peers {
+        settings.pools = growth::followed(&settings.pools, &settings.limits, &self.snapshot);
+        peers(&self.snapshot, &self.own, &self.lease.subnets, &settings.pools)
     }
 }
 

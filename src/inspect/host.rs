@@ -97,7 +97,7 @@ impl Host {
             });
             cluster.lease = own.map(|saved| saved.lease).unwrap_or_default();
         }
-        self.peers = Some(Arc::new(cluster.others(&mut self.settings.pools)));
+        self.peers = Some(Arc::new(cluster.others(&mut self.settings)));
         self.subnets = cluster.lease.subnets;
         self.in_sync = cluster.stale.is_none();
         self.cluster = Some(cluster);

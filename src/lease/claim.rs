@@ -17,6 +17,7 @@ use crate::lease::error::LeaseError;
 use crate::lease::growth;
 use crate::lease::identity::{Claimant, Lease, node_record};
 use crate::lease::records::{Alive, Key};
+use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 use crate::net::Family;
@@ -43,9 +44,9 @@ pub enum Step {
 
 /// The next step of `own`, given that etcd holds `found` (with the network settings).
 ///
-/// The subnet of each family is the first of: the one this host uses; the one recorded for it; one
-/// it claims; the one it remembers; a free one. Never one that another host owns: a host that has pods in
-/// such a subnet is refused until they are gone.
+/// The subnet of each family is the first of: the one this host uses; the one it remembers, if a key of it
+/// still has it; the one of its keys with the best right; the one it remembers; a free one. Never one
+/// that another host owns: a host that has pods in such a subnet is refused until they are gone.
 pub fn next(found: &Snapshot, own: &Claimant) -> Step {
     step(found, own).unwrap_or_else(Step::Refused)
 }
@@ -144,14 +145,18 @@ fn standing(
     let recorded = recorded(found, own, family).map(|(_, subnet)| subnet);
     let claims = found.claims.iter().filter(|(_, claim)| claim.value == *name);
     let claimed = claims.map(|(subnet, _)| *subnet).filter(|s| subnet::family(*s) == family);
+    let mut keys: Vec<IpNetwork> = recorded.into_iter().chain(claimed).collect();
+    // A key that was overwritten while the agent did not run has the later right.
+    keys.sort_by_key(|subnet| right(found, name, *subnet));
     let remembered = own.remembered.get(family).copied();
-    Ok(recorded.into_iter().chain(claimed).chain(remembered).find(usable))
+    let still_ours = remembered.filter(|subnet| right(found, name, *subnet).is_some());
+    Ok(still_ours.into_iter().chain(keys).chain(remembered).find(usable))
 }
 
 /// Writes the keys by which this host holds `lease`; `None` if all of them are right.
 ///
 /// Conditions: this host's keys, its claims, its alive key and the network settings are as `found`; if
-/// the host key is written, no other one has its value: hosts of the Python agent have no claims. Other
+/// the subnet is new to the host, no other host key has its value: hosts of the Python agent have no claims. Other
 /// hosts may claim other subnets at the same time.
 fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction> {
     let name = &own.identity.name;
@@ -182,9 +187,11 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
     for key in [Key::Config, Key::Alive(name.clone())] {
         found.unchanged(&mut transaction, roots, &key);
     }
-    if !host && found.hosts.is_empty() {
+    // A subnet that is its own by right does not depend on what others write into their keys.
+    let is_new = !host && right(found, name, *first).is_none();
+    if is_new && found.hosts.is_empty() {
         transaction.range_unchanged(roots.hosts_range(), found.revision);
-    } else if !host {
+    } else if is_new {
         transaction.none_has(roots.hosts_range(), first.to_string());
     }
     (!transaction.writes.is_empty()).then_some(transaction)

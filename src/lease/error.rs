@@ -8,7 +8,7 @@ use crate::lease::node_error::NodeError;
 use crate::lease::records::{NodeName, RecordError};
 use crate::net::{Object, PerFamily, Problem, ProblemKind};
 
-/// Why this host cannot have its lease. All but [`LeaseError::Exhausted`] need an operator.
+/// Why this host cannot have its lease. Most need an operator.
 ///
 /// `Display` is what is wrong; [`LeaseError::fix`] is what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum LeaseError {
 impl LeaseError {
     /// It may pass without a change of settings (exit code 75, `EX_TEMPFAIL`).
     pub fn is_temporary(&self) -> bool {
-        matches!(self, LeaseError::Exhausted { .. })
+        matches!(self, LeaseError::Exhausted { .. } | LeaseError::ConfigBroken { .. })
     }
 
     /// This host's subnets that it has no right to, or not alone: no new pod may start in them.

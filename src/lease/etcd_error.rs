@@ -6,7 +6,9 @@ pub enum EtcdError {
     /// No member answers; each with its reason.
     #[error("{0}")]
     Unreachable(String),
-    #[error("{0}; grant the role of this host's etcd user that permission")]
+    #[error(
+        "{0}; grant the role of this host's etcd user that permission (humanz-agent nodes roles)"
+    )]
     Denied(String),
     /// The requested revision no longer exists; read everything again.
     #[error("{0}")]

@@ -18,14 +18,21 @@ use crate::net::subnet::{self, Pool};
 
 /// `ours`, with each pool that grew as wide as the network has it.
 ///
-/// Only inside private address space: otherwise anybody with write access to etcd could redirect the
-/// hosts' traffic to any address.
-pub fn followed(ours: &PerFamily<Pool>, found: &Snapshot) -> PerFamily<Pool> {
+/// Only inside `limits`: otherwise anybody with write access to etcd could redirect the hosts' traffic to
+/// any address.
+pub fn followed(
+    ours: &PerFamily<Pool>,
+    limits: &PerFamily<IpNetwork>,
+    found: &Snapshot,
+) -> PerFamily<Pool> {
     let theirs = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
     let mut followed = *ours;
     for (family, pool) in ours.entries() {
         let wider = theirs.get(family).filter(|theirs| theirs.widens(pool));
-        if let Some(wider) = wider.filter(|wider| is_private(wider.network())) {
+        let limit = limits.get(family);
+        let allowed =
+            |wider: &&Pool| limit.is_some_and(|limit| subnet::contains(*limit, wider.network()));
+        if let Some(wider) = wider.filter(allowed) {
             followed.set(family, Some(*wider));
         }
     }
@@ -94,23 +101,6 @@ pub fn outside<'a>(
     outside.map(|(subnet, host)| format!("{host} ({subnet})"))
 }
 
-/// In address space that is not routed on the Internet.
-///
-/// Source: RFC 1918, RFC 6598 (shared), RFC 2544 (benchmarks), RFC 4193 (unique local).
-fn is_private(network: IpNetwork) -> bool {
-    const PRIVATE: [&str; 6] = [
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "100.64.0.0/10",
-        "198.18.0.0/15",
-        "fc00::/7",
-    ];
-    let within =
-        |text: &&str| subnet::parse(text).is_ok_and(|outer| subnet::contains(outer, network));
-    PRIVATE.iter().any(within)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +122,7 @@ mod tests {
                 v4: Some(pool(v4.0, v4.1)),
                 v6: v6.map(|(text, margin)| pool(text, margin)),
             },
+            limits: PerFamily::default(),
             backend: Backend::Direct,
         }
     }
@@ -207,20 +198,28 @@ mod tests {
     }
 
     #[test]
-    fn a_grown_pool_is_followed_in_private_address_space_only() {
-        for (narrow, wide, follows) in [
-            (("10.244.0.0/16", 8), ("10.244.0.0/15", 9), true),
-            (("10.244.0.0/16", 8), ("8.0.0.0/6", 18), false),
-            (("10.244.0.0/15", 9), ("10.244.0.0/16", 8), false),
-            (("10.244.0.0/16", 8), ("10.244.0.0/15", 8), false),
-            (("10.244.0.0/16", 8), ("10.99.0.0/16", 8), false),
+    fn a_grown_pool_is_followed_as_far_as_this_host_allows() {
+        let limit = |text: &str| PerFamily { v4: subnet::parse(text).ok(), v6: None };
+        for (narrow, limited, wide, follows) in [
+            (("10.244.0.0/16", 8), "10.244.0.0/14", ("10.244.0.0/15", 9), true),
+            (("10.244.0.0/16", 8), "10.244.0.0/15", ("10.244.0.0/15", 9), true),
+            (("10.244.0.0/16", 8), "10.244.0.0/16", ("10.244.0.0/15", 9), false),
+            (("10.244.0.0/16", 8), "10.244.0.0/14", ("10.128.0.0/9", 15), false),
+            (("10.244.0.0/16", 8), "0.0.0.0/0", ("8.0.0.0/6", 18), true),
+            (("10.244.0.0/15", 9), "10.0.0.0/8", ("10.244.0.0/16", 8), false),
+            (("10.244.0.0/16", 8), "10.0.0.0/8", ("10.244.0.0/15", 8), false),
+            (("10.244.0.0/16", 8), "10.0.0.0/8", ("10.99.0.0/16", 8), false),
         ] {
             let (ours, theirs) = (network(narrow, None), network(wide, None));
             let expected = if follows { theirs.pools } else { ours.pools };
-            assert_eq!(followed(&ours.pools, &store(&theirs, &[])), expected, "{wide:?}");
+            let found = store(&theirs, &[]);
+            assert_eq!(followed(&ours.pools, &limit(limited), &found), expected, "{wide:?}");
         }
         let ours = network(("10.244.0.0/16", 8), None).pools;
-        assert_eq!(followed(&ours, &Snapshot::default()), ours);
+        let found = Snapshot::default();
+        assert_eq!(followed(&ours, &limit("10.0.0.0/8"), &found), ours);
+        let wide = store(&network(("10.244.0.0/15", 9), None), &[]);
+        assert_eq!(followed(&ours, &PerFamily::default(), &wide), ours, "no limit, no growth");
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Network {
     pub roots: Roots,
     /// The pool of each family in use, at least one.
     pub pools: PerFamily<Pool>,
+    /// The widest pool of each family that this host accepts from the network.
+    pub limits: PerFamily<IpNetwork>,
     /// How every host can be reached; further ways are in the record of each.
     pub backend: Backend,
 }

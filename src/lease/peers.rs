@@ -1,14 +1,15 @@
 //! Pure. The other hosts of the network, with invalid and conflicting data left out.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
 use crate::lease::choose;
 use crate::lease::records::{Backend, NodeName, NodeRecord, Tunnel};
+use crate::lease::right::{Evidence, Right};
 use crate::lease::snapshot::{Snapshot, Stored};
+use crate::net::problem::capped;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
 
@@ -45,11 +46,13 @@ pub enum PeerFault {
         /// The pool of that family, `(none)` if there is none.
         pool: String,
     },
-    #[error("host {host}: subnet {subnet} is ignored: it overlaps {theirs} of host {owner}{}",
-        if *ours { " (this host)" } else { "" })]
+    #[error("host {host}: subnet {subnet} (since revision {since}) is ignored: it overlaps {theirs} \
+        of host {owner}{}", if *ours { " (this host)" } else { "" })]
     Overlap {
         host: NodeName,
         subnet: IpNetwork,
+        /// Revision since which the host has it by its keys.
+        since: i64,
         /// Who owns what it overlaps.
         owner: NodeName,
         theirs: IpNetwork,
@@ -58,27 +61,72 @@ pub enum PeerFault {
     },
     #[error("host {host}: address {address} is ignored: {reason}")]
     Address { host: NodeName, address: IpAddr, reason: &'static str },
+    /// Both keep it: packets for the pods of the one without the right go to the other, and nobody
+    /// else is affected.
+    #[error("host {host}: its address {address} is that of host {other} as well{}",
+        if *alive { "" } else { ", whose agent does not run" })]
+    SharedAddress {
+        /// Whose record is the later one.
+        host: NodeName,
+        address: IpAddr,
+        other: NodeName,
+        /// The agent of `other` runs.
+        alive: bool,
+    },
+    #[error(
+        "the claim of subnet {subnet} says {claimant} since revision {modified}, but host \
+        {owner} has had the subnet since revision {since}; the claim is ignored"
+    )]
+    Claim { subnet: IpNetwork, claimant: NodeName, modified: i64, owner: NodeName, since: i64 },
+}
+
+/// Faults that become problems.
+const PROBLEMS: usize = 50;
+
+impl Peers {
+    /// The faults, of many of them the first.
+    pub fn problems(&self) -> Vec<Problem> {
+        let problems = self.faults.iter().map(PeerFault::problem);
+        capped(problems, PROBLEMS, ProblemKind::OtherHost, "further records of hosts")
+    }
 }
 
 impl PeerFault {
     pub fn problem(&self) -> Problem {
-        let (host, fix) = match self {
+        let (subject, fix) = match self {
             PeerFault::OutsidePool { host, .. } => (
-                host,
+                Object::Host(host.clone()),
                 format!(
                     "set the same IP_SUBNET and IPV6_SUBNET on both hosts; if it was removed for \
                      good: humanz-agent nodes rm {host}"
                 ),
             ),
             PeerFault::Overlap { host, .. } => (
-                host,
+                Object::Host(host.clone()),
                 format!(
                     "two hosts share a name, a disk or a hand-made key: repair it on host {host}"
                 ),
             ),
-            PeerFault::Address { host, .. } => (host, format!("set NODE_IP on host {host}")),
+            PeerFault::Address { host, .. } => {
+                (Object::Host(host.clone()), format!("set NODE_IP on host {host}"))
+            }
+            PeerFault::SharedAddress { host, other, alive, .. } => (
+                Object::Host(host.clone()),
+                match alive {
+                    true => format!("set NODE_IP on host {host}"),
+                    false => {
+                        format!("if {other} is permanently gone: humanz-agent nodes rm {other}")
+                    }
+                },
+            ),
+            PeerFault::Claim { subnet, owner, .. } => (
+                Object::Subnet(*subnet),
+                format!(
+                    "the agent of {owner} puts the claim back; take the permission to write it from \
+                     all other hosts: humanz-agent nodes roles"
+                ),
+            ),
         };
-        let subject = Object::Host(host.clone());
         Problem::new(ProblemKind::OtherHost, subject, self.to_string()).with_fix(fix)
     }
 }
@@ -86,8 +134,8 @@ impl PeerFault {
 /// The hosts of `snapshot` other than `own`, and what was ignored.
 ///
 /// `own_subnets`: the subnets this host uses; no other host can have them. `pools`: the pool of each
-/// family in use. Where two other hosts overlap, the one that claimed its subnet wins, else the one
-/// whose key is older: the same one on every host. A fault affects only its host.
+/// family in use. Where two other hosts overlap, the one with the better [`Right`] wins: the same one on
+/// every host. A fault affects only its host.
 pub fn peers(
     snapshot: &Snapshot,
     own: &NodeName,
@@ -97,15 +145,8 @@ pub fn peers(
     let own_addresses = snapshot.nodes.get(own).map(|node| node.value.addresses);
     let candidates = candidates(snapshot, own);
     let (accepted, mut faults) = judge(&candidates, own, own_subnets, pools);
-    let mut by_name: Vec<(NodeName, Peer)> = Vec::with_capacity(candidates.len());
-    for (candidate, _) in candidates.iter().zip(accepted).filter(|(_, accepted)| *accepted) {
-        if by_name.last().is_none_or(|(host, _)| host != candidate.host) {
-            by_name.push((candidate.host.clone(), Peer::of(candidate)));
-        }
-        if let Some((_, peer)) = by_name.last_mut() {
-            peer.subnets.set(subnet::family(candidate.subnet), Some(candidate.subnet));
-        }
-    }
+    faults.extend(foreign_claims(&candidates, &accepted));
+    let mut by_name = accepted_peers(&candidates, &accepted);
     for (host, peer) in &mut by_name {
         for family in Family::BOTH {
             let Some(address) = peer.addresses.get(family).copied() else { continue };
@@ -115,7 +156,59 @@ pub fn peers(
             }
         }
     }
-    Peers { by_name: by_name.into_iter().collect(), faults }
+    let by_name: BTreeMap<_, _> = by_name.into_iter().collect();
+    faults.extend(shared_addresses(&by_name, snapshot));
+    Peers { by_name, faults }
+}
+
+fn accepted_peers(candidates: &[Candidate<'_>], accepted: &[bool]) -> Vec<(NodeName, Peer)> {
+    let mut by_name: Vec<(NodeName, Peer)> = Vec::with_capacity(candidates.len());
+    for (candidate, _) in candidates.iter().zip(accepted).filter(|(_, accepted)| **accepted) {
+        if by_name.last().is_none_or(|(host, _)| host != candidate.host) {
+            by_name.push((candidate.host.clone(), Peer::of(candidate)));
+        }
+        if let Some((_, peer)) = by_name.last_mut() {
+            peer.subnets.set(subnet::family(candidate.subnet), Some(candidate.subnet));
+        }
+    }
+    by_name
+}
+
+/// Claims of accepted subnets that name another host than the owner.
+fn foreign_claims<'a>(
+    candidates: &'a [Candidate<'a>],
+    accepted: &'a [bool],
+) -> impl Iterator<Item = PeerFault> + 'a {
+    let owned = candidates.iter().zip(accepted).filter(|(_, accepted)| **accepted);
+    owned.filter_map(|(candidate, _)| {
+        let claim = candidate.claim.filter(|claim| claim.value != *candidate.host)?;
+        Some(PeerFault::Claim {
+            subnet: candidate.subnet,
+            claimant: claim.value.clone(),
+            modified: claim.modified,
+            owner: candidate.host.clone(),
+            since: candidate.right.since,
+        })
+    })
+}
+
+/// Addresses that two hosts have.
+fn shared_addresses(by_name: &BTreeMap<NodeName, Peer>, found: &Snapshot) -> Vec<PeerFault> {
+    let mut owners: HashMap<IpAddr, &NodeName> = HashMap::with_capacity(by_name.len());
+    let mut faults = Vec::new();
+    let modified = |host: &NodeName| found.nodes.get(host).map_or(0, |node| node.modified);
+    for (host, peer) in by_name {
+        for address in peer.addresses.iter().copied() {
+            let Some(first) = owners.insert(address, host) else { continue };
+            let (host, other) =
+                if modified(first) > modified(host) { (first, host) } else { (host, first) };
+            owners.insert(address, other);
+            let alive = found.alive.contains_key(other);
+            let (host, other) = (host.clone(), other.clone());
+            faults.push(PeerFault::SharedAddress { host, address, other, alive });
+        }
+    }
+    faults
 }
 
 impl Peer {
@@ -138,9 +231,10 @@ struct Candidate<'a> {
     host: &'a NodeName,
     subnet: IpNetwork,
     node: Option<&'a NodeRecord>,
-    claimed: bool,
+    /// The claim of the subnet, whichever host it names.
+    claim: Option<&'a Stored<NodeName>>,
+    right: Right,
     alive: bool,
-    created: i64,
 }
 
 /// All subnets of other hosts, by host.
@@ -148,11 +242,14 @@ fn candidates<'a>(snapshot: &'a Snapshot, own: &NodeName) -> Vec<Candidate<'a>> 
     let mut candidates = Vec::with_capacity(snapshot.hosts.len());
     let (mut nodes, mut alive) = (beside(&snapshot.nodes), beside(&snapshot.alive));
     for (host, stored) in snapshot.hosts.iter().filter(|(host, _)| *host != own) {
-        let node = nodes(host).map(|node| &*node.value);
-        let (alive, created) = (alive(host).is_some(), stored.created);
-        for subnet in wanted(stored, node) {
-            let claimed = snapshot.claims.get(&subnet).is_some_and(|claim| claim.value == *host);
-            candidates.push(Candidate { host, subnet, node, claimed, alive, created });
+        let node = nodes(host);
+        let alive = alive(host).is_some();
+        for subnet in wanted(stored, node.map(|node| &*node.value)) {
+            let claim = snapshot.claims.get(&subnet);
+            let evidence = Evidence { host: Some(stored), node, claim };
+            let Some(right) = evidence.right(host, subnet) else { continue };
+            let node = node.map(|node| &*node.value);
+            candidates.push(Candidate { host, subnet, node, claim, right, alive });
         }
     }
     candidates
@@ -180,7 +277,7 @@ fn judge(
     }
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     // Stable: of two with the same right the first by name.
-    order.sort_by_key(|place| (Reverse(candidates[*place].claimed), candidates[*place].created));
+    order.sort_by_key(|place| candidates[*place].right);
     let mut accepted = vec![false; candidates.len()];
     let mut faults = Vec::new();
     for place in order {
@@ -218,7 +315,8 @@ fn accept(
     }
     if let Some((theirs, owner)) = owners.overlapping(subnet) {
         let ours = owner == *own;
-        return Err(PeerFault::Overlap { host, subnet, owner, theirs, ours });
+        let since = candidate.right.since;
+        return Err(PeerFault::Overlap { host, subnet, since, owner, theirs, ours });
     }
     owners.by_first.insert(subnet.network(), (subnet, host));
     Ok(())

@@ -125,6 +125,11 @@ impl SessionMachine {
             (State::Completing(found, lease, alive), event) => {
                 self.completed(found, lease, alive, event)
             }
+            (State::Configuring(found, _), Err(EtcdError::Denied(why)))
+                if found.config.is_some() =>
+            {
+                self.stay_narrow(found, why)
+            }
             (State::PuttingAlive(found, ..), Err(EtcdError::NoLease(_))) => {
                 Ok(self.await_lease(found))
             }

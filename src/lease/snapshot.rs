@@ -11,7 +11,18 @@ use crate::lease::records::{
     host_value,
 };
 use crate::lease::transaction::{Transaction, Write};
+use crate::net::problem::capped;
+use crate::net::shown::shown;
 use crate::net::{Object, Problem, ProblemKind};
+
+/// Malformed keys that are kept; further ones are ignored without a fault.
+const MOST_FAULTS: usize = 1000;
+
+/// Characters of a malformed key that are kept.
+const KEY_SHOWN: usize = 200;
+
+/// Faults that become problems.
+const PROBLEMS: usize = 50;
 
 /// Both key ranges at one revision. A copy shares its parts with the original until one is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,8 +83,9 @@ impl Snapshot {
     /// Applies a put. An invalid value removes the record and becomes a fault.
     pub fn put(&mut self, roots: &Roots, raw: Raw<'_>) {
         self.revision = self.revision.max(raw.modified);
-        let text: Box<str> = String::from_utf8_lossy(raw.key).into();
-        let what = match roots.parse(raw.key) {
+        let parsed = roots.parse(raw.key);
+        let text = key_text(&parsed, raw.key);
+        let what = match parsed {
             Ok(None) => return,
             Ok(Some(key)) => match self.insert(&key, raw) {
                 Ok(()) => {
@@ -87,23 +99,29 @@ impl Snapshot {
                     what
                 }
             },
+            Err(_) if self.faults.len() >= MOST_FAULTS && !self.faults.contains_key(&text) => {
+                return;
+            }
             Err(what) => what,
         };
         let Raw { created, modified, .. } = raw;
-        let store = Store::Etcd;
-        let fault = Fault { store, key: text.clone(), what, created, modified };
-        Arc::make_mut(&mut self.faults).insert(text, fault);
+        self.add_fault(Fault { store: Store::Etcd, key: text, what, created, modified });
+    }
+
+    pub fn add_fault(&mut self, fault: Fault) {
+        Arc::make_mut(&mut self.faults).insert(fault.key.clone(), fault);
     }
 
     /// Applies a delete at `revision`.
     pub fn delete(&mut self, roots: &Roots, key: &[u8], revision: i64) {
         self.revision = self.revision.max(revision);
-        if let Ok(Some(key)) = roots.parse(key) {
+        let parsed = roots.parse(key);
+        let text = key_text(&parsed, key);
+        if let Ok(Some(key)) = parsed {
             self.remove(&key);
         }
-        let text = String::from_utf8_lossy(key);
-        if self.faults.contains_key(&*text) {
-            Arc::make_mut(&mut self.faults).remove(&*text);
+        if self.faults.contains_key(&text) {
+            Arc::make_mut(&mut self.faults).remove(&text);
         }
     }
 
@@ -129,6 +147,12 @@ impl Snapshot {
         self.revision = known;
     }
 
+    /// The faults, of many of them the first.
+    pub fn problems(&self) -> Vec<Problem> {
+        let problems = self.faults.values().map(Fault::problem);
+        capped(problems, PROBLEMS, ProblemKind::EtcdRecord, "further keys in etcd")
+    }
+
     /// Equal to `other` but for the revision.
     pub fn says_the_same(&self, other: &Snapshot) -> bool {
         // Equal because shared costs nothing; a copy shares everything.
@@ -148,7 +172,7 @@ impl Snapshot {
     }
 
     /// Revisions of the creation and last change of `key`; 0 if it does not exist.
-    fn revisions(&self, roots: &Roots, key: &Key) -> (i64, i64) {
+    pub fn revisions(&self, roots: &Roots, key: &Key) -> (i64, i64) {
         let valid = match key {
             Key::Config => self.config.as_ref().map(Stored::revisions),
             Key::Host(name) => self.hosts.get(name).map(Stored::revisions),
@@ -238,6 +262,15 @@ impl Fault {
     }
 }
 
+/// The text by which the fault of a key is known: a key that is none of humanz's may be long, or no text.
+fn key_text(parsed: &Result<Option<Key>, RecordError>, key: &[u8]) -> Box<str> {
+    let text = String::from_utf8_lossy(key);
+    match parsed {
+        Ok(_) => text.into(),
+        Err(_) => shown(&text, KEY_SHOWN).into(),
+    }
+}
+
 /// Removes `key`; a shared map is copied only if it has the key.
 fn discard<K: Ord + Clone, V: Clone>(map: &mut Arc<BTreeMap<K, V>>, key: &K) {
     if map.contains_key(key) {
@@ -287,6 +320,28 @@ mod tests {
         assert_eq!(snapshot.faults.len(), 1);
         snapshot.delete(&roots(), b"/h/a b", 4);
         assert!(snapshot.faults.is_empty());
+    }
+
+    #[test]
+    fn long_and_many_keys_stay_short_and_few() {
+        let mut snapshot = Snapshot::default();
+        let long = format!("/h/{}", "x".repeat(1 << 20));
+        put(&mut snapshot, &long, "10.0.1.0/24", 3);
+        let fault = snapshot.faults.values().next().unwrap();
+        assert!(fault.to_string().len() < 600, "{fault}");
+        assert!(fault.problem().to_string().len() < 1000);
+        snapshot.delete(&roots(), long.as_bytes(), 4);
+        assert!(snapshot.faults.is_empty());
+        for number in 0..3000 {
+            put(&mut snapshot, &format!("/h/\u{1b}[2J {number}"), "x", 5);
+        }
+        assert_eq!(snapshot.faults.len(), 1000);
+        let problems = snapshot.problems();
+        assert_eq!(problems.len(), 51);
+        assert!(problems[50].what.contains("950 more"), "{}", problems[50]);
+        assert!(problems.iter().all(|problem| !problem.to_string().contains('\u{1b}')));
+        put(&mut snapshot, "/h/h1", "garbage", 6);
+        assert!(snapshot.faults.contains_key("/h/h1"), "a repair depends on its revision");
     }
 
     #[test]

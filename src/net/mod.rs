@@ -10,6 +10,7 @@ pub mod object;
 pub mod port;
 pub mod problem;
 pub mod range;
+pub mod shown;
 pub mod subnet;
 pub mod time;
 

@@ -166,6 +166,24 @@ pub struct Problem {
     pub since: Option<SystemTime>,
 }
 
+/// The first `most` of `problems`, and one more of `kind` that counts the others.
+pub fn capped(
+    problems: impl Iterator<Item = Problem>,
+    most: usize,
+    kind: ProblemKind,
+    others: &str,
+) -> Vec<Problem> {
+    let mut problems = problems.fuse();
+    let mut first: Vec<Problem> = problems.by_ref().take(most).collect();
+    let more = problems.count();
+    if more > 0 {
+        let what = format!("{more} more problems of that kind ({others})");
+        let all = Problem::new(kind, Object::named(others), what);
+        first.push(all.with_fix("humanz-agent nodes ls lists all"));
+    }
+    first
+}
+
 /// Two problems with the same key are the same problem.
 pub type ProblemKey = (ProblemKind, Object);
 

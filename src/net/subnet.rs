@@ -6,6 +6,9 @@ use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use crate::net::Family;
 
+/// Characters of a text that is no subnet, for its error.
+const SHOWN: usize = 64;
+
 /// Why a text is no subnet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubnetError {
@@ -23,9 +26,10 @@ pub enum SubnetError {
 /// [`SubnetError`]; for host bits it names the subnet that was probably meant.
 pub fn parse(text: &str) -> Result<IpNetwork, SubnetError> {
     let parsed = text.contains('/').then(|| text.parse::<IpNetwork>().ok()).flatten();
-    let written = parsed.ok_or_else(|| SubnetError::Syntax(text.to_owned()))?;
+    let start = || text.chars().take(SHOWN).collect();
+    let written = parsed.ok_or_else(|| SubnetError::Syntax(start()))?;
     let subnet = masked(written);
-    if subnet == written { Ok(subnet) } else { Err(SubnetError::HostBits(text.to_owned(), subnet)) }
+    if subnet == written { Ok(subnet) } else { Err(SubnetError::HostBits(start(), subnet)) }
 }
 
 /// `network` without its host bits.

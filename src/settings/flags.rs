@@ -114,8 +114,10 @@ settings! {
     "NODE_IP" node_ip "" "address of this host for the other hosts, IPv4 and/or IPv6 with a comma (default: source of the default route)"
     "IP_SUBNET" ip_subnet "10.244.0.0/16" "the pool of pod addresses, or none for IPv6 only"
     "IP_SUBNET_MARGIN" ip_subnet_margin "8" "extra prefix bits: /16 + 8 gives each host a /24"
+    "IP_SUBNET_LIMIT" ip_subnet_limit "" "the widest pool to accept from the network when it grows (default: IP_SUBNET)"
     "IPV6_SUBNET" ipv6_subnet "" "the IPv6 pool; empty for IPv4 only"
     "IPV6_SUBNET_MARGIN" ipv6_subnet_margin "16" "extra prefix bits: /48 + 16 gives each host a /64"
+    "IPV6_SUBNET_LIMIT" ipv6_subnet_limit "" "the widest IPv6 pool to accept from the network (default: IPV6_SUBNET)"
     "SUBNET_SOURCE" subnet_source "etcd" "where this host's subnet comes from: etcd, kubernetes (podCIDRs of the nodes) or static" in SOURCES
     "SUBNET" subnet "" "with SUBNET_SOURCE=static: this host's subnet, IPv4 and/or IPv6 with a comma"
     "KUBECONFIG" kubeconfig "" "with SUBNET_SOURCE=kubernetes: kubeconfig file (default: the service account of the pod)"

@@ -37,6 +37,8 @@ pub struct Settings {
     pub source: Source,
     /// The cluster's pods: one pool for each family in use, at least one.
     pub pools: PerFamily<Pool>,
+    /// The widest pools that this host accepts from the network.
+    pub limits: PerFamily<IpNetwork>,
     /// Name of this host in etcd, if given.
     pub node_name: Option<NodeName>,
     /// Addresses of this host for the others, where given.
@@ -89,7 +91,12 @@ impl Settings {
 
     /// The network of the hosts that share the keys below `roots`.
     pub fn network(&self, roots: &Roots) -> Network {
-        Network { roots: roots.clone(), pools: self.pools, backend: Default::default() }
+        Network {
+            roots: roots.clone(),
+            pools: self.pools,
+            limits: self.limits,
+            backend: Default::default(),
+        }
     }
 
     /// There can be other hosts.

@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnetwork::IpNetwork;
+
 use crate::cni::config::GuardConf;
 use crate::lease::records::Vxlan;
-use crate::net::subnet::Pool;
+use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem};
 use crate::settings::choices::{BACKENDS, CNI_VERSIONS, GUARDS, ROUTINGS};
 use crate::settings::flags::VARIABLES;
@@ -98,6 +100,7 @@ impl Parser<'_> {
 
     fn settings(&mut self) -> Option<Settings> {
         let pools = self.pools();
+        let limits = self.limits(&pools);
         let source = self.source(&pools);
         let node_name = self.optional("NODE_NAME", values::node_name);
         let node_addresses = self.node_addresses(&pools);
@@ -124,6 +127,7 @@ impl Parser<'_> {
         Some(Settings {
             source: source?,
             pools,
+            limits,
             node_name: node_name?,
             node_addresses,
             bridge: bridge?,
@@ -166,6 +170,30 @@ impl Parser<'_> {
             self.fault("IP_SUBNET", "no pool is left; set IPV6_SUBNET or give IP_SUBNET a subnet");
         }
         PerFamily { v4: v4.flatten(), v6: v6.flatten() }
+    }
+
+    fn limits(&mut self, pools: &PerFamily<Pool>) -> PerFamily<IpNetwork> {
+        let v4 = self.limit(Family::V4, "IP_SUBNET_LIMIT", pools);
+        let v6 = self.limit(Family::V6, "IPV6_SUBNET_LIMIT", pools);
+        PerFamily { v4, v6 }
+    }
+
+    /// The pool itself unless there is another limit.
+    fn limit(
+        &mut self,
+        family: Family,
+        variable: &'static str,
+        pools: &PerFamily<Pool>,
+    ) -> Option<IpNetwork> {
+        let pool = pools.get(family).map(|pool| pool.network());
+        if self.text(variable).is_empty() {
+            return pool;
+        }
+        let limit = self.value(variable, |text| values::subnet_of(text, family))?;
+        if let Some(pool) = pool.filter(|pool| !subnet::contains(limit, *pool)) {
+            self.fault(variable, format!("it must contain the pool {pool}"));
+        }
+        Some(limit)
     }
 
     /// `None` if invalid, `Some(None)` if the family is not in use.

@@ -110,6 +110,38 @@ fn assert_reported(agent: &Agent, names: &[&str]) {
     }
 }
 
+/// The key `config` moves the pool, or is broken: no host takes over more than its own settings allow, and
+/// one that starts serves what it served.
+#[test]
+fn network_settings_in_etcd_cannot_widen_a_pool_or_stop_a_host() {
+    let cluster = Cluster::new(2);
+    let mut agents = cluster.start_agents(&[]);
+    let host = &cluster.hosts[0];
+    let pods: Vec<Pod> = cluster.hosts.iter().map(|host| Pod::add(host, "a")).collect();
+    let (key, routes) = ("/humanz/v1/config", facts::routes(host));
+    let good = cluster.etcd.get(key).unwrap();
+    let wide =
+        good.replace("10.244.0.0/16", "10.128.0.0/9").replace(r#"Margin":8"#, r#"Margin":15"#);
+    assert!(wide.contains("10.128.0.0/9") && wide.contains("15"), "{wide}");
+    cluster.etcd.put(key, wide);
+    join(&cluster, "evil", "10.200.1.0/24", "192.0.2.66");
+    agents[0].wait_log(&["grew to 10.128.0.0/9", "does not take over", "IP_SUBNET_LIMIT"]);
+    agents[0].wait_log(&["host evil: subnet 10.200.1.0/24 is ignored"]);
+    assert_eq!(facts::routes(host), routes);
+    let moved = good.replace("10.244.0.0/16", "10.99.0.0/16");
+    for (bad, pod) in [("garbage", "b"), ("{}", "c"), (&*moved, "d")] {
+        cluster.etcd.put(key, bad);
+        agents.remove(0).kill();
+        agents.insert(0, Agent::start(host, &[]));
+        agents[0].wait_ready();
+        agents[0].wait_log(&[key]);
+        assert_eq!(facts::routes(host), routes, "{bad}");
+        let far = pods[1].v4();
+        Pod::add(host, pod).run(&format!("ping -n -c 1 -W 3 {far}")).ok();
+        pods[0].run(&format!("ping -n -c 1 -W 3 {far}")).ok();
+    }
+}
+
 /// Invalid tunnel endpoints: each affects the tunnel of its own host only.
 #[test]
 fn hostile_tunnels_are_reported_and_affect_no_other_host() {

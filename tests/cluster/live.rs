@@ -35,9 +35,11 @@ fn lease(cluster: &Cluster, host: &str) -> String {
 #[test]
 fn a_pool_grows_under_running_pods() {
     const NARROW: &str = "IP_SUBNET=10.244.4.0/22\nIP_SUBNET_MARGIN=2\n\
-                          IPV6_SUBNET=fd10:0:0:4::/62\nIPV6_SUBNET_MARGIN=2\n";
+                          IPV6_SUBNET=fd10:0:0:4::/62\nIPV6_SUBNET_MARGIN=2\n\
+                          IP_SUBNET_LIMIT=10.244.0.0/16\nIPV6_SUBNET_LIMIT=fd10::/48\n";
     const WIDE: &str = "IP_SUBNET=10.244.0.0/21\nIP_SUBNET_MARGIN=3\n\
-                        IPV6_SUBNET=fd10::/61\nIPV6_SUBNET_MARGIN=3\n";
+                        IPV6_SUBNET=fd10::/61\nIPV6_SUBNET_MARGIN=3\n\
+                        IP_SUBNET_LIMIT=10.244.0.0/16\nIPV6_SUBNET_LIMIT=fd10::/48\n";
     let cluster = Cluster::new(3);
     let [first, second, third] = &cluster.hosts[..] else { panic!("three hosts") };
     let agent = start(first, NARROW);
@@ -118,7 +120,7 @@ fn sees_the_client_address(cluster: &Cluster, pods: [&Pod; 3]) {
 fn a_host_does_not_follow_a_pool_around_its_own_address() {
     let cluster = Cluster::new(2);
     let [host, other] = &cluster.hosts[..] else { panic!("two hosts") };
-    let agents = [start(host, ""), start(other, "")];
+    let agents = [start(host, ""), start(other, "IP_SUBNET_LIMIT=10.244.0.0/15\n")];
     let (near, far) = (Pod::add(host, "a"), Pod::add(other, "a"));
     let pinger = Pinger::start(&near, far.v4());
     other.run("ip address add 10.245.7.7/32 dev lo").ok();

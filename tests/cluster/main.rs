@@ -19,6 +19,7 @@ mod peers;
 mod reach;
 mod repair;
 mod restart;
+mod roles;
 mod tunnel;
 mod tunnel_kept;
 mod tunnel_nat;

@@ -53,7 +53,12 @@ pub fn start(etcd: &EtcdServer, name: &str) -> Start {
     let address = std::net::Ipv4Addr::from(0xc000_0200 + number).into();
     Start {
         etcd: settings(&[etcd.url()]),
-        network: Network { roots: roots(), pools: v4_pools(), backend: Backend::Direct },
+        network: Network {
+            roots: roots(),
+            pools: v4_pools(),
+            limits: PerFamily { v4: subnet::parse("10.240.0.0/12").ok(), v6: None },
+            backend: Backend::Direct,
+        },
         identity: Identity {
             name: name.parse().unwrap(),
             machine_id: format!("machine-of-{name}"),

@@ -1,7 +1,8 @@
 //! Invalid and hostile values.
 
-use crate::host::{HOSTS, HUMANZ, Host, start};
+use crate::host::{HOSTS, HUMANZ, Host, SOON, start};
 use crate::support::etcd::{EtcdServer, isolated};
+use crate::support::eventually;
 
 #[test]
 fn hostile_values_are_reported_and_ignored_and_all_others_served() {
@@ -83,15 +84,31 @@ fn invalid_network_settings_are_reported_and_never_overwritten() {
         etcd.delete(&key);
         let host = Host::up(&etcd, "h1");
         let good = etcd.get(&key).unwrap();
-        let mark = host.mark();
-        etcd.put(&key, "garbage");
-        host.reported(mark, "trouble", |update| {
-            use humanz::etcd::Update::Trouble;
-            use humanz::lease::LeaseError::ConfigBroken;
-            matches!(update, Trouble(Some(ConfigBroken { .. })))
-        });
+        let moved = good.replace("10.244.0.0/16", "10.128.0.0/16");
+        for (number, bad) in ["garbage", "{}", &moved].into_iter().enumerate() {
+            etcd.put(&key, bad);
+            host.until("the fault", |found| found.faults.contains_key(&*key));
+            // Everything else goes on: other hosts join, and own keys are repaired.
+            let other = format!("h{}", number + 3);
+            etcd.put(&format!("{HOSTS}/{other}"), format!("10.244.{}.0/24", number + 3));
+            host.until_peers(&other, |peers| peers.by_name.contains_key(&*other));
+            let at = etcd.version(&format!("{HOSTS}/h1"));
+            etcd.put(&format!("{HOSTS}/h1"), "10.244.99.0/24");
+            eventually("its key is put back", SOON, || {
+                let version = etcd.version(&format!("{HOSTS}/h1"));
+                if version > at + 1 { Ok(()) } else { Err(version.to_string()) }
+            });
+            assert_eq!(etcd.get(&key).unwrap(), bad);
+        }
+        // A host that starts keeps what it served, and reports the same.
+        let mut again = start(&etcd, "h1");
+        again.saved = Some(host.stop());
+        etcd.put(&format!("{HOSTS}/h1"), "10.244.99.0/24");
+        let host = Host::launch(again);
+        assert_eq!(host.subnet(), "10.244.1.0/24");
+        host.until("the fault", |found| found.faults.contains_key(&*key));
+        assert_eq!(host.peers().by_name.len(), 3);
         etcd.put(&key, good);
-        etcd.put(&format!("{HOSTS}/h3"), "10.244.3.0/24");
-        host.until_peers("h3", |peers| peers.by_name.contains_key("h3"));
+        host.until("no fault", |found| found.faults.is_empty());
     });
 }

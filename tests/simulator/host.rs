@@ -160,5 +160,6 @@ pub fn network(margin: u8, wide: bool) -> Network {
     let (pool, margin) = if wide { ("10.0.0.0/23", margin + 1) } else { ("10.0.0.0/24", margin) };
     let pool = Pool::new(subnet::parse(pool).expect("a pool"), margin).expect("a pool");
     let pools = PerFamily { v4: Some(pool), v6: None };
-    Network { roots: roots(), pools, backend: Backend::Direct }
+    let limits = PerFamily { v4: subnet::parse("10.0.0.0/23").ok(), v6: None };
+    Network { roots: roots(), pools, limits, backend: Backend::Direct }
 }

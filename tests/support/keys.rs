@@ -32,7 +32,27 @@ impl Keys {
     ) -> Result<T, Error> {
         let mut request = Some(request);
         let mut answer = None;
-        (self.network)(&mut || answer = request.take().map(|request| self.block_on(request)));
+        (self.network)(&mut || {
+            answer = request.take().map(|request| self.block_on(self.options.clone(), request));
+        });
+        answer.expect("the task ran")
+    }
+
+    /// [`Keys::try_call`] as the user `user`.
+    ///
+    /// # Errors
+    /// The error of the server or of the connection.
+    pub fn try_call_as<T: Send>(
+        &self,
+        (user, password): (&str, &str),
+        request: impl AsyncFnOnce(&mut Client) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let options = self.options.clone().with_user(user, password);
+        let mut request = Some(request);
+        let mut answer = None;
+        (self.network)(&mut || {
+            answer = request.take().map(|request| self.block_on(options.clone(), request));
+        });
         answer.expect("the task ran")
     }
 
@@ -123,10 +143,11 @@ impl Keys {
 
     fn block_on<T>(
         &self,
+        options: ConnectOptions,
         request: impl AsyncFnOnce(&mut Client) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let options = self.options.clone().with_timeout(Duration::from_secs(30));
+        let options = options.with_timeout(Duration::from_secs(30));
         runtime.block_on(async {
             let mut client = Client::connect([&self.url], Some(options)).await?;
             request(&mut client).await

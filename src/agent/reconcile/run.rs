@@ -12,7 +12,7 @@ use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state::{self, HostState};
-use crate::lease::{PeerFault, TunnelFault};
+use crate::lease::TunnelFault;
 use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::plan::peer_routes::{LocalHost, PeerRoutes, UnreachableSubnet};
 
@@ -144,8 +144,7 @@ fn routes(
     let Some(peers) = run.peers else { return Vec::new() };
     let unreachable = ways.unreachable.iter().map(UnreachableSubnet::problem);
     let tunnels = ways.faults.iter().map(TunnelFault::problem);
-    let problems =
-        unreachable.chain(tunnels).chain(peers.faults.iter().map(PeerFault::problem)).collect();
+    let problems = unreachable.chain(tunnels).chain(peers.problems()).collect();
     let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
         return problems;
     };

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state;
+use crate::lease::records::Key;
 use crate::lease::{Snapshot, growth};
 use crate::net::subnet::Pool;
 use crate::net::{Family, Object, PerFamily, Problem, ProblemKind};
-use crate::settings::{parse, values_only};
+use crate::settings::{Source, parse, values_only};
 
 use crate::agent::serve::agent::Agent;
 
@@ -17,7 +18,7 @@ impl Agent {
     /// has changed the settings here.
     pub(super) fn follow_pools(&mut self, found: &Snapshot) {
         let before = self.settings.pools;
-        for (family, pool) in growth::followed(&before, found).entries() {
+        for (family, pool) in growth::followed(&before, &self.settings.limits, found).entries() {
             if before.get(family) != Some(pool) && self.address_inside(pool).is_none() {
                 log::info!("the {family} pool of the network grew to {}", pool.network());
                 self.settings.pools.set(family, Some(*pool));
@@ -70,14 +71,25 @@ impl Agent {
             ),
             _ => (
                 format!(
-                    "{grown}; this host does not take it over by itself, because it is no private \
-                     address space"
+                    "{grown}, which this host does not take over: {variable}_LIMIT is {}",
+                    self.settings.limits.get(family).map_or("none".to_owned(), ToString::to_string)
                 ),
-                set,
+                format!(
+                    "if you grew the pool, {set}; if not, the etcd key {} was changed by \
+                     somebody else: delete it, and the agents write what they know",
+                    self.config_key()
+                ),
             ),
         };
         let subject = Object::Setting(variable, String::new());
         Some(Problem::new(ProblemKind::PoolGrown, subject, what).with_fix(fix))
+    }
+
+    fn config_key(&self) -> String {
+        match &self.settings.source {
+            Source::Etcd { roots, .. } => roots.key(&Key::Config),
+            _ => "HUMANZ_PREFIX/config".to_owned(),
+        }
     }
 
     /// An address of this host that a pool must not contain. Those inside the present pool are ours.

@@ -51,7 +51,7 @@ impl Agent {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }
         if let Some(found) = found {
-            settings.pools = growth::followed(&settings.pools, found);
+            settings.pools = growth::followed(&settings.pools, &settings.limits, found);
             if matches!(settings.source, Source::Kubernetes(_))
                 && settings.node_addresses.is_empty()
             {

@@ -8,7 +8,7 @@ use crate::agent::registry::{Registry, refused};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::Scope;
 use crate::etcd::Update;
-use crate::lease::snapshot::{Fault, Snapshot};
+use crate::lease::snapshot::Snapshot;
 use crate::lease::{Resolved, peers};
 use crate::settings::exit::Exit;
 
@@ -100,9 +100,7 @@ impl Agent {
         let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).collect());
-        self.shared
-            .problems
-            .set(ProblemSource::Records, snapshot.faults.values().map(Fault::problem));
+        self.shared.problems.set(ProblemSource::Records, snapshot.problems());
         self.state.snapshot = Some(snapshot);
         self.state.peers = Some(Arc::new(peers));
         self.keep_for_next_start();

@@ -6,8 +6,6 @@ use std::path::Path;
 use crate::command::doctor::context::DoctorContext;
 use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster::Cluster;
-use crate::lease::PeerFault;
-use crate::lease::snapshot::Fault;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::Source;
 
@@ -35,9 +33,9 @@ pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
 fn records(context: &DoctorContext<'_>, cluster: &Cluster) -> Vec<Problem> {
     let snapshot = &cluster.snapshot;
     let mut problems = Vec::new();
-    problems.extend(snapshot.faults.values().map(Fault::problem));
+    problems.extend(snapshot.problems());
     let (name, others) = (&cluster.own, context.host.peers.iter());
-    problems.extend(others.flat_map(|peers| &peers.faults).map(PeerFault::problem));
+    problems.extend(others.flat_map(|peers| peers.problems()));
     let own = snapshot.nodes.get(name).map(|node| &node.value.machine_id);
     for (host, node) in snapshot.nodes.iter() {
         if host != name && Some(&node.value.machine_id) == own {

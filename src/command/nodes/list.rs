@@ -76,7 +76,7 @@ fn table(cluster: &Cluster) -> Table {
 /// Keys and values that are ignored, and why.
 fn faults(cluster: &Cluster, settings: &Settings) -> Vec<String> {
     let found = &cluster.snapshot;
-    let pools = crate::lease::growth::followed(&settings.pools, found);
+    let pools = crate::lease::growth::followed(&settings.pools, &settings.limits, found);
     let others = peers(found, &cluster.own, &cluster.lease.subnets, &pools);
     let keys = found.faults.values().map(ToString::to_string);
     keys.chain(others.faults.iter().map(ToString::to_string)).collect()

@@ -4,6 +4,7 @@ mod list;
 mod node;
 mod remove;
 mod reserve;
+mod roles;
 mod show;
 
 use argh::{ArgsInfo, FromArgs};
@@ -11,7 +12,8 @@ use argh::{ArgsInfo, FromArgs};
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::Exit;
 
-/// list the hosts of the network, look at one, take one out of etcd, keep a subnet for one
+/// list the hosts of the network, look at one, take one out of etcd, keep a subnet for one, give each
+/// a role in etcd
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -20,6 +22,7 @@ use crate::settings::exit::Exit;
     example = "{command_name} show h3 --json",
     example = "{command_name} rm h3",
     example = "{command_name} reserve h9",
+    example = "{command_name} roles --apply h9",
     error_code(0, "it was done or shown, and nothing is wrong"),
     error_code(1, "there is no such host, it was refused, or something is wrong: it was said"),
     error_code(69, "etcd cannot be reached"),
@@ -37,6 +40,7 @@ enum NodesVerb {
     Show(show::ShowNode),
     Remove(remove::RemoveNode),
     Reserve(reserve::Reserve),
+    Roles(roles::Roles),
 }
 
 /// Answers.
@@ -49,5 +53,6 @@ pub fn run(call: &mut Call<'_>, options: &NodesCommand) -> Result<Outcome, Exit>
         NodesVerb::Show(options) => show::run(call, options),
         NodesVerb::Remove(options) => remove::run(call, options),
         NodesVerb::Reserve(options) => reserve::run(call, options),
+        NodesVerb::Roles(options) => roles::run(call, options),
     }
 }

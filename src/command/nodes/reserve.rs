@@ -70,7 +70,8 @@ fn wanted(text: &str) -> Result<PerFamily<IpNetwork>, Exit> {
         .map_err(|why| Exit::new(exit::SETTINGS, format!("{text}: {why}")))
 }
 
-fn reserve(
+/// Reserves a free subnet, or the `wanted` one, for `host`, which has none.
+pub fn reserve(
     settings: &Settings,
     host: &NodeName,
     wanted: &PerFamily<IpNetwork>,
@@ -93,7 +94,7 @@ fn reserve(
     while tries < TRIES && draws < DRAWS {
         let found = etcd::read(server, roots).map_err(unreachable)?;
         refuse(&found, &own, wanted)?;
-        own.network.pools = growth::followed(&settings.pools, &found);
+        own.network.pools = growth::followed(&settings.pools, &settings.limits, &found);
         match claim::next(&shown(&found, &own), &own) {
             Step::AllocateTicket => {
                 draws += 1;

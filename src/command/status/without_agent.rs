@@ -9,7 +9,6 @@ use crate::api::status::{self, Status};
 use crate::command::drift::PendingChanges;
 use crate::inspect::pool_use::{addresses, scarce};
 use crate::inspect::{Host, identity};
-use crate::lease::snapshot::Fault;
 use crate::settings::Source;
 
 /// The status as an agent would fill it, and the changes that it would make.
@@ -33,7 +32,7 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
     let uses = addresses(&snapshot.settings, snapshot.subnets);
     let mut problems = snapshot.etcd.problems(&host.settings.source);
     problems.extend(found.problems());
-    problems.extend(cluster.iter().flat_map(|found| found.faults.values().map(Fault::problem)));
+    problems.extend(cluster.iter().flat_map(|found| found.problems()));
     problems.extend(scarce(&uses));
     sort(&mut problems);
     let name = identity::node_name(&host.settings).map(|name| name.to_string());

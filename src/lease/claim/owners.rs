@@ -5,6 +5,7 @@ use ipnetwork::IpNetwork;
 use crate::lease::choose;
 use crate::lease::identity::Claimant;
 use crate::lease::records::{Key, NodeName};
+use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
 use crate::net::Family;
 use crate::net::subnet;
@@ -22,25 +23,30 @@ pub fn recorded(found: &Snapshot, own: &Claimant, family: Family) -> Option<(Key
 
 /// The other host that owns `subnet` or a part of it.
 ///
-/// If this host's keys do not hold the subnet: any host that has or claims it. If they do: only a
-/// host that both has and claims it; neither a claim alone nor a key without a claim takes it away.
-/// Subnets that [no host can have](choose::possible) do not count.
+/// If none of this host's keys holds the subnet: any host that has or claims it. If one does: only a
+/// host that both has and claims it, and by an earlier [right]; neither a claim alone, nor a key
+/// without a claim, nor a later write takes it away. Subnets that [no host can have](choose::possible)
+/// do not count.
 pub fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<NodeName> {
     let pools = &own.network.pools;
     let own = &own.identity.name;
     let possible = |theirs: IpNetwork| {
         subnet::overlap(theirs, subnet) && pools.iter().any(|pool| choose::possible(pool, theirs))
     };
-    let has = |host: &NodeName| subnets_of(found, host).any(possible);
-    let ours = subnets_of(found, own).any(|had| had == subnet);
+    let had = |host: &NodeName| subnets_of(found, host).find(|theirs| possible(*theirs));
+    let ours = right(found, own, subnet);
+    let has_better = |host: &NodeName| {
+        let theirs = had(host).and_then(|theirs| right(found, host, theirs));
+        theirs.is_some_and(|theirs| ours.is_none_or(|ours| theirs < ours))
+    };
     let mut claims = found.claims.iter();
     let claim = claims.find(|(theirs, claim)| {
-        claim.value != *own && possible(**theirs) && (!ours || has(&claim.value))
+        claim.value != *own && possible(**theirs) && (ours.is_none() || has_better(&claim.value))
     });
     if let Some((_, claim)) = claim {
         return Some(claim.value.clone());
     }
-    if ours || found.claims.get(&subnet).is_some_and(|claim| claim.value == *own) {
+    if ours.is_some() {
         return None;
     }
     let hosts = found.hosts.iter().map(|(host, stored)| (host, stored.value));

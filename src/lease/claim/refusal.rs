@@ -17,10 +17,10 @@ pub fn check(found: &Snapshot, own: &Claimant) -> Result<(), LeaseError> {
     refusal.map_or(Ok(()), Err)
 }
 
-/// The network settings in etcd differ from this host's.
+/// The network settings in etcd differ from this host's, and none from before are kept.
 pub fn config(found: &Snapshot, network: &Network) -> Option<LeaseError> {
     let key = network.key(&Key::Config);
-    if let Some(fault) = found.faults.get(key.as_str()) {
+    if let Some(fault) = found.faults.get(key.as_str()).filter(|_| found.config.is_none()) {
         return Some(LeaseError::ConfigBroken { key, reason: fault.what.clone() });
     }
     let (variable, theirs, ours) = found.config.as_ref()?.value.difference(&network.config(""))?;

@@ -38,6 +38,7 @@ fn own() -> Claimant {
         network: Network {
             roots: roots(),
             pools: PerFamily { v4: Some(pool), v6: None },
+            limits: PerFamily::default(),
             backend: Backend::Direct,
         },
         keep: PerFamily::default(),
@@ -215,14 +216,41 @@ fn a_claim_without_a_host_or_a_host_without_a_claim_takes_nothing() {
 }
 
 #[test]
+fn a_key_of_another_host_with_the_same_value_does_not_prevent_a_repair() {
+    let mut running = own();
+    running.keep = v4("10.0.9.0/24");
+    let (claim, other) = (("/z/subnets/4/10.0.9.0-24", "h1"), ("/h/evil", "10.0.9.0/24"));
+    for (keys, claimant) in [
+        (&[claim, other][..], own()),
+        (&[claim, ("/h/h1", "10.0.8.0/24"), other], running.clone()),
+        (&[("/h/h1", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "evil"), other], running),
+    ] {
+        let (subnet, transaction) = written(keys, &claimant);
+        assert_eq!(subnet, "10.0.9.0/24");
+        let ranges = |condition: &Condition| !matches!(condition, Condition::Unchanged { .. });
+        assert!(!transaction.conditions.iter().any(ranges), "{transaction:?}");
+    }
+}
+
+#[test]
+fn a_host_key_that_was_overwritten_while_the_agent_did_not_run_changes_nothing() {
+    let node = node("m1", "10.0.9.0/24");
+    let keys =
+        [("/z/subnets/4/10.0.9.0-24", "h1"), ("/z/nodes/h1", &*node), ("/h/h1", "10.0.99.0/24")];
+    assert_eq!(subnet_of(&keys, &own()), "10.0.9.0/24", "without a state file");
+    let remembers = Claimant { remembered: v4("10.0.9.0/24"), ..own() };
+    assert_eq!(subnet_of(&keys, &remembers), "10.0.9.0/24");
+    assert_eq!(subnet_of(&keys[2..], &remembers), "10.0.99.0/24", "nothing else is its own");
+}
+
+#[test]
 fn a_host_that_was_never_alone_on_its_subnet_gets_another() {
-    let theirs = [
-        ("/h/h1", "10.0.9.0/24"),
-        ("/h/h2", "10.0.9.0/24"),
-        ("/z/subnets/4/10.0.9.0-24", "h2"),
-        ("/z/nodes/h2", &*node("m2", "10.0.9.0/24")),
-    ];
-    assert_eq!(subnet_of(&theirs, &own()), "10.0.7.0/24");
+    let node = node("m2", "10.0.9.0/24");
+    let theirs =
+        [("/h/h2", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "h2"), ("/z/nodes/h2", &*node)];
+    let ours = [("/h/h1", "10.0.9.0/24")];
+    assert_eq!(subnet_of(&[&theirs[..], &ours].concat(), &own()), "10.0.7.0/24");
+    assert_eq!(subnet_of(&[&ours[..], &theirs].concat(), &own()), "10.0.9.0/24", "h1 was first");
 }
 
 #[test]

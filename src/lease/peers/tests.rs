@@ -86,25 +86,39 @@ fn what_overlaps_this_host_is_ignored_whoever_claims_it() {
     check(
         &[("/h/h2", "10.0.0.0/23"), ("/z/subnets/4/10.0.0.0-23", "h2")],
         &[],
-        &["host h2: subnet 10.0.0.0/23 is ignored: it overlaps 10.0.1.0/24 of host h1 (this host)"],
+        &[
+            "host h2: subnet 10.0.0.0/23 (since revision 1) is ignored: it overlaps 10.0.1.0/24 of host h1 (this host)",
+        ],
     );
 }
 
 #[test]
-fn of_two_the_one_that_claimed_wins() {
+fn of_two_the_one_that_had_it_first_wins_whatever_the_claim_says() {
     check(
         &[("/h/h2", "10.0.2.0/24"), ("/h/h3", "10.0.2.0/24"), ("/z/subnets/4/10.0.2.0-24", "h3")],
-        &["h3 10.0.2.0/24 python"],
-        &["host h2: subnet 10.0.2.0/24 is ignored: it overlaps 10.0.2.0/24 of host h3"],
+        &["h2 10.0.2.0/24 python"],
+        &[
+            "host h3: subnet 10.0.2.0/24 (since revision 2) is ignored: it overlaps 10.0.2.0/24 of host h2",
+            "the claim of subnet 10.0.2.0/24 says h3 since revision 3, but host h2 has had the subnet since revision 1; the claim is ignored",
+        ],
     );
-}
-
-#[test]
-fn of_two_without_a_claim_the_older_wins() {
     check(
         &[("/h/h3", "10.0.2.128/25"), ("/h/h2", "10.0.2.0/24")],
         &["h3 10.0.2.128/25 python"],
-        &["host h2: subnet 10.0.2.0/24 is ignored: it overlaps 10.0.2.128/25 of host h3"],
+        &[
+            "host h2: subnet 10.0.2.0/24 (since revision 2) is ignored: it overlaps 10.0.2.128/25 of host h3",
+        ],
+    );
+}
+
+#[test]
+fn a_reservation_is_a_right() {
+    check(
+        &[("/z/subnets/4/10.0.2.0-24", "h3"), ("/h/h2", "10.0.2.0/24"), ("/h/h3", "10.0.2.0/24")],
+        &["h3 10.0.2.0/24 python"],
+        &[
+            "host h2: subnet 10.0.2.0/24 (since revision 2) is ignored: it overlaps 10.0.2.0/24 of host h3",
+        ],
     );
 }
 
@@ -113,13 +127,78 @@ fn a_host_that_takes_half_the_pool_gets_only_what_nobody_had() {
     check(
         &[
             ("/h/h2", "10.0.2.0/24"),
-            ("/h/evil", "10.0.0.0/17"),
             ("/h/h3", "10.0.3.0/24"),
-            ("/z/subnets/4/10.0.3.0-24", "h3"),
+            ("/h/evil", "10.0.0.0/17"),
+            ("/z/subnets/4/10.0.0.0-17", "evil"),
         ],
         &["h2 10.0.2.0/24 python", "h3 10.0.3.0/24 python"],
-        &["host evil: subnet 10.0.0.0/17 is ignored: it overlaps 10.0.3.0/24 of host h3"],
+        &[
+            "host evil: subnet 10.0.0.0/17 (since revision 3) is ignored: it overlaps 10.0.3.0/24 of host h3",
+        ],
     );
+}
+
+/// h2 and h3 came first, evil is older than both and overwrites its own keys and a claim.
+#[test]
+fn an_older_host_takes_nothing_by_later_writes() {
+    let roots = Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() };
+    let mut found = Snapshot::default();
+    let stolen = node(r#""10.0.2.0/24","fd00:10:0:3::/64""#, r#""192.0.2.66""#);
+    let (h2, h3) = (
+        node(r#""10.0.2.0/24","fd00:10:0:2::/64""#, r#""192.0.2.2""#),
+        node(r#""10.0.3.0/24","fd00:10:0:3::/64""#, r#""192.0.2.3""#),
+    );
+    for (key, value, created, modified) in [
+        ("/h/h2", "10.0.2.0/24", 5, 5),
+        ("/z/nodes/h2", &*h2, 5, 12),
+        ("/z/subnets/4/10.0.2.0-24", "evil", 5, 9),
+        ("/z/subnets/6/fd00:10:0:2::-64", "h2", 5, 5),
+        ("/h/h3", "10.0.3.0/24", 6, 6),
+        ("/z/nodes/h3", &*h3, 6, 12),
+        ("/z/subnets/6/fd00:10:0:3::-64", "evil", 6, 10),
+        ("/h/evil", "10.0.2.0/24", 2, 8),
+        ("/z/nodes/evil", &*stolen, 2, 8),
+    ] {
+        let (key, value) = (key.as_bytes(), value.as_bytes());
+        found.put(&roots, Raw { key, value, created, modified });
+    }
+    let own = PerFamily { v4: subnet::parse("10.0.1.0/24").ok(), v6: None };
+    let peers = peers(&found, &"h1".parse().unwrap(), &own, &pools());
+    let names: Vec<_> = peers.by_name.keys().map(NodeName::as_str).collect();
+    assert_eq!(names, ["h2", "h3"], "{:#?}", peers.faults);
+    for (name, v4, v6) in
+        [("h2", "10.0.2.0/24", "fd00:10:0:2::/64"), ("h3", "10.0.3.0/24", "fd00:10:0:3::/64")]
+    {
+        let subnets = peers.by_name[name].subnets;
+        assert_eq!(subnets.v4, subnet::parse(v4).ok());
+        assert_eq!(subnets.v6, subnet::parse(v6).ok());
+    }
+    let named = |words: &str| peers.faults.iter().any(|fault| fault.to_string().contains(words));
+    for words in [
+        "host evil: subnet 10.0.2.0/24 (since revision 8) is ignored",
+        "host evil: subnet fd00:10:0:3::/64 (since revision 8) is ignored",
+        "the claim of subnet 10.0.2.0/24 says evil since revision 9",
+        "the claim of subnet fd00:10:0:3::/64 says evil since revision 10",
+    ] {
+        assert!(named(words), "{words}: {:#?}", peers.faults);
+    }
+}
+
+#[test]
+fn an_address_of_two_hosts_is_reported_and_costs_neither_its_route() {
+    let (h2, evil) = (node("", r#""192.0.2.2""#), node("", r#""192.0.2.2""#));
+    let alive = r#"{"schema":1,"machineId":"m","since":"x"}"#;
+    let keys = [
+        ("/h/h2", "10.0.2.0/24"),
+        ("/z/nodes/h2", &*h2),
+        ("/h/evil", "10.0.9.0/24"),
+        ("/z/nodes/evil", &*evil),
+    ];
+    let peers = ["evil 10.0.9.0/24 192.0.2.2", "h2 10.0.2.0/24 192.0.2.2"];
+    let fault = "host evil: its address 192.0.2.2 is that of host h2 as well";
+    let dead = format!("{fault}, whose agent does not run");
+    check(&keys, &peers, &[&dead]);
+    check(&[&keys[..], &[("/z/alive/h2", alive)]].concat(), &peers, &[fault]);
 }
 
 #[test]
@@ -187,6 +266,8 @@ proptest! {
         for (index, one) in all.iter().enumerate() {
             prop_assert!(all[..index].iter().all(|other| !subnet::overlap(*one, *other)));
         }
-        prop_assert_eq!(peers.by_name.len() + peers.faults.len(), hosts.len());
+        let refused = |fault: &&PeerFault| !matches!(fault, PeerFault::Claim { .. });
+        let refused = peers.faults.iter().filter(refused).count();
+        prop_assert_eq!(peers.by_name.len() + refused, hosts.len());
     }
 }

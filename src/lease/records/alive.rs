@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::records::RecordError;
-use crate::lease::records::value::{SCHEMA, json, to_json};
+use crate::lease::records::value::{SCHEMA, json, label, to_json};
 use crate::net::time::rfc3339;
 
 /// The value of `alive/<hostname>`. The key exists while the agent keeps its etcd lease alive; ownership
@@ -14,11 +14,13 @@ use crate::net::time::rfc3339;
 #[serde(rename_all = "camelCase")]
 pub struct Alive {
     schema: u32,
+    #[serde(deserialize_with = "label")]
     pub machine_id: Box<str>,
     /// Start of the agent by its own clock, for display: `2026-11-20T18:46:00Z`.
+    #[serde(deserialize_with = "label")]
     pub since: Box<str>,
     /// Differs with every start of an agent; empty for an agent of an earlier version.
-    #[serde(default, skip_serializing_if = "str::is_empty")]
+    #[serde(default, deserialize_with = "label", skip_serializing_if = "str::is_empty")]
     pub instance: Box<str>,
     /// Instance of the agent that asked for this value.
     #[serde(default, skip_serializing_if = "Option::is_none")]

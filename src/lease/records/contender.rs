@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::records::RecordError;
-use crate::lease::records::value::{SCHEMA, json, to_json};
+use crate::lease::records::value::{SCHEMA, json, label, to_json};
 use crate::net::time::rfc3339;
 
 /// The value of `contenders/<hostname>`: an agent with the machine id of the alive key asks the agent of
@@ -14,11 +14,15 @@ use crate::net::time::rfc3339;
 #[serde(rename_all = "camelCase")]
 pub struct Contender {
     schema: u32,
+    #[serde(deserialize_with = "label")]
     pub machine_id: Box<str>,
+    #[serde(deserialize_with = "label")]
     pub boot_id: Box<str>,
     /// Differs with every start of an agent.
+    #[serde(deserialize_with = "label")]
     pub instance: Box<str>,
     /// Start of the agent by its own clock, for display.
+    #[serde(deserialize_with = "label")]
     pub since: Box<str>,
 }
 

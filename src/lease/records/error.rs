@@ -24,4 +24,9 @@ pub enum RecordError {
     Name(#[from] NodeNameError),
     #[error("key is not of the form {0}")]
     Key(&'static str),
+    /// Valid network settings that contradict those of this host, and those that were there before.
+    #[error(
+        "{variable} is {theirs} there, and {ours} on this host; the settings before stay in use"
+    )]
+    Settings { variable: &'static str, theirs: String, ours: String },
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::lease::records::RecordError;
-use crate::lease::records::value::{SCHEMA, json, to_json};
+use crate::lease::records::value::{SCHEMA, json, label, to_json};
 use crate::net::{Family, Mac, PerFamily, subnet};
 
 /// The value of `nodes/<hostname>`. Its machine id is the owner of the host's keys.
@@ -18,9 +18,12 @@ use crate::net::{Family, Mac, PerFamily, subnet};
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecord {
     schema: u32,
+    #[serde(deserialize_with = "label")]
     pub machine_id: Box<str>,
+    #[serde(deserialize_with = "label")]
     pub boot_id: Box<str>,
     /// Version of humanz that wrote the record.
+    #[serde(deserialize_with = "label")]
     pub version: Box<str>,
     /// The host's pod subnets; in JSON a list.
     #[serde(serialize_with = "as_list", deserialize_with = "subnets")]
@@ -40,7 +43,7 @@ pub struct NodeRecord {
 
 /// How a host can be reached by the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[serde(try_from = "String", into = "String")]
 pub enum Backend {
     /// Through a route via its address.
     #[default]
@@ -114,14 +117,19 @@ impl NodeRecord {
     }
 }
 
-impl From<String> for Backend {
-    fn from(text: String) -> Backend {
-        match text.as_str() {
+impl TryFrom<String> for Backend {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Backend, &'static str> {
+        const LIMIT: usize = 32;
+        let is_word = text.len() <= LIMIT && text.bytes().all(|byte| byte.is_ascii_graphic());
+        Ok(match text.as_str() {
             "direct" => Backend::Direct,
             "vxlan" => Backend::Vxlan,
             "auto" => Backend::Auto,
-            _ => Backend::Unknown(text.into()),
-        }
+            _ if is_word => Backend::Unknown(text.into()),
+            _ => return Err("backend is not one short word"),
+        })
     }
 }
 
@@ -203,6 +211,14 @@ mod tests {
         check("10.244.3.0/24", "; reboot", "not a subnet");
         check("fd00:0:0:3::/64", "10.1.0.0/16", "more than one IPv4");
         check("192.0.2.7", "localhost", "IP address");
+        check("0.1.0", "\\u001b[2J", "printable");
+        check(
+            "\"machineId\":\"m\"",
+            &format!("\"machineId\":\"{}\"", "m".repeat(129)),
+            "printable",
+        );
+        check("direct", &"x".repeat(33), "one short word");
+        check("1500", &format!("\"{}\"", "y".repeat(9000)), "…");
         check("1500", "\"big\"", "u32");
         check("1500", "-1", "u32");
         check("\"schema\":1", "\"schema\":2", "schema 2");

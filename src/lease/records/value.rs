@@ -1,10 +1,11 @@
 //! Pure. Values of etcd as text and JSON, with limits.
 
 use ipnetwork::IpNetwork;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::lease::records::{NodeName, RecordError};
+use crate::net::shown::shown;
 use crate::net::subnet;
 
 /// The `schema` of a JSON value that is understood and written.
@@ -12,6 +13,12 @@ pub const SCHEMA: u32 = 1;
 
 /// Longest text of a host key or of a claim, in bytes: both are shorter than a DNS name.
 const TEXT_LIMIT: usize = 256;
+
+/// Longest text inside a JSON value that people see.
+const LABEL_LIMIT: usize = 128;
+
+/// Characters of an error that may quote a value.
+const WHY: usize = 200;
 
 /// Longest JSON value, in bytes: a node record is about 400.
 const JSON_LIMIT: usize = 16 * 1024;
@@ -49,6 +56,19 @@ pub fn limited(value: &[u8], limit: usize) -> Result<&[u8], RecordError> {
     Ok(value)
 }
 
+/// A text of a record that people see: an id, a version, a time.
+pub fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<str>, D::Error> {
+    let text = Box::<str>::deserialize(deserializer)?;
+    let printable = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    if text.len() > LABEL_LIMIT || !text.bytes().all(printable) {
+        let start = shown(&text, 32);
+        return Err(D::Error::custom(format!(
+            "text {start} is not at most {LABEL_LIMIT} printable ASCII characters"
+        )));
+    }
+    Ok(text)
+}
+
 /// `value` as a JSON object of at most [`JSON_LIMIT`] bytes.
 pub fn json<T: DeserializeOwned>(value: &[u8]) -> Result<T, RecordError> {
     /// Read first, so that the error of a later schema is that and not a syntax error.
@@ -57,7 +77,7 @@ pub fn json<T: DeserializeOwned>(value: &[u8]) -> Result<T, RecordError> {
         schema: u32,
     }
     let text = utf8(limited(value, JSON_LIMIT)?)?;
-    let reason = |error: serde_json::Error| RecordError::Json(error.to_string());
+    let reason = |error: serde_json::Error| RecordError::Json(shown(&error.to_string(), WHY));
     match serde_json::from_str::<Versioned>(text).map_err(reason)?.schema {
         SCHEMA => serde_json::from_str(text).map_err(reason),
         newer => Err(RecordError::Schema { found: newer, known: SCHEMA }),

@@ -11,7 +11,12 @@ fn roots() -> Roots {
 
 fn network() -> Network {
     let pool = Pool::new(subnet::parse("10.0.0.0/8").unwrap(), 16).ok();
-    Network { roots: roots(), pools: PerFamily { v4: pool, v6: None }, backend: Backend::Direct }
+    Network {
+        roots: roots(),
+        pools: PerFamily { v4: pool, v6: None },
+        limits: PerFamily::default(),
+        backend: Backend::Direct,
+    }
 }
 
 fn config(id: &str) -> ClusterConfig {

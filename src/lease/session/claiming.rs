@@ -69,6 +69,16 @@ impl SessionMachine {
         })
     }
 
+    /// This host may not widen the pool of the network: it goes on with the narrow one.
+    pub(super) fn stay_narrow(&mut self, found: Snapshot, why: String) -> Result<Command, Exit> {
+        self.warnings.push(format!("{why}; the pool of the network stays as it is"));
+        let narrow = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
+        for (family, pool) in narrow.entries() {
+            self.own.network.pools.set(family, Some(*pool));
+        }
+        self.claim(found)
+    }
+
     /// A transaction was committed.
     pub(super) fn committed(&mut self, state: State, revision: i64) -> Result<Command, Exit> {
         let (mut found, transaction) = match state {

@@ -3,6 +3,7 @@
 use crate::lease::claim::refusal;
 use crate::lease::growth;
 use crate::lease::identity::Network;
+use crate::lease::known_config;
 use crate::lease::records::Key;
 use crate::lease::restore::{self, Continuity, Restoration};
 use crate::lease::session::machine::{SessionMachine, State};
@@ -12,8 +13,15 @@ use crate::lease::transaction::Transaction;
 
 impl SessionMachine {
     pub(super) fn consider(&mut self, found: Found) -> Result<Command, Exit> {
-        let Found { snapshot: found, configured, attributes, vacated, etcd_lease, new_store_id } =
-            found;
+        let Found {
+            snapshot: mut found,
+            configured,
+            attributes,
+            vacated,
+            etcd_lease,
+            new_store_id,
+        } = found;
+        known_config::keep(&mut found, self.last_known.as_deref(), &configured);
         self.own.vacated = vacated;
         self.own.network = self.network(configured, &found);
         self.own.attributes = attributes;
@@ -60,9 +68,9 @@ impl SessionMachine {
 
     /// The `configured` network, with pools as wide as they have grown.
     fn network(&self, configured: Network, found: &Snapshot) -> Network {
-        let mut pools = growth::followed(&configured.pools, found);
+        let mut pools = growth::followed(&configured.pools, &configured.limits, found);
         if let Some(last_known) = &self.last_known {
-            pools = growth::followed(&pools, last_known);
+            pools = growth::followed(&pools, &configured.limits, last_known);
         }
         Network { pools, ..configured }
     }

@@ -14,7 +14,7 @@ impl SessionMachine {
         let Some(last_known) = &self.last_known else { return false };
         let own = &self.own.identity.name;
         let alive_lost = last_known.alive.contains_key(own) && !mirror.alive.contains_key(own);
-        let followed = growth::followed(&self.own.network.pools, mirror);
+        let followed = growth::followed(&self.own.network.pools, &self.own.network.limits, mirror);
         let settled = followed == self.own.network.pools
             && !self.is_contested(mirror)
             && (self.superseded.is_some() || self.is_claimed(mirror));

@@ -52,6 +52,7 @@ fn own() -> Claimant {
         humanz: "/humanz/v1".to_owned(),
     };
     let pools = PerFamily { v4: pool("10.244.0.0/16", 8), v6: pool("fd10::/48", 16) };
+    let limits = PerFamily { v4: "10.0.0.0/8".parse().ok(), v6: "fd00::/8".parse().ok() };
     let identity = Identity {
         name: "h1".parse().expect("a name"),
         machine_id: "m1".to_owned(),
@@ -61,7 +62,7 @@ fn own() -> Claimant {
     Claimant {
         identity,
         attributes: Attributes { mtu: 1500, ..Attributes::default() },
-        network: Network { roots, pools, backend: Backend::Direct },
+        network: Network { roots, pools, limits, backend: Backend::Direct },
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
         vacated: PerFamily::default(),
@@ -167,7 +168,7 @@ fn put_back(known: &Snapshot, found: &Snapshot, network: &Network) {
     let own = "h1".parse().expect("a name");
     let _remembered = restore::remembering(known, found.clone(), &own, network);
     let _absent = restore::still_absent(known, found);
-    let followed = growth::followed(&network.pools, found);
+    let followed = growth::followed(&network.pools, &network.limits, found);
     for family in Family::BOTH {
         let (ours, wide) = (network.pools.get(family), followed.get(family));
         assert!(ours == wide || ours.zip(wide).is_some_and(|(ours, wide)| wide.widens(ours)));

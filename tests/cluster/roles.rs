@@ -1,0 +1,233 @@
+//! Hosts with a role of their own in etcd, one of them stolen: every key that it may and may not write.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, DeleteOptions, Error, PutOptions, Txn, TxnOp};
+
+use crate::support::ping::Pinger;
+use crate::support::{Agent, Cluster, Place, Pod, eventually, facts};
+
+const PASSWORDS: &str = "/var/lib/passwords";
+
+/// Roles made by `nodes roles` before authentication is enabled, and three hosts that serve with them.
+struct Scene {
+    cluster: Cluster,
+    agents: Vec<Agent>,
+    passwords: Vec<String>,
+}
+
+impl Scene {
+    fn new(variables: &[(&str, &str)]) -> Scene {
+        let cluster = Cluster::new(3);
+        let arguments = format!("nodes roles --apply --passwords {PASSWORDS} h1 h2 h3");
+        cluster.hosts[0].shell(&format!("mkdir -p {PASSWORDS}")).ok();
+        let made = Agent::run(&cluster.hosts[0], &arguments, variables);
+        assert!(made.stdout.contains("+ etcdctl user grant-role h3 humanz-h3"), "{made:?}");
+        let again = Agent::run(&cluster.hosts[0], &arguments, variables);
+        assert!(!again.stdout.contains("etcdctl role"), "the second time nothing: {again:?}");
+        cluster.etcd.call(async |client| {
+            client.user_add("root", "secret", None).await?;
+            client.role_add("root").await?;
+            client.user_grant_role("root", "root").await?;
+            client.auth_enable().await.map(drop)
+        });
+        let read = |name: &str| cluster.hosts[0].read(&format!("{PASSWORDS}/{name}")).unwrap();
+        let passwords: Vec<String> = ["h1", "h2", "h3"].map(read).into();
+        let mut agents = Vec::new();
+        for (host, password) in cluster.hosts.iter().zip(&passwords) {
+            host.shell("mkdir -p /etc/humanz").ok();
+            host.write("/etc/humanz/password", password);
+            agents.push(start(host, variables));
+        }
+        for agent in &agents {
+            agent.wait_ready();
+        }
+        Scene { cluster, agents, passwords }
+    }
+
+    /// Does something with the credentials of h3.
+    fn stolen<T: Send>(
+        &self,
+        request: impl AsyncFnOnce(&mut etcd_client::Client) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        self.cluster.etcd.try_call_as(("h3", self.passwords[2].trim()), request)
+    }
+
+    fn get(&self, key: &str) -> Option<String> {
+        let answer = self.cluster.etcd.try_call_as(("root", "secret"), async |client| {
+            client.get(key, None).await.map(|mut answer| answer.take_kvs())
+        });
+        answer.unwrap().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned())
+    }
+
+    fn put_as_stolen(&self, key: &str, value: &[u8]) {
+        self.stolen(async |client| client.put(key, value, None).await.map(drop)).unwrap();
+    }
+}
+
+fn start(host: &crate::support::Node, variables: &[(&str, &str)]) -> Agent {
+    let login = [("ETCD_USER", host.name()), ("ETCD_PASSWORD_FILE", "/etc/humanz/password")];
+    Agent::start(host, &[&login, variables].concat())
+}
+
+fn denied<T>(what: &str, answer: Result<T, Error>) {
+    let error = answer.err().map(|error| error.to_string());
+    assert!(error.as_deref().is_some_and(|e| e.contains("permission denied")), "{what}: {error:?}");
+}
+
+/// What the role forbids, etcd refuses.
+#[test]
+fn a_stolen_host_writes_no_key_of_others() {
+    let scene = Scene::new(crate::DUAL_STACK);
+    let before = scene.cluster.etcd.try_call_as(("root", "secret"), async |client| {
+        let all = etcd_client::GetOptions::new().with_prefix();
+        client.get("/humanz/", Some(all)).await.map(|mut found| found.take_kvs())
+    });
+    let keys: Vec<String> =
+        before.unwrap().iter().map(|pair| pair.key_str().unwrap().to_owned()).collect();
+    let own = |key: &&String| key.ends_with("/h3") || scene.get(key).as_deref() == Some("h3");
+    let foreign: Vec<&String> = keys.iter().filter(|key| !own(key)).collect();
+    for part in ["hosts/h1", "nodes/h1", "alive/h1", "subnets/4/", "subnets/6/", "v1/config"] {
+        assert!(foreign.iter().any(|key| key.contains(part)), "{part}: {foreign:?}");
+    }
+    let new = [
+        "/humanz/counter",
+        "/humanz/hosts/evil",
+        "/humanz/hosts/h33",
+        "/humanz/v1/nodes/evil",
+        "/humanz/v1/alive/evil",
+        "/humanz/v1/subnets/4/10.244.99.0-24",
+        "/humanz/v1/subnets/4/10.244.0.0-17",
+        "/humanz/v1-probes/h1",
+        "/humanz/v1/networks/x",
+        "/x",
+    ];
+    for key in foreign.into_iter().map(String::as_str).chain(new) {
+        denied(key, scene.stolen(async |client| client.put(key, "h3", None).await));
+        denied(key, scene.stolen(async |client| client.delete(key, None).await));
+        let in_txn = async |client: &mut etcd_client::Client| {
+            let always = [Compare::version("/humanz/hosts/h3", CompareOp::Greater, 0)];
+            let put = [TxnOp::put(key, "h3", None)];
+            client.txn(Txn::new().when(always).and_then(put)).await
+        };
+        denied(key, scene.stolen(in_txn));
+    }
+    for prefix in ["/humanz/", "/humanz/hosts/", "/humanz/v1/subnets/", "/humanz/hosts/h3"] {
+        let all = DeleteOptions::new().with_prefix();
+        denied(prefix, scene.stolen(async |client| client.delete(prefix, Some(all)).await));
+    }
+    for number in 0..50 {
+        let key = format!("/humanz/hosts/mass{number}");
+        denied(&key, scene.stolen(async |client| client.put(key.as_str(), "x", None).await));
+    }
+    // The etcd lease of another host's alive key.
+    let leases = scene.cluster.etcd.try_call_as(("root", "secret"), async |client| {
+        client.get("/humanz/v1/alive/h1", None).await.map(|mut found| found.take_kvs())
+    });
+    let lease = leases.unwrap()[0].lease();
+    denied("revoke", scene.stolen(async |client| client.lease_revoke(lease).await));
+    let attached = PutOptions::new().with_lease(lease);
+    let attach = async |client: &mut etcd_client::Client| {
+        client.put("/humanz/v1/alive/h3", "x", Some(attached)).await
+    };
+    denied("attach", scene.stolen(attach));
+    denied("role", scene.stolen(async |client| client.role_add("more").await));
+    denied("user", scene.stolen(async |client| client.user_change_password("h1", "x").await));
+    for agent in &scene.agents {
+        assert!(!agent.log().contains("permission denied"), "{}", agent.log());
+    }
+}
+
+/// What it permits harms h3 alone: the pods of h1 and h2 reach each other all the time.
+#[test]
+fn the_keys_of_a_stolen_host_harm_its_own_pods_alone() {
+    let scene = Scene::new(crate::TUNNELS);
+    let [h1, h2, h3] = &scene.cluster.hosts[..] else { panic!("three hosts") };
+    let pods = [Pod::add(h1, "a"), Pod::add(h2, "a"), Pod::add(h3, "a")];
+    pods[2].run(&format!("ping -n -c 1 -W 3 {}", pods[0].v4())).ok();
+    let pingers = [Pinger::start(&pods[0], pods[1].v4()), Pinger::start(&pods[1], pods[0].v4())];
+    let theirs = |host: &crate::support::Node, other: &str| {
+        let subnet = scene.get(&format!("/humanz/hosts/{other}")).unwrap();
+        let mut routes = facts::devices(host);
+        routes.retain(|route, _| *route == subnet);
+        routes
+    };
+    let before = (theirs(h1, "h2"), theirs(h2, "h1"));
+    assert!(before.0.len() == 1 && before.1.len() == 1, "{before:?}");
+    // The host is stolen: its agent no longer repairs anything.
+    scene.agents[2].kill();
+    let of = |name: &str| scene.get(&format!("/humanz/hosts/{name}")).unwrap();
+    let node = |name: &str| scene.get(&format!("/humanz/v1/nodes/{name}")).unwrap();
+    let (s1, s3) = (of("h1"), of("h3"));
+    let (n1, n3) = (node("h1"), node("h3"));
+    let claim = format!("/humanz/v1/subnets/4/{}", s3.replace('/', "-"));
+    let mac = |record: &str| record.split(r#""mac":""#).nth(1).unwrap()[..17].to_owned();
+    let (host, record) = ("/humanz/hosts/h3", "/humanz/v1/nodes/h3");
+    let million = vec![b'x'; 1 << 20];
+    let attacks: Vec<(&str, String, &str)> = vec![
+        (host, s1.clone(), "host h3: subnet 10.244.1.0/24 (since"),
+        (host, s1.replace("/24", "/25"), "host h3: subnet 10.244.1.0/25 (since"),
+        (host, "10.244.0.0/17".into(), "host h3: subnet 10.244.0.0/17 (since"),
+        (host, "10.244.0.0/16".into(), "host h3: subnet 10.244.0.0/16 is"),
+        (host, "0.0.0.0/0".into(), "host h3: subnet 0.0.0.0/0 is"),
+        (host, "192.0.2.0/24".into(), "host h3: subnet 192.0.2.0/24 is"),
+        (host, "$(reboot)".into(), "/humanz/hosts/h3"),
+        (host, s3.clone(), ""),
+        (record, n1.clone(), "host h3: subnet fd10"),
+        (record, n3.replace(&mac(&n3), &mac(&n1)), "its tunnel is ignored: its MAC"),
+        (record, n3.replace("192.0.2.13", "192.0.2.12"), "address 192.0.2.12 is"),
+        (record, n3.replace("192.0.2.13", "192.0.2.11"), "address 192.0.2.11 is"),
+        (record, n3.replace("192.0.2.13", "10.244.7.7"), "address 10.244.7.7 is ignored"),
+        (record, n3.replace("192.0.2.13", "127.0.0.1"), "address 127.0.0.1 is ignored"),
+        (record, n3.replace(r#""vni":104"#, r#""vni":7"#), "its VNI is 7"),
+        (record, n3.replace(r#""port":10400"#, r#""port":0"#), "port 0"),
+        (record, n3.replace(r#""mtu":"#, r#""mtu":0,"x":"#), ""),
+        (record, n3.replace(r#""version":""#, "\"version\":\"\\u001b[2J"), record),
+        (record, String::from_utf8(million).unwrap(), record),
+        (record, n3.clone(), ""),
+        (&claim, "h1".into(), "the claim of subnet 10.244.3.0/24 says h1"),
+        (&claim, "h2".into(), "the claim of subnet 10.244.3.0/24 says h2"),
+        ("/humanz/v1/alive/h3", "garbage".into(), "/humanz/v1/alive/h3"),
+        ("/humanz/v1-probes/h3", "garbage".into(), ""),
+    ];
+    for (key, value, named) in &attacks {
+        scene.put_as_stolen(key, value.as_bytes());
+        let shown: String = value.chars().take(200).collect();
+        for agent in scene.agents[..2].iter().filter(|_| !named.is_empty()) {
+            let what = format!("{}: {key} = {shown}", agent.host.name());
+            eventually(&what, Duration::from_secs(20), || match agent.log().contains(named) {
+                true => Ok(()),
+                false => Err(format!("no {named:?}")),
+            });
+        }
+        assert_eq!((theirs(h1, "h2"), theirs(h2, "h1")), before, "{key} = {shown}");
+    }
+    for key in [host, record, &claim, "/humanz/v1/alive/h3"] {
+        scene.stolen(async |client| client.delete(key, None).await).unwrap();
+    }
+    assert_eq!((theirs(h1, "h2"), theirs(h2, "h1")), before, "its keys were deleted");
+    pingers.into_iter().for_each(|pinger| pinger.report().assert_nothing_lost());
+    for agent in &scene.agents[..2] {
+        assert!(agent.process.ended().is_none(), "{}", agent.log());
+        let longest = agent.log().lines().map(str::len).max();
+        assert!(longest < Some(2_000), "a log line of {longest:?} bytes");
+    }
+    // An agent that restarts serves the same, and h3's comes back with what its claims reserve.
+    scene.agents[0].kill();
+    let again = start(h1, crate::TUNNELS);
+    again.wait_ready();
+    scene
+        .cluster
+        .etcd
+        .try_call_as(("root", "secret"), async |client| {
+            client.put(claim.as_str(), "h3", None).await
+        })
+        .unwrap();
+    let third = start(h3, crate::TUNNELS);
+    third.wait_ready();
+    assert_eq!(of("h3"), s3);
+    eventually("h3 is reached again", Duration::from_secs(20), || {
+        let ping = pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[2].v4()));
+        if ping.stdout.contains(" 0% packet loss") { Ok(()) } else { Err(ping.stdout) }
+    });
+}
