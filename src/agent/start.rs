@@ -8,9 +8,10 @@ use std::sync::mpsc::channel;
 
 use anyhow::Context;
 
+use crate::agent::active_problems::Check;
 use crate::agent::names::{self, Names};
 use crate::agent::registry::Registry;
-use crate::agent::serve::{Agent, Files, State};
+use crate::agent::serve::{Agent, Files, RefusedSettings, State};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
 use crate::agent::{lock, probe, signals, watch};
@@ -28,6 +29,7 @@ use crate::settings::loader::{LoadedSettings, SettingsLoader};
 pub fn serve(
     loader: SettingsLoader,
     loaded: LoadedSettings,
+    refused: Option<RefusedSettings>,
     once: bool,
     start_server: StartServer,
 ) -> Result<(), Exit> {
@@ -49,7 +51,9 @@ pub fn serve(
     let heartbeat = shared.expect("names", names::LIMIT);
     let on_names = move |names| trigger::send(&triggers, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
-    let state = State::new(registry.fixed(), registry.resolved());
+    let mut state = State::new(registry.fixed(), registry.resolved());
+    shared.problems.set(Check::Settings, refused.iter().flat_map(RefusedSettings::problems));
+    state.refused = refused;
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }

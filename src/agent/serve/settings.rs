@@ -1,0 +1,89 @@
+//! Invalid settings: which ones hold meanwhile, and when they are read again.
+
+use std::time::{Duration, Instant};
+
+use crate::agent::active_problems::Check;
+use crate::agent::serve::agent::Agent;
+use crate::inspect::last_settings;
+use crate::net::Problem;
+use crate::settings::values_only;
+
+/// Time between two looks at settings that are invalid.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// The settings that this host should have are invalid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedSettings {
+    pub faults: Vec<Problem>,
+    /// The agent started in spite of them, with the settings that it served last: it takes over the right ones
+    /// by itself.
+    pub since_start: bool,
+    pub look_at: Instant,
+}
+
+impl RefusedSettings {
+    pub fn new(faults: Vec<Problem>, since_start: bool) -> RefusedSettings {
+        RefusedSettings { faults, since_start, look_at: Instant::now() + AGAIN }
+    }
+
+    /// Each invalid setting with what holds instead.
+    pub fn problems(&self) -> impl Iterator<Item = Problem> {
+        let instead = if self.since_start {
+            "until it is right this host is served with its last valid settings; the right ones are \
+             taken over at once"
+        } else {
+            "until it is right the last valid settings hold, after a restart, too; then systemctl \
+             reload humanz-agent"
+        };
+        self.faults.iter().cloned().map(move |fault| {
+            let fix = fault.fix.as_deref().unwrap_or("correct it");
+            let fix = format!("{fix}; {instead}");
+            fault.with_fix(fix)
+        })
+    }
+}
+
+impl Agent {
+    /// These settings hold no longer than until they are right.
+    pub(super) fn refuse_settings(&mut self, faults: Vec<Problem>) {
+        let since_start = self.state.refused.as_ref().is_some_and(|before| before.since_start);
+        let refused = RefusedSettings::new(faults, since_start);
+        self.shared.problems.set(Check::Settings, refused.problems());
+        self.state.refused = Some(refused);
+    }
+
+    /// The settings are valid.
+    pub(super) fn accept_settings(&mut self) {
+        self.shared.problems.set(Check::Settings, None);
+        self.state.refused = None;
+    }
+
+    /// Reads the settings again. What is invalid becomes a problem, whether somebody asked for a reload or
+    /// not; only where the agent started in spite of invalid ones it takes over the right ones.
+    pub(super) fn look_at_settings(&mut self) {
+        let loaded = match self.loader.load(values_only) {
+            Ok(loaded) if self.state.refused.is_none() && loaded.texts == self.texts => return,
+            loaded => loaded,
+        };
+        let plan = loaded.and_then(|loaded| self.plan_settings(&loaded));
+        match plan.and_then(|plan| self.check_settings(plan)) {
+            Err(faults) => self.refuse_settings(faults),
+            Ok(_) if self.state.refused.as_ref().is_some_and(|refused| refused.since_start) => {
+                self.reload();
+            }
+            Ok(_) => self.accept_settings(),
+        }
+    }
+
+    /// Keeps the settings for a start with invalid ones.
+    pub(super) fn keep_settings(&mut self) {
+        if self.state.kept.as_ref() == Some(&self.texts) {
+            return;
+        }
+        let (folder, machine_id) = (&self.settings.state_dir, &self.kernel.machine_id);
+        match last_settings::write(folder, machine_id, &self.texts) {
+            Ok(()) => self.state.kept = Some(self.texts.clone()),
+            Err(error) => log::error!("keep the settings for the next start: {error}"),
+        }
+    }
+}
