@@ -296,10 +296,9 @@ fn a_start_with_invalid_settings_serves_the_last_valid_ones_until_they_are_right
     for (broken, words) in [
         ("MTU=9\n", "MTU=9"),
         ("MTU=1300\nNON_MASQ_CIDRS='oops\n", "a quote has no end"),
-        ("MTU=1300\nBRIDGE_NAME=d0\n", "BRIDGE_NAME=d0"),
+        ("MTU=1300\nBRIDGE_NAME=br1\n", "IP_SUBNET=10.244.0.0/16"),
         ("RUST_LOG=bogus\n", "RUST_LOG=bogus"),
     ] {
-        host.run("ip link add d0 type dummy");
         configure(host, broken);
         let agent = Agent::start(host, &[("ETCD_HOST", "")]);
         agent.wait_ready();

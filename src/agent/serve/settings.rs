@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::agent::active_problems::Check;
 use crate::agent::serve::agent::Agent;
-use crate::inspect::last_settings;
+use crate::inspect::{last_settings, preflight};
 use crate::net::Problem;
 use crate::settings::values_only;
 
@@ -61,16 +61,16 @@ impl Agent {
     /// Reads the settings again. What is invalid becomes a problem, whether somebody asked for a reload or
     /// not; only where the agent started in spite of invalid ones it takes over the right ones.
     pub(super) fn look_at_settings(&mut self) {
-        let loaded = match self.loader.load(values_only) {
-            Ok(loaded) if self.state.refused.is_none() && loaded.texts == self.texts => return,
-            loaded => loaded,
-        };
+        let since_start = self.state.refused.as_ref().is_some_and(|refused| refused.since_start);
+        let loaded =
+            match self.loader.load(if since_start { preflight::check } else { values_only }) {
+                Ok(loaded) if self.state.refused.is_none() && loaded.texts == self.texts => return,
+                loaded => loaded,
+            };
         let plan = loaded.and_then(|loaded| self.plan_settings(&loaded));
         match plan.and_then(|plan| self.check_settings(plan)) {
             Err(faults) => self.refuse_settings(faults),
-            Ok(_) if self.state.refused.as_ref().is_some_and(|refused| refused.since_start) => {
-                self.reload();
-            }
+            Ok(_) if since_start => self.reload(),
             Ok(_) => self.accept_settings(),
         }
     }
