@@ -85,11 +85,9 @@ fn confined_it_still_repairs_everything() {
     configure(&machine);
     machine.ok("systemctl enable --now humanz-agent");
     let pod = Pod::add(&machine.host, "a");
-    machine.ok(
-        "ip link del humanz0; nft delete table inet humanz; rm -rf /etc/cni /opt/cni;
+    machine.ok("ip link del humanz0; nft delete table inet humanz; rm -rf /etc/cni /opt/cni;
          sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0
-         iptables-legacy -F FORWARD; iptables-nft -F FORWARD; systemctl reload-or-restart humanz-agent",
-    );
+         iptables-legacy -F FORWARD; iptables-nft -F FORWARD");
     eventually("all is back", LONG, || {
         let there = machine.host.shell(
             "ip link show humanz0; nft list table inet humanz; test -x /opt/cni/bin/humanz
@@ -129,7 +127,6 @@ setuid : >>/opt/cni/bin/way && chmod 4755 /opt/cni/bin/way && test -u /opt/cni/b
 systemd curl -s -m 2 --unix-socket /run/systemd/private http://x/ ; test $? != 7
 dbus curl -s -m 2 --unix-socket /run/dbus/system_bus_socket http://x/ ; test $? != 7
 containerd curl -s -m 2 --unix-socket /run/containerd/containerd.sock http://x/ ; test $? != 7
-start systemctl start stand-in.service
 namespace unshare --mount true
 mount mount -t tmpfs way /mnt
 enter nsenter --target 1 --mount true
@@ -149,7 +146,7 @@ fn a_stolen_agent_does_not_become_root_by_a_file_or_a_socket() {
         "/etc/systemd/system/stand-in.socket",
         "[Socket]\nListenStream=/run/dbus/system_bus_socket\nListenStream=/run/containerd/containerd.sock\n",
     );
-    let service = "[Service]\nType=oneshot\nExecStart=/bin/true\n";
+    let service = "[Service]\nExecStart=/bin/sleep 600\n";
     machine.host.write("/etc/systemd/system/stand-in.service", service);
     let tries: String = WAYS
         .lines()
@@ -182,9 +179,7 @@ fn a_stolen_agent_does_not_become_root_by_a_file_or_a_socket() {
     assert_eq!(open(&confined), [] as [&str; 0], "{confined}");
     // On this machine nothing but devices and what the container forbids is shut to root.
     let open = open(&free);
-    for way in
-        ["cron", "passwd", "unit", "program", "systemd", "dbus", "containerd", "start", "setuid"]
-    {
+    for way in ["cron", "passwd", "unit", "program", "systemd", "dbus", "containerd", "setuid"] {
         assert!(
             open.contains(&way),
             "{way} is shut to everybody, so this test shows nothing: {free}"
@@ -207,7 +202,10 @@ fn a_reload_with_an_invalid_file_fails_and_the_fault_stays_in_the_status() {
     machine.ok("systemctl restart humanz-agent");
     let pid = machine.serves(&before);
     machine.host.shell("sed -i s/^MTU=9/MTU=1400/ /etc/humanz/agent.env").ok();
-    machine.host.until_ok("ip -o link show humanz0 | grep -q 'mtu 1400'", LONG);
+    eventually("the right settings are taken over", LONG, || {
+        let shown = machine.host.run("ip -o link show humanz0").stdout;
+        if shown.contains("mtu 1400") { Ok(()) } else { Err(shown) }
+    });
     assert_eq!(machine.shows("MainPID"), pid, "{}", machine.journal());
 }
 
