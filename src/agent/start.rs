@@ -8,10 +8,10 @@ use std::sync::mpsc::channel;
 
 use anyhow::Context;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::names::{self, Names};
 use crate::agent::registry::Registry;
-use crate::agent::serve::{Agent, Files, RefusedSettings, State};
+use crate::agent::serve::{Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
 use crate::agent::{lock, probe, signals, watch};
@@ -44,15 +44,17 @@ pub fn serve(
     let name = node_name(&settings)?;
     let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
     watch::kernel(&settings.bridge, &triggers, &shared)?;
-    let files = Files::new(watch::files(triggers.clone(), &shared)?);
+    let files = RuntimeFiles::new(watch::files(triggers.clone(), &shared)?);
     let on_update = triggers.clone();
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
     let registry = Registry::connect(&settings, &name, &kernel, &shared, publish)?;
     let heartbeat = shared.expect("names", names::LIMIT);
     let on_names = move |names| trigger::send(&triggers, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
-    let mut state = State::new(registry.fixed(), registry.resolved());
-    shared.problems.set(Check::Settings, refused.iter().flat_map(RefusedSettings::problems));
+    let mut state = AgentState::new(registry.fixed(), registry.resolved());
+    shared
+        .problems
+        .set(ProblemSource::Settings, refused.iter().flat_map(RefusedSettings::problems));
     state.refused = refused;
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");

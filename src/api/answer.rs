@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
-use crate::api::http::{JSON, Request, Response, TEXT};
+use crate::api::http::{HttpRequest, JSON, Response, TEXT};
 use crate::api::metrics::metrics;
 use crate::api::metrics::page::MEDIA;
 use crate::api::status;
@@ -30,7 +30,7 @@ pub enum Listener {
 }
 
 /// The answer to a request.
-pub fn answer(shared: &SharedState, listener: Listener, request: &Request) -> Answer {
+pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -> Answer {
     if listener == Listener::Loopback && !request.is_for_loopback() {
         return Answer::Whole(Response::text(
             403,

@@ -10,7 +10,7 @@ pub const MAX_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// Without the query; begins with `/`.
     pub path: String,
     /// `Host:`, if the request has exactly one.
@@ -19,7 +19,7 @@ pub struct Request {
     pub head_only: bool,
 }
 
-impl Request {
+impl HttpRequest {
     /// The client reached this server under a name that no name server can give to a foreign page: under any
     /// other one, that page could read the responses through a browser of this host (DNS rebinding).
     pub fn is_for_loopback(&self) -> bool {
@@ -42,7 +42,7 @@ fn is_loopback(host: &str) -> bool {
 pub enum Parsed {
     /// The beginning of a request.
     Part,
-    Whole(Request),
+    Whole(HttpRequest),
     Refused(Response),
 }
 
@@ -133,7 +133,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     let mut hosts = request.headers.iter().filter(of_host);
     let host = hosts.next().and_then(|header| String::from_utf8(header.value.to_vec()).ok());
     let host = host.filter(|_| hosts.next().is_none());
-    Parsed::Whole(Request { path: path.to_owned(), host, head_only })
+    Parsed::Whole(HttpRequest { path: path.to_owned(), host, head_only })
 }
 
 #[cfg(test)]
@@ -153,14 +153,18 @@ mod tests {
         for length in 0..whole.len() {
             assert_eq!(parse(&whole[..length]), Parsed::Part, "{length}");
         }
-        let request =
-            Request { path: "/v1/status".to_owned(), host: Some("a".to_owned()), head_only: false };
+        let request = HttpRequest {
+            path: "/v1/status".to_owned(),
+            host: Some("a".to_owned()),
+            head_only: false,
+        };
         assert_eq!(parse(whole), Parsed::Whole(request));
     }
 
     #[test]
     fn a_name_that_others_may_give_to_an_address_is_foreign() {
-        let request = |host: &str| Request { host: Some(host.to_owned()), ..Request::default() };
+        let request =
+            |host: &str| HttpRequest { host: Some(host.to_owned()), ..HttpRequest::default() };
         for host in ["127.0.0.1:8104", "localhost", "LOCALHOST:80", "[::1]:8104", "127.9.9.9"] {
             assert!(request(host).is_for_loopback(), "{host}");
         }
@@ -175,7 +179,7 @@ mod tests {
         ] {
             assert!(!request(host).is_for_loopback(), "{host}");
         }
-        assert!(!Request::default().is_for_loopback());
+        assert!(!HttpRequest::default().is_for_loopback());
     }
 
     #[test]
@@ -196,7 +200,7 @@ mod tests {
     #[test]
     fn two_host_headers_count_as_none() {
         let two = b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n";
-        let request = Request { path: "/".to_owned(), ..Request::default() };
+        let request = HttpRequest { path: "/".to_owned(), ..HttpRequest::default() };
         assert_eq!(parse(two), Parsed::Whole(request));
     }
 

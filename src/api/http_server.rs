@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::api::http::{self, MAX_BYTES, Parsed, Request, Response};
+use crate::api::http::{self, HttpRequest, MAX_BYTES, Parsed, Response};
 use crate::api::http_server::connections::Connections;
 
 pub use connections::Connection;
@@ -33,7 +33,7 @@ const PIECE: usize = 64 << 10;
 pub async fn serve<S, R>(accept: impl AsyncFn() -> io::Result<S>, respond: R) -> Infallible
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
-    R: AsyncFn(&mut S, Request, &Connection) -> io::Result<()> + 'static,
+    R: AsyncFn(&mut S, HttpRequest, &Connection) -> io::Result<()> + 'static,
 {
     let (connections, respond) = (Rc::new(Connections::default()), Rc::new(respond));
     loop {
@@ -59,18 +59,22 @@ where
 async fn serve_client<S, R>(stream: &mut S, respond: &R, connection: &Connection) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    R: AsyncFn(&mut S, Request, &Connection) -> io::Result<()>,
+    R: AsyncFn(&mut S, HttpRequest, &Connection) -> io::Result<()>,
 {
     match timeout(PATIENCE, read_request(stream)).await {
         Ok(Some(Ok(request))) => respond(stream, request, connection).await,
-        Ok(Some(Err(refused))) => write(stream, &Request::default(), &refused).await,
+        Ok(Some(Err(refused))) => write(stream, &HttpRequest::default(), &refused).await,
         Ok(None) => Ok(()),
-        Err(_) => write(stream, &Request::default(), &Response::text(408, "no request came")).await,
+        Err(_) => {
+            write(stream, &HttpRequest::default(), &Response::text(408, "no request came")).await
+        }
     }
 }
 
 /// `None`: the client went away.
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Result<Request, Response>> {
+async fn read_request(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Option<Result<HttpRequest, Response>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
         match http::parse(&bytes) {
@@ -91,7 +95,7 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Result<Re
 /// The client went away, or does not read.
 pub async fn write(
     stream: &mut (impl AsyncWrite + Unpin),
-    request: &Request,
+    request: &HttpRequest,
     response: &Response,
 ) -> io::Result<()> {
     let bytes = response.bytes(request.head_only);

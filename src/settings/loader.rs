@@ -156,7 +156,7 @@ impl SettingsLoader {
                 return Err(vec![in_file(ProblemKind::InvalidSetting, &path, what)]);
             }
         };
-        let fault = |fault: &env_file::Fault| {
+        let fault = |fault: &env_file::SyntaxError| {
             let what = format!("{} {fault}", path.display());
             in_file(ProblemKind::InvalidSetting, &path, what)
         };

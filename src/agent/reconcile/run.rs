@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
 use crate::agent::reconcile::{self, Reconcile};
@@ -22,7 +22,7 @@ pub struct ReconcileOutcome {
     /// What this host is like.
     pub facts: HostState,
     /// What is wrong, for each check that was made.
-    pub problems: Vec<(Check, Vec<Problem>)>,
+    pub problems: Vec<(ProblemSource, Vec<Problem>)>,
     /// The files that were not as they should be, and are now.
     pub repaired: Vec<Object>,
 }
@@ -63,12 +63,12 @@ pub fn run(
     let mut firewall =
         |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
     let first = start.then(|| firewall(applier));
-    let mut problems = vec![(Check::Uplinks, uplinks(&facts))];
+    let mut problems = vec![(ProblemSource::Uplinks, uplinks(&facts))];
     if scope.routes {
-        problems.push((Check::PeerRoutes, routes(run, &facts, ways, applier)));
+        problems.push((ProblemSource::PeerRoutes, routes(run, &facts, ways, applier)));
     }
     let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
-    problems.extend(blocked.map(|found| (Check::Firewall, found)));
+    problems.extend(blocked.map(|found| (ProblemSource::Firewall, found)));
     if scope.firewall || bridge == BridgeOutcome::New {
         reconcile::host_ports::reconcile(run, applier);
     }
@@ -79,7 +79,10 @@ pub fn run(
     let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
         let found = reconcile::host_checks::look(run, applier);
-        problems.push((Check::Host, found.into_iter().chain(crowded).chain(unguarded).collect()));
+        problems.push((
+            ProblemSource::Host,
+            found.into_iter().chain(crowded).chain(unguarded).collect(),
+        ));
     }
     Some(ReconcileOutcome { facts, problems, repaired })
 }

@@ -4,7 +4,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::reload::{self, Plan, SettingsView};
+use crate::agent::reload::{self, ReloadPlan, SettingsView};
 use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify};
 use crate::inspect::identity;
@@ -18,7 +18,7 @@ use crate::agent::serve::agent::Agent;
 
 /// Settings that may be taken over.
 pub(super) struct NewSettings {
-    plan: Plan,
+    plan: ReloadPlan,
     settings: Settings,
 }
 
@@ -56,7 +56,10 @@ impl Agent {
     ///
     /// # Errors
     /// This host would have no name.
-    pub(super) fn plan_settings(&self, loaded: &LoadedSettings) -> Result<Plan, Vec<Problem>> {
+    pub(super) fn plan_settings(
+        &self,
+        loaded: &LoadedSettings,
+    ) -> Result<ReloadPlan, Vec<Problem>> {
         let name = identity::node_name(&loaded.settings)
             .map_err(|error| vec![invalid("NODE_NAME", "", error.why)])?;
         let found = self.state.snapshot.as_deref();
@@ -70,7 +73,7 @@ impl Agent {
     ///
     /// # Errors
     /// Every one that this host cannot be served with.
-    pub(super) fn check_settings(&self, plan: Plan) -> Result<NewSettings, Vec<Problem>> {
+    pub(super) fn check_settings(&self, plan: ReloadPlan) -> Result<NewSettings, Vec<Problem>> {
         let found = self.state.snapshot.as_deref();
         let mut settings = settings::parse(&plan.texts, preflight::check)?;
         if plan.changes.iter().any(|change| change.variable == "NODE_IP") {
@@ -88,7 +91,7 @@ impl Agent {
     }
 
     fn apply_settings(&mut self, new: NewSettings, loaded: &LoadedSettings) {
-        let NewSettings { plan: Plan { texts, changes, .. }, settings } = new;
+        let NewSettings { plan: ReloadPlan { texts, changes, .. }, settings } = new;
         changes.iter().for_each(|change| log::info!("reload: {change}"));
         if changes.is_empty() {
             log::info!("reload: no setting changes");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::serve::agent::Agent;
 use crate::inspect::{last_settings, preflight};
 use crate::net::Problem;
@@ -48,13 +48,13 @@ impl Agent {
     pub(super) fn refuse_settings(&mut self, faults: Vec<Problem>) {
         let since_start = self.state.refused.as_ref().is_some_and(|before| before.since_start);
         let refused = RefusedSettings::new(faults, since_start);
-        self.shared.problems.set(Check::Settings, refused.problems());
+        self.shared.problems.set(ProblemSource::Settings, refused.problems());
         self.state.refused = Some(refused);
     }
 
     /// The settings are valid.
     pub(super) fn accept_settings(&mut self) {
-        self.shared.problems.set(Check::Settings, None);
+        self.shared.problems.set(ProblemSource::Settings, None);
         self.state.refused = None;
     }
 

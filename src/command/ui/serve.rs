@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime;
 use tokio::task::{LocalSet, spawn_blocking};
 
-use crate::api::http::{JSON, Request, Response};
+use crate::api::http::{HttpRequest, JSON, Response};
 use crate::api::http_server::{self, Connection};
 use crate::api::listen::Socket;
 use crate::inspect::agent_socket;
@@ -23,7 +23,7 @@ const GUARD: &str = "Content-Security-Policy: default-src 'none'; script-src 'se
 
 /// Where the page is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PageAddress {
     Loopback(SocketAddr),
     Socket(PathBuf),
 }
@@ -33,7 +33,7 @@ pub enum Place {
 /// # Errors
 /// The place cannot be had, or `ready` failed.
 pub fn serve(
-    place: &Place,
+    place: &PageAddress,
     agent: PathBuf,
     ready: impl FnOnce() -> Result<(), Exit>,
 ) -> Result<Infallible, Exit> {
@@ -44,7 +44,7 @@ pub fn serve(
     };
     LocalSet::new().block_on(&runtime, async {
         match place {
-            Place::Loopback(address) => {
+            PageAddress::Loopback(address) => {
                 let listener = TcpListener::bind(address).await;
                 let listener = listener.map_err(|error| unavailable(address, error))?;
                 ready()?;
@@ -55,7 +55,7 @@ pub fn serve(
                 };
                 Ok(http_server::serve(accept, respond).await)
             }
-            Place::Socket(path) => {
+            PageAddress::Socket(path) => {
                 let unavailable = |error| unavailable(&path.display(), error);
                 let socket = Socket::open(path).map_err(unavailable)?;
                 let listener = socket.listener.try_clone().map_err(unavailable)?;
@@ -73,7 +73,7 @@ pub fn serve(
 }
 
 /// The response. `named`: the request must call this host by a name of its own.
-async fn answer(request: &Request, named: bool, agent: &Path) -> Response {
+async fn answer(request: &HttpRequest, named: bool, agent: &Path) -> Response {
     if named && !request.is_for_loopback() {
         return Response::text(403, "open this page by 127.0.0.1, [::1] or localhost");
     }
@@ -102,7 +102,7 @@ mod tests {
 
     fn asked(path: &str, host: Option<&str>) -> Response {
         let (path, host) = (path.to_owned(), host.map(str::to_owned));
-        let request = Request { path, host, head_only: false };
+        let request = HttpRequest { path, host, head_only: false };
         let runtime = runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(answer(&request, true, Path::new("/nonexistent")))
     }
