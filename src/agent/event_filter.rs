@@ -7,6 +7,7 @@ use crate::net::{Family, IfName};
 use crate::netlink::events::{Event, LinkState};
 use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
+use crate::plan::guard::LEFTOVERS;
 use crate::plan::tunnel::device_name;
 
 /// The links whose events matter.
@@ -17,13 +18,15 @@ pub struct EventFilter {
     tunnels: BTreeSet<u32>,
     /// Indexes of pods' ends that are plugged in somewhere.
     attached: BTreeSet<u32>,
+    /// Pods' ends that went, and left their guards.
+    gone: usize,
 }
 
 impl EventFilter {
     /// A filter for this bridge, and for the tunnels and pods of the calling thread's network namespace.
     pub fn new(bridge: &IfName) -> EventFilter {
-        let (tunnels, plugged) = Default::default();
-        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached: plugged };
+        let (tunnels, attached, gone) = Default::default();
+        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached, gone };
         filter.find_links();
         filter
     }
@@ -71,6 +74,10 @@ impl EventFilter {
             LinkState::Alone | LinkState::Down => {}
             LinkState::Gone => {
                 self.attached.remove(&index);
+                self.gone += 1;
+                if self.gone.is_multiple_of(LEFTOVERS) {
+                    return Scope::FIREWALL;
+                }
             }
         }
         Scope::default()
@@ -98,8 +105,8 @@ mod tests {
     use super::*;
 
     fn filter() -> EventFilter {
-        let (tunnels, plugged) = Default::default();
-        EventFilter { bridge: "hz-br".parse().unwrap(), tunnels, attached: plugged }
+        let (tunnels, attached, gone) = Default::default();
+        EventFilter { bridge: "hz-br".parse().unwrap(), tunnels, attached, gone }
     }
 
     fn link(name: &str) -> Event {
@@ -131,6 +138,16 @@ mod tests {
         assert_eq!(heard(&[Down, Port, Alone]), (Scope::ALL, 0));
         assert_eq!(heard(&[Down, Alone]), (Scope::default(), 0));
         assert_eq!(heard(&[Down, Port, Alone, Port]), (Scope::ALL, 1));
+    }
+
+    #[test]
+    fn many_pods_that_went_leave_guards_to_be_removed() {
+        let gone = link_that("hz0123456789abc", LinkState::Gone);
+        let mut filter = filter();
+        let scopes: Vec<Scope> =
+            (0..2 * LEFTOVERS).map(|_| filter.classify(std::slice::from_ref(&gone))).collect();
+        let asking = scopes.iter().filter(|scope| **scope == Scope::FIREWALL).count();
+        assert_eq!((asking, scopes[LEFTOVERS - 1]), (2, Scope::FIREWALL));
     }
 
     #[test]
