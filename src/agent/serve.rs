@@ -7,6 +7,7 @@ mod folders;
 mod pools;
 mod publish;
 mod reconcile;
+mod refused_settings;
 mod reload;
 mod settings;
 mod state;
@@ -27,7 +28,7 @@ use crate::settings::exit::{self, Exit};
 
 pub use agent::Agent;
 pub use files::RuntimeFiles;
-pub use settings::RefusedSettings;
+pub use refused_settings::RefusedSettings;
 pub use state::AgentState;
 
 /// How long `--once` waits for etcd.

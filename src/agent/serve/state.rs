@@ -16,7 +16,7 @@ use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::{Settings, Texts};
 
-use crate::agent::serve::settings::RefusedSettings;
+use crate::agent::serve::refused_settings::RefusedSettings;
 
 /// First wait before a failed reconcile is tried again; doubled up to the resync interval.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
