@@ -11,6 +11,7 @@ pub mod last_settings;
 pub mod names;
 pub mod other_programs;
 pub mod pods;
+pub mod pool_use;
 pub mod preflight;
 mod runtimes;
 pub mod state_file;
