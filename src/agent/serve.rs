@@ -4,10 +4,13 @@ mod addresses;
 mod agent;
 mod disputed;
 mod files;
+mod folders;
 mod pools;
 mod publish;
 mod reconcile;
+mod refused_settings;
 mod reload;
+mod settings;
 mod state;
 mod updates;
 
@@ -26,6 +29,7 @@ use crate::settings::exit::{self, Exit};
 
 pub use agent::Agent;
 pub use files::RuntimeFiles;
+pub use refused_settings::RefusedSettings;
 pub use state::AgentState;
 
 /// How long `--once` waits for etcd.
@@ -35,8 +39,8 @@ impl Agent {
     /// Serves until the agent is stopped.
     ///
     /// # Errors
-    /// Only before the host is served for the first time; afterwards every failure is reported and
-    /// tried again.
+    /// Before the host is served for the first time; afterwards every failure is reported and tried
+    /// again, unless a new start by the service manager helps.
     pub fn serve(mut self) -> Result<(), Exit> {
         while !self.state.stop {
             self.wait()?;
@@ -44,8 +48,12 @@ impl Agent {
             notify::alive();
             self.beat.beat();
             self.look_for_pods();
-            self.reconcile();
+            let reconciled = self.reconcile().is_some();
             self.publish();
+            if reconciled && let Some(lost) = self.lost_folder() {
+                self.registry.save();
+                return Err(lost);
+            }
         }
         self.shut_down();
         Ok(())
@@ -87,6 +95,7 @@ impl Agent {
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
             self.state.disputed.look_at,
+            self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
             self.registry.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),
@@ -108,6 +117,9 @@ impl Agent {
         }
         if std::mem::take(&mut self.state.reload_requested) {
             self.reload();
+        }
+        if self.state.refused.as_ref().is_some_and(|refused| refused.look_at <= Instant::now()) {
+            self.look_at_settings();
         }
         if self.registry.save_due().is_some_and(|due| due <= Instant::now()) {
             self.registry.save();
