@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::agent::reconcile::guard::CachedGuards;
+use crate::agent::reconcile::tunnel_filter::CachedFilter;
 use crate::lease::{Peers, Resolved};
 use crate::nft::CachedTable;
 use crate::plan::peer_routes::{self, LocalHost, PeerRoutes};
@@ -16,6 +17,8 @@ pub struct ReconcileCache {
     pub ways: CachedRoutes,
     /// Our table of the firewall.
     pub table: CachedTable,
+    /// Our table of tunnels.
+    pub tunnels: CachedFilter,
     /// The guards of pods.
     pub guards: CachedGuards,
 }

@@ -2,6 +2,7 @@
 
 mod changes;
 pub mod flowtable;
+pub mod tunnels;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

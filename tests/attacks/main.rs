@@ -16,3 +16,4 @@ mod neighbours;
 mod packet_socket;
 mod packets;
 mod scene;
+mod tunnels;

@@ -15,6 +15,7 @@ pub mod plugin;
 pub mod routes;
 pub mod sysctls;
 pub mod tunnel;
+pub mod tunnel_filter;
 
 use std::sync::Arc;
 

@@ -33,7 +33,7 @@ pub fn run(
     known: &mut ReconcileCache,
     applier: &mut Applier,
 ) -> Option<ReconcileOutcome> {
-    let ReconcileCache { ways, table, guards } = known;
+    let ReconcileCache { ways, table, tunnels, guards } = known;
     let before = run.previous.map(|before| before.own);
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
@@ -64,6 +64,10 @@ pub fn run(
         |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
     let first = start.then(|| firewall(applier));
     let mut problems = vec![(Check::Uplinks, uplinks(&facts))];
+    if scope.routes || scope.firewall {
+        // Before there is a device, and before another host that is new can be sent to.
+        reconcile::tunnel_filter::reconcile(run, &facts, tunnels, applier);
+    }
     if scope.routes {
         problems.push((Check::PeerRoutes, routes(run, &facts, ways, applier)));
     }
