@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use anyhow::Context;
 
 use crate::agent::names::{self, Names};
+use crate::agent::own_writes::OwnWrites;
 use crate::agent::registry::Registry;
 use crate::agent::serve::{Agent, Files, State};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
@@ -41,7 +42,9 @@ pub fn serve(
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
     let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
-    watch::kernel(&settings.bridge, &triggers, &shared)?;
+    let port = kernel.rtnl.port().context("open rtnetlink socket")?;
+    let own_writes = Arc::new(OwnWrites::new(port));
+    watch::kernel(&settings.bridge, &own_writes, &triggers, &shared)?;
     let files = Files::new(watch::files(triggers.clone(), &shared)?);
     let on_update = triggers.clone();
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
@@ -69,6 +72,7 @@ pub fn serve(
         beat,
         files,
         state,
+        own_writes,
     };
     if once { agent.once() } else { agent.serve() }
 }

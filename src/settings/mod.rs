@@ -8,6 +8,7 @@ pub mod loader;
 pub mod values;
 
 mod parse;
+mod reserved;
 mod source;
 
 use std::fmt;

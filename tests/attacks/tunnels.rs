@@ -4,14 +4,18 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::packet_socket::PacketSocket;
 use crate::packets::{
     ARP, FRAGMENT, IPV4, IPV6, Mac, UDP, arp, ethernet, fragment, ipv4, ipv6, tagged, udp, udp6,
 };
 use crate::support::cluster::Cluster;
+use crate::support::cni::{Attachment, Network};
 use crate::support::ping::{addresses, all_reach};
+use crate::support::pod::make_netns;
 use crate::support::wait::SOON;
-use crate::support::{Agent, Node, Place, Pod};
+use crate::support::{Agent, Node, Place, Pod, soon};
 
 const DUAL_STACK: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("RESYNC_INTERVAL", "3600s")];
 const PORT: u16 = 10400;
@@ -208,6 +212,55 @@ fn fragments_do_not_get_past_the_rules() {
     assert_eq!(sizes.map(&mut sends), [false; 5], "without connection tracking");
     far.run("nft flush ruleset").ok();
     assert_eq!(sizes.map(&mut sends), [true; 5], "without rules");
+}
+
+/// Whoever saves the rules for the next boot must be able to load them.
+#[test]
+fn nft_reads_what_it_lists() {
+    let scene = Scene::new();
+    let [near, _] = scene.hosts();
+    println!("{}", near.run(&format!("nft list table inet {TABLE}")).ok());
+    near.shell("nft list ruleset | nft -c -f -").ok();
+}
+
+/// Who had the tunnel's port got all packets of the tunnel, before the tunnel did.
+#[test]
+fn no_pod_gets_the_port_of_a_tunnel() {
+    let scene = Scene::new();
+    let [_, far] = scene.hosts();
+    let mut network = Network::of(far);
+    let request = |name: &str, ip: &str| {
+        make_netns(far, name);
+        let port =
+            json!({ "hostPort": PORT, "containerPort": 53, "protocol": "udp", "hostIP": ip });
+        Attachment { runtime: json!({ "portMappings": [port] }), ..Attachment::new(name) }
+    };
+    for ip in ["", "0.0.0.0", "203.0.113.12", "::"] {
+        let name = format!("thief{}", ip.len());
+        let refused = Pod::connect(far, &network, request(&name, ip)).err().unwrap();
+        assert_eq!(refused.code, 104, "{refused}");
+        assert!(refused.to_string().contains("tunnels (VXLAN_PORT)"), "{refused}");
+    }
+    // An older plugin, or a configuration of somebody else.
+    network.plugins[0].as_object_mut().unwrap().remove("reservedPorts");
+    let leads = || {
+        let listed = far.run("nft list table inet humanz-hostports").stdout;
+        listed.contains(&format!("udp . {PORT} "))
+    };
+    let older = Pod::connect(far, &network, request("older", "")).unwrap();
+    soon("the port leads to no pod", || !leads());
+    scene.near.until_ok(&format!("ping -n -c 1 -W 1 {}", scene.far.v4()), SOON);
+    older.delete();
+    scene.agents.iter().for_each(Agent::kill);
+    let thief = Pod::connect(far, &network, request("control", "")).unwrap();
+    assert!(leads(), "without an agent");
+    // The connection of before is forgotten after half a minute of silence; a new one is not.
+    let watcher = PacketSocket::open(&thief, "eth0");
+    let mark = b"not for the thief".to_vec();
+    send(&scene.cluster.outside, SocketAddr::new(far.v4().into(), PORT), &mark);
+    let pod = thief.v4();
+    send(far, SocketAddr::new(pod, 9), b"the fence");
+    assert!(watcher.sees(&[mark], b"the fence"), "the attack works");
 }
 
 fn send(from: &dyn Place, to: SocketAddr, data: &[u8]) {

@@ -4,6 +4,9 @@
 //! configuration last, because runtimes start pods as soon as it is there.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use ipnetwork::IpNetwork;
 
 use crate::agent::active_problems::Check;
 use crate::agent::applier::Applier;
@@ -33,7 +36,10 @@ pub fn run(
     known: &mut ReconcileCache,
     applier: &mut Applier,
 ) -> Option<ReconcileOutcome> {
-    let ReconcileCache { ways, table, tunnels, guards } = known;
+    if let Some(own) = run.own_writes {
+        own.set_pools(run.settings.pool_networks());
+    }
+    let ReconcileCache { ways, placed, table, tunnels, guards } = known;
     let before = run.previous.map(|before| before.own);
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
@@ -69,7 +75,7 @@ pub fn run(
         reconcile::tunnel_filter::reconcile(run, &facts, tunnels, applier);
     }
     if scope.routes {
-        problems.push((Check::PeerRoutes, routes(run, &facts, ways, applier)));
+        problems.push((Check::PeerRoutes, routes(run, &facts, ways, placed, applier)));
     }
     let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
     problems.extend(blocked.map(|found| (Check::Firewall, found)));
@@ -140,12 +146,13 @@ fn routes(
     run: &Reconcile<'_>,
     facts: &HostState,
     ways: &PeerRoutes,
+    placed: &mut BTreeSet<IpNetwork>,
     applier: &mut Applier,
 ) -> Vec<Problem> {
     let Some(peers) = run.peers else { return Vec::new() };
     let unreachable = ways.unreachable.iter().map(UnreachableSubnet::problem);
     let tunnels = ways.faults.iter().map(TunnelFault::problem);
-    let problems =
+    let mut problems: Vec<Problem> =
         unreachable.chain(tunnels).chain(peers.faults.iter().map(PeerFault::problem)).collect();
     let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
         return problems;
@@ -155,7 +162,15 @@ fn routes(
     if !ways.remotes.is_empty() {
         wanted.to_mut().extend(tunnels.routes(run, ways));
     }
-    reconcile::routes::reconcile(run, &wanted, &ways.unresolved(), &tunnels, applier);
+    let unresolved = ways.unresolved();
+    problems.extend(reconcile::routes::reconcile(
+        run,
+        &wanted,
+        &unresolved,
+        &tunnels,
+        placed,
+        applier,
+    ));
     tunnels.tidy(run, ways, applier);
     problems
 }
