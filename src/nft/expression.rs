@@ -9,6 +9,7 @@ use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::Attributes;
 use crate::netlink::wire::octets;
 use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
+use crate::nft::inner;
 use crate::nft::numbers::{expression as n, family};
 use crate::nft::ruleset::{Action, Field, Match, Rule};
 use crate::nft::set::{padded, value};
@@ -355,43 +356,6 @@ impl List {
 fn vni_bytes(vni: u32) -> [u8; 3] {
     let [_, a, b, c] = vni.to_be_bytes();
     [a, b, c]
-}
-
-/// Where things are in a VXLAN packet, in bytes from the begin of its UDP header.
-///
-/// Source: RFC 7348 §5; RFC 791 §3.1; RFC 8200 §3.
-mod inner {
-    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-    use ipnetwork::IpNetwork;
-
-    use crate::net::{Family, subnet};
-
-    pub const VXLAN: u32 = 8;
-    pub const VNI: u32 = VXLAN + 4;
-    const ETHERNET: u32 = VXLAN + 8;
-    pub const ETHER_TYPE: u32 = ETHERNET + 12;
-    const IP: u32 = ETHERNET + 14;
-
-    pub fn source(family: Family) -> u32 {
-        match family {
-            Family::V4 => IP + 12,
-            Family::V6 => IP + 8,
-        }
-    }
-
-    pub fn destination(family: Family) -> u32 {
-        source(family) + u32::from(family.bits() / 8)
-    }
-
-    /// A network of that length.
-    pub fn network(family: Family, prefix: u8) -> IpNetwork {
-        let address = match family {
-            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        subnet::with_prefix(address, prefix)
-    }
 }
 
 /// Looks up register 1 and those that follow.

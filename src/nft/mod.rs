@@ -9,6 +9,7 @@ pub mod userdata;
 mod cached_table;
 mod expression;
 mod handle;
+mod inner;
 mod message;
 mod netdev;
 mod numbers;

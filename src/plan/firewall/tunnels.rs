@@ -164,7 +164,7 @@ impl TunnelFilter {
                 Element::key([Value::address(*address), Value::address(network)])
             }));
         }
-        let shape = Shape::set([Type::address(outer), Type::address(inner)]);
+        let shape = Shape::set([Type::address(outer), Type::Inner(inner)]);
         Set { name: pair.set().to_owned(), shape, elements }
     }
 
