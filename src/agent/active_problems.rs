@@ -8,7 +8,9 @@ use crate::net::{Object, Problem, ProblemKind, Severity};
 
 /// Where problems are looked for; each result of a check replaces its last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Check {
+pub enum ProblemSource {
+    /// A reload that was refused.
+    Settings,
     /// Changes that failed, and what could not be inspected.
     Reconcile,
     /// The links to the other hosts.
@@ -42,14 +44,14 @@ const LINES: usize = 20;
 /// kind about one subject they are numbered.
 #[derive(Debug, Default)]
 pub struct ActiveProblems {
-    by_check: Mutex<BTreeMap<Check, Found>>,
+    by_check: Mutex<BTreeMap<ProblemSource, FoundProblems>>,
 }
 
-type Found = BTreeMap<(ProblemKind, Object, usize), Problem>;
+type FoundProblems = BTreeMap<(ProblemKind, Object, usize), Problem>;
 
 impl ActiveProblems {
     /// `found` is everything that is wrong now, as far as `check` goes.
-    pub fn set(&self, check: Check, found: impl IntoIterator<Item = Problem>) {
+    pub fn set(&self, check: ProblemSource, found: impl IntoIterator<Item = Problem>) {
         let mut all = self.lock();
         let before = all.remove(&check).unwrap_or_default();
         let now = dated(found, &before);
@@ -63,7 +65,7 @@ impl ActiveProblems {
     }
 
     /// `found` is wrong besides what `check` has found before, as far as was looked now.
-    pub fn add(&self, check: Check, found: impl IntoIterator<Item = Problem>) {
+    pub fn add(&self, check: ProblemSource, found: impl IntoIterator<Item = Problem>) {
         let mut all = self.lock();
         let before = all.entry(check).or_default();
         let now = dated(found, before);
@@ -74,7 +76,7 @@ impl ActiveProblems {
     }
 
     /// What `check` found.
-    pub fn of(&self, check: Check) -> Vec<Problem> {
+    pub fn of(&self, check: ProblemSource) -> Vec<Problem> {
         self.lock().get(&check).into_iter().flat_map(|found| found.values().cloned()).collect()
     }
 
@@ -86,7 +88,7 @@ impl ActiveProblems {
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Check, Found>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ProblemSource, FoundProblems>> {
         self.by_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -97,9 +99,9 @@ pub fn sort(problems: &mut [Problem]) {
 }
 
 /// A problem that was there `before` began then; one that says itself when it began is believed.
-fn dated(found: impl IntoIterator<Item = Problem>, before: &Found) -> Found {
+fn dated(found: impl IntoIterator<Item = Problem>, before: &FoundProblems) -> FoundProblems {
     let now = SystemTime::now();
-    let mut dated = Found::new();
+    let mut dated = FoundProblems::new();
     for problem in found {
         let key = |number| (problem.kind, problem.subject.clone(), number);
         let number = (0..).find(|number| !dated.contains_key(&key(*number))).unwrap_or_default();
@@ -111,14 +113,14 @@ fn dated(found: impl IntoIterator<Item = Problem>, before: &Found) -> Found {
 }
 
 /// Those of `now` that `before` does not have, or has in other words.
-fn changed(now: &Found, before: &Found) -> Vec<Problem> {
+fn changed(now: &FoundProblems, before: &FoundProblems) -> Vec<Problem> {
     let same =
         |key, problem: &Problem| before.get(key).is_some_and(|known| known.what == problem.what);
     let changed = now.iter().filter(|(key, problem)| !same(key, problem));
     changed.map(|(_, problem)| problem.clone()).collect()
 }
 
-fn missing(before: &Found, now: &Found) -> Vec<Problem> {
+fn missing(before: &FoundProblems, now: &FoundProblems) -> Vec<Problem> {
     let gone = before.iter().filter(|(key, _)| !now.contains_key(key));
     gone.map(|(_, problem)| problem.clone()).collect()
 }
@@ -154,11 +156,11 @@ mod tests {
     #[test]
     fn a_problem_keeps_its_time_while_its_words_change() {
         let active = ActiveProblems::default();
-        active.set(Check::Host, [problem("a", "one"), problem("b", "two")]);
+        active.set(ProblemSource::Host, [problem("a", "one"), problem("b", "two")]);
         let [(_, first), _] = &times(&active)[..] else { panic!("two problems") };
         assert!(first.is_some());
         std::thread::sleep(Duration::from_millis(5));
-        active.set(Check::Host, [problem("a", "1"), problem("c", "three")]);
+        active.set(ProblemSource::Host, [problem("a", "1"), problem("c", "three")]);
         let found = times(&active);
         assert_eq!(found[0], ("1".to_owned(), *first));
         assert!(found[1].1 > *first && found[1].0 == "three");
@@ -167,18 +169,18 @@ mod tests {
     #[test]
     fn a_check_replaces_its_own_results_only() {
         let active = ActiveProblems::default();
-        active.set(Check::Host, [problem("a", "host")]);
-        active.set(Check::Firewall, [problem("a", "firewall")]);
-        active.add(Check::Host, [problem("a", "host"), problem("b", "more")]);
+        active.set(ProblemSource::Host, [problem("a", "host")]);
+        active.set(ProblemSource::Firewall, [problem("a", "firewall")]);
+        active.add(ProblemSource::Host, [problem("a", "host"), problem("b", "more")]);
         assert_eq!(times(&active).len(), 3);
-        active.set(Check::Host, []);
-        assert_eq!(active.all(), active.of(Check::Firewall));
+        active.set(ProblemSource::Host, []);
+        assert_eq!(active.all(), active.of(ProblemSource::Firewall));
     }
 
     #[test]
     fn two_findings_about_one_subject_are_two() {
         let active = ActiveProblems::default();
-        active.set(Check::Host, [problem("a", "one"), problem("a", "two")]);
+        active.set(ProblemSource::Host, [problem("a", "one"), problem("a", "two")]);
         assert_eq!(active.all().len(), 2);
     }
 
@@ -187,7 +189,7 @@ mod tests {
         let active = ActiveProblems::default();
         let of = |kind: ProblemKind| Problem::new(kind, Object::named("x"), kind.name());
         use ProblemKind::{EtcdRecord, HostUnreachable, InterfaceDown};
-        active.set(Check::Host, [of(EtcdRecord), of(HostUnreachable), of(InterfaceDown)]);
+        active.set(ProblemSource::Host, [of(EtcdRecord), of(HostUnreachable), of(InterfaceDown)]);
         let kinds: Vec<_> = active.all().into_iter().map(|problem| problem.kind).collect();
         assert_eq!(kinds, [InterfaceDown, HostUnreachable, EtcdRecord]);
     }

@@ -192,16 +192,8 @@ const LINES: usize = 20;
 mod tests {
     use super::*;
 
-    struct Key(u32);
-
-    impl Describe for Key {
-        fn line(&self) -> Line {
-            Line::added(Object::Key(self.0.to_string()))
-        }
-    }
-
-    fn keys(count: u32) -> Vec<Key> {
-        (0..count).map(Key).collect()
+    fn keys(count: u32) -> Vec<Line> {
+        (0..count).map(|key| Line::added(Object::Key(key.to_string()))).collect()
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn kind(object: &Object) -> &'static str {
         | Object::Lease(_)
         | Object::Host(_)
         | Object::Subnet(_)
-        | Object::Setting(_)
+        | Object::Setting(..)
         | Object::Named(_) => "other",
     }
 }

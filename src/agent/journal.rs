@@ -11,7 +11,7 @@ const KEPT: usize = 200;
 
 /// A change that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Counts from 1.
     pub number: u64,
     /// When.
@@ -27,15 +27,15 @@ pub struct Entry {
 /// The latest changes.
 #[derive(Debug)]
 pub struct Journal {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptEntries>,
     /// Number of the last change.
     last: latest::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    changes: VecDeque<Entry>,
-    repairs: VecDeque<Entry>,
+struct KeptEntries {
+    changes: VecDeque<JournalEntry>,
+    repairs: VecDeque<JournalEntry>,
     last: u64,
 }
 
@@ -58,7 +58,7 @@ impl Journal {
         kept.last += skipped as u64;
         for (what, repair) in what.skip(skipped) {
             kept.last += 1;
-            let entry = Entry { number: kept.last, at, what, why: why.to_owned(), repair };
+            let entry = JournalEntry { number: kept.last, at, what, why: why.to_owned(), repair };
             if repair {
                 push(&mut kept.repairs, entry.clone());
             }
@@ -70,13 +70,13 @@ impl Journal {
     }
 
     /// The latest changes, and the repairs among all, oldest first.
-    pub fn all(&self) -> (Vec<Entry>, Vec<Entry>) {
+    pub fn all(&self) -> (Vec<JournalEntry>, Vec<JournalEntry>) {
         let kept = self.kept();
         (kept.changes.iter().cloned().collect(), kept.repairs.iter().cloned().collect())
     }
 
     /// The changes behind number `after` that are still kept, oldest first.
-    pub fn after(&self, after: u64) -> Vec<Entry> {
+    pub fn after(&self, after: u64) -> Vec<JournalEntry> {
         let kept = self.kept();
         kept.changes.iter().filter(|entry| entry.number > after).cloned().collect()
     }
@@ -86,12 +86,12 @@ impl Journal {
         self.last.subscribe()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, KeptEntries> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn push(entries: &mut VecDeque<Entry>, entry: Entry) {
+fn push(entries: &mut VecDeque<JournalEntry>, entry: JournalEntry) {
     if entries.len() == KEPT {
         entries.pop_front();
     }

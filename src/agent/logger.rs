@@ -1,9 +1,11 @@
 //! The log of the agent, whose level can change while it runs.
 
+use std::io::{self, Write};
 use std::sync::RwLock;
 
 use env_logger::Logger;
-use log::{Log, Metadata, Record};
+use env_logger::fmt::Formatter;
+use log::{Level, Log, Metadata, Record};
 
 /// What is logged if nobody says otherwise.
 pub const USUAL: &str = "info";
@@ -34,11 +36,11 @@ impl Current {
 }
 
 /// Logs what `filter` says (in the words of `RUST_LOG`) from now on, to stderr; there journald adds
-/// the time by itself.
+/// the time by itself, and reads the priority of each line.
 pub fn set(filter: &str) {
     let mut builder = env_logger::Builder::new();
     match std::env::var_os("JOURNAL_STREAM") {
-        Some(_) => builder.format_timestamp(None),
+        Some(_) => builder.format(journal_lines),
         None => builder.format_timestamp_millis(),
     };
     let logger = builder.parse_filters(filter).format_target(false).build();
@@ -48,4 +50,23 @@ pub fn set(filter: &str) {
     }
     // A second time it is there already.
     let _there = log::set_boxed_logger(Box::new(Current));
+}
+
+/// The record as lines with the priority in front that journald takes off.
+///
+/// Source: sd-daemon(3), `SyslogLevelPrefix=` of systemd.exec(5).
+fn journal_lines(out: &mut Formatter, record: &Record<'_>) -> io::Result<()> {
+    let level = record.level();
+    let text = format!("[{level:<5}] {}", record.args());
+    text.lines().try_for_each(|line| writeln!(out, "<{}>{line}", priority(level)))
+}
+
+/// The level of syslog(3).
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::Error => 3,
+        Level::Warn => 4,
+        Level::Info => 6,
+        Level::Debug | Level::Trace => 7,
+    }
 }

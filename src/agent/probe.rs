@@ -152,7 +152,8 @@ impl Prober {
             self.publish_at = report.map(|_| first);
             return;
         }
-        self.publish_at = Some(now + publish::interval(hosts));
+        self.publish_at =
+            Some(now + publish::interval(hosts, self.interval.unwrap_or(Duration::MAX)));
         if self.publisher.is_due(&report, hosts) {
             self.shared.reports.publish(report.as_ref(), publish::spread(hosts));
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::net::{Object, Problem, ProblemKind};
@@ -40,7 +40,7 @@ pub fn gone(known: &AgentSnapshot) -> Option<Problem> {
 
 /// What the agent could not do.
 fn failures(shared: &SharedState) -> String {
-    let failures = shared.problems.of(Check::Reconcile);
+    let failures = shared.problems.of(ProblemSource::Reconcile);
     failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 

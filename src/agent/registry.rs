@@ -34,13 +34,13 @@ pub enum Registry {
     Static(PerFamily<IpNetwork>),
 }
 
-pub enum Connection {
+pub enum RegistryConnection {
     Etcd(etcd::Handle),
     Kubernetes(kube::Handle),
 }
 
 pub struct Leased {
-    pub connection: Connection,
+    pub connection: RegistryConnection,
     /// Statistics of the connection.
     pub contact: Arc<Contact>,
     pub identity: Identity,
@@ -86,7 +86,7 @@ impl Registry {
                 let contact = Arc::new(Contact::new(beat));
                 let handle =
                     etcd::spawn(start, Arc::clone(&contact), Arc::clone(&shared.reports), publish);
-                (handle.map(Connection::Etcd), contact)
+                (handle.map(RegistryConnection::Etcd), contact)
             }
             Wanted::Kubernetes(api) => {
                 let setup = kube::Setup { api: api.clone(), pools: settings.pools };
@@ -95,7 +95,7 @@ impl Registry {
                 let contact = Contact::new(shared.expect("kubernetes", shared_state::LIMIT));
                 let contact = Arc::new(contact);
                 let handle = kube::spawn(start, Arc::clone(&contact), publish);
-                (handle.map(Connection::Kubernetes), contact)
+                (handle.map(RegistryConnection::Kubernetes), contact)
             }
             Wanted::Static(_) => unreachable!("it needs no connection"),
         };
@@ -169,11 +169,11 @@ impl Registry {
     pub fn set_up(&self, settings: &Settings) {
         let Registry::Leased(leased) = self else { return };
         match (&leased.connection, &settings.source) {
-            (Connection::Etcd(handle), Wanted::Etcd { server, roots }) => {
+            (RegistryConnection::Etcd(handle), Wanted::Etcd { server, roots }) => {
                 let network = settings.network(roots);
                 handle.set_up(etcd::Setup { etcd: server.clone(), network });
             }
-            (Connection::Kubernetes(handle), Wanted::Kubernetes(api)) => {
+            (RegistryConnection::Kubernetes(handle), Wanted::Kubernetes(api)) => {
                 handle.set_up(kube::Setup { api: api.clone(), pools: settings.pools });
             }
             _ => {}
@@ -183,8 +183,8 @@ impl Registry {
     pub fn reconnect(&self) {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
-                Connection::Etcd(handle) => handle.reconnect(),
-                Connection::Kubernetes(handle) => handle.reconnect(),
+                RegistryConnection::Etcd(handle) => handle.reconnect(),
+                RegistryConnection::Kubernetes(handle) => handle.reconnect(),
             }
         }
     }
@@ -193,8 +193,8 @@ impl Registry {
     pub fn publish(&self, attributes: Attributes) {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
-                Connection::Etcd(handle) => handle.set_attributes(attributes),
-                Connection::Kubernetes(handle) => handle.set_attributes(attributes),
+                RegistryConnection::Etcd(handle) => handle.set_attributes(attributes),
+                RegistryConnection::Kubernetes(handle) => handle.set_attributes(attributes),
             }
         }
     }
@@ -202,7 +202,7 @@ impl Registry {
     /// Pods can be attached: clears the node's NetworkUnavailable condition.
     pub fn set_ready(&self) {
         if let Registry::Leased(leased) = self
-            && let Connection::Kubernetes(handle) = &leased.connection
+            && let RegistryConnection::Kubernetes(handle) = &leased.connection
         {
             handle.set_ready();
         }
@@ -251,18 +251,18 @@ impl Registry {
     pub fn stop(self) {
         if let Registry::Leased(leased) = self {
             match leased.connection {
-                Connection::Etcd(handle) => handle.stop(),
-                Connection::Kubernetes(handle) => handle.stop(),
+                RegistryConnection::Etcd(handle) => handle.stop(),
+                RegistryConnection::Kubernetes(handle) => handle.stop(),
             }
         }
     }
 }
 
-impl Connection {
+impl RegistryConnection {
     fn name(&self) -> &'static str {
         match self {
-            Connection::Etcd(_) => "etcd",
-            Connection::Kubernetes(_) => "the Kubernetes API",
+            RegistryConnection::Etcd(_) => "etcd",
+            RegistryConnection::Kubernetes(_) => "the Kubernetes API",
         }
     }
 }

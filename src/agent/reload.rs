@@ -10,7 +10,7 @@ use crate::settings::{Settings, Source, Texts};
 
 /// A setting that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingChange {
     /// The variable.
     pub variable: &'static str,
     /// Its text so far.
@@ -19,7 +19,7 @@ pub struct Change {
     pub to: String,
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for SettingChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} → {}", self.variable, shown(&self.from), shown(&self.to))
     }
@@ -27,16 +27,16 @@ impl fmt::Display for Change {
 
 /// A changed setting that stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusedChange {
     /// The change.
-    pub change: Change,
+    pub change: SettingChange,
     /// Why, and what would make it so.
     pub why: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RefusedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Change { variable, from, to } = &self.change;
+        let SettingChange { variable, from, to } = &self.change;
         write!(f, "{variable} stays {}, not {}: {}", shown(from), shown(to), self.why)
     }
 }
@@ -47,13 +47,13 @@ fn shown(text: &str) -> &str {
 
 /// What becomes of changed settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ReloadPlan {
     /// The texts that hold from now on: the wanted ones but for what is refused.
     pub texts: Texts,
     /// What is taken over.
-    pub changes: Vec<Change>,
+    pub changes: Vec<SettingChange>,
     /// What is not.
-    pub refusals: Vec<Refusal>,
+    pub refusals: Vec<RefusedChange>,
 }
 
 /// Settings as they are, or as they would be.
@@ -72,8 +72,8 @@ pub fn plan(
     running: &SettingsView<'_>,
     wanted: &SettingsView<'_>,
     found: Option<&Snapshot>,
-) -> Plan {
-    let mut plan = Plan { texts: wanted.texts.clone(), ..Plan::default() };
+) -> ReloadPlan {
+    let mut plan = ReloadPlan { texts: wanted.texts.clone(), ..ReloadPlan::default() };
     let pools = pools(running, wanted, found);
     let why = |variable: &'static str| {
         let of_pool = pools.iter().find(|(variables, _)| variables.contains(&variable));
@@ -84,11 +84,11 @@ pub fn plan(
         if from == *to {
             continue;
         }
-        let change = Change { variable, from, to: to.clone() };
+        let change = SettingChange { variable, from, to: to.clone() };
         match why(variable) {
             Some(why) => {
                 plan.texts.insert(variable, change.from.clone());
-                plan.refusals.push(Refusal { change, why });
+                plan.refusals.push(RefusedChange { change, why });
             }
             None => plan.changes.push(change),
         }

@@ -24,8 +24,8 @@ use crate::os::heartbeat;
 use crate::settings::exit::{self, Exit};
 
 pub use agent::Agent;
-pub use files::Files;
-pub use state::State;
+pub use files::RuntimeFiles;
+pub use state::AgentState;
 
 /// How long `--once` waits for etcd.
 const ONCE: Duration = Duration::from_secs(30);

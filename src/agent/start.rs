@@ -11,7 +11,7 @@ use anyhow::Context;
 use crate::agent::names::{self, Names};
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::registry::Registry;
-use crate::agent::serve::{Agent, Files, State};
+use crate::agent::serve::{Agent, AgentState, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
 use crate::agent::{lock, probe, signals, watch};
@@ -45,14 +45,14 @@ pub fn serve(
     let port = kernel.rtnl.port().context("open rtnetlink socket")?;
     let own_writes = Arc::new(OwnWrites::new(port));
     watch::kernel(&settings.bridge, &own_writes, &triggers, &shared)?;
-    let files = Files::new(watch::files(triggers.clone(), &shared)?);
+    let files = RuntimeFiles::new(watch::files(triggers.clone(), &shared)?);
     let on_update = triggers.clone();
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
     let registry = Registry::connect(&settings, &name, &kernel, &shared, publish)?;
     let heartbeat = shared.expect("names", names::LIMIT);
     let on_names = move |names| trigger::send(&triggers, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
-    let state = State::new(registry.fixed(), registry.resolved());
+    let state = AgentState::new(registry.fixed(), registry.resolved());
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }

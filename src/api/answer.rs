@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
-use crate::api::http::{JSON, Response, TEXT};
+use crate::api::http::{HttpRequest, JSON, Response, TEXT};
 use crate::api::metrics::metrics;
 use crate::api::metrics::page::MEDIA;
 use crate::api::status;
@@ -29,14 +29,20 @@ pub enum Listener {
     Loopback,
 }
 
-/// The answer to a GET of `path`.
-pub fn answer(shared: &SharedState, listener: Listener, path: &str) -> Answer {
-    Answer::Whole(match (path, listener) {
+/// The answer to a request.
+pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -> Answer {
+    if listener == Listener::Loopback && !request.is_for_loopback() {
+        return Answer::Whole(Response::text(
+            403,
+            "Host: must be localhost or a loopback address; a proxy sets it, see humanz-agent(8)",
+        ));
+    }
+    Answer::Whole(match (request.path.as_str(), listener) {
         ("/healthz", _) => health(shared),
         ("/readyz", _) => readiness(shared),
         ("/metrics", _) => Response::new(200, MEDIA, metrics(shared)),
         ("/v1/status", Listener::Socket) => json(&status::status(shared)),
-        ("/v1/changes", Listener::Socket) => return Answer::Changes,
+        ("/v1/changes", Listener::Socket) if !request.head_only => return Answer::Changes,
         ("/v1/matrix", Listener::Socket) => return Answer::Matrix,
         _ => Response::text(
             404,

@@ -1,6 +1,7 @@
-//! Pure. As much of HTTP/1.1 as a local server needs: GET, one request for each connection.
+//! Pure. As much of HTTP/1.1 as a local server needs: GET and HEAD, one request for each connection.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 /// Largest request; ours have a hundred bytes.
 pub const MAX_BYTES: usize = 8 << 10;
@@ -9,18 +10,39 @@ pub const MAX_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// Without the query; begins with `/`.
     pub path: String,
     /// `Host:`, if the request has exactly one.
     pub host: Option<String>,
+    /// HEAD: the body is left out of the response.
+    pub head_only: bool,
+}
+
+impl HttpRequest {
+    /// The client reached this server under a name that no name server can give to a foreign page: under any
+    /// other one, that page could read the responses through a browser of this host (DNS rebinding).
+    pub fn is_for_loopback(&self) -> bool {
+        self.host.as_deref().is_some_and(is_loopback)
+    }
+}
+
+/// `localhost` or a loopback address, with a port or without.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// The beginning of a request.
     Part,
-    Whole(Request),
+    Whole(HttpRequest),
     Refused(Response),
 }
 
@@ -45,12 +67,15 @@ impl Response {
         Response::new(status, TEXT, format!("{line}\n"))
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    /// `head_only`: without the body.
+    pub fn bytes(&self, head_only: bool) -> Vec<u8> {
         let mut head = head(self.status, self.media, self.headers);
         write!(head, "Content-Length: {}\r\n\r\n", self.body.len())
             .expect("a String takes everything");
         let mut bytes = head.into_bytes();
-        bytes.extend_from_slice(&self.body);
+        if !head_only {
+            bytes.extend_from_slice(&self.body);
+        }
         bytes
     }
 }
@@ -79,7 +104,7 @@ fn head(status: u16, media: &str, headers: &str) -> String {
     )
 }
 
-/// Parses the head of a GET request; a body is ignored.
+/// Parses the head of a GET or HEAD request; a body is ignored.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -93,10 +118,11 @@ pub fn parse(bytes: &[u8]) -> Parsed {
             return Parsed::Refused(Response::text(400, &format!("no HTTP/1.1 request: {error}")));
         }
     }
-    if request.method != Some("GET") {
-        let allow = "Allow: GET\r\n";
-        let refused = Response { headers: allow, ..Response::text(405, "only GET is served") };
-        return Parsed::Refused(refused);
+    let head_only = request.method == Some("HEAD");
+    if !head_only && request.method != Some("GET") {
+        let allow = "Allow: GET, HEAD\r\n";
+        let refused = Response::text(405, "only GET and HEAD are served");
+        return Parsed::Refused(Response { headers: allow, ..refused });
     }
     let target = request.path.unwrap_or_default();
     let path = target.split(['?', '#']).next().unwrap_or_default();
@@ -107,7 +133,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     let mut hosts = request.headers.iter().filter(of_host);
     let host = hosts.next().and_then(|header| String::from_utf8(header.value.to_vec()).ok());
     let host = host.filter(|_| hosts.next().is_none());
-    Parsed::Whole(Request { path: path.to_owned(), host })
+    Parsed::Whole(HttpRequest { path: path.to_owned(), host, head_only })
 }
 
 #[cfg(test)]
@@ -127,8 +153,33 @@ mod tests {
         for length in 0..whole.len() {
             assert_eq!(parse(&whole[..length]), Parsed::Part, "{length}");
         }
-        let request = Request { path: "/v1/status".to_owned(), host: Some("a".to_owned()) };
+        let request = HttpRequest {
+            path: "/v1/status".to_owned(),
+            host: Some("a".to_owned()),
+            head_only: false,
+        };
         assert_eq!(parse(whole), Parsed::Whole(request));
+    }
+
+    #[test]
+    fn a_name_that_others_may_give_to_an_address_is_foreign() {
+        let request =
+            |host: &str| HttpRequest { host: Some(host.to_owned()), ..HttpRequest::default() };
+        for host in ["127.0.0.1:8104", "localhost", "LOCALHOST:80", "[::1]:8104", "127.9.9.9"] {
+            assert!(request(host).is_for_loopback(), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:8104",
+            "127.0.0.1.evil.example",
+            "192.0.2.1",
+            "localhost.evil",
+            "localhost:80:evil",
+            "",
+        ] {
+            assert!(!request(host).is_for_loopback(), "{host}");
+        }
+        assert!(!HttpRequest::default().is_for_loopback());
     }
 
     #[test]
@@ -149,15 +200,18 @@ mod tests {
     #[test]
     fn two_host_headers_count_as_none() {
         let two = b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n";
-        assert_eq!(parse(two), Parsed::Whole(Request { path: "/".to_owned(), host: None }));
+        let request = HttpRequest { path: "/".to_owned(), ..HttpRequest::default() };
+        assert_eq!(parse(two), Parsed::Whole(request));
     }
 
     #[test]
     fn a_response_has_its_length() {
-        let bytes = Response::text(200, "ok").bytes();
-        let text = String::from_utf8(bytes).unwrap();
+        let response = Response::text(200, "ok");
+        let text = String::from_utf8(response.bytes(false)).unwrap();
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         assert!(text.ends_with("Content-Length: 3\r\n\r\nok\n"), "{text}");
+        let head = String::from_utf8(response.bytes(true)).unwrap();
+        assert_eq!(text.strip_suffix("ok\n"), Some(head.as_str()), "of the same length");
     }
 
     proptest::proptest! {

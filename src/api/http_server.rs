@@ -1,23 +1,30 @@
-//! Serves the HTTP clients of one listener, a few at once, in a `LocalSet`.
+//! Serves the HTTP clients of one listener, in a `LocalSet`.
+//!
+//! Every client is accepted at once. Where there are too many, the one that has been there longest goes:
+//! a client that asks and reads is done in milliseconds, so that clients which hold their connection cost
+//! only each other's.
+
+mod connections;
 
 use std::convert::Infallible;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::api::http::{self, MAX_BYTES, Parsed, Request, Response};
+use crate::api::http::{self, HttpRequest, MAX_BYTES, Parsed, Response};
+use crate::api::http_server::connections::Connections;
 
-/// Clients at once, at each listener; others wait.
-const CLIENTS: usize = 16;
+pub use connections::Connection;
 
 /// Longest time for a request to arrive, and for a client to take a piece of its response.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest time for a client to take the whole response.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Bytes that a client must take within [`PATIENCE`].
 const PIECE: usize = 64 << 10;
@@ -26,19 +33,19 @@ const PIECE: usize = 64 << 10;
 pub async fn serve<S, R>(accept: impl AsyncFn() -> io::Result<S>, respond: R) -> Infallible
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
-    R: AsyncFn(&mut S, Request) -> io::Result<()> + 'static,
+    R: AsyncFn(&mut S, HttpRequest, &Connection) -> io::Result<()> + 'static,
 {
-    let (clients, respond) = (Arc::new(Semaphore::new(CLIENTS)), Rc::new(respond));
+    let (connections, respond) = (Rc::new(Connections::default()), Rc::new(respond));
     loop {
-        let place = Arc::clone(&clients).acquire_owned().await.expect("it is never closed");
         match accept().await {
             Ok(mut stream) => {
-                let respond = Rc::clone(&respond);
-                spawn_local(async move {
+                let (connection, respond) = (Connections::open(&connections), Rc::clone(&respond));
+                let number = connection.number();
+                let task = spawn_local(async move {
                     // A client that went away needs no response.
-                    let _gone = serve_client(&mut stream, &*respond).await;
-                    drop(place);
+                    let _gone = serve_client(&mut stream, &*respond, &connection).await;
                 });
+                connections.served_by(number, task.abort_handle());
             }
             // Out of file descriptors, most likely: that passes.
             Err(error) => {
@@ -49,21 +56,25 @@ where
     }
 }
 
-async fn serve_client<S, R>(stream: &mut S, respond: &R) -> io::Result<()>
+async fn serve_client<S, R>(stream: &mut S, respond: &R, connection: &Connection) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    R: AsyncFn(&mut S, Request) -> io::Result<()>,
+    R: AsyncFn(&mut S, HttpRequest, &Connection) -> io::Result<()>,
 {
     match timeout(PATIENCE, read_request(stream)).await {
-        Ok(Some(Ok(request))) => respond(stream, request).await,
-        Ok(Some(Err(refused))) => write(stream, &refused).await,
+        Ok(Some(Ok(request))) => respond(stream, request, connection).await,
+        Ok(Some(Err(refused))) => write(stream, &HttpRequest::default(), &refused).await,
         Ok(None) => Ok(()),
-        Err(_) => write(stream, &Response::text(408, "no request came")).await,
+        Err(_) => {
+            write(stream, &HttpRequest::default(), &Response::text(408, "no request came")).await
+        }
     }
 }
 
 /// `None`: the client went away.
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Result<Request, Response>> {
+async fn read_request(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Option<Result<HttpRequest, Response>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
         match http::parse(&bytes) {
@@ -78,13 +89,21 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Result<Re
     }
 }
 
-/// Writes `response` and ends the connection.
+/// Writes the `response` to `request` and ends the connection.
 ///
 /// # Errors
 /// The client went away, or does not read.
-pub async fn write(stream: &mut (impl AsyncWrite + Unpin), response: &Response) -> io::Result<()> {
-    for piece in response.bytes().chunks(PIECE) {
-        timeout(PATIENCE, stream.write_all(piece)).await??;
-    }
-    stream.shutdown().await
+pub async fn write(
+    stream: &mut (impl AsyncWrite + Unpin),
+    request: &HttpRequest,
+    response: &Response,
+) -> io::Result<()> {
+    let bytes = response.bytes(request.head_only);
+    let pieces = async {
+        for piece in bytes.chunks(PIECE) {
+            timeout(PATIENCE, stream.write_all(piece)).await??;
+        }
+        stream.shutdown().await
+    };
+    timeout(LONGEST, pieces).await?
 }

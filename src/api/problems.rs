@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use crate::agent::active_problems::{Check, sort};
+use crate::agent::active_problems::{ProblemSource, sort};
 use crate::agent::pool_use::{Use, scarce};
 use crate::agent::readiness;
 use crate::agent::shared_state::SharedState;
@@ -21,8 +21,8 @@ const HOSTS: usize = 3;
 
 /// The worst first, causes before their effects. `uses`: how much of the pod subnets is in use now.
 pub fn problems(shared: &SharedState, snapshot: &AgentSnapshot, uses: &[Use]) -> Vec<Problem> {
-    shared.problems.set(Check::PoolUse, scarce(uses));
-    shared.problems.set(Check::CniFiles, readiness::gone(snapshot));
+    shared.problems.set(ProblemSource::PoolUse, scarce(uses));
+    shared.problems.set(ProblemSource::CniFiles, readiness::gone(snapshot));
     let mut all = shared.problems.all();
     all.extend(stuck(shared));
     all.extend(unanswered(shared, snapshot));

@@ -90,7 +90,7 @@ pub struct Unreached {
 }
 
 /// Reports by host.
-type Reports<'a> = BTreeMap<&'a str, &'a ReachabilityReport>;
+type ReportRows<'a> = BTreeMap<&'a str, &'a ReachabilityReport>;
 
 pub async fn reachability(shared: &SharedState) -> Reachability {
     let mut remarks = Vec::new();
@@ -116,7 +116,7 @@ pub async fn reachability(shared: &SharedState) -> Reachability {
     };
     let found = read.as_deref().map(|read| &read.found);
     let own = own(shared, &known);
-    let mut reports = Reports::new();
+    let mut reports = ReportRows::new();
     match found {
         Some(Ok(found)) => {
             reports.extend(published(&known, found));
@@ -160,7 +160,7 @@ fn limits(found: &FoundReports) -> impl Iterator<Item = String> {
 fn summary(
     own: &str,
     known: &AgentSnapshot,
-    reports: &Reports<'_>,
+    reports: &ReportRows<'_>,
     remarks: Vec<String>,
 ) -> Reachability {
     let others = || known.peers.iter().flat_map(|peers| &peers.by_name);
@@ -240,7 +240,7 @@ fn sentence(fault: &PathFault) -> String {
 }
 
 /// How many reports have a fault of each host. A single one is not most: the problem may be at its host.
-fn unreached(reports: &Reports<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Unreached> {
+fn unreached(reports: &ReportRows<'_>, is_host: &impl Fn(&str) -> bool) -> Vec<Unreached> {
     let mut by: BTreeMap<&NodeName, usize> = BTreeMap::new();
     for (name, report) in reports {
         let others = report.faults.keys();

@@ -18,8 +18,8 @@ use tokio::time::{interval, timeout};
 
 use crate::agent::shared_state::{SharedState, StatusServer};
 use crate::api::answer::{Answer, Listener, answer, json};
-use crate::api::http::{self, Request};
-use crate::api::http_server::{self, PATIENCE};
+use crate::api::http::{self, HttpRequest, Response};
+use crate::api::http_server::{self, Connection, PATIENCE};
 use crate::api::listen::{Listen, Socket};
 use crate::api::reachability::reachability;
 use crate::api::status;
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// The running server. Dropped, it stops, too, but nobody waits for that.
 #[derive(Debug)]
-struct Server {
+struct RunningServer {
     listen: latest::Sender<Listen>,
     thread: thread::JoinHandle<()>,
 }
@@ -45,10 +45,10 @@ pub fn start(shared: Arc<SharedState>, settings: &Settings) -> io::Result<Box<dy
     let thread = thread::Builder::new().name("local".into()).spawn(move || {
         LocalSet::new().block_on(&runtime, serve(shared, wanted));
     })?;
-    Ok(Box::new(Server { listen, thread }))
+    Ok(Box::new(RunningServer { listen, thread }))
 }
 
-impl StatusServer for Server {
+impl StatusServer for RunningServer {
     fn move_to(&self, settings: &Settings) {
         let listen = Listen::of(settings);
         self.listen.send_if_modified(|known| {
@@ -141,9 +141,10 @@ fn open_socket(shared: &Arc<SharedState>, path: &Path) -> io::Result<OpenListene
     let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
     let accept = async move || Ok(listener.accept().await?.0);
     let shared = Arc::clone(shared);
-    let respond = async move |stream: &mut UnixStream, request: Request| {
-        respond(stream, &shared, Listener::Socket, &request).await
-    };
+    let respond =
+        async move |stream: &mut UnixStream, request: HttpRequest, connection: &Connection| {
+            respond(stream, &shared, Listener::Socket, &request, connection).await
+        };
     let task = spawn_local(http_server::serve(accept, respond));
     Ok(OpenListener { task, socket: Some(socket) })
 }
@@ -154,9 +155,10 @@ fn open_metrics(shared: &Arc<SharedState>, address: SocketAddr) -> io::Result<Op
     let listener = TcpListener::from_std(listener)?;
     let accept = async move || Ok(listener.accept().await?.0);
     let shared = Arc::clone(shared);
-    let respond = async move |stream: &mut TcpStream, request: Request| {
-        respond(stream, &shared, Listener::Loopback, &request).await
-    };
+    let respond =
+        async move |stream: &mut TcpStream, request: HttpRequest, connection: &Connection| {
+            respond(stream, &shared, Listener::Loopback, &request, connection).await
+        };
     let task = spawn_local(http_server::serve(accept, respond));
     Ok(OpenListener { task, socket: None })
 }
@@ -165,17 +167,22 @@ async fn respond<S>(
     stream: &mut S,
     shared: &SharedState,
     listener: Listener,
-    request: &Request,
+    request: &HttpRequest,
+    connection: &Connection,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    match answer(shared, listener, &request.path) {
-        Answer::Whole(response) => http_server::write(stream, &response).await,
-        Answer::Changes => stream_changes(stream, shared).await,
+    match answer(shared, listener, request) {
+        Answer::Whole(response) => http_server::write(stream, request, &response).await,
+        Answer::Changes if connection.follow() => stream_changes(stream, shared).await,
+        Answer::Changes => {
+            let full = Response::text(503, "too many clients follow the changes already");
+            http_server::write(stream, request, &full).await
+        }
         Answer::Matrix => {
             let found = serde_json::json!(reachability(shared).await);
-            http_server::write(stream, &json(&found)).await
+            http_server::write(stream, request, &json(&found)).await
         }
     }
 }

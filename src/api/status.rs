@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::agent::journal::Entry;
+use crate::agent::journal::JournalEntry;
 use crate::agent::pool_use::{Use, addresses};
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
@@ -34,27 +34,27 @@ pub struct Status {
     pub schema: u32,
     /// Pods can be plugged in. `None` without an agent.
     pub ready: Option<bool>,
-    pub node: Node,
-    pub lease: Option<Lease>,
+    pub node: NodeStatus,
+    pub lease: Option<LeaseStatus>,
     /// `None` on a host without etcd.
-    pub etcd: Option<Etcd>,
+    pub etcd: Option<EtcdStatus>,
     /// `None` on a host whose subnet is not given by Kubernetes.
-    pub kubernetes: Option<Kubernetes>,
+    pub kubernetes: Option<KubernetesStatus>,
     pub backend: Option<String>,
     pub peers: Option<Vec<PeerStatus>>,
-    pub firewall: Option<Firewall>,
+    pub firewall: Option<FirewallStatus>,
     pub addresses: Option<Vec<Addresses>>,
     pub loops: Vec<Loop>,
     /// The latest changes, and those of them that repaired what another program had changed.
-    pub changes: Option<Vec<Change>>,
-    pub repairs: Option<Vec<Change>>,
+    pub changes: Option<Vec<ChangeStatus>>,
+    pub repairs: Option<Vec<ChangeStatus>>,
     #[serde(flatten)]
     pub problems: Problems,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Node {
+pub struct NodeStatus {
     pub name: String,
     pub machine_id: String,
     pub version: String,
@@ -70,7 +70,7 @@ pub struct Node {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Lease {
+pub struct LeaseStatus {
     pub subnets: Option<Vec<String>>,
     /// `etcd`, `kubernetes`, `static` or `last known good state`.
     pub source: Option<String>,
@@ -80,7 +80,7 @@ pub struct Lease {
 /// The connection with etcd or the Kubernetes API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Connection {
+pub struct ConnectionStatus {
     /// The server that answers.
     pub connected: Option<String>,
     pub last_contact_seconds: Option<f64>,
@@ -90,9 +90,9 @@ pub struct Connection {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Etcd {
+pub struct EtcdStatus {
     #[serde(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionStatus,
     pub endpoints: Vec<String>,
     pub revision: Option<i64>,
     pub certificate_until: Option<String>,
@@ -100,9 +100,9 @@ pub struct Etcd {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kubernetes {
+pub struct KubernetesStatus {
     #[serde(flatten)]
-    pub connection: Connection,
+    pub connection: ConnectionStatus,
     pub kubeconfig: Option<String>,
     pub version: Option<i64>,
 }
@@ -120,13 +120,13 @@ pub struct PeerStatus {
     pub reachable: bool,
     /// Why not.
     pub fault: Option<String>,
-    pub probe: Option<Probe>,
+    pub probe: Option<ProbeStatus>,
 }
 
 /// Of all addresses of a host: the slowest answer, the most lost in a row, the least size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Probe {
+pub struct ProbeStatus {
     pub seconds: Option<f64>,
     pub lost: Option<u32>,
     pub mtu: Option<u32>,
@@ -134,7 +134,7 @@ pub struct Probe {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Firewall {
+pub struct FirewallStatus {
     /// Firewalls of other programs let pods through.
     pub ok: bool,
     pub fault: Option<String>,
@@ -160,7 +160,7 @@ pub struct Loop {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Change {
+pub struct ChangeStatus {
     pub number: u64,
     pub at: String,
     pub what: String,
@@ -174,30 +174,32 @@ pub struct Change {
 pub struct Problems(pub Option<Vec<Problem>>);
 
 #[derive(Serialize, Deserialize)]
-struct Fault {
+struct EarlierFault {
     what: String,
     cure: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Found {
+struct ProblemsJson {
     problems: Option<Vec<Problem>>,
-    faults: Option<Vec<Fault>>,
+    faults: Option<Vec<EarlierFault>>,
 }
 
 impl Serialize for Problems {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fault =
-            |problem: &Problem| Fault { what: problem.what.clone(), cure: problem.fix.clone() };
+        let fault = |problem: &Problem| EarlierFault {
+            what: problem.what.clone(),
+            cure: problem.fix.clone(),
+        };
         let faults = self.0.as_ref().map(|all| all.iter().map(fault).collect());
-        Found { problems: self.0.clone(), faults }.serialize(serializer)
+        ProblemsJson { problems: self.0.clone(), faults }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Problems {
     fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Problems, D::Error> {
-        let Found { problems, faults } = Found::deserialize(reader)?;
-        let problem = |Fault { what, cure }| Problem {
+        let ProblemsJson { problems, faults } = ProblemsJson::deserialize(reader)?;
+        let problem = |EarlierFault { what, cure }| Problem {
             fix: cure,
             ..Problem::new(ProblemKind::Other, Object::named("agent"), what)
         };
@@ -216,7 +218,7 @@ impl Status {
 /// What the agent knows.
 pub fn status(shared: &SharedState) -> Status {
     let (changes, repairs) = shared.journal.all();
-    let list = |entries: &[Entry]| Some(entries.iter().map(change).collect());
+    let list = |entries: &[JournalEntry]| Some(entries.iter().map(change).collect());
     let snapshot = shared.snapshot();
     let host = snapshot.as_deref().map(|snapshot| {
         let uses = addresses(&snapshot.settings, snapshot.subnets);
@@ -231,7 +233,7 @@ pub fn status(shared: &SharedState) -> Status {
     let is_ready = |snapshot: &AgentSnapshot| not_ready(shared, snapshot).is_none();
     Status {
         ready: Some(snapshot.as_deref().is_some_and(is_ready)),
-        node: Node {
+        node: NodeStatus {
             pid: Some(std::process::id()),
             started: Some(moment(shared.started)),
             ..host.node
@@ -266,8 +268,8 @@ pub fn host(
     }
 }
 
-pub fn change(entry: &Entry) -> Change {
-    Change {
+pub fn change(entry: &JournalEntry) -> ChangeStatus {
+    ChangeStatus {
         number: entry.number,
         at: moment(entry.at),
         what: entry.what.clone(),
@@ -280,9 +282,9 @@ fn moment(at: SystemTime) -> String {
     timestamp(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> Node {
+fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> NodeStatus {
     let facts = snapshot.and_then(|snapshot| snapshot.facts.as_ref());
-    Node {
+    NodeStatus {
         name: name.to_owned(),
         machine_id: machine_id.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -295,23 +297,23 @@ fn node((name, machine_id): (&str, &str), snapshot: Option<&AgentSnapshot>) -> N
     }
 }
 
-fn lease(snapshot: &AgentSnapshot) -> Lease {
+fn lease(snapshot: &AgentSnapshot) -> LeaseStatus {
     let source = match (&snapshot.settings.source, snapshot.in_sync) {
         (Source::Static(_), _) => "static",
         (Source::Etcd { .. }, true) => "etcd",
         (Source::Kubernetes(_), true) => "kubernetes",
         (Source::Etcd { .. } | Source::Kubernetes(_), false) => "last known good state",
     };
-    Lease {
+    LeaseStatus {
         subnets: snapshot.subnets.as_ref().map(texts),
         source: snapshot.subnets.map(|_| source.to_owned()),
         since: snapshot.since.map(moment),
     }
 }
 
-fn etcd(snapshot: &AgentSnapshot) -> Option<Etcd> {
+fn etcd(snapshot: &AgentSnapshot) -> Option<EtcdStatus> {
     let Source::Etcd { server, .. } = &snapshot.settings.source else { return None };
-    Some(Etcd {
+    Some(EtcdStatus {
         connection: connection(snapshot),
         endpoints: server.endpoints.clone(),
         revision: snapshot.revision,
@@ -319,19 +321,19 @@ fn etcd(snapshot: &AgentSnapshot) -> Option<Etcd> {
     })
 }
 
-fn kubernetes(snapshot: &AgentSnapshot) -> Option<Kubernetes> {
+fn kubernetes(snapshot: &AgentSnapshot) -> Option<KubernetesStatus> {
     let Source::Kubernetes(api) = &snapshot.settings.source else { return None };
-    Some(Kubernetes {
+    Some(KubernetesStatus {
         connection: connection(snapshot),
         kubeconfig: api.kubeconfig.as_ref().map(|path| path.display().to_string()),
         version: snapshot.revision,
     })
 }
 
-fn connection(snapshot: &AgentSnapshot) -> Connection {
+fn connection(snapshot: &AgentSnapshot) -> ConnectionStatus {
     let store = &snapshot.etcd;
     let heard_at = snapshot.contact.as_ref().and_then(|contact| contact.heard_at());
-    Connection {
+    ConnectionStatus {
         connected: store.endpoint.clone(),
         last_contact_seconds: heard_at.and_then(|at| Some(at.elapsed().ok()?.as_secs_f64())),
         error: store.down.clone().or_else(|| Some(store.trouble.as_ref()?.to_string())),
@@ -383,10 +385,10 @@ fn peers(snapshot: &AgentSnapshot, probed: &BTreeMap<IpAddr, Seen>) -> Option<Ve
     Some(peers.collect())
 }
 
-fn probe<'a>(seen: impl Iterator<Item = &'a Seen>) -> Option<Probe> {
+fn probe<'a>(seen: impl Iterator<Item = &'a Seen>) -> Option<ProbeStatus> {
     let seen: Vec<&Seen> = seen.collect();
     let slowest = seen.iter().filter_map(|seen| seen.time).max();
-    (!seen.is_empty()).then(|| Probe {
+    (!seen.is_empty()).then(|| ProbeStatus {
         seconds: slowest.map(|time| time.as_secs_f64()),
         lost: seen.iter().map(|seen| seen.lost).max(),
         mtu: seen.iter().filter_map(|seen| seen.mtu).min(),
@@ -411,12 +413,15 @@ fn usage(of: &Use) -> Addresses {
     Addresses { family: of.family.to_string(), used: number(of.used), free: number(of.free) }
 }
 
-fn firewall(problems: &[Problem]) -> Firewall {
+fn firewall(problems: &[Problem]) -> FirewallStatus {
     use ProblemKind::{Flowtable, ForwardBlocked, ForwardUnreadable, InputBlocked};
     let kinds = [Flowtable, ForwardBlocked, ForwardUnreadable, InputBlocked];
     let blocked = problems.iter().filter(|problem| kinds.contains(&problem.kind));
     let blocked: Vec<String> = blocked.map(ToString::to_string).collect();
-    Firewall { ok: blocked.is_empty(), fault: (!blocked.is_empty()).then(|| blocked.join("; ")) }
+    FirewallStatus {
+        ok: blocked.is_empty(),
+        fault: (!blocked.is_empty()).then(|| blocked.join("; ")),
+    }
 }
 
 fn loops(shared: &SharedState) -> Vec<Loop> {
@@ -464,19 +469,19 @@ mod tests {
         let problem = Problem::new(ProblemKind::Etcd, Object::named("etcd"), "no answer")
             .with_fix("start it")
             .with_since(SystemTime::UNIX_EPOCH);
-        let peer = PeerStatus { probe: Some(Probe::default()), ..PeerStatus::default() };
+        let peer = PeerStatus { probe: Some(ProbeStatus::default()), ..PeerStatus::default() };
         Status {
             ready: Some(true),
-            lease: Some(Lease::default()),
-            etcd: Some(Etcd::default()),
-            kubernetes: Some(Kubernetes::default()),
+            lease: Some(LeaseStatus::default()),
+            etcd: Some(EtcdStatus::default()),
+            kubernetes: Some(KubernetesStatus::default()),
             backend: Some("auto".to_owned()),
             peers: Some(vec![peer]),
-            firewall: Some(Firewall::default()),
+            firewall: Some(FirewallStatus::default()),
             addresses: Some(vec![Addresses::default()]),
             loops: vec![Loop::default()],
-            changes: Some(vec![Change::default()]),
-            repairs: Some(vec![Change::default()]),
+            changes: Some(vec![ChangeStatus::default()]),
+            repairs: Some(vec![ChangeStatus::default()]),
             problems: Problems(Some(vec![problem])),
             ..Status::default()
         }

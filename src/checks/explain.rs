@@ -11,8 +11,11 @@ mod last;
 mod middle;
 mod path;
 
-pub use hop::{Hop, Verdict};
-pub use path::{Echo, Endpoint, Lookup, Path, PathHost, Place, Pod, PodNetns, RemoteHost, Tunnel};
+pub use hop::{Hop, HopVerdict};
+pub use path::{
+    EchoResult, EndPlace, LocalPod, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
+    RemoteEnd,
+};
 
 /// The hops of `path`, up to the one where packets are lost, if they are.
 pub fn hops(path: &Path) -> Vec<Hop> {

@@ -28,6 +28,10 @@ pub fn normal(words: Vec<String>) -> Vec<String> {
         };
         match option {
             "check-config" => to.extend(["config", "--check", "--env"].map(str::to_owned)),
+            "-h" => to.push("--help".to_owned()),
+            "-V" => to.push("--version".to_owned()),
+            "version" if to.is_empty() => to.push("--version".to_owned()),
+            "list" if to.len() == 1 => to.push("ls".to_owned()),
             _ => to.push(option.to_owned()),
         }
         match value {
@@ -141,6 +145,11 @@ mod tests {
             ("config -- --etcd-host", "config -- --etcd-host"),
             ("config --none=x", "config --none x"),
             ("--json config x", "config x --json"),
+            ("-V", "--version"),
+            ("version", "--version"),
+            ("nodes list -h", "nodes ls --help"),
+            ("nodes show version", "nodes show version"),
+            ("nodes show list", "nodes show list"),
             ("config --json --changed -- x", "config --changed --json -- x"),
             ("--once config", "--once config"),
             ("--once config --mtu", "--once --mtu"),

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use crate::agent::logger::USUAL;
 use crate::command::call::{Call, Outcome, complain};
-use crate::command::config::found::{Found, Places};
+use crate::command::config::found::{EffectiveValue, Places};
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::preflight;
+use crate::net::Problem;
 use crate::settings::exit::Exit;
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::loader::{LOG, SettingSource, without_effect};
@@ -66,14 +67,19 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
             .unwrap_or_else(|| (variable.default.to_owned(), SettingSource::Default));
         let places = places.as_ref().filter(|_| text.is_empty() || text == "auto");
         let found = places.and_then(|places| places.look(variable.name));
-        Shown { variable, text: without_secrets(&text), source, found }
+        SettingRow { variable, text: without_secrets(&text), source, found }
     });
-    let shown: Vec<Shown> =
+    let shown: Vec<SettingRow> =
         all.filter(|shown| !options.changed || shown.source != SettingSource::Default).collect();
     let settings: Vec<Value> = shown.iter().map(setting).collect();
-    let value = json!({ "settings": settings, "remarks": warnings, "faults": faults });
+    let texts = |problems: &[Problem]| problems.iter().map(Problem::to_string).collect::<Vec<_>>();
+    let problems: Vec<&Problem> = faults.iter().chain(&warnings).collect();
+    let value = json!({
+        "settings": settings, "problems": problems, "remarks": texts(&warnings),
+        "faults": texts(&faults),
+    });
     let text = if options.env {
-        warnings.iter().for_each(|warning| complain(warning));
+        warnings.iter().for_each(|warning| complain(&warning.to_string()));
         lines(shown.iter().map(|shown| (shown.variable.name, shown.text.as_str())))
     } else {
         let warnings = warnings.iter().map(|warning| format!("\n! {warning}"));
@@ -97,16 +103,16 @@ const LOGGED: Variable = Variable {
 };
 
 /// One row.
-struct Shown {
+struct SettingRow {
     variable: &'static Variable,
     text: String,
     source: SettingSource,
     /// The effective value of a setting that has none, and its origin.
-    found: Option<Found>,
+    found: Option<EffectiveValue>,
 }
 
-fn setting(shown: &Shown) -> Value {
-    let Shown { variable, text, source, found } = shown;
+fn setting(shown: &SettingRow) -> Value {
+    let SettingRow { variable, text, source, found } = shown;
     let effective = match found {
         Some(found) => found.value.as_ref(),
         None => Some(text),
@@ -128,13 +134,13 @@ fn setting(shown: &Shown) -> Value {
     })
 }
 
-fn table(shown: &[Shown]) -> Table {
+fn table(shown: &[SettingRow]) -> Table {
     let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
-    for Shown { variable, text, source, found } in shown {
+    for SettingRow { variable, text, source, found } in shown {
         let tone = if *source == SettingSource::Default { Tone::Faint } else { Tone::Plain };
         let cell = |text: &str| Cell::new(text).tone(tone);
         let (value, from) = match found {
-            Some(Found { value, why }) => {
+            Some(EffectiveValue { value, why }) => {
                 (value.as_ref().unwrap_or(text).as_str(), format!("{source} ({why})"))
             }
             None if text.is_empty() => ("-", source.to_string()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ipnetwork::IpNetwork;
 
-use crate::api::status::{Firewall, PeerStatus};
+use crate::api::status::{FirewallStatus, PeerStatus};
 use crate::lease::Peers;
 use crate::lease::peers::Peer;
 use crate::net::Object;
@@ -40,12 +40,12 @@ impl<'a> PendingChanges<'a> {
     }
 
     /// A pending table does not let pods through.
-    pub fn correct_firewall(&self, firewall: &mut Firewall) {
+    pub fn correct_firewall(&self, firewall: &mut FirewallStatus) {
         if let Some(line) = self.0.get(&Object::Table(AGENT_TABLE.to_owned()))
             && firewall.ok
         {
             let fault = Some(format!("not as it should be: {line}"));
-            *firewall = Firewall { ok: false, fault };
+            *firewall = FirewallStatus { ok: false, fault };
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
             ..PeerStatus::default()
         };
         let mut found = [found("near"), found("far")];
-        let mut filter = Firewall { ok: true, fault: None };
+        let mut filter = FirewallStatus { ok: true, fault: None };
         let pending = PendingChanges::among(std::slice::from_ref(&line));
         pending.correct_peers(&mut found, &peers, &ways);
         pending.correct_firewall(&mut filter);

@@ -6,7 +6,7 @@ mod print;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::checks::explain::{Endpoint, Hop, Place, hops};
+use crate::checks::explain::{EndPlace, Hop, PathEnd, hops};
 use crate::command::call::{Call, Outcome};
 use crate::inspect::{Host, HostList};
 use crate::settings::exit::{self, Exit};
@@ -55,7 +55,7 @@ pub fn run(call: &mut Call<'_>, options: &Explain) -> Result<Outcome, Exit> {
     let from = find::named(&options.from, &host)?;
     let to = find::named(&options.to, &host)?;
     let mut ends = find::pair(from, to, options.ipv6, &host)?;
-    let is_here = |end: &Endpoint| !matches!(end.place, Place::RemoteHost(_) | Place::Outside);
+    let is_here = |end: &PathEnd| !matches!(end.place, EndPlace::RemoteHost(_) | EndPlace::Outside);
     if !is_here(&ends.from) && !is_here(&ends.to) {
         let why = format!(
             "neither {} nor {} is on this host: run it on a host of one of them",

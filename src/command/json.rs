@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::command::table::span;
 use crate::inspect::cluster::{Cluster, Stale};
-use crate::inspect::pods::{Life, Network, room};
+use crate::inspect::pods::{Life, StoreNetwork, room};
 use crate::ipam::StoreEntry;
 use crate::net::subnet;
 
@@ -40,7 +40,7 @@ pub struct Room {
 }
 
 /// The room in each of the `subnets` of a network.
-pub fn rooms(network: &Network, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Room> {
+pub fn rooms(network: &StoreNetwork, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Room> {
     let room = |subnet: IpNetwork| {
         let (usable, free) = room(subnet, &network.looked.taken)?;
         let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());

@@ -10,10 +10,12 @@ pub mod config;
 pub mod doctor;
 mod drift;
 pub mod explain;
+pub mod help;
 pub mod ipam;
 pub mod json;
 pub mod nodes;
 pub mod probe;
+pub mod ready;
 pub mod routes;
 mod silent_agent;
 pub mod status;
@@ -39,11 +41,13 @@ use crate::settings::loader::SettingsLoader;
 /// The subcommands.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
-pub enum Command {
+pub enum Subcommand {
     /// How this host is.
     Status(status::Options),
+    /// Whether pods can start.
+    Ready(ready::Options),
     /// The hosts of the network.
-    Nodes(nodes::Nodes),
+    Nodes(nodes::NodesCommand),
     /// The addresses of pods.
     Ipam(ipam::Ipam),
     /// The routes to other hosts.
@@ -65,7 +69,7 @@ pub enum Command {
 }
 
 /// All that can be typed.
-pub type Arguments = flags::Arguments<Command>;
+pub type Arguments = flags::Arguments<Subcommand>;
 
 /// Reports a panic in any thread and ends the process: its
 /// service manager starts the agent again, which takes over all that is there.
@@ -83,6 +87,9 @@ pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match Arguments::from_args(&["humanz-agent"], &words) {
         Ok(arguments) => run(arguments, &mut io::stdout().lock()),
+        Err(early) if early.status.is_ok() && asks_for_first_page(&words) => {
+            say(&mut io::stdout().lock(), &help::page(&Arguments::get_args_info()))
+        }
         Err(early) if early.status.is_ok() => say(&mut io::stdout().lock(), &early.output),
         Err(early) => {
             let mistake = arguments::mistake(&words, &early.output, &Arguments::get_args_info());
@@ -99,6 +106,12 @@ pub fn main(words: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
+/// No subcommand was typed with `--help`.
+fn asks_for_first_page(words: &[&str]) -> bool {
+    let info = Arguments::get_args_info();
+    !words.iter().any(|word| info.commands.iter().any(|command| command.name == *word))
+}
+
 fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
     if arguments.version {
         return say(out, concat!("humanz-agent ", env!("CARGO_PKG_VERSION")));
@@ -108,19 +121,22 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         return serve(origin, arguments.once, arguments.dry_run, out);
     };
     let style = Style::of(io::stdout().is_terminal(), |name| std::env::var_os(name));
+    let style =
+        style.columns(terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0));
     let call = &mut Call::new(origin, style, out);
     match command {
-        Command::Uninstall(options) => uninstall::run(call, &options),
-        Command::Doctor(options) => doctor::run(call, &options),
-        Command::Probe(options) => probe::run(call, &options),
-        Command::Explain(options) => explain::run(call, &options),
-        Command::Status(options) => status::run(call, &options),
-        Command::Routes(options) => routes::run(call, &options),
-        Command::Watch(options) => watch::run(call, &options),
-        Command::Ipam(options) => ipam::run(call, &options),
-        Command::Nodes(options) => nodes::run(call, &options),
-        Command::Ui(options) => ui::run(call, &options),
-        Command::Config(options) => config::run(call, &options),
+        Subcommand::Uninstall(options) => uninstall::run(call, &options),
+        Subcommand::Doctor(options) => doctor::run(call, &options),
+        Subcommand::Probe(options) => probe::run(call, &options),
+        Subcommand::Explain(options) => explain::run(call, &options),
+        Subcommand::Status(options) => status::run(call, &options),
+        Subcommand::Ready(options) => ready::run(call, &options),
+        Subcommand::Routes(options) => routes::run(call, &options),
+        Subcommand::Watch(options) => watch::run(call, &options),
+        Subcommand::Ipam(options) => ipam::run(call, &options),
+        Subcommand::Nodes(options) => nodes::run(call, &options),
+        Subcommand::Ui(options) => ui::run(call, &options),
+        Subcommand::Config(options) => config::run(call, &options),
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     colour: bool,
+    /// How wide the terminal is; `None` where lines may have any length, as in a pipe.
+    columns: Option<usize>,
 }
 
 impl Style {
@@ -16,7 +18,20 @@ impl Style {
     pub fn of(terminal: bool, environment: impl Fn(&str) -> Option<OsString>) -> Style {
         let refused = environment("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = environment("TERM").is_none_or(|value| value.is_empty() || value == "dumb");
-        Style { colour: terminal && !refused && !dumb }
+        Style { colour: terminal && !refused && !dumb, columns: None }
+    }
+
+    /// The same on a terminal with so many columns.
+    pub fn columns(self, columns: Option<u16>) -> Style {
+        Style { columns: columns.map(usize::from), ..self }
+    }
+
+    /// `text` in lines that fit behind `before` columns. Words are never broken.
+    pub fn lines(self, before: usize, text: &str) -> Vec<String> {
+        match self.columns {
+            None => vec![text.to_owned()],
+            Some(columns) => wrapped(text, columns.saturating_sub(before)),
+        }
     }
 
     /// `text` in that tone.
@@ -52,7 +67,7 @@ pub enum Tone {
     Strong,
 }
 
-/// One cell of a table; it never breaks into lines.
+/// One cell of a table.
 #[derive(Clone, Debug)]
 pub struct Cell {
     text: String,
@@ -101,21 +116,29 @@ pub fn span(time: Duration) -> String {
     }
 }
 
+/// Lines of `width` columns at most, unless a word is longer.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let options = textwrap::Options::new(width.max(1)).break_words(false);
+    let options = options.word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(text, options).into_iter().map(Into::into).collect()
+}
+
 /// Names and values below each other, the values in one column; a value may have several lines.
-pub fn facts(rows: &[(&str, String)]) -> String {
+pub fn facts(rows: &[(&str, String)], style: Style) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in rows {
         let mut name = *name;
-        for line in value.lines() {
-            text.push_str(&format!("{name:width$}  {}\n", printable(line)));
+        for line in value.lines().flat_map(|line| style.lines(width + 2, &printable(line))) {
+            text.push_str(&format!("{name:width$}  {line}\n"));
             name = "";
         }
     }
     text
 }
 
-/// Rows below a heading. Columns are as wide as their widest cell and two blanks apart.
+/// Rows below a heading. Columns are two blanks apart, and as wide as their widest cell where there is room;
+/// where there is none, the widest columns are wrapped.
 #[derive(Clone, Debug)]
 pub struct Table {
     rows: Vec<Vec<Cell>>,
@@ -141,26 +164,60 @@ impl Table {
 
     /// The lines, each with its end.
     pub fn render(&self, style: Style) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.text.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let widths = self.widths(style.columns);
         let mut text = String::new();
         for row in &self.rows {
-            let last = row.len().saturating_sub(1);
-            for (column, cell) in row.iter().enumerate() {
-                text.push_str(&style.paint(cell.tone, &cell.text));
-                if column < last {
-                    let gap = widths[column] - cell.text.chars().count() + 2;
-                    text.extend(std::iter::repeat_n(' ', gap));
-                }
+            let cells = row.iter().zip(&widths).map(|(cell, width)| match style.columns {
+                None => vec![cell.text.clone()],
+                Some(_) => wrapped(&cell.text, *width),
+            });
+            let cells: Vec<Vec<String>> = cells.collect();
+            for line in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+                let parts = cells.iter().map(|cell| cell.get(line).map_or("", String::as_str));
+                text.push_str(&text_line(row, &parts.collect::<Vec<_>>(), &widths, style));
             }
-            text.push('\n');
         }
         text
     }
+
+    /// The width of each column.
+    fn widths(&self, columns: Option<usize>) -> Vec<usize> {
+        let count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widest = |column: usize, width: &dyn Fn(&str) -> usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| width(&cell.text)).max().unwrap_or(0)
+        };
+        let longest_word = |text: &str| text.split(' ').map(letters).max().unwrap_or(0);
+        let mut widths: Vec<usize> = (0..count).map(|column| widest(column, &letters)).collect();
+        let least: Vec<usize> = (0..count).map(|column| widest(column, &longest_word)).collect();
+        let room = columns.unwrap_or(usize::MAX).saturating_sub(2 * count.saturating_sub(1));
+        while widths.iter().sum::<usize>() > room {
+            let shrinkable = (0..count).filter(|column| widths[*column] > least[*column]);
+            let Some(column) = shrinkable.max_by_key(|column| widths[*column]) else { break };
+            widths[column] -= 1;
+        }
+        widths
+    }
+}
+
+/// One line of a row, with its end.
+fn text_line(row: &[Cell], parts: &[&str], widths: &[usize], style: Style) -> String {
+    let mut line = String::new();
+    let mut gap = 0;
+    for ((cell, part), width) in row.iter().zip(parts).zip(widths) {
+        if !part.is_empty() {
+            line.extend(std::iter::repeat_n(' ', gap));
+            line.push_str(&style.paint(cell.tone, part));
+            gap = 0;
+        }
+        gap += width - letters(part).min(*width) + 2;
+    }
+    line.push('\n');
+    line
+}
+
+fn letters(text: &str) -> usize {
+    text.chars().count()
 }
 
 #[cfg(test)]
@@ -193,7 +250,26 @@ mod tests {
             assert_eq!(span(Duration::from_secs(seconds)), text);
         }
         let rows = [("a", "1\n2".to_owned()), ("none", String::new()), ("long", "\x1b".to_owned())];
-        assert_eq!(facts(&rows), "a     1\n      2\nlong  \\u{1b}\n");
+        assert_eq!(facts(&rows, Style::default()), "a     1\n      2\nlong  \\u{1b}\n");
+    }
+
+    #[test]
+    fn the_widest_column_is_wrapped_where_the_terminal_is_narrow() {
+        let mut table = Table::new(&["IS", "SEEN", "AT"]);
+        table.row(["bad", "the route to 10.1.2.0/24 is missing", "h2"].map(Cell::new));
+        table.row(["ok", "a-word-that-is-longer-than-all", "h3"].map(Cell::new));
+        let lines = "IS   SEEN                            AT\n\
+                     bad  the route to 10.1.2.0/24 is     h2\n     \
+                          missing\n\
+                     ok   a-word-that-is-longer-than-all  h3\n";
+        assert_eq!(table.render(Style::default().columns(Some(39))), lines);
+        let narrow = Style::default().columns(Some(10));
+        assert!(
+            table.render(narrow).contains("a-word-that-is-longer-than-all"),
+            "words stay whole"
+        );
+        assert_eq!(facts(&[("a", "one two".to_owned())], narrow), "a  one two\n");
+        assert_eq!(facts(&[("a", "one three".to_owned())], narrow), "a  one\n   three\n");
     }
 
     #[test]

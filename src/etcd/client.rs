@@ -14,7 +14,7 @@ use crate::etcd::connection::Member;
 use crate::etcd::failure::reason;
 use crate::etcd::members::Members;
 use crate::etcd::settings::EtcdSettings;
-use crate::etcd::watch::{Watch, raw};
+use crate::etcd::watch::{KeyWatch, raw};
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{Raw, Snapshot};
@@ -239,7 +239,7 @@ impl Etcd {
     }
 
     /// Watches both key ranges from `revision` on.
-    pub async fn watch(&self, revision: i64) -> Result<Watch, EtcdError> {
+    pub async fn watch(&self, revision: i64) -> Result<KeyWatch, EtcdError> {
         let options = |range: &str, id| {
             WatchOptions::new()
                 .with_range(after(range))
@@ -255,7 +255,7 @@ impl Etcd {
             Ok(stream)
         };
         let stream = self.members.call("watch", request).await?;
-        Ok(Watch::new(stream, self.roots.clone(), self.endpoint()))
+        Ok(KeyWatch::new(stream, self.roots.clone(), self.endpoint()))
     }
 
     /// Changes to the next member.
@@ -296,6 +296,11 @@ fn as_compare(condition: &Condition) -> Compare {
         }
         Condition::RangeUnchanged { prefix, since } => {
             Compare::mod_revision(prefix.as_str(), CompareOp::Less, since + 1)
+                .with_range(after(prefix))
+        }
+        // etcd compares no value in an empty range: then it does not hold.
+        Condition::NoneHas { prefix, value } => {
+            Compare::value(prefix.as_str(), CompareOp::NotEqual, value.as_str())
                 .with_range(after(prefix))
         }
     }

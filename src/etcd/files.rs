@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::etcd::client::Etcd;
-use crate::etcd::tls::files::Untimely;
 use crate::etcd::update::Update;
 
 /// Time between two checks of the files. Changes are applied when two checks find the same: a
@@ -24,7 +23,7 @@ pub async fn follow(etcd: &Etcd, mut publish: impl FnMut(Update)) -> Infallible 
         etcd.members().check_files().await;
         etcd.members().check_login().await;
         let (taken, faults) = etcd.members().files();
-        let old = taken.untimely().into_iter().map(Untimely::problem);
+        let old = taken.untimely();
         let now = (faults.into_iter().chain(old).collect(), taken.until());
         if published != now {
             published = now;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use crate::etcd::connection::{Member, Opened, open};
 use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
-use crate::etcd::tls::files::{FileFault, Files, Stamp};
+use crate::etcd::tls::files::{Files, Stamp};
 use crate::lease::EtcdError;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::random;
@@ -309,7 +309,7 @@ impl Members {
         *stamp != held.stamp && !recently
     }
 
-    fn read(&self) -> Result<(Files, Vec<FileFault>), Failure> {
+    fn read(&self) -> Result<(Files, Vec<Problem>), Failure> {
         let (settings, tls) = (self.settings(), self.speaks_tls());
         if tls && settings.ca.is_none() {
             let why = "https needs ETCD_CACERT, the file of its authorities";
@@ -318,7 +318,7 @@ impl Members {
         let (found, faults) = Files::read(&settings, tls, &self.files.borrow().taken);
         match faults.first() {
             Some(fault) if !found.are_complete(&settings, tls) => {
-                Err(Failure::Member(format!("{fault}; {}", fault.fix)))
+                Err(Failure::Member(fault.to_string()))
             }
             _ => Ok((found, faults)),
         }
@@ -362,10 +362,10 @@ impl Members {
 }
 
 /// A faulty file while a connection with its previous content works.
-fn still_used(fault: &FileFault) -> Problem {
-    let problem = fault.problem();
-    Problem { what: format!("{GOES_ON}: {}", problem.what), ..problem }
-        .with_fix(format!("{}; it is applied without a restart", fault.fix))
+fn still_used(fault: &Problem) -> Problem {
+    let fix = fault.fix.as_deref().unwrap_or_default();
+    Problem { what: format!("{GOES_ON}: {}", fault.what), ..fault.clone() }
+        .with_fix(format!("{fix}; it is applied without a restart"))
 }
 
 /// A problem of a login or of files as etcd sees them.

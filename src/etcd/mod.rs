@@ -29,7 +29,6 @@ pub use client::FoundReports;
 pub use contact::Contact;
 pub use reports::Reports;
 pub use settings::{EtcdSettings, Setup, Start};
-pub use tls::files::{FileFault, Untimely};
 pub use update::Update;
 
 use std::io;
@@ -39,6 +38,7 @@ use tokio::sync::watch as latest;
 
 use crate::lease::transaction::Transaction;
 use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
+use crate::net::Problem;
 use crate::os::event_loop::{self, EventLoop};
 
 /// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
@@ -93,7 +93,7 @@ pub fn commit(
 
 /// The faults of the files in `settings` (unreadable, no certificates, not a pair), and the certificates
 /// that are invalid at this time or will be soon.
-pub fn check_files(settings: &EtcdSettings) -> (Vec<FileFault>, Vec<Untimely>) {
+pub fn check_files(settings: &EtcdSettings) -> (Vec<Problem>, Vec<Problem>) {
     let (files, faults) = tls::files::Files::read(settings, true, &Default::default());
     (faults, files.untimely())
 }

@@ -8,7 +8,7 @@ use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::{Raw, Snapshot};
 
 /// A watch of both key ranges. It is never resumed: when it ends, everything is read again.
-pub struct Watch {
+pub struct KeyWatch {
     stream: WatchStream,
     roots: Roots,
     endpoint: String,
@@ -23,9 +23,9 @@ pub struct Changes {
     pub host_removed: bool,
 }
 
-impl Watch {
-    pub fn new(stream: WatchStream, roots: Roots, endpoint: String) -> Watch {
-        Watch { stream, roots, endpoint }
+impl KeyWatch {
+    pub fn new(stream: WatchStream, roots: Roots, endpoint: String) -> KeyWatch {
+        KeyWatch { stream, roots, endpoint }
     }
 
     /// Applies the next response to `snapshot`. Cancel-safe.

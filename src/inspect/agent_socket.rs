@@ -1,5 +1,6 @@
 //! Asks the agent of this host, on its local socket.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -37,6 +38,19 @@ pub fn is_denied(settings: &Settings) -> bool {
 
 /// The JSON document at `path`; an error says why there is none.
 pub fn get(socket: &Path, path: &str) -> Result<Value, String> {
+    let answer = whole(socket, path)?;
+    body(&answer).map_err(|why| format!("the agent's answer ({}): {why}", socket.display()))
+}
+
+/// The text at `path`, and whether its status is 200; an error says why there is none.
+pub fn text(socket: &Path, path: &str) -> Result<(bool, String), String> {
+    let answer = whole(socket, path)?;
+    let (head, text) = split(&answer).map_err(|why| format!("{}: {why}", socket.display()))?;
+    Ok((is_well(&head).is_ok(), String::from_utf8_lossy(text).trim().to_owned()))
+}
+
+/// Head and body of the answer to `path`.
+fn whole(socket: &Path, path: &str) -> Result<Vec<u8>, String> {
     let failed = |error| failed(socket, &error);
     let mut answer = Vec::new();
     ask(socket, path)
@@ -44,7 +58,7 @@ pub fn get(socket: &Path, path: &str) -> Result<Value, String> {
         .take(LIMIT_BYTES)
         .read_to_end(&mut answer)
         .map_err(failed)?;
-    body(&answer).map_err(|why| format!("the agent's answer ({}): {why}", socket.display()))
+    Ok(answer)
 }
 
 /// Asks for `path`; the answer can be read from what is given.
@@ -106,10 +120,14 @@ fn failed(socket: &Path, error: &io::Error) -> String {
 
 /// The document of an answer.
 fn body(answer: &[u8]) -> Result<Value, String> {
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let end = end.ok_or("it is not HTTP")?;
-    is_well(&String::from_utf8_lossy(&answer[..end]))?;
-    serde_json::from_slice(&answer[end + 4..]).map_err(|error| error.to_string())
+    let (head, text) = split(answer)?;
+    is_well(&head)?;
+    serde_json::from_slice(text).map_err(|error| error.to_string())
+}
+
+fn split(answer: &[u8]) -> Result<(Cow<'_, str>, &[u8]), String> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or("it is not HTTP")?;
+    Ok((String::from_utf8_lossy(&answer[..end]), &answer[end + 4..]))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::inspect::cluster::{self, Cluster};
 use crate::inspect::host_state::{self, HostState};
-use crate::inspect::pods::{self, Attachment};
+use crate::inspect::pods::{self, PodAttachment};
 use crate::inspect::{Kernel, agent_socket, identity, names, state_file};
 use crate::lease::{NodeName, Peer, Peers, Resolved};
 use crate::net::{Family, PerFamily};
@@ -49,7 +49,7 @@ pub struct Host {
     resolved: OnceCell<Resolved>,
     links: OnceCell<BTreeMap<u32, Link>>,
     addresses: OnceCell<Vec<Address>>,
-    attachments: OnceCell<(Vec<Attachment>, Vec<String>)>,
+    attachments: OnceCell<(Vec<PodAttachment>, Vec<String>)>,
     agent: OnceCell<Result<Value, String>>,
 }
 
@@ -151,7 +151,7 @@ impl Host {
     }
 
     /// The attachments of all networks. What is written meanwhile may be missed.
-    pub fn attachments(&self) -> &[Attachment] {
+    pub fn attachments(&self) -> &[PodAttachment] {
         &self.stores().0
     }
 
@@ -160,12 +160,12 @@ impl Host {
         &self.stores().1
     }
 
-    fn stores(&self) -> &(Vec<Attachment>, Vec<String>) {
+    fn stores(&self) -> &(Vec<PodAttachment>, Vec<String>) {
         self.attachments.get_or_init(|| pods::attachments(&self.settings))
     }
 
     /// The attachment that has this address.
-    pub fn owner(&self, address: IpAddr) -> Option<&Attachment> {
+    pub fn owner(&self, address: IpAddr) -> Option<&PodAttachment> {
         self.attachments().iter().find(|known| known.entry.addresses.contains(&address))
     }
 

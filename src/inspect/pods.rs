@@ -20,7 +20,7 @@ use crate::settings::Settings;
 use crate::settings::exit::Exit;
 
 /// The store of one network.
-pub struct Network {
+pub struct StoreNetwork {
     /// The network.
     pub name: String,
     /// Its store.
@@ -31,7 +31,7 @@ pub struct Network {
 
 /// A pod's interface, as the store has it.
 #[derive(Clone, Debug)]
-pub struct Attachment {
+pub struct PodAttachment {
     /// The network whose store it is in.
     pub network: String,
     /// Whose it is.
@@ -81,10 +81,10 @@ impl Life {
 ///
 /// # Errors
 /// A folder cannot be read, or there is no store of that name.
-pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<Network>, Exit> {
+pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<StoreNetwork>, Exit> {
     let dir = &settings.cni.ipam_dir;
     let wanted = names(dir)?.into_iter().filter(|name| of.is_none_or(|of| of == name));
-    let networks: Vec<Network> =
+    let networks: Vec<StoreNetwork> =
         wanted.map(|name| network(settings, name)).collect::<Result<_, Exit>>()?;
     if let Some(of) = of.filter(|_| networks.is_empty()) {
         let known = names(dir)?.join(", ");
@@ -98,7 +98,7 @@ pub fn networks(settings: &Settings, of: Option<&str>) -> Result<Vec<Network>, E
 
 /// Every attachment of every network, and why some stores could not be read. Nothing is locked or
 /// changed.
-pub fn attachments(settings: &Settings) -> (Vec<Attachment>, Vec<String>) {
+pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<String>) {
     let (mut all, mut unread) = (Vec::new(), Vec::new());
     let names = names(&settings.cni.ipam_dir);
     for name in names.unwrap_or_else(|exit| {
@@ -106,8 +106,11 @@ pub fn attachments(settings: &Settings) -> (Vec<Attachment>, Vec<String>) {
         Vec::new()
     }) {
         match network(settings, name) {
-            Ok(Network { name, looked, .. }) => all.extend(
-                looked.entries.into_iter().map(|entry| Attachment { network: name.clone(), entry }),
+            Ok(StoreNetwork { name, looked, .. }) => all.extend(
+                looked
+                    .entries
+                    .into_iter()
+                    .map(|entry| PodAttachment { network: name.clone(), entry }),
             ),
             Err(exit) => unread.push(exit.why),
         }
@@ -115,10 +118,10 @@ pub fn attachments(settings: &Settings) -> (Vec<Attachment>, Vec<String>) {
     (all, unread)
 }
 
-fn network(settings: &Settings, name: String) -> Result<Network, Exit> {
+fn network(settings: &Settings, name: String) -> Result<StoreNetwork, Exit> {
     let store = store(settings, &name)?;
     let looked = store.look().map_err(refused)?;
-    Ok(Network { name, store, looked })
+    Ok(StoreNetwork { name, store, looked })
 }
 
 /// The exit for an error of a store; a user without permission gets the advice to use sudo.
@@ -132,7 +135,7 @@ pub fn refused(error: StoreError) -> Exit {
 }
 
 /// Every attachment, with its network.
-pub fn entries(networks: &[Network]) -> impl Iterator<Item = (&Network, &StoreEntry)> {
+pub fn entries(networks: &[StoreNetwork]) -> impl Iterator<Item = (&StoreNetwork, &StoreEntry)> {
     networks.iter().flat_map(|network| network.looked.entries.iter().map(move |e| (network, e)))
 }
 

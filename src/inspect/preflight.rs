@@ -2,13 +2,14 @@
 
 use crate::etcd;
 use crate::kube::{self, KubeSettings};
+use crate::net::Problem;
 use crate::netlink::rtnl::Rtnl;
 use crate::plan::tunnel;
-use crate::settings::{HostSettings, InvalidSetting, Source};
+use crate::settings::{HostSettings, Source, invalid};
 
 /// Every setting that does not fit this host. What cannot be read is not reported: the start fails with
 /// the reason.
-pub fn check(settings: &HostSettings) -> Vec<InvalidSetting> {
+pub fn check(settings: &HostSettings) -> Vec<Problem> {
     let mut faults = unusable_files(settings);
     if let Ok(rtnl) = Rtnl::open() {
         faults.extend(foreign_bridge(settings, &rtnl));
@@ -18,29 +19,22 @@ pub fn check(settings: &HostSettings) -> Vec<InvalidSetting> {
 }
 
 /// Certificates, key and password that cannot be used.
-fn unusable_files(settings: &HostSettings) -> Vec<InvalidSetting> {
+fn unusable_files(settings: &HostSettings) -> Vec<Problem> {
     let server = match &settings.source {
         Some(Source::Etcd { server, .. }) => server,
         Some(Source::Kubernetes(api)) => return unknown_api(api).into_iter().collect(),
         Some(Source::Static(_)) | None => return Vec::new(),
     };
-    let faults = etcd::check_files(server).0.into_iter();
-    faults
-        .map(|fault| InvalidSetting {
-            variable: fault.variable,
-            value: fault.path,
-            problem: format!("{}; {}", fault.wrong, fault.fix),
-        })
-        .collect()
+    etcd::check_files(server).0
 }
 
-fn unknown_api(api: &KubeSettings) -> Option<InvalidSetting> {
+fn unknown_api(api: &KubeSettings) -> Option<Problem> {
     let wrong = kube::check(api).err()?;
     let path = api.kubeconfig.as_ref().map(|path| path.display().to_string());
-    Some(InvalidSetting { variable: "KUBECONFIG", value: path.unwrap_or_default(), problem: wrong })
+    Some(invalid("KUBECONFIG", &path.unwrap_or_default(), wrong))
 }
 
-fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<InvalidSetting> {
+fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
     let name = settings.bridge.as_ref()?;
     let link = rtnl.link(name).ok().flatten()?;
     let kind = match link.kind.as_deref() {
@@ -48,16 +42,13 @@ fn foreign_bridge(settings: &HostSettings, rtnl: &Rtnl) -> Option<InvalidSetting
         Some(kind) => format!("a {kind}"),
         None => "a physical device".to_owned(),
     };
-    Some(InvalidSetting {
-        variable: "BRIDGE_NAME",
-        value: name.to_string(),
-        problem: format!("this interface exists and is {kind}, not a bridge; choose another name"),
-    })
+    let why = format!("this interface exists and is {kind}, not a bridge");
+    Some(invalid("BRIDGE_NAME", name.as_str(), why).with_fix("choose another name"))
 }
 
 /// The pool covers an address of this host: it could no longer reach its own segment. (The bridge's
 /// own are meant to be there; if its name is wrong nobody knows which they are.)
-fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<InvalidSetting> {
+fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<Problem> {
     let bridge = rtnl.link(settings.bridge.as_ref()?).ok().flatten().map(|link| link.index);
     let addresses = rtnl.addresses(None).ok()?;
     let mut foreign = addresses.iter().filter(|found| Some(found.index) != bridge);
@@ -70,13 +61,9 @@ fn pool_around_host(settings: &HostSettings, rtnl: &Rtnl) -> Option<InvalidSetti
     })?;
     let link = link.map_or("an interface".to_owned(), |link| link.name.to_string());
     let variable = if pool.is_ipv4() { "IP_SUBNET" } else { "IPV6_SUBNET" };
-    Some(InvalidSetting {
-        variable,
-        value: pool.to_string(),
-        problem: format!(
-            "contains {}, an address of this host on {link}; choose a pool that nobody uses, or \
-             remove {link} if it is left from another pod network",
-            found.address
-        ),
-    })
+    let why = format!("contains {}, an address of this host on {link}", found.address);
+    let fix = format!(
+        "choose a pool that nobody uses, or remove {link} if it is left from another pod network"
+    );
+    Some(invalid(variable, &pool.to_string(), why).with_fix(fix))
 }

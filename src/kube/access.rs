@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::kube::kubeconfig::{self, Kubeconfig, Pem, Token};
+use crate::kube::kubeconfig::{self, Kubeconfig, PemSource, Token};
 use crate::kube::settings::{KubeSettings, Server};
 
 /// The service account of a pod. Source: kubernetes.io, "Accessing the Kubernetes API from a Pod".
@@ -106,10 +106,10 @@ fn of_kubeconfig(config: Kubeconfig, settings: &KubeSettings) -> Result<Access, 
     Ok(Access { server, server_name: config.server_name, ca, client, token: config.token })
 }
 
-fn pem(place: Pem) -> Result<Vec<u8>, String> {
+fn pem(place: PemSource) -> Result<Vec<u8>, String> {
     match place {
-        Pem::Inline(bytes) => Ok(bytes),
-        Pem::File(path) => bytes(&path),
+        PemSource::Inline(bytes) => Ok(bytes),
+        PemSource::File(path) => bytes(&path),
     }
 }
 

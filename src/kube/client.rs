@@ -18,7 +18,7 @@ use tower_service::Service;
 use crate::etcd::failure::chain;
 use crate::kube::access::Access;
 use crate::kube::nodes::Nodes;
-use crate::kube::object::{self, NodeEvent, Page};
+use crate::kube::object::{self, NodeEvent, NodePage};
 use crate::kube::settings::KubeSettings;
 use crate::lease::records::NodeName;
 use crate::os::random;
@@ -144,7 +144,7 @@ impl Api {
         }
     }
 
-    async fn page(&self, limit: usize, next: Option<&str>) -> Result<Page, ApiError> {
+    async fn page(&self, limit: usize, next: Option<&str>) -> Result<NodePage, ApiError> {
         const WHAT: &str = "list nodes";
         let mut path = format!("/api/v1/nodes?limit={limit}");
         if let Some(next) = next {
@@ -160,7 +160,7 @@ impl Api {
     }
 
     /// Follows the nodes from `version` on.
-    pub async fn watch(&self, version: &str) -> Result<Watch<'_>, ApiError> {
+    pub async fn watch(&self, version: &str) -> Result<NodeWatch<'_>, ApiError> {
         let seconds = WATCH_SECONDS + random::below(WATCH_SECONDS as usize) as u64;
         let version = escaped(version);
         let path = format!(
@@ -169,7 +169,7 @@ impl Api {
         let answer = self.send(WATCH, Method::GET, &path, None);
         let body = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(WATCH))??;
         let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
-        Ok(Watch { api: self, body, until, rest: Vec::new() })
+        Ok(NodeWatch { api: self, body, until, rest: Vec::new() })
     }
 
     /// Changes conditions of a node by a strategic merge patch.
@@ -252,7 +252,7 @@ impl Api {
 const WATCH: &str = "watch nodes";
 
 /// A watch that is under way.
-pub struct Watch<'a> {
+pub struct NodeWatch<'a> {
     api: &'a Api,
     body: Body,
     until: Instant,
@@ -260,7 +260,7 @@ pub struct Watch<'a> {
     rest: Vec<u8>,
 }
 
-impl Watch<'_> {
+impl NodeWatch<'_> {
     /// The next events; `None` at the end of the watch. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Vec<NodeEvent>>, ApiError> {
         loop {

@@ -15,15 +15,15 @@ pub struct Kubeconfig {
     /// The name in the server's certificate, if it differs from `server`.
     pub server_name: Option<String>,
     /// The authority of the server's certificate, PEM.
-    pub ca: Option<Pem>,
+    pub ca: Option<PemSource>,
     /// Certificate and key of the client, PEM.
-    pub client: Option<(Pem, Pem)>,
+    pub client: Option<(PemSource, PemSource)>,
     pub token: Option<Token>,
 }
 
 /// PEM, or its file.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Pem {
+pub enum PemSource {
     Inline(Vec<u8>),
     File(PathBuf),
 }
@@ -115,19 +115,19 @@ fn text_of<'a>(entry: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 /// `KEY-data` in base64, else the file `KEY`: in this order, as in kubectl.
-fn pem(entry: &Value, key: &str, folder: &Path) -> Result<Option<Pem>, String> {
+fn pem(entry: &Value, key: &str, folder: &Path) -> Result<Option<PemSource>, String> {
     let data = format!("{key}-data");
     if let Some(text) = text_of(entry, &data) {
         let bytes = BASE64_STANDARD.decode(text);
         return match bytes {
-            Ok(bytes) => Ok(Some(Pem::Inline(bytes))),
+            Ok(bytes) => Ok(Some(PemSource::Inline(bytes))),
             Err(_) => Err(format!("{data} is not base64")),
         };
     }
-    Ok(text_of(entry, key).map(|path| Pem::File(folder.join(path))))
+    Ok(text_of(entry, key).map(|path| PemSource::File(folder.join(path))))
 }
 
-fn client(user: &Value, folder: &Path) -> Result<Option<(Pem, Pem)>, String> {
+fn client(user: &Value, folder: &Path) -> Result<Option<(PemSource, PemSource)>, String> {
     match (pem(user, "client-certificate", folder)?, pem(user, "client-key", folder)?) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (None, None) => Ok(None),
@@ -180,8 +180,8 @@ users:
     fn the_current_context_is_read() {
         let read = read(KUBEADM).unwrap();
         assert_eq!(read.server, "https://192.0.2.5:6443");
-        assert_eq!(read.ca, Some(Pem::Inline(b"cert".to_vec())));
-        let file = |path: &str| Pem::File(path.into());
+        assert_eq!(read.ca, Some(PemSource::Inline(b"cert".to_vec())));
+        let file = |path: &str| PemSource::File(path.into());
         let client = (file("/etc/kubernetes/pki/client.pem"), file("/pki/client.key"));
         assert_eq!(read.client, Some(client));
         assert!(read.token.is_none() && read.server_name.is_none());

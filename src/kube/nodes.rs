@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use crate::kube::object::Node;
+use crate::kube::object::NodeObject;
 use crate::lease::identity::Attributes;
 use crate::lease::records::{Alive, NodeName, NodeRecord, RecordError, Tunnel};
 use crate::lease::snapshot::{Fault, Snapshot, Store, Stored};
@@ -16,7 +16,7 @@ use crate::lease::snapshot::{Fault, Snapshot, Store, Stored};
 #[derive(Clone, Debug)]
 pub struct Nodes {
     own_name: NodeName,
-    own: Option<Node>,
+    own: Option<NodeObject>,
     attributes: Attributes,
     snapshot: Snapshot,
 }
@@ -28,7 +28,7 @@ impl Nodes {
     }
 
     /// This host's own node, if there is one.
-    pub fn own(&self) -> Option<&Node> {
+    pub fn own(&self) -> Option<&NodeObject> {
         self.own.as_ref()
     }
 
@@ -38,7 +38,7 @@ impl Nodes {
     }
 
     /// Takes in a node as it is now.
-    pub fn put(&mut self, node: Node) {
+    pub fn put(&mut self, node: NodeObject) {
         let Snapshot { hosts, nodes, alive, faults, .. } = &mut self.snapshot;
         let (name, created) = (&node.name, node.created);
         let stored = |value| Stored { value, created, modified: created };
@@ -90,7 +90,7 @@ impl Nodes {
 }
 
 /// The record that the host would publish.
-fn record(node: &Node, attributes: &Attributes) -> NodeRecord {
+fn record(node: &NodeObject, attributes: &Attributes) -> NodeRecord {
     let mut record = NodeRecord::new(&node.machine_id, &node.boot_id, "");
     record.subnets = node.subnets;
     record.addresses = node.addresses;
@@ -139,9 +139,9 @@ mod tests {
     }
 
     /// Name, pod subnet, address, digits of the time of registration.
-    fn node(name: &str, subnet: &str, address: &str, created: i64) -> Node {
+    fn node(name: &str, subnet: &str, address: &str, created: i64) -> NodeObject {
         let subnets = PerFamily { v4: parse(subnet).ok(), v6: None };
-        Node {
+        NodeObject {
             name: name.parse().unwrap(),
             subnets,
             fault: None,
@@ -160,7 +160,7 @@ mod tests {
         peers(nodes.snapshot(), &"h1".parse().unwrap(), &own, &PerFamily { v4: pool, v6: None })
     }
 
-    fn check(found: &[Node], expected: &[&str], faults: &[&str]) {
+    fn check(found: &[NodeObject], expected: &[&str], faults: &[&str]) {
         let mut nodes = nodes();
         found.iter().for_each(|node| nodes.put(node.clone()));
         let peers = seen(&nodes);

@@ -12,7 +12,7 @@ use crate::net::{Family, PerFamily, subnet};
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeObject {
     pub name: NodeName,
     /// Its pod subnets, if assigned.
     pub subnets: PerFamily<IpNetwork>,
@@ -34,9 +34,9 @@ pub struct Node {
 
 /// A page of a list.
 #[derive(Debug)]
-pub struct Page {
+pub struct NodePage {
     /// The nodes, and the errors of those that cannot be hosts.
-    pub nodes: Vec<Result<Node, RecordError>>,
+    pub nodes: Vec<Result<NodeObject, RecordError>>,
     /// The version from which to watch.
     pub version: String,
     /// Continuation token; `None` on the last page.
@@ -47,7 +47,7 @@ pub struct Page {
 #[derive(Debug)]
 pub enum NodeEvent {
     /// A node was added or changed.
-    Put(String, Box<Node>),
+    Put(String, Box<NodeObject>),
     /// A node was deleted.
     Gone(String, NodeName),
     /// All changes up to this version were sent.
@@ -63,14 +63,14 @@ const ID_LIMIT: usize = 64;
 
 /// # Errors
 /// Not a list of nodes.
-pub fn page(bytes: &[u8]) -> Result<Page, String> {
+pub fn page(bytes: &[u8]) -> Result<NodePage, String> {
     let list: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if list["kind"] != "NodeList" {
         return Err("not a NodeList".to_owned());
     }
     let version = version(&list).ok_or("no resourceVersion")?;
     let items = list["items"].as_array().into_iter().flatten();
-    Ok(Page {
+    Ok(NodePage {
         nodes: items.map(node).collect(),
         version,
         next: filled(&list["metadata"]["continue"]),
@@ -126,7 +126,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn node(object: &Value) -> Result<Node, RecordError> {
+fn node(object: &Value) -> Result<NodeObject, RecordError> {
     let (metadata, status) = (&object["metadata"], &object["status"]);
     let name = text(&metadata["name"]).parse().map_err(RecordError::Name)?;
     let (subnets, fault) = subnets(&object["spec"]);
@@ -135,7 +135,7 @@ fn node(object: &Value) -> Result<Node, RecordError> {
         conditions.iter().any(|found| found["type"] == name && found["status"] == "True")
     };
     let info = &status["nodeInfo"];
-    Ok(Node {
+    Ok(NodeObject {
         name,
         subnets,
         fault,
@@ -216,7 +216,7 @@ mod tests {
         })
     }
 
-    fn read(object: serde_json::Value) -> Node {
+    fn read(object: serde_json::Value) -> NodeObject {
         let line = json!({"type": "ADDED", "object": object}).to_string();
         match event(line.as_bytes()).unwrap() {
             NodeEvent::Put(version, node) if version == "7" => *node,
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    fn with(change: impl FnOnce(&mut serde_json::Value)) -> Node {
+    fn with(change: impl FnOnce(&mut serde_json::Value)) -> NodeObject {
         let mut object = full();
         change(&mut object);
         read(object)

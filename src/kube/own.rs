@@ -1,6 +1,6 @@
 //! Pure. The pod subnets of this host, by its node.
 
-use crate::kube::object::Node;
+use crate::kube::object::NodeObject;
 use crate::lease::{Identity, Lease, NodeError, choose};
 use crate::net::PerFamily;
 use crate::net::subnet::Pool;
@@ -10,7 +10,7 @@ use crate::net::subnet::Pool;
 /// # Errors
 /// [`NodeError`].
 pub fn lease(
-    node: Option<&Node>,
+    node: Option<&NodeObject>,
     identity: &Identity,
     pools: &PerFamily<Pool>,
 ) -> Result<Lease, NodeError> {
@@ -45,7 +45,7 @@ pub fn lease(
 /// The contradiction between the node and the lease `kept`, which this host keeps.
 pub fn disagreement(
     kept: &Lease,
-    node: Option<&Node>,
+    node: Option<&NodeObject>,
     identity: &Identity,
     pools: &PerFamily<Pool>,
 ) -> Option<NodeError> {
@@ -61,7 +61,7 @@ pub fn disagreement(
 
 /// Two hosts with one name would serve one subnet. A kubelet in a container may report another machine
 /// id, and after a reboot for a moment the previous boot id: only both together identify another machine.
-fn is_another_machine(node: &Node, identity: &Identity) -> bool {
+fn is_another_machine(node: &NodeObject, identity: &Identity) -> bool {
     let differs = |theirs: &str, ours: &str| !theirs.is_empty() && theirs != ours;
     differs(&node.machine_id, &identity.machine_id) && differs(&node.boot_id, &identity.boot_id)
 }
@@ -77,7 +77,7 @@ mod tests {
 
     /// The lease or error of h1 (machine m, boot b, pools 10.244.0.0/16 and, if `dual`, fd10:244::/48).
     fn check(subnets: &[&str], (machine, boot): (&str, &str), dual: bool) -> String {
-        let mut node = Node {
+        let mut node = NodeObject {
             name: "h1".parse().unwrap(),
             subnets: PerFamily::default(),
             fault: None,
@@ -152,7 +152,7 @@ mod tests {
         let error =
             |node| disagreement(&kept, node, &identity(), &pools(false)).unwrap().to_string();
         says(&error(None), "knows no node");
-        let mut node = Node {
+        let mut node = NodeObject {
             name: "h1".parse().unwrap(),
             subnets: kept.subnets,
             fault: None,

@@ -51,7 +51,7 @@ pub struct Inputs {
 /// Follows the nodes until the agent ends or a fatal error.
 pub async fn run(start: Start, inputs: Inputs, contact: &Contact, publish: impl FnMut(Update)) {
     let mut setup_changes = inputs.setup.clone();
-    let mut session = Session {
+    let mut session = KubeSession {
         identity: start.identity,
         has_served: start.has_served,
         contact,
@@ -81,7 +81,7 @@ pub async fn run(start: Start, inputs: Inputs, contact: &Contact, publish: impl 
     }
 }
 
-struct Session<'a, P> {
+struct KubeSession<'a, P> {
     identity: Identity,
     contact: &'a Contact,
     /// The host has a state to serve.
@@ -107,26 +107,28 @@ struct Listed {
 }
 
 /// Why an attempt ended.
-enum Exit {
+enum Interruption {
     Failed(ApiError),
     Refused(NodeError),
 }
 
-impl From<ApiError> for Exit {
-    fn from(error: ApiError) -> Exit {
-        Exit::Failed(error)
+impl From<ApiError> for Interruption {
+    fn from(error: ApiError) -> Interruption {
+        Interruption::Failed(error)
     }
 }
 
-impl<P: FnMut(Update)> Session<'_, P> {
+impl<P: FnMut(Update)> KubeSession<'_, P> {
     /// Serves until something breaks, then pauses.
     async fn attempt(&mut self, setup: &Setup) -> ControlFlow<()> {
         self.attempts += 1;
         match self.serve(setup).await {
             Ok(()) => {}
-            Err(Exit::Failed(ApiError::Expired(why))) => log::debug!("listing nodes again: {why}"),
-            Err(Exit::Failed(error)) => self.publish_disconnected(error.to_string()),
-            Err(Exit::Refused(error)) => {
+            Err(Interruption::Failed(ApiError::Expired(why))) => {
+                log::debug!("listing nodes again: {why}")
+            }
+            Err(Interruption::Failed(error)) => self.publish_disconnected(error.to_string()),
+            Err(Interruption::Refused(error)) => {
                 (self.publish)(Update::Fatal(error.into()));
                 return ControlFlow::Break(());
             }
@@ -138,20 +140,20 @@ impl<P: FnMut(Update)> Session<'_, P> {
         ControlFlow::Continue(())
     }
 
-    async fn serve(&mut self, setup: &Setup) -> Result<(), Exit> {
+    async fn serve(&mut self, setup: &Setup) -> Result<(), Interruption> {
         let api = Api::open(&setup.api)?;
         let mut listed = match self.listed.take() {
             Some(listed) if listed.at.elapsed() < RELIST => listed,
             _ => self.list(&api).await?,
         };
         let followed = self.follow(&api, setup, &mut listed).await;
-        if !matches!(followed, Err(Exit::Failed(ApiError::Expired(_)))) {
+        if !matches!(followed, Err(Interruption::Failed(ApiError::Expired(_)))) {
             self.listed = Some(listed);
         }
         followed
     }
 
-    async fn list(&mut self, api: &Api) -> Result<Listed, Exit> {
+    async fn list(&mut self, api: &Api) -> Result<Listed, Interruption> {
         let attributes = self.inputs.attributes.borrow_and_update().clone();
         let mut nodes = Nodes::new(self.identity.name.clone(), attributes);
         let version = api.list(&mut nodes).await?;
@@ -160,7 +162,12 @@ impl<P: FnMut(Update)> Session<'_, P> {
     }
 
     /// Publishes the list and then the changes from a watch, until that ends.
-    async fn follow(&mut self, api: &Api, setup: &Setup, listed: &mut Listed) -> Result<(), Exit> {
+    async fn follow(
+        &mut self,
+        api: &Api,
+        setup: &Setup,
+        listed: &mut Listed,
+    ) -> Result<(), Interruption> {
         let mut watch = api.watch(&listed.version).await?;
         let begun = Instant::now();
         self.publish_connected(api);
@@ -199,7 +206,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
     }
 
     /// Publishes what changed: this host's subnets, and all hosts once it has some.
-    fn take(&mut self, nodes: &Nodes, setup: &Setup) -> Result<(), Exit> {
+    fn take(&mut self, nodes: &Nodes, setup: &Setup) -> Result<(), Interruption> {
         match &self.lease {
             Some(kept) => {
                 let trouble = own::disagreement(kept, nodes.own(), &self.identity, &setup.pools);
@@ -212,7 +219,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     (self.publish)(Update::Lease(lease));
                 }
                 Err(error) if error.is_setting() && !self.has_served => {
-                    return Err(Exit::Refused(error));
+                    return Err(Interruption::Refused(error));
                 }
                 Err(error) => {
                     self.publish_trouble(Some(error));

@@ -14,14 +14,14 @@ pub fn parse(text: &str) -> Result<Value, String> {
     let mut lines = Vec::new();
     for (index, raw) in text.lines().enumerate() {
         let content = raw.trim_start_matches(' ');
-        let line = Line { number: index + 1, indent: raw.len() - content.len(), content };
+        let line = YamlLine { number: index + 1, indent: raw.len() - content.len(), content };
         match content.trim_end() {
             "" => {}
             "---" if lines.is_empty() && line.indent == 0 => {}
             "---" | "..." if line.indent == 0 => return Err(line.refused("a second document")),
             _ if content.starts_with('#') => {}
             _ if content.starts_with('\t') => return Err(line.refused("a tab as indentation")),
-            trimmed => lines.push(Line { content: trimmed, ..line }),
+            trimmed => lines.push(YamlLine { content: trimmed, ..line }),
         }
     }
     let Some(first) = lines.first() else { return Ok(Value::Null) };
@@ -35,13 +35,13 @@ pub fn parse(text: &str) -> Result<Value, String> {
 }
 
 #[derive(Clone, Copy)]
-struct Line<'a> {
+struct YamlLine<'a> {
     number: usize,
     indent: usize,
     content: &'a str,
 }
 
-impl Line<'_> {
+impl YamlLine<'_> {
     fn refused(&self, what: &str) -> String {
         format!("line {}: {what} is not supported here", self.number)
     }
@@ -52,12 +52,12 @@ impl Line<'_> {
 }
 
 struct Blocks<'a, 'b> {
-    lines: &'b mut Vec<Line<'a>>,
+    lines: &'b mut Vec<YamlLine<'a>>,
     next: usize,
 }
 
 impl<'a> Blocks<'a, '_> {
-    fn peek(&self) -> Option<Line<'a>> {
+    fn peek(&self) -> Option<YamlLine<'a>> {
         self.lines.get(self.next).copied()
     }
 
@@ -77,10 +77,12 @@ impl<'a> Blocks<'a, '_> {
             if rest.is_empty() {
                 self.next += 1;
                 items.push(self.below(indent, depth)?);
-            } else if rest.starts_with("- ") || entry(&Line { content: rest, ..line })?.is_some() {
+            } else if rest.starts_with("- ")
+                || entry(&YamlLine { content: rest, ..line })?.is_some()
+            {
                 // The item's own block begins behind the dash.
                 let indent = indent + line.content.len() - rest.len();
-                self.lines[self.next] = Line { indent, content: rest, ..line };
+                self.lines[self.next] = YamlLine { indent, content: rest, ..line };
                 items.push(self.block(indent, depth + 1)?);
             } else {
                 self.next += 1;
@@ -122,7 +124,7 @@ impl<'a> Blocks<'a, '_> {
 }
 
 /// Key and rest of a line of a mapping; `None` if it is no such line.
-fn entry<'a>(line: &Line<'a>) -> Result<Option<(String, &'a str)>, String> {
+fn entry<'a>(line: &YamlLine<'a>) -> Result<Option<(String, &'a str)>, String> {
     let content = line.content;
     if content.starts_with(['"', '\'']) {
         let (key, rest) = quoted(content, line)?;
@@ -142,7 +144,7 @@ fn entry<'a>(line: &Line<'a>) -> Result<Option<(String, &'a str)>, String> {
 /// What begins with one of these is no plain text in YAML.
 const SPECIAL: &[char] = &['{', '[', '&', '*', '!', '|', '>', '%', '@', '`', '?', ','];
 
-fn scalar(text: &str, line: &Line<'_>) -> Result<Value, String> {
+fn scalar(text: &str, line: &YamlLine<'_>) -> Result<Value, String> {
     if text.starts_with(['"', '\'']) {
         let (value, rest) = quoted(text, line)?;
         if !uncommented(rest).trim().is_empty() {
@@ -169,7 +171,7 @@ fn scalar(text: &str, line: &Line<'_>) -> Result<Value, String> {
 }
 
 /// The text in quotes at the beginning of `text`, and what follows.
-fn quoted<'a>(text: &'a str, line: &Line<'_>) -> Result<(String, &'a str), String> {
+fn quoted<'a>(text: &'a str, line: &YamlLine<'_>) -> Result<(String, &'a str), String> {
     let unclosed = || line.refused("a quote that is not closed");
     if let Some(rest) = text.strip_prefix('\'') {
         let mut from = 0;

@@ -144,18 +144,17 @@ fn standing(
 
 /// Writes the keys by which this host holds `lease`; `None` if all of them are right.
 ///
-/// Conditions: this host's keys, its alive key and the network settings are as `found`; if a subnet
-/// is claimed, no host key and no claim changed since.
+/// Conditions: this host's keys, its claims, its alive key and the network settings are as `found`; if
+/// the host key is written, no other one has its value: hosts of the Python agent have no claims. Other
+/// hosts may claim other subnets at the same time.
 fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction> {
     let name = &own.identity.name;
     let roots = &own.network.roots;
     let first = lease.subnets.iter().next()?;
     let host = found.hosts.get(name).is_some_and(|stored| stored.value == *first);
-    let mut claiming = !host;
     let mut wanted = vec![(Key::Host(name.clone()), (!host).then(|| first.to_string()))];
     for subnet in lease.subnets.iter() {
         let held = found.claims.get(subnet).is_some_and(|claim| claim.value == *name);
-        claiming |= !held;
         wanted.push((Key::Claim(*subnet), (!held).then(|| name.to_string())));
     }
     let node = node_record(&own.identity, &own.attributes, lease);
@@ -177,9 +176,10 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
     for key in [Key::Config, Key::Alive(name.clone())] {
         found.unchanged(&mut transaction, roots, &key);
     }
-    if claiming {
+    if !host && found.hosts.is_empty() {
         transaction.range_unchanged(roots.hosts_range(), found.revision);
-        transaction.range_unchanged(roots.claims_range(), found.revision);
+    } else if !host {
+        transaction.none_has(roots.hosts_range(), first.to_string());
     }
     (!transaction.writes.is_empty()).then_some(transaction)
 }

@@ -3,23 +3,24 @@
 //! Every report is a write on all members of etcd and stays in its history until that is compacted,
 //! which etcd does not do by itself. The rate is therefore limited for the whole network:
 //!
-//! - A host writes at most once in an [`interval`] of one minute, in a network of more than 1,200 hosts
-//!   of 50 ms for each host, at its own offset: if 10,000 hosts lose the same one, they write 20 reports
-//!   of some 400 bytes a second.
+//! - A host writes at most once in an [`interval`]: the time in which it probes each host once, from 5
+//!   seconds to a minute (the default), and at least 50 ms for each host of the network, at its own
+//!   offset. If 10,000 hosts lose the same one, they write 20 reports of some 400 bytes a second.
 //! - From its third report in a row on, the wait doubles with each, up to sixteen intervals, until
 //!   nothing has changed for 32 intervals: a network of 10,000 hosts in permanent change writes 1.25
 //!   reports a second, some 45 MB of history a day.
 //! - Changed latencies alone are published at most every ten intervals, if one of a few other hosts
-//!   changed by factor two and a millisecond; an unchanged report every hour, in a network of more than
-//!   60 hosts once a minute altogether.
+//!   changed by factor two and a millisecond; an unchanged report every 60, in a network of more than
+//!   60 hosts one in an interval altogether.
 
 use std::time::Duration;
 
 use crate::lease::records::ReachabilityReport;
 use crate::net::hash;
 
-/// Shortest interval, and its growth with each host.
-const LEAST: Duration = Duration::from_secs(60);
+/// Shortest and longest interval in a small network, and its growth with each host.
+const LEAST: Duration = Duration::from_secs(5);
+const MOST: Duration = Duration::from_secs(60);
 const EACH: Duration = Duration::from_millis(50);
 
 /// Reports in a row before the wait doubles, and how often it doubles.
@@ -34,9 +35,10 @@ const OLD_MOST: u32 = 1200;
 /// A latency has changed if it differs by this many microseconds, and by factor two.
 const DIFFERS: u32 = 1000;
 
-/// Shortest time between two reports of a host, in a network of `hosts`.
-pub fn interval(hosts: usize) -> Duration {
-    LEAST.max(spread(hosts))
+/// Shortest time between two reports of a host, in a network of `hosts`. `probes`: between two probes of
+/// one host.
+pub fn interval(hosts: usize, probes: Duration) -> Duration {
+    probes.clamp(LEAST, MOST).max(spread(hosts))
 }
 
 /// The time over which simultaneous reports of all `hosts` are spread.
@@ -150,8 +152,10 @@ mod tests {
 
     #[test]
     fn ten_thousand_hosts_that_lose_one_publish_twenty_reports_a_second() {
-        assert_eq!(interval(3), Duration::from_secs(60));
-        assert_eq!(interval(10_000), Duration::from_secs(500));
+        let second = Duration::from_secs(1);
+        assert_eq!(interval(3, second), 5 * second);
+        assert_eq!((interval(3, 60 * second), interval(3, 600 * second)), (MOST, MOST));
+        assert_eq!(interval(10_000, second), 500 * second);
         let mut seconds = vec![0; 500];
         for host in 0..10_000 {
             seconds[offset(&format!("n{host}"), 10_000).as_secs() as usize] += 1;

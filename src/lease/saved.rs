@@ -32,20 +32,20 @@ pub type Resolved = BTreeMap<NodeName, PerFamily<IpAddr>>;
 const SCHEMA: u32 = 1;
 
 /// Key, value, revision of creation, revision of the last change.
-type Entry<K, V> = (K, V, i64, i64);
+type StoredEntry<K, V> = (K, V, i64, i64);
 
 /// The state in the file, to write.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct View<'a> {
+struct StateFileView<'a> {
     host: &'a NodeName,
     machine_id: &'a str,
     lease: &'a Lease,
     revision: i64,
-    config: Option<Entry<&'a (), &'a ClusterConfig>>,
-    hosts: Vec<Entry<&'a NodeName, &'a IpNetwork>>,
-    nodes: Vec<Entry<&'a NodeName, &'a NodeRecord>>,
-    claims: Vec<Entry<&'a IpNetwork, &'a NodeName>>,
+    config: Option<StoredEntry<&'a (), &'a ClusterConfig>>,
+    hosts: Vec<StoredEntry<&'a NodeName, &'a IpNetwork>>,
+    nodes: Vec<StoredEntry<&'a NodeName, &'a NodeRecord>>,
+    claims: Vec<StoredEntry<&'a IpNetwork, &'a NodeName>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     resolved: &'a Resolved,
 }
@@ -53,15 +53,15 @@ struct View<'a> {
 /// The state in the file, as read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct State {
+struct StateFile {
     host: NodeName,
     machine_id: String,
     lease: Lease,
     revision: i64,
-    config: Option<Entry<(), ClusterConfig>>,
-    hosts: Vec<Entry<NodeName, IpNetwork>>,
-    nodes: Vec<Entry<NodeName, NodeRecord>>,
-    claims: Vec<Entry<IpNetwork, NodeName>>,
+    config: Option<StoredEntry<(), ClusterConfig>>,
+    hosts: Vec<StoredEntry<NodeName, IpNetwork>>,
+    nodes: Vec<StoredEntry<NodeName, NodeRecord>>,
+    claims: Vec<StoredEntry<IpNetwork, NodeName>>,
     #[serde(default)]
     resolved: Resolved,
 }
@@ -100,13 +100,13 @@ impl Saved {
         if header.checksum != format!("{:016x}", hash::stable(&[state])) {
             return Err("its checksum is wrong".to_owned());
         }
-        let state: State = serde_json::from_str(state).map_err(|error| error.to_string())?;
+        let state: StateFile = serde_json::from_str(state).map_err(|error| error.to_string())?;
         Ok(state.saved())
     }
 
-    fn view(&self) -> View<'_> {
+    fn view(&self) -> StateFileView<'_> {
         let snapshot = &self.snapshot;
-        View {
+        StateFileView {
             host: &self.host,
             machine_id: &self.machine_id,
             lease: &self.lease,
@@ -123,7 +123,7 @@ impl Saved {
 /// What stands between the checksum and what it is the checksum of.
 const BEFORE_STATE: &str = r#","state":"#;
 
-impl State {
+impl StateFile {
     fn saved(self) -> Saved {
         let nodes = self.nodes.into_iter().map(|(host, node, created, modified)| {
             stored((host, Arc::new(node), created, modified))
@@ -137,16 +137,16 @@ impl State {
             ..Snapshot::default()
         };
         let snapshot = Arc::new(snapshot);
-        let State { host, machine_id, lease, resolved, .. } = self;
+        let StateFile { host, machine_id, lease, resolved, .. } = self;
         Saved { host, machine_id, lease, snapshot, resolved }
     }
 }
 
-fn entry<'a, K, T: Borrow<V>, V>(key: &'a K, stored: &'a Stored<T>) -> Entry<&'a K, &'a V> {
+fn entry<'a, K, T: Borrow<V>, V>(key: &'a K, stored: &'a Stored<T>) -> StoredEntry<&'a K, &'a V> {
     (key, stored.value.borrow(), stored.created, stored.modified)
 }
 
-fn stored<K, V>((key, value, created, modified): Entry<K, V>) -> (K, Stored<V>) {
+fn stored<K, V>((key, value, created, modified): StoredEntry<K, V>) -> (K, Stored<V>) {
     (key, Stored { value, created, modified })
 }
 

@@ -120,6 +120,10 @@ impl SessionMachine {
             }
             (State::Claiming(..), Ok(Event::Committed(None))) => {
                 self.progress.races += 1;
+                // Twice is no accident: many hosts got tickets of slots that are taken.
+                if self.progress.races > 1 {
+                    self.own.ticket = None;
+                }
                 Ok(self.pause(Pause::LostRace(self.progress.races)))
             }
             (state, Ok(Event::Committed(Some(revision)))) => self.committed(state, revision),

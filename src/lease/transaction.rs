@@ -20,6 +20,8 @@ pub enum Condition {
     Unchanged { key: String, modified: i64 },
     /// No key with `prefix` was changed after the revision `since`.
     RangeUnchanged { prefix: String, since: i64 },
+    /// There are keys with `prefix`, and none of them has `value`.
+    NoneHas { prefix: String, value: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ impl Transaction {
     fn collect<'a>(&'a self, written: &mut BTreeSet<&'a str>, read: &mut BTreeSet<&'a str>) {
         read.extend(self.conditions.iter().map(|condition| match condition {
             Condition::Unchanged { key, .. } => key.as_str(),
-            Condition::RangeUnchanged { prefix, .. } => prefix.as_str(),
+            Condition::RangeUnchanged { prefix, .. } | Condition::NoneHas { prefix, .. } => prefix,
         }));
         for write in &self.writes {
             match write {
@@ -73,6 +75,16 @@ impl Transaction {
 
     pub fn range_unchanged(&mut self, prefix: impl Into<String>, since: i64) -> &mut Transaction {
         self.conditions.push(Condition::RangeUnchanged { prefix: prefix.into(), since });
+        self
+    }
+
+    pub fn none_has(
+        &mut self,
+        prefix: impl Into<String>,
+        value: impl Into<String>,
+    ) -> &mut Transaction {
+        let (prefix, value) = (prefix.into(), value.into());
+        self.conditions.push(Condition::NoneHas { prefix, value });
         self
     }
 

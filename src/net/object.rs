@@ -68,8 +68,8 @@ pub enum Object {
     Host(NodeName),
     /// A pod subnet or pool.
     Subnet(IpNetwork),
-    /// A variable of the settings.
-    Setting(String),
+    /// A variable of the settings and its value; empty if it has none, or it does not matter.
+    Setting(&'static str, String),
     /// Anything else, by the words that name it.
     Named(String),
 }
@@ -110,7 +110,9 @@ impl fmt::Display for Object {
             Object::Rule { chain, option, bridge } => {
                 write!(f, "rule {option} {bridge} -j ACCEPT in {chain}")
             }
-            Object::Chain(name) | Object::Named(name) | Object::Setting(name) => f.write_str(name),
+            Object::Chain(name) | Object::Named(name) => f.write_str(name),
+            Object::Setting(variable, value) if value.is_empty() => f.write_str(variable),
+            Object::Setting(variable, value) => write!(f, "{variable}={value}"),
             Object::Sysctl(key) => write!(f, "sysctl {}", key.replace('/', ".")),
             Object::Loopback(name) => write!(f, "sysctl net.ipv4.conf.{name}.route_localnet"),
             Object::Configuration(path) => write!(f, "CNI configuration {}", path.display()),

@@ -113,7 +113,8 @@ pub fn flush_udp(addresses: &[IpAddr]) -> Result<usize, ConntrackError> {
 /// [`ConntrackError`]; `EINVAL` unless [`kernel_filters`].
 pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
     let v4 = addresses.iter().filter(|address| address.is_ipv4());
-    let forget = |address: &IpAddr| [End::Source, End::Destination].map(|end| (*address, end));
+    let forget =
+        |address: &IpAddr| [FlowEnd::Source, FlowEnd::Destination].map(|end| (*address, end));
     let ends: Vec<Message> =
         v4.flat_map(forget).map(|(address, end)| forget_all(address, end)).collect();
     if ends.is_empty() {
@@ -161,16 +162,16 @@ fn failed(addresses: &[IpAddr]) -> impl FnOnce(NetlinkError) -> ConntrackError {
 
 /// Who is looked for at which end of a flow's original direction.
 #[derive(Clone, Copy)]
-enum End {
+enum FlowEnd {
     Source,
     Destination,
 }
 
 /// Has the kernel delete every UDP flow with an IPv4 `address` at that end.
-fn forget_all(address: IpAddr, end: End) -> Message {
+fn forget_all(address: IpAddr, end: FlowEnd) -> Message {
     let ([kind, _], counts) = match end {
-        End::Source => (SOURCE, COUNTS_SOURCE),
-        End::Destination => (DESTINATION, COUNTS_DESTINATION),
+        FlowEnd::Source => (SOURCE, COUNTS_SOURCE),
+        FlowEnd::Destination => (DESTINATION, COUNTS_DESTINATION),
     };
     let ends = Attributes::new().put(kind, octets(address));
     let protocol = Attributes::new().u8(NUMBER, UDP);

@@ -6,7 +6,7 @@ use neli::rtnl::Ifinfomsg;
 use nix::errno::Errno;
 
 use crate::net::{IfName, Mac};
-use crate::netlink::vxlan_info::{self, Vxlan};
+use crate::netlink::vxlan_info::{self, VxlanInfo};
 use crate::netlink::wire::{down_header, link_header};
 use crate::netlink::{AttributeList, Attributes, Message, NetlinkError, Reply};
 
@@ -67,7 +67,7 @@ pub struct Link {
     /// If it is a bridge: spanning tree keeps new ports silent.
     pub delays_ports: bool,
     /// If it is a VXLAN device.
-    pub vxlan: Option<Vxlan>,
+    pub vxlan: Option<VxlanInfo>,
 }
 
 /// A port of a bridge.

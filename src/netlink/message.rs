@@ -135,10 +135,10 @@ impl<'a> Reply<'a> {
     ///
     /// # Errors
     /// [`NetlinkError::Malformed`] if it is an error without its code.
-    pub fn verdict(&self) -> Result<Verdict, NetlinkError> {
+    pub fn verdict(&self) -> Result<ReplyState, NetlinkError> {
         let done = self.kind == u16::from(Nlmsg::Done);
         if !done && self.kind != u16::from(Nlmsg::Error) {
-            return Ok(Verdict::Content);
+            return Ok(ReplyState::Content);
         }
         // The end of a list carries its error code; old kernels leave it out.
         let code = match self.body.first_chunk::<4>() {
@@ -147,8 +147,10 @@ impl<'a> Reply<'a> {
             None => return Err(NetlinkError::Malformed("an error without its code".to_owned())),
         };
         match code {
-            0 => Ok(Verdict::Done),
-            code => Ok(Verdict::Refused(Errno::from_raw(code.wrapping_neg()), self.ack_text(done))),
+            0 => Ok(ReplyState::Done),
+            code => {
+                Ok(ReplyState::Refused(Errno::from_raw(code.wrapping_neg()), self.ack_text(done)))
+            }
         }
     }
 
@@ -170,7 +172,7 @@ impl<'a> Reply<'a> {
 
 /// What a message says about its request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReplyState {
     /// Part of the answer.
     Content,
     /// Done as asked; or the end of a list.
@@ -236,7 +238,7 @@ mod tests {
         bytes
     }
 
-    fn verdict(kind: Nlmsg, flags: NlmF, body: &[u8]) -> Verdict {
+    fn verdict(kind: Nlmsg, flags: NlmF, body: &[u8]) -> ReplyState {
         let bytes = datagram(kind.into(), flags, body);
         Replies(&bytes).next().unwrap().unwrap().verdict().unwrap()
     }
@@ -244,7 +246,7 @@ mod tests {
     #[test]
     fn the_smallest_number_is_an_error_like_any_other() {
         let verdict = verdict(Nlmsg::Error, NlmF::empty(), &i32::MIN.to_ne_bytes());
-        assert_eq!(verdict, Verdict::Refused(Errno::UnknownErrno, None));
+        assert_eq!(verdict, ReplyState::Refused(Errno::UnknownErrno, None));
     }
 
     #[test]
@@ -255,7 +257,7 @@ mod tests {
         bytes.extend(datagram(16, NlmF::empty(), &[1, 2, 3]));
         let replies: Vec<_> = Replies(&bytes).map(Result::unwrap).collect();
         assert_eq!(replies.len(), 2);
-        assert_eq!(replies[0].verdict().unwrap(), Verdict::Done);
+        assert_eq!(replies[0].verdict().unwrap(), ReplyState::Done);
         assert_eq!((replies[1].kind, replies[1].body()), (16, &[1, 2, 3][..]));
     }
 
@@ -263,7 +265,7 @@ mod tests {
     fn the_text_of_a_refusal_is_found_behind_the_repeated_message() {
         let text = Attributes::new().text(ACK_TEXT, "no").into_bytes();
         let capped = [&(-95i32).to_ne_bytes()[..], &[0; HEADER], &text].concat();
-        let refused = || Verdict::Refused(Errno::EOPNOTSUPP, Some("no".to_owned()));
+        let refused = || ReplyState::Refused(Errno::EOPNOTSUPP, Some("no".to_owned()));
         assert_eq!(verdict(Nlmsg::Error, NlmF::CAPPED | NlmF::ACK_TLVS, &capped), refused());
         let repeated = datagram(16, NlmF::empty(), &[9; 8]);
         let whole = [&(-95i32).to_ne_bytes()[..], &repeated, &text].concat();
@@ -273,10 +275,10 @@ mod tests {
     #[test]
     fn the_end_of_a_list_carries_its_error() {
         let failed = (-22i32).to_ne_bytes();
-        let invalid = Verdict::Refused(Errno::EINVAL, None);
+        let invalid = ReplyState::Refused(Errno::EINVAL, None);
         assert_eq!(verdict(Nlmsg::Done, NlmF::MULTI, &failed), invalid);
-        assert_eq!(verdict(Nlmsg::Done, NlmF::MULTI, &[0; 4]), Verdict::Done);
-        assert_eq!(verdict(Nlmsg::Done, NlmF::MULTI, &[]), Verdict::Done);
+        assert_eq!(verdict(Nlmsg::Done, NlmF::MULTI, &[0; 4]), ReplyState::Done);
+        assert_eq!(verdict(Nlmsg::Done, NlmF::MULTI, &[]), ReplyState::Done);
     }
 
     #[test]

@@ -26,6 +26,6 @@ mod socket;
 
 pub use attributes::{AttributeList, Attributes};
 pub use error::{NetlinkError, Refused};
-pub use message::{Message, Replies, Reply, Verdict};
+pub use message::{Message, Replies, Reply, ReplyState};
 pub use monitor::Monitor;
 pub use socket::{NetlinkSocket, Protocol};

@@ -18,7 +18,7 @@ use nix::libc::{MSG_DONTWAIT, MSG_TRUNC};
 use nix::sys::socket::{NetlinkAddr, bind, getsockname, setsockopt, sockopt};
 
 use crate::netlink::error::{NetlinkError, Refused};
-use crate::netlink::message::{Message, Replies, Reply, Verdict};
+use crate::netlink::message::{Message, Replies, Reply, ReplyState};
 
 /// Room for one datagram: the kernel makes lists in pieces of at most 32 KiB.
 pub(super) const DATAGRAM_BYTES: usize = 64 * 1024;
@@ -149,9 +149,11 @@ impl NetlinkSocket {
                     continue;
                 }
                 return match reply.verdict()? {
-                    Verdict::Content => parse(&reply),
-                    Verdict::Refused(errno, text) => Err(refusal(request, 0, errno, text).into()),
-                    Verdict::Done => Err(NetlinkError::Malformed(format!(
+                    ReplyState::Content => parse(&reply),
+                    ReplyState::Refused(errno, text) => {
+                        Err(refusal(request, 0, errno, text).into())
+                    }
+                    ReplyState::Done => Err(NetlinkError::Malformed(format!(
                         "{}: done, but no answer",
                         request.what
                     ))),
@@ -197,9 +199,9 @@ impl NetlinkSocket {
                 }
                 steady &= !reply.interrupted();
                 match reply.verdict()? {
-                    Verdict::Content => found.extend(parse(&reply)?),
-                    Verdict::Done => return Ok(steady.then_some(found)),
-                    Verdict::Refused(errno, text) => {
+                    ReplyState::Content => found.extend(parse(&reply)?),
+                    ReplyState::Done => return Ok(steady.then_some(found)),
+                    ReplyState::Refused(errno, text) => {
                         return Err(refusal(request, 0, errno, text).into());
                     }
                 }
@@ -230,10 +232,10 @@ impl NetlinkSocket {
                 let index = reply.sequence.wrapping_sub(base) as usize;
                 let Some(message) = messages.get(index) else { continue };
                 match reply.verdict()? {
-                    Verdict::Content => continue,
-                    Verdict::Done => {}
-                    Verdict::Refused(errno, _) if message.tolerated.contains(&errno) => {}
-                    Verdict::Refused(errno, text) => {
+                    ReplyState::Content => continue,
+                    ReplyState::Done => {}
+                    ReplyState::Refused(errno, _) if message.tolerated.contains(&errno) => {}
+                    ReplyState::Refused(errno, text) => {
                         refusals.push(refusal(message, index, errno, text));
                         if !message.acked {
                             // Begin or end of a transaction: no acknowledgement follows for sure.

@@ -11,7 +11,7 @@ use crate::netlink::vxlan_info::{ID, LEARNING, LOCAL, LOCAL6, PORT, UDP_CSUM};
 use crate::netlink::wire::{self, link_header};
 use crate::netlink::{Attributes, Message};
 
-pub use crate::netlink::vxlan_info::{KIND, Vxlan};
+pub use crate::netlink::vxlan_info::{KIND, VxlanInfo};
 
 /// A VXLAN device to be made.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@ const COLLECT_METADATA: u16 = 25;
 
 /// What a VXLAN device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vxlan {
+pub struct VxlanInfo {
     /// VXLAN network identifier.
     pub vni: u32,
     /// UDP port that it listens on.
@@ -38,11 +38,11 @@ pub struct Vxlan {
 }
 
 /// What a link's information says of it as a VXLAN device.
-pub fn parse(info: &AttributeList) -> Result<Option<Vxlan>, NetlinkError> {
+pub fn parse(info: &AttributeList) -> Result<Option<VxlanInfo>, NetlinkError> {
     let Some(data) = info.nested(IflaInfo::Data)? else { return Ok(None) };
     let flag = |kind: u16| data.u8(kind).is_some_and(|value| value != 0);
     let local = data.get(LOCAL).or_else(|| data.get(LOCAL6)).and_then(wire::address);
-    Ok(Some(Vxlan {
+    Ok(Some(VxlanInfo {
         vni: data.u32(ID).unwrap_or(0),
         port: data.array(PORT).map_or(0, u16::from_be_bytes),
         local: local.filter(|local| !local.is_unspecified()),

@@ -6,6 +6,7 @@ use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
+use crate::nft::edit::{self, TableEdit};
 use crate::nft::found::{self, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
 use crate::nft::message::{self, inet};
 use crate::nft::numbers::{family, message as kind, rule, set, table};
@@ -29,14 +30,26 @@ impl Nft {
         Ok(Nft { socket: NetlinkSocket::open(Protocol::Netfilter)? })
     }
 
-    /// Puts `ruleset` in the place of the table of its name, in one transaction: no packet sees
-    /// anything between the old and the new, and a refusal changes nothing. Counters restart.
+    /// Puts `ruleset` in the place of the table of its name, in one transaction: a refusal changes
+    /// nothing. Counters restart. For some milliseconds the kernel finds nothing in sets of ranges
+    /// that it has just made, whatever it does with their rules: [`Nft::edit`] makes such sets first.
     ///
     /// # Errors
     /// [`NetlinkError`]; a refusal names the table, set, chain or rule that was refused, and what
     /// to do if the kernel seems to lack something.
     pub fn replace(&self, ruleset: &Ruleset) -> Result<(), NetlinkError> {
         self.transact(message::replace(ruleset)).map_err(with_hint)
+    }
+
+    /// Makes changes of parts of a table, transaction by transaction: each as a whole or not at all,
+    /// and none after one that is refused.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn edit(&self, table: &str, transactions: &[Vec<TableEdit>]) -> Result<(), NetlinkError> {
+        let mut transactions = transactions.iter();
+        transactions
+            .try_for_each(|edits| self.transact(edit::messages(table, edits)).map_err(with_hint))
     }
 
     /// Adds and removes elements of sets of a table, in one transaction.

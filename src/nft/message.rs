@@ -115,7 +115,7 @@ pub fn header(family: u8) -> [u8; 4] {
     [family, 0, 0, 0]
 }
 
-fn add_table(table: &str, comment: Option<&str>) -> Message {
+pub(super) fn add_table(table: &str, comment: Option<&str>) -> Message {
     let attributes = Attributes::new()
         .text(table::NAME, table)
         .be32(table::FLAGS, 0)
@@ -123,7 +123,7 @@ fn add_table(table: &str, comment: Option<&str>) -> Message {
     inet(format!("add table inet {table}"), message::NEW_TABLE, NlmF::CREATE, attributes)
 }
 
-fn add_set(table: &str, wanted: &Set, id: u32) -> Message {
+pub(super) fn add_set(table: &str, wanted: &Set, id: u32) -> Message {
     let Set { name, shape, .. } = wanted;
     let attributes =
         Attributes::new().text(set::TABLE, table).text(set::NAME, name).be32(set::ID, id);
@@ -140,7 +140,11 @@ fn kind(shape: &Shape) -> &'static str {
 }
 
 /// A key of a map is added once: the kernel refuses a second one with `EEXIST`.
-fn add_elements(table: &str, of: (&str, &Shape), wanted: &BTreeSet<Element>) -> Vec<Message> {
+pub(super) fn add_elements(
+    table: &str,
+    of: (&str, &Shape),
+    wanted: &BTreeSet<Element>,
+) -> Vec<Message> {
     let once = if of.1.data.is_some() { NlmF::EXCL } else { NlmF::empty() };
     let messages = elements(table, of, wanted, true);
     let message =
@@ -148,7 +152,11 @@ fn add_elements(table: &str, of: (&str, &Shape), wanted: &BTreeSet<Element>) -> 
     messages.into_iter().map(message).collect()
 }
 
-fn remove_elements(table: &str, of: (&str, &Shape), gone: &BTreeSet<Element>) -> Vec<Message> {
+pub(super) fn remove_elements(
+    table: &str,
+    of: (&str, &Shape),
+    gone: &BTreeSet<Element>,
+) -> Vec<Message> {
     let messages = elements(table, of, gone, false);
     let message =
         |(what, attributes)| inet(what, message::DELETE_ELEMENT, NlmF::empty(), attributes);
@@ -183,7 +191,7 @@ fn elements(
     lists.into_iter().map(|list| (what.clone(), attributes(list))).collect()
 }
 
-fn add_chain(table: &str, wanted: &Chain) -> Message {
+pub(super) fn add_chain(table: &str, wanted: &Chain) -> Message {
     let attributes = Attributes::new().text(chain::TABLE, table).text(chain::NAME, &wanted.name);
     let attributes = match &wanted.base {
         None => attributes,
@@ -217,13 +225,13 @@ fn add_flowtable(table: &str, wanted: &Flowtable) -> Message {
 }
 
 /// Removes every rule of a chain.
-fn flush_chain(table: &str, chain: &str) -> Message {
+pub(super) fn flush_chain(table: &str, chain: &str) -> Message {
     let attributes = Attributes::new().text(rule::TABLE, table).text(rule::CHAIN, chain);
     let what = format!("empty chain {chain} of table inet {table}");
     inet(what, message::DELETE_RULE, NlmF::empty(), attributes)
 }
 
-fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {
+pub(super) fn add_rule(table: &str, chain: &Chain, wanted: &Rule) -> Message {
     let attributes = Attributes::new()
         .text(rule::TABLE, table)
         .text(rule::CHAIN, &chain.name)

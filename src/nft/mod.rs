@@ -7,6 +7,7 @@ pub mod set;
 pub mod userdata;
 
 mod cached_table;
+mod edit;
 mod expression;
 mod handle;
 mod inner;
@@ -17,6 +18,7 @@ mod ruleset;
 mod verdict;
 
 pub use cached_table::CachedTable;
+pub use edit::TableEdit;
 pub use found::{FoundChain, FoundRule, FoundSet, FoundTable, NftChain, TableFamily};
 pub use handle::{Fingerprints, Nft};
 pub use ruleset::{Action, Base, Chain, Field, Flowtable, Hook, Match, Policy, Rule, Ruleset};

@@ -20,12 +20,14 @@ pub mod message {
     pub const DELETE_RULE: u16 = SUBSYSTEM | 8;
     pub const NEW_SET: u16 = SUBSYSTEM | 9;
     pub const GET_SET: u16 = SUBSYSTEM | 10;
+    pub const DELETE_SET: u16 = SUBSYSTEM | 11;
     pub const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
     pub const GET_ELEMENT: u16 = SUBSYSTEM | 13;
     pub const DELETE_ELEMENT: u16 = SUBSYSTEM | 14;
     pub const GET_GENERATION: u16 = SUBSYSTEM | 16;
     pub const NEW_FLOWTABLE: u16 = SUBSYSTEM | 22;
     pub const GET_FLOWTABLE: u16 = SUBSYSTEM | 23;
+    pub const DELETE_FLOWTABLE: u16 = SUBSYSTEM | 24;
 }
 
 /// Attribute of the generation of all rules.

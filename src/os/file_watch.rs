@@ -19,11 +19,11 @@ use crate::os::xtables_lock;
 pub struct FileWatch {
     inotify: Inotify,
     /// The watches for those files.
-    followed: Mutex<BTreeMap<WatchDescriptor, Names>>,
+    followed: Mutex<BTreeMap<WatchDescriptor, WatchedNames>>,
 }
 
 /// The relevant names in a folder, each with the followed files on its path.
-type Names = BTreeMap<OsString, BTreeSet<PathBuf>>;
+type WatchedNames = BTreeMap<OsString, BTreeSet<PathBuf>>;
 
 /// The events since the last wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,13 +99,13 @@ impl FileWatch {
         Ok(heard)
     }
 
-    fn followed(&self) -> MutexGuard<'_, BTreeMap<WatchDescriptor, Names>> {
+    fn followed(&self) -> MutexGuard<'_, BTreeMap<WatchDescriptor, WatchedNames>> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The files of `event`. One without a name is about the folder itself: it was removed or moved.
-fn touched(names: &Names, event: &InotifyEvent) -> BTreeSet<PathBuf> {
+fn touched(names: &WatchedNames, event: &InotifyEvent) -> BTreeSet<PathBuf> {
     let gone = AddWatchFlags::IN_DELETE_SELF
         | AddWatchFlags::IN_MOVE_SELF
         | AddWatchFlags::IN_UNMOUNT
@@ -117,14 +117,14 @@ fn touched(names: &Names, event: &InotifyEvent) -> BTreeSet<PathBuf> {
     }
 }
 
-fn all(names: &Names) -> impl Iterator<Item = PathBuf> {
+fn all(names: &WatchedNames) -> impl Iterator<Item = PathBuf> {
     names.values().flatten().cloned()
 }
 
 /// The watch of one folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct FolderWatch {
-    names: Names,
+    names: WatchedNames,
     /// It holds followed files, not only folders on their path.
     has_files: bool,
 }

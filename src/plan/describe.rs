@@ -6,7 +6,7 @@ use std::fmt;
 use crate::net::Object;
 use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
-use crate::nft::{Element, ElementChange};
+use crate::nft::{Element, ElementChange, Flowtable};
 use crate::plan::bridge::BridgeChange;
 use crate::plan::bridge_ports::{Reattach, SetPortUp};
 use crate::plan::firewall::{TableChange, TableDifference};
@@ -172,6 +172,7 @@ impl fmt::Display for TableDifference {
             TableDifference::SetForeign(name) => write!(f, "set {name} not ours"),
             TableDifference::SetDiffers(name) => write!(f, "set {name} is of another type"),
             TableDifference::Flowtable(found, wanted) => {
+                let (found, wanted) = (flowtables(found), flowtables(wanted.as_slice()));
                 write!(f, "flow table is {found} and not {wanted}")
             }
             TableDifference::Elements(ElementChange { set, added, removed, .. }) => {
@@ -179,6 +180,16 @@ impl fmt::Display for TableDifference {
             }
         }
     }
+}
+
+/// `pods (br0 eth0)`; `none` for none.
+fn flowtables(flowtables: &[Flowtable]) -> String {
+    let text = |flowtable: &Flowtable| {
+        let devices: Vec<_> = flowtable.devices.iter().map(ToString::to_string).collect();
+        format!("{} ({})", flowtable.name, devices.join(" "))
+    };
+    let texts: Vec<_> = flowtables.iter().map(text).collect();
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
 /// ` +192.0.2.1 +192.0.2.2`, or ` +300 elements`; nothing for nothing.

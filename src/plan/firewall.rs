@@ -2,6 +2,7 @@
 
 mod changes;
 pub mod flowtable;
+mod repair;
 pub mod tunnels;
 
 use std::collections::BTreeSet;
@@ -16,7 +17,8 @@ use crate::nft::{
     Verdict,
 };
 
-pub use changes::{TableChange, TableDifference, TableRepair, changes, repair};
+pub use changes::{TableChange, TableDifference, changes};
+pub use repair::{TableRepair, creation, repair};
 
 /// The agent's table.
 pub const AGENT_TABLE: &str = "humanz";

@@ -26,6 +26,12 @@ pub trait Describe {
     fn line(&self) -> Line;
 }
 
+impl Describe for Line {
+    fn line(&self) -> Line {
+        self.clone()
+    }
+}
+
 impl Line {
     pub fn added(object: Object) -> Line {
         Line { sign: Sign::Added, object, values: String::new() }

@@ -15,4 +15,4 @@ pub use differences::{FoundPod, PodDifference, differences, settings_differences
 pub use identity::{LinkIdentity, MARK, is_of_network};
 pub use interface::{Assigned, PodInterface};
 pub use requested::{FoundSettings, RequestedSettings};
-pub use routes::{Routes, kernel_route, paths, recalled, routes};
+pub use routes::{PodRoutes, kernel_route, paths, recalled, routes};

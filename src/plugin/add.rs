@@ -14,7 +14,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::os::netns::NetNs;
 use crate::plan::guard::Guard;
 use crate::plan::pod::{
-    Assigned, BridgePort, LinkIdentity, PodInterface, RequestedSettings, Routes, kernel_route,
+    Assigned, BridgePort, LinkIdentity, PodInterface, PodRoutes, RequestedSettings, kernel_route,
     port_flags, routes,
 };
 use crate::plugin::attach::{self, AttachContext};
@@ -43,7 +43,7 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let entry =
         claim::reserve(&store, add, sets, since_1970, host.link_exists, cleanup_stale, &mut undo)?;
     let addresses = &entry.addresses;
-    let mut plan = Plan::new(add, &host, claim::assigned(addresses, sets, add));
+    let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
     let left_out = conntrack::without_former(addresses, || {
         attach::attach(&plan.context, &plan.wanted, &mut undo)
     })?;
@@ -91,15 +91,15 @@ impl<'a> HostContext<'a> {
 }
 
 /// The interface to be created, and the result.
-struct Plan<'a> {
+struct AddPlan<'a> {
     context: AttachContext<'a>,
     wanted: PodInterface,
     assigned: Vec<Assigned>,
-    routes: Routes,
+    routes: PodRoutes,
 }
 
-impl<'a> Plan<'a> {
-    fn new(add: &'a Add, host: &'a HostContext<'a>, assigned: Vec<Assigned>) -> Plan<'a> {
+impl<'a> AddPlan<'a> {
+    fn new(add: &'a Add, host: &'a HostContext<'a>, assigned: Vec<Assigned>) -> AddPlan<'a> {
         let (conf, identity) = (&add.conf, &host.identity);
         let routes = routes(&conf.routes, &assigned, conf.is_default_gateway);
         let mac = add.requested.mac.unwrap_or_else(|| own_mac(&assigned, identity));
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
             is_gateway: conf.is_gateway,
             guard: Guard::of(conf, host_end, mac, &addresses, wanted.host_mac),
         };
-        Plan { context, wanted, assigned, routes }
+        AddPlan { context, wanted, assigned, routes }
     }
 
     fn result(&self, add: &Add) -> CniResult {

@@ -40,7 +40,7 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     }
     failures.note(remove_guards(&rtnl).or_internal("remove guards of removed interfaces"));
     let store = store::open(&gc.conf)?;
-    let owners = failures.note(Owners::observe(&rtnl, gc)).unwrap_or_default();
+    let owners = failures.note(ValidOwners::observe(&rtnl, gc)).unwrap_or_default();
     let stale = failures.note(stale_entries(&store, &owners)).unwrap_or_default();
     failures.note(host_ports::close(&store, &stale.iter().collect::<Vec<_>>()));
     let ports: Vec<HostPort> = stale.iter().flat_map(host_ports::requested).collect();
@@ -96,7 +96,7 @@ fn remove(rtnl: &Rtnl, links: &[Link], stale: &[&Link]) -> Result<(), NetlinkErr
 
 /// Who may own addresses: valid attachments, and those whose link could not be removed.
 #[derive(Default)]
-enum Owners<'a> {
+enum ValidOwners<'a> {
     /// Unknown, so everybody.
     #[default]
     Anybody,
@@ -106,15 +106,15 @@ enum Owners<'a> {
     },
 }
 
-impl<'a> Owners<'a> {
-    fn observe(rtnl: &Rtnl, gc: &'a Gc) -> Result<Owners<'a>, CniError> {
+impl<'a> ValidOwners<'a> {
+    fn observe(rtnl: &Rtnl, gc: &'a Gc) -> Result<ValidOwners<'a>, CniError> {
         let links = rtnl.links(None).or_internal("list the interfaces")?;
-        Ok(Owners::Of { gc, links: links.into_iter().map(|link| link.name).collect() })
+        Ok(ValidOwners::Of { gc, links: links.into_iter().map(|link| link.name).collect() })
     }
 
     /// `ifname` is empty for a reservation that an older plugin made without it.
     fn include(&self, container_id: &str, ifname: &str) -> bool {
-        let Owners::Of { gc, links } = self else { return true };
+        let ValidOwners::Of { gc, links } = self else { return true };
         let network = gc.conf.name.as_str();
         let valid = gc.valid.iter().any(|valid| {
             let same_ifname = ifname.is_empty() || valid.ifname.as_str() == ifname;
@@ -125,7 +125,7 @@ impl<'a> Owners<'a> {
 }
 
 /// The reservations of which nobody is the owner any more.
-fn stale_entries(store: &Store, owners: &Owners<'_>) -> Result<Vec<StoreEntry>, CniError> {
+fn stale_entries(store: &Store, owners: &ValidOwners<'_>) -> Result<Vec<StoreEntry>, CniError> {
     let Some(locked) = lock_if_any(store)? else { return Ok(Vec::new()) };
     let mut entries = locked.entries()?;
     entries.retain(|entry| !owners.include(&entry.container_id, &entry.ifname));
@@ -133,7 +133,7 @@ fn stale_entries(store: &Store, owners: &Owners<'_>) -> Result<Vec<StoreEntry>, 
 }
 
 /// Releases them; gives the number of attachments they belonged to.
-fn release(store: &Store, owners: &Owners<'_>) -> Result<usize, CniError> {
+fn release(store: &Store, owners: &ValidOwners<'_>) -> Result<usize, CniError> {
     let Some(locked) = lock_if_any(store)? else { return Ok(0) };
     Ok(locked.retain(|container_id, ifname| owners.include(container_id, ifname))?.len())
 }

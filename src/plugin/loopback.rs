@@ -17,7 +17,7 @@ use crate::plugin::netns;
 pub fn run(name: &str, env: &dyn Fn(&str) -> Option<OsString>, streams: Streams<'_>) -> i32 {
     invocation::run(Role::Loopback, name, env, streams, |request, call| match request {
         Request::Add(request) => add(request, call),
-        Request::Check(check) => match Pod::enter(&check.netns)?.lo()? {
+        Request::Check(check) => match LoopbackPod::enter(&check.netns)?.lo()? {
             lo if lo.up => Ok(()),
             _ => Err(CniError::new(code::CHECK_FAILED, "interface lo is down in the pod")),
         },
@@ -27,7 +27,7 @@ pub fn run(name: &str, env: &dyn Fn(&str) -> Option<OsString>, streams: Streams<
 }
 
 fn add(request: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
-    let pod = Pod::enter(&request.netns)?;
+    let pod = LoopbackPod::enter(&request.netns)?;
     let up = LinkChange { up: true, ..LinkChange::default() };
     let set = pod.rtnl.apply(&[link::change(LinkRef::Name(&lo()), &up)]);
     set.or_internal(format_args!("set lo up in {}", pod.path))?;
@@ -38,18 +38,18 @@ fn add(request: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     call.print(&result.to_json(request.conf.version)?)
 }
 
-struct Pod {
+struct LoopbackPod {
     /// In the pod's namespace.
     rtnl: Rtnl,
     path: String,
 }
 
-impl Pod {
-    fn enter(netns: &Netns) -> Result<Pod, CniError> {
+impl LoopbackPod {
+    fn enter(netns: &Netns) -> Result<LoopbackPod, CniError> {
         let entered = netns::open(netns)?.run(Rtnl::open);
         let rtnl = entered.map_err(|error| CniError::netns(failure::chain(&error)))?;
         let rtnl = rtnl.or_internal("open rtnetlink socket")?;
-        Ok(Pod { rtnl, path: netns.path.clone() })
+        Ok(LoopbackPod { rtnl, path: netns.path.clone() })
     }
 
     fn lo(&self) -> Result<Link, CniError> {

@@ -34,9 +34,14 @@ pub fn ensure(conf: &NetConf, sets: &[RangeSet]) -> Result<(), CniError> {
     let what = format_args!("masquerade in nftables table {}", spec.table);
     let nft = Nft::open().or_internal(what)?;
     let found = nft.observe(&spec.table).or_internal(what)?;
-    if repair(&changes(Some(&wanted), found.as_ref())) != TableRepair::Nothing {
-        nft.replace(&wanted).or_internal(what)?;
-        log::info!("wrote nftables table inet {}", spec.table);
+    match repair(Some(&wanted), &changes(Some(&wanted), found.as_ref())) {
+        TableRepair::Nothing => return Ok(()),
+        TableRepair::Elements(elements) => nft.change_elements(&spec.table, &elements),
+        TableRepair::Edits(edits) => nft.edit(&spec.table, &edits),
+        TableRepair::Replace | TableRepair::Delete => nft.replace(&wanted),
     }
+    .or_else(|_| nft.replace(&wanted))
+    .or_internal(what)?;
+    log::info!("wrote nftables table inet {}", spec.table);
     Ok(())
 }

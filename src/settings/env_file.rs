@@ -18,14 +18,14 @@ pub struct Assignment {
 
 /// Something that is no assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct SyntaxError {
     /// The line, from 1.
     pub line: usize,
     /// What is wrong with it, and what would be right.
     pub wrong: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.wrong)
     }
@@ -39,19 +39,19 @@ impl fmt::Display for Fault {
 /// (a line without `=`, a name that is none, a quote without an end) is a fault.
 ///
 /// # Errors
-/// Every [`Fault`], by line.
+/// Every [`SyntaxError`], by line.
 ///
 /// Source: systemd.exec(5) `EnvironmentFile=`; src/basic/env-file.c of systemd 257.
-pub fn parse(text: &[u8]) -> Result<Assignments, Vec<Fault>> {
+pub fn parse(text: &[u8]) -> Result<Assignments, Vec<SyntaxError>> {
     let text = match std::str::from_utf8(text) {
         Ok(text) => text,
         Err(error) => {
             let before = text.iter().take(error.valid_up_to());
             let line = before.filter(|byte| **byte == b'\n').count() + 1;
-            return Err(vec![Fault { line, wrong: "is not UTF-8 text".to_owned() }]);
+            return Err(vec![SyntaxError { line, wrong: "is not UTF-8 text".to_owned() }]);
         }
     };
-    let mut parser = Parser { rest: text.chars(), line: 1 };
+    let mut parser = Scanner { rest: text.chars(), line: 1 };
     let (mut assignments, mut faults) = (Assignments::new(), Vec::new());
     while let Some(first) = parser.begin() {
         match parser.assignment(first) {
@@ -64,12 +64,12 @@ pub fn parse(text: &[u8]) -> Result<Assignments, Vec<Fault>> {
     if faults.is_empty() { Ok(assignments) } else { Err(faults) }
 }
 
-struct Parser<'a> {
+struct Scanner<'a> {
     rest: Chars<'a>,
     line: usize,
 }
 
-impl Parser<'_> {
+impl Scanner<'_> {
     fn next(&mut self) -> Option<char> {
         let next = self.rest.next();
         self.line += usize::from(next == Some('\n'));
@@ -87,9 +87,9 @@ impl Parser<'_> {
         }
     }
 
-    fn assignment(&mut self, first: char) -> Result<(String, Assignment), Fault> {
+    fn assignment(&mut self, first: char) -> Result<(String, Assignment), SyntaxError> {
         let line = self.line;
-        let fault = |wrong: String| Fault { line, wrong };
+        let fault = |wrong: String| SyntaxError { line, wrong };
         let mut name = String::from(first);
         if first != '=' {
             loop {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::net::Problem;
+
 /// A reason to leave; the text says what failed, on what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
@@ -30,7 +32,7 @@ impl Exit {
     }
 
     /// Lists every invalid setting.
-    pub fn invalid_settings(problems: &[String]) -> Exit {
+    pub fn invalid_settings(problems: &[Problem]) -> Exit {
         let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
         let count = if lines.len() == 1 { "a setting is" } else { "settings are" };
         Exit::new(SETTINGS, format!("{count} wrong:\n{}", lines.join("\n")))

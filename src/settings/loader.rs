@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use nix::libc::O_NONBLOCK;
 
+use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::env_file::{self, Assignments};
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::values;
-use crate::settings::{self, HostCheck, InvalidSetting, Settings, Source, Texts};
+use crate::settings::{self, HostCheck, Settings, Source, Texts, invalid};
 
 /// The settings file that is read if it exists and no other is given.
 const DEFAULT: &str = "/etc/humanz/agent.env";
@@ -64,7 +65,7 @@ pub struct RawSettings {
     /// The filter of the log in the syntax of `RUST_LOG`.
     pub log: Option<(String, SettingSource)>,
     /// Suspicious lines that do not stop the agent.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Problem>,
 }
 
 /// All settings, checked.
@@ -75,7 +76,7 @@ pub struct LoadedSettings {
     /// The filter of the log in the syntax of `RUST_LOG`.
     pub log: Option<String>,
     /// Suspicious lines that do not stop the agent.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Problem>,
 }
 
 impl RawSettings {
@@ -86,13 +87,13 @@ impl RawSettings {
     /// The checked settings.
     ///
     /// # Errors
-    /// Every invalid setting, one line each; also an invalid log filter.
-    pub fn check(&self, host: HostCheck) -> Result<Settings, Vec<String>> {
-        let settings = parse(&self.texts(), host);
+    /// Every invalid setting; also an invalid log filter.
+    pub fn check(&self, host: HostCheck) -> Result<Settings, Vec<Problem>> {
+        let settings = settings::parse(&self.texts(), host);
         let Some((value, _)) = &self.log else { return settings };
-        let Err(problem) = values::log_filter(value) else { return settings };
+        let Err(why) = values::log_filter(value) else { return settings };
         let mut faults = settings.err().unwrap_or_default();
-        faults.push(InvalidSetting { variable: LOG, value: value.clone(), problem }.to_string());
+        faults.push(invalid(LOG, value, why));
         Err(faults)
     }
 }
@@ -118,8 +119,8 @@ impl SettingsLoader {
     /// Reads the file and checks all settings.
     ///
     /// # Errors
-    /// Every invalid setting, one line each.
-    pub fn load(&mut self, host: HostCheck) -> Result<LoadedSettings, Vec<String>> {
+    /// Every invalid setting.
+    pub fn load(&mut self, host: HostCheck) -> Result<LoadedSettings, Vec<Problem>> {
         let raw = self.load_raw()?;
         let settings = raw.check(host)?;
         let log = raw.log.as_ref().map(|(text, _)| text.clone());
@@ -131,8 +132,8 @@ impl SettingsLoader {
     /// Reads the file; checks nothing but its syntax.
     ///
     /// # Errors
-    /// Every syntax error of the file, one line each.
-    pub fn load_raw(&mut self) -> Result<RawSettings, Vec<String>> {
+    /// Every syntax error of the file.
+    pub fn load_raw(&mut self) -> Result<RawSettings, Vec<Problem>> {
         let file = self.file()?;
         let texts = VARIABLES.iter().map(|variable| (variable.name, self.text(variable, &file)));
         let texts = texts.collect();
@@ -143,19 +144,24 @@ impl SettingsLoader {
     }
 
     /// The assignments of the settings file; none if it is optional and missing.
-    fn file(&mut self) -> Result<Assignments, Vec<String>> {
+    fn file(&mut self) -> Result<Assignments, Vec<Problem>> {
         let path = self.path().to_owned();
         let bytes = match contents(&path) {
             Ok(bytes) => bytes,
             Err(error) if self.file.is_none() && error.kind() == ErrorKind::NotFound => {
                 return Ok(Assignments::new());
             }
-            Err(error) => return Err(vec![format!("read {}: {error}", path.display())]),
+            Err(error) => {
+                let what = format!("read {}: {error}", path.display());
+                return Err(vec![in_file(ProblemKind::InvalidSetting, &path, what)]);
+            }
         };
-        let faults = |faults: Vec<env_file::Fault>| {
-            faults.iter().map(|fault| format!("{} {fault}", path.display())).collect::<Vec<_>>()
+        let fault = |fault: &env_file::SyntaxError| {
+            let what = format!("{} {fault}", path.display());
+            in_file(ProblemKind::InvalidSetting, &path, what)
         };
-        let assignments = env_file::parse(&bytes).map_err(faults)?;
+        let assignments = env_file::parse(&bytes)
+            .map_err(|faults| faults.iter().map(fault).collect::<Vec<_>>())?;
         self.file = Some(path);
         Ok(assignments)
     }
@@ -182,46 +188,46 @@ impl SettingsLoader {
         (set.value.clone(), SettingSource::File(self.path().to_owned(), set.line))
     }
 
-    fn warnings(&self, file: &Assignments) -> Vec<String> {
-        let path = self.path().display();
+    fn warnings(&self, file: &Assignments) -> Vec<Problem> {
         let warning = |(name, set): (&String, &env_file::Assignment)| {
-            let line = set.line;
             let known = VARIABLES.iter().any(|variable| variable.name == name) || name == LOG;
             let hidden = self.environment.get(name.as_str()).filter(|env| **env != set.value);
-            if !known {
-                Some(format!("{path} line {line}: {name} is no setting of humanz; it is ignored"))
+            let (why, fix) = if !known {
+                ("is not a setting of humanz".to_owned(), "correct the name, or remove the line")
             } else if self.options.contains_key(name.as_str()) {
-                Some(format!("{path} line {line}: {name} is ignored: it is given as an option"))
+                ("is ignored: it is given as an option".to_owned(), "remove one of them")
             } else {
-                hidden.map(|env| {
-                    format!("{path} line {line}: {name} is ignored: the environment says {env:?} (EnvironmentFile= in the unit? remove it, the agent reads the file itself)")
-                })
-            }
+                let why = format!("is ignored: the environment says {:?}", hidden?);
+                (
+                    why,
+                    "remove EnvironmentFile= from the unit (the agent reads the file itself), or the variable",
+                )
+            };
+            let what = format!("{} line {}: {name} {why}", self.path().display(), set.line);
+            Some(in_file(ProblemKind::SettingsFile, self.path(), what).with_fix(fix))
         };
         file.iter().filter_map(warning).collect()
     }
 }
 
 /// The warning about a SUBNET that SUBNET_SOURCE makes useless.
-pub fn without_effect(texts: &Texts, settings: &Settings) -> Option<String> {
+pub fn without_effect(texts: &Texts, settings: &Settings) -> Option<Problem> {
     let subnet = texts.get("SUBNET").filter(|subnet| !subnet.is_empty())?;
     let source = match settings.source {
         Source::Static(_) => return None,
         Source::Etcd { .. } => "etcd",
         Source::Kubernetes(_) => "kubernetes",
     };
-    Some(format!(
-        "SUBNET={subnet} has no effect: SUBNET_SOURCE is {source} (static serves this host alone; \
-         humanz-agent nodes reserve keeps a subnet for a host)"
-    ))
+    let what = format!(
+        "SUBNET={subnet} has no effect: SUBNET_SOURCE is {source} (static serves this host alone)"
+    );
+    let subject = Object::Setting("SUBNET", subnet.clone());
+    let fix = "humanz-agent nodes reserve keeps a subnet for a host";
+    Some(Problem::new(ProblemKind::SettingsFile, subject, what).with_fix(fix))
 }
 
-/// The settings that `texts` make.
-///
-/// # Errors
-/// Every invalid setting, one line each.
-pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<String>> {
-    settings::parse(texts, host).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+fn in_file(kind: ProblemKind, path: &Path, what: String) -> Problem {
+    Problem::new(kind, Object::File("settings file", path.to_owned()), what)
 }
 
 /// The whole file. A pipe without a writer is empty.

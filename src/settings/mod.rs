@@ -25,7 +25,7 @@ use crate::kube::KubeSettings;
 use crate::lease::Network;
 use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
-use crate::net::{IfName, PerFamily};
+use crate::net::{IfName, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::Backend;
 
 pub use parse::{HostCheck, Texts, parse, values_only};
@@ -142,25 +142,14 @@ pub struct HostSettings {
     pub bridge: Option<IfName>,
 }
 
-/// A variable with an invalid value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidSetting {
-    pub variable: &'static str,
-    /// What it was set to; empty if it was not.
-    pub value: String,
-    /// What is invalid, and what would be valid.
-    pub problem: String,
-}
-
-impl fmt::Display for InvalidSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.value.is_empty() {
-            write!(f, "{} is not set: {}", self.variable, self.problem)
-        } else {
-            let value = values::without_secrets(&self.value);
-            write!(f, "{}={value}: {}", self.variable, self.problem)
-        }
-    }
+/// `variable` is set to `value` (empty if it is not set): `why` that is invalid, and what would be valid.
+pub fn invalid(variable: &'static str, value: &str, why: impl fmt::Display) -> Problem {
+    let value = values::without_secrets(value);
+    let what = match value.as_str() {
+        "" => format!("{variable} is not set: {why}"),
+        value => format!("{variable}={value}: {why}"),
+    };
+    Problem::new(ProblemKind::InvalidSetting, Object::Setting(variable, value), what)
 }
 
 #[cfg(test)]

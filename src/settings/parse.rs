@@ -1,6 +1,7 @@
 //! Pure. Parses the texts of all settings and reports every invalid one at once.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,20 +9,20 @@ use std::time::Duration;
 use crate::cni::config::GuardConf;
 use crate::lease::records::Vxlan;
 use crate::net::subnet::Pool;
-use crate::net::{Family, PerFamily};
+use crate::net::{Family, Object, PerFamily, Problem};
 use crate::settings::choices::{BACKENDS, CNI_VERSIONS, GUARDS, ROUTINGS};
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
-use crate::settings::{CniSettings, HostSettings, InvalidSetting, Settings};
+use crate::settings::{CniSettings, HostSettings, Settings, invalid};
 
 /// The text of settings by variable.
 pub type Texts = BTreeMap<&'static str, String>;
 
 /// The settings that do not fit this host: its files, its links and its addresses.
-pub type HostCheck = fn(&HostSettings) -> Vec<InvalidSetting>;
+pub type HostCheck = fn(&HostSettings) -> Vec<Problem>;
 
 /// The [`HostCheck`] for values alone.
-pub fn values_only(_: &HostSettings) -> Vec<InvalidSetting> {
+pub fn values_only(_: &HostSettings) -> Vec<Problem> {
     Vec::new()
 }
 
@@ -29,7 +30,7 @@ pub fn values_only(_: &HostSettings) -> Vec<InvalidSetting> {
 ///
 /// # Errors
 /// Every invalid setting, in the order of [`VARIABLES`].
-pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<InvalidSetting>> {
+pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<Problem>> {
     let mut parser = Parser { texts, faults: Vec::new(), of_host: HostSettings::default() };
     let settings = parser.settings();
     let mut faults = parser.faults;
@@ -37,8 +38,10 @@ pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<InvalidSett
     match settings {
         Some(settings) if faults.is_empty() => Ok(settings),
         _ => {
-            let position =
-                |fault: &InvalidSetting| VARIABLES.iter().position(|v| v.name == fault.variable);
+            let position = |fault: &Problem| match fault.subject {
+                Object::Setting(variable, _) => VARIABLES.iter().position(|v| v.name == variable),
+                _ => None,
+            };
             faults.sort_by_key(position);
             Err(faults)
         }
@@ -48,7 +51,7 @@ pub fn parse(texts: &Texts, host: HostCheck) -> Result<Settings, Vec<InvalidSett
 /// Parses one variable after the other and continues after an invalid one.
 pub(super) struct Parser<'a> {
     texts: &'a Texts,
-    faults: Vec<InvalidSetting>,
+    faults: Vec<Problem>,
     of_host: HostSettings,
 }
 
@@ -64,9 +67,9 @@ impl Parser<'_> {
         set.or_else(default).unwrap_or_default().trim().to_owned()
     }
 
-    pub(super) fn fault(&mut self, variable: &'static str, problem: impl Into<String>) {
-        let value = self.text(variable);
-        self.faults.push(InvalidSetting { variable, value, problem: problem.into() });
+    pub(super) fn fault(&mut self, variable: &'static str, why: impl fmt::Display) {
+        let fault = invalid(variable, &self.text(variable), why);
+        self.faults.push(fault);
     }
 
     /// The parsed variable; an invalid one is recorded and gives `None`.

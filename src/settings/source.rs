@@ -31,7 +31,7 @@ impl Parser<'_> {
 
     fn etcd(&mut self) -> Option<Source> {
         if self.text("ETCD_HOST").is_empty() {
-            self.fault("ETCD_HOST", "name the etcd members (host, host:port or URL), or serve this host alone with --standalone");
+            self.fault("ETCD_HOST", "list the etcd members (host, host:port or URL), or serve this host alone with --standalone");
         }
         let endpoints = self.value("ETCD_HOST", values::endpoints);
         let cacert = self.optional("ETCD_CACERT", values::absolute);

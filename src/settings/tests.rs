@@ -2,7 +2,7 @@
 
 use crate::settings::*;
 
-fn with(environment: &[(&'static str, &str)]) -> Result<Settings, Vec<InvalidSetting>> {
+fn with(environment: &[(&'static str, &str)]) -> Result<Settings, Vec<Problem>> {
     let mut texts = Texts::new();
     for (name, value) in environment {
         texts.entry(name).or_insert((*value).to_owned());
@@ -14,7 +14,7 @@ fn with(environment: &[(&'static str, &str)]) -> Result<Settings, Vec<InvalidSet
 fn faults(environment: &[(&'static str, &str)]) -> Vec<String> {
     let mut environment = environment.to_vec();
     environment.push(("ETCD_HOST", "https://etcd"));
-    with(&environment).err().unwrap_or_default().iter().map(InvalidSetting::to_string).collect()
+    with(&environment).err().unwrap_or_default().iter().map(Problem::to_string).collect()
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn a_missing_etcd_host_is_an_error_with_its_fix() {
     let faults = with(&[]).unwrap_err();
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(faults[0].to_string().contains("ETCD_HOST is not set"), "{}", faults[0]);
-    assert!(faults[0].problem.contains("--standalone"));
+    assert!(faults[0].what.contains("--standalone"));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn one_host_needs_no_etcd() {
     let Source::Static(subnets) = settings.source else { panic!("not static") };
     assert_eq!(subnets.v4.unwrap().to_string(), "10.244.1.0/24");
     let outside = with(&[("SUBNET_SOURCE", "static"), ("SUBNET", "192.0.2.0/24")]).unwrap_err();
-    assert!(outside[0].problem.contains("outside the pool 10.244.0.0/16"));
+    assert!(outside[0].what.contains("outside the pool 10.244.0.0/16"));
 }
 
 #[test]

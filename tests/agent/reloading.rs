@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::support::cni::Network;
+use crate::support::local::status;
 use crate::support::{Agent, Node, Pinger, Place, Pod, facts, soon};
 use crate::{CONFIGURATION, alone, state};
 
@@ -80,27 +81,31 @@ fn all_errors_are_reported_and_nothing_is_changed() {
     configure(host, "MTU=9\nNODE_IP=127.0.0.1\nNON_MASQ_CIDRS=203.0.113.0/24\n");
     let said = agent.reload();
     assert!(said[1].contains("the last reload was refused"), "{said:?}");
-    agent.wait_log(&["reload: MTU=9", "1280"]);
-    agent.wait_log(&["reload: NODE_IP=127.0.0.1"]);
+    agent.wait_log(&["MTU=9", "1280"]);
+    agent.wait_log(&["NODE_IP=127.0.0.1"]);
     // A foreign address: nothing could be sent from it.
     configure(host, "NODE_IP=192.0.2.250\nMTU=1450\n");
     let said = agent.reload();
     assert!(said[1].contains("the last reload was refused"), "{said:?}");
-    agent.wait_log(&["reload: NODE_IP=192.0.2.250: no interface of this host has"]);
+    agent.wait_log(&["NODE_IP=192.0.2.250: no interface of this host has"]);
     agent.wait_log(&["nothing is changed"]);
     configure(host, "MTU=1400\nexport X=1\nNON_MASQ_CIDRS='oops\n");
     agent.reload();
-    agent.wait_log(&["reload: /etc/humanz/agent.env line 5: export"]);
-    agent.wait_log(&["reload: /etc/humanz/agent.env line 6: a quote has no end"]);
+    agent.wait_log(&["/etc/humanz/agent.env line 5: export"]);
+    agent.wait_log(&["/etc/humanz/agent.env line 6: a quote has no end"]);
     configure(host, "MTU=1400\nRUST_LOG=bogus\n");
     agent.reload();
-    agent.wait_log(&["reload: RUST_LOG=bogus", "must be a level"]);
+    agent.wait_log(&["RUST_LOG=bogus", "must be a level"]);
     host.run("rm /etc/humanz/agent.env").ok();
     agent.reload();
-    agent.wait_log(&["reload: read /etc/humanz/agent.env: No such file"]);
+    agent.wait_log(&["read /etc/humanz/agent.env: No such file"]);
     assert_eq!(state(host), before);
+    let problems = status(host)["problems"].clone();
+    assert_eq!(problems[0]["kind"], "invalid-setting", "{problems:#}");
+    assert_eq!(problems[0]["subject"], "settings file /etc/humanz/agent.env", "{problems:#}");
     configure(host, "MTU=1400\n");
     agent.reload();
+    assert_eq!(status(host)["problems"], serde_json::json!([]));
     assert_eq!(mtu(host, "humanz0"), "1400", "{}", agent.log());
     agent.stop();
 }
@@ -246,7 +251,7 @@ fn options_and_variables_that_hide_the_file_are_reported() {
     let agent = Agent::start_with(host, "--cni-name net", &environment);
     agent.wait_ready();
     agent.wait_log(&["agent.env line 4: MTU is ignored", "\"1300\"", "EnvironmentFile="]);
-    agent.wait_log(&["agent.env line 5: BRIDGE_NAMES is no setting"]);
+    agent.wait_log(&["agent.env line 5: BRIDGE_NAMES is not a setting"]);
     assert!(!agent.log().contains("IP_MASQ is ignored"), "they agree: {}", agent.log());
     assert_eq!(mtu(host, "humanz0"), "1300");
     configure(host, "CNI_NAME=other\n");

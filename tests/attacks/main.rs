@@ -12,6 +12,7 @@ use humanz_test_support as support;
 mod agent;
 mod frames;
 mod kernel_state;
+mod metrics_address;
 mod neighbours;
 mod packet_socket;
 mod packets;

@@ -32,7 +32,7 @@ fn config_shows_the_source_of_each_setting() {
     assert_eq!(row("CNI_PLUGIN"), ["CNI_PLUGIN_LOCATION", plugin, "default", "(CNI_TYPE)"]);
     assert_eq!(row("RUST_LOG"), ["RUST_LOG", "warn", "/etc/humanz.env:7"]);
     assert_eq!(row("ETCD_USER"), ["ETCD_USER", "-", "default"]);
-    assert!(ended.stdout.contains("line 6: NONE is no setting"), "{ended}");
+    assert!(ended.stdout.contains("line 6: NONE is not a setting"), "{ended}");
     assert!(!ended.stdout.contains('\x1b'), "no colour without a terminal: {ended}");
     assert!(ended.succeeded(), "{ended}");
 
@@ -51,6 +51,13 @@ fn config_has_this_json_schema() {
     assert_eq!(
         shape(&value),
         "faults: list\n\
+         problems: list\n\
+         problems[].fix: string\n\
+         problems[].kind: string\n\
+         problems[].severity: string\n\
+         problems[].since: null\n\
+         problems[].subject: string\n\
+         problems[].what: string\n\
          remarks: list\n\
          remarks[]: string\n\
          schema: number\n\

@@ -202,7 +202,7 @@ fn etcd_and_its_keys_are_checked() {
         );
         if let Some(finding) = finding {
             let seen = finding["seen"].as_str().unwrap();
-            assert!(seen.starts_with("ETCD_CACERT /etc/c.pem: expire"), "{seen}");
+            assert!(seen.starts_with("ETCD_CACERT=/etc/c.pem: expire"), "{seen}");
         }
     }
     host.write("/etc/c.pem", "rubbish");

@@ -1,6 +1,6 @@
 //! Hosts whose own firewall drops tunnels of other hosts: the report matches the kernel's verdict.
 
-use humanz::checks::forward::input::{Tunnel, problems};
+use humanz::checks::forward::input::{TunnelTraffic, problems};
 use humanz::net::Family;
 use humanz::nft::base_chains::BaseChains;
 
@@ -17,7 +17,7 @@ fn check(firewall: &'static str, gets_in: [bool; 2]) {
         let base_chains = BaseChains::open().unwrap();
         let found = || {
             let found = base_chains.observe_input(&Family::BOTH).unwrap();
-            let family = |family: usize| Tunnel {
+            let family = |family: usize| TunnelTraffic {
                 uplink: "uplink".parse().unwrap(),
                 source: OUTSIDE[family].parse().unwrap(),
                 destination: HOST[family].parse().unwrap(),

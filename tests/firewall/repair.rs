@@ -1,24 +1,27 @@
 //! Foreign changes of our tables are detected, reported and repaired; correct tables are not
 //! changed.
 
-use std::net::{TcpListener, TcpStream};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use humanz::net::Family;
-use humanz::nft::{CachedTable, Field, Match, Nft, Ruleset};
+use humanz::net::{AddressRange, Family};
+use humanz::nft::{CachedTable, Chain, ElementChange, Field, Match, Nft, Ruleset, Set, TableEdit};
 use humanz::plan::Describe;
 use humanz::plan::firewall::{FirewallSpec, TableChange, TableRepair, changes, repair, ruleset};
 
-use super::network::{HOST, OUTSIDE, on_host, run, run_args, spec};
+use super::network::{HOST, OTHER_POD, OUTSIDE, POD, on_host, run, run_args, spec};
 
 /// One reconcile of the agent; returns the differences.
 pub fn reconcile(nft: &Nft, spec: &FirewallSpec) -> Vec<String> {
     let wanted = ruleset(spec);
     let differ = found_changes(nft, spec, wanted.as_ref());
-    match repair(&differ) {
+    match repair(wanted.as_ref(), &differ) {
         TableRepair::Nothing => {}
         TableRepair::Elements(elements) => nft.change_elements(&spec.table, &elements).unwrap(),
+        TableRepair::Edits(edits) => nft.edit(&spec.table, &edits).unwrap(),
         TableRepair::Replace => nft.replace(wanted.as_ref().unwrap()).unwrap(),
         TableRepair::Delete => nft.delete(&spec.table).unwrap(),
     }
@@ -81,7 +84,9 @@ fn own_element_changes_update_the_cache_unless_a_foreign_change_interferes() {
             more.node_addresses.insert(address.parse().unwrap());
             let wanted = ruleset(&more);
             let differ = changes(wanted.as_ref(), cached.observe(&nft, "humanz").unwrap());
-            let TableRepair::Elements(elements) = repair(&differ) else { panic!("{differ:?}") };
+            let TableRepair::Elements(elements) = repair(wanted.as_ref(), &differ) else {
+                panic!("{differ:?}")
+            };
             if meddle {
                 run_args("nft", &["add element inet humanz nodes4 { 192.0.2.99 }"]);
             }
@@ -242,39 +247,111 @@ fn a_refused_table_leaves_the_old_one_and_names_the_rule() {
     });
 }
 
+/// Each is repaired in another way.
+fn damages() -> [TableEdit; 4] {
+    let chain = |name: &str| Chain { name: name.to_owned(), base: None, rules: Vec::new() };
+    let wanted = ruleset(&spec()).unwrap();
+    let postrouting = wanted.chains.iter().find(|chain| chain.name == "postrouting").unwrap();
+    let [cluster4, nodes4] = ["cluster4", "nodes4"]
+        .map(|name| wanted.sets.iter().find(|set| set.name == name).unwrap().clone());
+    let foreign = AddressRange::single("203.0.113.1".parse().unwrap());
+    let added = TableEdit::Elements(ElementChange {
+        set: cluster4.name,
+        shape: cluster4.shape,
+        added: [foreign.into()].into(),
+        removed: BTreeSet::new(),
+    });
+    let twice = [&postrouting.rules[..], &postrouting.rules].concat();
+    [
+        TableEdit::AddChain(chain("mine")),
+        added,
+        TableEdit::AddSet(Set { name: "mine".to_owned(), ..nodes4 }),
+        TableEdit::Rules(Chain { rules: twice, ..postrouting.clone() }),
+    ]
+}
+
+/// Ends the flood, also when the test fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
-fn no_connection_slips_through_while_the_table_is_replaced() {
-    const CONNECTIONS: usize = 1000;
+fn no_connection_gets_a_wrong_address_while_the_table_is_repaired() {
+    const FLOOD: Duration = Duration::from_secs(4);
     on_host(|network| {
         let nft = Nft::open().unwrap();
-        let wanted = ruleset(&spec()).unwrap();
-        nft.replace(&wanted).unwrap();
-        let listener = network.remote.inside(|| TcpListener::bind((OUTSIDE[0], 0)).unwrap());
-        let to = listener.local_addr().unwrap();
+        reconcile(&nft, &spec());
+        let servers = [OTHER_POD, OUTSIDE].map(|addresses| {
+            let address: IpAddr = addresses[0].parse().unwrap();
+            let server = network.remote.inside(|| UdpSocket::bind((address, 0))).unwrap();
+            server.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            server
+        });
+        let targets = servers.each_ref().map(|server| server.local_addr().unwrap());
         let done = AtomicBool::new(false);
-        let (replaced, seen) = thread::scope(|scope| {
-            let server = scope.spawn(|| {
-                let peers = (0..CONNECTIONS).map(|_| listener.accept().unwrap().1.ip().to_string());
-                peers.collect::<Vec<_>>()
-            });
-            let client = scope.spawn(|| {
+        thread::scope(|scope| {
+            // A socket is a connection of its own.
+            scope.spawn(|| {
                 network.pod.inside(|| {
-                    for _ in 0..CONNECTIONS {
-                        TcpStream::connect(to).unwrap();
+                    while !done.load(Ordering::Relaxed) {
+                        for target in targets {
+                            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                            // Nobody may have time to listen.
+                            drop(socket.send_to(b"hello", target));
+                        }
                     }
                 });
-                done.store(true, Ordering::Relaxed);
             });
-            let mut replaced = 0;
-            while !done.load(Ordering::Relaxed) {
-                nft.replace(&wanted).unwrap();
-                replaced += 1;
+            let expected = [POD[0], HOST[0]];
+            let seen = servers.each_ref().map(|server| {
+                scope.spawn(|| {
+                    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+                    while let Ok((_, from)) = server.recv_from(&mut [0; 8]) {
+                        *seen.entry(from.ip().to_string()).or_default() += 1;
+                    }
+                    seen
+                })
+            });
+            let stop = SetOnDrop(&done);
+            let start = Instant::now();
+            let mut repaired = 0;
+            while start.elapsed() < FLOOD {
+                for damage in damages() {
+                    nft.edit("humanz", &[vec![damage]]).unwrap();
+                    assert!(!reconcile(&nft, &spec()).is_empty());
+                    repaired += 1;
+                }
             }
-            client.join().unwrap();
-            (replaced, server.join().unwrap())
+            drop(stop);
+            let seen = seen.map(|seen| seen.join().unwrap());
+            println!("{repaired} repairs, connections by the address they came from: {seen:?}");
+            for (seen, expected) in seen.iter().zip(expected) {
+                assert_eq!(seen.keys().collect::<Vec<_>>(), [expected], "{seen:?}");
+                assert!(seen[expected] > 1000, "{seen:?}");
+            }
+            assert!(repaired > 100, "{repaired}");
         });
-        assert!(seen.iter().all(|peer| peer == HOST[0]), "{seen:?}");
-        println!("{CONNECTIONS} connections while the table was replaced {replaced} times");
-        assert!(replaced > 10);
+    });
+}
+
+#[test]
+fn what_cannot_be_repaired_in_parts_is_refused_as_a_whole() {
+    on_host(|_| {
+        let nft = Nft::open().unwrap();
+        let wanted = ruleset(&spec());
+        reconcile(&nft, &spec());
+        // A chain without a name of its own goes only with its rule.
+        run_args("nft", &["add rule inet humanz forward jump { accept; }"]);
+        let differ = found_changes(&nft, &spec(), wanted.as_ref());
+        let before = run("nft -a list ruleset");
+        let TableRepair::Edits(edits) = repair(wanted.as_ref(), &differ) else { panic!() };
+        match nft.edit("humanz", &edits) {
+            Ok(()) => assert_eq!(found_changes(&nft, &spec(), wanted.as_ref()), []),
+            Err(_) => assert_eq!(run("nft -a list ruleset"), before),
+        }
     });
 }

@@ -8,7 +8,7 @@ use humanz::netlink::link::{self, Link, LinkRef};
 use humanz::netlink::neighbour::{self, Neighbour};
 use humanz::netlink::route::{self, Route};
 use humanz::netlink::rtnl::Rtnl;
-use humanz::netlink::vxlan::{self, NewVxlan, Vxlan};
+use humanz::netlink::vxlan::{self, NewVxlan, VxlanInfo};
 use humanz::netlink::{NetlinkError, address};
 use nix::errno::Errno;
 
@@ -42,7 +42,7 @@ fn a_device_of_each_family_has_the_requested_attributes() {
                 (Some("vxlan"), Some(MAC), 1450)
             );
             assert_eq!((made.alias.as_deref(), made.up), (Some("humanz tunnel"), true));
-            let wanted = Vxlan {
+            let wanted = VxlanInfo {
                 vni: 104,
                 port: 10400,
                 local: Some(ip(local)),

@@ -143,7 +143,7 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
                 (
                     "no such file",
                     &|start| start.etcd.ca = Some("/nonexistent.pem".into()),
-                    &["ETCD_CACERT /nonexistent.pem: cannot be read: No such file"],
+                    &["ETCD_CACERT=/nonexistent.pem: cannot be read: No such file"],
                 ),
                 (
                     "no certificates in it",

@@ -1,5 +1,7 @@
 //! The image, run as the manifest says, by podman.
 
+use std::collections::BTreeMap;
+
 use crate::built::{package, root};
 use crate::support::cluster::Alone;
 use crate::support::node::command;
@@ -7,16 +9,28 @@ use crate::support::{Place, Pod, eventually};
 
 use crate::machine::LONG;
 
-/// The lines of the manifest that begin with `- {name:` and have `key`: name and value.
-fn pairs(key: &str) -> Vec<(String, String)> {
+/// Mounts of the manifest, as podman's `--volume` takes them: host path, path inside, options.
+fn volumes() -> Vec<(String, String)> {
     let manifest = std::fs::read_to_string(root().join("packaging/daemonset.yaml")).unwrap();
-    let pair = |line: &str| {
-        let rest = line.trim().strip_prefix("- {name: ")?;
-        let (name, rest) = rest.split_once(", ")?;
-        let value = rest.split_once(key)?.1;
-        Some((name.to_owned(), value.split([',', '}']).next()?.to_owned()))
+    let value = |line: &str, key: &str| {
+        let rest = line.split_once(key)?.1;
+        Some(rest.split([',', '}']).next()?.trim().to_owned())
     };
-    manifest.lines().filter_map(pair).collect()
+    let named =
+        |line: &'static str, key: &str| Some((value(line, "- {name: ")?, value(line, key)?));
+    let lines: Vec<&'static str> =
+        manifest.leak().lines().filter(|line| !line.trim().starts_with('#')).collect();
+    let paths: BTreeMap<_, _> =
+        lines.iter().filter_map(|line| named(line, "hostPath: {path: ")).collect();
+    let mounts = lines.iter().filter_map(|line| {
+        let (name, inside) = named(line, "mountPath: ")?;
+        let path = paths.get(&name)?.clone();
+        let slave = line.contains("mountPropagation: HostToContainer").then_some(",rslave");
+        let read_only = line.contains("readOnly: true").then_some(",ro");
+        let options = ["rbind", slave.unwrap_or(""), read_only.unwrap_or("")].concat();
+        Some((path.clone(), format!("{path}:{inside}:{options}")))
+    });
+    mounts.collect()
 }
 
 #[test]
@@ -42,12 +56,11 @@ fn a_container_serves_its_host_and_can_be_removed() {
     let cgroups = Cgroups(format!("humanz-image-{}", std::process::id()));
     run.args(["--cgroup-parent", &format!("/{}", cgroups.0)]);
     run.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
-    let (paths, mounts) = (pairs("hostPath: {path: "), pairs("mountPath: "));
-    assert_eq!(paths.len(), 5, "{paths:?}");
-    for (name, path) in paths {
-        let (_, inside) = mounts.iter().find(|(mount, _)| *mount == name).unwrap();
+    let volumes = volumes();
+    assert_eq!(volumes.len(), 8, "{volumes:?}");
+    for (path, volume) in volumes {
         host.shell(&format!("test -e {path} || mkdir -p {path}")).ok();
-        run.arg("--volume").arg(format!("{path}:{inside}"));
+        run.arg("--volume").arg(volume);
     }
     run.args(["--env", "SUBNET_SOURCE=static", "--env", "SUBNET=10.244.1.0/24"]);
     host.run_command(run.arg(image()), "").ok();
@@ -57,7 +70,18 @@ fn a_container_serves_its_host_and_can_be_removed() {
             .map(drop)
             .ok_or_else(|| host.run("podman --storage-driver vfs logs agent").to_string())
     });
-    let pod = Pod::add(host, "a");
+    let inside = |words: &str| {
+        host.run(&format!("podman --storage-driver vfs exec agent humanz-agent {words}"))
+    };
+    inside("ready --wait 20").ok();
+    inside("ready --alive").ok();
+    let (pod, other) = (Pod::add(host, "a"), Pod::add(host, "b"));
+    // The names of pods, their namespaces and the plugin's log are the host's.
+    let explained = inside("explain default/a default/b").ok();
+    assert!(!explained.contains("gone or half made"), "{explained}");
+    inside("status").ok();
+    inside("doctor").ok();
+    other.delete();
     host.run("podman --storage-driver vfs rm --force --time 10 agent").ok();
     host.run("podman --storage-driver vfs rmi --force --all").ok();
     pod.run("ping -n -c 1 -W 3 10.244.1.1").ok();

@@ -101,5 +101,8 @@ fn confined_it_still_repairs_everything() {
     });
     pod.run("ping -n -c 1 -W 3 10.244.1.1").ok();
     assert!(!machine.journal().contains("ERROR"), "{}", machine.journal());
+    let warnings = machine.ok("journalctl -u humanz-agent -o cat -p warning..warning");
+    assert!(warnings.contains("WARN"), "warnings have their priority: {}", machine.journal());
+    assert!(!machine.journal().contains("<6>"), "{}", machine.journal());
     pod.delete();
 }

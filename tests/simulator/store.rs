@@ -137,6 +137,11 @@ impl Store {
                 let mut below = below.take_while(|(key, _)| key.starts_with(prefix));
                 below.all(|(_, stored)| stored.modified <= *since)
             }
+            Condition::NoneHas { prefix, value } => {
+                let below = self.keys.range(prefix.clone()..);
+                let mut below = below.take_while(|(key, _)| key.starts_with(prefix)).peekable();
+                below.peek().is_some() && below.all(|(_, stored)| stored.value != *value)
+            }
         }
     }
 

@@ -10,30 +10,13 @@ use crate::agent::reconcile::Reconcile;
 use crate::inspect::host_state::HostState;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::files;
-use crate::plan::{Describe, Line};
+use crate::plan::Line;
 
 /// As the original agent's file: it may hold what not everybody should read.
 const MODE: u32 = 0o600;
 
 /// Where runtimes look for configurations by default.
 const USUAL_FOLDER: &str = "/etc/cni/net.d";
-
-struct Write<'a>(&'a Path);
-
-impl Describe for Write<'_> {
-    fn line(&self) -> Line {
-        let what = Object::Configuration(self.0.to_owned());
-        if self.0.exists() { Line::changed(what) } else { Line::added(what) }
-    }
-}
-
-struct Remove<'a>(&'a Path);
-
-impl Describe for Remove<'_> {
-    fn line(&self) -> Line {
-        Line::removed(Object::Configuration(self.0.to_owned()))
-    }
-}
 
 /// Writes the configuration if it is missing or different; then removes those that an agent wrote under
 /// other names, or runtimes would read both.
@@ -47,7 +30,9 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
     }
     let text = cni_conf::text(run.settings, run.subnets, facts.own.pod_mtu_bytes);
     if !files::holds(path, text.as_bytes()) {
-        applier.apply(&Write(path), || files::replace_watched(path, text.as_bytes(), MODE));
+        let object = Object::Configuration(path.clone());
+        let line = if path.exists() { Line::changed(object) } else { Line::added(object) };
+        applier.apply(&line, || files::replace_watched(path, text.as_bytes(), MODE));
     }
     if applier.is_dry() || files::holds(path, text.as_bytes()) {
         remove_former(path, applier);
@@ -58,7 +43,8 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
 /// from [`USUAL_FOLDER`].
 pub fn remove_former(current: &Path, applier: &mut Applier) {
     for path in former(current) {
-        applier.apply(&Remove(&path), || files::remove(&path));
+        let line = Line::removed(Object::Configuration(path.clone()));
+        applier.apply(&line, || files::remove(&path));
     }
 }
 

@@ -11,15 +11,16 @@ use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, subnet};
+use crate::netlink::NetlinkError;
 use crate::nft::base_chains::RuleEdit;
 use crate::nft::{CachedTable, Ruleset};
 use crate::os::sysctl;
+use crate::plan::Line;
 use crate::plan::firewall::{
     AGENT_TABLE, FirewallSpec, TableChange, TableDifference, TableRepair, changes, repair, ruleset,
 };
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// Puts right what differs; gives what firewalls of other programs do to pod traffic.
@@ -79,7 +80,8 @@ fn pods_come_by(facts: &HostState, ways: &PeerRoutes) -> Vec<IfName> {
 
 /// Removes our tables, and our rules in the chains of others.
 pub fn remove_all(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
-    applier.apply(&Table, || kernel.nft.delete(AGENT_TABLE));
+    let table = Line::removed(Object::Table(AGENT_TABLE.to_owned()));
+    applier.apply(&table, || kernel.nft.delete(AGENT_TABLE));
     flowtable::remove(kernel, applier);
     tunnel_filter::remove(kernel, applier);
     host_ports::remove(kernel, settings, applier);
@@ -117,15 +119,23 @@ fn keep_table(
     if changes.is_empty() {
         return;
     }
-    applier.apply_together(&changes, || match (repair(&changes), &wanted) {
+    applier.apply_together(&changes, || match (repair(wanted.as_ref(), &changes), &wanted) {
         (TableRepair::Elements(elements), _) => {
             nft.change_elements(AGENT_TABLE, &elements)?;
             known.note_changes(nft, &elements);
             Ok(())
         }
+        (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(AGENT_TABLE, &edits) {
+            // Somebody else uses what is to go, in a way that cannot be seen here.
+            Err(NetlinkError::Refused(refused)) => {
+                log::warn!("writing table inet {AGENT_TABLE} anew: {refused}");
+                nft.replace(wanted)
+            }
+            outcome => outcome,
+        },
         (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
         (TableRepair::Delete, _) => nft.delete(AGENT_TABLE),
-        (TableRepair::Nothing, _) | (TableRepair::Replace, None) => Ok(()),
+        (TableRepair::Nothing, _) | (_, None) => Ok(()),
     });
 }
 
@@ -179,14 +189,5 @@ fn bridged() -> Vec<Family> {
 fn apply_edits(kernel: &Kernel, edits: &[RuleEdit], applier: &mut Applier) {
     for edit in edits {
         applier.apply(edit, || kernel.forward.apply(edit));
-    }
-}
-
-/// Our table as a whole.
-struct Table;
-
-impl Describe for Table {
-    fn line(&self) -> Line {
-        Line::removed(Object::Table(AGENT_TABLE.to_owned()))
     }
 }

@@ -5,10 +5,10 @@ use crate::agent::reconcile::Reconcile;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
+use crate::plan::Line;
 use crate::plan::firewall::flowtable::{FLOWS_TABLE, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
-use crate::plan::{Describe, Line};
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
 pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) -> Option<Problem> {
@@ -25,7 +25,7 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
         }
     };
     let changes = changes(wanted.as_ref(), found.as_ref());
-    match (repair(&changes), &wanted) {
+    match (repair(wanted.as_ref(), &changes), &wanted) {
         (TableRepair::Nothing, _) => None,
         (_, None) => {
             applier.apply_together(&changes, || nft.delete(FLOWS_TABLE));
@@ -54,15 +54,7 @@ fn tunnels(kernel: &Kernel) -> impl Iterator<Item = IfName> {
 pub fn remove(kernel: &Kernel, applier: &mut Applier) {
     let nft = &kernel.nft;
     if nft.observe(FLOWS_TABLE).is_ok_and(|found| found.is_some()) {
-        applier.apply(&Table, || nft.delete(FLOWS_TABLE));
-    }
-}
-
-/// The table as a whole.
-struct Table;
-
-impl Describe for Table {
-    fn line(&self) -> Line {
-        Line::removed(Object::Table(FLOWS_TABLE.to_owned()))
+        let table = Line::removed(Object::Table(FLOWS_TABLE.to_owned()));
+        applier.apply(&table, || nft.delete(FLOWS_TABLE));
     }
 }

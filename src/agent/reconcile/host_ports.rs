@@ -14,10 +14,10 @@ use crate::net::{Family, IfName, Object, ReservedPort};
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
+use crate::plan::Line;
 use crate::plan::host_ports::{
     HostPortChange, TABLE, changes, element_changes, is_intact, removals, ruleset,
 };
-use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// How long plugins are waited for, which hold the claims for a millisecond.
@@ -57,7 +57,8 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     };
     let changes = changes(&[], claims.fingerprint(), &found, &BTreeSet::new());
     if changes.len() == found.len() {
-        return applier.apply(&Table, || kernel.nft.delete(TABLE));
+        let table = Line::removed(Object::Table(TABLE.to_owned()));
+        return applier.apply(&table, || kernel.nft.delete(TABLE));
     }
     applier.apply_together(&changes, || kernel.nft.change_elements(TABLE, &steps(&changes)));
 }
@@ -140,7 +141,8 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
     let own = &run.settings.bridge;
     let key = format!("net/ipv4/conf/{own}/route_localnet");
     if !bridges.contains(own) && sysctl::read(&key).is_ok_and(|value| value == "1") {
-        applier.apply(&NoLoopback(own), || sysctl::write(&key, "0"));
+        let line = Line::changed(Object::Loopback(own.clone())).with(" = 0");
+        applier.apply(&line, || sysctl::write(&key, "0"));
     }
     for bridge in bridges {
         let key = format!("net/ipv4/conf/{bridge}/route_localnet");
@@ -152,7 +154,10 @@ fn keep_loopback(run: &Reconcile<'_>, held: &[PortClaim], applier: &mut Applier)
                 }
             }
             Ok(value) if value == "1" => {}
-            Ok(_) => applier.apply(&Loopback(bridge), || allow_loopback(run, bridge, &key)),
+            Ok(_) => {
+                let line = Line::changed(Object::Loopback(bridge.clone())).with(" = 1");
+                applier.apply(&line, || allow_loopback(run, bridge, &key));
+            }
             // There is no such bridge: another network's, or ours in a moment.
             Err(error) if error.is_missing() => {}
             Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
@@ -168,31 +173,4 @@ fn allow_loopback(run: &Reconcile<'_>, bridge: &IfName, key: &str) -> anyhow::Re
     sysctl::write(key, "1")?;
     // An ADD that came between looked at the sysctl before.
     Ok(rtnl.drop_loopback_at_ports(link.index)?)
-}
-
-/// The table as a whole.
-struct Table;
-
-impl Describe for Table {
-    fn line(&self) -> Line {
-        Line::removed(Object::Table(TABLE.to_owned()))
-    }
-}
-
-/// No way from 127.0.0.1 through a bridge that has no host ports.
-struct NoLoopback<'a>(&'a IfName);
-
-impl Describe for NoLoopback<'_> {
-    fn line(&self) -> Line {
-        Line::changed(Object::Loopback(self.0.clone())).with(" = 0")
-    }
-}
-
-/// The way from 127.0.0.1 through a bridge.
-struct Loopback<'a>(&'a IfName);
-
-impl Describe for Loopback<'_> {
-    fn line(&self) -> Line {
-        Line::changed(Object::Loopback(self.0.clone())).with(" = 1")
-    }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::checks::forward::input::{Tunnel, problems};
+use crate::checks::forward::input::{TunnelTraffic, problems};
 use crate::inspect::host_state::HostState;
 use crate::net::{Family, Object, Problem};
 use crate::plan::peer_routes::PeerRoutes;
@@ -33,11 +33,11 @@ pub fn look(
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> Vec<Tunnel> {
+fn tunnels(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> Vec<TunnelTraffic> {
     let uplink = facts.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = ways.remotes.iter().map(|remote| remote.address);
-        Some(Tunnel {
+        Some(TunnelTraffic {
             uplink: uplink?.clone(),
             source: remotes.find(|address| Family::of(*address) == underlay)?,
             destination: *own,

@@ -9,7 +9,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::net::Object;
 use crate::os::files;
-use crate::plan::{Describe, Line};
+use crate::plan::Line;
 use crate::settings::Settings;
 
 /// The copy's name in the plugin directory.
@@ -17,22 +17,6 @@ pub const COPY: &str = "humanz-agent";
 
 /// The plugin that containerd runs for the loopback interface.
 const LOOPBACK: &str = "loopback";
-
-enum Change<'a> {
-    Copy(&'a Path),
-    Link(&'a Path),
-}
-
-impl Describe for Change<'_> {
-    fn line(&self) -> Line {
-        match self {
-            Change::Copy(path) => Line::added(Object::Plugin(path.to_path_buf())),
-            Change::Link(path) => {
-                Line::added(Object::PluginLink(path.to_path_buf())).with(format!(" -> {COPY}"))
-            }
-        }
-    }
-}
 
 /// The files that are kept: the copy, and its names.
 pub fn files(settings: &Settings) -> [PathBuf; 3] {
@@ -48,7 +32,10 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> bool {
     let own = Path::new("/proc/self/exe");
     match files::is_copy(own, &copy) {
         Ok(true) => {}
-        Ok(false) => applier.apply(&Change::Copy(&copy), || files::copy_executable(own, &copy)),
+        Ok(false) => {
+            let line = Line::added(Object::Plugin(copy.clone()));
+            applier.apply(&line, || files::copy_executable(own, &copy));
+        }
         Err(error) => applier.inspect_failed(Object::Plugin(copy.clone()), error),
     }
     link(&plugin, applier);
@@ -62,5 +49,6 @@ fn link(path: &Path, applier: &mut Applier) {
     if std::fs::read_link(path).is_ok_and(|target| target == Path::new(COPY)) {
         return;
     }
-    applier.apply(&Change::Link(path), || files::replace_link(Path::new(COPY), path));
+    let line = Line::added(Object::PluginLink(path.to_owned())).with(format!(" -> {COPY}"));
+    applier.apply(&line, || files::replace_link(Path::new(COPY), path));
 }

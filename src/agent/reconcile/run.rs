@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::bridge::BridgeOutcome;
 use crate::agent::reconcile::{self, Reconcile};
@@ -25,7 +25,7 @@ pub struct ReconcileOutcome {
     /// What this host is like.
     pub facts: HostState,
     /// What is wrong, for each check that was made.
-    pub problems: Vec<(Check, Vec<Problem>)>,
+    pub problems: Vec<(ProblemSource, Vec<Problem>)>,
     /// The files that were not as they should be, and are now.
     pub repaired: Vec<Object>,
 }
@@ -69,16 +69,16 @@ pub fn run(
     let mut firewall =
         |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
     let first = start.then(|| firewall(applier));
-    let mut problems = vec![(Check::Uplinks, uplinks(&facts))];
+    let mut problems = vec![(ProblemSource::Uplinks, uplinks(&facts))];
     if scope.routes || scope.firewall {
         // Before there is a device, and before another host that is new can be sent to.
         reconcile::tunnel_filter::reconcile(run, &facts, tunnels, applier);
     }
     if scope.routes {
-        problems.push((Check::PeerRoutes, routes(run, &facts, ways, placed, applier)));
+        problems.push((ProblemSource::PeerRoutes, routes(run, &facts, ways, placed, applier)));
     }
     let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
-    problems.extend(blocked.map(|found| (Check::Firewall, found)));
+    problems.extend(blocked.map(|found| (ProblemSource::Firewall, found)));
     if scope.firewall || bridge == BridgeOutcome::New {
         reconcile::host_ports::reconcile(run, applier);
     }
@@ -89,7 +89,10 @@ pub fn run(
     let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
         let found = reconcile::host_checks::look(run, applier);
-        problems.push((Check::Host, found.into_iter().chain(crowded).chain(unguarded).collect()));
+        problems.push((
+            ProblemSource::Host,
+            found.into_iter().chain(crowded).chain(unguarded).collect(),
+        ));
     }
     Some(ReconcileOutcome { facts, problems, repaired })
 }

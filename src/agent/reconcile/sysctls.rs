@@ -12,13 +12,13 @@ use crate::plan::guard::guard_sysctls;
 use crate::plan::{Describe, Line, bridge_ports};
 
 /// A sysctl that must change.
-struct Change {
+struct WantedSysctl {
     key: String,
     before: String,
     value: String,
 }
 
-impl Describe for Change {
+impl Describe for WantedSysctl {
     fn line(&self) -> Line {
         Line::changed(Object::Sysctl(self.key.clone())).with(format!(" = {}", self.value))
     }
@@ -33,7 +33,7 @@ pub fn reconcile(run: &Reconcile<'_>, facts: &HostState, applier: &mut Applier) 
     for (key, value) in wanted(run, facts) {
         match sysctl::read(&key) {
             Ok(found) if found == value => {}
-            Ok(before) => set(run, Change { key, before, value: value.to_owned() }, applier),
+            Ok(before) => set(run, WantedSysctl { key, before, value: value.to_owned() }, applier),
             Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
         }
     }
@@ -76,7 +76,7 @@ pub fn keep_guard(run: &Reconcile<'_>, applier: &mut Applier) {
             Ok(found) if found == value => {}
             // They go with the bridge.
             Ok(_) if !key.contains("/all/") => set_own(key, value, applier),
-            Ok(before) => set(run, Change { key, before, value: value.to_owned() }, applier),
+            Ok(before) => set(run, WantedSysctl { key, before, value: value.to_owned() }, applier),
             // Without IPv6.
             Err(error) if error.is_missing() => {}
             Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
@@ -89,7 +89,7 @@ fn set_own(key: String, value: &str, applier: &mut Applier) {
     match sysctl::read(&key) {
         Ok(found) if found == value => {}
         Ok(before) => {
-            let change = Change { key, before, value: value.to_owned() };
+            let change = WantedSysctl { key, before, value: value.to_owned() };
             applier.apply(&change, || sysctl::write(&change.key, &change.value));
         }
         Err(error) => applier.inspect_failed(Object::Sysctl(key), error),
@@ -109,9 +109,9 @@ pub fn allow_ipv6(link: &IfName) -> Result<(), sysctl::SysctlError> {
 }
 
 /// Notes the change, then makes it. One that cannot be noted is made: the pods need it.
-fn set(run: &Reconcile<'_>, change: Change, applier: &mut Applier) {
+fn set(run: &Reconcile<'_>, change: WantedSysctl, applier: &mut Applier) {
     applier.apply(&change, || {
-        let Change { key, before, value } = &change;
+        let WantedSysctl { key, before, value } = &change;
         if let Err(error) = sysctl_record::note(&run.settings.state_dir, key, before, value) {
             log::warn!("{error:#}: an uninstallation will leave sysctl {key} as it is");
         }
@@ -135,7 +135,7 @@ fn keep_neighbours(run: &Reconcile<'_>, applier: &mut Applier) {
             let key = format!("net/{family}/neigh/default/gc_thresh{limit}");
             let before = sysctl::read(&key).unwrap_or_default();
             if before.parse::<usize>().is_ok_and(|found| found < least) {
-                set(run, Change { key, before, value: least.to_string() }, applier);
+                set(run, WantedSysctl { key, before, value: least.to_string() }, applier);
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::lease::Peers;
 use crate::net::Object;
+use crate::netlink::NetlinkError;
 use crate::nft::{CachedTable, FoundTable, Ruleset};
 use crate::plan::firewall::tunnels::{TUNNELS_TABLE, TunnelEnd, TunnelFilter, ruleset};
 use crate::plan::firewall::{TableRepair, changes, repair};
@@ -46,15 +47,23 @@ pub fn reconcile(
     if changes.is_empty() {
         return;
     }
-    applier.apply_together(&changes, || match (repair(&changes), wanted) {
+    applier.apply_together(&changes, || match (repair(wanted, &changes), wanted) {
         (TableRepair::Elements(elements), _) => {
             nft.change_elements(TUNNELS_TABLE, &elements)?;
             found.note_changes(nft, &elements);
             Ok(())
         }
+        (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(TUNNELS_TABLE, &edits) {
+            // Somebody else uses what is to go, in a way that cannot be seen here.
+            Err(NetlinkError::Refused(refused)) => {
+                log::warn!("writing table inet {TUNNELS_TABLE} anew: {refused}");
+                nft.replace(wanted)
+            }
+            outcome => outcome,
+        },
         (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
         (TableRepair::Delete, _) => nft.delete(TUNNELS_TABLE),
-        (TableRepair::Nothing, _) | (TableRepair::Replace, None) => Ok(()),
+        (TableRepair::Nothing, _) | (TableRepair::Edits(_) | TableRepair::Replace, None) => Ok(()),
     });
 }
 

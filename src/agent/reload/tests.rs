@@ -21,7 +21,7 @@ fn planned(
     before: &[(&'static str, &str)],
     after: &[(&'static str, &str)],
     found: Option<&Snapshot>,
-) -> Plan {
+) -> ReloadPlan {
     let (from, to) = (texts(before), texts(&[before, after].concat()));
     let settings =
         [&from, &to].map(|texts| parse(texts, values_only).unwrap_or_else(|e| panic!("{e:?}")));
@@ -31,7 +31,7 @@ fn planned(
     let wanted = SettingsView { texts: &to, settings: &settings[1], name: &names[1] };
     let plan = plan(&running, &wanted, found);
     parse(&plan.texts, values_only).expect("what holds then is right");
-    let held = |change: &Change, text: &String| plan.texts[change.variable] == *text;
+    let held = |change: &SettingChange, text: &String| plan.texts[change.variable] == *text;
     assert!(plan.changes.iter().all(|change| held(change, &change.to)));
     assert!(plan.refusals.iter().all(|refusal| held(&refusal.change, &refusal.change.from)));
     plan
@@ -53,9 +53,9 @@ fn refused(
     words: &[&str],
 ) {
     let plan = planned(before, &[after, &[("MTU", "1400")]].concat(), found);
-    let changes: Vec<String> = plan.changes.iter().map(Change::to_string).collect();
+    let changes: Vec<String> = plan.changes.iter().map(SettingChange::to_string).collect();
     assert_eq!(changes, ["MTU: auto → 1400"]);
-    let refusals: Vec<String> = plan.refusals.iter().map(Refusal::to_string).collect();
+    let refusals: Vec<String> = plan.refusals.iter().map(RefusedChange::to_string).collect();
     assert_eq!(refusals.len(), after.len(), "{refusals:?}");
     for word in words {
         assert!(refusals[0].contains(word), "{word:?} is not in {refusals:?}");

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use crate::agent::trigger::Scope;
 use crate::lease::Snapshot;
-use crate::net::PerFamily;
+use crate::net::{PerFamily, Problem};
 use crate::netlink::rtnl::Rtnl;
-use crate::settings::{Settings, Source};
+use crate::settings::{Settings, Source, invalid};
 
 use crate::agent::serve::agent::Agent;
 
@@ -29,16 +29,18 @@ impl Agent {
 
     /// Refuses a NODE_IP that this host does not have: packets to the others would come from it, and
     /// none would go. At a start it may still come.
-    pub(super) fn own_addresses_are_here(&self, settings: &Settings) -> Result<(), String> {
+    pub(super) fn own_addresses_are_here(&self, settings: &Settings) -> Result<(), Problem> {
         let here = self.kernel.rtnl.addresses(None);
-        let here = here.map_err(|error| format!("NODE_IP: read this host's addresses: {error}"))?;
+        let here = here.map_err(|error| {
+            invalid("NODE_IP", "", format!("read this host's addresses: {error}"))
+        })?;
         let is_here = |wanted: &IpAddr| here.iter().any(|found| found.address.ip() == *wanted);
         let Some(missing) = settings.node_addresses.iter().find(|wanted| !is_here(wanted)) else {
             return Ok(());
         };
-        Err(format!(
-            "NODE_IP={missing}: no interface of this host has this address; set one that it has (ip address show), or add this one first"
-        ))
+        let why = "no interface of this host has this address";
+        let fix = "set one that it has (ip address show), or add this one first";
+        Err(invalid("NODE_IP", &missing.to_string(), why).with_fix(fix))
     }
 
     /// The InternalIPs of this host's node that it really has, outside the pools of `settings`.

@@ -6,8 +6,8 @@ use std::sync::mpsc::Receiver;
 use crate::agent::names::Names;
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::registry::Registry;
-use crate::agent::serve::files::Files;
-use crate::agent::serve::state::State;
+use crate::agent::serve::files::RuntimeFiles;
+use crate::agent::serve::state::AgentState;
 use crate::agent::shared_state::{SharedState, StatusServer};
 use crate::agent::trigger::Trigger;
 use crate::inspect::Kernel;
@@ -35,8 +35,8 @@ pub struct Agent {
     /// Of the loop.
     pub beat: Arc<Heartbeat>,
     /// The plugin and the CNI configuration.
-    pub files: Files,
-    pub state: State,
+    pub files: RuntimeFiles,
+    pub state: AgentState,
     /// What the filter of the kernel's events knows to be ours.
     pub own_writes: Arc<OwnWrites>,
 }

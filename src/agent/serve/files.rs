@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(30);
 
 /// The files that are watched.
-pub struct Files {
+pub struct RuntimeFiles {
     /// `None`: inotify(7) is refused.
     watch: Option<Arc<FileWatch>>,
     /// When to reconcile them, if they were changed.
@@ -55,9 +55,9 @@ impl Repairs {
     }
 }
 
-impl Files {
-    pub fn new(watch: Option<Arc<FileWatch>>) -> Files {
-        Files { watch, due: None, repairs: BTreeMap::new(), refused: None }
+impl RuntimeFiles {
+    pub fn new(watch: Option<Arc<FileWatch>>) -> RuntimeFiles {
+        RuntimeFiles { watch, due: None, repairs: BTreeMap::new(), refused: None }
     }
 
     /// Watches the files of `settings`; called before they are read. What cannot be watched is logged
@@ -132,20 +132,20 @@ fn path(file: &Object) -> Option<&Path> {
 mod tests {
     use super::*;
 
-    fn contended(file: &Path, now: Instant) -> Files {
-        let mut files = Files::new(None);
+    fn contended(file: &Path, now: Instant) -> RuntimeFiles {
+        let mut files = RuntimeFiles::new(None);
         repair(&mut files, file, now, 50);
         files
     }
 
-    fn repair(files: &mut Files, file: &Path, now: Instant, times: usize) {
+    fn repair(files: &mut RuntimeFiles, file: &Path, now: Instant, times: usize) {
         for _ in 0..times {
             files.repaired(&[Object::Configuration(file.to_owned())], now);
         }
     }
 
     /// After how long the files are reconciled, once `changes` came, each at once after the other.
-    fn waits(files: &mut Files, changes: &[&[&Path]], now: Instant) -> Option<Duration> {
+    fn waits(files: &mut RuntimeFiles, changes: &[&[&Path]], now: Instant) -> Option<Duration> {
         for changed in changes {
             files.changed(&changed.iter().map(|path| path.to_path_buf()).collect(), now);
         }
@@ -153,7 +153,12 @@ mod tests {
     }
 
     /// Somebody changes `file` back within a millisecond, `times` times: when it was repaired.
-    fn contest(files: &mut Files, file: &Path, begun: Instant, times: usize) -> Vec<Duration> {
+    fn contest(
+        files: &mut RuntimeFiles,
+        file: &Path,
+        begun: Instant,
+        times: usize,
+    ) -> Vec<Duration> {
         let (mut now, mut repaired) = (begun, Vec::new());
         for _ in 0..times {
             files.changed(&[file.to_owned()].into(), now + Duration::from_millis(1));
@@ -193,13 +198,15 @@ mod tests {
 
     #[test]
     fn one_change_is_repaired_at_once_and_so_is_a_second() {
-        let repaired = contest(&mut Files::new(None), Path::new("/etc/f"), Instant::now(), 2);
+        let repaired =
+            contest(&mut RuntimeFiles::new(None), Path::new("/etc/f"), Instant::now(), 2);
         assert!(repaired[1] < Duration::from_millis(500), "{repaired:?}");
     }
 
     #[test]
     fn a_contended_file_is_repaired_once_a_minute() {
-        let (mut files, file, begun) = (Files::new(None), Path::new("/etc/f"), Instant::now());
+        let (mut files, file, begun) =
+            (RuntimeFiles::new(None), Path::new("/etc/f"), Instant::now());
         assert!(files.contended(begun).is_empty());
         let repaired = contest(&mut files, file, begun, 100);
         assert!(!files.contended(begun + repaired[99] + LONGEST).is_empty());
@@ -212,7 +219,8 @@ mod tests {
 
     #[test]
     fn after_a_quiet_time_a_change_is_repaired_at_once() {
-        let (mut files, file, begun) = (Files::new(None), Path::new("/etc/f"), Instant::now());
+        let (mut files, file, begun) =
+            (RuntimeFiles::new(None), Path::new("/etc/f"), Instant::now());
         let end = begun + *contest(&mut files, file, begun, 50).last().unwrap();
         let later = end + LONGEST + QUIET + Duration::from_secs(1);
         assert!(files.contended(later).is_empty());

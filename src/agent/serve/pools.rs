@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::trigger::Scope;
 use crate::inspect::host_state;
 use crate::lease::{Snapshot, growth};
@@ -40,7 +40,7 @@ impl Agent {
         let network = found.config.as_ref().map(|config| config.value.pools()).unwrap_or_default();
         let differing =
             Family::BOTH.iter().filter_map(|family| self.advice(*family, &configured, &network));
-        self.shared.problems.set(Check::Pools, differing);
+        self.shared.problems.set(ProblemSource::Pools, differing);
     }
 
     /// What to do about the pool of one family: `configured` here, and that of the `network`.
@@ -76,7 +76,7 @@ impl Agent {
                 set,
             ),
         };
-        let subject = Object::Setting(variable.to_owned());
+        let subject = Object::Setting(variable, String::new());
         Some(Problem::new(ProblemKind::PoolGrown, subject, what).with_fix(fix))
     }
 

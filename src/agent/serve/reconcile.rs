@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::notify;
 use crate::agent::pool_use::{addresses, scarce};
@@ -74,15 +74,15 @@ impl Agent {
         if scope == Scope::ALL {
             state.resync_at = now + self.settings.resync;
             let uses = addresses(&self.settings, state.subnets);
-            problems.set(Check::PoolUse, scarce(&uses));
+            problems.set(ProblemSource::PoolUse, scarce(&uses));
         }
         let failures = applier.failures().iter().cloned();
         if state.once {
             // They are the reason to leave, and reported as that.
         } else if scope == Scope::ALL {
-            problems.set(Check::Reconcile, failures);
+            problems.set(ProblemSource::Reconcile, failures);
         } else {
-            problems.add(Check::Reconcile, failures);
+            problems.add(ProblemSource::Reconcile, failures);
         }
         if !applier.failures().is_empty() {
             state.resync_at = state.resync_at.min(now + state.retry);
@@ -99,7 +99,7 @@ impl Agent {
         for (check, found) in seen.problems {
             problems.set(check, found);
         }
-        problems.set(Check::ContestedFiles, self.files.contended(now));
+        problems.set(ProblemSource::ContestedFiles, self.files.contended(now));
         if !state.ready && scope == Scope::ALL && applier.failures().is_empty() {
             state.ready = true;
             let status = state.status();

@@ -1,18 +1,19 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::reload::{self, Plan, SettingsView};
+use crate::agent::reload::{self, ReloadPlan, SettingsView};
 use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify};
 use crate::inspect::identity;
 use crate::inspect::preflight;
 use crate::lease::growth;
-use crate::settings::loader::{self, LoadedSettings};
-use crate::settings::values_only;
-use crate::settings::{Settings, Source};
+use crate::net::Problem;
+use crate::settings::loader::LoadedSettings;
+use crate::settings::{self, Settings, Source, invalid, values_only};
 
 use crate::agent::serve::agent::Agent;
 
@@ -26,24 +27,26 @@ impl Agent {
             self.state.reloading = true;
         }
         let taken = self.loader.load(values_only).and_then(|loaded| self.apply_settings(loaded));
-        self.state.reload_refused = taken.is_err();
-        if let Err(faults) = taken {
-            faults.iter().for_each(|fault| log::error!("reload: {fault}"));
+        let faults = taken.err().unwrap_or_default();
+        self.state.reload_refused = !faults.is_empty();
+        self.shared.problems.set(ProblemSource::Settings, faults);
+        if self.state.reload_refused {
             log::error!("reload: nothing is changed; the settings stay as they were");
         }
         self.state.scope = Scope::ALL;
     }
 
-    fn apply_settings(&mut self, loaded: LoadedSettings) -> Result<(), Vec<String>> {
+    fn apply_settings(&mut self, loaded: LoadedSettings) -> Result<(), Vec<Problem>> {
         loaded.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
-        let name = identity::node_name(&loaded.settings).map_err(|error| vec![error.why])?;
+        let name = identity::node_name(&loaded.settings)
+            .map_err(|error| vec![invalid("NODE_NAME", "", error.why)])?;
         let found = self.state.snapshot.as_deref();
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
         let wanted = SettingsView { texts: &loaded.texts, settings: &loaded.settings, name: &name };
-        let Plan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
+        let ReloadPlan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
         refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = loader::parse(&texts, preflight::check)?;
+        let mut settings = settings::parse(&texts, preflight::check)?;
         if changes.iter().any(|change| change.variable == "NODE_IP") {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }

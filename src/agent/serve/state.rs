@@ -18,7 +18,7 @@ use crate::settings::Settings;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// What the agent knows and what it has to do.
-pub struct State {
+pub struct AgentState {
     /// This host's pod subnets, once it has them …
     pub(super) subnets: Option<PerFamily<IpNetwork>>,
     /// … and since when.
@@ -58,12 +58,12 @@ pub struct State {
     pub(super) once: bool,
 }
 
-impl State {
+impl AgentState {
     /// Nothing is known yet but what names resolved to and, on a host without etcd, its subnets and
     /// that there are no others.
-    pub fn new(fixed: Option<PerFamily<IpNetwork>>, resolved: Resolved) -> State {
+    pub fn new(fixed: Option<PerFamily<IpNetwork>>, resolved: Resolved) -> AgentState {
         let now = Instant::now();
-        State {
+        AgentState {
             subnets: fixed,
             since: fixed.map(|_| SystemTime::now()),
             etcd: StoreStatus::default(),

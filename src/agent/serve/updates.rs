@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::registry::{Registry, refused};
 use crate::agent::serve::agent::Agent;
 use crate::agent::trigger::Scope;
@@ -42,7 +42,7 @@ impl Agent {
                 self.note_store();
             }
             Update::Files { problems, until } => {
-                self.shared.problems.set(Check::StoreFiles, problems);
+                self.shared.problems.set(ProblemSource::StoreFiles, problems);
                 self.state.etcd.certificate_until = until;
             }
             Update::Fatal(error) if self.state.subnets.is_none() => return Err(refused(&error)),
@@ -83,7 +83,7 @@ impl Agent {
 
     fn note_store(&self) {
         let found = self.state.etcd.problems(&self.settings.source);
-        self.shared.problems.set(Check::Store, found);
+        self.shared.problems.set(ProblemSource::Store, found);
     }
 
     /// Computes the other hosts anew from everything that is known of them.
@@ -94,7 +94,9 @@ impl Agent {
         let peers = peers(&snapshot, &self.name, &subnets, &self.settings.pools);
         let python = peers.by_name.iter().filter(|(_, peer)| peer.python);
         self.names.want(python.map(|(name, _)| name.clone()).collect());
-        self.shared.problems.set(Check::Records, snapshot.faults.values().map(Fault::problem));
+        self.shared
+            .problems
+            .set(ProblemSource::Records, snapshot.faults.values().map(Fault::problem));
         self.state.snapshot = Some(snapshot);
         self.state.peers = Some(Arc::new(peers));
         self.keep_for_next_start();

@@ -14,7 +14,7 @@ use crate::agent::sysctl_record;
 use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
-use crate::plan::{Describe, Line};
+use crate::plan::Line;
 use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
@@ -51,7 +51,7 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
     let directory = &settings.cni.ipam_dir;
     for path in &files_in(directory, applier) {
         match Store::is_at(path) {
-            Ok(true) => applier.apply(&Gone("store of addresses", path), || {
+            Ok(true) => applier.apply(&removed("store of addresses", path), || {
                 fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
             }),
             Ok(false) => {}
@@ -63,7 +63,7 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
     }
     let calls = calls::folder(directory);
     if calls.is_dir() {
-        applier.apply(&Gone("counted calls", &calls), || {
+        applier.apply(&removed("counted calls", &calls), || {
             calls::remove(directory).with_context(|| format!("remove {}", calls.display()))
         });
     }
@@ -114,7 +114,7 @@ fn is_rotated(suffix: &str) -> bool {
 fn file(what: &'static str, path: &Path, applier: &mut Applier) {
     for path in [path, &files::unfinished(path)] {
         if path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
-            applier.apply(&Gone(what, path), || files::remove(path));
+            applier.apply(&removed(what, path), || files::remove(path));
         }
     }
 }
@@ -127,7 +127,7 @@ fn empty(directory: &Path, applier: &mut Applier) {
         return;
     }
     if let Err(error) =
-        applier.attempt(&[Gone("directory", directory)], || fs::remove_dir(directory))
+        applier.attempt(&[removed("directory", directory)], || fs::remove_dir(directory))
     {
         let subject = Object::File("directory", directory.to_owned());
         let what = format!("remove {subject}: {error}");
@@ -153,12 +153,8 @@ fn files_in(directory: &Path, applier: &mut Applier) -> Vec<PathBuf> {
     }
 }
 
-struct Gone<'a>(&'static str, &'a Path);
-
-impl Describe for Gone<'_> {
-    fn line(&self) -> Line {
-        Line::removed(Object::File(self.0, self.1.to_owned()))
-    }
+fn removed(what: &'static str, path: &Path) -> Line {
+    Line::removed(Object::File(what, path.to_owned()))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::os::sysctl;
 use crate::plan::guard::TABLE;
-use crate::plan::{Describe, Line, ownership};
+use crate::plan::{Line, ownership};
 
 /// Who is plugged in.
 ///
@@ -29,7 +29,7 @@ pub fn links(kernel: &Kernel, applier: &mut Applier) {
     match kernel.rtnl.links(None) {
         Ok(found) => {
             for link in ownership::links(&found) {
-                applier.apply(&Device(link), || remove(kernel, link));
+                applier.apply(&removal(link), || remove(kernel, link));
             }
         }
         Err(error) => applier.inspect_failed(Object::named("links"), error),
@@ -47,7 +47,9 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
     match kernel.nft.tables() {
         Ok(found) => {
             for name in found.into_iter().filter(|name| ownership::is_table(name)) {
-                applier.apply(&Table(&name), || kernel.nft.delete(&name));
+                applier.apply(&Line::removed(Object::Table(name.clone())), || {
+                    kernel.nft.delete(&name)
+                });
             }
         }
         Err(error) => applier.inspect_failed(Object::named("nftables"), error),
@@ -65,42 +67,17 @@ pub fn sysctls(state_dir: &Path, applier: &mut Applier) {
         let ours = sysctl::read(&key).is_ok_and(|found| found == set && found != before);
         // The record may have been written by anybody who may write there.
         if ours && key.starts_with("net/") && !key.contains("..") {
-            let change = Sysctl { key: &key, before: &before };
+            let change = Line::changed(Object::Sysctl(key.clone())).with(format!(" = {before}"));
             applier.apply(&change, || sysctl::write(&key, &before));
         }
     }
 }
 
-struct Device<'a>(&'a Link);
-
-impl Describe for Device<'_> {
-    fn line(&self) -> Line {
-        let Device(Link { kind, name, alias, .. }) = self;
-        let kind = kind.as_deref().unwrap_or("link");
-        let link = Object::Link(kind.to_owned(), name.clone());
-        match alias.as_deref().filter(|_| kind == "veth") {
-            Some(alias) => Line::removed(link).with(format!(" ({alias})")),
-            None => Line::removed(link),
-        }
-    }
-}
-
-struct Table<'a>(&'a str);
-
-impl Describe for Table<'_> {
-    fn line(&self) -> Line {
-        Line::removed(Object::Table(self.0.to_owned()))
-    }
-}
-
-struct Sysctl<'a> {
-    key: &'a str,
-    before: &'a str,
-}
-
-impl Describe for Sysctl<'_> {
-    fn line(&self) -> Line {
-        let object = Object::Sysctl(self.key.to_owned());
-        Line::changed(object).with(format!(" = {}", self.before))
+fn removal(link: &Link) -> Line {
+    let kind = link.kind.as_deref().unwrap_or("link");
+    let line = Line::removed(Object::Link(kind.to_owned(), link.name.clone()));
+    match link.alias.as_deref().filter(|_| kind == "veth") {
+        Some(alias) => line.with(format!(" ({alias})")),
+        None => line,
     }
 }

@@ -5,7 +5,7 @@ use crate::etcd;
 use crate::inspect::{Kernel, identity};
 use crate::lease::claim::leave;
 use crate::net::Object;
-use crate::plan::{Describe, Line};
+use crate::plan::Line;
 use crate::settings::exit::{self, Exit};
 use crate::settings::{Settings, Source};
 
@@ -34,19 +34,11 @@ pub fn run(
         let transaction = leave::transaction(&found, &keys, roots);
         let commit = || etcd::commit(server, roots, "release the subnet", &transaction);
         if dry || keys.is_empty() || commit().map_err(unreachable)? {
-            let lines: Vec<Key> = keys.iter().map(|key| Key(roots.key(key))).collect();
+            let line = |key| Line::removed(Object::Key(roots.key(key)));
+            let lines: Vec<Line> = keys.iter().map(line).collect();
             applier.apply_together(&lines, || Ok::<(), anyhow::Error>(()));
             return Ok(());
         }
     }
     Err(Exit::new(exit::TEMPORARY, "this host's keys keep changing: does an agent run?"))
-}
-
-/// A key of this host.
-struct Key(String);
-
-impl Describe for Key {
-    fn line(&self) -> Line {
-        Line::removed(Object::Key(self.0.clone()))
-    }
 }

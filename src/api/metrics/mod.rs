@@ -15,7 +15,7 @@ use crate::os::usage::Usage;
 use crate::plan::guard::{self, TABLE};
 use crate::settings::Settings;
 
-use crate::agent::active_problems::Check;
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::counters::{BOUNDS_SECONDS, Counters, Durations, KINDS};
 use crate::agent::pool_use::{Use, addresses};
 use crate::agent::readiness::not_ready;
@@ -207,13 +207,13 @@ fn faults(page: &mut Page, shared: &SharedState, known: &AgentSnapshot, uses: &[
     let help = "What is wrong now, by where it was found.";
     let mut samples = page.gauges("humanz_faults", help);
     for (kind, checks) in [
-        ("failure", &[Check::Reconcile][..]),
-        ("unreachable", &[Check::PeerRoutes]),
-        ("firewall", &[Check::Firewall]),
-        ("host", &[Check::Host, Check::ContestedFiles]),
-        ("record", &[Check::Records]),
-        ("pool", &[Check::Pools]),
-        ("addresses", &[Check::PoolUse]),
+        ("failure", &[ProblemSource::Reconcile][..]),
+        ("unreachable", &[ProblemSource::PeerRoutes]),
+        ("firewall", &[ProblemSource::Firewall]),
+        ("host", &[ProblemSource::Host, ProblemSource::ContestedFiles]),
+        ("record", &[ProblemSource::Records]),
+        ("pool", &[ProblemSource::Pools]),
+        ("addresses", &[ProblemSource::PoolUse]),
     ] {
         let count: usize = checks.iter().map(|check| shared.problems.of(*check).len()).sum();
         samples.sample(&[("kind", kind)], count as f64);

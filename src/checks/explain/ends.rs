@@ -1,7 +1,7 @@
 //! Pure. The two ends, as far as they are pods of this host.
 
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
-use crate::checks::explain::path::{Endpoint, Path, PathHost, Pod, PodNetns};
+use crate::checks::explain::path::{LocalPod, Path, PathEnd, PathHost, PodNetns};
 use crate::net::Family;
 use crate::netlink::link::Link;
 use crate::plan::guard::DropReason;
@@ -35,15 +35,11 @@ pub fn destination(path: &Path) -> Vec<Hop> {
 }
 
 /// Namespace, interface and address of a pod.
-fn inside(end: &Endpoint, pod: &Pod) -> Vec<Hop> {
+fn inside(end: &PathEnd, pod: &LocalPod) -> Vec<Hop> {
     let (name, netns, ifname) = (&end.name, &pod.netns, &pod.ifname);
     let inside = match &pod.inside {
         Ok(inside) => inside,
-        Err(error) => {
-            let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, \
-                        or delete the pod)";
-            return vec![Hop::lost("pod-namespace", name, error, fix)];
-        }
+        Err(error) => return vec![unseen(name, pod, error)],
     };
     let again = "make the pod anew: nothing else restores what ADD made inside it";
     let Some(link) = &inside.link else {
@@ -66,8 +62,26 @@ fn inside(end: &Endpoint, pod: &Pod) -> Vec<Hop> {
     vec![up, address]
 }
 
+/// A namespace that cannot be entered. While the host's end of its veth is there, so is the namespace.
+fn unseen(name: &str, pod: &LocalPod, error: &str) -> Hop {
+    if pod.port.is_none() {
+        let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, or delete \
+                   the pod)";
+        return Hop::lost("pod-namespace", name, error, fix);
+    }
+    let (seen, fix) = if pod.netns.is_empty() {
+        (error.to_owned(), "look inside by hand (crictl exec, podman exec)".to_owned())
+    } else {
+        let seen = format!("it exists, and what is inside is unknown: {} {error}", pod.netns);
+        let fix = "run this as root where the file is visible: on the host itself, or in a container \
+                   that mounts /run/netns with HostToContainer propagation";
+        (seen, fix.to_owned())
+    };
+    Hop::odd("pod-namespace", name, seen, fix)
+}
+
 /// The pod's own route to the other end.
-fn route(end: &Endpoint, other: &Endpoint, inside: &PodNetns) -> Hop {
+fn route(end: &PathEnd, other: &PathEnd, inside: &PodNetns) -> Hop {
     let to = other.address;
     let device = inside.link.as_ref().map(|link| link.index);
     let again = "make the pod anew, or put the route back by hand (ip route add default via the \
@@ -123,7 +137,7 @@ fn is_gateway(family: Family, address: std::net::IpAddr) -> bool {
 }
 
 /// The host's end of a pod's veth.
-fn port(end: &Endpoint, pod: &Pod, host: &PathHost) -> Hop {
+fn port(end: &PathEnd, pod: &LocalPod, host: &PathHost) -> Hop {
     let (name, at) = ("pod-port", format!("{HERE}, to {}", end.name));
     let port_name = &pod.port_name;
     let Some(port) = &pod.port else {
@@ -153,7 +167,7 @@ fn port(end: &Endpoint, pod: &Pod, host: &PathHost) -> Hop {
 }
 
 /// What the guard at the port does to what the pod sends.
-fn guard(end: &Endpoint, pod: &Pod, host: &PathHost) -> Option<Hop> {
+fn guard(end: &PathEnd, pod: &LocalPod, host: &PathHost) -> Option<Hop> {
     let (name, at) = ("pod-guard", format!("{HERE}, from {}", end.name));
     let port = &pod.port_name;
     let Some(dropped) = &pod.guard else {
@@ -180,7 +194,7 @@ fn guard(end: &Endpoint, pod: &Pod, host: &PathHost) -> Option<Hop> {
 }
 
 /// What the bridge believes of the pod's MAC and is wrong, and what to do.
-fn behind(pod: &Pod, port: &Link, host: &PathHost) -> Option<(String, String)> {
+fn behind(pod: &LocalPod, port: &Link, host: &PathHost) -> Option<(String, String)> {
     let mac = pod.inside.as_ref().ok()?.link.as_ref()?.mac?;
     let bridge = &host.bridge_name;
     let known = host.learned.iter().find(|(learned, _)| *learned == mac);

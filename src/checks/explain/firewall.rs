@@ -51,7 +51,7 @@ pub fn tunnels(path: &Path, uplink: &str, theirs: IpAddr, ours: IpAddr) -> Hop {
     };
     let Ok(uplink) = uplink.parse() else { return unread(name, "no uplink") };
     let udp_port = path.host.tunnel_port;
-    let tunnel = input::Tunnel { uplink, source: theirs, destination: ours, udp_port };
+    let tunnel = input::TunnelTraffic { uplink, source: theirs, destination: ours, udp_port };
     match input::problems(&tunnel, found).into_iter().next() {
         Some(problem) => Hop::lost(name, HERE, problem.what, problem.fix.unwrap_or_default()),
         None => Hop::fine(name, HERE, format!("UDP port {udp_port} is open for tunnels")),

@@ -14,12 +14,12 @@ pub struct Hop {
     /// What was found, as a sentence without a full stop.
     pub seen: String,
     /// What that means.
-    pub verdict: Verdict,
+    pub verdict: HopVerdict,
 }
 
 /// What becomes of a packet at a hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HopVerdict {
     /// It goes on.
     Fine,
     /// It may go on; somebody should look.
@@ -32,16 +32,16 @@ impl Hop {
     /// What is wrong here, unless the packet goes on.
     pub fn problem(&self) -> Option<Problem> {
         let (kind, fix) = match &self.verdict {
-            Verdict::Fine => return None,
-            Verdict::Odd(fix) => (ProblemKind::PacketDoubtful, fix),
-            Verdict::Lost(fix) => (ProblemKind::PacketLost, fix),
+            HopVerdict::Fine => return None,
+            HopVerdict::Odd(fix) => (ProblemKind::PacketDoubtful, fix),
+            HopVerdict::Lost(fix) => (ProblemKind::PacketLost, fix),
         };
         let subject = Object::named(format!("{} of {}", self.name, self.place));
         Some(Problem::new(kind, subject, &self.seen).with_fix(fix))
     }
 
     pub fn fine(name: &'static str, place: &str, seen: impl fmt::Display) -> Hop {
-        Hop { name, place: place.to_owned(), seen: seen.to_string(), verdict: Verdict::Fine }
+        Hop { name, place: place.to_owned(), seen: seen.to_string(), verdict: HopVerdict::Fine }
     }
 
     pub fn lost(
@@ -50,7 +50,7 @@ impl Hop {
         seen: impl fmt::Display,
         fix: impl fmt::Display,
     ) -> Hop {
-        let verdict = Verdict::Lost(fix.to_string());
+        let verdict = HopVerdict::Lost(fix.to_string());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 
@@ -60,13 +60,13 @@ impl Hop {
         seen: impl fmt::Display,
         fix: impl fmt::Display,
     ) -> Hop {
-        let verdict = Verdict::Odd(fix.to_string());
+        let verdict = HopVerdict::Odd(fix.to_string());
         Hop { verdict, ..Hop::fine(name, place, seen) }
     }
 
     /// Packets do not get further.
     pub fn is_lost(&self) -> bool {
-        matches!(self.verdict, Verdict::Lost(_))
+        matches!(self.verdict, HopVerdict::Lost(_))
     }
 }
 

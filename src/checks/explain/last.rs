@@ -1,7 +1,7 @@
 //! Pure. What is known of the whole way: sizes, connections, and whether anything arrives.
 
 use crate::checks::explain::hop::{HERE, Hop};
-use crate::checks::explain::path::{Echo, Path, Place};
+use crate::checks::explain::path::{EchoResult, EndPlace, Path};
 use crate::netlink::link::Link;
 
 /// The rest of what is to be said.
@@ -42,7 +42,7 @@ fn sizes(path: &Path) -> Option<Hop> {
         return Some(Hop::lost(name, HERE, seen, fix));
     }
     let device = path.there.device().and_then(|index| path.host.links.get(&index));
-    if let (Some(link), Place::RemoteHost(remote), None) =
+    if let (Some(link), EndPlace::RemoteHost(remote), None) =
         (device, &path.to.place, &path.there.tunnel)
         && let Some(mtu) = remote.mtu.filter(|mtu| *mtu > 0 && *mtu < link.mtu)
     {
@@ -57,7 +57,7 @@ fn sizes(path: &Path) -> Option<Hop> {
 /// What frames of the sender pass without a router between: name and MTU of each, in order.
 fn steps(path: &Path) -> Vec<(String, u32)> {
     let of = |link: &Link| (link.name.to_string(), link.mtu);
-    let pod = |end: &crate::checks::explain::path::Endpoint| {
+    let pod = |end: &crate::checks::explain::path::PathEnd| {
         let pod = end.pod()?;
         let inside = pod.inside.as_ref().ok()?.link.as_ref()?;
         let named = (format!("{} of {}", inside.name, end.name), inside.mtu);
@@ -107,10 +107,10 @@ fn connections(path: &Path) -> Option<Hop> {
 /// What came back.
 fn echo(path: &Path) -> Option<Hop> {
     let name = "echo";
-    let Echo { by, small, large } = path.echo.as_ref()?;
+    let EchoResult { by, small, large } = path.echo.as_ref()?;
     let to = path.to.address;
     let unanswered = match path.to.place {
-        Place::RemoteHost(_) => {
+        EndPlace::RemoteHost(_) => {
             "this host does its part: run the same on the other host, the other way round"
         }
         _ => "not everybody answers to echoes; does it listen at all?",

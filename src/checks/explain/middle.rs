@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use crate::checks::explain::firewall;
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
-use crate::checks::explain::path::{Endpoint, Lookup, Path, PathHost, Place, RemoteHost, Tunnel};
+use crate::checks::explain::path::{
+    EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, RemoteEnd,
+};
 use crate::net::{Family, Mac};
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
@@ -21,7 +23,7 @@ pub fn host(path: &Path) -> Vec<Hop> {
         };
     }
     let mut hops = Vec::new();
-    if let Place::RemoteHost(_) | Place::Outside = path.from.place {
+    if let EndPlace::RemoteHost(_) | EndPlace::Outside = path.from.place {
         hops.extend(arrival(path));
     }
     let (from_here, to_here) = (is_here(&path.from), is_here(&path.to));
@@ -38,7 +40,7 @@ pub fn host(path: &Path) -> Vec<Hop> {
         (false, true) => hops.push(firewall::received(path, &input)),
         _ => {}
     }
-    if let (Place::Pod(_), Place::Outside) = (&path.from.place, &path.to.place) {
+    if let (EndPlace::Pod(_), EndPlace::Outside) = (&path.from.place, &path.to.place) {
         hops.extend(masquerade(host));
     }
     if !to_here && path.to.pod().is_none() {
@@ -65,16 +67,16 @@ pub fn back(path: &Path) -> Vec<Hop> {
     hops
 }
 
-fn is_here(end: &Endpoint) -> bool {
-    matches!(end.place, Place::ThisHost)
+fn is_here(end: &PathEnd) -> bool {
+    matches!(end.place, EndPlace::ThisHost)
 }
 
 /// The link that packets of the sender come in by.
 fn entry_link(path: &Path) -> Option<&Link> {
     match path.from.place {
-        Place::Pod(_) => path.host.bridge.as_ref(),
-        Place::ThisHost => None,
-        Place::RemoteHost(_) | Place::Outside => path.host.links.get(&path.back.device()?),
+        EndPlace::Pod(_) => path.host.bridge.as_ref(),
+        EndPlace::ThisHost => None,
+        EndPlace::RemoteHost(_) | EndPlace::Outside => path.host.links.get(&path.back.device()?),
     }
 }
 
@@ -98,7 +100,7 @@ fn arrival(path: &Path) -> Vec<Hop> {
     hops
 }
 
-fn tunnel_firewall(path: &Path, tunnel: &Tunnel, remote: &RemoteHost) -> Option<Hop> {
+fn tunnel_firewall(path: &Path, tunnel: &PathTunnel, remote: &RemoteEnd) -> Option<Hop> {
     let way = tunnel.way.as_ref().ok().copied().flatten()?;
     let ours = way.source?;
     let theirs = *remote.addresses.get(Family::of(ours))?;
@@ -118,7 +120,7 @@ fn forwarding(host: &PathHost) -> Hop {
 }
 
 /// The host's route to an end.
-fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint) -> Vec<Hop> {
+fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &PathEnd) -> Vec<Hop> {
     let to = end.address;
     let way = match &lookup.way {
         Ok(Some(way)) => way,
@@ -130,16 +132,16 @@ fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint)
     let text = format!("{to}{via} by {device}");
     let bridge = host.bridge.as_ref().map(|bridge| bridge.index);
     match &end.place {
-        Place::ThisHost if !way.local => {
+        EndPlace::ThisHost if !way.local => {
             let seen = format!("{text}, although it should be an address of this host");
             vec![Hop::lost(name, HERE, seen, "ip address add it, or ask for another address")]
         }
-        Place::Pod(_) if way.device != bridge => {
+        EndPlace::Pod(_) if way.device != bridge => {
             let seen = format!("{text}, not by {}", host.bridge_name);
             let fix = format!("remove the route that is nearer (ip route get {to}); {AGENT}");
             vec![Hop::lost(name, HERE, seen, fix)]
         }
-        Place::RemoteHost(RemoteHost { subnet: Some(subnet), has_route: false, .. }) => {
+        EndPlace::RemoteHost(RemoteEnd { subnet: Some(subnet), has_route: false, .. }) => {
             let why = format!("the route to {subnet} is missing, and packets take {text}");
             vec![no_route(name, host, end, &why)]
         }
@@ -148,11 +150,11 @@ fn leaving(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint)
 }
 
 /// Why there is no route to `end`, and what to do.
-fn no_route(name: &'static str, host: &PathHost, end: &Endpoint, why: &str) -> Hop {
+fn no_route(name: &'static str, host: &PathHost, end: &PathEnd, why: &str) -> Hop {
     let to = end.address;
     let Some(remote) = end.remote() else {
         let fix = match end.place {
-            Place::Pod(_) => AGENT.to_owned(),
+            EndPlace::Pod(_) => AGENT.to_owned(),
             _ => format!("give this host a route to {to}"),
         };
         return Hop::lost(name, HERE, format!("{to}: {why}"), fix);
@@ -226,7 +228,7 @@ fn masquerade(host: &PathHost) -> Option<Hop> {
 }
 
 /// The next hop on the way to an end, and the tunnel to it.
-fn exit(name: &'static str, host: &PathHost, lookup: &Lookup, end: &Endpoint) -> Vec<Hop> {
+fn exit(name: &'static str, host: &PathHost, lookup: &Lookup, end: &PathEnd) -> Vec<Hop> {
     let Some(way) = lookup.way.as_ref().ok().copied().flatten() else { return Vec::new() };
     if way.local {
         return Vec::new();
@@ -278,8 +280,8 @@ fn through(
     host: &PathHost,
     link: &Link,
     next: IpAddr,
-    tunnel: &Tunnel,
-    end: &Endpoint,
+    tunnel: &PathTunnel,
+    end: &PathEnd,
 ) -> Vec<Hop> {
     let (name, device) = ("tunnel", &link.name);
     let host_name = end.remote().map_or("the other host", |remote| remote.host.as_str());
@@ -305,7 +307,7 @@ fn through(
 }
 
 /// The way of a tunnel's outer packets.
-fn outer(host: &PathHost, tunnel: &Tunnel, address: IpAddr) -> Option<Hop> {
+fn outer(host: &PathHost, tunnel: &PathTunnel, address: IpAddr) -> Option<Hop> {
     let name = "underlay";
     let way: RouteLookup = match &tunnel.way {
         Ok(Some(way)) => *way,
@@ -325,7 +327,7 @@ fn outer(host: &PathHost, tunnel: &Tunnel, address: IpAddr) -> Option<Hop> {
 }
 
 /// What a pod believes of the MAC of its next hop.
-fn pod_neighbour(name: &'static str, path: &Path, end: &Endpoint, other: &Endpoint) -> Option<Hop> {
+fn pod_neighbour(name: &'static str, path: &Path, end: &PathEnd, other: &PathEnd) -> Option<Hop> {
     let inside = end.pod()?.inside.as_ref().ok()?;
     let way = inside.way.as_ref().ok().copied().flatten()?;
     let next = way.gateway.unwrap_or(other.address);

@@ -21,9 +21,9 @@ use crate::plan::guard::DropReason;
 #[derive(Debug)]
 pub struct Path {
     /// Who sends.
-    pub from: Endpoint,
+    pub from: PathEnd,
     /// Who is sent to.
-    pub to: Endpoint,
+    pub to: PathEnd,
     /// Protocol (IANA's number) and port, if they are known.
     pub transport: Option<(u8, u16)>,
     /// This host.
@@ -35,36 +35,36 @@ pub struct Path {
     /// Connections from one to the other that the kernel follows; `None` if it follows none.
     pub connections: Option<Vec<Connection>>,
     /// What an echo said.
-    pub echo: Option<Echo>,
+    pub echo: Option<EchoResult>,
 }
 
 /// One end.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct PathEnd {
     /// Its address.
     pub address: IpAddr,
     /// Its name, for people.
     pub name: String,
     /// Where it is.
-    pub place: Place,
+    pub place: EndPlace,
 }
 
 /// Where an end is.
 #[derive(Debug)]
-pub enum Place {
+pub enum EndPlace {
     /// In a pod of this host.
-    Pod(Box<Pod>),
+    Pod(Box<LocalPod>),
     /// This host itself.
     ThisHost,
     /// Behind another host of the network, or that host itself.
-    RemoteHost(RemoteHost),
+    RemoteHost(RemoteEnd),
     /// Anywhere else.
     Outside,
 }
 
 /// A pod of this host.
 #[derive(Debug)]
-pub struct Pod {
+pub struct LocalPod {
     /// The network whose store it is in.
     pub network: String,
     /// The path of its network namespace.
@@ -96,7 +96,7 @@ pub struct PodNetns {
 
 /// Another host of the network.
 #[derive(Clone, Debug)]
-pub struct RemoteHost {
+pub struct RemoteEnd {
     /// Its name.
     pub host: String,
     /// Its pod subnet with the address in it; `None` if the address is the host's own.
@@ -157,12 +157,12 @@ pub struct Lookup {
     /// Neighbours on the way's link.
     pub neighbours: Vec<NeighbourState>,
     /// The link is a tunnel.
-    pub tunnel: Option<Tunnel>,
+    pub tunnel: Option<PathTunnel>,
 }
 
 /// A tunnel of this host.
 #[derive(Debug)]
-pub struct Tunnel {
+pub struct PathTunnel {
     /// Its neighbour table.
     pub known: Vec<NeighbourState>,
     /// Where it sends to.
@@ -175,7 +175,7 @@ pub struct Tunnel {
 
 /// Echoes from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Echo {
+pub struct EchoResult {
     /// Who sent them.
     pub by: String,
     /// A small one: how long the answer took; `None` if there was none.
@@ -202,19 +202,19 @@ impl Path {
     }
 }
 
-impl Endpoint {
+impl PathEnd {
     /// The pod, if it is one of this host's.
-    pub fn pod(&self) -> Option<&Pod> {
+    pub fn pod(&self) -> Option<&LocalPod> {
         match &self.place {
-            Place::Pod(pod) => Some(pod),
+            EndPlace::Pod(pod) => Some(pod),
             _ => None,
         }
     }
 
     /// The other host.
-    pub fn remote(&self) -> Option<&RemoteHost> {
+    pub fn remote(&self) -> Option<&RemoteEnd> {
         match &self.place {
-            Place::RemoteHost(remote) => Some(remote),
+            EndPlace::RemoteHost(remote) => Some(remote),
             _ => None,
         }
     }
@@ -232,7 +232,7 @@ impl PathHost {
     }
 }
 
-impl Tunnel {
+impl PathTunnel {
     /// The MAC of the other end that has the address `next` in the tunnel.
     pub fn inner(&self, next: IpAddr) -> Option<Mac> {
         let known = self.known.iter().find(|known| known.address == next)?;

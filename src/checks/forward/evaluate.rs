@@ -30,11 +30,15 @@ const DEPTH: usize = 16;
 /// What `chain` does with `packet`.
 pub fn evaluate(chain: &BaseChain, packet: &Packet<'_>) -> ChainVerdict {
     let mut walk = Walk { chain, packet, may_be_accepted: false, walked: HashMap::new() };
-    let call = Call { certain: true, targeted: false, depth: 0 };
+    let call = ChainCall { certain: true, targeted: false, depth: 0 };
     let dropped = match (walk.through(chain.place.chain(), &chain.rules, call), chain.policy) {
-        (Outcome::Accepted, _) | (Outcome::Open, Policy::Accept) => return ChainVerdict::Accepts,
-        (Outcome::Dropped { chain, targeted }, _) => ChainVerdict::DroppedIn { chain, targeted },
-        (Outcome::Open, Policy::Drop) => ChainVerdict::DroppedByPolicy,
+        (RuleOutcome::Accepted, _) | (RuleOutcome::Open, Policy::Accept) => {
+            return ChainVerdict::Accepts;
+        }
+        (RuleOutcome::Dropped { chain, targeted }, _) => {
+            ChainVerdict::DroppedIn { chain, targeted }
+        }
+        (RuleOutcome::Open, Policy::Drop) => ChainVerdict::DroppedByPolicy,
     };
     if walk.may_be_accepted { ChainVerdict::MayDrop } else { dropped }
 }
@@ -52,7 +56,7 @@ impl ChainVerdict {
 
 /// How a walk through rules ends.
 #[derive(Clone)]
-enum Outcome {
+enum RuleOutcome {
     Accepted,
     Dropped {
         chain: String,
@@ -64,7 +68,7 @@ enum Outcome {
 
 /// How a chain was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Call {
+struct ChainCall {
     /// Every rule before holds for certain.
     certain: bool,
     targeted: bool,
@@ -77,39 +81,39 @@ struct Walk<'a> {
     may_be_accepted: bool,
     /// The chains that were walked through, and how that ended: chains of ten calls each are not
     /// walked through ten times for each that calls them.
-    walked: HashMap<(&'a str, Call), Outcome>,
+    walked: HashMap<(&'a str, ChainCall), RuleOutcome>,
 }
 
 impl<'a> Walk<'a> {
-    fn through(&mut self, name: &str, rules: &'a [ChainRule], call: Call) -> Outcome {
+    fn through(&mut self, name: &str, rules: &'a [ChainRule], call: ChainCall) -> RuleOutcome {
         for rule in rules {
             let Some(certain) = holds(rule, self.packet) else { continue };
             let certain = call.certain && certain;
             let targeted = call.targeted || rule.matches.iter().any(Match::is_targeted);
             match &rule.verdict {
-                Verdict::Accept if certain => return Outcome::Accepted,
+                Verdict::Accept if certain => return RuleOutcome::Accepted,
                 Verdict::Accept => self.may_be_accepted = true,
                 Verdict::Drop if certain => {
-                    return Outcome::Dropped { chain: name.to_owned(), targeted };
+                    return RuleOutcome::Dropped { chain: name.to_owned(), targeted };
                 }
-                Verdict::Return if certain => return Outcome::Open,
+                Verdict::Return if certain => return RuleOutcome::Open,
                 Verdict::Continue | Verdict::Drop | Verdict::Return => {}
                 Verdict::Jump(target) | Verdict::Goto(target) => {
-                    let call = Call { certain, targeted, depth: call.depth + 1 };
+                    let call = ChainCall { certain, targeted, depth: call.depth + 1 };
                     let end = self.call(target, call);
                     let goes_on = !certain || matches!(rule.verdict, Verdict::Jump(_));
                     match end {
-                        Outcome::Open if goes_on => {}
+                        RuleOutcome::Open if goes_on => {}
                         end if certain => return end,
                         _ => {}
                     }
                 }
             }
         }
-        Outcome::Open
+        RuleOutcome::Open
     }
 
-    fn call(&mut self, target: &'a str, call: Call) -> Outcome {
+    fn call(&mut self, target: &'a str, call: ChainCall) -> RuleOutcome {
         if let Some(known) = self.walked.get(&(target, call)) {
             return known.clone();
         }
@@ -121,7 +125,7 @@ impl<'a> Walk<'a> {
             }
             _ => {
                 self.may_be_accepted = true;
-                Outcome::Open
+                RuleOutcome::Open
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::nft::{NftChain, TableFamily};
 
 /// What must get in: packets of another host's tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tunnel {
+pub struct TunnelTraffic {
     /// The interface that they come by.
     pub uplink: IfName,
     /// The other host.
@@ -20,7 +20,7 @@ pub struct Tunnel {
 }
 
 /// The chains that drop packets of `tunnel` for certain.
-pub fn problems(tunnel: &Tunnel, found: &FoundChains) -> Vec<Problem> {
+pub fn problems(tunnel: &TunnelTraffic, found: &FoundChains) -> Vec<Problem> {
     let packet = Packet {
         input: tunnel.uplink.as_str(),
         output: "",
@@ -81,7 +81,7 @@ mod tests {
         let called = called.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
         let chains = vec![BaseChain { place, policy: Policy::Drop, rules, called }];
         let found = FoundChains { chains, unreadable: Vec::new() };
-        let tunnel = Tunnel {
+        let tunnel = TunnelTraffic {
             uplink: "eth0".parse().unwrap(),
             source: "192.0.2.7".parse().unwrap(),
             destination: "192.0.2.1".parse().unwrap(),

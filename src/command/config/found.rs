@@ -12,7 +12,7 @@ use crate::plan::tunnel::inner_mtu;
 use crate::settings::{Settings, Source};
 
 /// An effective value, and its origin.
-pub struct Found {
+pub struct EffectiveValue {
     /// `None` if it cannot be determined without an agent.
     pub value: Option<String>,
     /// Its origin.
@@ -40,23 +40,23 @@ impl Places<'_> {
     }
 
     /// The effective value of a setting, if it is one that is determined.
-    pub fn look(&self, name: &str) -> Option<Found> {
+    pub fn look(&self, name: &str) -> Option<EffectiveValue> {
         match name {
             "NODE_NAME" => {
                 let name = identity::node_name(self.settings).ok()?.to_string();
-                Some(Found { value: Some(name), why: "host name".to_owned() })
+                Some(EffectiveValue { value: Some(name), why: "host name".to_owned() })
             }
             "NODE_IP" if self.settings.node_addresses.is_empty() => self.addresses(),
             "MTU" if self.settings.mtu_bytes.is_none() => self.mtu(),
             "CNI_PLUGIN_LOCATION" => {
                 let path = self.settings.cni.plugin.display().to_string();
-                Some(Found { value: Some(path), why: "CNI_TYPE".to_owned() })
+                Some(EffectiveValue { value: Some(path), why: "CNI_TYPE".to_owned() })
             }
             _ => None,
         }
     }
 
-    fn addresses(&self) -> Option<Found> {
+    fn addresses(&self) -> Option<EffectiveValue> {
         let addresses = match (&self.agent, &self.here) {
             (Some(agent), _) => texts(&agent["addresses"]),
             (None, Some(here)) => here.own.addresses.iter().map(ToString::to_string).collect(),
@@ -70,10 +70,10 @@ impl Places<'_> {
             (Source::Kubernetes(_), Some(_)) => format!("InternalIP or {route}"),
             _ => route,
         };
-        (!addresses.is_empty()).then(|| Found { value: Some(addresses.join(",")), why })
+        (!addresses.is_empty()).then(|| EffectiveValue { value: Some(addresses.join(",")), why })
     }
 
-    fn mtu(&self) -> Option<Found> {
+    fn mtu(&self) -> Option<EffectiveValue> {
         let (outer, pods) = match (&self.agent, &self.here) {
             (Some(agent), _) => {
                 let pods = agent["pod_mtu"].as_u64()?;
@@ -85,7 +85,7 @@ impl Places<'_> {
             (None, None) => return None,
         };
         let uplinks = format!("{} {outer}", self.uplinks());
-        let known = |value: u64, why| Some(Found { value: Some(value.to_string()), why });
+        let known = |value: u64, why| Some(EffectiveValue { value: Some(value.to_string()), why });
         match pods {
             Some(pods) if pods == outer => known(pods, uplinks),
             Some(pods) if [50, 70].contains(&outer.saturating_sub(pods)) => {
@@ -93,13 +93,13 @@ impl Places<'_> {
             }
             Some(pods) => {
                 let why = format!("{uplinks}; the running agent has MTU={pods}");
-                Some(Found { value: None, why })
+                Some(EffectiveValue { value: None, why })
             }
             None => {
                 let why = format!(
                     "{uplinks}, less 50 (over IPv6 70) once a host is behind a tunnel; no agent answers"
                 );
-                Some(Found { value: None, why })
+                Some(EffectiveValue { value: None, why })
             }
         }
     }

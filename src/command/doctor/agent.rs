@@ -37,10 +37,7 @@ pub fn reported(context: &DoctorContext<'_>) -> Vec<Problem> {
 pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     problems.extend(privileges());
-    problems.extend(context.loaded.warnings.iter().map(|warning| {
-        Problem::new(ProblemKind::SettingsFile, Object::named("settings file"), warning)
-            .with_fix("repair the file: it is not certain which settings apply")
-    }));
+    problems.extend(context.loaded.warnings.iter().cloned());
     let silent = context.host.agent().as_ref().err();
     problems.extend(silent.map(|why| silent_agent(context.settings(), why)));
     problems.extend(reconcile(context));

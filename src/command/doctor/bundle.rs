@@ -11,7 +11,7 @@ use crate::checks::host_checks::SYSCTLS;
 use crate::checks::redact::redact;
 use crate::command::config;
 use crate::command::doctor::context::DoctorContext;
-use crate::inspect::pods::Attachment;
+use crate::inspect::pods::PodAttachment;
 use crate::net::Family;
 use crate::os::{files, sysctl};
 use crate::settings::Source;
@@ -176,7 +176,7 @@ fn sysctls(context: &DoctorContext<'_>) -> String {
 }
 
 fn pods(context: &DoctorContext<'_>) -> String {
-    let line = |pod: &Attachment| format!("{pod:?}\n");
+    let line = |pod: &PodAttachment| format!("{pod:?}\n");
     let mut text: String = context.host.attachments().iter().map(line).collect();
     let unknown = context.host.unread_stores().iter().chain(&context.host.peers_unknown);
     text.extend(unknown.map(|line| {

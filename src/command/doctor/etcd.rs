@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::command::doctor::context::DoctorContext;
-use crate::etcd::{self, EtcdSettings, FileFault, Untimely};
+use crate::etcd::{self, EtcdSettings};
 use crate::inspect::cluster::Cluster;
 use crate::lease::PeerFault;
 use crate::lease::snapshot::Fault;
@@ -71,20 +71,18 @@ fn records(context: &DoctorContext<'_>, cluster: &Cluster) -> Vec<Problem> {
 /// Certificates, key and password, as the agent looks at them; and who may read what is secret.
 fn files(server: &EtcdSettings) -> Vec<Problem> {
     let (faults, untimely) = etcd::check_files(server);
-    let faults = faults.iter().map(FileFault::problem);
-    let untimely = untimely.into_iter().map(Untimely::problem);
     let secrets = [("ETCD_KEY", &server.key), ("ETCD_PASSWORD_FILE", &server.password_file)];
     let open = secrets.into_iter().filter_map(|(variable, path)| open(variable, path.as_deref()?));
-    faults.chain(untimely).chain(open).collect()
+    faults.into_iter().chain(untimely).chain(open).collect()
 }
 
 /// Everybody may read a secret.
-fn open(variable: &str, path: &Path) -> Option<Problem> {
+fn open(variable: &'static str, path: &Path) -> Option<Problem> {
     // A missing file is reported above.
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     (mode & 0o007 != 0).then(|| {
         let path = path.display();
-        let subject = Object::Setting(format!("{variable}={path}"));
+        let subject = Object::Setting(variable, path.to_string());
         let what = format!("everybody may read {path}");
         let fix = format!("chmod 0600 {path}");
         Problem::new(ProblemKind::SecretReadable, subject, what).with_fix(fix)

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::agent::pool_use::{addresses as in_use, scarce};
 use crate::command::doctor::context::DoctorContext;
-use crate::inspect::pods::Attachment;
+use crate::inspect::pods::PodAttachment;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::os::netns::{NetNs, NetNsError};
@@ -25,8 +25,8 @@ pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
         .collect()
 }
 
-fn identity(attachment: &Attachment) -> LinkIdentity<'_> {
-    let Attachment { network, entry } = attachment;
+fn identity(attachment: &PodAttachment) -> LinkIdentity<'_> {
+    let PodAttachment { network, entry } = attachment;
     LinkIdentity { network, container_id: &entry.container_id, ifname: &entry.ifname }
 }
 
@@ -45,12 +45,12 @@ fn unread(context: &DoctorContext<'_>) -> Option<Problem> {
 
 /// Addresses of pods whose namespace is gone.
 fn addresses(context: &DoctorContext<'_>) -> Option<Problem> {
-    let gone = |pod: &&Attachment| {
+    let gone = |pod: &&PodAttachment| {
         let path = pod.entry.netns.as_deref().filter(|path| !path.is_empty());
         let open = path.map(|path| NetNs::open(Path::new(path)));
         matches!(open, Some(Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_))))
     };
-    let pods: Vec<&Attachment> = context.host.attachments().iter().filter(gone).collect();
+    let pods: Vec<&PodAttachment> = context.host.attachments().iter().filter(gone).collect();
     let first = pods.first()?;
     let named: Vec<String> = pods.iter().take(SHOWN).map(|pod| pod.entry.owner_text()).collect();
     let what = format!(

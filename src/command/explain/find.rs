@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::checks::explain::{Endpoint, Hop, Place, Pod, RemoteHost, Verdict};
+use crate::checks::explain::{EndPlace, Hop, HopVerdict, LocalPod, PathEnd, RemoteEnd};
 use crate::inspect::Host;
 use crate::inspect::host_ports;
-use crate::inspect::pods::Attachment;
+use crate::inspect::pods::PodAttachment;
 use crate::net::{Family, HostPort, Protocol};
 use crate::plan::host_ports::PortElement;
 use crate::plan::pod::LinkIdentity;
@@ -16,16 +16,16 @@ use crate::settings::exit::{self, Exit};
 pub struct NamedEndpoint {
     text: String,
     addresses: Vec<IpAddr>,
-    attachment: Option<Attachment>,
+    attachment: Option<PodAttachment>,
     /// Protocol and port.
     port: Option<(u8, u16)>,
 }
 
 /// Both endpoints, of one family. Their pods are not inspected yet.
 #[derive(Debug)]
-pub struct Endpoints {
-    pub from: Endpoint,
-    pub to: Endpoint,
+pub struct PathEnds {
+    pub from: PathEnd,
+    pub to: PathEnd,
     pub transport: Option<(u8, u16)>,
     /// The host port that was followed to find `to`.
     pub leads: Vec<Hop>,
@@ -125,11 +125,11 @@ fn resolve(host: &str) -> Result<Vec<IpAddr>, Exit> {
 /// container id.
 fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
     let known = &host.attachments();
-    let by = |is: &dyn Fn(&Attachment) -> bool| -> Vec<&Attachment> {
+    let by = |is: &dyn Fn(&PodAttachment) -> bool| -> Vec<&PodAttachment> {
         known.iter().filter(|known| is(known)).collect()
     };
-    let name = |known: &Attachment| known.entry.pod.clone().unwrap_or_default();
-    let ways: [&dyn Fn(&Attachment) -> bool; 4] = [
+    let name = |known: &PodAttachment| known.entry.pod.clone().unwrap_or_default();
+    let ways: [&dyn Fn(&PodAttachment) -> bool; 4] = [
         &|known| name(known) == text,
         &|known| known.entry.container_id == text,
         &|known| name(known).rsplit('/').next() == Some(text),
@@ -177,7 +177,7 @@ fn whole(text: &str, host: &Host) -> Result<(), Exit> {
 }
 
 /// The pod's name, or its container id.
-fn title(attachment: &Attachment) -> String {
+fn title(attachment: &PodAttachment) -> String {
     let entry = &attachment.entry;
     entry.pod.clone().unwrap_or_else(|| entry.container_id.clone())
 }
@@ -195,7 +195,7 @@ pub fn pair(
     to: NamedEndpoint,
     ipv6: bool,
     host: &Host,
-) -> Result<Endpoints, Exit> {
+) -> Result<PathEnds, Exit> {
     let [v4, v6] = Family::BOTH;
     let families = if ipv6 { [v6, v4] } else { [v4, v6] };
     let of = |end: &NamedEndpoint, family| {
@@ -208,7 +208,7 @@ pub fn pair(
     };
     let (destination, port, leads) = lead(destination, to.port, host)?;
     let attachment = to.attachment.filter(|_| leads.is_empty());
-    Ok(Endpoints {
+    Ok(PathEnds {
         from: locate(source, from.attachment, host)?,
         to: locate(destination, attachment, host)?,
         transport: port,
@@ -242,8 +242,8 @@ fn lead(address: IpAddr, port: Option<(u8, u16)>, host: &Host) -> Result<Lead, E
     let there = found.is_ok_and(leads);
     let seen = format!("{} leads to {} ({pod})", forward.from, forward.to);
     let verdict = match there {
-        true => Verdict::Fine,
-        false => Verdict::Lost(
+        true => HopVerdict::Fine,
+        false => HopVerdict::Lost(
             "the table inet humanz-hostports does not have it; the agent puts it back: is \
              humanz-agent running?"
                 .to_owned(),
@@ -253,16 +253,20 @@ fn lead(address: IpAddr, port: Option<(u8, u16)>, host: &Host) -> Result<Lead, E
     Ok((forward.to.ip(), Some((number, forward.to.port())), vec![hop]))
 }
 
-fn locate(address: IpAddr, attachment: Option<Attachment>, host: &Host) -> Result<Endpoint, Exit> {
+fn locate(
+    address: IpAddr,
+    attachment: Option<PodAttachment>,
+    host: &Host,
+) -> Result<PathEnd, Exit> {
     if let Some(attachment) = attachment.or_else(|| host.owner(address).cloned()) {
-        let place = Place::Pod(Box::new(pod_of(&attachment)));
-        return Ok(Endpoint { address, name: title(&attachment), place });
+        let place = EndPlace::Pod(Box::new(pod_of(&attachment)));
+        return Ok(PathEnd { address, name: title(&attachment), place });
     }
     if host.addresses()?.iter().any(|found| found.address.ip() == address) {
-        return Ok(Endpoint { address, name: "this host".to_owned(), place: Place::ThisHost });
+        return Ok(PathEnd { address, name: "this host".to_owned(), place: EndPlace::ThisHost });
     }
     if let Some((name, peer, subnet)) = host.peer(address) {
-        let remote = RemoteHost {
+        let remote = RemoteEnd {
             host: name.to_string(),
             subnet,
             addresses: peer.addresses,
@@ -271,7 +275,7 @@ fn locate(address: IpAddr, attachment: Option<Attachment>, host: &Host) -> Resul
             has_route: false,
         };
         let name = format!("{address} of host {name}");
-        return Ok(Endpoint { address, name, place: Place::RemoteHost(remote) });
+        return Ok(PathEnd { address, name, place: EndPlace::RemoteHost(remote) });
     }
     let family = Family::of(address);
     let pools = host.settings.pool_networks();
@@ -288,14 +292,14 @@ fn locate(address: IpAddr, attachment: Option<Attachment>, host: &Host) -> Resul
         let why = why.unwrap_or("no host of the network has that subnet");
         return Err(Exit::new(exit::FAILURE, format!("{address} lies in the pool of pods: {why}")));
     }
-    Ok(Endpoint { address, name: address.to_string(), place: Place::Outside })
+    Ok(PathEnd { address, name: address.to_string(), place: EndPlace::Outside })
 }
 
 /// The pod of an attachment, not inspected yet.
-fn pod_of(attachment: &Attachment) -> Pod {
-    let Attachment { network, entry } = attachment;
+fn pod_of(attachment: &PodAttachment) -> LocalPod {
+    let PodAttachment { network, entry } = attachment;
     let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
-    Pod {
+    LocalPod {
         network: network.clone(),
         netns: entry.netns.clone().unwrap_or_default(),
         ifname: ifname.to_owned(),

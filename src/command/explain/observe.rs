@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::checks::explain::{Echo, Endpoint, Lookup, Path, PathHost, Place, PodNetns, Tunnel};
-use crate::command::explain::find::Endpoints;
+use crate::checks::explain::{
+    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
+};
+use crate::command::explain::find::PathEnds;
 use crate::inspect::Host;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
@@ -33,8 +35,8 @@ const CONNECTIONS: usize = 1000;
 ///
 /// # Errors
 /// The kernel does not answer.
-pub fn path(ends: Endpoints, found: &Host, echoes: bool) -> Result<Path, Exit> {
-    let Endpoints { mut from, mut to, transport, .. } = ends;
+pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
+    let PathEnds { mut from, mut to, transport, .. } = ends;
     let echo = if echoes { send_echoes(&from, &to, found) } else { None };
     let rtnl = &found.kernel.rtnl;
     let connections = connections::between(from.address, to.address, CONNECTIONS).ok();
@@ -42,9 +44,9 @@ pub fn path(ends: Endpoints, found: &Host, echoes: bool) -> Result<Path, Exit> {
     let mut there = lookup(rtnl, to.address)?;
     let back = lookup(rtnl, from.address)?;
     let input = match from.place {
-        Place::Pod(_) => host.bridge.as_ref().map(|bridge| bridge.index),
-        Place::ThisHost => None,
-        Place::RemoteHost(_) | Place::Outside => back.device(),
+        EndPlace::Pod(_) => host.bridge.as_ref().map(|bridge| bridge.index),
+        EndPlace::ThisHost => None,
+        EndPlace::RemoteHost(_) | EndPlace::Outside => back.device(),
     };
     if let Some(input) = input {
         let way = rtnl.lookup_forwarded(from.address, to.address, input);
@@ -61,20 +63,20 @@ fn why(error: &NetlinkError) -> String {
 }
 
 /// Completes what is known of an endpoint: its pod's interface and namespace, or the route to its host.
-fn inspect(end: &mut Endpoint, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
+fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
     match &mut end.place {
-        Place::Pod(pod) => {
+        EndPlace::Pod(pod) => {
             pod.port = rtnl.link(&pod.port_name).context("look up the host's end of a veth")?;
             let nft = Nft::open().context("open nftables socket")?;
             let rules = nft.device_chain(TABLE, &pod.port_name).context("read a guard")?;
             pod.guard = rules.map(|rules| dropped(&rules));
             pod.inside = inside(&pod.netns, &pod.ifname, other);
         }
-        Place::RemoteHost(remote) => {
+        EndPlace::RemoteHost(remote) => {
             let routes = rtnl.routes(route::PROTOCOL).context("list routes")?;
             remote.has_route = routes.iter().any(|route| Some(route.destination) == remote.subnet);
         }
-        Place::ThisHost | Place::Outside => {}
+        EndPlace::ThisHost | EndPlace::Outside => {}
     }
     Ok(())
 }
@@ -102,7 +104,7 @@ fn inside(netns: &str, ifname: &str, other: IpAddr) -> Result<PodNetns, String> 
     look().map_err(|error| format!("{error:#}"))
 }
 
-fn host(from: &Endpoint, to: &Endpoint, found: &Host) -> Result<PathHost, Exit> {
+fn host(from: &PathEnd, to: &PathEnd, found: &Host) -> Result<PathHost, Exit> {
     let Host { settings, kernel, .. } = found;
     let bridge_name = bridge_name(from, to, found);
     let family = Family::of(to.address);
@@ -144,7 +146,7 @@ fn host(from: &Endpoint, to: &Endpoint, found: &Host) -> Result<PathHost, Exit> 
 }
 
 /// The bridge of the pods' network; not the agent's if the network has its own.
-fn bridge_name(from: &Endpoint, to: &Endpoint, found: &Host) -> IfName {
+fn bridge_name(from: &PathEnd, to: &PathEnd, found: &Host) -> IfName {
     let rtnl = &found.kernel.rtnl;
     let other = [to, from].into_iter().find_map(|end| {
         let pod = end.pod().filter(|pod| pod.network != found.settings.cni.name)?;
@@ -163,7 +165,7 @@ fn reverse_path(name: &IfName) -> (IfName, u8) {
 }
 
 /// Whether a table of ours masquerades what pods send outside; `None` if it need not.
-fn masquerades(from: &Endpoint, to: &Endpoint, found: &Host) -> Option<bool> {
+fn masquerades(from: &PathEnd, to: &PathEnd, found: &Host) -> Option<bool> {
     let settings = &found.settings;
     let network = &from.pod()?.network;
     let exempt = settings.non_masquerade.iter().any(|network| network.contains(to.address));
@@ -196,10 +198,15 @@ fn lookup(rtnl: &Rtnl, address: IpAddr) -> Result<Lookup, Exit> {
     Ok(Lookup { way, entering: Ok(()), neighbours, tunnel })
 }
 
-fn tunnel(rtnl: &Rtnl, index: u32, inner: RouteLookup, address: IpAddr) -> Result<Tunnel, Exit> {
+fn tunnel(
+    rtnl: &Rtnl,
+    index: u32,
+    inner: RouteLookup,
+    address: IpAddr,
+) -> Result<PathTunnel, Exit> {
     let known = rtnl.neighbours(index).context("list neighbours of a tunnel")?;
     let destinations = rtnl.destinations(index).context("list destinations of a tunnel")?;
-    let mut tunnel = Tunnel { known, destinations, way: Ok(None), neighbours: Vec::new() };
+    let mut tunnel = PathTunnel { known, destinations, way: Ok(None), neighbours: Vec::new() };
     let mac = tunnel.inner(inner.gateway.unwrap_or(address));
     let there = tunnel.destinations.iter().find(|there| Some(there.mac) == mac);
     if let Some(there) = there {
@@ -212,7 +219,7 @@ fn tunnel(rtnl: &Rtnl, index: u32, inner: RouteLookup, address: IpAddr) -> Resul
 }
 
 /// Echo requests to the receiver: from the pod that sends, else from this host.
-fn send_echoes(from: &Endpoint, to: &Endpoint, found: &Host) -> Option<Echo> {
+fn send_echoes(from: &PathEnd, to: &PathEnd, found: &Host) -> Option<EchoResult> {
     if let Some(pod) = from.pod() {
         let netns = NetNs::open(path::Path::new(&pod.netns)).ok()?;
         let by = from.name.clone();
@@ -222,7 +229,7 @@ fn send_echoes(from: &Endpoint, to: &Endpoint, found: &Host) -> Option<Echo> {
 }
 
 /// A small one, and one as large as the way is known to take.
-fn echoes(by: String, rtnl: &Rtnl, to: IpAddr) -> Echo {
+fn echoes(by: String, rtnl: &Rtnl, to: IpAddr) -> EchoResult {
     let small = echo::round_trip(to, None, echo::SMALLEST, PATIENCE);
     let small = small.map_err(|error| error.to_string());
     let answered = matches!(small, Ok(Some(_)));
@@ -235,5 +242,5 @@ fn echoes(by: String, rtnl: &Rtnl, to: IpAddr) -> Echo {
             .any(|bytes| matches!(echo::round_trip(to, None, bytes, PATIENCE), Ok(Some(_))));
         (bytes, sent)
     });
-    Echo { by, small, large }
+    EchoResult { by, small, large }
 }

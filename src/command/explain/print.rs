@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::checks::explain::{Endpoint, Hop, Path, Verdict};
+use crate::checks::explain::{Hop, HopVerdict, Path, PathEnd};
 use crate::command::table::{Cell, Style, Table, Tone, printable};
 
 /// A table of the hops, then what to do.
 pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
-    let title = |end: &Endpoint| match end.name.starts_with(&end.address.to_string()) {
+    let title = |end: &PathEnd| match end.name.starts_with(&end.address.to_string()) {
         true => end.name.clone(),
         false => format!("{} ({})", end.name, end.address),
     };
@@ -20,7 +20,7 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
     }
     let mut text = format!("{head}\n\n{}\n", table.render(style));
     for hop in hops {
-        let (Verdict::Odd(fix) | Verdict::Lost(fix)) = &hop.verdict else { continue };
+        let (HopVerdict::Odd(fix) | HopVerdict::Lost(fix)) = &hop.verdict else { continue };
         let what = style.paint(word(&hop.verdict).1, hop.name);
         text.push_str(&format!("{what}: {}\n", printable(fix)));
     }
@@ -36,11 +36,11 @@ pub fn text(path: &Path, hops: &[Hop], style: Style) -> String {
 
 /// The same as one object.
 pub fn json(path: &Path, hops: &[Hop]) -> Value {
-    let end = |end: &Endpoint| json!({ "name": end.name, "address": end.address });
+    let end = |end: &PathEnd| json!({ "name": end.name, "address": end.address });
     let hop = |hop: &Hop| {
         let fix = match &hop.verdict {
-            Verdict::Fine => Value::Null,
-            Verdict::Odd(fix) | Verdict::Lost(fix) => fix.as_str().into(),
+            HopVerdict::Fine => Value::Null,
+            HopVerdict::Odd(fix) | HopVerdict::Lost(fix) => fix.as_str().into(),
         };
         json!({
             "hop": hop.name, "place": hop.place, "seen": hop.seen,
@@ -56,10 +56,10 @@ pub fn json(path: &Path, hops: &[Hop]) -> Value {
     })
 }
 
-fn word(verdict: &Verdict) -> (&'static str, Tone) {
+fn word(verdict: &HopVerdict) -> (&'static str, Tone) {
     match verdict {
-        Verdict::Fine => ("ok", Tone::Good),
-        Verdict::Odd(_) => ("odd", Tone::Odd),
-        Verdict::Lost(_) => ("lost", Tone::Bad),
+        HopVerdict::Fine => ("ok", Tone::Good),
+        HopVerdict::Odd(_) => ("odd", Tone::Odd),
+        HopVerdict::Lost(_) => ("lost", Tone::Bad),
     }
 }

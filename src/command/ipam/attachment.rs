@@ -12,7 +12,7 @@ use crate::agent::trigger::Scope;
 use crate::command::call::Call;
 use crate::command::json::object;
 use crate::inspect::Kernel;
-use crate::inspect::pods::{Life, Network};
+use crate::inspect::pods::{Life, StoreNetwork};
 use crate::ipam::StoreEntry;
 use crate::lease::Resolved;
 use crate::net::{IfName, PerFamily};
@@ -29,7 +29,7 @@ pub fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
 }
 
 /// The attachments of a network, for `--json`.
-pub fn objects(network: &Network, links: &BTreeSet<IfName>) -> Vec<Value> {
+pub fn objects(network: &StoreNetwork, links: &BTreeSet<IfName>) -> Vec<Value> {
     let entries = network.looked.entries.iter();
     entries
         .map(|entry| object(entry, &network.name, Life::of(entry, &network.name, links)))

@@ -7,7 +7,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::ipam::attachment::{WAIT, close_ports, owner, settings};
 use crate::command::ipam::free::busy;
 use crate::command::json::object;
-use crate::inspect::pods::{Life, Network, links, networks};
+use crate::inspect::pods::{Life, StoreNetwork, links, networks};
 use crate::ipam::StoreEntry;
 use crate::settings::exit::Exit;
 
@@ -68,7 +68,10 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
     call.answer(options.json, true, value, &lines.join("\n"))
 }
 
-fn release(network: &Network, gone: impl Fn(&StoreEntry) -> bool) -> Result<Vec<StoreEntry>, Exit> {
+fn release(
+    network: &StoreNetwork,
+    gone: impl Fn(&StoreEntry) -> bool,
+) -> Result<Vec<StoreEntry>, Exit> {
     let locked = network.store.lock(WAIT).map_err(busy)?;
     let entries = locked.entries().map_err(anyhow::Error::from)?;
     let dead: Vec<StoreEntry> = entries.into_iter().filter(gone).collect();

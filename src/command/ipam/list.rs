@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::command::call::{Call, Outcome};
 use crate::command::ipam::attachment::{objects, settings};
 use crate::command::json::object;
-use crate::command::table::{Cell, Table, Tone, facts, span};
-use crate::inspect::pods::{Life, Network, entries, links, networks};
+use crate::command::table::{Cell, Style, Table, Tone, facts, span};
+use crate::inspect::pods::{Life, StoreNetwork, entries, links, networks};
 use crate::ipam::StoreEntry;
 use crate::settings::exit::{self, Exit};
 
@@ -24,7 +24,7 @@ use crate::settings::exit::{self, Exit};
     error_code(1, "something in a store is wrong, and is shown"),
     error_code(69, "this user may not read the stores")
 )]
-pub struct List {
+pub struct ListAddresses {
     /// only this network
     #[argh(option)]
     network: Option<String>,
@@ -43,7 +43,7 @@ pub struct List {
     error_code(1, "there is no such attachment"),
     error_code(69, "this user may not read the stores")
 )]
-pub struct Show {
+pub struct ShowAddress {
     /// address, pod or container
     #[argh(positional)]
     what: String,
@@ -52,7 +52,7 @@ pub struct Show {
     json: bool,
 }
 
-pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &ListAddresses) -> Result<Outcome, Exit> {
     let settings = settings(call)?;
     let networks = networks(&settings, options.network.as_deref())?;
     let links = links()?;
@@ -92,7 +92,7 @@ pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
     )
 }
 
-fn row(network: &Network, entry: &StoreEntry, life: Life) -> [Cell; 8] {
+fn row(network: &StoreNetwork, entry: &StoreEntry, life: Life) -> [Cell; 8] {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let tone = match life {
         Life::Attached => Tone::Good,
@@ -118,11 +118,11 @@ fn age(entry: &StoreEntry) -> Option<String> {
     (entry.time_secs > 0).then(|| span(since.elapsed().unwrap_or_default()))
 }
 
-pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
+pub fn show(call: &mut Call<'_>, options: &ShowAddress) -> Result<Outcome, Exit> {
     let settings = settings(call)?;
     let networks = networks(&settings, None)?;
     let links = links()?;
-    let found: Vec<(&Network, &StoreEntry)> =
+    let found: Vec<(&StoreNetwork, &StoreEntry)> =
         entries(&networks).filter(|(_, entry)| is_meant(entry, &options.what)).collect();
     if found.is_empty() {
         let what = &options.what;
@@ -131,8 +131,10 @@ pub fn show(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
         );
         return Err(Exit::new(exit::FAILURE, why));
     }
-    let life = |network: &Network, entry: &StoreEntry| Life::of(entry, &network.name, &links);
-    let texts = found.iter().map(|(network, entry)| text(network, entry, life(network, entry)));
+    let life = |network: &StoreNetwork, entry: &StoreEntry| Life::of(entry, &network.name, &links);
+    let style = call.style;
+    let texts =
+        found.iter().map(|(network, entry)| text(network, entry, life(network, entry), style));
     let texts: Vec<String> = texts.collect();
     let values =
         found.iter().map(|(network, entry)| object(entry, &network.name, life(network, entry)));
@@ -151,7 +153,7 @@ fn is_meant(entry: &StoreEntry, what: &str) -> bool {
         && (pod == what || name == what || (container && entry.container_id.starts_with(what)))
 }
 
-fn text(network: &Network, entry: &StoreEntry, life: Life) -> String {
+fn text(network: &StoreNetwork, entry: &StoreEntry, life: Life, style: Style) -> String {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let ports = entry.forwards().into_iter().map(|port| format!("{} -> {}", port.from, port.to));
     let state = match life {
@@ -160,15 +162,18 @@ fn text(network: &Network, entry: &StoreEntry, life: Life) -> String {
         Life::Gone => "gone: humanz-agent ipam gc frees it",
         Life::Unknown => "unknown: an earlier plugin made it",
     };
-    facts(&[
-        ("addresses", addresses.join("\n")),
-        ("pod", entry.pod.clone().unwrap_or_default()),
-        ("network", network.name.clone()),
-        ("container", entry.container_id.clone()),
-        ("interface", entry.ifname.clone()),
-        ("namespace", entry.netns.clone().unwrap_or_default()),
-        ("age", age(entry).unwrap_or_default()),
-        ("state", state.to_owned()),
-        ("ports", ports.collect::<Vec<_>>().join("\n")),
-    ])
+    facts(
+        &[
+            ("addresses", addresses.join("\n")),
+            ("pod", entry.pod.clone().unwrap_or_default()),
+            ("network", network.name.clone()),
+            ("container", entry.container_id.clone()),
+            ("interface", entry.ifname.clone()),
+            ("namespace", entry.netns.clone().unwrap_or_default()),
+            ("age", age(entry).unwrap_or_default()),
+            ("state", state.to_owned()),
+            ("ports", ports.collect::<Vec<_>>().join("\n")),
+        ],
+        style,
+    )
 }

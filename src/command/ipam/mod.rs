@@ -30,14 +30,14 @@ use crate::settings::exit::Exit;
 )]
 pub struct Ipam {
     #[argh(subcommand)]
-    verb: Verb,
+    verb: IpamVerb,
 }
 
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
-enum Verb {
-    List(list::List),
-    Show(list::Show),
+enum IpamVerb {
+    List(list::ListAddresses),
+    Show(list::ShowAddress),
     Free(free::Free),
     Clear(clear::Clear),
     Import(import::Import),
@@ -49,10 +49,10 @@ enum Verb {
 /// What is wrong with the settings, a store, the kernel, or what was asked for.
 pub fn run(call: &mut Call<'_>, options: &Ipam) -> Result<Outcome, Exit> {
     match &options.verb {
-        Verb::List(options) => list::run(call, options),
-        Verb::Show(options) => list::show(call, options),
-        Verb::Free(options) => free::run(call, options),
-        Verb::Clear(options) => clear::run(call, options),
-        Verb::Import(options) => import::run(call, options),
+        IpamVerb::List(options) => list::run(call, options),
+        IpamVerb::Show(options) => list::show(call, options),
+        IpamVerb::Free(options) => free::run(call, options),
+        IpamVerb::Clear(options) => clear::run(call, options),
+        IpamVerb::Import(options) => import::run(call, options),
     }
 }

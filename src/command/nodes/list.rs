@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
-use crate::command::nodes::node::{State, names, object, subnets};
+use crate::command::nodes::node::{NodeState, names, object, subnets};
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::cluster::{self, Cluster};
 use crate::lease::peers;
@@ -25,13 +25,13 @@ use crate::settings::exit::Exit;
     error_code(1, "etcd does not answer, or holds something invalid: see the message"),
     error_code(69, "etcd does not answer and there is no saved state")
 )]
-pub struct List {
+pub struct ListNodes {
     /// print one JSON object
     #[argh(switch)]
     json: bool,
 }
 
-pub fn run(call: &mut Call<'_>, options: &List) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &ListNodes) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     let cluster = cluster::read(&loaded.settings)?;
     let faults = faults(&cluster, &loaded.settings);
@@ -51,11 +51,11 @@ fn table(cluster: &Cluster) -> Table {
     let mut table = Table::new(&["NAME", "STATE", "SUBNETS", "ADDRESSES", "BACKEND", "VERSION"]);
     let found = &cluster.snapshot;
     for host in names(found) {
-        let state = State::of(cluster, host);
+        let state = NodeState::of(cluster, host);
         let tone = match state {
-            State::Alive => Tone::Good,
-            State::Silent => Tone::Bad,
-            State::Python | State::Unknown | State::Reserved => Tone::Odd,
+            NodeState::Alive => Tone::Good,
+            NodeState::Silent => Tone::Bad,
+            NodeState::Python | NodeState::Unknown | NodeState::Reserved => Tone::Odd,
         };
         let node = found.nodes.get(host).map(|node| &node.value);
         let addresses = node.map(|node| node.addresses).unwrap_or_default();

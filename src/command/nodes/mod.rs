@@ -25,17 +25,17 @@ use crate::settings::exit::Exit;
     error_code(69, "etcd cannot be reached"),
     error_code(75, "no subnet is free, or etcd keeps changing: try again")
 )]
-pub struct Nodes {
+pub struct NodesCommand {
     #[argh(subcommand)]
-    verb: Verb,
+    verb: NodesVerb,
 }
 
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
-enum Verb {
-    List(list::List),
-    Show(show::Show),
-    Remove(remove::Remove),
+enum NodesVerb {
+    List(list::ListNodes),
+    Show(show::ShowNode),
+    Remove(remove::RemoveNode),
     Reserve(reserve::Reserve),
 }
 
@@ -43,11 +43,11 @@ enum Verb {
 ///
 /// # Errors
 /// What is wrong with the settings, etcd, or what was asked for.
-pub fn run(call: &mut Call<'_>, options: &Nodes) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &NodesCommand) -> Result<Outcome, Exit> {
     match &options.verb {
-        Verb::List(options) => list::run(call, options),
-        Verb::Show(options) => show::run(call, options),
-        Verb::Remove(options) => remove::run(call, options),
-        Verb::Reserve(options) => reserve::run(call, options),
+        NodesVerb::List(options) => list::run(call, options),
+        NodesVerb::Show(options) => show::run(call, options),
+        NodesVerb::Remove(options) => remove::run(call, options),
+        NodesVerb::Reserve(options) => reserve::run(call, options),
     }
 }

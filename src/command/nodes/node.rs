@@ -12,7 +12,7 @@ use crate::settings::exit::{self, Exit};
 
 /// What is known of the life of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NodeState {
     /// Its agent runs.
     Alive,
     /// Its agent does not.
@@ -25,25 +25,25 @@ pub enum State {
     Reserved,
 }
 
-impl State {
-    pub fn of(cluster: &Cluster, host: &NodeName) -> State {
+impl NodeState {
+    pub fn of(cluster: &Cluster, host: &NodeName) -> NodeState {
         let found = &cluster.snapshot;
         match (found.hosts.contains_key(host), found.nodes.contains_key(host)) {
-            _ if found.alive.contains_key(host) => State::Alive,
-            (false, false) => State::Reserved,
-            (true, false) => State::Python,
-            _ if cluster.stale.is_some() => State::Unknown,
-            _ => State::Silent,
+            _ if found.alive.contains_key(host) => NodeState::Alive,
+            (false, false) => NodeState::Reserved,
+            (true, false) => NodeState::Python,
+            _ if cluster.stale.is_some() => NodeState::Unknown,
+            _ => NodeState::Silent,
         }
     }
 
     pub fn word(self) -> &'static str {
         match self {
-            State::Alive => "alive",
-            State::Silent => "silent",
-            State::Python => "python",
-            State::Unknown => "unknown",
-            State::Reserved => "reserved",
+            NodeState::Alive => "alive",
+            NodeState::Silent => "silent",
+            NodeState::Python => "python",
+            NodeState::Unknown => "unknown",
+            NodeState::Reserved => "reserved",
         }
     }
 }
@@ -76,7 +76,7 @@ pub fn object(cluster: &Cluster, host: &NodeName) -> Value {
     json!({
         "name": host.as_str(),
         "this_host": *host == cluster.own,
-        "state": State::of(cluster, host).word(),
+        "state": NodeState::of(cluster, host).word(),
         "since": found.alive.get(host).map(|alive| &*alive.value.since),
         "subnets": subnets(found, host),
         "addresses": addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -28,7 +28,7 @@ const TRIES: u32 = 5;
     error_code(69, "etcd cannot be reached"),
     error_code(75, "the host's keys keep changing")
 )]
-pub struct Remove {
+pub struct RemoveNode {
     /// name of the host, as in nodes ls
     #[argh(positional)]
     host: String,
@@ -43,7 +43,7 @@ pub struct Remove {
     json: bool,
 }
 
-pub fn run(call: &mut Call<'_>, options: &Remove) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &RemoveNode) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
     let loaded = call.load()?;
     let (server, roots) = cluster::etcd(&loaded.settings)?;
@@ -99,7 +99,7 @@ fn refused(why: &str) -> Exit {
 /// Prints the removed keys, or in a dry run those to remove if nothing is `in_the_way`.
 fn answer(
     call: &mut Call<'_>,
-    options: &Remove,
+    options: &RemoveNode,
     keys: Vec<String>,
     in_the_way: Option<String>,
 ) -> Result<Outcome, Exit> {

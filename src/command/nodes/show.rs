@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
-use crate::command::nodes::node::{State, name, names, object, subnets, unknown};
-use crate::command::table::{Tone, facts};
+use crate::command::nodes::node::{NodeState, name, names, object, subnets, unknown};
+use crate::command::table::{Style, Tone, facts};
 use crate::inspect::cluster::{self, Cluster};
 use crate::lease::claim::leave;
 use crate::lease::records::{NodeName, Roots, Tunnel};
@@ -21,7 +21,7 @@ use crate::settings::exit::Exit;
     error_code(1, "there is no such host, or etcd does not answer"),
     error_code(69, "etcd does not answer and there is no saved state")
 )]
-pub struct Show {
+pub struct ShowNode {
     /// name of the host, as in nodes ls
     #[argh(positional)]
     host: String,
@@ -30,7 +30,7 @@ pub struct Show {
     json: bool,
 }
 
-pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &ShowNode) -> Result<Outcome, Exit> {
     let host = name(&options.host)?;
     let loaded = call.load()?;
     let (_, roots) = cluster::etcd(&loaded.settings)?;
@@ -46,7 +46,7 @@ pub fn run(call: &mut Call<'_>, options: &Show) -> Result<Outcome, Exit> {
     node["keys"] =
         keys.iter().map(|(key, revision)| json!({ "key": key, "revision": revision })).collect();
     let value = json!({ "node": node, "origin": json::origin(&cluster) });
-    let mut text = text(&cluster, &host, &keys);
+    let mut text = text(&cluster, &host, &keys, call.style);
     if let Some(stale) = &cluster.stale {
         text.push_str(&call.style.paint(Tone::Bad, &format!("! {}", json::stale(stale))));
     }
@@ -64,36 +64,39 @@ fn keys(cluster: &Cluster, host: &NodeName, roots: &Roots) -> Vec<(String, i64)>
     keys.iter().map(|key| (roots.key(key), found.modified(roots, key))).collect()
 }
 
-fn text(cluster: &Cluster, host: &NodeName, keys: &[(String, i64)]) -> String {
+fn text(cluster: &Cluster, host: &NodeName, keys: &[(String, i64)], style: Style) -> String {
     let found = &cluster.snapshot;
     let node = found.nodes.get(host).map(|node| &node.value);
     let addresses = node.map(|node| node.addresses).unwrap_or_default();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let since = found.alive.get(host).map(|alive| format!(" since {}", alive.value.since));
-    let state = match State::of(cluster, host) {
-        State::Alive => format!("alive{}", since.unwrap_or_default()),
-        State::Silent => "silent: its agent does not run, or cannot reach etcd".to_owned(),
-        State::Python => "runs the Python agent, which gives no sign of life".to_owned(),
-        State::Unknown => "unknown".to_owned(),
-        State::Reserved => "reserved: a subnet is kept for a host of this name".to_owned(),
+    let state = match NodeState::of(cluster, host) {
+        NodeState::Alive => format!("alive{}", since.unwrap_or_default()),
+        NodeState::Silent => "silent: its agent does not run, or cannot reach etcd".to_owned(),
+        NodeState::Python => "runs the Python agent, which gives no sign of life".to_owned(),
+        NodeState::Unknown => "unknown".to_owned(),
+        NodeState::Reserved => "reserved: a subnet is kept for a host of this name".to_owned(),
     };
     let of_node = |part: &dyn Fn(&crate::lease::records::NodeRecord) -> String| {
         node.map(|node| part(node)).unwrap_or_default()
     };
     let keys = keys.iter().map(|(key, revision)| format!("{key} (revision {revision})\n"));
-    facts(&[
-        ("host", host.to_string()),
-        ("state", state),
-        ("subnets", subnets(found, host).join("\n")),
-        ("addresses", addresses.join("\n")),
-        ("backend", of_node(&|node| node.backend.to_string())),
-        ("tunnel", of_node(&|node| node.tunnel.map(tunnel_text).unwrap_or_default())),
-        ("mtu", of_node(&|node| node.mtu.to_string())),
-        ("version", of_node(&|node| node.version.to_string())),
-        ("machine id", of_node(&|node| node.machine_id.to_string())),
-        ("boot id", of_node(&|node| node.boot_id.to_string())),
-        ("keys", keys.collect()),
-    ])
+    facts(
+        &[
+            ("host", host.to_string()),
+            ("state", state),
+            ("subnets", subnets(found, host).join("\n")),
+            ("addresses", addresses.join("\n")),
+            ("backend", of_node(&|node| node.backend.to_string())),
+            ("tunnel", of_node(&|node| node.tunnel.map(tunnel_text).unwrap_or_default())),
+            ("mtu", of_node(&|node| node.mtu.to_string())),
+            ("version", of_node(&|node| node.version.to_string())),
+            ("machine id", of_node(&|node| node.machine_id.to_string())),
+            ("boot id", of_node(&|node| node.boot_id.to_string())),
+            ("keys", keys.collect()),
+        ],
+        style,
+    )
 }
 
 fn tunnel_text(Tunnel { mac, vni, port }: Tunnel) -> String {

@@ -10,9 +10,9 @@ use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::silent_agent::silent_agent;
-use crate::command::status::shown::{Agent, PodNetwork, Pods, Shown};
+use crate::command::status::shown::{PodNetwork, Pods, Shown, ShownAgent};
 use crate::inspect::agent_socket;
-use crate::inspect::pods::{self, Network};
+use crate::inspect::pods::{self, StoreNetwork};
 use crate::inspect::{Host, HostList};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::rtnl::Rtnl;
@@ -50,7 +50,7 @@ pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
         .and_then(Status::read)
     {
         Ok(status) => {
-            let agent = Agent { answers: true, error: None };
+            let agent = ShownAgent { answers: true, error: None };
             Shown { status, agent, ..Shown::default() }
         }
         // What another user sees of the kernel would be compared with what an agent knows.
@@ -89,7 +89,7 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
         problems.push(problem.with_fix(fix));
     }
     status.problems = Problems(Some(problems));
-    let agent = Agent { answers: false, error: Some(why) };
+    let agent = ShownAgent { answers: false, error: Some(why) };
     Ok(Shown { status, agent, drift: Some(drift), ..Shown::default() })
 }
 
@@ -127,7 +127,7 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
 
 /// How many pods are plugged in, and how many of these have a limited rate; `None` if the kernel
 /// does not say.
-fn attached(networks: &[Network]) -> Option<(usize, usize)> {
+fn attached(networks: &[StoreNetwork]) -> Option<(usize, usize)> {
     let rtnl = Rtnl::open().ok()?;
     let links = rtnl.links(None).ok()?;
     let attached = ownership::attached(&links).len();

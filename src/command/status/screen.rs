@@ -1,6 +1,8 @@
 //! Pure. The status as text.
 
-use crate::api::status::{Change, Connection, Etcd, Kubernetes, Loop, PeerStatus, Status};
+use crate::api::status::{
+    ChangeStatus, ConnectionStatus, EtcdStatus, KubernetesStatus, Loop, PeerStatus, Status,
+};
 use crate::command::status::shown::Shown;
 use crate::command::table::{Cell, Style, Table, Tone, facts, printable};
 use crate::net::time::rfc3339;
@@ -15,15 +17,18 @@ const LATEST: usize = 5;
 /// One screen.
 pub fn screen(shown: &Shown, style: Style) -> String {
     let status = &shown.status;
-    let mut text = facts(&[
-        ("host", host(status)),
-        ("agent", agent(shown)),
-        ("lease", lease(status)),
-        store(status),
-        ("pods", pods(shown)),
-        ("firewall", firewall(status)),
-        ("hosts", hosts(status)),
-    ]);
+    let mut text = facts(
+        &[
+            ("host", host(status)),
+            ("agent", agent(shown)),
+            ("lease", lease(status)),
+            store(status),
+            ("pods", pods(shown)),
+            ("firewall", firewall(status)),
+            ("hosts", hosts(status)),
+        ],
+        style,
+    );
     let peers = peers(status);
     if !peers.is_empty() {
         text.push('\n');
@@ -40,21 +45,28 @@ pub fn screen(shown: &Shown, style: Style) -> String {
         if problems.len() == 1 { "Problem" } else { "Problems (fix the first one first)" };
     text.push_str(&format!("\n{}\n", style.paint(Tone::Bad, heading)));
     for (position, problem) in problems.iter().enumerate() {
-        text.push_str(&entry(position + 1, problem));
+        text.push_str(&entry(position + 1, problem, style));
     }
     text
 }
 
-fn entry(number: usize, problem: &Problem) -> String {
+/// The fix stays on one line: it may be a command to copy.
+fn entry(number: usize, problem: &Problem, style: Style) -> String {
     let severity = match problem.severity() {
         Severity::Error => String::new(),
         other => format!("{}: ", other.name()),
     };
     let since = problem.since.map(|since| format!(" (since {})", rfc3339(since)));
-    let what = printable(&problem.what);
+    let since = since.unwrap_or_default();
+    let what = format!("{severity}{}{since}", printable(&problem.what));
+    let mut lines = vec![];
+    let mut before = format!("  {number}. ");
+    for line in style.lines(before.len(), &what) {
+        lines.push(format!("{before}{line}\n"));
+        before = " ".repeat(before.len());
+    }
     let fix = problem.fix.as_deref().map(|fix| format!("     -> {}\n", printable(fix)));
-    let (since, fix) = (since.unwrap_or_default(), fix.unwrap_or_default());
-    format!("  {number}. {severity}{what}{since}\n{fix}")
+    lines.into_iter().chain(fix).collect()
 }
 
 fn host(status: &Status) -> String {
@@ -106,22 +118,25 @@ fn is_stale(status: &Status) -> bool {
     etcd.chain(kubernetes).any(|connection| connection.error.is_some())
 }
 
-fn api(Kubernetes { connection, version, .. }: &Kubernetes) -> String {
+fn api(KubernetesStatus { connection, version, .. }: &KubernetesStatus) -> String {
     let version = version.map(|version| format!(", version {version}"));
     connected(connection, &version.unwrap_or_default())
 }
 
-fn members(Etcd { connection, endpoints, revision, .. }: &Etcd) -> String {
+fn members(EtcdStatus { connection, endpoints, revision, .. }: &EtcdStatus) -> String {
     let revision = revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
     match connection {
-        Connection { connected: None, error: None, .. } => {
+        ConnectionStatus { connected: None, error: None, .. } => {
             format!("{}: no answer yet", endpoints.join(", "))
         }
         connection => connected(connection, &revision),
     }
 }
 
-fn connected(Connection { connected, error, .. }: &Connection, version: &str) -> String {
+fn connected(
+    ConnectionStatus { connected, error, .. }: &ConnectionStatus,
+    version: &str,
+) -> String {
     match (connected, error) {
         (Some(server), Some(error)) => format!("{server} answers{version}; {error}"),
         (Some(server), None) => format!("{server} answers{version}"),
@@ -222,7 +237,7 @@ fn listed(lines: Option<&[String]>) -> Vec<String> {
 }
 
 /// The last changes, the latest first.
-fn latest(changes: Option<&[Change]>) -> Vec<String> {
+fn latest(changes: Option<&[ChangeStatus]>) -> Vec<String> {
     let latest = changes.unwrap_or_default().iter().rev().take(LATEST);
     latest.map(|change| format!("{}  {} ({})", change.at, change.what, change.why)).collect()
 }

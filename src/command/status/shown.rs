@@ -10,14 +10,14 @@ use crate::command::json::Room;
 pub struct Shown {
     #[serde(flatten)]
     pub status: Status,
-    pub agent: Agent,
+    pub agent: ShownAgent,
     /// Changes that an agent would make, if none answers.
     pub drift: Option<Vec<String>>,
     pub pods: Pods,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Agent {
+pub struct ShownAgent {
     pub answers: bool,
     pub error: Option<String>,
 }

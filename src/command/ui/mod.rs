@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 
 use crate::command::call::{Call, Outcome};
-use crate::command::ui::serve::{Place, serve};
+use crate::command::ui::serve::{PageAddress, serve};
 use crate::settings::exit::{self, Exit};
 
 /// serve a page that shows this host: subnets, other hosts and the way to each, which host reaches
@@ -45,20 +45,20 @@ pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
         ));
     };
     let url = match &place {
-        Place::Loopback(address) => format!("http://{address}/"),
-        Place::Socket(path) => path.display().to_string(),
+        PageAddress::Loopback(address) => format!("http://{address}/"),
+        PageAddress::Socket(path) => path.display().to_string(),
     };
     serve(&place, agent, || call.line(&url).map(drop)).map(|never| match never {})
 }
 
 /// No address that other hosts could reach.
-fn place(text: &str) -> Result<Place, String> {
+fn place(text: &str) -> Result<PageAddress, String> {
     if text.starts_with('/') {
-        return Ok(Place::Socket(PathBuf::from(text)));
+        return Ok(PageAddress::Socket(PathBuf::from(text)));
     }
     let address: Option<SocketAddr> = text.parse().ok();
     match address.filter(|address| address.ip().is_loopback()) {
-        Some(address) => Ok(Place::Loopback(address)),
+        Some(address) => Ok(PageAddress::Loopback(address)),
         None => Err(format!(
             "--listen {text}: must be a loopback address and port (127.0.0.1:8104, [::1]:8104) or the \
              path of a socket: the page has no password"
@@ -72,9 +72,9 @@ mod tests {
 
     #[test]
     fn only_this_host_is_served() {
-        assert!(matches!(place("127.0.0.1:80"), Ok(Place::Loopback(_))));
-        assert!(matches!(place("[::1]:80"), Ok(Place::Loopback(_))));
-        assert!(matches!(place("/run/ui.sock"), Ok(Place::Socket(_))));
+        assert!(matches!(place("127.0.0.1:80"), Ok(PageAddress::Loopback(_))));
+        assert!(matches!(place("[::1]:80"), Ok(PageAddress::Loopback(_))));
+        assert!(matches!(place("/run/ui.sock"), Ok(PageAddress::Socket(_))));
         for bad in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80", "localhost:80", "80", ""] {
             assert!(place(bad).unwrap_err().contains("loopback"), "{bad}");
         }

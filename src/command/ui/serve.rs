@@ -2,15 +2,15 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime;
 use tokio::task::{LocalSet, spawn_blocking};
 
-use crate::api::http::{JSON, Request, Response};
-use crate::api::http_server;
+use crate::api::http::{HttpRequest, JSON, Response};
+use crate::api::http_server::{self, Connection};
 use crate::api::listen::Socket;
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
@@ -23,7 +23,7 @@ const GUARD: &str = "Content-Security-Policy: default-src 'none'; script-src 'se
 
 /// Where the page is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PageAddress {
     Loopback(SocketAddr),
     Socket(PathBuf),
 }
@@ -33,7 +33,7 @@ pub enum Place {
 /// # Errors
 /// The place cannot be had, or `ready` failed.
 pub fn serve(
-    place: &Place,
+    place: &PageAddress,
     agent: PathBuf,
     ready: impl FnOnce() -> Result<(), Exit>,
 ) -> Result<Infallible, Exit> {
@@ -44,25 +44,27 @@ pub fn serve(
     };
     LocalSet::new().block_on(&runtime, async {
         match place {
-            Place::Loopback(address) => {
+            PageAddress::Loopback(address) => {
                 let listener = TcpListener::bind(address).await;
                 let listener = listener.map_err(|error| unavailable(address, error))?;
                 ready()?;
                 let accept = async || Ok(listener.accept().await?.0);
-                let respond = async move |stream: &mut TcpStream, request| {
-                    http_server::write(stream, &answer(request, true, &agent).await).await
+                let respond = async move |stream: &mut TcpStream, request, _: &Connection| {
+                    let response = answer(&request, true, &agent).await;
+                    http_server::write(stream, &request, &response).await
                 };
                 Ok(http_server::serve(accept, respond).await)
             }
-            Place::Socket(path) => {
+            PageAddress::Socket(path) => {
                 let unavailable = |error| unavailable(&path.display(), error);
                 let socket = Socket::open(path).map_err(unavailable)?;
                 let listener = socket.listener.try_clone().map_err(unavailable)?;
                 let listener = UnixListener::from_std(listener).map_err(unavailable)?;
                 ready()?;
                 let accept = async || Ok(listener.accept().await?.0);
-                let respond = async move |stream: &mut UnixStream, request| {
-                    http_server::write(stream, &answer(request, false, &agent).await).await
+                let respond = async move |stream: &mut UnixStream, request, _: &Connection| {
+                    let response = answer(&request, false, &agent).await;
+                    http_server::write(stream, &request, &response).await
                 };
                 Ok(http_server::serve(accept, respond).await)
             }
@@ -71,8 +73,8 @@ pub fn serve(
 }
 
 /// The response. `named`: the request must call this host by a name of its own.
-async fn answer(request: Request, named: bool, agent: &Path) -> Response {
-    if named && !request.host.as_deref().is_some_and(is_own_name) {
+async fn answer(request: &HttpRequest, named: bool, agent: &Path) -> Response {
+    if named && !request.is_for_loopback() {
         return Response::text(403, "open this page by 127.0.0.1, [::1] or localhost");
     }
     let part = |media, text: &'static str| Response::new(200, media, text);
@@ -94,43 +96,21 @@ async fn answer(request: Request, named: bool, agent: &Path) -> Response {
     Response { headers: GUARD, ..response }
 }
 
-/// A name that no name server can give to a foreign page: with another one, that page could read this one
-/// through the reader's browser (DNS rebinding).
-fn is_own_name(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let address = name.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost")
-        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn asked(path: &str, host: Option<&str>) -> Response {
-        let request = Request { path: path.to_owned(), host: host.map(str::to_owned) };
+        let (path, host) = (path.to_owned(), host.map(str::to_owned));
+        let request = HttpRequest { path, host, head_only: false };
         let runtime = runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(answer(request, true, Path::new("/nonexistent")))
+        runtime.block_on(answer(&request, true, Path::new("/nonexistent")))
     }
 
     #[test]
     fn a_page_under_a_foreign_name_is_refused() {
-        for host in ["127.0.0.1:8104", "localhost", "LOCALHOST:80", "[::1]:8104", "127.9.9.9"] {
-            assert_eq!(asked("/", Some(host)).status, 200, "{host}");
-        }
-        for host in [
-            "evil.example",
-            "evil.example:8104",
-            "127.0.0.1.evil.example",
-            "192.0.2.1",
-            "localhost.evil",
-            "",
-        ] {
-            assert_eq!(asked("/", Some(host)).status, 403, "{host}");
-        }
+        assert_eq!(asked("/", Some("127.0.0.1:8104")).status, 200);
+        assert_eq!(asked("/", Some("evil.example:8104")).status, 403);
         assert_eq!(asked("/v1/status", None).status, 403);
     }
 

@@ -35,68 +35,18 @@ pub struct Pem {
     /// The content of the file.
     pub text: String,
     /// Variable and file.
-    name: String,
+    setting: Object,
     /// Of authorities: of the one that is valid longest.
     validity: Option<Validity>,
-}
-
-/// A file that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileFault {
-    pub variable: &'static str,
-    pub path: String,
-    pub wrong: String,
-    pub fix: &'static str,
 }
 
 /// The fix of every other fault.
 const REPLACE: &str = "put a good one in its place";
 
-/// A certificate that expires soon, has expired, or is not valid yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untimely {
-    /// Variable and file.
-    pub name: String,
-    pub what: String,
-    pub fix: &'static str,
-    /// It is valid now.
-    pub is_valid: bool,
-}
-
-impl fmt::Display for Untimely {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.name, self.what, self.fix)
-    }
-}
-
-impl fmt::Display for FileFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.variable, self.path, self.wrong)
-    }
-}
-
-impl FileFault {
-    pub fn problem(&self) -> Problem {
-        let subject = Object::Setting(format!("{}={}", self.variable, self.path));
-        Problem::new(ProblemKind::EtcdFiles, subject, self.to_string()).with_fix(self.fix)
-    }
-}
-
-impl Untimely {
-    pub fn problem(self) -> Problem {
-        let kind = match self.is_valid {
-            true => ProblemKind::CertificateExpiring,
-            false => ProblemKind::Certificate,
-        };
-        let what = format!("{}: {}", self.name, self.what);
-        Problem::new(kind, Object::Setting(self.name), what).with_fix(self.fix)
-    }
-}
-
 impl Files {
     /// Reads the files in `settings`, those of TLS only if `tls`. A faulty file is replaced by that in
     /// `before`; certificate and key only together. Gives the faults, too.
-    pub fn read(settings: &EtcdSettings, tls: bool, before: &Files) -> (Files, Vec<FileFault>) {
+    pub fn read(settings: &EtcdSettings, tls: bool, before: &Files) -> (Files, Vec<Problem>) {
         let mut faults = Vec::new();
         let mut files = Files::default();
         if let Some(path) = settings.ca.as_deref().filter(|_| tls) {
@@ -131,14 +81,14 @@ impl Files {
     }
 
     /// The certificates that are invalid at this time or will be soon.
-    pub fn untimely(&self) -> Vec<Untimely> {
+    pub fn untimely(&self) -> Vec<Problem> {
         self.certificates().filter_map(Pem::untimely).collect()
     }
 
     /// Why this host's certificate is invalid now.
     pub fn invalid_now(&self) -> Option<String> {
         let found = self.pair.as_ref()?.0.untimely()?;
-        (!found.is_valid).then(|| found.to_string())
+        (found.kind == ProblemKind::Certificate).then(|| found.to_string())
     }
 
     /// The end of validity of the first certificate.
@@ -153,27 +103,29 @@ impl Files {
 }
 
 impl Pem {
-    fn untimely(&self) -> Option<Untimely> {
+    fn untimely(&self) -> Option<Problem> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let validity = self.validity?;
         let renew = "replace it with a renewed one, which is applied without a restart";
         let until = Date(validity.until);
-        let (what, fix, is_valid) = if validity.is_to_come(now) {
+        let (kind, what, fix) = if validity.is_to_come(now) {
             let from = Date(validity.from);
-            (format!("not valid before {from}"), "check the clock of this host", false)
+            let fix = "check the clock of this host";
+            (ProblemKind::Certificate, format!("not valid before {from}"), fix)
         } else if validity.is_over(now) {
-            (format!("expired at {until}"), renew, false)
+            (ProblemKind::Certificate, format!("expired at {until}"), renew)
         } else if validity.is_old(now) {
-            (format!("expires at {until}"), renew, true)
+            (ProblemKind::CertificateExpiring, format!("expires at {until}"), renew)
         } else {
             return None;
         };
-        Some(Untimely { name: self.name.clone(), what, fix, is_valid })
+        let what = format!("{}: {what}", self.setting);
+        Some(Problem::new(kind, self.setting.clone(), what).with_fix(fix))
     }
 }
 
 /// A certificate and its key.
-fn pair(cert: &Path, key: &Path) -> Result<(Pem, String), FileFault> {
+fn pair(cert: &Path, key: &Path) -> Result<(Pem, String), Problem> {
     let at = At { variable: "ETCD_CERT", path: cert };
     let (pem, chain) = at.certificates(&at.read()?, |validities| validities.first().copied())?;
     Ok((pem, At { variable: "ETCD_KEY", path: key }.key_of(chain, cert)?))
@@ -186,12 +138,16 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    fn fault(&self, wrong: impl Into<String>) -> FileFault {
-        let path = self.path.display().to_string();
-        FileFault { variable: self.variable, path, wrong: wrong.into(), fix: REPLACE }
+    fn setting(&self) -> Object {
+        Object::Setting(self.variable, self.path.display().to_string())
     }
 
-    fn read(&self) -> Result<String, FileFault> {
+    fn fault(&self, wrong: impl fmt::Display) -> Problem {
+        let what = format!("{}: {wrong}", self.setting());
+        Problem::new(ProblemKind::EtcdFiles, self.setting(), what).with_fix(REPLACE)
+    }
+
+    fn read(&self) -> Result<String, Problem> {
         let read = || -> io::Result<String> {
             // Opening a pipe would block.
             if !fs::metadata(self.path)?.is_file() {
@@ -204,18 +160,15 @@ impl At<'_> {
         read().map_err(|error| self.fault(format!("cannot be read: {error}")))
     }
 
-    fn password(&self) -> Result<String, FileFault> {
+    fn password(&self) -> Result<String, Problem> {
         let text = self.read()?;
         match text.trim_end() {
-            "" => {
-                let fix = "write the password of ETCD_USER to it";
-                Err(FileFault { fix, ..self.fault("empty") })
-            }
+            "" => Err(self.fault("empty").with_fix("write the password of ETCD_USER to it")),
             password => Ok(password.to_owned()),
         }
     }
 
-    fn authorities(&self) -> Result<Pem, FileFault> {
+    fn authorities(&self) -> Result<Pem, Problem> {
         let longest = |validities: &[Validity]| {
             validities.iter().max_by_key(|validity| validity.until).copied()
         };
@@ -226,7 +179,7 @@ impl At<'_> {
         &self,
         text: &str,
         counts: impl Fn(&[Validity]) -> Option<Validity>,
-    ) -> Result<(Pem, Vec<CertificateDer<'static>>), FileFault> {
+    ) -> Result<(Pem, Vec<CertificateDer<'static>>), Problem> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
         let found = found.map_err(|_| self.fault("not PEM, or truncated"))?;
         if found.is_empty() {
@@ -236,16 +189,12 @@ impl At<'_> {
         let Some(validities) = validities else {
             return Err(self.fault("contains an invalid or truncated certificate"));
         };
-        let name = format!("{} {}", self.variable, self.path.display());
-        Ok((Pem { text: text.to_owned(), name, validity: counts(&validities) }, found))
+        let setting = self.setting();
+        Ok((Pem { text: text.to_owned(), setting, validity: counts(&validities) }, found))
     }
 
     /// The key in PEM, if it belongs to the first certificate of `chain`, which is in `cert`.
-    fn key_of(
-        &self,
-        chain: Vec<CertificateDer<'static>>,
-        cert: &Path,
-    ) -> Result<String, FileFault> {
+    fn key_of(&self, chain: Vec<CertificateDer<'static>>, cert: &Path) -> Result<String, Problem> {
         let text = self.read()?;
         let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| {
             self.fault("contains no PEM private key (one with a passphrase cannot be used)")
@@ -255,11 +204,11 @@ impl At<'_> {
             Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
                 let wrong =
                     format!("not the key of the certificate in ETCD_CERT {}", cert.display());
-                Err(FileFault { fix: "replace both", ..self.fault(wrong) })
+                Err(self.fault(wrong).with_fix("replace both"))
             }
             Err(error) => {
                 let fix = "use RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519";
-                Err(FileFault { fix, ..self.fault(format!("unsupported ({error})")) })
+                Err(self.fault(format!("unsupported ({error})")).with_fix(fix))
             }
         }
     }

@@ -110,20 +110,26 @@ fn a_fresh_host_puts_its_alive_key_allocates_a_ticket_and_claims() {
 
 #[test]
 fn a_claim_depends_on_every_key_it_was_decided_by() {
-    let (_, transaction) = written(&[], &own());
+    let (_, first) = written(&[], &own());
+    let (_, transaction) = written(&[("/h/h9", "10.0.9.0/24")], &own());
     let unchanged = |key: &str, modified| Condition::Unchanged { key: key.to_owned(), modified };
-    let range = |prefix: &str| Condition::RangeUnchanged { prefix: prefix.to_owned(), since: 2 };
     for condition in [
         unchanged("/h/h1", 0),
         unchanged("/z/subnets/4/10.0.7.0-24", 0),
         unchanged("/z/nodes/h1", 0),
         unchanged("/z/config", 1),
-        unchanged("/z/alive/h1", 2),
-        range("/h/"),
-        range("/z/subnets/"),
+        unchanged("/z/alive/h1", 3),
+        Condition::NoneHas { prefix: "/h/".to_owned(), value: "10.0.7.0/24".to_owned() },
     ] {
         assert!(transaction.conditions.contains(&condition), "{condition:?}");
     }
+    let range = Condition::RangeUnchanged { prefix: "/h/".to_owned(), since: 2 };
+    assert!(
+        first.conditions.contains(&range),
+        "etcd compares no values of keys that are not there"
+    );
+    let ranges = |condition: &Condition| matches!(condition, Condition::RangeUnchanged { .. });
+    assert!(!transaction.conditions.iter().any(ranges), "one host does not wait for another");
 }
 
 #[test]

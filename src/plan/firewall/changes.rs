@@ -1,4 +1,4 @@
-//! Pure. The differences between the table found and the one wanted, and the smallest repair.
+//! Pure. The differences between the table found and the one wanted.
 
 use std::collections::BTreeSet;
 
@@ -38,18 +38,7 @@ pub enum TableDifference {
     SetDiffers(String),
     Elements(ElementChange),
     /// The flow tables as found and as wanted.
-    Flowtable(String, String),
-}
-
-/// The smallest repair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TableRepair {
-    Nothing,
-    /// Some sets of single addresses differ: a host joined or left.
-    Elements(Vec<ElementChange>),
-    /// The whole table is written.
-    Replace,
-    Delete,
+    Flowtable(Vec<Flowtable>, Option<Flowtable>),
 }
 
 /// What differs between `wanted` (`None`: no table) and `found` (`None`: there is none).
@@ -64,25 +53,6 @@ pub fn changes(wanted: Option<&Ruleset>, found: Option<&FoundTable>) -> Vec<Tabl
     differences.into_iter().map(change).collect()
 }
 
-/// The smallest repair that makes all `changes`.
-pub fn repair(changes: &[TableChange]) -> TableRepair {
-    let mut elements = Vec::new();
-    for change in changes {
-        match &change.difference {
-            TableDifference::Unwanted => return TableRepair::Delete,
-            // Ranges come from the configuration, not from hosts that join and leave.
-            TableDifference::Elements(change) if !change.shape.intervals => {
-                elements.push(change.clone());
-            }
-            _ => return TableRepair::Replace,
-        }
-    }
-    match elements.is_empty() {
-        true => TableRepair::Nothing,
-        false => TableRepair::Elements(elements),
-    }
-}
-
 fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
     let mut differences = Vec::new();
     if found.dormant {
@@ -94,14 +64,15 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
     }
     let flowtables: Vec<&Flowtable> = wanted.flowtable.iter().collect();
     if !found.flowtables.iter().eq(flowtables.iter().copied()) {
-        let found = flowtable_list(found.flowtables.iter());
-        differences.push(TableDifference::Flowtable(found, flowtable_list(flowtables.into_iter())));
+        let found = found.flowtables.clone();
+        differences.push(TableDifference::Flowtable(found, wanted.flowtable.clone()));
     }
     for chain in &wanted.chains {
         let present = found.chains.iter().find(|present| present.name == chain.name);
         differences.extend(chain_differences(chain, present));
     }
-    for set in &found.sets {
+    // One without a name belongs to a rule and goes with it.
+    for set in found.sets.iter().filter(|set| !set.is_anonymous) {
         if !wanted.sets.iter().any(|wanted| wanted.name == set.name) {
             differences.push(TableDifference::SetForeign(set.name.clone()));
         }
@@ -112,16 +83,6 @@ fn differences(wanted: &Ruleset, found: &FoundTable) -> Vec<TableDifference> {
         }
     }
     differences
-}
-
-/// `pods (br0 eth0)`; `none` for none.
-fn flowtable_list<'a>(flowtables: impl Iterator<Item = &'a Flowtable>) -> String {
-    let text = |flowtable: &Flowtable| {
-        let devices: Vec<_> = flowtable.devices.iter().map(ToString::to_string).collect();
-        format!("{} ({})", flowtable.name, devices.join(" "))
-    };
-    let texts: Vec<_> = flowtables.map(text).collect();
-    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
 fn set_difference(wanted: &Set, found: Option<&FoundSet>) -> Option<TableDifference> {

@@ -16,7 +16,7 @@ const LINK: u8 = 253;
 
 /// The pod's routes, as in the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Routes {
+pub struct PodRoutes {
     /// Those of the configuration; a default route without a gateway gets the pod's.
     pub configured: Vec<cni::Route>,
     /// A default route for each family that has a gateway and no configured default route. It is
@@ -25,8 +25,8 @@ pub struct Routes {
 }
 
 /// The routes of a pod with these addresses; `default_route`: it gets default routes.
-pub fn routes(configured: &[cni::Route], assigned: &[Assigned], default_route: bool) -> Routes {
-    let mut routes = Routes { configured: configured.to_vec(), defaults: Vec::new() };
+pub fn routes(configured: &[cni::Route], assigned: &[Assigned], default_route: bool) -> PodRoutes {
+    let mut routes = PodRoutes { configured: configured.to_vec(), defaults: Vec::new() };
     for family in Family::BOTH.into_iter().filter(|_| default_route) {
         let own = |route: &cni::Route| {
             route.is_default() && route.family() == family && route.table.is_none()

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use crate::net::{Family, IfName, Mac, Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
-use crate::netlink::vxlan::Vxlan;
+use crate::netlink::vxlan::VxlanInfo;
 
 /// The alias that marks a tunnel device.
 pub const ALIAS: &str = "humanz tunnel";
@@ -113,7 +113,7 @@ fn readdress(wanted: &TunnelDevice, found: &[IpNetwork]) -> Vec<TunnelChange> {
 }
 
 fn is_in_conflict(wanted: &TunnelDevice, link: &Link) -> bool {
-    let same_family = |vxlan: &Vxlan| family(vxlan) == Some(Family::of(wanted.local));
+    let same_family = |vxlan: &VxlanInfo| family(vxlan) == Some(Family::of(wanted.local));
     let is_ours = is_marked(link) || is_as_made(wanted, link);
     link.name != wanted.name && is_ours && link.vxlan.as_ref().is_some_and(same_family)
 }
@@ -139,13 +139,13 @@ fn refuse_foreign(wanted: &TunnelDevice, link: &Link) -> Result<(), Box<Problem>
     Err(problem.with_fix(fix).into())
 }
 
-fn same_kind(wanted: &TunnelDevice, found: &Vxlan) -> bool {
-    let Vxlan { vni, port, checksums, special, .. } = *found;
+fn same_kind(wanted: &TunnelDevice, found: &VxlanInfo) -> bool {
+    let VxlanInfo { vni, port, checksums, special, .. } = *found;
     (vni, port, checksums, special) == (wanted.vni, wanted.port, true, false)
         && family(found) == Some(Family::of(wanted.local))
 }
 
-fn family(vxlan: &Vxlan) -> Option<Family> {
+fn family(vxlan: &VxlanInfo) -> Option<Family> {
     vxlan.local.map(Family::of)
 }
 
@@ -154,7 +154,7 @@ pub fn is_marked(link: &Link) -> bool {
     link.alias.as_deref() == Some(ALIAS)
 }
 
-fn repairs(wanted: &TunnelDevice, link: &Link, vxlan: &Vxlan) -> Vec<TunnelChange> {
+fn repairs(wanted: &TunnelDevice, link: &Link, vxlan: &VxlanInfo) -> Vec<TunnelChange> {
     let name = || wanted.name.clone();
     let mut changes = Vec::new();
     if !is_marked(link) {
@@ -197,7 +197,7 @@ mod tests {
 
     fn right() -> Link {
         let TunnelDevice { name, mac, vni, port, local, mtu_bytes, .. } = wanted();
-        let vxlan = Vxlan {
+        let vxlan = VxlanInfo {
             vni,
             port,
             local: Some(local),
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_device_is_replaced_where_it_cannot_change() {
-        let changes: [fn(&mut Vxlan); 6] = [
+        let changes: [fn(&mut VxlanInfo); 6] = [
             |vxlan| vxlan.vni = 7,
             |vxlan| vxlan.port = 8472,
             |vxlan| vxlan.local = None,

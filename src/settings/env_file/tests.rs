@@ -12,7 +12,7 @@ fn check(text: &str, value: &str) {
 }
 
 fn faults(text: &[u8]) -> Vec<String> {
-    parse(text).err().unwrap_or_default().iter().map(Fault::to_string).collect()
+    parse(text).err().unwrap_or_default().iter().map(SyntaxError::to_string).collect()
 }
 
 #[test]

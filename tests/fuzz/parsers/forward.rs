@@ -66,7 +66,7 @@ fn judged(chain: BaseChain) {
         pools: PerFamily { v4: network("10.244.0.0/16"), v6: network("fd00::/48") },
         bridged: Family::BOTH.to_vec(),
     };
-    let tunnel = input::Tunnel {
+    let tunnel = input::TunnelTraffic {
         uplink: name("eth0"),
         source: [192, 0, 2, 1].into(),
         destination: [192, 0, 2, 2].into(),

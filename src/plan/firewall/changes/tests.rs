@@ -1,9 +1,10 @@
 //! Every difference between a table and the one wanted.
 
 use crate::net::AddressRange;
-use crate::nft::{Action, Base, Hook, Match, Policy, Shape, Type, Verdict};
+use crate::nft::{Action, Base, Hook, Match, Policy, Shape, TableEdit, Type, Verdict};
 use crate::plan::Describe;
 use crate::plan::firewall::changes::*;
+use crate::plan::firewall::{TableRepair, repair};
 
 fn base() -> Base {
     let kind = "filter".to_owned();
@@ -76,14 +77,34 @@ fn check(spoil: impl FnOnce(&mut FoundTable), lines: &[&str], wanted_repair: &st
     let said: Vec<_> = changes.iter().map(|change| change.line().to_string()).collect();
     let said: Vec<_> = said.iter().map(|line| line.strip_prefix(prefix).unwrap()).collect();
     assert_eq!(said, lines);
-    let repair = match repair(&changes) {
-        TableRepair::Nothing => "nothing",
-        TableRepair::Elements(_) => "elements",
-        TableRepair::Replace => "replace",
-        TableRepair::Delete => "delete",
+    let repair = match repair(Some(&wanted()), &changes) {
+        TableRepair::Nothing => "nothing".to_owned(),
+        TableRepair::Elements(_) => "elements".to_owned(),
+        TableRepair::Edits(transactions) => edits(&transactions),
+        TableRepair::Replace | TableRepair::Delete => panic!("{changes:?}"),
     };
     assert_eq!(repair, wanted_repair);
 }
+
+/// Verbs and names; `;` between transactions.
+fn edits(transactions: &[Vec<TableEdit>]) -> String {
+    let text = |edit: &TableEdit| match edit {
+        TableEdit::Table { .. } => "table".to_owned(),
+        TableEdit::AddSet(set) => format!("+{}", set.name),
+        TableEdit::Elements(change) => format!("~{}", change.set),
+        TableEdit::AddChain(chain) => format!("+{}", chain.name),
+        TableEdit::Rules(chain) => format!("rules {}", chain.name),
+        TableEdit::Flush(name) => format!("flush {name}"),
+        TableEdit::RemoveChain(name)
+        | TableEdit::RemoveSet(name)
+        | TableEdit::RemoveFlowtable(name) => format!("-{name}"),
+    };
+    let texts = |edits: &Vec<TableEdit>| edits.iter().map(text).collect::<Vec<_>>().join(", ");
+    transactions.iter().map(texts).collect::<Vec<_>>().join("; ")
+}
+
+/// The rules of the chain are written again.
+const REFILLED: &str = "flush forward, +forward, rules forward";
 
 #[test]
 fn a_table_as_wanted_is_left_alone() {
@@ -96,33 +117,33 @@ fn a_flushed_chain_is_noticed_rule_by_rule() {
         "rule missing in chain forward: iifname \"humanz0\" counter accept",
         "rule missing in chain forward: iifname \"humanz1\" counter accept",
     ];
-    check(|found| found.chains[0].rules.clear(), &lines, "replace");
+    check(|found| found.chains[0].rules.clear(), &lines, REFILLED);
 }
 
 #[test]
 fn a_deleted_rule_is_noticed() {
     let lines = ["rule missing in chain forward: iifname \"humanz0\" counter accept"];
-    check(|found| drop(found.chains[0].rules.remove(0)), &lines, "replace");
+    check(|found| drop(found.chains[0].rules.remove(0)), &lines, REFILLED);
 }
 
 #[test]
 fn a_rule_added_by_hand_is_noticed() {
     let foreign = FoundRule { handle: 9, comment: None, fingerprint: None };
     let lines = ["rule not ours in chain forward: handle 9"];
-    check(|found| found.chains[0].rules.push(foreign), &lines, "replace");
+    check(|found| found.chains[0].rules.push(foreign), &lines, REFILLED);
 }
 
 #[test]
 fn a_rule_that_is_there_twice_is_noticed() {
     let again = found(9, &rule("humanz0"));
     let lines = ["rule not ours in chain forward: handle 9, \"from pods\""];
-    check(|found| found.chains[0].rules.push(again), &lines, "replace");
+    check(|found| found.chains[0].rules.push(again), &lines, REFILLED);
 }
 
 #[test]
 fn rules_in_another_order_are_noticed() {
     let lines = ["rules out of order in chain forward"];
-    check(|found| found.chains[0].rules.reverse(), &lines, "replace");
+    check(|found| found.chains[0].rules.reverse(), &lines, REFILLED);
 }
 
 #[test]
@@ -130,7 +151,11 @@ fn a_policy_changed_by_hand_is_noticed() {
     let drop = Some(Base { policy: Policy::Drop, ..base() });
     let lines = ["chain forward is \"type filter hook forward priority 0; policy drop\" and \
                   not \"type filter hook forward priority 0; policy accept\""];
-    check(|found| found.chains[0].base = drop, &lines, "replace");
+    check(
+        |found| found.chains[0].base = drop,
+        &lines,
+        "flush forward, -forward, +forward, rules forward",
+    );
 }
 
 #[test]
@@ -149,35 +174,53 @@ fn many_elements_are_counted() {
 }
 
 #[test]
-fn a_range_that_differs_is_a_new_table() {
+fn a_range_that_differs_changes_elements_only() {
     let lines = ["set cluster4: +10.0.0.1"];
-    check(|found| found.sets[0].elements.clear(), &lines, "replace");
+    check(|found| found.sets[0].elements.clear(), &lines, "elements");
 }
 
 #[test]
 fn sets_and_chains_that_are_missing_foreign_or_of_another_kind_are_noticed() {
     let lines = ["set cluster4 missing"];
-    check(|found| drop(found.sets.remove(0)), &lines, "replace");
-    check(|found| found.sets[1].shape = None, &["set nodes4 is of another type"], "replace");
-    check(|found| found.chains.clear(), &["chain forward missing"], "replace");
+    check(|found| drop(found.sets.remove(0)), &lines, "+cluster4");
+    let again = "flush forward, -nodes4, +nodes4, +forward, rules forward";
+    check(|found| found.sets[1].shape = None, &["set nodes4 is of another type"], again);
+    let made = "+forward, rules forward";
+    check(|found| found.chains.clear(), &["chain forward missing"], made);
     let mine = FoundChain { name: "mine".to_owned(), base: None, rules: Vec::new() };
-    check(|found| found.chains.push(mine), &["chain mine not ours"], "replace");
+    check(|found| found.chains.push(mine), &["chain mine not ours"], "flush mine, -mine");
     let other = FoundSet { name: "x".to_owned(), shape: None, ..as_wanted().sets.remove(0) };
-    check(|found| found.sets.push(other), &["set x not ours"], "replace");
+    check(|found| found.sets.push(other), &["set x not ours"], "-x");
+}
+
+#[test]
+fn sets_are_made_in_a_transaction_before_their_rules_and_a_dormant_table_wakes_last() {
+    let spoil = |found: &mut FoundTable| {
+        found.dormant = true;
+        found.sets.remove(0);
+        found.chains[0].rules.pop();
+    };
+    let lines = [
+        "dormant",
+        "set cluster4 missing",
+        "rule missing in chain forward: iifname \"humanz1\" counter accept",
+    ];
+    check(spoil, &lines, &format!("+cluster4; {REFILLED}; table"));
 }
 
 #[test]
 fn a_table_switched_off_is_noticed() {
-    check(|found| found.dormant = true, &["dormant"], "replace");
+    check(|found| found.dormant = true, &["dormant"], "table");
 }
 
 #[test]
 fn a_missing_table_is_written_and_an_unwanted_one_removed() {
     let missing = changes(Some(&wanted()), None);
     assert_eq!(missing[0].line().to_string(), "+ nft table inet humanz");
-    assert_eq!(repair(&missing), TableRepair::Replace);
+    let TableRepair::Edits(transactions) = repair(Some(&wanted()), &missing) else { panic!() };
+    assert_eq!(edits(&transactions), "table, +cluster4, +nodes4; +forward, rules forward");
     let unwanted = changes(None, Some(&as_wanted()));
     assert_eq!(unwanted[0].line().to_string(), "- nft table inet humanz");
-    assert_eq!(repair(&unwanted), TableRepair::Delete);
+    assert_eq!(repair(None, &unwanted), TableRepair::Delete);
     assert_eq!(changes(None, None), []);
 }

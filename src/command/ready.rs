@@ -1,0 +1,56 @@
+//! `ready`: whether pods can start here, for probes without an HTTP client.
+
+use std::time::{Duration, Instant};
+
+use argh::{ArgsInfo, FromArgs};
+use serde_json::json;
+
+use crate::command::call::{Call, Outcome};
+use crate::inspect::agent_socket;
+use crate::settings::exit::Exit;
+
+/// Time between two questions of `--wait`.
+const PACE: Duration = Duration::from_millis(100);
+
+/// ask the agent whether pods can start on this host: plugin and CNI configuration are in place and
+/// everything else was applied once. The probes of the DaemonSets use it
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "ready",
+    example = "{command_name}",
+    example = "{command_name} --alive",
+    example = "{command_name} --wait 60",
+    error_code(0, "ready (--alive: every loop of the agent turns)"),
+    error_code(1, "not ready, and why; or no agent answers")
+)]
+pub struct Options {
+    /// ask whether every loop of the agent turns, as a liveness probe does
+    #[argh(switch)]
+    alive: bool,
+    /// seconds to wait until it is so (default 0)
+    #[argh(option, default = "0")]
+    wait: u32,
+    /// print one JSON object
+    #[argh(switch)]
+    json: bool,
+}
+
+/// Answers.
+///
+/// # Errors
+/// A setting is invalid, or the answer cannot be written.
+pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
+    let settings = call.load_beside_agent()?.settings;
+    let path = if options.alive { "/healthz" } else { "/readyz" };
+    let ask = || agent_socket::of(&settings).and_then(|socket| agent_socket::text(socket, path));
+    let end = Instant::now() + Duration::from_secs(options.wait.into());
+    let (ready, text) = loop {
+        match ask() {
+            Ok((true, text)) => break (true, text),
+            Ok((false, text)) | Err(text) if Instant::now() >= end => break (false, text),
+            _ => std::thread::sleep(PACE),
+        }
+    };
+    call.answer(options.json, ready, json!({ "ready": ready, "text": text }), &text)
+}

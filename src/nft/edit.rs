@@ -1,0 +1,75 @@
+//! Pure. Changes of parts of a table, which leave the rest of it as it is.
+
+use neli::consts::nl::NlmF;
+
+use crate::netlink::{Attributes, Message};
+use crate::nft::message::{self, inet};
+use crate::nft::numbers::{chain, flowtable, message as kind, set};
+use crate::nft::ruleset::Chain;
+use crate::nft::set::{ElementChange, Set};
+
+/// One change of a table of the family `inet`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableEdit {
+    /// The table is made if it is missing, and no longer dormant.
+    Table {
+        comment: String,
+    },
+    /// A set or map with its elements.
+    AddSet(Set),
+    Elements(ElementChange),
+    /// A chain without its rules; made only if it is missing.
+    AddChain(Chain),
+    /// These rules, and no others.
+    Rules(Chain),
+    /// No rules in the chain of this name.
+    Flush(String),
+    RemoveChain(String),
+    RemoveSet(String),
+    RemoveFlowtable(String),
+}
+
+/// The messages of `edits`, in their order.
+pub fn messages(table: &str, edits: &[TableEdit]) -> Vec<Message> {
+    let numbered = (1..).zip(edits);
+    numbered.flat_map(|(number, edit)| edit.messages(table, number)).collect()
+}
+
+impl TableEdit {
+    /// `number`: unique in the transaction.
+    fn messages(&self, table: &str, number: u32) -> Vec<Message> {
+        match self {
+            TableEdit::Table { comment } => vec![message::add_table(table, Some(comment))],
+            TableEdit::AddSet(set) => {
+                let elements = message::add_elements(table, (&set.name, &set.shape), &set.elements);
+                [vec![message::add_set(table, set, number)], elements].concat()
+            }
+            TableEdit::Elements(change) => {
+                message::change_elements(table, std::slice::from_ref(change))
+            }
+            TableEdit::AddChain(chain) => vec![message::add_chain(table, chain)],
+            TableEdit::Rules(chain) => {
+                let rules = chain.rules.iter().map(|rule| message::add_rule(table, chain, rule));
+                [message::flush_chain(table, &chain.name)].into_iter().chain(rules).collect()
+            }
+            TableEdit::Flush(name) => vec![message::flush_chain(table, name)],
+            TableEdit::RemoveChain(name) => {
+                let place = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
+                vec![remove("chain", (table, name), kind::DELETE_CHAIN, place)]
+            }
+            TableEdit::RemoveSet(name) => {
+                let place = Attributes::new().text(set::TABLE, table).text(set::NAME, name);
+                vec![remove("set", (table, name), kind::DELETE_SET, place)]
+            }
+            TableEdit::RemoveFlowtable(name) => {
+                let place =
+                    Attributes::new().text(flowtable::TABLE, table).text(flowtable::NAME, name);
+                vec![remove("flow table", (table, name), kind::DELETE_FLOWTABLE, place)]
+            }
+        }
+    }
+}
+
+fn remove(what: &str, (table, name): (&str, &str), kind: u16, place: Attributes) -> Message {
+    inet(format!("delete {what} {name} of table inet {table}"), kind, NlmF::empty(), place)
+}

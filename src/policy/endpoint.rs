@@ -1,0 +1,96 @@
+//! Pure. Pods and nodes as policies see them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::net::Protocol;
+use crate::net::node_name::NodeName;
+use crate::policy::labels::Labels;
+use crate::policy::name::{Name, Scoped};
+
+/// A pod with addresses of its own; one in its host's network is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub namespace: Arc<Namespace>,
+    pub name: Name,
+    pub labels: Labels,
+    /// Of both families; each belongs to one pod only.
+    pub addresses: Vec<IpAddr>,
+    /// Of its containers.
+    pub ports: Vec<NamedPort>,
+    pub host: NodeName,
+    /// Its group, if it is in one.
+    pub group: Option<Scoped>,
+    /// Its network, if that is known.
+    pub network: Option<Scoped>,
+}
+
+/// A namespace, or a tenant's stand-in for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    name: Name,
+    labels: Labels,
+}
+
+/// A container port with a name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamedPort {
+    pub name: Name,
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+/// A host of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub name: NodeName,
+    pub labels: Labels,
+    /// All of its own: node addresses and gateways of its pods.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Everything that selectors can find.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoints {
+    pub pods: Vec<Endpoint>,
+    pub nodes: Vec<Node>,
+}
+
+impl Namespace {
+    /// The label by which policies select a namespace by name.
+    pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+    /// With [`Namespace::NAME_LABEL`], which API servers before 1.21 neither set nor protect.
+    pub fn new(name: Name, mut labels: Labels) -> Namespace {
+        labels.insert(Namespace::NAME_LABEL.into(), name.as_str().into());
+        Namespace { name, labels }
+    }
+
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+}
+
+impl Endpoints {
+    /// The pod that has `address`.
+    pub fn pod(&self, address: IpAddr) -> Option<&Endpoint> {
+        self.pods.iter().find(|pod| pod.addresses.contains(&address))
+    }
+
+    /// The node that has `address`.
+    pub fn node(&self, address: IpAddr) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.addresses.contains(&address))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    /// `namespace/name`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace.name, self.name)
+    }
+}

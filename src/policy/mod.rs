@@ -1,0 +1,22 @@
+//! Pure. Policy: rules from every source in one model, what they decide for a connection, and why.
+//!
+//! Sources (NetworkPolicy, ClusterNetworkPolicy, groups) become [`Rules`]: one ordered list in which
+//! the first match decides. Everything that a pod, a peer or a port can be is a value of this room.
+
+pub mod endpoint;
+pub mod labels;
+pub mod members;
+pub mod name;
+pub mod rule;
+pub mod selector;
+pub mod service;
+pub mod tuple;
+
+pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
+pub use labels::{LabelSelector, Labels, Requirement};
+pub use members::{Member, Members};
+pub use name::{Name, Scoped};
+pub use rule::{Direction, Origin, Peer, Rule, Rules, Source, Tier, Verdict};
+pub use selector::{Namespaces, Selector};
+pub use service::{PortRange, Service};
+pub use tuple::{Transport, Tuple};

@@ -1,0 +1,214 @@
+//! Pure. A rule, where it comes from, and the order in which rules are judged.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::{Family, subnet};
+use crate::policy::name::Name;
+use crate::policy::selector::Selector;
+use crate::policy::service::Service;
+
+/// Tiers in the order in which they are judged. A connection that no rule of any tier decides is
+/// allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// ClusterNetworkPolicy of tier Admin, AdminNetworkPolicy: the only tier that judges a pod's
+    /// connection to itself.
+    Admin,
+    /// Policies of groups.
+    Group,
+    /// NetworkPolicy.
+    NetworkPolicy,
+    /// ClusterNetworkPolicy of tier Baseline, BaselineAdminNetworkPolicy.
+    Baseline,
+}
+
+/// As the subject sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// To the subject.
+    Ingress,
+    /// From the subject.
+    Egress,
+}
+
+/// What a rule says of a connection that it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// Dropped.
+    Deny,
+    /// Allowed at this end; the other end must allow it too.
+    Allow,
+    /// The next tier decides.
+    Pass,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Peer {
+    /// Pods or nodes.
+    Selected(Selector),
+    /// The addresses of a subnet, without those of `except`; a pod by its own address.
+    Network { cidr: IpNetwork, except: Vec<IpNetwork> },
+}
+
+/// The kind of object that a rule stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    AdminNetworkPolicy,
+    ClusterNetworkPolicy,
+    /// A policy of groups; its namespace is the tenant.
+    GroupPolicy,
+    /// The default of a group; its namespace is the tenant.
+    Group,
+    NetworkPolicy,
+    BaselineAdminNetworkPolicy,
+}
+
+/// Where a rule comes from: the object, and the rule in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    pub source: Source,
+    /// `None` for objects of the whole cluster.
+    pub namespace: Option<Name>,
+    pub name: Name,
+    /// Its place in its list, from 0; `None` is what holds where no rule matches: the isolation of a
+    /// NetworkPolicy, the default of a group.
+    pub index: Option<u16>,
+}
+
+/// One rule. It matches a connection if the end in `direction` is one of `subject`, the other end one
+/// of `peers`, and the service one of `services`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub tier: Tier,
+    /// Inside the tier; lower ones are judged first.
+    pub priority: u32,
+    pub origin: Origin,
+    pub direction: Direction,
+    pub subject: Selector,
+    /// `None`: anything, inside the cluster or not. An empty list matches nothing.
+    pub peers: Option<Vec<Peer>>,
+    /// `None`: every protocol. An empty list matches nothing.
+    pub services: Option<Vec<Service>>,
+    pub verdict: Verdict,
+    /// Only counted and logged; decides nothing.
+    pub audit: bool,
+}
+
+/// Rules in the order in which they are judged: the first match of a tier decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules(Arc<[Rule]>);
+
+impl Rules {
+    pub fn new(mut rules: Vec<Rule>) -> Rules {
+        rules.sort_by(|a, b| a.order().cmp(&b.order()));
+        Rules(rules.into())
+    }
+
+    /// All of them, those that only audit included.
+    pub fn iter(&self) -> std::slice::Iter<'_, Rule> {
+        self.0.iter()
+    }
+
+    /// Those that decide.
+    pub fn enforced(&self) -> impl Iterator<Item = &Rule> {
+        self.iter().filter(|rule| !rule.audit)
+    }
+
+    /// Those of audited policies.
+    pub fn audited(&self) -> impl Iterator<Item = &Rule> {
+        self.iter().filter(|rule| rule.audit)
+    }
+}
+
+impl Rule {
+    /// Rules of one priority follow their object's name and their place in it, so that the order is
+    /// the same on every host. A rule without place is the last of its priority.
+    pub fn order(&self) -> impl Ord + '_ {
+        let Origin { source, namespace, name, index } = &self.origin;
+        let index = (index.is_none(), index.unwrap_or_default());
+        (self.tier, self.priority, source, namespace, name, self.direction, index)
+    }
+}
+
+impl Peer {
+    /// `address` is one of this network; never of pods and nodes, which are found by name.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match self {
+            Peer::Selected(_) => false,
+            Peer::Network { cidr, except } => {
+                let inside = |network: &IpNetwork| {
+                    subnet::family(*network) == Family::of(address) && network.contains(address)
+                };
+                inside(cidr) && !except.iter().any(inside)
+            }
+        }
+    }
+}
+
+impl Source {
+    /// As Kubernetes and humanz name the kind.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::AdminNetworkPolicy => "AdminNetworkPolicy",
+            Source::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Source::GroupPolicy => "policy",
+            Source::Group => "group",
+            Source::NetworkPolicy => "NetworkPolicy",
+            Source::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+        }
+    }
+}
+
+impl Direction {
+    pub const BOTH: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Deny => "deny",
+            Verdict::Allow => "allow",
+            Verdict::Pass => "pass",
+        })
+    }
+}
+
+impl fmt::Display for Origin {
+    /// The object: `NetworkPolicy shop/db`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.source.name())?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        self.name.fmt(f)
+    }
+}
+
+impl fmt::Display for Rule {
+    /// `NetworkPolicy shop/db ingress rule 0`, `NetworkPolicy shop/db ingress default`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ", self.origin, self.direction)?;
+        match self.origin.index {
+            Some(index) => write!(f, "rule {index}"),
+            None => f.write_str("default"),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Pure. Selectors of pods and nodes in a canonical form.
+//!
+//! Equal selectors are equal values with one JSON text: that text is what hosts share.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::endpoint::{Endpoint, Node};
+use crate::policy::labels::LabelSelector;
+use crate::policy::name::{Name, Scoped};
+
+/// Which namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Namespaces {
+    Named(Name),
+    Labelled(LabelSelector),
+}
+
+/// A set of pods or nodes, which every host finds among its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Selector {
+    Pods {
+        namespaces: Namespaces,
+        labels: LabelSelector,
+    },
+    /// The pods of a group.
+    Group(Scoped),
+    /// The pods of a network.
+    Network(Scoped),
+    Nodes(LabelSelector),
+}
+
+impl Selector {
+    /// All pods of the cluster: a set that needs no members where the pool stands for it.
+    pub fn every_pod() -> Selector {
+        let namespaces = Namespaces::Labelled(LabelSelector::default());
+        Selector::Pods { namespaces, labels: LabelSelector::default() }
+    }
+
+    pub fn matches_pod(&self, pod: &Endpoint) -> bool {
+        match self {
+            Selector::Pods { namespaces, labels } => {
+                let namespace = match namespaces {
+                    Namespaces::Named(name) => name == pod.namespace.name(),
+                    Namespaces::Labelled(selector) => selector.matches(pod.namespace.labels()),
+                };
+                namespace && labels.matches(&pod.labels)
+            }
+            Selector::Group(group) => pod.group.as_ref() == Some(group),
+            Selector::Network(network) => pod.network.as_ref() == Some(network),
+            Selector::Nodes(_) => false,
+        }
+    }
+
+    pub fn matches_node(&self, node: &Node) -> bool {
+        matches!(self, Selector::Nodes(labels) if labels.matches(&node.labels))
+    }
+
+    /// The canonical text: JSON on one line, read back with [`Selector::parse`].
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("a selector holds only texts")
+    }
+
+    /// # Errors
+    /// Not the canonical text of a selector.
+    pub fn parse(text: &str) -> Result<Selector, String> {
+        let selector: Selector = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let canonical = selector.text() == text;
+        if canonical { Ok(selector) } else { Err("not the canonical form".to_owned()) }
+    }
+}
+
+impl fmt::Display for Selector {
+    /// `pods app=web of namespace shop`, `pods of all namespaces`, `group blue/web`, `nodes`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let with = |labels: &LabelSelector| match labels.is_everything() {
+            true => String::new(),
+            false => format!(" {labels}"),
+        };
+        match self {
+            Selector::Pods { namespaces, labels } => {
+                write!(f, "pods{} of ", with(labels))?;
+                match namespaces {
+                    Namespaces::Named(name) => write!(f, "namespace {name}"),
+                    Namespaces::Labelled(all) if all.is_everything() => {
+                        f.write_str("all namespaces")
+                    }
+                    Namespaces::Labelled(labels) => write!(f, "namespaces {labels}"),
+                }
+            }
+            Selector::Group(group) => write!(f, "group {group}"),
+            Selector::Network(network) => write!(f, "network {network}"),
+            Selector::Nodes(labels) => write!(f, "nodes{}", with(labels)),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Pure. What a rule says of a connection's protocol and destination port.
+
+use std::fmt;
+
+use crate::net::{Family, Protocol};
+use crate::policy::name::Name;
+
+/// Ports from the first to the last, both included; `first <= last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+/// One protocol, and which connections of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Service {
+    /// All of an IP protocol, by its number.
+    Protocol(u8),
+    /// Destination ports by number.
+    Ports(Protocol, PortRange),
+    /// The destination pod's container port of this name; `None`: whatever its protocol. Two pods may
+    /// give one name two numbers; a destination that is no pod, or has no such port, does not match.
+    Named(Option<Protocol>, Name),
+    /// ICMP of IPv4 or ICMPv6 by type, and by code if there is one. The whole protocol is
+    /// [`Service::Protocol`].
+    Icmp { family: Family, kind: u8, code: Option<u8> },
+}
+
+/// IPPROTO_ICMP.
+pub const ICMP: u8 = 1;
+/// IPPROTO_ICMPV6.
+pub const ICMPV6: u8 = 58;
+
+impl PortRange {
+    /// `None` if the last is below the first.
+    pub fn new(first: u16, last: u16) -> Option<PortRange> {
+        (first <= last).then_some(PortRange { first, last })
+    }
+
+    pub fn single(port: u16) -> PortRange {
+        PortRange { first: port, last: port }
+    }
+
+    pub fn first(self) -> u16 {
+        self.first
+    }
+
+    pub fn last(self) -> u16 {
+        self.last
+    }
+
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl fmt::Display for PortRange {
+    /// `80` or `8000-8999`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    /// `tcp/80`, `udp/8000-8999`, `tcp/http`, `http`, `icmp type 8`, `tcp`, `protocol 47`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Service::Protocol(ICMP) => f.write_str("icmp"),
+            Service::Protocol(ICMPV6) => f.write_str("icmpv6"),
+            Service::Protocol(number) => match Protocol::of_number(*number) {
+                Some(protocol) => protocol.fmt(f),
+                None => write!(f, "protocol {number}"),
+            },
+            Service::Ports(protocol, range) => write!(f, "{protocol}/{range}"),
+            Service::Named(Some(protocol), name) => write!(f, "{protocol}/{name}"),
+            Service::Named(None, name) => name.fmt(f),
+            Service::Icmp { family, kind, code } => {
+                let protocol = if *family == Family::V4 { "icmp" } else { "icmpv6" };
+                write!(f, "{protocol} type {kind}")?;
+                code.map_or(Ok(()), |code| write!(f, " code {code}"))
+            }
+        }
+    }
+}
