@@ -9,6 +9,7 @@ use crate::net::{Family, IfName};
 use crate::netlink::events::{Event, LinkState};
 use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
+use crate::plan::guard::LEFTOVERS;
 use crate::plan::tunnel::device_name;
 
 /// The links whose events matter.
@@ -19,6 +20,8 @@ pub struct EventFilter {
     tunnels: BTreeSet<u32>,
     /// Indexes of pods' ends that are plugged in somewhere.
     attached: BTreeSet<u32>,
+    /// Pods' ends that went, and left their guards.
+    gone: usize,
     /// What this agent changes itself.
     own: Arc<OwnWrites>,
 }
@@ -26,8 +29,8 @@ pub struct EventFilter {
 impl EventFilter {
     /// A filter for this bridge, and for the tunnels and pods of the calling thread's network namespace.
     pub fn new(bridge: &IfName, own: Arc<OwnWrites>) -> EventFilter {
-        let (tunnels, attached) = Default::default();
-        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached, own };
+        let (tunnels, attached, gone) = Default::default();
+        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached, gone, own };
         filter.find_links();
         filter
     }
@@ -91,6 +94,10 @@ impl EventFilter {
             LinkState::Alone | LinkState::Down => {}
             LinkState::Gone => {
                 self.attached.remove(&index);
+                self.gone += 1;
+                if self.gone.is_multiple_of(LEFTOVERS) {
+                    return Scope::FIREWALL;
+                }
             }
         }
         Scope::default()
@@ -127,10 +134,11 @@ mod tests {
     const OWN_PORT: u32 = 77;
 
     fn filter() -> EventFilter {
-        let (tunnels, attached) = Default::default();
+        let (tunnels, attached, gone) = Default::default();
         let own = OwnWrites::new(OWN_PORT);
         own.set_pools(PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: None });
-        EventFilter { bridge: "hz-br".parse().unwrap(), tunnels, attached, own: Arc::new(own) }
+        let (bridge, own) = ("hz-br".parse().unwrap(), Arc::new(own));
+        EventFilter { bridge, tunnels, attached, gone, own }
     }
 
     fn link(name: &str) -> Event {
@@ -163,6 +171,16 @@ mod tests {
         assert_eq!(heard(&[Down, Port, Alone]), (Scope::ALL, 0));
         assert_eq!(heard(&[Down, Alone]), (Scope::default(), 0));
         assert_eq!(heard(&[Down, Port, Alone, Port]), (Scope::ALL, 1));
+    }
+
+    #[test]
+    fn many_pods_that_went_leave_guards_to_be_removed() {
+        let gone = link_that("hz0123456789abc", LinkState::Gone);
+        let mut filter = filter();
+        let scopes: Vec<Scope> =
+            (0..2 * LEFTOVERS).map(|_| filter.classify(std::slice::from_ref(&gone))).collect();
+        let asking = scopes.iter().filter(|scope| **scope == Scope::FIREWALL).count();
+        assert_eq!((asking, scopes[LEFTOVERS - 1]), (2, Scope::FIREWALL));
     }
 
     #[test]

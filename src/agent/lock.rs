@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::os::files;
 use crate::settings::exit::{self, Exit};
 
 /// Who only looks ([`is_held`]) has it for much less.
@@ -22,8 +24,11 @@ const TRIES: usize = 5;
 /// Another agent serves it, or `state_dir` cannot be written to.
 pub fn take(state_dir: &Path) -> Result<Flock<File>, Exit> {
     let path = path(state_dir);
-    let file = File::options().write(true).create(true).truncate(false).open(&path);
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = file.with_context(|| format!("create {}", path.display()))?;
+    // Whoever may read it may hold it.
+    files::keep_private(&file).with_context(|| format!("protect {}", path.display()))?;
     for _ in 0..TRIES {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),

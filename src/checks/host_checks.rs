@@ -2,10 +2,14 @@
 
 mod address_conflicts;
 mod configurations;
+mod runtimes;
 mod sysctls;
+
+use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
 
+pub use self::runtimes::ContainerRuntime;
 use crate::net::{IfName, PerFamily, Problem};
 
 /// What is on the host besides what humanz made.
@@ -19,6 +23,8 @@ pub struct FoundOnHost {
     pub routes: Vec<IpNetwork>,
     /// A kube-proxy has made chains here.
     pub kube_proxy: bool,
+    /// What container runtimes are configured for.
+    pub runtimes: Vec<ContainerRuntime>,
     /// Values of the [`SYSCTLS`] that exist, in their order.
     pub sysctls: [Option<String>; SYSCTLS.len()],
 }
@@ -26,8 +32,9 @@ pub struct FoundOnHost {
 /// What pods need.
 #[derive(Clone, Debug)]
 pub struct Needs {
-    /// The name of our CNI configuration.
-    pub configuration: String,
+    pub plugin: PathBuf,
+    /// Our CNI configuration.
+    pub configuration: PathBuf,
     pub pools: PerFamily<IpNetwork>,
     /// This host's pod subnets.
     pub subnets: PerFamily<IpNetwork>,
@@ -48,7 +55,9 @@ pub const SYSCTLS: [&str; 7] = [
 
 /// What keeps packets from pods.
 pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
-    let configurations = configurations::before(&needs.configuration, &found.configurations);
+    let name = needs.configuration.file_name().unwrap_or_default().to_string_lossy();
+    let configurations = configurations::before(&name, &found.configurations);
+    let runtimes = runtimes::problems(&found.runtimes, &needs.plugin, &needs.configuration);
     let conflicts = address_conflicts::inside(&needs.pools, &found.addresses, &found.routes);
     let value = |key: &str| {
         let at = SYSCTLS.iter().position(|sysctl| *sysctl == key)?;
@@ -59,5 +68,6 @@ pub fn problems(needs: &Needs, found: &FoundOnHost) -> Vec<Problem> {
         false => Vec::new(),
     };
     let settings = sysctls::problems(&needs.subnets, found.kube_proxy, &value);
-    configurations.into_iter().chain(conflicts).chain(forwarding).chain(settings).collect()
+    let files = configurations.into_iter().chain(runtimes);
+    files.chain(conflicts).chain(forwarding).chain(settings).collect()
 }

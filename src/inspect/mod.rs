@@ -11,6 +11,7 @@ pub mod names;
 pub mod other_programs;
 pub mod pods;
 pub mod preflight;
+mod runtimes;
 pub mod state_file;
 
 pub use host::{Host, HostList};

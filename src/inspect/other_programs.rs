@@ -5,7 +5,7 @@ use std::fs;
 use ipnetwork::IpNetwork;
 
 use crate::checks::host_checks::{FoundOnHost, SYSCTLS};
-use crate::inspect::Kernel;
+use crate::inspect::{Kernel, runtimes};
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
 use crate::netlink::route::Route;
@@ -32,6 +32,7 @@ pub fn inspect(kernel: &Kernel, settings: &Settings) -> Result<FoundOnHost, Netl
         configurations: beside(settings),
         addresses: addresses(kernel, settings, bridge)?,
         routes,
+        runtimes: runtimes::inspect(&settings.cni.plugin),
         kube_proxy: kernel.forward.sees_kube_proxy()?,
         sysctls: SYSCTLS.map(|key| sysctl::read(key).ok()),
     })

@@ -14,7 +14,7 @@ use crate::ipam::import::Sources;
 use crate::ipam::{RangeSet, Store, StoreContents, StoreEntry, StoreError};
 use crate::net::IfName;
 use crate::netlink::rtnl::Rtnl;
-use crate::os::identity;
+use crate::os::{identity, netns};
 use crate::plan::pod::LinkIdentity;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
@@ -50,6 +50,8 @@ pub enum Life {
     Gone,
     /// An earlier plugin made it, and did not say where.
     Unknown,
+    /// Its interface is not; where its namespace would be cannot be seen from here.
+    Unseen,
 }
 
 impl Life {
@@ -61,8 +63,9 @@ impl Life {
             _ if entry.is_unowned() => Life::Unknown,
             _ if links.contains(&host_end) => Life::Attached,
             None => Life::Unknown,
-            Some(netns) if Path::new(netns).exists() => Life::Present,
-            Some(_) => Life::Gone,
+            Some(path) if Path::new(path).exists() => Life::Present,
+            Some(path) if netns::is_gone(Path::new(path)) => Life::Gone,
+            Some(_) => Life::Unseen,
         }
     }
 
@@ -73,6 +76,7 @@ impl Life {
             Life::Present => "present",
             Life::Gone => "gone",
             Life::Unknown => "unknown",
+            Life::Unseen => "unseen",
         }
     }
 }

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::ipam::error::StoreError;
+use crate::os::files;
 
 /// The first and the longest pause between two tries. The lock is held for about 0.1 ms.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(2));
@@ -24,6 +25,8 @@ pub(super) fn acquire(path: &Path, wait: Duration) -> Result<Flock<File>, StoreE
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.open(path).map_err(|source| failed("open", source))?;
+    // Whoever may read it may hold it.
+    files::keep_private(&file).map_err(|source| failed("protect", source))?;
     let started = Instant::now();
     let mut pause = PAUSES.0;
     loop {

@@ -24,12 +24,24 @@ const SUBSYSTEM: [u8; 2] = 10u16.to_be_bytes();
 
 /// All of `messages` or none: between begin and end.
 pub fn transaction(messages: impl IntoIterator<Item = Message>) -> Vec<Message> {
-    let mark = |what: &str, kind: u16| {
+    between(Attributes::new(), messages)
+}
+
+/// The same, refused with `ERESTART` if any table has changed since `generation`.
+pub fn transaction_at(
+    generation: u32,
+    messages: impl IntoIterator<Item = Message>,
+) -> Vec<Message> {
+    between(Attributes::new().be32(message::BATCH_GENERATION, generation), messages)
+}
+
+fn between(begin: Attributes, messages: impl IntoIterator<Item = Message>) -> Vec<Message> {
+    let mark = |what: &str, kind: u16, attributes: Attributes| {
         let header = [family::ANY, 0, SUBSYSTEM[0], SUBSYSTEM[1]];
-        Message::new(what, kind, NlmF::empty(), &header, Attributes::new()).without_ack()
+        Message::new(what, kind, NlmF::empty(), &header, attributes).without_ack()
     };
-    let begin = mark("begin an nft transaction", message::BATCH_BEGIN);
-    let end = mark("end an nft transaction", message::BATCH_END);
+    let begin = mark("begin an nft transaction", message::BATCH_BEGIN, begin);
+    let end = mark("end an nft transaction", message::BATCH_END, Attributes::new());
     [begin].into_iter().chain(messages).chain([end]).collect()
 }
 

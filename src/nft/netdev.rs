@@ -1,6 +1,6 @@
 //! Tables of the family `netdev` in the kernel: chains at the ingress of devices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
@@ -14,6 +14,12 @@ use crate::nft::handle::Nft;
 use crate::nft::message;
 use crate::nft::numbers::{chain, expression as list, family, message as kind, rule, table};
 use crate::nft::userdata::Userdata;
+
+/// How often chains are swept while tables change; the next sweep finds what is left.
+const SWEEP_TRIES: usize = 3;
+
+/// Another generation than the one that was named. Source: `nfnetlink_rcv_batch` of the kernel.
+const ERESTART: i32 = 85;
 
 impl Nft {
     /// Makes the table and these chains, with these rules and no others, in one transaction.
@@ -35,27 +41,50 @@ impl Nft {
         self.transact(messages)
     }
 
-    /// Removes chains of these names, be they there or not. A device that goes takes its chain with
-    /// it up to Linux 6.15; later ones keep the chain, and give it to the next device of that name.
+    /// Removes a chain, be it there or not.
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn delete_device_chains<'a>(
+    pub fn delete_device_chain(&self, table: &str, name: &str) -> Result<(), NetlinkError> {
+        match self.transact(delete_chain(table, name).into()) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Removes all chains without a device, in one transaction; gives their number. `devices` lists
+    /// those that are there.
+    ///
+    /// A device that goes takes its chain with it up to Linux 6.15; later ones keep the chain, and give
+    /// it to the next device of that name. So nothing is removed if tables change in between: the
+    /// device may be there again, and its chain be wanted.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn sweep_device_chains(
         &self,
         table: &str,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Result<(), NetlinkError> {
-        for name in names {
-            let attributes = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
-            let what = format!("delete chain {name} of table netdev {table}");
-            let delete = netdev(what, kind::DELETE_CHAIN, NlmF::empty(), attributes);
-            // Before Linux 6.2 or so a chain is refused as busy while it has rules.
-            match self.transact(vec![flush_chain(table, name), delete]) {
-                Err(error) if error.errno() == Some(Errno::ENOENT) => {}
-                outcome => outcome?,
+        devices: impl Fn() -> Result<BTreeSet<IfName>, NetlinkError>,
+    ) -> Result<usize, NetlinkError> {
+        for _ in 0..SWEEP_TRIES {
+            let generation = self.generation()?;
+            let chains = self.device_chain_sizes(table)?;
+            let devices = devices()?;
+            let left: Vec<Message> = chains
+                .keys()
+                .filter(|name| !devices.iter().any(|device| device.as_str() == *name))
+                .flat_map(|name| delete_chain(table, name))
+                .collect();
+            let count = left.len() / 2;
+            if count == 0 {
+                return Ok(0);
+            }
+            match self.socket().transact(&message::transaction_at(generation, left)) {
+                Err(error) if error.errno().map(|errno| errno as i32) == Some(ERESTART) => {}
+                outcome => return outcome.map(|()| count),
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Removes a table of the family `netdev`, be it there or not.
@@ -172,6 +201,14 @@ fn flush_chain(table: &str, name: &str) -> Message {
     let attributes = Attributes::new().text(rule::TABLE, table).text(rule::CHAIN, name);
     let what = format!("empty chain {name} of table netdev {table}");
     netdev(what, kind::DELETE_RULE, NlmF::empty(), attributes)
+}
+
+/// Before Linux 6.2 or so a chain is refused as busy while it has rules.
+fn delete_chain(table: &str, name: &str) -> [Message; 2] {
+    let attributes = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
+    let what = format!("delete chain {name} of table netdev {table}");
+    let delete = netdev(what, kind::DELETE_CHAIN, NlmF::empty(), attributes);
+    [flush_chain(table, name), delete]
 }
 
 fn add_rule(table: &str, device: &IfName, wanted: &FrameRule) -> Message {

@@ -9,6 +9,8 @@ pub mod message {
 
     pub const BATCH_BEGIN: u16 = 16;
     pub const BATCH_END: u16 = 17;
+    /// An attribute of the beginning: NFNL_BATCH_GENID.
+    pub const BATCH_GENERATION: u16 = 1;
     pub const NEW_TABLE: u16 = SUBSYSTEM;
     pub const GET_TABLE: u16 = SUBSYSTEM | 1;
     pub const DELETE_TABLE: u16 = SUBSYSTEM | 2;

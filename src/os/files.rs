@@ -48,6 +48,18 @@ pub fn is_denied(path: &Path) -> bool {
     matches!(File::open(path), Err(error) if error.kind() == io::ErrorKind::PermissionDenied)
 }
 
+/// Takes `file` from everybody but its owner (0600), as far as it is not.
+///
+/// # Errors
+/// It belongs to somebody else, or the file system is read-only.
+pub fn keep_private(file: &File) -> io::Result<()> {
+    const OTHERS: u32 = 0o077;
+    match file.metadata()?.permissions().mode() & OTHERS {
+        0 => Ok(()),
+        _ => file.set_permissions(Permissions::from_mode(0o600)),
+    }
+}
+
 /// `copy` is a copy of `from` by [`copy_executable`]: the same length and time, and executable for
 /// everybody (file systems may have other mode bits and coarse times). Reads no contents, so that it is
 /// cheap.

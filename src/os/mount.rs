@@ -1,17 +1,39 @@
 //! Is something mounted on a directory? Source: proc_pid_mountinfo(5).
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use nix::sys::stat::{major, minor};
 
 /// Something is mounted on `directory`, also a bind mount of the same file system. False if that cannot
 /// be read.
 pub fn is_on(directory: &Path) -> bool {
+    any(directory, is_of)
+}
+
+/// A directory of the same name is mounted on `directory`, as `ip netns` mounts it on itself, or as that of
+/// the host is mounted into a container.
+pub fn is_of_same_name(directory: &Path) -> bool {
+    // The list also has mounts that later ones hide.
+    let Ok(device) = fs::metadata(directory).map(|found| found.dev()) else { return false };
+    let device = format!("{}:{}", major(device), minor(device));
+    any(directory, |line, path| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let is_this = fields.next() == Some(device.as_bytes()) && is_of(line, path);
+        let root = fields.next().map(unescaped).unwrap_or_default();
+        is_this && Path::new(OsStr::from_bytes(&root)).file_name() == path.file_name()
+    })
+}
+
+fn any(directory: &Path, is_meant: impl Fn(&[u8], &Path) -> bool) -> bool {
     let (Ok(path), Ok(mounts)) = (directory.canonicalize(), fs::read("/proc/self/mountinfo"))
     else {
         return false;
     };
-    mounts.split(|byte| *byte == b'\n').any(|line| is_of(line, &path))
+    mounts.split(|byte| *byte == b'\n').any(|line| is_meant(line, &path))
 }
 
 /// The line is of a mount on `path`.

@@ -1,6 +1,6 @@
 //! Network namespaces: open, compare, run inside.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,6 +11,8 @@ use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
+
+use crate::os::mount;
 
 /// A network namespace, held open.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl NetNs {
         // Opening a pipe would block.
         let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
             Ok(file) => file,
-            Err(error) if is_gone(&error) => return Err(NetNsError::Missing(path.to_owned())),
+            Err(error) if is_missing(&error) => return Err(NetNsError::Missing(path.to_owned())),
             Err(error) => return Err(failed("open")(error)),
         };
         let kind = fstatfs(&file).map_err(|errno| failed("look at")(errno.into()))?;
@@ -106,8 +108,39 @@ impl NetNs {
     }
 }
 
+/// The namespace that was at `path` is there no more. What cannot be seen from here is not gone: a process
+/// in a container may have another /run/netns than the runtime, or other processes in /proc.
+pub fn is_gone(path: &Path) -> bool {
+    let Some(directory) = path.parent() else { return false };
+    match NetNs::open(path) {
+        Err(NetNsError::Missing(_)) => {
+            sees_host() || mount::is_of_same_name(directory) || holds_namespaces(directory)
+        }
+        // Where mounts do not come along, also one that is there looks like a file.
+        Err(NetNsError::NotANamespace(_)) => sees_host() || holds_namespaces(directory),
+        _ => false,
+    }
+}
+
+/// This process sees the mounts and processes that the first process of the machine sees.
+fn sees_host() -> bool {
+    /// The first PID namespace. Source: `PROC_PID_INIT_INO` of linux/proc_ns.h.
+    const FIRST: &str = "pid:[4026531836]";
+    let own = |of: &str| fs::read_link(format!("/proc/{of}")).ok();
+    let mounts = own("self/ns/mnt");
+    own("self/ns/pid").is_some_and(|pid| pid == Path::new(FIRST))
+        && mounts.is_some()
+        && mounts == own("1/ns/mnt")
+}
+
+/// Some other namespace can be seen beside it.
+fn holds_namespaces(directory: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(directory) else { return false };
+    entries.flatten().any(|entry| NetNs::open(&entry.path()).is_ok())
+}
+
 /// Missing; ESRCH in /proc: the process is ending.
-fn is_gone(error: &io::Error) -> bool {
+fn is_missing(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ESRCH))
 }

@@ -63,13 +63,12 @@ pub fn attach<'a>(
     undo: &mut UndoStack<'a>,
 ) -> Result<Vec<IpNetwork>, CniError> {
     let (rtnl, bridge) = (context.rtnl, context.bridge);
+    if context.guard.is_none() {
+        guard::clear(&wanted.host_ifname)?;
+    }
     let created = rtnl.apply(&veth(context, wanted));
     // Refused as a whole: there is nothing to undo.
     if !matches!(&created, Err(NetlinkError::Refused(refused)) if refused.index == 0) {
-        if let Some(guard) = &context.guard {
-            let device = guard.device.clone();
-            undo.push(move || guard::remove([&device]));
-        }
         let name = wanted.host_ifname.clone();
         undo.push(move || {
             rtnl.apply(&[link::delete(LinkRef::Name(&name)).tolerating(Errno::ENODEV)])

@@ -1,5 +1,7 @@
 //! The bridge of the pods: looked up, and without an agent created and repaired.
 
+use std::fs;
+
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
@@ -43,6 +45,7 @@ pub fn ensure(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Lin
     let found = found.ok_or_else(|| {
         CniError::try_again(format!("bridge {} was removed while it was set up", conf.bridge))
     })?;
+    pin_mac(rtnl, &found)?;
     repair(rtnl, conf, gateways, &found)?;
     enable_forwarding(gateways)?;
     if conf.guard.is_on {
@@ -51,7 +54,7 @@ pub fn ensure(rtnl: &Rtnl, conf: &NetConf, gateways: &[IpNetwork]) -> Result<Lin
     Ok(found)
 }
 
-/// humanz created the bridge, so its MAC is stable: that of another may follow its ports.
+/// humanz created the bridge, with a MAC: that of another may follow its ports.
 pub fn is_ours(found: &Link) -> bool {
     found.alias.as_deref() == Some(ALIAS)
 }
@@ -171,6 +174,32 @@ fn message(change: &BridgeChange, index: u32) -> Option<Message> {
             Some(address::add(index, *wanted).tolerating(Errno::EEXIST))
         }
         _ => None,
+    }
+}
+
+/// A bridge whose MAC nobody has set takes that of one of its ports, and another as soon as that port goes:
+/// the other pods send to the former one until their neighbour entries expire. It keeps what it has.
+fn pin_mac(rtnl: &Rtnl, found: &Link) -> Result<(), CniError> {
+    let Some(mac) = found.mac.filter(|_| !is_ours(found) && follows_ports(found)) else {
+        return Ok(());
+    };
+    let pinned = link::LinkChange { mac: Some(mac), ..link::LinkChange::default() };
+    let what = format_args!("give bridge {} a MAC of its own", found.name);
+    rtnl.apply(&[link::change(LinkRef::Index(found.index), &pinned)]).or_internal(what)?;
+    log::info!("bridge {} keeps its MAC {mac}", found.name);
+    Ok(())
+}
+
+/// The MAC of the bridge is none that somebody has set; if that cannot be seen, it has no running port yet.
+fn follows_ports(found: &Link) -> bool {
+    /// NET_ADDR_SET of linux/netdevice.h.
+    const SET: &str = "3";
+    let read = |key: &str| fs::read_to_string(format!("/sys/class/net/{}/{key}", found.name));
+    // /sys may be that of another network namespace.
+    let is_this = read("ifindex").is_ok_and(|index| index.trim() == found.index.to_string());
+    match read("addr_assign_type") {
+        Ok(kind) if is_this => kind.trim() != SET,
+        _ => !found.oper_up,
     }
 }
 

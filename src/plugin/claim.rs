@@ -12,7 +12,7 @@ use crate::cni::request::Add;
 use crate::ipam::pool::range_sets;
 use crate::ipam::{Owner, RangeSet, RequestedPorts, Store, StoreEntry, StoreError};
 use crate::net::subnet;
-use crate::os::netns::{NetNs, NetNsError};
+use crate::os::netns;
 use crate::plan::pod::Assigned;
 use crate::plugin::host_ports;
 use crate::plugin::store::LOCK_WAIT;
@@ -129,8 +129,7 @@ fn is_dead(former: &StoreEntry, link_exists: bool) -> bool {
 
 /// The pod died without a DEL.
 fn namespace_is_gone(former: &StoreEntry) -> bool {
-    let opened = former.netns.as_ref().map(|path| NetNs::open(Path::new(path)));
-    matches!(opened, Some(Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_))))
+    former.netns.as_ref().is_some_and(|path| netns::is_gone(Path::new(path)))
 }
 
 /// Code 102, for an interface that exists although nothing is reserved for it.

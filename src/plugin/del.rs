@@ -18,7 +18,7 @@ use crate::plugin::store::lock_if_any;
 use crate::plugin::{conntrack, guard, host_ports, store};
 
 /// Closes the pod's ports, removes the link, then the host's neighbour entries of its addresses,
-/// then the reservation.
+/// then the reservation. The guard stays behind without its link, for a sweep.
 ///
 /// # Errors
 /// Every real failure, in one error; the other steps were done.
@@ -40,8 +40,9 @@ pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
         None => return failures.into_result(),
         Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
     };
-    let guard = guard::remove([&identity.host_ifname()]);
-    failures.note(guard.or_internal("remove the pod's guard"));
+    if del.conf.create_bridge && guard::sweeps(&identity.host_ifname()) {
+        failures.note(guard::sweep(&rtnl).or_internal("remove guards of removed interfaces"));
+    }
     conntrack::forget(&reserved, ports.as_deref());
     if let Some(bridge) = bridge {
         let forgotten = rtnl.apply(&forget_neighbours(bridge, &reserved));

@@ -12,14 +12,12 @@ use crate::net::{HostPort, IfName};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::nft::Nft;
-use crate::plan::guard::TABLE;
 use crate::plan::pod::{LinkIdentity, is_of_network};
 use crate::plugin::attach::forget_neighbours;
 use crate::plugin::failure::{Failures, OrInternal};
 use crate::plugin::invocation::CallContext;
 use crate::plugin::store::lock_if_any;
-use crate::plugin::{conntrack, host_ports, store};
+use crate::plugin::{conntrack, guard, host_ports, store};
 
 /// The link group of links to be removed: `hzgc`. Removing one link takes 20 ms, a group as well.
 const REMOVAL_GROUP: u32 = u32::from_be_bytes(*b"hzgc");
@@ -38,7 +36,7 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
         call.line.fact("links", stale.len());
         failures.note(remove(&rtnl, &links, &stale).or_internal("remove stale interfaces"));
     }
-    failures.note(remove_guards(&rtnl).or_internal("remove guards of removed interfaces"));
+    failures.note(guard::sweep(&rtnl).or_internal("remove guards of removed interfaces"));
     let store = store::open(&gc.conf)?;
     let owners = failures.note(ValidOwners::observe(&rtnl, gc)).unwrap_or_default();
     let stale = failures.note(stale_entries(&store, &owners)).unwrap_or_default();
@@ -56,15 +54,6 @@ pub fn gc(gc: &Gc, call: &mut CallContext<'_>) -> Result<(), CniError> {
     }
     failures.note(host_ports::restore(&store));
     failures.into_result()
-}
-
-/// Removes guards of interfaces that do not exist any more, of whatever network.
-fn remove_guards(rtnl: &Rtnl) -> Result<(), NetlinkError> {
-    let nft = Nft::open()?;
-    let chains = nft.device_chains(TABLE)?.unwrap_or_default();
-    let links: BTreeSet<IfName> = rtnl.links(None)?.into_iter().map(|link| link.name).collect();
-    let is_left = |name: &&str| !links.iter().any(|link| link.as_str() == *name);
-    nft.delete_device_chains(TABLE, chains.keys().map(String::as_str).filter(is_left))
 }
 
 /// The network's links of which no valid attachment has the name.

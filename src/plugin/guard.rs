@@ -1,10 +1,12 @@
-//! The guard at a pod's port: put there before the port is up, and removed after it is gone.
+//! The guard at a pod's port: put there before the port is up. When the port goes the guard guards
+//! nothing any more; what is left of it is removed later, of many ports at once.
 
 use nix::errno::Errno;
 
 use crate::cni::error::{CniError, code};
 use crate::net::IfName;
 use crate::netlink::NetlinkError;
+use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::plan::guard::{COMMENT, Guard, TABLE, is_whole};
 use crate::plugin::failure::{self, OrInternal};
@@ -27,15 +29,34 @@ pub fn set(guard: &Guard) -> Result<(), CniError> {
     })
 }
 
-/// Removes the guards of links that are gone.
+/// Removes what a guarded attachment of the same name has left: a port without a guard is to have none.
+///
+/// # Errors
+/// Code 999: the kernel refused.
+pub fn clear(link: &IfName) -> Result<(), CniError> {
+    let what = format!("remove the guard that {link} had");
+    // Without nftables there is none.
+    let Ok(nft) = Nft::open() else { return Ok(()) };
+    match nft.device_chain(TABLE, link) {
+        Ok(Some(_)) => nft.delete_device_chain(TABLE, link.as_str()).or_internal(what),
+        _ => Ok(()),
+    }
+}
+
+/// DEL of this link also removes the guards that earlier ones have left, on a host without an agent:
+/// one link in 256. To remove one's own each time would cost every DEL 16 ms: closing a netfilter
+/// socket, at the latest as the process ends, waits until the kernel has freed what was removed.
+pub fn sweeps(link: &IfName) -> bool {
+    link.as_str().ends_with("00")
+}
+
+/// Removes the guards of links that are gone, of whatever network.
 ///
 /// # Errors
 /// [`NetlinkError`].
-pub fn remove<'a>(links: impl IntoIterator<Item = &'a IfName>) -> Result<(), NetlinkError> {
-    let names = links.into_iter().map(IfName::as_str);
-    // Closing the socket, at the latest as the process ends, waits until the kernel has freed what was
-    // removed: 16 ms.
-    Nft::open()?.delete_device_chains(TABLE, names)
+pub fn sweep(rtnl: &Rtnl) -> Result<(), NetlinkError> {
+    let links = || Ok(rtnl.links(None)?.into_iter().map(|link| link.name).collect());
+    Nft::open()?.sweep_device_chains(TABLE, links).map(drop)
 }
 
 /// The guard is there as it should be.

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 
 use crate::net::time::timestamp;
 
@@ -54,7 +55,9 @@ impl LogLine {
     }
 }
 
-/// Appends lines to the file at `path` in one write, making it (0640) if it is missing.
+/// Appends lines to the file at `path` in one write, making it (0640) if it is missing. Whoever may write
+/// into its directory leads the plugin nowhere else: no link is followed, nothing but a regular file is
+/// written to, and a pipe is not waited for.
 pub fn append(path: &Path, lines: &[String]) {
     let mut text = String::new();
     for line in lines {
@@ -62,8 +65,10 @@ pub fn append(path: &Path, lines: &[String]) {
         text.push('\n');
     }
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(MODE);
-    if let Ok(mut file) = options.open(path) {
+    options.append(true).create(true).mode(MODE).custom_flags(O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if let Ok(mut file) = options.open(path)
+        && file.metadata().is_ok_and(|found| found.is_file())
+    {
         file.write_all(text.as_bytes()).ok();
     }
 }

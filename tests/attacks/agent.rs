@@ -27,6 +27,7 @@ fn is_whole(pod: &Pod) {
     eventually(&format!("CHECK of {}", pod.label()), SOON, check);
 }
 
+/// Those of pods that are gone count as well.
 fn chains(host: &Node) -> usize {
     host.run("nft list table netdev humanz").stdout.matches("policy drop").count()
 }
@@ -64,10 +65,40 @@ fn guards_that_somebody_changes_are_repaired_at_once() {
         reaches(&pods[0], &pods[1]);
         assert!(!lies(&pods[0], &pods[1]), "{broken}");
     }
-    let [a, b] = pods;
-    a.delete();
-    b.delete();
-    soon("no guards", || chains(host) == 0);
+}
+
+/// DEL leaves them, where the kernel does: it need not wait for that.
+#[test]
+fn guards_that_pods_left_are_removed_at_a_full_check() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host, &[("RESYNC_INTERVAL", "2s")]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    let kept = Pod::add(host, "c");
+    pods.into_iter().for_each(Pod::delete);
+    soon("one guard", || chains(host) == 1);
+    is_whole(&kept);
+    assert!(!agent.log().contains("guard hz"), "no repair: {}", agent.log());
+}
+
+#[test]
+fn guards_that_many_pods_left_do_not_wait_for_a_full_check() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let _agent = serve(host, &[]);
+    let kept = Pod::add(host, "kept");
+    host.shell(
+        "for i in $(seq 300); do echo link add hzleft$i group 77 type bridge; done | ip -batch -
+         { echo 'table netdev humanz {'
+           for i in $(seq 300); do echo \"chain hzleft$i { type filter hook ingress device hzleft$i priority 0; policy drop; }\"; done
+           echo '}'; } | nft -f -",
+    )
+    .ok();
+    assert_eq!(chains(host), 301);
+    host.run("ip link del group 77").ok();
+    soon("fewer guards", || chains(host) < 100);
+    is_whole(&kept);
+    reaches(&kept, &Pod::add(host, "new"));
 }
 
 /// An agent starts beside pods of a release that knew no guards, and the other way round.

@@ -1,5 +1,6 @@
 //! What stays in the kernel: routes of the host and of pods, settings, the guards themselves.
 
+use humanz::plan::pod::LinkIdentity;
 use serde_json::json;
 
 use crate::packet_socket::PacketSocket;
@@ -70,12 +71,6 @@ fn the_bridge_ignores_routers_and_redirects() {
     }
 }
 
-fn chains(host: &PluginHost) -> Vec<String> {
-    let listed = host.run("nft list table netdev humanz").stdout;
-    let chains = listed.lines().filter_map(|line| line.trim().strip_prefix("chain "));
-    chains.map(|line| line.trim_end_matches(" {").to_owned()).collect()
-}
-
 #[test]
 fn a_guard_comes_and_goes_with_its_pod() {
     let host = PluginHost::new();
@@ -84,23 +79,74 @@ fn a_guard_comes_and_goes_with_its_pod() {
     for name in ["c1", "c2", "c3"] {
         host.add(&conf, name);
     }
-    assert_eq!(chains(&host).len(), 3);
+    assert_eq!(host.guards().len(), 3);
     Call::new("DEL", &conf, "c1").run(&host).ok();
-    assert_eq!(chains(&host).len(), 2);
+    assert_eq!(host.guards().len(), 2);
     // Its namespace is removed, and with it the veth; the runtime reports which pods remain.
     host.run("ip netns del c2").ok();
-    let valid = json!([{ "containerID": "c3", "ifname": "eth0" }]);
-    let gc = Call::new("GC", &conf, "c3").key("cni.dev/valid-attachments", valid.clone());
-    gc.key("cni.dev/attachments", valid).run(&host).ok();
-    assert_eq!(chains(&host).len(), 1);
+    let gc = |valid: serde_json::Value| {
+        let gc = Call::new("GC", &conf, "c3").key("cni.dev/valid-attachments", valid.clone());
+        gc.key("cni.dev/attachments", valid).run(&host).ok()
+    };
+    gc(json!([{ "containerID": "c3", "ifname": "eth0" }]));
+    assert_eq!((host.guards().len(), host.guard_chains().len()), (1, 1));
     Call::new("DEL", &conf, "c3").run(&host).ok();
-    assert_eq!(chains(&host), Vec::<String>::new());
+    assert_eq!(host.guards(), Vec::<String>::new());
     Call::new("DEL", &conf, "c3").run(&host).ok();
     // An ADD that fails leaves none: the route cannot be.
     host.netns("c4");
     let bad = json!([{ "dst": "192.0.2.128/25", "gw": "203.0.113.1" }]);
     assert_eq!(Call::new("ADD", &conf, "c4").key("routes", bad).run(&host).code(), 999);
-    assert_eq!(chains(&host), Vec::<String>::new());
+    assert_eq!(host.guards(), Vec::<String>::new());
+    gc(json!([]));
+    assert_eq!(host.guard_chains(), Vec::<String>::new());
+}
+
+/// Newer kernels keep a guard when its link goes, and give it to the next link of that name.
+#[test]
+fn a_guard_that_a_pod_left_is_not_that_of_its_next_one() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]] }));
+    host.add(&conf, "other");
+    host.add(&conf, "c1");
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    host.netns("c1");
+    let add = Call::new("ADD", &conf, "c1").with("CNI_ARGS", "IP=10.1.2.77");
+    let result = add.run(&host).ok();
+    Call::new("CHECK", &conf, "c1").key("prevResult", result).run(&host).ok();
+    host.run("ip netns exec c1 ping -n -c 1 -W 10 10.1.2.2").ok();
+    host.run("ip netns exec c1 ip addr add 10.1.2.3/24 dev eth0").ok();
+    let former = host.run("ip netns exec c1 ping -n -c 1 -W 1 -I 10.1.2.3 10.1.2.2");
+    assert!(!former.succeeded(), "the address that it had before");
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    host.netns("c1");
+    Call::new("ADD", &conf, "c1").key("podGuard", json!(false)).run(&host).ok();
+    assert_eq!(host.guards().len(), 1, "a pod that is to have none");
+    host.run("ip netns exec c1 ip addr add 10.1.2.99/24 dev eth0").ok();
+    host.run("ip netns exec c1 ping -n -c 1 -W 10 -I 10.1.2.99 10.1.2.2").ok();
+}
+
+/// On a host without an agent and a runtime without GC.
+#[test]
+fn guards_that_pods_left_are_removed_by_later_ones() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "ranges": [[{ "subnet": "10.1.2.0/24" }]] }));
+    for name in ["c1", "c2", "c3"] {
+        host.add(&conf, name);
+        Call::new("DEL", &conf, name).run(&host).ok();
+    }
+    host.add(&conf, "alive");
+    let link = |container_id: &str| {
+        LinkIdentity { network: "net", container_id, ifname: "eth0" }.host_ifname()
+    };
+    let mut names = (0..).map(|number| format!("sweeper{number}"));
+    let name = names.find(|name| link(name).as_str().ends_with("00")).unwrap();
+    Call::new("DEL", &conf, &name).run(&host).ok();
+    assert_eq!(host.guard_chains(), host.guards());
+    assert_eq!(host.guards().len(), 1);
+    // How many of them are left on average.
+    let sweeping = (0..100_000).filter(|n| link(&n.to_string()).as_str().ends_with("00")).count();
+    assert!((300..500).contains(&sweeping), "{sweeping}");
 }
 
 #[test]
@@ -110,7 +156,7 @@ fn check_says_that_a_guard_is_missing() {
     let result = host.add(&conf, "c1");
     let check = || Call::new("CHECK", &conf, "c1").key("prevResult", result.clone()).run(&host);
     check().ok();
-    let [chain] = &chains(&host)[..] else { panic!("one chain") };
+    let [chain] = &host.guards()[..] else { panic!("one chain") };
     for broken in [
         format!("nft flush chain netdev humanz {chain}"),
         format!("nft insert rule netdev humanz {chain} accept"),
@@ -171,7 +217,7 @@ fn without_a_guard_pods_are_as_they_were() {
     let conf = conf("1.0.0", keys);
     host.add(&conf, "c1");
     host.add(&conf, "c2");
-    assert_eq!(chains(&host), Vec::<String>::new());
+    assert_eq!(host.guards(), Vec::<String>::new());
     host.run("ip netns exec c1 ping -n -c 1 -W 10 10.1.2.3").ok();
     host.run("ip netns exec c1 ip addr add 10.1.2.99/24 dev eth0").ok();
     host.run("ip netns exec c1 ping -n -c 1 -W 10 -I 10.1.2.99 10.1.2.3").ok();

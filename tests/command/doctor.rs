@@ -86,6 +86,11 @@ fn each_fault_of_a_host_is_found() {
     let route =
         ("ip route add 10.244.77.0/24 dev eth0", "route-conflict", "ip route del 10.244.77.0/24");
     check(host, "", route);
+    let containerd = "mkdir /etc/containerd; printf 'version = 2\\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\\nbin_dir = \"/opt/other\"\\n' >/etc/containerd/config.toml";
+    let there = "mkdir /opt/other; ln -s /opt/cni/bin/humanz /opt/other";
+    check(host, "", (containerd, "cni-plugin", there));
+    let crio = "mkdir /etc/crio; printf '[crio.network]\\nnetwork_dir = \"/etc/n\"\\n' >/etc/crio/crio.conf";
+    check(host, "", (crio, "cni-configuration", "rm -r /etc/crio"));
     let link = ("ln -s /nowhere /opt/cni/bin/old", "stale-link", "rm /opt/cni/bin/old");
     check(host, "", link);
     let networkd = "mkdir -p /run/systemd/netif; touch /run/systemd/netif/state";

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::cluster::Alone;
+use crate::support::disk::EXECUTABLE;
 use crate::support::{Agent, Place, Pod, eventually};
 use crate::{object, refused, run, shape};
 
@@ -144,6 +145,33 @@ fn only_stale_addresses_are_freed_and_only_with_yes() {
     // One whose interface went but whose namespace is there may be about to get one.
     rewrite(&alone, &stays, "s/\"containerID\":\"[^\"]*\"/\"containerID\":\"other\"/");
     assert!(run(host, "ipam gc --yes", SETTINGS).ok().contains("may be there"));
+}
+
+/// In a container: as a DaemonSet without the host's /run/netns, and without its network.
+#[test]
+fn addresses_of_pods_that_cannot_be_seen_are_not_freed() {
+    let (alone, _agent) = served();
+    let host = &alone.host;
+    let pods = [Pod::add(host, "web"), Pod::add(host, "db")];
+    let gc = |folder: &str| {
+        host.shell(&format!(
+            "unshare -mn sh -ec 'mkdir -p /mnt; mount --bind /run/humanz /mnt; mount -t tmpfs none /run
+             mkdir -p /run/humanz {folder}; mount --move /mnt /run/humanz; mount --make-rprivate /
+             export SUBNET_SOURCE=static ETCD_HOST= IPV6_SUBNET=fd10::/48
+             {EXECUTABLE} ipam gc --yes; {EXECUTABLE} ipam ls'"
+        ))
+        .ok()
+    };
+    // There is no such directory, an empty one, and one with files that are no namespaces here.
+    for folder in ["", "/run/netns", "/run/netns; touch /run/netns/other"] {
+        let said = gc(folder);
+        assert!(said.contains("2 stay: their network namespaces cannot be seen"), "{said}");
+        assert!(!said.contains(" gone "), "{said}");
+    }
+    let listed = run(host, "ipam ls", SETTINGS).ok();
+    assert!(pods.iter().all(|pod| listed.contains(&pod.v4().to_string())), "{listed}");
+    let free = format!("ipam free {}", pods[0].v4());
+    refused(&run(host, &free, SETTINGS), 1, &["stays"]);
 }
 
 #[test]

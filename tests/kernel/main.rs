@@ -6,6 +6,7 @@ mod address;
 mod events;
 mod files;
 mod link;
+mod netdev;
 mod netns;
 mod route;
 mod vxlan;

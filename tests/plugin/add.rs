@@ -226,6 +226,38 @@ fn a_foreign_device_with_the_bridges_name_is_refused_and_left() {
     assert_eq!(host.leftovers().into_iter().collect::<Vec<_>>(), ["link hz0"]);
 }
 
+/// As the Go seed, brctl and ifupdown make it: it would take the MAC of one of its ports, and another when
+/// that port goes.
+#[test]
+fn a_bridge_without_a_mac_of_its_own_keeps_the_one_that_it_has() {
+    let host = PluginHost::new();
+    host.shell("ip link add hz0 type bridge; ip link set hz0 up").ok();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    let mac = || host.ip("link show hz0")[0]["address"].as_str().unwrap().to_owned();
+    let before = mac();
+    for name in ["c1", "c2", "c3"] {
+        let result = host.add(&conf, name);
+        assert_eq!(result["interfaces"][0]["mac"], before.as_str(), "{name}");
+    }
+    let kind = || host.read("/sys/class/net/hz0/addr_assign_type").unwrap();
+    assert_eq!((mac(), kind().trim()), (before.clone(), "3"));
+    for name in ["c2", "c1"] {
+        Call::new("DEL", &conf, name).run(&host).ok();
+        host.run("ip netns exec c3 ping -n -c 1 -W 1 10.1.2.1").ok();
+        assert_eq!(mac(), before);
+    }
+    // One that took a pod's MAC under an older release keeps that.
+    host.shell("ip link del hz0; ip link add hz0 type bridge; ip link set hz0 up").ok();
+    host.shell(
+        "ip link add low0 address 02:00:00:00:00:01 type veth peer name low1; ip link set low0 master hz0",
+    )
+    .ok();
+    assert_eq!(mac(), "02:00:00:00:00:01");
+    host.add(&conf, "c4");
+    host.run("ip link del low0").ok();
+    assert_eq!(mac(), "02:00:00:00:00:01");
+}
+
 #[test]
 fn interface_names_reserved_by_the_kernel_are_refused() {
     let host = PluginHost::new();

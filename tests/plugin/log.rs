@@ -49,3 +49,49 @@ fn a_log_file_that_cannot_be_written_fails_no_call() {
     host.add(&conf, "c1");
     Call::new("DEL", &conf, "c1").run(&host).ok();
 }
+
+/// Whoever may write into the log's directory stops no pod, and has root write nowhere else.
+#[test]
+fn a_log_that_is_no_regular_file_is_neither_written_to_nor_waited_for() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    for (name, trap) in [
+        ("c1", "echo kept > /run/other; ln -s /run/other /var/log/humanz.log"),
+        ("c2", "ln -s /run/made /var/log/humanz.log"),
+        ("c3", "mkfifo /var/log/humanz.log"),
+        (
+            "c4",
+            "mkfifo /var/log/humanz.log; sleep 60 < /var/log/humanz.log > /dev/null 2>&1 & sleep 60 <> /var/log/humanz.log > /dev/null 2>&1 &",
+        ),
+        ("c5", "mkdir /var/log/humanz.log"),
+    ] {
+        host.shell(&format!("rm -rf /var/log/humanz.log; {trap}")).ok();
+        host.netns(name);
+        Call::new("ADD", &conf, name).under("timeout 10").run(&host).ok();
+        Call::new("DEL", &conf, name).under("timeout 10").run(&host).ok();
+    }
+    assert_eq!(host.read("/run/other").unwrap(), "kept\n");
+    assert_eq!(host.read("/run/made"), None);
+    host.shell("rm -rf /var/log/humanz.log").ok();
+    host.add(&conf, "c6");
+    assert!(host.read("/var/log/humanz.log").unwrap().contains("container=c6"));
+}
+
+/// Whoever may read a lock may hold it, and with it every pod of the host.
+#[test]
+fn locks_are_readable_by_root_alone() {
+    let host = PluginHost::new();
+    let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
+    let keys = json!({ "subnet": "10.1.2.0/24", "runtimeConfig": { "portMappings": ports } });
+    let conf = conf("1.0.0", keys);
+    let modes = || {
+        let modes = host.shell("find /run/humanz -name lock | xargs stat -c %a").ok();
+        modes.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    host.add(&conf, "c1");
+    assert_eq!(modes(), ["600", "600"]);
+    // As an older release left them.
+    host.shell("find /run/humanz -name lock | xargs chmod 644").ok();
+    Call::new("DEL", &conf, "c1").run(&host).ok();
+    assert_eq!(modes(), ["600", "600"]);
+}

@@ -73,15 +73,29 @@ impl PluginHost {
             self.list(&format!("{STORE}/owners")).into_iter().map(|name| format!("owner {name}")),
         );
         left.extend(self.ports().into_iter().map(|port| format!("port {port}")));
-        let guards = self.run("nft list table netdev humanz").stdout;
-        let chains = guards.lines().filter_map(|line| line.trim().strip_prefix("chain "));
-        left.extend(chains.map(|chain| format!("guard {chain}")));
+        left.extend(self.guards().into_iter().map(|guard| format!("guard {guard}")));
         // Without the state, which changes with time; link-local ones change by themselves.
         let neighbours = self.run("ip neigh show dev hz0").stdout;
         let known = neighbours.lines().filter_map(|line| line.split_once(" lladdr "));
         let known = known.filter(|(address, _)| !address.starts_with("fe80:"));
         left.extend(known.map(|(address, _)| format!("neighbour {address}")));
         left
+    }
+
+    /// The guards of links that are there.
+    pub fn guards(&self) -> Vec<String> {
+        let links = self.ip("link show");
+        let links = links.as_array().expect("a list");
+        let mut chains = self.guard_chains();
+        chains.retain(|chain| links.iter().any(|link| link["ifname"] == chain.as_str()));
+        chains
+    }
+
+    /// All guards: newer kernels keep that of a link that went, until somebody removes it.
+    pub fn guard_chains(&self) -> Vec<String> {
+        let listed = self.run("nft list table netdev humanz").stdout;
+        let chains = listed.lines().filter_map(|line| line.trim().strip_prefix("chain hz"));
+        chains.map(|line| format!("hz{}", line.trim_end_matches(" {"))).collect()
     }
 
     /// The DNAT targets: the elements of all maps, in nft's syntax.

@@ -12,7 +12,9 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
 use crate::netlink::{NetlinkError, neighbour};
 use crate::nft::frame::DeviceChain;
-use crate::plan::guard::{COMMENT, FoundPorts, Guard, GuardChange, PodPort, TABLE, changes, ports};
+use crate::plan::guard::{
+    COMMENT, FoundPorts, Guard, GuardChange, LEFTOVERS, PodPort, TABLE, changes, ports,
+};
 use crate::plan::pod::{BridgePort, is_of_network};
 use crate::plan::{Describe, Line};
 use crate::settings::Settings;
@@ -48,7 +50,7 @@ pub fn reconcile(
     sysctls::keep_guard(run, applier);
     let compared = match everything {
         true => repair(run, &bridge, cache, applier),
-        false => match touched(run, &bridge, cache) {
+        false => match touched(run, &bridge, cache, applier) {
             Ok(true) => repair(run, &bridge, cache, applier),
             Ok(false) => return Vec::new(),
             // While links come and go, more events follow; the next full check reports what stays.
@@ -70,10 +72,15 @@ fn touched(
     run: &Reconcile<'_>,
     bridge: &Link,
     cache: &mut CachedGuards,
+    applier: &mut Applier,
 ) -> Result<bool, NetlinkError> {
     let Kernel { rtnl, nft, .. } = run.kernel;
-    let links = rtnl.links(Some(bridge.index))?;
+    let links = rtnl.links(None)?;
     let sizes = nft.device_chain_sizes(TABLE)?;
+    let names: BTreeSet<&str> = links.iter().map(|link| link.name.as_str()).collect();
+    if sizes.keys().filter(|name| !names.contains(name.as_str())).count() >= LEFTOVERS {
+        sweep(run, applier);
+    }
     let is_on = run.settings.guard.is_on;
     let is_touched = |link: &Link| match sizes.get(link.name.as_str()) {
         None => is_on,
@@ -82,7 +89,10 @@ fn touched(
             *size == 0 || cache.sizes.get(link.name.as_str()).is_some_and(|known| known != size)
         }
     };
-    let of_network = |link: &&Link| is_of_network(link.alias.as_deref(), &run.settings.cni.name);
+    let of_network = |link: &&Link| {
+        link.master == Some(bridge.index)
+            && is_of_network(link.alias.as_deref(), &run.settings.cni.name)
+    };
     // A port that is not up yet belongs to an ADD.
     let touched = links.iter().filter(of_network).filter(|link| link.up).any(is_touched);
     // What the plugin has made since.
@@ -90,6 +100,20 @@ fn touched(
         cache.sizes.entry(name).or_insert(size);
     }
     Ok(touched)
+}
+
+/// Removes the guards that pods have left, of whatever network. That is no repair: DEL leaves them.
+fn sweep(run: &Reconcile<'_>, applier: &mut Applier) {
+    let Kernel { rtnl, nft, .. } = run.kernel;
+    if applier.is_dry() {
+        return;
+    }
+    let links = || Ok(rtnl.links(None)?.into_iter().map(|link| link.name).collect());
+    match nft.sweep_device_chains(TABLE, links) {
+        Ok(0) => {}
+        Ok(count) => log::debug!("removed {count} guards of pods that are gone"),
+        Err(error) => applier.inspect_failed(Object::named(GUARDS), error),
+    }
 }
 
 /// Removes the guards of our network, and the table if nobody else has any.
@@ -101,8 +125,11 @@ pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
         Ok((None, _)) => return,
         Err(error) => return applier.inspect_failed(Object::named(GUARDS), error),
     };
-    let unwanted = unwanted(&links, &settings.cni.name, false, chains.keys());
-    if unwanted.len() == chains.len() {
+    let unwanted = unwanted(&links, &settings.cni.name, false);
+    let is_foreign = |link: &Link| {
+        chains.contains_key(link.name.as_str()) && !unwanted.contains(link.name.as_str())
+    };
+    if !links.iter().any(is_foreign) {
         return applier.apply(&GuardTable, || kernel.nft.delete_device_table(TABLE));
     }
     for change in changes(&[], &unwanted, Some(&chains)) {
@@ -128,7 +155,6 @@ fn repair(
 ) -> anyhow::Result<Vec<Problem>> {
     let Kernel { rtnl, nft, .. } = run.kernel;
     let (settings, network) = (run.settings, run.settings.cni.name.as_str());
-    // Before the links: a chain is made after its link, so that one without a link has lost it.
     let chains = nft.device_chains(TABLE)?;
     let links = rtnl.links(None)?;
     let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
@@ -152,11 +178,8 @@ fn repair(
     let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
         GuardChange::Fix(port.link.name.clone(), port.link.index, is_on.then_some(port.mac))
     });
-    let chain_changes = changes(
-        &wanted,
-        &unwanted(&links, network, is_on, chains.iter().flat_map(|chains| chains.keys())),
-        chains.as_ref(),
-    );
+    sweep(run, applier);
+    let chain_changes = changes(&wanted, &unwanted(&links, network, is_on), chains.as_ref());
     for change in fixes.chain(chain_changes).collect::<Vec<_>>() {
         applier.apply(&change, || apply(run.kernel, &change, &links));
     }
@@ -172,18 +195,10 @@ fn repair(
     Ok(unknown.iter().filter(|_| is_on).map(problem).collect())
 }
 
-/// The chains that shall go: without a link, or of our network and guards are off.
-fn unwanted<'a>(
-    links: &[Link],
-    network: &str,
-    is_on: bool,
-    chains: impl Iterator<Item = &'a String>,
-) -> BTreeSet<String> {
-    let is_unwanted = |name: &&String| match links.iter().find(|link| link.name.as_str() == *name) {
-        None => true,
-        Some(link) => !is_on && is_of_network(link.alias.as_deref(), network),
-    };
-    chains.filter(is_unwanted).cloned().collect()
+/// The names of chains that shall go while their links stay: those of our network, if guards are off.
+fn unwanted(links: &[Link], network: &str, is_on: bool) -> BTreeSet<String> {
+    let is_unwanted = |link: &&Link| !is_on && is_of_network(link.alias.as_deref(), network);
+    links.iter().filter(is_unwanted).map(|link| link.name.to_string()).collect()
 }
 
 fn guard(settings: &Settings, port: &PodPort<'_>) -> Guard {
@@ -202,7 +217,7 @@ fn apply(kernel: &Kernel, change: &GuardChange, links: &[Link]) -> Result<(), Ne
         GuardChange::Add(chain) | GuardChange::Replace(chain) => {
             kernel.nft.set_device_chains(TABLE, COMMENT, &[chain])
         }
-        GuardChange::Remove(name) => kernel.nft.delete_device_chains(TABLE, [name.as_str()]),
+        GuardChange::Remove(name) => kernel.nft.delete_device_chain(TABLE, name),
         GuardChange::Fix(_, index, mac) => {
             let link = links.iter().find(|link| link.index == *index);
             let Some(flags) = link.and_then(|link| link.port) else { return Ok(()) };

@@ -18,9 +18,9 @@ pub fn look(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
 }
 
 fn needs(run: &Reconcile<'_>) -> Needs {
-    let path = &run.settings.cni.config;
     Needs {
-        configuration: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        plugin: run.settings.cni.plugin.clone(),
+        configuration: run.settings.cni.config.clone(),
         pools: run.settings.pool_networks(),
         subnets: *run.subnets,
         forwarding_is_others: !run.settings.manage_sysctl,

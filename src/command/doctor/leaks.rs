@@ -8,7 +8,7 @@ use crate::command::doctor::context::DoctorContext;
 use crate::inspect::pods::PodAttachment;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
-use crate::os::netns::{NetNs, NetNsError};
+use crate::os::netns;
 use crate::plan::pod::{LinkIdentity, is_of_network};
 
 /// So many are written out.
@@ -47,8 +47,7 @@ fn unread(context: &DoctorContext<'_>) -> Option<Problem> {
 fn addresses(context: &DoctorContext<'_>) -> Option<Problem> {
     let gone = |pod: &&PodAttachment| {
         let path = pod.entry.netns.as_deref().filter(|path| !path.is_empty());
-        let open = path.map(|path| NetNs::open(Path::new(path)));
-        matches!(open, Some(Err(NetNsError::Missing(_) | NetNsError::NotANamespace(_))))
+        path.is_some_and(|path| netns::is_gone(Path::new(path)))
     };
     let pods: Vec<&PodAttachment> = context.host.attachments().iter().filter(gone).collect();
     let first = pods.first()?;

@@ -41,6 +41,7 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
     let mut lines = Vec::new();
     let mut objects = Vec::new();
     let mut freed = Vec::new();
+    let mut unseen = 0;
     for network in &networks {
         // Asked again with the lock: an interface may come meanwhile, but not without its namespace.
         let gone = |entry: &StoreEntry| Life::of(entry, &network.name, &links) == Life::Gone;
@@ -48,6 +49,9 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
             true => release(network, gone)?,
             false => network.looked.entries.iter().filter(|entry| gone(entry)).cloned().collect(),
         };
+        let is_unseen =
+            |entry: &&StoreEntry| Life::of(entry, &network.name, &links) == Life::Unseen;
+        unseen += network.looked.entries.iter().filter(is_unseen).count();
         for entry in &dead {
             let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
             let (name, owner) = (&network.name, owner(entry));
@@ -64,7 +68,13 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
         (false, true) => format!("{} freed", freed.len()),
         (false, false) => format!("{} would be freed: --yes does it", freed.len()),
     });
-    let value = json!({ "gone": objects, "freed": options.yes });
+    if unseen > 0 {
+        lines.push(format!(
+            "{unseen} stay: their network namespaces cannot be seen from here; run this on the host \
+             itself, or mount the host's /run/netns into this container"
+        ));
+    }
+    let value = json!({ "gone": objects, "freed": options.yes, "unseen": unseen });
     call.answer(options.json, true, value, &lines.join("\n"))
 }
 

@@ -60,6 +60,9 @@ pub fn run(call: &mut Call<'_>, options: &Free) -> Result<Outcome, Exit> {
         Life::Unknown => {
             Some(format!("it belongs to {}, and whether that runs is unknown", owner(entry)))
         }
+        Life::Unseen => {
+            Some(format!("the network namespace of {} cannot be seen from here", owner(entry)))
+        }
         Life::Gone => None,
     };
     if let Some(why) = why {

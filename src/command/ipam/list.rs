@@ -14,7 +14,8 @@ use crate::ipam::StoreEntry;
 use crate::settings::exit::{self, Exit};
 
 /// list the addresses of this host's pods, in every network: attached (the interface is there),
-/// present (only its namespace is), gone (neither is: ipam gc frees it), unknown (of an earlier plugin)
+/// present (only its namespace is), gone (neither is: ipam gc frees it), unknown (of an earlier plugin), unseen (namespaces of the host
+/// cannot be seen from here)
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
     subcommand,
@@ -96,7 +97,7 @@ fn row(network: &StoreNetwork, entry: &StoreEntry, life: Life) -> [Cell; 8] {
     let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
     let tone = match life {
         Life::Attached => Tone::Good,
-        Life::Present | Life::Unknown => Tone::Odd,
+        Life::Present | Life::Unknown | Life::Unseen => Tone::Odd,
         Life::Gone => Tone::Bad,
     };
     let container: String = entry.container_id.chars().take(13).collect();
@@ -161,6 +162,7 @@ fn text(network: &StoreNetwork, entry: &StoreEntry, life: Life, style: Style) ->
         Life::Present => "its namespace is there, an interface of ours is not",
         Life::Gone => "gone: humanz-agent ipam gc frees it",
         Life::Unknown => "unknown: an earlier plugin made it",
+        Life::Unseen => "unseen: the directory of its namespace is not the host's here",
     };
     facts(
         &[
