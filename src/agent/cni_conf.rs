@@ -94,6 +94,10 @@ fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<
         let allowed: Vec<String> = guard.allowed.iter().map(IpNetwork::to_string).collect();
         set("allowedAddresses", json!(allowed));
     }
+    let reserved = settings.reserved_ports();
+    if !reserved.is_empty() {
+        set("reservedPorts", json!(reserved));
+    }
     set("mtu", json!(mtu));
     set("createBridge", json!(false));
     set("dataDir", json!(cni.ipam_dir));

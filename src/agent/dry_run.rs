@@ -93,6 +93,7 @@ pub fn reconcile_of(host: &Host) -> Reconcile<'_> {
         previous: None,
         was_ready: false,
         scope: Scope::ALL,
+        own_writes: None,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Which scope an event of the kernel asks for.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use crate::agent::own_writes::OwnWrites;
 use crate::agent::trigger::Scope;
 use crate::net::{Family, IfName};
 use crate::netlink::events::{Event, LinkState};
@@ -20,13 +22,15 @@ pub struct EventFilter {
     attached: BTreeSet<u32>,
     /// Pods' ends that went, and left their guards.
     gone: usize,
+    /// What this agent changes itself.
+    own: Arc<OwnWrites>,
 }
 
 impl EventFilter {
     /// A filter for this bridge, and for the tunnels and pods of the calling thread's network namespace.
-    pub fn new(bridge: &IfName) -> EventFilter {
+    pub fn new(bridge: &IfName, own: Arc<OwnWrites>) -> EventFilter {
         let (tunnels, attached, gone) = Default::default();
-        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached, gone };
+        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached, gone, own };
         filter.find_links();
         filter
     }
@@ -37,10 +41,10 @@ impl EventFilter {
     }
 
     /// Ends of pods come and go all the time and are the plugin's, but for those that somebody takes
-    /// off their bridge (the plugin adds them down, and the kernel takes them down before they go); of
-    /// routes only those matter that
-    /// bear our mark and went, and the default route: it decides which of its addresses this host
-    /// publishes, and comes after them; of neighbours those of the tunnels.
+    /// off their bridge or sets down (the plugin adds them down, and the kernel takes them down before they
+    /// go); of routes only those matter that bear our mark and went, those that others change among pods'
+    /// addresses, and the default route: it decides which of its addresses this host publishes, and comes
+    /// after them; of neighbours those of the tunnels that others change.
     fn scope_of(&mut self, event: &Event) -> Scope {
         match event {
             Event::Link { name, index, .. } if is_tunnel(name) => {
@@ -52,9 +56,20 @@ impl EventFilter {
             Event::Link { .. } | Event::Address { .. } => Scope::LINKS,
             Event::NeighbourGone { index } if self.tunnels.contains(index) => Scope::ROUTES,
             Event::NeighbourGone { .. } => Scope::default(),
+            Event::Neighbour { index, sender } => {
+                let is_foreign = self.tunnels.contains(index) && !self.own.is_sender(*sender);
+                if is_foreign { Scope::ROUTES } else { Scope::default() }
+            }
+            Event::Destination { index, to } => {
+                let is_foreign = self.tunnels.contains(index) && !self.own.wrote(*index, to);
+                if is_foreign { Scope::ROUTES } else { Scope::default() }
+            }
             Event::Route { default: true, .. } => Scope::LINKS,
             Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Scope::ROUTES,
-            Event::Route { .. } => Scope::default(),
+            Event::Route { destination, sender, .. } => {
+                let is_foreign = !self.own.is_sender(*sender) && self.own.is_of_pods(*destination);
+                if is_foreign { Scope::ROUTES } else { Scope::default() }
+            }
             // Of the devices of tunnels, too, and those are looked at with the routes.
             Event::ForwardingOff => Scope::LINKS,
             Event::Nftables => Scope::FIREWALL,
@@ -71,6 +86,11 @@ impl EventFilter {
                 self.attached.insert(index);
             }
             LinkState::Alone if self.attached.remove(&index) => return Scope::ALL,
+            // One that goes is set down before; it is gone when the kernel has answered.
+            LinkState::PortDown if self.attached.contains(&index) && is_there(index) => {
+                return Scope::ALL;
+            }
+            LinkState::PortDown => {}
             LinkState::Alone | LinkState::Down => {}
             LinkState::Gone => {
                 self.attached.remove(&index);
@@ -92,6 +112,11 @@ impl EventFilter {
     }
 }
 
+fn is_there(index: u32) -> bool {
+    let link = Rtnl::open().and_then(|rtnl| rtnl.link_by_index(index));
+    link.is_ok_and(|link| link.is_some_and(|link| !link.up))
+}
+
 fn is_of_pod(name: &IfName) -> bool {
     name.as_str().starts_with("hz")
 }
@@ -103,10 +128,17 @@ fn is_tunnel(name: &IfName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::PerFamily;
+    use crate::netlink::fdb::Destination;
+
+    const OWN_PORT: u32 = 77;
 
     fn filter() -> EventFilter {
         let (tunnels, attached, gone) = Default::default();
-        EventFilter { bridge: "hz-br".parse().unwrap(), tunnels, attached, gone }
+        let own = OwnWrites::new(OWN_PORT);
+        own.set_pools(PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: None });
+        let (bridge, own) = ("hz-br".parse().unwrap(), Arc::new(own));
+        EventFilter { bridge, tunnels, attached, gone, own }
     }
 
     fn link(name: &str) -> Event {
@@ -126,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_taken_off_its_bridge_counts_and_one_that_comes_or_goes_does_not() {
-        use LinkState::{Alone, Down, Gone, Port};
+        use LinkState::{Alone, Down, Gone, Port, PortDown};
         let heard = |story: &[LinkState]| {
             let mut filter = filter();
             let scopes =
@@ -135,6 +167,7 @@ mod tests {
             (scopes.into_iter().fold(Scope::default(), Scope::and), filter.attached.len())
         };
         assert_eq!(heard(&[Down, Port, Port, Down, Down, Gone]), (Scope::default(), 0));
+        assert_eq!(heard(&[PortDown, Port, PortDown, Down, Gone]), (Scope::default(), 0));
         assert_eq!(heard(&[Down, Port, Alone]), (Scope::ALL, 0));
         assert_eq!(heard(&[Down, Alone]), (Scope::default(), 0));
         assert_eq!(heard(&[Down, Port, Alone, Port]), (Scope::ALL, 1));
@@ -160,13 +193,44 @@ mod tests {
     }
 
     #[test]
-    fn of_routes_only_ours_that_went_count() {
-        let route = |protocol, gone| Event::Route { protocol, default: false, gone };
-        assert_eq!(filter().classify(&[route(route::PROTOCOL, true)]), Scope::ROUTES);
-        assert_eq!(
-            filter().classify(&[route(route::PROTOCOL, false), route(2, true)]),
-            Scope::default()
-        );
+    fn of_neighbours_and_destinations_of_tunnels_only_changes_of_others_count() {
+        let mut filter = filter();
+        filter.tunnels.insert(7);
+        let neighbour = |index, sender| [Event::Neighbour { index, sender }];
+        assert_eq!(filter.classify(&neighbour(7, OWN_PORT)), Scope::default());
+        assert_eq!(filter.classify(&neighbour(7, 5)), Scope::ROUTES);
+        assert_eq!(filter.classify(&neighbour(8, 5)), Scope::default());
+        let to = |address: &str| Destination {
+            mac: "0a:58:0a:f4:02:00".parse().unwrap(),
+            address: address.parse().unwrap(),
+            port: None,
+        };
+        let heard = |index, address| [Event::Destination { index, to: to(address) }];
+        filter.own.note(7, 10400, &to("192.0.2.2"));
+        assert_eq!(filter.classify(&heard(7, "192.0.2.2")), Scope::default());
+        assert_eq!(filter.classify(&heard(7, "192.0.2.3")), Scope::ROUTES);
+        assert_eq!(filter.classify(&heard(8, "192.0.2.3")), Scope::default());
+    }
+
+    #[test]
+    fn of_routes_only_ours_that_went_and_those_of_others_among_pods_count() {
+        let heard = |protocol, gone, sender, destination: &str| {
+            let destination = destination.parse().unwrap();
+            filter().classify(&[Event::Route {
+                protocol,
+                default: false,
+                gone,
+                destination,
+                sender,
+            }])
+        };
+        let ours = route::PROTOCOL;
+        assert_eq!(heard(ours, true, OWN_PORT, "10.244.2.0/24"), Scope::ROUTES);
+        assert_eq!(heard(ours, false, OWN_PORT, "10.244.2.0/24"), Scope::default());
+        assert_eq!(heard(ours, false, 5, "10.244.2.0/24"), Scope::ROUTES);
+        assert_eq!(heard(4, false, 5, "10.244.2.0/24"), Scope::ROUTES);
+        assert_eq!(heard(4, true, 5, "10.244.2.128/25"), Scope::ROUTES);
+        assert_eq!(heard(4, false, 5, "192.0.2.0/24"), Scope::default());
         assert_eq!(filter().classify(&[Event::Nftables, Event::Lost]), Scope::ALL);
     }
 }

@@ -24,6 +24,7 @@ pub(crate) mod lock;
 pub(crate) mod logger;
 pub(crate) mod names;
 mod notify;
+mod own_writes;
 pub mod probe;
 pub(crate) mod reachability;
 pub(crate) mod reconcile;

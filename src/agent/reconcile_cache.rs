@@ -2,9 +2,13 @@
 //!
 //! Only a matter of time: with an empty memory a reconcile does the same.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
+
 use crate::agent::reconcile::guard::CachedGuards;
+use crate::agent::reconcile::tunnel_filter::CachedFilter;
 use crate::lease::{Peers, Resolved};
 use crate::nft::CachedTable;
 use crate::plan::peer_routes::{self, LocalHost, PeerRoutes};
@@ -14,8 +18,12 @@ use crate::plan::peer_routes::{self, LocalHost, PeerRoutes};
 pub struct ReconcileCache {
     /// How the other hosts are reached.
     pub ways: CachedRoutes,
+    /// Destinations of our routes that were in place.
+    pub placed: BTreeSet<IpNetwork>,
     /// Our table of the firewall.
     pub table: CachedTable,
+    /// Our table of tunnels.
+    pub tunnels: CachedFilter,
     /// The guards of pods.
     pub guards: CachedGuards,
 }

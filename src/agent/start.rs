@@ -10,6 +10,7 @@ use anyhow::Context;
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::names::{self, Names};
+use crate::agent::own_writes::OwnWrites;
 use crate::agent::registry::Registry;
 use crate::agent::serve::{Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
@@ -43,7 +44,9 @@ pub fn serve(
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
     let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
-    watch::kernel(&settings.bridge, &triggers, &shared)?;
+    let port = kernel.rtnl.port().context("open rtnetlink socket")?;
+    let own_writes = Arc::new(OwnWrites::new(port));
+    watch::kernel(&settings.bridge, &own_writes, &triggers, &shared)?;
     let files = RuntimeFiles::new(watch::files(triggers.clone(), &shared)?);
     let on_update = triggers.clone();
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
@@ -75,6 +78,7 @@ pub fn serve(
         beat,
         files,
         state,
+        own_writes,
     };
     if once { agent.once() } else { agent.serve() }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::agent::event_filter::EventFilter;
+use crate::agent::own_writes::OwnWrites;
 use crate::agent::shared_state::{self, SharedState};
 use crate::agent::trigger::{self, SETTLE, Scope, Trigger};
 use crate::net::IfName;
@@ -20,12 +21,13 @@ use crate::settings::exit::Exit;
 /// Starts the threads that hear the kernel.
 pub fn kernel(
     bridge: &IfName,
+    own: &Arc<OwnWrites>,
     triggers: &Sender<Trigger>,
     shared: &SharedState,
 ) -> Result<(), Exit> {
     for (protocol, name) in [(Protocol::Route, "rtnetlink"), (Protocol::Netfilter, "nftables")] {
         let events = Events::open(protocol).context("watch the kernel")?;
-        let (filter, triggers) = (EventFilter::new(bridge), triggers.clone());
+        let (filter, triggers) = (EventFilter::new(bridge, Arc::clone(own)), triggers.clone());
         let beat = shared.expect(name, shared_state::LIMIT);
         let thread = thread::Builder::new().name(name.into());
         thread

@@ -6,3 +6,4 @@ pub mod host_checks;
 pub mod limits;
 pub mod probe;
 pub mod redact;
+pub mod routing;

@@ -107,7 +107,10 @@ fn show(
 /// Forwards events until the receiver is gone or the socket fails.
 fn forward(mut events: Events, to: &Sender<Event>) {
     while let Ok(batch) = events.wait(PATIENCE) {
-        for event in batch {
+        // Of every neighbour the kernel reports each change of its state.
+        let shown =
+            |event: &Event| !matches!(event, Event::Neighbour { .. } | Event::Destination { .. });
+        for event in batch.into_iter().filter(shown) {
             if to.send(event).is_err() {
                 return;
             }
@@ -122,8 +125,11 @@ fn text(event: &Event) -> String {
     match event {
         Event::Link { name, .. } => format!("link {name} was added, removed or changed"),
         Event::NeighbourGone { index } => format!("a neighbour on interface {index} was removed"),
+        Event::Neighbour { index, .. } | Event::Destination { index, .. } => {
+            format!("a neighbour on interface {index} changed")
+        }
         Event::Address { index } => format!("an address on interface {index} was added or removed"),
-        Event::Route { protocol, default, gone } => {
+        Event::Route { protocol, default, gone, .. } => {
             let whose = match *protocol {
                 route::PROTOCOL => "of humanz ".to_owned(),
                 other => format!("of protocol {other} "),

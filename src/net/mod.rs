@@ -18,6 +18,6 @@ pub use family::{Family, PerFamily};
 pub use ifname::IfName;
 pub use mac::Mac;
 pub use object::Object;
-pub use port::{HostPort, PortForward, PortMapping, Protocol};
+pub use port::{HostPort, PortForward, PortMapping, Protocol, ReservedPort};
 pub use problem::{Problem, ProblemKind, Severity};
 pub use range::AddressRange;

@@ -59,6 +59,32 @@ pub struct PortForward {
     pub to: SocketAddr,
 }
 
+/// A port that the host itself uses, so that it leads to no pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservedPort {
+    pub host_port: NonZeroU16,
+    pub protocol: Protocol,
+    /// `None` is all addresses of both families.
+    #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    pub host_ip: Option<IpAddr>,
+    /// What the host uses it for.
+    #[serde(rename = "for")]
+    pub purpose: String,
+}
+
+impl ReservedPort {
+    /// A packet could be for both.
+    pub fn covers(&self, port: &HostPort) -> bool {
+        let (protocol, number) = (self.protocol, self.host_port.get());
+        let is_on = |address| HostPort { protocol, port: number, address }.overlaps(port);
+        match self.host_ip {
+            Some(address) => is_on(address),
+            None => (port.protocol, port.port) == (protocol, number),
+        }
+    }
+}
+
 /// A text that names no protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be tcp, udp or sctp, not {0:?}")]

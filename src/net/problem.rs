@@ -104,6 +104,8 @@ kinds! {
     ChangeFailed: Error, "change-failed";
     ChangePending: Error, "drift";
     FileContested: Error, "file-contested";
+    RouteInTheWay: Error, "route-in-the-way";
+    RuleInTheWay: Error, "rule-in-the-way";
     // Runtimes.
     CniConfiguration: Error, "cni-configuration";
     CniConfigurationUnread: Warning, "cni-configuration-unread";

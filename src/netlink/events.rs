@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use ipnetwork::IpNetwork;
 use neli::consts::rtnl::Rtm;
 use nix::errno::Errno;
 
 use crate::net::IfName;
+use crate::netlink::fdb::{self, Destination};
 use crate::netlink::link::Link;
 use crate::netlink::{AttributeList, Monitor, NetlinkError, Protocol, Reply};
 use crate::netlink::{address, link, neighbour, route};
@@ -29,6 +31,10 @@ pub enum Event {
     },
     /// A neighbour went, or a place that a device sends to.
     NeighbourGone { index: u32 },
+    /// A neighbour came or changed; `sender` as in [`Reply::sender`].
+    Neighbour { index: u32, sender: u32 },
+    /// A device sends frames for a MAC elsewhere than before.
+    Destination { index: u32, to: Destination },
     /// An address came or went.
     Address { index: u32 },
     /// A route came or went.
@@ -39,6 +45,9 @@ pub enum Event {
         default: bool,
         /// It went.
         gone: bool,
+        destination: IpNetwork,
+        /// Who changed it, as in [`Reply::sender`].
+        sender: u32,
     },
     /// Forwarding was turned off, on the host or on a link.
     ForwardingOff,
@@ -51,8 +60,10 @@ pub enum Event {
 /// How a link is after its event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// A port of another one.
+    /// A port of another one, and up.
     Port,
+    /// A port of another one, and down.
+    PortDown,
     /// Up, and a port of nothing.
     Alone,
     /// Down, and a port of nothing: new, or about to go.
@@ -127,12 +138,22 @@ pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
     if is(Rtm::Delneigh) {
         return Ok(Some(Event::NeighbourGone { index: neighbour::link_of(reply)? }));
     }
+    if is(Rtm::Newneigh) {
+        let index = neighbour::link_of(reply)?;
+        if !is_of_bridge(reply) {
+            return Ok(Some(Event::Neighbour { index, sender: reply.sender }));
+        }
+        return Ok(fdb::parse(reply)?.map(|to| Event::Destination { index, to }));
+    }
     if is(Rtm::Newroute) || is(Rtm::Delroute) {
         let gone = is(Rtm::Delroute);
-        return Ok(route::parse(reply)?.map(|route| Event::Route {
-            protocol: route.protocol,
-            default: route.destination.prefix() == 0,
+        let (sender, found) = (reply.sender, route::parse_any(reply)?);
+        return Ok(found.map(|(destination, protocol, is_way)| Event::Route {
+            protocol,
+            default: is_way && destination.prefix() == 0,
             gone,
+            destination,
+            sender,
         }));
     }
     if is(Rtm::Newnetconf) {
@@ -149,7 +170,8 @@ fn is_of_bridge(reply: &Reply<'_>) -> bool {
 fn link_now(link: &Link, gone: bool) -> LinkState {
     match link.master {
         _ if gone => LinkState::Gone,
-        Some(_) => LinkState::Port,
+        Some(_) if link.up => LinkState::Port,
+        Some(_) => LinkState::PortDown,
         None if link.up => LinkState::Alone,
         None => LinkState::Down,
     }

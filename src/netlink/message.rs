@@ -95,6 +95,8 @@ pub struct Reply<'a> {
     pub kind: u16,
     /// Number of the message that it answers; 0 for a notification.
     pub sequence: u32,
+    /// Of a notification: the port of the socket that asked for the change, if the kernel says it.
+    pub sender: u32,
     flags: u16,
     body: &'a [u8],
 }
@@ -198,7 +200,7 @@ impl<'a> Iterator for Replies<'a> {
         let Some(header) = bytes.first_chunk::<HEADER>() else {
             return Some(Err(NetlinkError::Malformed(format!("{} bytes at the end", bytes.len()))));
         };
-        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
+        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, p0, p1, p2, p3] = *header;
         let length = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
         let Some(body) = bytes.get(HEADER..length) else {
             let got = bytes.len();
@@ -208,6 +210,7 @@ impl<'a> Iterator for Replies<'a> {
         Some(Ok(Reply {
             kind: u16::from_ne_bytes([k0, k1]),
             sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
+            sender: u32::from_ne_bytes([p0, p1, p2, p3]),
             flags: u16::from_ne_bytes([f0, f1]),
             body,
         }))

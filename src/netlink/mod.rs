@@ -13,6 +13,7 @@ pub mod neighbour;
 pub mod qdisc;
 pub mod route;
 pub mod rtnl;
+pub mod rule;
 pub mod vxlan;
 pub mod vxlan_info;
 pub mod wire;

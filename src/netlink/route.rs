@@ -1,5 +1,6 @@
 //! Routes. Source: rtnetlink(7), linux/rtnetlink.h.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -200,11 +201,8 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Route>, NetlinkError> {
     if *header.rtm_type() != Rtn::Unicast {
         return Ok(None);
     }
-    let unspecified = match family {
-        Family::V4 => IpAddr::from([0u8; 4]),
-        Family::V6 => IpAddr::from([0u8; 16]),
-    };
-    let destination = attributes.get(Rta::Dst).and_then(wire::address).unwrap_or(unspecified);
+    let destination = attributes.get(Rta::Dst).and_then(wire::address);
+    let destination = destination.unwrap_or_else(|| unspecified(family));
     let metrics = attributes.nested(Rta::Metrics)?;
     let metric = |kind: u16| metrics.as_ref().and_then(|metrics| metrics.u32(kind));
     Ok(Some(Route {
@@ -220,6 +218,84 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Route>, NetlinkError> {
         onlink: header.rtm_flags().bits() & ONLINK != 0,
         source: source(&attributes),
     }))
+}
+
+/// A route of somebody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignRoute {
+    pub destination: IpNetwork,
+    /// `unicast`, `blackhole`, `unreachable`, `prohibit` or `throw`.
+    pub kind: &'static str,
+    /// Who made it: RTPROT_*.
+    pub protocol: u8,
+    /// The kernel made it for an address of the host.
+    pub of_kernel: bool,
+    pub priority: Option<u32>,
+    pub table: u32,
+}
+
+impl ForeignRoute {
+    /// The table has no route for it: the next rule decides.
+    pub fn is_throw(&self) -> bool {
+        self.kind == "throw"
+    }
+}
+
+impl fmt::Display for ForeignRoute {
+    /// As `ip route del` understands it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind != "unicast" {
+            write!(f, "{} ", self.kind)?;
+        }
+        write!(f, "{}", self.destination)?;
+        match self.priority {
+            Some(metric) => write!(f, " metric {metric}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The route in an answer if it is not ours; `None` for those of the host's own addresses.
+pub fn parse_foreign(reply: &Reply<'_>) -> Result<Option<ForeignRoute>, NetlinkError> {
+    let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
+    let Some((destination, protocol, _)) = parse_any(reply)? else { return Ok(None) };
+    let kind = match *header.rtm_type() {
+        Rtn::Blackhole => "blackhole",
+        Rtn::Unreachable => "unreachable",
+        Rtn::Prohibit => "prohibit",
+        Rtn::Throw => "throw",
+        _ => "unicast",
+    };
+    Ok((protocol != PROTOCOL).then(|| ForeignRoute {
+        destination,
+        kind,
+        protocol,
+        of_kernel: *header.rtm_protocol() == Rtprot::Kernel,
+        priority: attributes.u32(Rta::Priority),
+        table: attributes.u32(Rta::Table).unwrap_or(u8::from(*header.rtm_table()).into()),
+    }))
+}
+
+/// Destination and protocol of a route that decides about packets to elsewhere, and whether it leads
+/// anywhere: not so blackholes and their like.
+pub fn parse_any(reply: &Reply<'_>) -> Result<Option<(IpNetwork, u8, bool)>, NetlinkError> {
+    let (header, attributes) = reply.parse::<Rtmsg>(HEADER)?;
+    let Some(family) = wire::family_of(*header.rtm_family()) else { return Ok(None) };
+    let is_way = *header.rtm_type() == Rtn::Unicast;
+    let is_refusal =
+        [Rtn::Blackhole, Rtn::Unreachable, Rtn::Prohibit, Rtn::Throw].contains(header.rtm_type());
+    let destination = attributes.get(Rta::Dst).and_then(wire::address);
+    let destination = destination.unwrap_or_else(|| unspecified(family));
+    let network = subnet::with_prefix(destination, *header.rtm_dst_len());
+    let found = (network, u8::from(*header.rtm_protocol()), is_way);
+    Ok((is_way || is_refusal).then_some(found))
+}
+
+fn unspecified(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::from([0u8; 4]),
+        Family::V6 => IpAddr::from([0u8; 16]),
+    }
 }
 
 /// As [`parse`], with a route for each way of one that has several.

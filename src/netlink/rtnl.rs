@@ -12,7 +12,8 @@ use crate::netlink::link::{self, Link, LinkRef};
 use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::neighbour::{self, Neighbour, NeighbourState};
 use crate::netlink::qdisc;
-use crate::netlink::route::{self, Route, RouteLookup};
+use crate::netlink::route::{self, ForeignRoute, Route, RouteLookup};
+use crate::netlink::rule::{self, Rule};
 use crate::netlink::vxlan;
 use crate::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
 
@@ -28,6 +29,14 @@ impl Rtnl {
     /// [`NetlinkError::Io`].
     pub fn open() -> Result<Rtnl, NetlinkError> {
         Ok(Rtnl { socket: NetlinkSocket::open(Protocol::Route)? })
+    }
+
+    /// The port that notifications of changes through this socket bear; see [`NetlinkSocket::port`].
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn port(&self) -> Result<u32, NetlinkError> {
+        self.socket.port()
     }
 
     /// Carries out all messages, sent at once; see [`NetlinkSocket::transact`].
@@ -177,7 +186,28 @@ impl Rtnl {
     /// [`NetlinkError`].
     pub fn routes(&self, protocol: u8) -> Result<Vec<Route>, NetlinkError> {
         let parse = |reply: &Reply<'_>| Ok(route::parse(reply)?.map(|route| vec![route]));
-        self.both(|family| route::list(family, protocol), parse)
+        self.both(|family| route::list(family, protocol), of_route, parse)
+    }
+
+    /// The routes of every table that are not ours, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn foreign_routes(&self) -> Result<Vec<ForeignRoute>, NetlinkError> {
+        let parse = |reply: &Reply<'_>| Ok(route::parse_foreign(reply)?.map(|route| vec![route]));
+        self.both(route::list_all, |route| subnet::family(route.destination), parse)
+    }
+
+    /// The rules that choose a table, both families.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn rules(&self) -> Result<Vec<Rule>, NetlinkError> {
+        self.both(
+            rule::list,
+            |rule: &Rule| rule.family,
+            |reply| Ok(rule::parse(reply)?.map(|rule| vec![rule])),
+        )
     }
 
     /// The routes of every table, both families; one with several ways is there as often.
@@ -185,7 +215,7 @@ impl Rtnl {
     /// # Errors
     /// [`NetlinkError`].
     pub fn all_routes(&self) -> Result<Vec<Route>, NetlinkError> {
-        self.both(route::list_all, route::parse_paths)
+        self.both(route::list_all, of_route, route::parse_paths)
     }
 
     /// The way that a packet to `address` would take; `None` if there is none.
@@ -231,20 +261,18 @@ impl Rtnl {
 
     /// The routes of both families. A family without any address has no table yet: `ENOENT`. A
     /// kernel without IPv6 answers a question for it with what it has, the routes of IPv4.
-    fn both(
+    fn both<T>(
         &self,
         list: impl Fn(Family) -> Message,
-        parse: impl Fn(&Reply<'_>) -> Result<Option<Vec<Route>>, NetlinkError>,
-    ) -> Result<Vec<Route>, NetlinkError> {
+        family_of: impl Fn(&T) -> Family,
+        parse: impl Fn(&Reply<'_>) -> Result<Option<Vec<T>>, NetlinkError>,
+    ) -> Result<Vec<T>, NetlinkError> {
         let mut routes = Vec::new();
         for family in Family::BOTH {
             match self.socket.dump(&list(family), &parse) {
                 Err(error) if error.errno() == Some(Errno::ENOENT) => {}
                 found => routes.extend(
-                    found?
-                        .into_iter()
-                        .flatten()
-                        .filter(|route| subnet::family(route.destination) == family),
+                    found?.into_iter().flatten().filter(|route| family_of(route) == family),
                 ),
             }
         }
@@ -258,4 +286,8 @@ impl Rtnl {
             answer => answer,
         }
     }
+}
+
+fn of_route(route: &Route) -> Family {
+    subnet::family(route.destination)
 }

@@ -8,14 +8,14 @@
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use neli::consts::nl::NlmF;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 use nix::libc::{MSG_DONTWAIT, MSG_TRUNC};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{NetlinkAddr, bind, getsockname, setsockopt, sockopt};
 
 use crate::netlink::error::{NetlinkError, Refused};
 use crate::netlink::message::{Message, Replies, Reply, ReplyState};
@@ -69,6 +69,22 @@ impl NetlinkSocket {
             .set_netlink_get_strict_chk(true)
             .map_err(NetlinkError::io("set NETLINK_GET_STRICT_CHK"))?;
         Ok(NetlinkSocket { socket, protocol, next_sequence: Cell::new(1) })
+    }
+
+    /// Its netlink port, which the kernel's notifications of its changes bear.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Io`].
+    pub fn port(&self) -> Result<u32, NetlinkError> {
+        let fd = self.socket.as_raw_fd();
+        let port = || getsockname::<NetlinkAddr>(fd).map(|address| address.pid());
+        match port().map_err(NetlinkError::io("ask for the port"))? {
+            0 => {
+                bind(fd, &NetlinkAddr::new(0, 0)).map_err(NetlinkError::io("bind"))?;
+                port().map_err(NetlinkError::io("ask for the port"))
+            }
+            port => Ok(port),
+        }
     }
 
     /// Sends all messages with one `send` and reads every acknowledgement.

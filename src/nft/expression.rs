@@ -9,6 +9,7 @@ use crate::net::{Family, IfName, Mac, subnet};
 use crate::netlink::Attributes;
 use crate::netlink::wire::octets;
 use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
+use crate::nft::inner;
 use crate::nft::numbers::{expression as n, family};
 use crate::nft::ruleset::{Action, Field, Match, Rule};
 use crate::nft::set::{padded, value};
@@ -76,6 +77,16 @@ impl List {
                 let bits = bits.to_ne_bytes();
                 self.meta(n::MARK).bitwise(&bits, &[0; 4]).compare(n::EQUAL, &bits)
             }
+            Match::Udp => self.udp(),
+            Match::UdpTo(port) => self.udp_to(*port),
+            Match::VniNot(vni) => {
+                let place = (inner::VNI, vni_bytes(*vni).len() as u32);
+                let list = self.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place);
+                list.compare(n::NOT_EQUAL, &vni_bytes(*vni))
+            }
+            Match::Inner(family) => self.inner(*family),
+            Match::InnerDestination(network) => self.inner_destination(*network),
+            Match::AllIn(fields, set) => self.load_key(fields).then("lookup", lookup(set)),
         }
     }
 
@@ -153,6 +164,12 @@ impl List {
             Field::DestinationPort => {
                 return self.payload_into(register, n::TRANSPORT_HEADER, (n::PORT_OFFSET, 2));
             }
+            Field::InnerSource(family, prefix) => {
+                let network = inner::network(family, prefix);
+                let place = (inner::source(family), u32::from(family.bits() / 8));
+                let list = self.payload_into(register, n::TRANSPORT_HEADER, place);
+                return list.mask_in(register, &octets(network.mask()));
+            }
         };
         self.payload_into(register, n::NETWORK_HEADER, (offset, length))
     }
@@ -166,7 +183,9 @@ impl List {
         for field in fields {
             list = list.load_into(register(at), *field);
             at += match field {
-                Field::Source(family) | Field::Destination(family) => u32::from(family.bits() / 8),
+                Field::Source(family)
+                | Field::Destination(family)
+                | Field::InnerSource(family, _) => u32::from(family.bits() / 8),
                 Field::Protocol | Field::DestinationPort => 4,
                 Field::InputInterface | Field::OutputInterface => 16,
             };
@@ -175,15 +194,23 @@ impl List {
     }
 
     fn mask(self, mask: &[u8]) -> List {
+        self.mask_in(n::REGISTER_1, mask)
+    }
+
+    fn mask_in(self, register: u32, mask: &[u8]) -> List {
         let zeros = vec![0; mask.len()];
-        self.bitwise(mask, &zeros)
+        self.bitwise_in(register, mask, &zeros)
+    }
+
+    fn bitwise(self, mask: &[u8], xor: &[u8]) -> List {
+        self.bitwise_in(n::REGISTER_1, mask, xor)
     }
 
     /// Keeps the bits of `mask`, then turns those of `xor` over.
-    fn bitwise(self, mask: &[u8], xor: &[u8]) -> List {
+    fn bitwise_in(self, register: u32, mask: &[u8], xor: &[u8]) -> List {
         let and = Attributes::new()
-            .be32(n::BITWISE_SOURCE, n::REGISTER_1)
-            .be32(n::BITWISE_DESTINATION, n::REGISTER_1)
+            .be32(n::BITWISE_SOURCE, register)
+            .be32(n::BITWISE_DESTINATION, register)
             .be32(n::BITWISE_LENGTH, mask.len() as u32)
             .nest(n::BITWISE_MASK, value(mask))
             .nest(n::BITWISE_XOR, value(xor));
@@ -202,16 +229,38 @@ impl List {
     /// A UDP packet whose payload begins as RFC 7348 §5 says: the flag that there is an identifier,
     /// 24 bits that are zero, the identifier.
     fn vxlan(self, vni: u32) -> List {
-        const UDP: u8 = 17;
-        const UDP_HEADER: u32 = 8;
         const HAS_VNI: [u8; 4] = [0x08, 0, 0, 0];
-        let [_, a, b, c] = vni.to_be_bytes();
-        let list = self.meta(n::L4_PROTOCOL).compare(n::EQUAL, &[UDP]);
-        let header = |list: List, at, bytes: &[u8]| {
-            let place = (UDP_HEADER + at, bytes.len() as u32);
-            list.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place).compare(n::EQUAL, bytes)
+        self.udp().payload_is(inner::VXLAN, &HAS_VNI).payload_is(inner::VNI, &vni_bytes(vni))
+    }
+
+    fn udp(self) -> List {
+        const UDP: u8 = 17;
+        self.meta(n::L4_PROTOCOL).compare(n::EQUAL, &[UDP])
+    }
+
+    fn udp_to(self, port: u16) -> List {
+        self.udp().payload_is(n::PORT_OFFSET, &port.to_be_bytes())
+    }
+
+    fn inner(self, family: Family) -> List {
+        let ether_type: u16 = match family {
+            Family::V4 => 0x0800,
+            Family::V6 => 0x86dd,
         };
-        header(header(list, 0, &HAS_VNI), 4, &[a, b, c])
+        self.payload_is(inner::ETHER_TYPE, &ether_type.to_be_bytes())
+    }
+
+    fn inner_destination(self, network: IpNetwork) -> List {
+        let family = subnet::family(network);
+        let place = (inner::destination(family), u32::from(family.bits() / 8));
+        let list = self.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place);
+        list.mask(&octets(network.mask())).compare(n::EQUAL, &octets(network.network()))
+    }
+
+    /// These bytes are so far behind the begin of the transport header.
+    fn payload_is(self, offset: u32, bytes: &[u8]) -> List {
+        let place = (offset, bytes.len() as u32);
+        self.payload_into(n::REGISTER_1, n::TRANSPORT_HEADER, place).compare(n::EQUAL, bytes)
     }
 
     /// Loads bytes of the packet: from where in the header, and how many.
@@ -302,6 +351,11 @@ impl List {
         let expression = Attributes::new().text(n::NAME, name).nest(n::DATA, data);
         List { expressions: self.expressions.nest(n::LIST_ELEMENT, expression), ..self }
     }
+}
+
+fn vni_bytes(vni: u32) -> [u8; 3] {
+    let [_, a, b, c] = vni.to_be_bytes();
+    [a, b, c]
 }
 
 /// Looks up register 1 and those that follow.

@@ -157,6 +157,29 @@ fn base(attributes: &AttributeList) -> Result<Option<Base>, NetlinkError> {
     }))
 }
 
+/// How many packets a rule has counted.
+pub fn packets(rule: &AttributeList) -> Result<u64, NetlinkError> {
+    let Some(expressions) = rule.nested(number::rule::EXPRESSIONS)? else { return Ok(0) };
+    let mut packets = 0;
+    for (_, bytes) in expressions.iter() {
+        let expression = AttributeList::parse(bytes)?;
+        if expression.text(list::NAME).as_deref() == Some("counter")
+            && let Some(counter) = expression.nested(list::DATA)?
+        {
+            packets = counter.be64(list::COUNTER_PACKETS).unwrap_or(0);
+        }
+    }
+    Ok(packets)
+}
+
+/// Comment of a rule, and how many packets it has counted.
+pub fn count(reply: &Reply<'_>) -> Result<Option<(String, u64)>, NetlinkError> {
+    let (_, attributes) = parts(reply)?;
+    let userdata = Userdata::read(attributes.get(rule::USERDATA).unwrap_or_default());
+    let packets = packets(&attributes)?;
+    Ok(userdata.comment.map(|comment| (comment, packets)))
+}
+
 /// A rule and the chain that it is in.
 pub fn rule(reply: &Reply<'_>) -> Result<Option<(String, FoundRule)>, NetlinkError> {
     let (_, attributes) = parts(reply)?;

@@ -129,6 +129,19 @@ impl Nft {
         Ok(Some(rules.collect()))
     }
 
+    /// The comments of the table's rules, with how many packets those have counted; none if it is not
+    /// there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn counts(&self, table: &str) -> Result<Vec<(String, u64)>, NetlinkError> {
+        let name = Attributes::new().text(rule::TABLE, table);
+        match self.socket.dump(&get(table, kind::GET_RULE, name), found::count) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(Vec::new()),
+            counts => counts,
+        }
+    }
+
     /// Removes the table, be it there or not.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ mod cached_table;
 mod edit;
 mod expression;
 mod handle;
+mod inner;
 mod message;
 mod netdev;
 mod numbers;

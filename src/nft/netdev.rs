@@ -6,7 +6,7 @@ use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
 use crate::net::IfName;
-use crate::netlink::{AttributeList, Attributes, Message, NetlinkError, Reply};
+use crate::netlink::{Attributes, Message, NetlinkError, Reply};
 use crate::nft::expression;
 use crate::nft::found;
 use crate::nft::frame::{DeviceChain, FoundChains, FoundFrameRule, FrameRule};
@@ -165,17 +165,7 @@ fn frame_rule(reply: &Reply<'_>) -> Result<Option<(String, FoundFrameRule)>, Net
     let (_, attributes) = found::parts(reply)?;
     let Some(chain) = attributes.text(rule::CHAIN) else { return Ok(None) };
     let userdata = Userdata::read(attributes.get(rule::USERDATA).unwrap_or_default());
-    let mut packets = 0;
-    if let Some(expressions) = attributes.nested(rule::EXPRESSIONS)? {
-        for (_, bytes) in expressions.iter() {
-            let expression = AttributeList::parse(bytes)?;
-            if expression.text(list::NAME).as_deref() == Some("counter")
-                && let Some(counter) = expression.nested(list::DATA)?
-            {
-                packets = counter.be64(list::COUNTER_PACKETS).unwrap_or(0);
-            }
-        }
-    }
+    let packets = found::packets(&attributes)?;
     let Userdata { comment, fingerprint, .. } = userdata;
     Ok(Some((chain, FoundFrameRule { fingerprint, comment, packets })))
 }

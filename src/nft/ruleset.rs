@@ -112,6 +112,17 @@ pub enum Match {
     NotLocal,
     /// All these bits of its mark are set.
     Marked(u32),
+    Udp,
+    /// It is a UDP packet to that port.
+    UdpTo(u16),
+    /// Behind its UDP header is a VXLAN header with another identifier.
+    VniNot(u32),
+    /// The VXLAN packet holds a packet of that family.
+    Inner(Family),
+    /// The packet in the VXLAN packet is for that network.
+    InnerDestination(IpNetwork),
+    /// The fields together are in the set of that name.
+    AllIn(Vec<Field>, &'static str),
 }
 
 /// A field of a packet that is looked up in a set or map.
@@ -123,6 +134,8 @@ pub enum Field {
     DestinationPort,
     InputInterface,
     OutputInterface,
+    /// In a VXLAN packet: so many leading bits of the source of the packet inside.
+    InnerSource(Family, u8),
 }
 
 /// What a rule does.
@@ -202,6 +215,14 @@ impl fmt::Display for Match {
             }
             Match::NotLocal => f.write_str("fib daddr type != local"),
             Match::Marked(bits) => write!(f, "meta mark & {bits:#x} == {bits:#x}"),
+            Match::Udp => f.write_str("meta l4proto udp"),
+            Match::UdpTo(port) => write!(f, "meta l4proto udp th dport {port}"),
+            Match::VniNot(vni) => write!(f, "vxlan vni != {vni}"),
+            Match::Inner(family) => write!(f, "vxlan ether type {}", protocol(*family)),
+            Match::InnerDestination(network) => {
+                write!(f, "vxlan {} daddr {network}", protocol(subnet::family(*network)))
+            }
+            Match::AllIn(fields, set) => write!(f, "{} @{set}", concatenation(fields)),
         }
     }
 }
@@ -215,15 +236,20 @@ impl fmt::Display for Field {
             Field::DestinationPort => f.write_str("th dport"),
             Field::InputInterface => f.write_str("iifname"),
             Field::OutputInterface => f.write_str("oifname"),
+            Field::InnerSource(family, prefix) => {
+                write!(f, "vxlan {} saddr/{prefix}", protocol(*family))
+            }
         }
     }
 }
 
+fn concatenation(fields: &[Field]) -> String {
+    fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fields = |fields: &[Field]| {
-            fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
-        };
+        let fields = concatenation;
         match self {
             Action::Verdict(verdict) => verdict.fmt(f),
             Action::Masquerade => f.write_str("masquerade fully-random"),

@@ -11,7 +11,7 @@ use crate::net::{AddressRange, Family, IfName, Protocol};
 use crate::netlink::wire;
 use crate::netlink::{AttributeList, Attributes, NetlinkError};
 use crate::nft::numbers::{expression as list, set};
-use crate::nft::userdata::Userdata;
+use crate::nft::userdata::{self, Userdata};
 use crate::nft::verdict::Verdict;
 
 /// Bytes of an interface's name: IFNAMSIZ.
@@ -58,6 +58,8 @@ pub enum Type {
     /// The state of a connection: bits.
     State,
     Mark,
+    /// An address of the packet inside a VXLAN packet: to nft a number of the address's length.
+    Inner(Family),
 }
 
 /// The value of a field.
@@ -165,8 +167,13 @@ impl Shape {
                 attributes.be32(set::DATA_TYPE, kind).be32(set::DATA_LENGTH, length)
             }
         };
-        let names = (self.key == [Type::Interface]).then(Userdata::host_byte_order);
-        attributes.put_some(set::USERDATA, names)
+        let userdata = match self.key[..] {
+            [Type::Interface] => Some(Userdata::host_byte_order()),
+            [Type::Ipv4, Type::Inner(inner)] => Some(userdata::sender(Family::V4, inner)),
+            [Type::Ipv6, Type::Inner(inner)] => Some(userdata::sender(Family::V6, inner)),
+            _ => None,
+        };
+        attributes.put_some(set::USERDATA, userdata)
     }
 
     /// The elements that `entries` stand for, in any order; those that cannot be read are left out.
@@ -275,7 +282,8 @@ impl From<AddressRange> for Element {
 }
 
 impl Type {
-    const ALL: [Type; 7] = [
+    /// Those that have a number of their own, and one of the other.
+    const ALL: [Type; 8] = [
         Type::Ipv4,
         Type::Ipv6,
         Type::Protocol,
@@ -283,6 +291,7 @@ impl Type {
         Type::Interface,
         Type::State,
         Type::Mark,
+        Type::Inner(Family::V4),
     ];
 
     pub fn address(family: Family) -> Type {
@@ -301,6 +310,7 @@ impl Type {
             Type::Port => (13, 2),
             Type::Mark => (19, 4),
             Type::State => (26, 4),
+            Type::Inner(family) => (4, u32::from(family.bits() / 8)),
             Type::Interface => (41, IFNAMSIZ as u32),
         }
     }
@@ -308,7 +318,7 @@ impl Type {
     fn value(self, first: &[u8], last: &[u8]) -> Option<Value> {
         let port = |bytes: &[u8]| bytes.try_into().ok().map(u16::from_be_bytes);
         match self {
-            Type::Ipv4 | Type::Ipv6 => {
+            Type::Ipv4 | Type::Ipv6 | Type::Inner(_) => {
                 let range = AddressRange::new(wire::address(first)?, wire::address(last)?)?;
                 Some(Value::Addresses(range))
             }
@@ -409,7 +419,13 @@ fn types(kind: u32, length: u32) -> Option<Vec<Type>> {
         (0..5).rev().map(|at| kind >> (at * set::TYPE_BITS) & ((1 << set::TYPE_BITS) - 1));
     let fields = numbers.skip_while(|number| *number == 0);
     let fields = fields.map(|number| Type::ALL.into_iter().find(|kind| kind.number().0 == number));
-    let types = fields.collect::<Option<Vec<Type>>>()?;
+    let mut types = fields.collect::<Option<Vec<Type>>>()?;
+    // Its number is the same for both families.
+    if concatenation(&types) != (kind, length)
+        && let Some(inner) = types.iter_mut().find(|found| matches!(found, Type::Inner(_)))
+    {
+        *inner = Type::Inner(Family::V6);
+    }
     (!types.is_empty() && concatenation(&types) == (kind, length)).then_some(types)
 }
 

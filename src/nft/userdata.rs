@@ -4,6 +4,9 @@
 //! Type, length and value, a byte each for the first two, as libnftnl writes it (its `udata.h`);
 //! at most 256 bytes in all. Types that a reader does not know it passes over.
 
+use crate::net::Family;
+use crate::nft::inner;
+
 /// NFTNL_UDATA_RULE_COMMENT and its like for a table and for an element: a text with its final zero.
 const COMMENT: u8 = 0;
 
@@ -14,6 +17,9 @@ const KEY_BYTE_ORDER: u8 = 0;
 /// BYTEORDER_HOST_ENDIAN of nft's `datatype.h`.
 const HOST_ENDIAN: u32 = 1;
 
+/// NFTNL_UDATA_SET_KEY_TYPEOF: which fields of packets a set's keys are.
+const KEY_TYPEOF: u8 = 3;
+
 /// Ours: the 8 bytes of a rule's fingerprint, network order.
 const FINGERPRINT: u8 = 104;
 
@@ -22,6 +28,33 @@ const LINK: u8 = 105;
 
 /// The longest comment that nft reads, in bytes (its NFTNL_UDATA_COMMENT_MAXLEN less the zero).
 const COMMENT_MAX_BYTES: usize = 127;
+
+/// For a set whose keys are the source of a VXLAN packet and the source of the packet inside, as nft
+/// writes it for `typeof ip saddr . @th,336,32`: its numbers for these fields. Without it nft takes the
+/// second for a plain number, and refuses its own listing.
+pub fn sender(outer: Family, inner: Family) -> Vec<u8> {
+    /// EXPR_PAYLOAD and EXPR_CONCAT; PROTO_BASE_TRANSPORT_HDR; NFTNL_UDATA_TYPEOF_EXPR and _DATA.
+    const PAYLOAD: u32 = 7;
+    const CONCATENATION: u32 = 13;
+    const TRANSPORT: u32 = 3;
+    let number = |kind: u8, value: u32| entry(kind, &value.to_ne_bytes());
+    let expression = |kind: u32, data: &[u8]| [number(0, kind), entry(1, data)].concat();
+    // PROTO_DESC_IP with IPHDR_SADDR, PROTO_DESC_IP6 with IP6HDR_SADDR.
+    let (protocol, field) = match outer {
+        Family::V4 => (12, 11),
+        Family::V6 => (13, 8),
+    };
+    let source = expression(PAYLOAD, &[number(0, protocol), number(1, field)].concat());
+    let bits = 8 * inner::source(inner);
+    let place = [(0, 0), (1, 0), (2, TRANSPORT), (3, bits), (4, inner.bits().into())];
+    let inside = expression(PAYLOAD, &place.map(|(kind, value)| number(kind, value)).concat());
+    let both = [entry(0, &source), entry(1, &inside)].concat();
+    [number(KEY_BYTE_ORDER, 0), entry(KEY_TYPEOF, &expression(CONCATENATION, &both))].concat()
+}
+
+fn entry(kind: u8, value: &[u8]) -> Vec<u8> {
+    [&[kind, value.len() as u8], value].concat()
+}
 
 /// What humanz writes and reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

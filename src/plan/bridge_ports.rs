@@ -33,6 +33,32 @@ pub fn changes(network: &str, bridge: &IfName, found: &[Link]) -> Vec<Reattach> 
     lost.map(reattach).collect()
 }
 
+/// A link of a pod that is plugged in and down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetPortUp {
+    /// The host's end of the pod's veth.
+    pub link: IfName,
+    pub index: u32,
+    /// The link's alias.
+    pub owner: String,
+}
+
+/// The ports of the bridge with that index among `found` that belong to pods of `network` and are down,
+/// to be set up. One that the plugin is just making may be among them: it is complete before the pod's
+/// end is up, and nothing passes before that.
+pub fn down(network: &str, bridge: u32, found: &[Link]) -> Vec<SetPortUp> {
+    let is_down = |link: &&Link| {
+        let of_pod = is_of_network(link.alias.as_deref(), network);
+        link.master == Some(bridge) && !link.up && of_pod
+    };
+    let set_up = |link: &Link| SetPortUp {
+        link: link.name.clone(),
+        index: link.index,
+        owner: link.alias.clone().unwrap_or_default(),
+    };
+    found.iter().filter(is_down).map(set_up).collect()
+}
+
 /// The most ports of one bridge, and so pods of a host: the kernel numbers them with 10 bits, from 1
 /// (`BR_MAX_PORTS` of net/bridge/br_private.h). The next one gets `EXFULL`.
 ///

@@ -8,7 +8,7 @@ use crate::netlink::fdb::Destination;
 use crate::netlink::neighbour::Neighbour;
 use crate::nft::{Element, ElementChange, Flowtable};
 use crate::plan::bridge::BridgeChange;
-use crate::plan::bridge_ports::Reattach;
+use crate::plan::bridge_ports::{Reattach, SetPortUp};
 use crate::plan::firewall::{TableChange, TableDifference};
 use crate::plan::host_ports::{HostPortChange, PortElement, TABLE};
 use crate::plan::line::{Describe, Line};
@@ -48,6 +48,14 @@ impl Describe for Reattach {
     }
 }
 
+impl Describe for SetPortUp {
+    fn line(&self) -> Line {
+        let SetPortUp { link, owner, .. } = self;
+        let link = Object::Link("interface".to_owned(), link.clone());
+        Line::changed(link).with(format!(": up ({owner})"))
+    }
+}
+
 impl Describe for RouteChange {
     fn line(&self) -> Line {
         let via = |hop: &NextHop| format!(" via {}", hop.via);
@@ -80,6 +88,7 @@ impl Describe for TunnelChange {
                 return Line::added(Object::TunnelAddress(name.clone(), *address));
             }
             Mark(name) => (name, format!("alias {ALIAS:?}")),
+            Detach(name) => (name, "nomaster".to_owned()),
             Set(name, local) => (name, format!("local {local}, no learning")),
             SetMac(name, mac) => (name, format!("mac {mac}")),
             SetMtu(name, mtu) => (name, format!("mtu {mtu}")),

@@ -3,6 +3,7 @@
 mod changes;
 pub mod flowtable;
 mod repair;
+pub mod tunnels;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -8,7 +8,7 @@ mod maps;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ipam::PortClaim;
-use crate::net::{HostPort, IfName, PortForward};
+use crate::net::{HostPort, IfName, PortForward, ReservedPort};
 use crate::nft::{
     Action, Base, Chain, Field, Fingerprints, Hook, Match, Policy, Rule, Ruleset, Verdict,
 };
@@ -178,6 +178,13 @@ pub fn changes(
     let gone = found.iter().filter(own).filter(|found| !wanted.contains_key(&found.forward.from));
     changes.extend(gone.cloned().map(HostPortChange::Remove));
     changes
+}
+
+/// The removal of those of `found` that have a reserved port, whoever made them.
+pub fn removals(reserved: &[ReservedPort], found: &[PortElement]) -> Vec<HostPortChange> {
+    let is_reserved =
+        |found: &&PortElement| reserved.iter().any(|port| port.covers(&found.forward.from));
+    found.iter().filter(is_reserved).cloned().map(HostPortChange::Remove).collect()
 }
 
 fn is_same(element: &PortElement, found: &PortElement) -> bool {

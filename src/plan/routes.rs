@@ -1,6 +1,6 @@
 //! Pure. Which routes to other hosts must change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -84,6 +84,23 @@ pub fn changes(wanted: &Routes, found: &[FoundRoute]) -> Vec<RouteChange> {
     changes
 }
 
+/// Makes replacements of those additions whose destination was `placed` before and has one of the routes
+/// `lying` now: somebody replaced ours by it. What lay there before ours could be added stays.
+pub fn take_back(
+    changes: &mut [RouteChange],
+    placed: &BTreeSet<IpNetwork>,
+    lying: &BTreeSet<IpNetwork>,
+) {
+    for change in changes {
+        if let RouteChange::Add(to, hop) = *change
+            && placed.contains(&to)
+            && lying.contains(&to)
+        {
+            *change = RouteChange::Replace(to, hop);
+        }
+    }
+}
+
 /// The scope of the route to a host's subnet: universe (0) for the first 256 slots of the pool, 1
 /// for the next 256, and so on up to 199, then again from 0. All of these are nearer than a site
 /// and farther than a link, and route alike ("interior routes", linux/rtnetlink.h).
@@ -130,6 +147,20 @@ mod tests {
             priority: None,
         };
         routes.iter().map(route).collect()
+    }
+
+    #[test]
+    fn what_replaced_a_route_of_ours_is_replaced_and_what_lay_there_before_is_not() {
+        let subnets = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect();
+        let add = |to: &str| RouteChange::Add(to.parse().unwrap(), hop("192.0.2.2"));
+        let mut changes = ["10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24"].map(add);
+        take_back(
+            &mut changes,
+            &subnets(&["10.0.1.0/24", "10.0.2.0/24"]),
+            &subnets(&["10.0.2.0/24", "10.0.3.0/24"]),
+        );
+        let lines = changes.map(|change| change.line().to_string());
+        assert_eq!(lines.map(|line| line[..1].to_owned()), ["+", "~", "+"]);
     }
 
     fn check(wanted: &[(&str, &str)], found: &[FoundRoute], expected: &[&str]) {

@@ -43,6 +43,7 @@ pub fn add(add: &Add, previous: &CniResult, call: &mut CallContext<'_>) -> Resul
     let tune = LinkSettings { mac: add.requested.mac, mtu: conf.tuning.mtu, ..requested.tune };
     let host_end = host_end(&host, link, previous)?;
     refuse_without_host_end(add, host_end.as_ref())?;
+    host_ports::refuse_reserved(conf)?;
     let store = store::open(conf)?;
     let mut undo = UndoStack::default();
     tune_link(&pod.rtnl, link.index, &tune, &mut undo)?;

@@ -57,6 +57,7 @@ pub fn reserve<'s>(
     cleanup_stale: impl FnOnce(&StoreEntry) -> Result<(), CniError>,
     undo: &mut UndoStack<'s>,
 ) -> Result<StoreEntry, CniError> {
+    host_ports::refuse_reserved(&add.conf)?;
     let owner = Owner {
         container_id: add.attachment.container_id.to_string(),
         ifname: add.attachment.ifname.to_string(),

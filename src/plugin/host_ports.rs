@@ -14,7 +14,7 @@ use crate::cni::error::{CniError, code};
 use crate::cni::request::Check;
 use crate::inspect::host_ports as inspect;
 use crate::ipam::{LockedClaims, PortClaim, PortClaims, Store, StoreEntry};
-use crate::net::{Family, HostPort, IfName, port};
+use crate::net::{Family, HostPort, IfName, PortMapping, ReservedPort, port};
 use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
@@ -29,6 +29,22 @@ use crate::plugin::{conntrack, failure};
 
 /// How often the table is restored if somebody removes it while ports are added.
 const TRIES: usize = 3;
+
+/// Refuses ports that the host itself uses.
+///
+/// # Errors
+/// Code 104: which port, and what for.
+pub fn refuse_reserved(conf: &NetConf) -> Result<(), CniError> {
+    let requested = conf.runtime.port_mappings.iter().flat_map(PortMapping::host_ports);
+    for port in requested {
+        let reserved = conf.reserved_ports.iter().find(|reserved| reserved.covers(&port));
+        if let Some(ReservedPort { purpose, .. }) = reserved {
+            let text = format!("host port {port} is taken by this host itself, for {purpose}");
+            return Err(CniError::new(code::PORT_TAKEN, text));
+        }
+    }
+    Ok(())
+}
 
 /// Opens the ports that `entry` has claimed. On a host without an agent everything else that the
 /// table has lost is restored too, even if the pod requests no port.

@@ -9,6 +9,7 @@ pub mod reload;
 pub mod values;
 
 mod parse;
+mod reserved;
 mod source;
 
 use std::fmt;

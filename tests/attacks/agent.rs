@@ -173,3 +173,23 @@ RULES",
         agent.stop();
     }
 }
+
+/// Nothing is looked at without an event here.
+#[test]
+fn a_pods_link_that_somebody_sets_down_is_set_up() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let _agent = serve(host, &[]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    reaches(&pods[0], &pods[1]);
+    let ports = host.shell("ls /sys/class/net | grep '^hz' | head -2").ok();
+    for link in ports.lines().chain(["humanz0"]) {
+        host.run(&format!("ip link set {link} down")).ok();
+        reaches(&pods[0], &pods[1]);
+        reaches(&pods[1], &pods[0]);
+    }
+    for broken in ["ip link set humanz0 name other", "ip link set humanz0 down"] {
+        host.run(broken).ok();
+        reaches(&pods[0], &pods[1]);
+    }
+}

@@ -17,3 +17,4 @@ mod neighbours;
 mod packet_socket;
 mod packets;
 mod scene;
+mod tunnels;

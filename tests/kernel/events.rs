@@ -30,6 +30,8 @@ fn events_select_the_scope_of_a_reconcile() {
             }
         });
         let bridge = bridge(rtnl, "br0");
+        let sender = rtnl.port().unwrap();
+        assert_ne!(sender, 0);
         rtnl.apply(&[
             address::add(bridge.index, net("192.0.2.1/24")),
             route::add(&Route::via(net("10.1.2.0/24"), ip("192.0.2.7"), bridge.index)),
@@ -43,9 +45,10 @@ fn events_select_the_scope_of_a_reconcile() {
             Event::Link { name: name("br0"), index: bridge.index, now: LinkState::Alone },
             Event::NeighbourGone { index: bridge.index },
             Event::Address { index: bridge.index },
-            Event::Route { protocol: route::PROTOCOL, default: false, gone: false },
-            Event::Route { protocol: route::PROTOCOL, default: false, gone: true },
-            Event::Route { protocol: route::PROTOCOL, default: true, gone: false },
+            Event::Neighbour { index: bridge.index, sender },
+            route_event("10.1.2.0/24", false, sender),
+            route_event("10.1.2.0/24", true, sender),
+            route_event("0.0.0.0/0", false, sender),
         ];
         while !wanted.is_empty() {
             let event = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");
@@ -123,4 +126,10 @@ fn a_change_of_nftables_is_an_event() {
         let heard = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");
         assert_eq!(heard.unwrap(), [Event::Nftables]);
     });
+}
+
+fn route_event(destination: &str, gone: bool, sender: u32) -> Event {
+    let destination: IpNetwork = net(destination);
+    let default = destination.prefix() == 0;
+    Event::Route { protocol: route::PROTOCOL, default, gone, destination, sender }
 }

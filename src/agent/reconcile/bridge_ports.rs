@@ -8,10 +8,10 @@ use crate::net::{IfName, Object, Problem};
 use crate::netlink::link::{self, LinkRef};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, neighbour};
-use crate::plan::bridge_ports::{Reattach, changes, crowded};
+use crate::plan::bridge_ports::{Reattach, changes, crowded, down};
 use crate::plan::pod::BridgePort;
 
-/// Plugs pods in again that lost the bridge; says if it can hardly take more.
+/// Plugs pods in again that lost the bridge, and sets their links up that somebody set down; says if it can hardly take more.
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> {
     let rtnl = &run.kernel.rtnl;
     let (network, bridge) = (&run.settings.cni.name, &run.settings.bridge);
@@ -26,6 +26,11 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) -> Option<Problem> 
         applier.apply(&plug, || apply(rtnl, &plug));
     }
     let own = found.iter().find(|link| link.name == *bridge)?;
+    for port in down(network, own.index, &found) {
+        let up = link::LinkChange { up: true, ..link::LinkChange::default() };
+        let up = link::change(LinkRef::Index(port.index), &up).tolerating(Errno::ENODEV);
+        applier.apply(&port, || rtnl.apply(&[up]));
+    }
     crowded(bridge, found.iter().filter(|link| link.master == Some(own.index)).count())
 }
 

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
-use crate::agent::reconcile::{flowtable, host_ports, input, tunnel};
+use crate::agent::reconcile::{flowtable, host_ports, input, tunnel, tunnel_filter};
 use crate::checks::forward::{self, Traffic};
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
@@ -83,6 +83,7 @@ pub fn remove_all(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
     let table = Line::removed(Object::Table(AGENT_TABLE.to_owned()));
     applier.apply(&table, || kernel.nft.delete(AGENT_TABLE));
     flowtable::remove(kernel, applier);
+    tunnel_filter::remove(kernel, applier);
     host_ports::remove(kernel, settings, applier);
     leave_foreign(kernel, settings, applier);
 }

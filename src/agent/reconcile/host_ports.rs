@@ -10,13 +10,13 @@ use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::agent::trigger::Scope;
 use crate::inspect::{Kernel, host_ports};
 use crate::ipam::{PortClaim, PortClaims};
-use crate::net::{Family, IfName, Object};
+use crate::net::{Family, IfName, Object, ReservedPort};
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
 use crate::os::{identity, sysctl};
 use crate::plan::Line;
 use crate::plan::host_ports::{
-    HostPortChange, TABLE, changes, element_changes, is_intact, ruleset,
+    HostPortChange, TABLE, changes, element_changes, is_intact, removals, ruleset,
 };
 use crate::settings::Settings;
 
@@ -28,7 +28,11 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
     let Some(claims) = claims(run.settings, applier) else { return };
     let nft = &run.kernel.nft;
     let looked = claims.read().held().with_context(|| ipam_dir_hint(run.settings));
-    let looked = looked.and_then(|held| Ok((look(nft, &claims, &held)?, held)));
+    let reserved = run.settings.reserved_ports();
+    let looked = looked.and_then(|held| {
+        let held = allowed(held, &reserved);
+        Ok((look(nft, &claims, &held, &reserved)?, held))
+    });
     let (changes, held) = match looked {
         Ok(looked) => looked,
         Err(error) => return inspect_failed(&error, applier),
@@ -37,7 +41,7 @@ pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
         return applier.apply_together(&changes, || Ok::<(), NetlinkError>(()));
     }
     if !changes.is_empty()
-        && let Err(error) = repair(nft, &claims, applier)
+        && let Err(error) = repair(nft, &claims, &reserved, applier)
     {
         inspect_failed(&error, applier);
     }
@@ -77,11 +81,18 @@ fn inspect_failed(error: &anyhow::Error, applier: &mut Applier) {
     applier.inspection_failed(Object::named("host ports"), error);
 }
 
+/// The claims without those of ports that the host itself uses: an older plugin knows none of these.
+fn allowed(mut held: Vec<PortClaim>, reserved: &[ReservedPort]) -> Vec<PortClaim> {
+    held.retain(|claim| !reserved.iter().any(|port| port.covers(&claim.forward.from)));
+    held
+}
+
 /// What differs from what is `held`.
 fn look(
     nft: &Nft,
     claims: &PortClaims,
     held: &[PortClaim],
+    reserved: &[ReservedPort],
 ) -> Result<Vec<HostPortChange>, NetlinkError> {
     let fingerprints = nft.fingerprints(TABLE)?;
     if held.is_empty() && fingerprints.is_none() {
@@ -90,18 +101,25 @@ fn look(
     let table = (!is_intact(fingerprints.as_ref())).then_some(HostPortChange::Table);
     let (found, bridges) = (host_ports::all(nft)?, host_ports::bridge_set(nft)?);
     let elements = changes(held, claims.fingerprint(), &found, &bridges);
-    Ok(table.into_iter().chain(elements).collect())
+    let mut foreign = removals(reserved, &found);
+    foreign.retain(|removal| !elements.contains(removal));
+    Ok(table.into_iter().chain(elements).chain(foreign).collect())
 }
 
 /// Looks again with the lock, and makes the changes that are needed then.
-fn repair(nft: &Nft, claims: &PortClaims, applier: &mut Applier) -> anyhow::Result<()> {
+fn repair(
+    nft: &Nft,
+    claims: &PortClaims,
+    reserved: &[ReservedPort],
+    applier: &mut Applier,
+) -> anyhow::Result<()> {
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
-    let held = locked.held()?;
-    let mut changes = look(nft, claims, &held)?;
+    let held = allowed(locked.held()?, reserved);
+    let mut changes = look(nft, claims, &held, reserved)?;
     if changes.first() == Some(&HostPortChange::Table) {
         applier.apply(&HostPortChange::Table, || nft.ensure(&ruleset()));
-        changes = look(nft, claims, &held)?;
+        changes = look(nft, claims, &held, reserved)?;
     }
     if !changes.is_empty() {
         applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));

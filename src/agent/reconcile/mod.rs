@@ -15,12 +15,14 @@ pub mod plugin;
 pub mod routes;
 pub mod sysctls;
 pub mod tunnel;
+pub mod tunnel_filter;
 
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Hint;
+use crate::agent::own_writes::OwnWrites;
 use crate::agent::trigger::Scope;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
@@ -49,6 +51,8 @@ pub struct Reconcile<'a> {
     pub was_ready: bool,
     /// What to look at.
     pub scope: Scope,
+    /// Where what is written is noted; `None`: nobody waits for events.
+    pub own_writes: Option<&'a OwnWrites>,
 }
 
 /// Context of an error of the IPAM store.

@@ -1,6 +1,6 @@
 //! Keeps the routes to other hosts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
@@ -8,26 +8,34 @@ use nix::errno::Errno;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::tunnel::Tunnels;
+use crate::agent::trigger::Scope;
+use crate::checks::routing::{routes_in_the_way, rules_in_the_way};
 use crate::net::subnet::Pool;
-use crate::net::{Object, PerFamily};
-use crate::netlink::route::{self, Route};
+use crate::net::{Object, PerFamily, Problem};
+use crate::netlink::route::{self, ForeignRoute, Route};
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError};
-use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, scope};
+use crate::plan::routes::{FoundRoute, NextHop, RouteChange, Routes, changes, scope, take_back};
 
 /// Adds and replaces what is missing or wrong; removes what bears our mark and is not wanted, but
-/// not before the hosts are completely known, and never to `unresolved`.
+/// not before the hosts are completely known, and never to `unresolved`. `placed`: the destinations of
+/// those that were in place before, and are now. Gives what else takes packets to pods, if that was
+/// looked at.
 pub fn reconcile(
     run: &Reconcile<'_>,
     wanted: &Routes,
     unresolved: &BTreeSet<IpNetwork>,
     tunnels: &Tunnels,
+    placed: &mut BTreeSet<IpNetwork>,
     applier: &mut Applier,
-) {
+) -> Vec<Problem> {
     let rtnl = &run.kernel.rtnl;
     let found = match found(rtnl) {
         Ok(found) => found,
-        Err(error) => return applier.inspect_failed(Object::named("routes"), error),
+        Err(error) => {
+            applier.inspect_failed(Object::named("routes"), error);
+            return Vec::new();
+        }
     };
     let mut changes = changes(wanted, &found);
     changes.retain(|change| match change {
@@ -38,7 +46,46 @@ pub fn reconcile(
         }
         RouteChange::Add(..) | RouteChange::Replace(..) => true,
     });
+    let lost = changes
+        .iter()
+        .any(|change| matches!(change, RouteChange::Add(to, _) if placed.contains(to)));
+    if lost {
+        take_back(&mut changes, placed, &lying(rtnl));
+    }
+    let failures = applier.failures().len();
     apply(rtnl, &changes, &run.settings.pools, applier);
+    let failed = applier.failures().len() > failures;
+    if !applier.is_dry() && !failed && !placed.iter().eq(wanted.keys()) {
+        *placed = wanted.keys().copied().collect();
+    }
+    if failed || run.scope == Scope::ALL { in_the_way(run, wanted, applier) } else { Vec::new() }
+}
+
+/// The destinations of others' routes in the main table.
+fn lying(rtnl: &Rtnl) -> BTreeSet<IpNetwork> {
+    let found = rtnl.foreign_routes().unwrap_or_default().into_iter();
+    found.filter(|route| route.table == route::MAIN).map(|route| route.destination).collect()
+}
+
+/// What else takes packets to pods of other hosts.
+fn in_the_way(run: &Reconcile<'_>, wanted: &Routes, applier: &mut Applier) -> Vec<Problem> {
+    let rtnl = &run.kernel.rtnl;
+    let found = rtnl.foreign_routes().and_then(|routes| Ok((routes, rtnl.rules()?)));
+    let (routes, rules) = match found {
+        Ok(found) => found,
+        Err(error) => {
+            applier.inspect_failed(Object::named("routes and rules of others"), error);
+            return Vec::new();
+        }
+    };
+    let mut problems = routes_in_the_way(wanted, &routes);
+    let mut tables: BTreeMap<u32, Vec<ForeignRoute>> = BTreeMap::new();
+    for route in routes {
+        tables.entry(route.table).or_default().push(route);
+    }
+    let pods = (&run.settings.bridge, run.subnets);
+    problems.extend(rules_in_the_way(wanted, pods, &rules, &tables));
+    problems
 }
 
 /// Removes every route that bears our mark.

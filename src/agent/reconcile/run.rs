@@ -4,6 +4,9 @@
 //! configuration last, because runtimes start pods as soon as it is there.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use ipnetwork::IpNetwork;
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
@@ -33,7 +36,10 @@ pub fn run(
     known: &mut ReconcileCache,
     applier: &mut Applier,
 ) -> Option<ReconcileOutcome> {
-    let ReconcileCache { ways, table, guards } = known;
+    if let Some(own) = run.own_writes {
+        own.set_pools(run.settings.pool_networks());
+    }
+    let ReconcileCache { ways, placed, table, tunnels, guards } = known;
     let before = run.previous.map(|before| before.own);
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
@@ -64,8 +70,12 @@ pub fn run(
         |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
     let first = start.then(|| firewall(applier));
     let mut problems = vec![(ProblemSource::Uplinks, uplinks(&facts))];
+    if scope.routes || scope.firewall {
+        // Before there is a device, and before another host that is new can be sent to.
+        reconcile::tunnel_filter::reconcile(run, &facts, tunnels, applier);
+    }
     if scope.routes {
-        problems.push((ProblemSource::PeerRoutes, routes(run, &facts, ways, applier)));
+        problems.push((ProblemSource::PeerRoutes, routes(run, &facts, ways, placed, applier)));
     }
     let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
     problems.extend(blocked.map(|found| (ProblemSource::Firewall, found)));
@@ -139,12 +149,13 @@ fn routes(
     run: &Reconcile<'_>,
     facts: &HostState,
     ways: &PeerRoutes,
+    placed: &mut BTreeSet<IpNetwork>,
     applier: &mut Applier,
 ) -> Vec<Problem> {
     let Some(peers) = run.peers else { return Vec::new() };
     let unreachable = ways.unreachable.iter().map(UnreachableSubnet::problem);
     let tunnels = ways.faults.iter().map(TunnelFault::problem);
-    let problems = unreachable.chain(tunnels).chain(peers.problems()).collect();
+    let mut problems: Vec<Problem> = unreachable.chain(tunnels).chain(peers.problems()).collect();
     let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
         return problems;
     };
@@ -153,7 +164,15 @@ fn routes(
     if !ways.remotes.is_empty() {
         wanted.to_mut().extend(tunnels.routes(run, ways));
     }
-    reconcile::routes::reconcile(run, &wanted, &ways.unresolved(), &tunnels, applier);
+    let unresolved = ways.unresolved();
+    problems.extend(reconcile::routes::reconcile(
+        run,
+        &wanted,
+        &unresolved,
+        &tunnels,
+        placed,
+        applier,
+    ));
     tunnels.tidy(run, ways, applier);
     problems
 }

@@ -144,6 +144,13 @@ impl Tunnels {
                 Ok(found) => {
                     let changes = plan(&wanted, &found, run.settings.vxlan.port);
                     let message = |change: &EntryChange| entry_message(device.index, change);
+                    for change in &changes {
+                        if let (EntryChange::SetDestination(to), Some(own)) =
+                            (change, run.own_writes)
+                        {
+                            own.note(device.index, run.settings.vxlan.port, to);
+                        }
+                    }
                     let messages = || changes.iter().map(message).collect::<Vec<Message>>();
                     applier.apply_each(&changes, || rtnl.apply_each(&messages()));
                 }

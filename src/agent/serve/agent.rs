@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use crate::agent::names::Names;
+use crate::agent::own_writes::OwnWrites;
 use crate::agent::registry::Registry;
 use crate::agent::serve::files::RuntimeFiles;
 use crate::agent::serve::state::AgentState;
@@ -36,4 +37,6 @@ pub struct Agent {
     /// The plugin and the CNI configuration.
     pub files: RuntimeFiles,
     pub state: AgentState,
+    /// What the filter of the kernel's events knows to be ours.
+    pub own_writes: Arc<OwnWrites>,
 }

@@ -51,6 +51,7 @@ impl Agent {
             previous: self.state.facts.as_ref(),
             was_ready: self.state.ready,
             scope,
+            own_writes: Some(&self.own_writes),
         };
         let mut applier = Applier::new(false);
         let seen = run::run(&run, &mut self.state.cache, &mut applier);

@@ -123,6 +123,7 @@ impl Agent {
             previous: self.state.facts.as_ref(),
             was_ready: self.state.ready,
             scope: Scope::ALL,
+            own_writes: None,
         };
         let mut applier = Applier::new(true);
         if let (Source::Etcd { roots, .. }, Some(found)) = (&settings.source, &self.state.snapshot)

@@ -12,6 +12,7 @@ use crate::netlink::NetlinkError;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::usage::Usage;
+use crate::plan::firewall::tunnels::{FOREIGN, FROM_POD, TUNNELS_TABLE};
 use crate::plan::guard::{self, TABLE};
 use crate::settings::Settings;
 
@@ -46,6 +47,7 @@ pub fn metrics(shared: &SharedState) -> String {
         faults(&mut page, shared, known, &uses);
         bridge(&mut page, &known.settings);
         guards(&mut page);
+        tunnels(&mut page);
         usage(&mut page, &uses);
         plugin(&mut page, &known.settings);
     }
@@ -243,6 +245,21 @@ fn guards(page: &mut Page) {
         for (reason, packets) in guard::dropped(rules).into_iter().filter(|(_, count)| *count > 0) {
             dropped.sample(&[("pod", &owner), ("reason", reason.word())], packets as f64);
         }
+    }
+}
+
+/// By reason.
+fn tunnels(page: &mut Page) {
+    let Ok(counts) = Nft::open().and_then(|nft| nft.counts(TUNNELS_TABLE)) else { return };
+    if counts.is_empty() {
+        return;
+    }
+    let help = "Packets to tunnels that were dropped: of pods, and such as no other host sends.";
+    let mut dropped = page.counters("humanz_tunnel_dropped_packets_total", help);
+    for (reason, comment) in [("pod", FROM_POD), ("foreign", FOREIGN)] {
+        let counted = counts.iter().filter(|(found, _)| found == comment);
+        let packets: u64 = counted.map(|(_, packets)| packets).sum();
+        dropped.sample(&[("reason", reason)], packets as f64);
     }
 }
 

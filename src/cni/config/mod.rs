@@ -6,6 +6,7 @@
 mod document;
 mod guard;
 mod range;
+mod reserved;
 mod runtime;
 
 use std::collections::BTreeSet;
@@ -31,7 +32,7 @@ use crate::cni::result::CniResult;
 use crate::cni::route::Route;
 use crate::cni::tuning::Tuning;
 use crate::cni::version::Version;
-use crate::net::{Family, IfName, Mac};
+use crate::net::{Family, IfName, Mac, ReservedPort};
 
 /// A network's configuration with what the runtime added for one call.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +55,8 @@ pub struct NetConf {
     pub mac_spoof_check: bool,
     /// What pods may send.
     pub guard: GuardConf,
+    /// `reservedPorts`: ports of the host that lead to no pod.
+    pub reserved_ports: Vec<ReservedPort>,
     /// `isGateway`: the bridge has the gateways' addresses.
     pub is_gateway: bool,
     /// `isDefaultGateway`: pods get a default route for each family, unless `routes` has one.
@@ -144,6 +147,7 @@ impl NetConf {
             port_isolation: flag("portIsolation").unwrap_or(false),
             mac_spoof_check: flag("macspoofchk").unwrap_or(false),
             guard: GuardConf::read(conf),
+            reserved_ports: reserved::read(conf),
             is_gateway: is_default_gateway || is_gateway.unwrap_or(false),
             is_default_gateway,
             ip_masq: flag("ipMasq").unwrap_or(false),

@@ -59,6 +59,7 @@ pub fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit
         previous: None,
         was_ready: false,
         scope: Scope::FIREWALL,
+        own_writes: None,
     };
     reconcile::host_ports::reconcile(&pass, &mut applier);
     match applier.failures() {

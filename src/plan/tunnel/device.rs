@@ -39,6 +39,8 @@ pub enum TunnelChange {
     Create(TunnelDevice),
     /// Set our alias.
     Mark(IfName),
+    /// Take it out of a bridge, a bond or a VRF.
+    Detach(IfName),
     /// Set the local address, and disable learning.
     Set(IfName, IpAddr),
     SetMac(IfName, Mac),
@@ -53,9 +55,9 @@ pub enum TunnelChange {
 /// The steps that turn what is found into `wanted`, in the order to take them.
 ///
 /// `found` are the VXLAN devices of the host and the device of that name, `addresses` those of the
-/// latter. A VXLAN device of that name without an alias is one of ours that somebody recreated; one
-/// with our alias under another name was renamed, and is in conflict. Identifier, port and family of a
-/// device cannot change: it is replaced.
+/// latter. A VXLAN device of that name without an alias is one of ours that somebody recreated, and one
+/// with our identifier, port and MAC is ours whatever its alias; one of ours under another name was
+/// renamed, and is in conflict. Identifier, port and family of a device cannot change: it is replaced.
 ///
 /// # Errors
 /// [`ProblemKind::ForeignLink`] if the name belongs to somebody else.
@@ -64,12 +66,13 @@ pub fn changes(
     found: &[Link],
     addresses: &[IpNetwork],
 ) -> Result<Vec<TunnelChange>, Box<Problem>> {
-    let mut changes = removals(found.iter().filter(|link| is_in_conflict(wanted, link)));
+    let conflicts = found.iter().filter(|link| is_in_conflict(wanted, link));
+    let mut changes: Vec<TunnelChange> = conflicts.map(delete).collect();
     let Some(link) = found.iter().find(|link| link.name == wanted.name) else {
         changes.extend(creation(wanted));
         return Ok(changes);
     };
-    refuse_foreign(link)?;
+    refuse_foreign(wanted, link)?;
     let right = link.vxlan.filter(|vxlan| same_kind(wanted, vxlan));
     match right {
         Some(vxlan) => {
@@ -87,7 +90,11 @@ pub fn changes(
 /// The steps that remove those of `found` with our alias.
 pub fn removals<'a>(found: impl IntoIterator<Item = &'a Link>) -> Vec<TunnelChange> {
     let ours = found.into_iter().filter(|link| link.vxlan.is_some() && is_marked(link));
-    ours.map(|link| TunnelChange::Delete(link.index, link.name.clone())).collect()
+    ours.map(delete).collect()
+}
+
+fn delete(link: &Link) -> TunnelChange {
+    TunnelChange::Delete(link.index, link.name.clone())
 }
 
 fn creation(wanted: &TunnelDevice) -> Vec<TunnelChange> {
@@ -107,10 +114,19 @@ fn readdress(wanted: &TunnelDevice, found: &[IpNetwork]) -> Vec<TunnelChange> {
 
 fn is_in_conflict(wanted: &TunnelDevice, link: &Link) -> bool {
     let same_family = |vxlan: &VxlanInfo| family(vxlan) == Some(Family::of(wanted.local));
-    link.name != wanted.name && link.vxlan.as_ref().is_some_and(same_family)
+    let is_ours = is_marked(link) || is_as_made(wanted, link);
+    link.name != wanted.name && is_ours && link.vxlan.as_ref().is_some_and(same_family)
 }
 
-fn refuse_foreign(link: &Link) -> Result<(), Box<Problem>> {
+/// Nobody else makes a device with our identifier, port and MAC.
+fn is_as_made(wanted: &TunnelDevice, link: &Link) -> bool {
+    link.mac == Some(wanted.mac) && link.vxlan.is_some_and(|vxlan| same_kind(wanted, &vxlan))
+}
+
+fn refuse_foreign(wanted: &TunnelDevice, link: &Link) -> Result<(), Box<Problem>> {
+    if is_as_made(wanted, link) {
+        return Ok(());
+    }
     let what = match (link.kind.as_deref(), link.alias.as_deref()) {
         (Some("vxlan"), None | Some(ALIAS)) => return Ok(()),
         (Some("vxlan"), Some(alias)) => format!("marked as {alias:?}"),
@@ -143,6 +159,9 @@ fn repairs(wanted: &TunnelDevice, link: &Link, vxlan: &VxlanInfo) -> Vec<TunnelC
     let mut changes = Vec::new();
     if !is_marked(link) {
         changes.push(TunnelChange::Mark(name()));
+    }
+    if link.master.is_some() {
+        changes.push(TunnelChange::Detach(name()));
     }
     if vxlan.local != Some(wanted.local) || vxlan.learning {
         changes.push(TunnelChange::Set(name(), wanted.local));
@@ -284,6 +303,21 @@ mod tests {
         let renamed = Link { name: "foo".parse().unwrap(), ..right() };
         check(std::slice::from_ref(&renamed), &["- tunnel foo", MADE[0], MADE[1], MADE[2]]);
         check(&[Link { alias: None, ..renamed }], &MADE);
+    }
+
+    #[test]
+    fn a_device_of_ours_with_another_alias_is_ours() {
+        let edited = Link { alias: Some("mine".to_owned()), ..right() };
+        check(std::slice::from_ref(&edited), &["~ tunnel humanz-vx4: alias \"humanz tunnel\""]);
+        let renamed = Link { name: "foo".parse().unwrap(), ..edited.clone() };
+        check(&[renamed], &["- tunnel foo", MADE[0], MADE[1], MADE[2]]);
+        let other_mac = Link { mac: "02:00:00:00:00:01".parse().ok(), ..edited };
+        assert!(changes(&wanted(), &[other_mac], &[]).is_err());
+    }
+
+    #[test]
+    fn a_device_that_somebody_put_into_a_bridge_is_taken_out() {
+        check(&[Link { master: Some(3), ..right() }], &["~ tunnel humanz-vx4: nomaster"]);
     }
 
     #[test]

@@ -98,6 +98,7 @@ fn messages(rtnl: &Rtnl, change: &TunnelChange) -> anyhow::Result<Vec<Message>> 
         TunnelChange::Mark(name) => {
             set(name, link::LinkChange { alias: Some(ALIAS.to_owned()), ..nothing })
         }
+        TunnelChange::Detach(name) => set(name, link::LinkChange { master: Some(0), ..nothing }),
         TunnelChange::Set(name, local) => vxlan::change(name, *local),
         TunnelChange::SetMac(name, mac) => {
             set(name, link::LinkChange { mac: Some(*mac), ..nothing })

@@ -1,0 +1,135 @@
+//! Keeps the table of tunnels: which VXLAN packets this host takes in, and which its pods cannot send.
+
+use std::sync::Arc;
+
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::{Reconcile, tunnel};
+use crate::inspect::Kernel;
+use crate::inspect::host_state::HostState;
+use crate::lease::Peers;
+use crate::net::Object;
+use crate::netlink::NetlinkError;
+use crate::nft::{CachedTable, FoundTable, Ruleset};
+use crate::plan::firewall::tunnels::{TUNNELS_TABLE, TunnelEnd, TunnelFilter, ruleset};
+use crate::plan::firewall::{TableRepair, changes, repair};
+use crate::plan::{Describe, Line};
+
+/// The table as it was found last, and what it is compared with.
+#[derive(Debug, Default)]
+pub struct CachedFilter {
+    found: CachedTable,
+    wanted: Option<(Arc<Peers>, TunnelFilter, Ruleset)>,
+}
+
+/// Puts right what differs. Before the other hosts are known all stays as it is.
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    facts: &HostState,
+    cache: &mut CachedFilter,
+    applier: &mut Applier,
+) {
+    let Some(peers) = run.peers else { return };
+    let CachedFilter { found, wanted } = cache;
+    let wanted = filter(run, facts).map(|filter| wanted_table(wanted, peers, filter));
+    let nft = &run.kernel.nft;
+    let present = match found.observe(nft, TUNNELS_TABLE) {
+        Ok(present) => present,
+        Err(error) => {
+            return applier.inspect_failed(Object::Table(TUNNELS_TABLE.to_owned()), error);
+        }
+    };
+    let kept = match (wanted, present) {
+        (Some(wanted), Some(present)) if !run.in_sync => Some(keeping_hosts(wanted, present)),
+        _ => None,
+    };
+    let wanted = kept.as_ref().or(wanted);
+    let changes = changes(wanted, present);
+    if changes.is_empty() {
+        return;
+    }
+    applier.apply_together(&changes, || match (repair(wanted, &changes), wanted) {
+        (TableRepair::Elements(elements), _) => {
+            nft.change_elements(TUNNELS_TABLE, &elements)?;
+            found.note_changes(nft, &elements);
+            Ok(())
+        }
+        (TableRepair::Edits(edits), Some(wanted)) => match nft.edit(TUNNELS_TABLE, &edits) {
+            // Somebody else uses what is to go, in a way that cannot be seen here.
+            Err(NetlinkError::Refused(refused)) => {
+                log::warn!("writing table inet {TUNNELS_TABLE} anew: {refused}");
+                nft.replace(wanted)
+            }
+            outcome => outcome,
+        },
+        (TableRepair::Replace, Some(wanted)) => nft.replace(wanted),
+        (TableRepair::Delete, _) => nft.delete(TUNNELS_TABLE),
+        (TableRepair::Nothing, _) | (TableRepair::Edits(_) | TableRepair::Replace, None) => Ok(()),
+    });
+}
+
+/// Removes the table, if it is there.
+pub fn remove(kernel: &Kernel, applier: &mut Applier) {
+    let nft = &kernel.nft;
+    if nft.observe(TUNNELS_TABLE).is_ok_and(|found| found.is_some()) {
+        applier.apply(&Table, || nft.delete(TUNNELS_TABLE));
+    }
+}
+
+/// The settings of the table without the other hosts; `None`: this host has no tunnels.
+fn filter(run: &Reconcile<'_>, facts: &HostState) -> Option<TunnelFilter> {
+    let end = tunnel::own_end(run)?;
+    Some(TunnelFilter {
+        bridge: run.settings.bridge.clone(),
+        vni: end.vni,
+        port: end.port,
+        own: facts.own.addresses,
+        pod_subnets: *run.subnets,
+        pools: run.settings.pools,
+        peers: Vec::new(),
+    })
+}
+
+/// The table for these peers, made anew only if something of it is new.
+fn wanted_table<'a>(
+    cached: &'a mut Option<(Arc<Peers>, TunnelFilter, Ruleset)>,
+    peers: &Arc<Peers>,
+    filter: TunnelFilter,
+) -> &'a Ruleset {
+    let is_of = |(of, settings, _): &(Arc<Peers>, TunnelFilter, Ruleset)| {
+        Arc::ptr_eq(of, peers) && *settings == filter
+    };
+    if !cached.as_ref().is_some_and(is_of) {
+        let whole = TunnelFilter { peers: ends(peers), ..filter.clone() };
+        *cached = Some((Arc::clone(peers), filter, ruleset(&whole)));
+    }
+    let (.., ruleset) = cached.as_ref().expect("it was just made");
+    ruleset
+}
+
+fn ends(peers: &Peers) -> Vec<TunnelEnd> {
+    let end = |peer: &crate::lease::peers::Peer| {
+        let (addresses, pod_subnets) = (peer.addresses, peer.subnets);
+        peer.tunnel.map(|tunnel| TunnelEnd { addresses, port: tunnel.port, pod_subnets })
+    };
+    peers.by_name.values().filter_map(end).collect()
+}
+
+/// `wanted` with the hosts that are in the table and perhaps only not known yet.
+fn keeping_hosts(wanted: &Ruleset, found: &FoundTable) -> Ruleset {
+    let mut kept = wanted.clone();
+    for set in &mut kept.sets {
+        let present = found.sets.iter().find(|present| present.name == set.name);
+        let same = present.filter(|present| present.shape.as_ref() == Some(&set.shape));
+        set.elements.extend(same.into_iter().flat_map(|present| present.elements.iter().cloned()));
+    }
+    kept
+}
+
+/// The table as a whole.
+struct Table;
+
+impl Describe for Table {
+    fn line(&self) -> Line {
+        Line::removed(Object::Table(TUNNELS_TABLE.to_owned()))
+    }
+}

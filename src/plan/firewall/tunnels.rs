@@ -1,0 +1,300 @@
+//! Pure. The table of tunnels: which VXLAN packets this host takes in, and which its pods cannot send.
+//!
+//! Everybody knows identifier, port and MAC of a tunnel, so none of them proves anything. A packet is
+//! taken in if another host sent it (its outer source) from its own pods (the inner source) to pods of
+//! this host (the inner destination). The outer source cannot be a pod: hosts keep what their pods
+//! send to the tunnel of any host.
+//!
+//! A table of its own: it changes with every host, and what is written anew with the settings is small.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::net::subnet::{Pool, host};
+use crate::net::{Family, IfName, PerFamily};
+use crate::nft::{
+    Action, Chain, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape, Type, Value, Verdict,
+};
+use crate::plan::firewall::{PRIORITY_RAW, base};
+
+/// The table's name. No network's table can have it: theirs is `humanz_<network>`.
+pub const TUNNELS_TABLE: &str = "humanz-tunnels";
+
+/// Of a host that has an older, wider subnet; no host needs more.
+const MOST_SLOTS: usize = 4096;
+
+/// Comments of the rules that drop, by which `explain` and the metrics know them.
+pub const FROM_POD: &str = "a pod sends to a tunnel";
+pub const FOREIGN: &str = "no other host sends this from its pods to pods of this host";
+
+/// What the table must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelFilter {
+    /// The bridge that the pods are plugged into.
+    pub bridge: IfName,
+    /// VXLAN network identifier.
+    pub vni: u32,
+    /// UDP port of this host's tunnel.
+    pub port: u16,
+    /// This host's node addresses, which the others send to.
+    pub own: PerFamily<IpAddr>,
+    pub pod_subnets: PerFamily<IpNetwork>,
+    pub pools: PerFamily<Pool>,
+    /// The other hosts that have tunnels.
+    pub peers: Vec<TunnelEnd>,
+}
+
+/// Another host that has a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelEnd {
+    /// Its node addresses.
+    pub addresses: PerFamily<IpAddr>,
+    pub port: u16,
+    pub pod_subnets: PerFamily<IpNetwork>,
+}
+
+/// The table that `filter` asks for.
+pub fn ruleset(filter: &TunnelFilter) -> Ruleset {
+    let pairs: Vec<Pair> = filter.pairs().collect();
+    let sets = pairs.iter().map(|pair| filter.senders(*pair));
+    let sets = sets.chain(Family::BOTH.map(|family| filter.ends(family))).collect();
+    let comment = "written by humanz: which packets of tunnels are taken in".to_owned();
+    let chain = |name: &str, hook, rules| {
+        let base = Some(base("filter", hook, PRIORITY_RAW));
+        Chain { name: name.to_owned(), base, rules }
+    };
+    let chains = vec![
+        chain("received", Hook::INPUT, vec![filter.received()]),
+        Chain { name: CHECKED.to_owned(), base: None, rules: filter.checked(&pairs) },
+        chain("sent", Hook::FORWARD, Family::BOTH.map(|family| filter.sent(family)).into()),
+    ];
+    Ruleset { table: TUNNELS_TABLE.to_owned(), comment, sets, flowtable: None, chains }
+}
+
+/// The chain that a packet of a tunnel goes through.
+const CHECKED: &str = "checked";
+
+/// Families of the outer and the inner packet.
+#[derive(Clone, Copy)]
+struct Pair {
+    outer: Family,
+    inner: Family,
+}
+
+impl Pair {
+    fn set(self) -> &'static str {
+        match (self.inner, self.outer) {
+            (Family::V4, Family::V4) => "hosts_4in4",
+            (Family::V6, Family::V4) => "hosts_6in4",
+            (Family::V4, Family::V6) => "hosts_4in6",
+            (Family::V6, Family::V6) => "hosts_6in6",
+        }
+    }
+}
+
+impl TunnelFilter {
+    /// The usual ones first: pods' packets travel in those of their family.
+    fn pairs(&self) -> impl Iterator<Item = Pair> {
+        let inner = self.pod_subnets.entries().map(|(inner, _)| inner);
+        let outer = || self.own.entries().map(|(outer, _)| outer);
+        let all = inner.flat_map(move |inner| outer().map(move |outer| Pair { outer, inner }));
+        let (usual, rest): (Vec<Pair>, Vec<Pair>) = all.partition(|pair| pair.outer == pair.inner);
+        usual.into_iter().chain(rest)
+    }
+
+    /// Fragments of IPv4 are whole at this hook, those of IPv6 perhaps not. A first fragment that ends
+    /// before what is compared is dropped with all that cannot be read, and the others are nothing without
+    /// it: so nothing but the port decides here.
+    fn received(&self) -> Rule {
+        Rule {
+            comment: "packets of tunnels".to_owned(),
+            matches: vec![Match::UdpTo(self.port)],
+            action: Action::Verdict(Verdict::Jump(CHECKED.to_owned())),
+        }
+    }
+
+    fn checked(&self, pairs: &[Pair]) -> Vec<Rule> {
+        let rule = |comment: &str, matches, verdict| Rule {
+            comment: comment.to_owned(),
+            matches,
+            action: Action::Verdict(verdict),
+        };
+        let drop = |comment, matches| rule(comment, matches, Verdict::Drop);
+        let not_ours = vec![Match::VniNot(self.vni)];
+        let not_ours = rule("a device of somebody else", not_ours, Verdict::Accept);
+        let from_pods = drop(FROM_POD, vec![Match::InputInterface(self.bridge.clone())]);
+        let accepted = pairs.iter().filter_map(|pair| self.accepted(*pair));
+        [not_ours, from_pods]
+            .into_iter()
+            .chain(accepted)
+            .chain([drop(FOREIGN, Vec::new())])
+            .collect()
+    }
+
+    fn accepted(&self, pair: Pair) -> Option<Rule> {
+        let Pair { outer, inner } = pair;
+        let prefix = self.pools.get(inner)?.host_prefix();
+        let sender = vec![Field::Source(outer), Field::InnerSource(inner, prefix)];
+        Some(Rule {
+            comment: "another host's pods to pods of this host".to_owned(),
+            matches: vec![
+                Match::Destination(host(*self.own.get(outer)?)),
+                Match::Inner(inner),
+                Match::InnerDestination(*self.pod_subnets.get(inner)?),
+                Match::AllIn(sender, pair.set()),
+            ],
+            action: Action::Verdict(Verdict::Accept),
+        })
+    }
+
+    /// The node addresses of other hosts with what their pods send from, slot by slot of the pool: the
+    /// kernel then finds a sender by one hash.
+    fn senders(&self, pair: Pair) -> Set {
+        let Pair { outer, inner } = pair;
+        let mut elements = BTreeSet::new();
+        for peer in &self.peers {
+            let ends = peer.addresses.get(outer).zip(peer.pod_subnets.get(inner));
+            let Some(((address, subnet), pool)) = ends.zip(self.pools.get(inner)) else { continue };
+            let Some((first, last)) = pool.slots_of(*subnet) else { continue };
+            let slots = (first..=last).take(MOST_SLOTS);
+            elements.extend(slots.map(|slot| {
+                let network = pool.subnet(slot).network();
+                Element::key([Value::address(*address), Value::address(network)])
+            }));
+        }
+        let shape = Shape::set([Type::address(outer), Type::Inner(inner)]);
+        Set { name: pair.set().to_owned(), shape, elements }
+    }
+
+    /// The tunnels of all hosts, this one's too: address and port.
+    fn ends(&self, family: Family) -> Set {
+        let peers = self.peers.iter().map(|peer| (peer.addresses, peer.port));
+        let all = peers.chain([(self.own, self.port)]);
+        let ends = all.filter_map(|(addresses, port)| Some((*addresses.get(family)?, port)));
+        let element = |(address, port)| Element::key([Value::address(address), Value::port(port)]);
+        let shape = Shape::set([Type::address(family), Type::Port]);
+        Set { name: ends_set(family).to_owned(), shape, elements: ends.map(element).collect() }
+    }
+
+    fn sent(&self, family: Family) -> Rule {
+        let end = vec![Field::Destination(family), Field::DestinationPort];
+        Rule {
+            comment: FROM_POD.to_owned(),
+            // What fails most often is first.
+            matches: vec![
+                Match::Udp,
+                Match::InputInterface(self.bridge.clone()),
+                Match::AllIn(end, ends_set(family)),
+            ],
+            action: Action::Verdict(Verdict::Drop),
+        }
+    }
+}
+
+fn ends_set(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "tunnels4",
+        Family::V6 => "tunnels6",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn family<T>(v4: T, v6: T) -> PerFamily<T> {
+        PerFamily { v4: Some(v4), v6: Some(v6) }
+    }
+
+    fn filter() -> TunnelFilter {
+        let pool = |text: &str, margin| Pool::new(text.parse().unwrap(), margin).unwrap();
+        TunnelFilter {
+            bridge: "humanz0".parse().unwrap(),
+            vni: 104,
+            port: 10400,
+            own: PerFamily { v4: "192.0.2.1".parse().ok(), v6: None },
+            pod_subnets: family("10.244.1.0/24", "fd00:0:0:1::/64").map_texts(),
+            pools: family(pool("10.244.0.0/16", 8), pool("fd00::/48", 16)),
+            peers: vec![TunnelEnd {
+                addresses: PerFamily {
+                    v4: "192.0.2.2".parse().ok(),
+                    v6: "2001:db8::2".parse().ok(),
+                },
+                port: 53,
+                pod_subnets: family("10.244.2.0/23", "fd00:0:0:2::/64").map_texts(),
+            }],
+        }
+    }
+
+    trait MapTexts {
+        fn map_texts(self) -> PerFamily<IpNetwork>;
+    }
+
+    impl MapTexts for PerFamily<&str> {
+        fn map_texts(self) -> PerFamily<IpNetwork> {
+            PerFamily { v4: self.v4.unwrap().parse().ok(), v6: self.v6.unwrap().parse().ok() }
+        }
+    }
+
+    #[test]
+    fn a_sender_is_an_address_with_each_slot_of_its_subnets() {
+        let elements = |name: &str| {
+            let ruleset = ruleset(&filter());
+            let set = ruleset.sets.into_iter().find(|set| set.name == name);
+            set.map(|set| set.elements.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let v4 = ["192.0.2.2 . 10.244.2.0", "192.0.2.2 . 10.244.3.0"].map(str::to_owned);
+        assert_eq!(elements("hosts_4in4"), Some(v4.into()));
+        assert_eq!(elements("hosts_6in4"), Some(vec!["192.0.2.2 . fd00:0:0:2::".to_owned()]));
+        assert_eq!(elements("hosts_4in6"), None, "this host has no IPv6 address");
+        let ends = ["192.0.2.1 . 10400", "192.0.2.2 . 53"].map(str::to_owned);
+        assert_eq!(elements("tunnels4"), Some(ends.into()));
+        assert_eq!(elements("tunnels6"), Some(vec!["2001:db8::2 . 53".to_owned()]));
+    }
+
+    #[test]
+    fn what_is_not_of_another_host_is_dropped() {
+        let chains = ruleset(&filter()).chains;
+        let rules = chains
+            .iter()
+            .flat_map(|chain| chain.rules.iter().map(|rule| format!("{}: {rule}", chain.name)));
+        let lines: Vec<String> = rules.collect();
+        let accepted = |inner: &str, subnet: &str, prefix: u8, set: &str| {
+            format!(
+                "checked: ip daddr 192.0.2.1/32 vxlan ether type {inner} vxlan {inner} daddr \
+                 {subnet} ip saddr . vxlan {inner} saddr/{prefix} @{set} counter accept"
+            )
+        };
+        let sent = |family: &str, number: u8| {
+            format!(
+                "sent: meta l4proto udp iifname \"humanz0\" {family} daddr . th dport \
+                 @tunnels{number} counter drop"
+            )
+        };
+        assert_eq!(
+            lines,
+            [
+                "received: meta l4proto udp th dport 10400 counter jump checked".to_owned(),
+                "checked: vxlan vni != 104 counter accept".to_owned(),
+                "checked: iifname \"humanz0\" counter drop".to_owned(),
+                accepted("ip", "10.244.1.0/24", 24, "hosts_4in4"),
+                accepted("ip6", "fd00:0:0:1::/64", 64, "hosts_6in4"),
+                "checked: counter drop".to_owned(),
+                sent("ip", 4),
+                sent("ip6", 6),
+            ]
+        );
+    }
+
+    /// A host with a subnet of 2^24 slots must not take the memory of the others.
+    #[test]
+    fn a_peer_has_a_bounded_number_of_elements() {
+        let mut filter = filter();
+        filter.pools.v4 = Pool::new("10.0.0.0/8".parse().unwrap(), 20).ok();
+        filter.peers[0].pod_subnets.v4 = "10.0.0.0/8".parse().ok();
+        let most = ruleset(&filter).sets.iter().map(|set| set.elements.len()).max();
+        assert_eq!(most, Some(MOST_SLOTS));
+    }
+}
