@@ -148,6 +148,8 @@ kinds! {
     LeakedAddresses: Warning, "leaked-addresses";
     StrayLinks: Error, "stray-links";
     Quarantine: Warning, "quarantine";
+    // Policies.
+    Policy: Error, "policy";
 }
 
 /// One thing that is wrong.

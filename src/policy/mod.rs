@@ -4,15 +4,18 @@
 //! the first match decides. Everything that a pod, a peer or a port can be is a value of this room.
 
 pub mod endpoint;
+pub mod evaluate;
 pub mod labels;
 pub mod members;
 pub mod name;
+pub mod read;
 pub mod rule;
 pub mod selector;
 pub mod service;
 pub mod tuple;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
+pub use evaluate::{Decision, Judgement, Reason, evaluate};
 pub use labels::{LabelSelector, Labels, Requirement};
 pub use members::{Member, Members};
 pub use name::{Name, Scoped};

@@ -1,0 +1,194 @@
+//! Pure. What the rules decide for one connection, at both of its ends, and which rule did.
+//!
+//! The reference for the nftables rules, and the answer of `policy test`: written for reading, apart
+//! from the code that makes the table.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::net::Family;
+use crate::policy::endpoint::{Endpoint, Endpoints};
+use crate::policy::rule::{Direction, Peer, Rule, Rules, Tier, Verdict};
+use crate::policy::selector::Selector;
+use crate::policy::service::Service;
+use crate::policy::tuple::{Transport, Tuple};
+
+/// What both ends say. The connection is allowed if both allow it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement<'a> {
+    /// At the source.
+    pub egress: Decision<'a>,
+    /// At the destination.
+    pub ingress: Decision<'a>,
+}
+
+/// What one end says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision<'a> {
+    pub allowed: bool,
+    pub reason: Reason<'a>,
+    /// What audited policies would have decided here, if one of their rules matches.
+    pub audit: Option<&'a Rule>,
+}
+
+/// Why an end decides as it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason<'a> {
+    Rule(&'a Rule),
+    /// No rule decides: connections are allowed then.
+    NoRule,
+    /// This end is no pod; rules are for pods only.
+    NoPod,
+    /// From the node to one of its own pods.
+    OwnNode,
+    /// From a pod to itself, which only rules of tier Admin judge.
+    Itself,
+}
+
+/// What `rules` decide for `tuple`.
+pub fn evaluate<'a>(rules: &'a Rules, endpoints: &Endpoints, tuple: &Tuple) -> Judgement<'a> {
+    let end = |direction| End::new(rules, endpoints, tuple, direction).decision();
+    Judgement { egress: end(Direction::Egress), ingress: end(Direction::Ingress) }
+}
+
+/// One end of a connection.
+struct End<'a, 'b> {
+    rules: &'a Rules,
+    endpoints: &'b Endpoints,
+    tuple: &'b Tuple,
+    direction: Direction,
+    /// The pod at this end.
+    subject: Option<&'b Endpoint>,
+    /// The address of the other end.
+    peer: IpAddr,
+}
+
+impl<'a, 'b> End<'a, 'b> {
+    fn new(
+        rules: &'a Rules,
+        endpoints: &'b Endpoints,
+        tuple: &'b Tuple,
+        direction: Direction,
+    ) -> End<'a, 'b> {
+        let (own, peer) = match direction {
+            Direction::Ingress => (tuple.destination, tuple.source),
+            Direction::Egress => (tuple.source, tuple.destination),
+        };
+        End { rules, endpoints, tuple, direction, subject: endpoints.pod(own), peer }
+    }
+
+    fn decision(&self) -> Decision<'a> {
+        let decided = |allowed, reason| Decision { allowed, reason, audit: None };
+        let Some(subject) = self.subject else { return decided(true, Reason::NoPod) };
+        let peer = self.endpoints.node(self.peer);
+        if self.direction == Direction::Ingress && peer.is_some_and(|n| n.name == subject.host) {
+            return decided(true, Reason::OwnNode);
+        }
+        let itself = self.tuple.source == self.tuple.destination;
+        let last = if itself { Tier::Admin } else { Tier::Baseline };
+        let reason = match self.first(self.rules.enforced(), subject, last) {
+            Some(rule) => Reason::Rule(rule),
+            None if itself => Reason::Itself,
+            None => Reason::NoRule,
+        };
+        let allowed = !matches!(reason, Reason::Rule(rule) if rule.verdict == Verdict::Deny);
+        let audit = self.first(self.rules.audited(), subject, last);
+        Decision { allowed, reason, audit }
+    }
+
+    /// The rule that decides, of tiers up to `last`.
+    fn first(
+        &self,
+        rules: impl Iterator<Item = &'a Rule>,
+        subject: &Endpoint,
+        last: Tier,
+    ) -> Option<&'a Rule> {
+        let mut passed = None;
+        for rule in rules.take_while(|rule| rule.tier <= last) {
+            if passed == Some(rule.tier) || !self.matches(rule, subject) {
+                continue;
+            }
+            match rule.verdict {
+                Verdict::Pass => passed = Some(rule.tier),
+                Verdict::Allow | Verdict::Deny => return Some(rule),
+            }
+        }
+        None
+    }
+
+    fn matches(&self, rule: &Rule, subject: &Endpoint) -> bool {
+        let peer = |peers: &Vec<Peer>| peers.iter().any(|peer| self.is_peer(peer));
+        let service = |services: &Vec<Service>| services.iter().any(|one| self.is_service(one));
+        rule.direction == self.direction
+            && rule.subject.matches_pod(subject)
+            && rule.peers.as_ref().is_none_or(peer)
+            && rule.services.as_ref().is_none_or(service)
+    }
+
+    fn is_peer(&self, peer: &Peer) -> bool {
+        match peer {
+            Peer::Network { .. } => peer.contains(self.peer),
+            Peer::Selected(selector @ Selector::Nodes(_)) => {
+                self.endpoints.node(self.peer).is_some_and(|node| selector.matches_node(node))
+            }
+            Peer::Selected(selector) => {
+                self.endpoints.pod(self.peer).is_some_and(|pod| selector.matches_pod(pod))
+            }
+        }
+    }
+
+    fn is_service(&self, service: &Service) -> bool {
+        match (service, self.tuple.transport) {
+            (Service::Protocol(number), _) => *number == self.tuple.protocol(),
+            (Service::Ports(protocol, range), Transport::Port(own, port)) => {
+                *protocol == own && range.contains(port)
+            }
+            (Service::Named(protocol, name), Transport::Port(own, port)) => {
+                let destination = self.endpoints.pod(self.tuple.destination);
+                let mut ports = destination.iter().flat_map(|pod| &pod.ports);
+                protocol.is_none_or(|protocol| protocol == own)
+                    && ports.any(|it| it.name == *name && it.protocol == own && it.port == port)
+            }
+            (Service::Icmp { family, kind, code }, Transport::Icmp { kind: own, code: of }) => {
+                let same_family = *family == Family::of(self.tuple.destination);
+                same_family && *kind == own && code.is_none_or(|code| code == of)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<'a> Judgement<'a> {
+    /// Both ends allow the connection.
+    pub fn allowed(&self) -> bool {
+        self.egress.allowed && self.ingress.allowed
+    }
+
+    /// The end in `direction`.
+    pub fn end(&self, direction: Direction) -> &Decision<'a> {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+}
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Rule(rule) => rule.fmt(f),
+            Reason::NoRule => f.write_str("no rule matches"),
+            Reason::NoPod => f.write_str("not a pod"),
+            Reason::OwnNode => f.write_str("from the pod's own node"),
+            Reason::Itself => f.write_str("the pod itself"),
+        }
+    }
+}
+
+impl fmt::Display for Decision<'_> {
+    /// `allowed: NetworkPolicy shop/db ingress rule 0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.allowed { "allowed" } else { "denied" };
+        write!(f, "{verdict}: {}", self.reason)
+    }
+}

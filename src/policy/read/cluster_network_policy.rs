@@ -1,0 +1,275 @@
+//! Pure. ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`, and what came before it:
+//! AdminNetworkPolicy and BaselineAdminNetworkPolicy of `v1alpha1`.
+//!
+//! A rule that is not understood fails closed as the standard says: one that accepts matches nothing,
+//! one that denies or passes denies everything.
+
+use serde_json::Value;
+
+use crate::policy::labels::LabelSelector;
+use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::read::kubernetes::{Metadata, label_selector, namespaces, port_range, protocol};
+use crate::policy::read::parsed::Parsed;
+use crate::policy::rule::{Direction, Origin, Peer, Rule, Source, Tier, Verdict};
+use crate::policy::selector::{Namespaces, Selector};
+use crate::policy::service::{PortRange, Service};
+
+use crate::net::Protocol;
+
+/// The highest priority number.
+const PRIORITY_LIMIT: u16 = 1000;
+
+/// The kinds of objects read here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Cluster,
+    Admin,
+    BaselineAdmin,
+}
+
+impl Kind {
+    fn source(self) -> Source {
+        match self {
+            Kind::Cluster => Source::ClusterNetworkPolicy,
+            Kind::Admin => Source::AdminNetworkPolicy,
+            Kind::BaselineAdmin => Source::BaselineAdminNetworkPolicy,
+        }
+    }
+
+    /// The field with protocols and ports of a rule.
+    fn services(self) -> &'static str {
+        if self == Kind::Cluster { "protocols" } else { "ports" }
+    }
+
+    /// The word for [`Verdict::Allow`].
+    fn allow(self) -> &'static str {
+        if self == Kind::Cluster { "Accept" } else { "Allow" }
+    }
+}
+
+/// The rules of such an object. One whose tier, priority or pods are not understood has none.
+pub fn read(kind: Kind, object: &Value) -> Parsed {
+    let metadata = match Metadata::read(object) {
+        Ok(metadata) => metadata,
+        Err(fault) => return Parsed::nameless(kind.source().name(), fault),
+    };
+    let origin =
+        Origin { source: kind.source(), namespace: None, name: metadata.name, index: None };
+    let mut reader =
+        Reader { kind, origin, audit: metadata.audit, rules: Vec::new(), faults: Vec::new() };
+    if let Err(fault) = reader.read(&Field::root(object)) {
+        reader.faults.push(fault);
+    }
+    Parsed::new(&reader.origin, reader.rules, &reader.faults)
+}
+
+struct Reader {
+    kind: Kind,
+    origin: Origin,
+    audit: bool,
+    rules: Vec<Rule>,
+    faults: Vec<Fault>,
+}
+
+/// What holds for all rules of an object.
+struct Scope {
+    tier: Tier,
+    priority: u32,
+    subject: Selector,
+}
+
+impl Reader {
+    fn read(&mut self, object: &Field<'_>) -> Result<(), Fault> {
+        let spec = object.need("spec")?;
+        let (tier, priority) = self.place(&spec)?;
+        let subject = subject(&spec.need("subject")?)?;
+        let scope = Scope { tier, priority, subject };
+        for direction in Direction::BOTH {
+            let rules = spec.list(direction.name()).unwrap_or_else(|fault| {
+                self.faults.push(fault);
+                Vec::new()
+            });
+            for (index, field) in (0..).zip(&rules) {
+                self.rule(&scope, direction, index, field);
+            }
+        }
+        let own = if self.kind == Kind::Cluster { "tier" } else { "priority" };
+        spec.only(&["priority", "subject", "ingress", "egress", own])
+    }
+
+    /// Tier, and priority inside it: the one BaselineAdminNetworkPolicy comes after all others.
+    fn place(&self, spec: &Field<'_>) -> Result<(Tier, u32), Fault> {
+        let tier = match self.kind {
+            Kind::Admin => Tier::Admin,
+            Kind::BaselineAdmin => return Ok((Tier::Baseline, u32::from(PRIORITY_LIMIT) + 1)),
+            Kind::Cluster => {
+                let tier = spec.need("tier")?;
+                match tier.text()? {
+                    "Admin" => Tier::Admin,
+                    "Baseline" => Tier::Baseline,
+                    other => return Err(tier.fault(format!("{} is not known", quoted(other)))),
+                }
+            }
+        };
+        Ok((tier, spec.need("priority")?.number(0..=PRIORITY_LIMIT)?.into()))
+    }
+
+    fn rule(&mut self, scope: &Scope, direction: Direction, index: u16, field: &Field<'_>) {
+        let verdict = self.verdict(field);
+        let (verdict, matches) = match (verdict, self.matches(field, direction)) {
+            (Ok(verdict), Ok((peers, services))) => (verdict, Some((Some(peers), services))),
+            (Ok(Verdict::Allow), Err(fault)) => {
+                self.faults.push(fault);
+                (Verdict::Allow, None)
+            }
+            (Ok(_), Err(fault)) | (Err(fault), _) => {
+                self.faults.push(fault);
+                (Verdict::Deny, Some((None, None)))
+            }
+        };
+        let Some((peers, services)) = matches else { return };
+        self.rules.push(Rule {
+            tier: scope.tier,
+            priority: scope.priority,
+            origin: Origin { index: Some(index), ..self.origin.clone() },
+            direction,
+            subject: scope.subject.clone(),
+            peers,
+            services,
+            verdict,
+            audit: self.audit,
+        });
+    }
+
+    fn verdict(&self, field: &Field<'_>) -> Result<Verdict, Fault> {
+        let action = field.need("action")?;
+        match action.text()? {
+            word if word == self.kind.allow() => Ok(Verdict::Allow),
+            "Deny" => Ok(Verdict::Deny),
+            "Pass" if self.kind != Kind::BaselineAdmin => Ok(Verdict::Pass),
+            other => Err(action.fault(format!("{} is not known", quoted(other)))),
+        }
+    }
+
+    fn matches(
+        &self,
+        field: &Field<'_>,
+        direction: Direction,
+    ) -> Result<(Vec<Peer>, Option<Vec<Service>>), Fault> {
+        let peers = match direction {
+            Direction::Ingress => "from",
+            Direction::Egress => "to",
+        };
+        field.only(&["name", "action", peers, self.kind.services()])?;
+        let list = field.need(peers)?.items()?;
+        if list.is_empty() {
+            return Err(field.fault(format!("{peers} must not be empty")));
+        }
+        let mut found = Vec::new();
+        for item in &list {
+            found.append(&mut peer(item, direction)?);
+        }
+        let services = field.list(self.kind.services())?;
+        let read = if self.kind == Kind::Cluster { service } else { admin_port };
+        let read: Result<Vec<Service>, Fault> = services.iter().map(read).collect();
+        Ok((found, Some(read?).filter(|services| !services.is_empty())))
+    }
+}
+
+fn subject(field: &Field<'_>) -> Result<Selector, Fault> {
+    field.only(&["namespaces", "pods"])?;
+    match (field.get("namespaces"), field.get("pods")) {
+        (Some(all), None) => namespaces(&all),
+        (None, Some(pods)) => namespaced_pods(&pods),
+        _ => Err(field.fault("must have one of namespaces and pods")),
+    }
+}
+
+fn namespaced_pods(field: &Field<'_>) -> Result<Selector, Fault> {
+    field.only(&["namespaceSelector", "podSelector"])?;
+    let selector =
+        |name| field.get(name).map_or(Ok(LabelSelector::default()), |field| label_selector(&field));
+    let namespaces = Namespaces::Labelled(selector("namespaceSelector")?);
+    Ok(Selector::Pods { namespaces, labels: selector("podSelector")? })
+}
+
+/// Exactly one field of a peer is set.
+fn peer(field: &Field<'_>, direction: Direction) -> Result<Vec<Peer>, Fault> {
+    let known: &[&str] = match direction {
+        Direction::Ingress => &["namespaces", "pods"],
+        Direction::Egress => &["namespaces", "pods", "nodes", "networks", "domainNames"],
+    };
+    field.only(known)?;
+    let set: Vec<(&str, Field<'_>)> =
+        known.iter().filter_map(|name| Some((*name, field.get(name)?))).collect();
+    let [(name, value)] = set.as_slice() else {
+        return Err(field.fault("must have exactly one field that is known"));
+    };
+    match *name {
+        "namespaces" => Ok(vec![Peer::Selected(namespaces(value)?)]),
+        "pods" => Ok(vec![Peer::Selected(namespaced_pods(value)?)]),
+        "nodes" => Ok(vec![Peer::Selected(Selector::Nodes(label_selector(value)?))]),
+        "networks" => {
+            let items = value.items()?;
+            let network =
+                |item: &Field<'_>| Ok(Peer::Network { cidr: item.network()?, except: Vec::new() });
+            items.iter().map(network).collect()
+        }
+        _ => Err(value.fault("names of domains are not supported")),
+    }
+}
+
+/// An entry of `protocols`.
+fn service(field: &Field<'_>) -> Result<Service, Fault> {
+    const PROTOCOLS: [(&str, Protocol); 3] =
+        [("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("sctp", Protocol::Sctp)];
+    field.only(&["tcp", "udp", "sctp", "destinationNamedPort"])?;
+    let mut found = Vec::new();
+    for (name, protocol) in PROTOCOLS {
+        if let Some(value) = field.get(name) {
+            value.only(&["destinationPort"])?;
+            found.push(Service::Ports(protocol, port(&value.need("destinationPort")?)?));
+        }
+    }
+    if let Some(name) = field.get("destinationNamedPort") {
+        found.push(Service::Named(None, name.name()?));
+    }
+    match (found.pop(), found.is_empty()) {
+        (Some(service), true) => Ok(service),
+        _ => Err(field.fault("must have exactly one field that is known")),
+    }
+}
+
+fn port(field: &Field<'_>) -> Result<PortRange, Fault> {
+    field.only(&["number", "range"])?;
+    match (field.get("number"), field.get("range")) {
+        (Some(number), None) => Ok(PortRange::single(number.number(1..=u16::MAX)?)),
+        (None, Some(range)) => {
+            range.only(&["start", "end"])?;
+            port_range(&range.need("start")?, &range.need("end")?)
+        }
+        _ => Err(field.fault("must have one of number and range")),
+    }
+}
+
+/// An entry of `ports` of the older kinds.
+fn admin_port(field: &Field<'_>) -> Result<Service, Fault> {
+    field.only(&["portNumber", "portRange", "namedPort"])?;
+    let protocol = |value: &Field<'_>| {
+        value.get("protocol").map_or(Ok(Protocol::Tcp), |field| protocol(&field))
+    };
+    match (field.get("portNumber"), field.get("portRange"), field.get("namedPort")) {
+        (Some(value), None, None) => {
+            value.only(&["protocol", "port"])?;
+            let port = value.need("port")?.number(1..=u16::MAX)?;
+            Ok(Service::Ports(protocol(&value)?, PortRange::single(port)))
+        }
+        (None, Some(value), None) => {
+            value.only(&["protocol", "start", "end"])?;
+            let range = port_range(&value.need("start")?, &value.need("end")?)?;
+            Ok(Service::Ports(protocol(&value)?, range))
+        }
+        (None, None, Some(name)) => Ok(Service::Named(None, name.name()?)),
+        _ => Err(field.fault("must have exactly one field that is known")),
+    }
+}

@@ -1,0 +1,191 @@
+//! Pure. Which group and network a pod is in, and what may say so.
+//!
+//! In this order: annotation, label, the rule of its namespace, the configuration. A pod's own
+//! words count only as far as the rule of its namespace allows: who may create pods in a namespace
+//! could else take another group's rights.
+
+use serde_json::Value;
+
+use crate::policy::labels::Labels;
+use crate::policy::name::{Name, Scoped};
+use crate::policy::read::fields::{Fault, Field, quoted};
+use crate::policy::read::groups::scoped;
+
+/// The words of a pod, each with its alias.
+const TENANT: [&str; 2] = ["humanz.io/tenant", "io.contiv.tenant"];
+const GROUP: [&str; 2] = ["humanz.io/group", "io.contiv.net-group"];
+const NETWORK: [&str; 2] = ["humanz.io/network", "io.contiv.network"];
+
+/// Where nothing says otherwise.
+const DEFAULT_TENANT: &str = "default";
+
+/// What a pod, its namespace and this host say.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims<'a> {
+    pub name: &'a Name,
+    pub annotations: &'a Labels,
+    pub labels: &'a Labels,
+    pub namespace: Option<&'a NamespaceRule>,
+    /// The configuration's group and network.
+    pub configured: &'a Membership,
+    /// Whether a pod may choose where its namespace has no rule: on hosts without Kubernetes, where
+    /// only the host's administrator starts pods.
+    pub free: bool,
+}
+
+/// A pod's group and network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    pub group: Option<Scoped>,
+    pub network: Option<Scoped>,
+}
+
+/// Why a pod is not in the group or network that it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No name.
+    #[error("{0} {1} is not a name")]
+    Name(&'static str, String),
+    /// The rule of its namespace does not allow it.
+    #[error("{0} {1} is not allowed for pods of this namespace")]
+    NotAllowed(&'static str, Scoped),
+}
+
+/// What the administrator says of the pods of a namespace.
+///
+/// ```json
+/// {"tenant": "blue", "group": "web", "network": "front", "allow": ["db", "green/web", "*"],
+///  "pods": [{"match": "db-*", "group": "db", "network": "back"}]}
+/// ```
+///
+/// `tenant` (default `default`) completes names without one; `pods` come before `group` and
+/// `network`, the first match first; `allow` are the groups and networks that pods may ask for
+/// themselves, beside those that the rule gives them; `*`: all of the tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceRule {
+    tenant: Name,
+    all: Membership,
+    pods: Vec<(String, Membership)>,
+    allow: Vec<Scoped>,
+    allow_tenant: bool,
+}
+
+impl NamespaceRule {
+    /// # Errors
+    /// A field that is not understood: nothing of the rule holds then.
+    pub fn read(object: &Value) -> Result<NamespaceRule, Fault> {
+        let object = Field::root(object);
+        object.only(&["tenant", "network", "group", "allow", "pods", "schema"])?;
+        let tenant = object.get("tenant").map(|field| field.name()).transpose()?;
+        let tenant = tenant.unwrap_or_else(default_tenant);
+        let mut rule = NamespaceRule {
+            all: membership(&object, &tenant)?,
+            tenant,
+            pods: Vec::new(),
+            allow: Vec::new(),
+            allow_tenant: false,
+        };
+        for field in object.list("allow")? {
+            match field.text()? {
+                "*" => rule.allow_tenant = true,
+                _ => rule.allow.push(scoped(&field, &rule.tenant)?),
+            }
+        }
+        for field in object.list("pods")? {
+            field.only(&["match", "group", "network"])?;
+            let pattern = field.need("match")?.text()?.to_owned();
+            rule.pods.push((pattern, membership(&field, &rule.tenant)?));
+        }
+        Ok(rule)
+    }
+
+    /// What it gives the pod `name`.
+    fn given(&self, name: &Name) -> Membership {
+        let pods = self.pods.iter().find(|(pattern, _)| is_match(pattern, name.as_str()));
+        let own = pods.map(|(_, own)| own.clone()).unwrap_or_default();
+        Membership {
+            group: own.group.or_else(|| self.all.group.clone()),
+            network: own.network.or_else(|| self.all.network.clone()),
+        }
+    }
+
+    fn allows(&self, asked: &Scoped, given: Option<&Scoped>) -> bool {
+        let tenant = self.allow_tenant && asked.tenant == self.tenant;
+        tenant || given == Some(asked) || self.allow.contains(asked)
+    }
+}
+
+/// The group and network of a pod.
+///
+/// # Errors
+/// It asks for one that it may not have. Nothing else is tried then: a pod that runs in another group
+/// than it says would be a surprise.
+pub fn assign(claims: &Claims<'_>) -> Result<Membership, Refusal> {
+    let given = claims.namespace.map(|rule| rule.given(claims.name)).unwrap_or_default();
+    let one = |what, keys, given: Option<Scoped>, configured: &Option<Scoped>| {
+        let asked = asked(claims, what, keys)?;
+        match asked {
+            Some(asked) if may(claims, &asked, given.as_ref()) => Ok(Some(asked)),
+            Some(asked) => Err(Refusal::NotAllowed(what, asked)),
+            None => Ok(given.or_else(|| configured.clone())),
+        }
+    };
+    Ok(Membership {
+        group: one("group", GROUP, given.group, &claims.configured.group)?,
+        network: one("network", NETWORK, given.network, &claims.configured.network)?,
+    })
+}
+
+fn may(claims: &Claims<'_>, asked: &Scoped, given: Option<&Scoped>) -> bool {
+    match claims.namespace {
+        Some(rule) => rule.allows(asked, given),
+        None => claims.free,
+    }
+}
+
+/// What the pod asks for, by annotation or else by label.
+fn asked(
+    claims: &Claims<'_>,
+    what: &'static str,
+    keys: [&str; 2],
+) -> Result<Option<Scoped>, Refusal> {
+    let word = |keys: [&str; 2]| {
+        let from = |words: &'_ Labels| keys.iter().find_map(|key| words.get(*key).cloned());
+        from(claims.annotations).or_else(|| from(claims.labels))
+    };
+    let Some(text) = word(keys).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let bad = || Refusal::Name(what, quoted(&text));
+    let tenant = match word(TENANT).filter(|text| !text.is_empty()) {
+        Some(text) => text.parse().map_err(|_| Refusal::Name("tenant", quoted(&text)))?,
+        None => claims.namespace.map_or_else(default_tenant, |rule| rule.tenant.clone()),
+    };
+    let value = Value::from(&*text);
+    scoped(&Field::root(&value), &tenant).map(Some).map_err(|_| bad())
+}
+
+fn default_tenant() -> Name {
+    DEFAULT_TENANT.parse().expect("a name")
+}
+
+fn membership(field: &Field<'_>, tenant: &Name) -> Result<Membership, Fault> {
+    let named = |name| field.get(name).map(|field| scoped(&field, tenant)).transpose();
+    Ok(Membership { group: named("group")?, network: named("network")? })
+}
+
+/// `pattern` with `*` for any characters; linear in both.
+fn is_match(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let mut last = None;
+    for part in parts {
+        if let Some(before) = last.replace(part) {
+            let Some(at) = rest.find(before) else { return false };
+            rest = &rest[at + before.len()..];
+        }
+    }
+    match last {
+        None => rest.is_empty(),
+        Some(last) => rest.ends_with(last),
+    }
+}

@@ -1,0 +1,47 @@
+//! Pure. Objects of every source as rules.
+//!
+//! Each reader takes any value and never fails as a whole: what it does not understand is a problem
+//! that names object and field, and closes rather than opens.
+
+pub mod cluster_network_policy;
+pub mod fields;
+pub mod groups;
+pub mod kubernetes;
+pub mod membership;
+pub mod network_policy;
+pub mod parsed;
+
+use serde_json::Value;
+
+use crate::policy::read::cluster_network_policy::Kind;
+use crate::policy::read::fields::{Field, quoted};
+
+pub use parsed::Parsed;
+
+/// The API group of policies for the whole cluster.
+const POLICY_GROUP: &str = "policy.networking.k8s.io";
+
+/// The rules of a policy of a kind that the Kubernetes API has; `None` for other objects. A policy of a
+/// version that is not known is a problem.
+pub fn policy(object: &Value) -> Option<Parsed> {
+    let text = |name: &str| object[name].as_str().unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/')?;
+    match (group, version, text("kind")) {
+        ("networking.k8s.io", "v1", "NetworkPolicy") => Some(network_policy::read(object)),
+        (POLICY_GROUP, "v1alpha2", "ClusterNetworkPolicy") => {
+            Some(cluster_network_policy::read(Kind::Cluster, object))
+        }
+        (POLICY_GROUP, "v1alpha1", "AdminNetworkPolicy") => {
+            Some(cluster_network_policy::read(Kind::Admin, object))
+        }
+        (POLICY_GROUP, "v1alpha1", "BaselineAdminNetworkPolicy") => {
+            Some(cluster_network_policy::read(Kind::BaselineAdmin, object))
+        }
+        ("networking.k8s.io" | POLICY_GROUP, _, kind) if kind.ends_with("NetworkPolicy") => {
+            let fault =
+                Field::root(object).fault(format!("version {} is not known", quoted(version)));
+            Some(Parsed::nameless(&quoted(kind), fault))
+        }
+        _ => None,
+    }
+}
