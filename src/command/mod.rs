@@ -14,6 +14,7 @@ pub mod help;
 pub mod ipam;
 pub mod json;
 pub mod nodes;
+pub mod policy;
 pub mod probe;
 pub mod ready;
 pub mod routes;
@@ -58,6 +59,8 @@ pub enum Subcommand {
     Watch(watch::Watch),
     /// Known traps.
     Doctor(doctor::Doctor),
+    /// What policies decide.
+    Policy(policy::Policy),
     /// Where packets are lost.
     Explain(explain::Explain),
     /// Whether other hosts answer.
@@ -128,6 +131,7 @@ fn run(arguments: Arguments, out: &mut dyn Write) -> Result<Outcome, Exit> {
         Subcommand::Uninstall(options) => uninstall::run(call, &options),
         Subcommand::Doctor(options) => doctor::run(call, &options),
         Subcommand::Probe(options) => probe::run(call, &options),
+        Subcommand::Policy(options) => policy::run(call, &options),
         Subcommand::Explain(options) => explain::run(call, &options),
         Subcommand::Status(options) => status::run(call, &options),
         Subcommand::Ready(options) => ready::run(call, &options),

@@ -16,7 +16,7 @@ pub mod object;
 pub mod own;
 mod session;
 mod settings;
-mod yaml;
+pub mod yaml;
 
 pub use nodes::Nodes;
 pub use settings::{KubeSettings, Server, Setup, Start};

@@ -38,7 +38,10 @@ impl Nft {
             messages.push(flush_chain(table, wanted.device.as_str()));
             messages.extend(wanted.rules.iter().map(|rule| add_rule(table, &wanted.device, rule)));
         }
-        self.transact(messages)
+        // A refusal comes unasked; of success one answer is enough.
+        let last = messages.pop();
+        let first = messages.into_iter().map(Message::without_ack);
+        self.transact(first.chain(last).collect())
     }
 
     /// Removes a chain, be it there or not.

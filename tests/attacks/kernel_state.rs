@@ -110,7 +110,6 @@ fn a_guard_that_a_pod_left_is_not_that_of_its_next_one() {
     host.add(&conf, "other");
     host.add(&conf, "c1");
     Call::new("DEL", &conf, "c1").run(&host).ok();
-    host.netns("c1");
     let add = Call::new("ADD", &conf, "c1").with("CNI_ARGS", "IP=10.1.2.77");
     let result = add.run(&host).ok();
     Call::new("CHECK", &conf, "c1").key("prevResult", result).run(&host).ok();
@@ -119,7 +118,6 @@ fn a_guard_that_a_pod_left_is_not_that_of_its_next_one() {
     let former = host.run("ip netns exec c1 ping -n -c 1 -W 1 -I 10.1.2.3 10.1.2.2");
     assert!(!former.succeeded(), "the address that it had before");
     Call::new("DEL", &conf, "c1").run(&host).ok();
-    host.netns("c1");
     Call::new("ADD", &conf, "c1").key("podGuard", json!(false)).run(&host).ok();
     assert_eq!(host.guards().len(), 1, "a pod that is to have none");
     host.run("ip netns exec c1 ip addr add 10.1.2.99/24 dev eth0").ok();

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -46,6 +47,8 @@ pub struct Subject {
 
 struct Pod {
     attachment: Attachment,
+    /// Each ADD is that of a new container, as from a kubelet.
+    containers: AtomicUsize,
     /// The result of ADD, passed to CHECK and DEL.
     result: Mutex<Value>,
 }
@@ -144,13 +147,18 @@ impl Subject {
         let mut result = pod.result.lock().unwrap();
         let mut plugins: Vec<&Value> = self.network.plugins.iter().collect();
         match verb {
-            "ADD" => *result = Value::Null,
+            "ADD" => {
+                *result = Value::Null;
+                pod.containers.fetch_add(1, Ordering::Relaxed);
+            }
             "DEL" => plugins.reverse(),
             _ => {}
         }
+        let mut attachment = pod.attachment.clone();
+        attachment.container += &format!("-{}", pod.containers.load(Ordering::Relaxed));
         let mut all = Duration::ZERO;
         for plugin in plugins {
-            let attachment = Some(&pod.attachment);
+            let attachment = Some(&attachment);
             let (command, input) = self.network.invocation(verb, plugin, attachment, &result);
             let (took, answer) = timed(command, &input);
             all += took;
@@ -180,7 +188,7 @@ impl Pod {
                 },
             });
         }
-        Self { attachment, result: Mutex::default() }
+        Self { attachment, containers: AtomicUsize::new(0), result: Mutex::default() }
     }
 }
 

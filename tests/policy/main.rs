@@ -6,5 +6,12 @@
 )]
 
 mod admin_tiers;
+mod command;
+mod groups;
+mod hostile;
 mod network_policy;
+mod properties;
 mod reachability;
+
+// `grid` is for every test of what the rules become.
+mod grid;

@@ -53,6 +53,11 @@ impl<'a> Field<'a> {
         self.value.is_string()
     }
 
+    /// A text that is no number.
+    pub fn is_word(&self) -> bool {
+        self.value.as_str().is_some_and(|text| !is_digits(text))
+    }
+
     /// # Errors
     /// It is no object, or has fields other than `known`.
     pub fn only(&self, known: &[&str]) -> Result<(), Fault> {
@@ -112,11 +117,15 @@ impl<'a> Field<'a> {
         self.value.as_str().ok_or_else(|| self.fault("must be a text"))
     }
 
+    /// A number, or its digits: the reader of YAML has them as text, and nothing else that takes a
+    /// number takes a name of digits alone.
+    ///
     /// # Errors
     /// It is no whole number in `range`.
     pub fn number(&self, range: RangeInclusive<u16>) -> Result<u16, Fault> {
         let number = match self.value {
             Value::Number(number) => number.as_u64().and_then(|number| u16::try_from(number).ok()),
+            Value::String(text) if is_digits(text) => text.parse().ok(),
             _ => None,
         };
         number.filter(|number| range.contains(number)).ok_or_else(|| {
@@ -140,6 +149,10 @@ impl<'a> Field<'a> {
         let error = || self.fault(format!("{} is not a CIDR", quoted(text)));
         network.map(subnet::masked).ok_or_else(error)
     }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// At most 60 characters of `text`, in quotes and without control characters.

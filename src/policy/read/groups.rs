@@ -24,6 +24,8 @@ pub type Objects = BTreeMap<Scoped, Value>;
 const PRIORITY_LIMIT: u16 = 100;
 /// IPPROTO_IGMP.
 const IGMP: u8 = 2;
+/// Rules of all groups; those of a group that would exceed it are left out, and the group closed.
+const RULES_LIMIT: usize = 100_000;
 /// After every rule of every policy of the group.
 const DEFAULT: u32 = u32::MAX;
 
@@ -52,13 +54,19 @@ pub fn read(groups: &Objects, policies: &Objects) -> Parsed {
         read.insert(name, policy);
     }
     for (name, value) in groups {
-        parsed.append(group(name, &Field::root(value), &read));
+        let left = RULES_LIMIT - parsed.rules.len().min(RULES_LIMIT);
+        parsed.append(group(name, &Field::root(value), &read, left));
     }
     parsed
 }
 
-/// The rules of one group, and its default.
-fn group(name: &Scoped, object: &Field<'_>, policies: &BTreeMap<&Scoped, Policy>) -> Parsed {
+/// At most `limit` rules of one group, and its default.
+fn group(
+    name: &Scoped,
+    object: &Field<'_>,
+    policies: &BTreeMap<&Scoped, Policy>,
+    limit: usize,
+) -> Parsed {
     let subject = Selector::Group(name.clone());
     let origin = Origin {
         source: Source::Group,
@@ -75,6 +83,10 @@ fn group(name: &Scoped, object: &Field<'_>, policies: &BTreeMap<&Scoped, Policy>
                     None => faults.push(field.fault(format!("policy {listed} does not exist"))),
                     Some(policy) if !policy.complete => {
                         faults.push(field.fault(format!("policy {listed} is not understood")));
+                    }
+                    Some(policy) if rules.len() + policy.rules.len() > limit => {
+                        let why = format!("groups have more than {RULES_LIMIT} rules");
+                        faults.push(field.fault(why));
                     }
                     Some(policy) => rules.extend(policy.rules_of(&subject)),
                 }
@@ -397,7 +409,7 @@ fn byte(field: &Field<'_>) -> Result<u8, Fault> {
 
 /// `80`, `"80"`, `"8000-8999"`, or a name.
 fn service(field: &Field<'_>, protocol: Protocol) -> Result<Service, Fault> {
-    if !field.is_text() {
+    if !field.is_word() {
         return Ok(Service::Ports(protocol, PortRange::single(field.number(1..=u16::MAX)?)));
     }
     let text = field.text()?;

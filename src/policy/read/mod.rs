@@ -3,7 +3,9 @@
 //! Each reader takes any value and never fails as a whole: what it does not understand is a problem
 //! that names object and field, and closes rather than opens.
 
+pub mod cluster;
 pub mod cluster_network_policy;
+pub mod documents;
 pub mod fields;
 pub mod groups;
 pub mod kubernetes;

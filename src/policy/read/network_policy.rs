@@ -198,7 +198,7 @@ fn service(field: &Field<'_>) -> Result<Service, Fault> {
     let protocol = field.get("protocol").map_or(Ok(Protocol::Tcp), |field| protocol(&field))?;
     match (field.get("port"), field.get("endPort")) {
         (None, None) => Ok(Service::Protocol(protocol.number())),
-        (Some(port), None) if port.is_text() => Ok(Service::Named(Some(protocol), port.name()?)),
+        (Some(port), None) if port.is_word() => Ok(Service::Named(Some(protocol), port.name()?)),
         (Some(port), None) => {
             Ok(Service::Ports(protocol, PortRange::single(port.number(1..=u16::MAX)?)))
         }

@@ -7,6 +7,7 @@ mod arguments;
 mod config;
 mod forward;
 mod netlink;
+mod policies;
 mod records;
 mod state;
 mod store;
@@ -19,13 +20,14 @@ use humanz::netlink::{Replies, Reply};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All kinds, by the names of their folders in the corpus.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("annotations", config::annotations),
     ("arguments", arguments::arguments),
     ("config", config::config),
     ("forward", forward::forward),
     ("netlink", netlink::netlink),
     ("nft", netlink::nft),
+    ("policies", policies::policies),
     ("records", records::records),
     ("state", state::state),
     ("store", store::store),

@@ -1,0 +1,46 @@
+//! `policy`: what policies decide, from files alone.
+
+mod diff;
+mod files;
+mod test;
+
+use argh::{ArgsInfo, FromArgs};
+
+use crate::command::call::{Call, Outcome};
+use crate::settings::exit::Exit;
+
+/// say what network policies decide, from files alone: nothing of this host is read or changed
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "policy",
+    example = "kubectl get pods,namespaces,nodes,networkpolicies -A -o json > cluster.json",
+    example = "{command_name} test -f cluster.json --from shop/web --to shop/db:5432",
+    example = "{command_name} test -f cluster.json -f new.yaml --from shop/web --to 192.0.2.7",
+    example = "{command_name} diff -f cluster.json --new new.yaml",
+    error_code(0, "the connection is allowed; nothing would change"),
+    error_code(1, "the connection is denied; something would change"),
+    error_code(2, "a file cannot be read, or an end is not known")
+)]
+pub struct Policy {
+    #[argh(subcommand)]
+    verb: Verb,
+}
+
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(subcommand)]
+enum Verb {
+    Test(test::Test),
+    Diff(diff::Diff),
+}
+
+/// Answers.
+///
+/// # Errors
+/// A file or an end that is not understood.
+pub fn run(call: &mut Call<'_>, options: &Policy) -> Result<Outcome, Exit> {
+    match &options.verb {
+        Verb::Test(options) => test::run(call, options),
+        Verb::Diff(options) => diff::run(call, options),
+    }
+}

@@ -1,0 +1,145 @@
+//! `policy test` and `policy diff`, from files as users have them.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+fn pod(namespace: &str, name: &str, number: u8) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": {"app": name}},
+        "spec": {"nodeName": "h1", "containers": [
+            {"name": "c", "ports": [{"name": "sql", "containerPort": 5432}]}]},
+        "status": {"phase": "Running", "podIPs": [
+            {"ip": format!("10.244.1.{number}")}, {"ip": format!("fd00:1::{number}")}]}})
+}
+
+fn cluster() -> Value {
+    let mut host = pod("shop", "host", 9);
+    host["spec"]["hostNetwork"] = json!(true);
+    let mut ended = pod("shop", "ended", 2);
+    ended["status"]["phase"] = json!("Succeeded");
+    json!({"apiVersion": "v1", "kind": "List", "items": [
+        ended, pod("shop", "web", 2), pod("shop", "db", 3), pod("other", "web", 4), host,
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "h1"},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}]})
+}
+
+const POLICY: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: db
+  namespace: shop
+spec:
+  podSelector:
+    matchLabels:
+      app: db
+  ingress:
+  - from:
+    - podSelector: {}
+    ports:
+    - port: 5432
+      protocol: TCP
+---
+apiVersion: humanz.io/v1
+kind: Group
+metadata:
+  name: unused
+spec:
+  default: deny
+";
+
+/// What `humanz-agent policy` prints in `folder`, and its exit code.
+fn policy(folder: &Path, words: &str) -> (String, i32) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_humanz-agent"));
+    command.arg("policy").args(words.split_whitespace()).current_dir(folder);
+    let ended = command.output().unwrap();
+    let text = [ended.stdout, ended.stderr].concat();
+    (String::from_utf8(text).unwrap(), ended.status.code().unwrap())
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("cluster.json"), cluster().to_string()).unwrap();
+    std::fs::write(folder.path().join("policy.yaml"), POLICY).unwrap();
+    folder
+}
+
+#[test]
+fn a_connection_is_judged_at_both_ends_and_in_both_families() {
+    let folder = folder();
+    let test = |words: &str| {
+        policy(folder.path(), &format!("test -f cluster.json -f policy.yaml {words}"))
+    };
+    let (text, code) = test("--from shop/web --to shop/db:5432");
+    let wanted = "\
+shop/web 10.244.1.2 -> shop/db 10.244.1.3:5432 tcp
+  egress   allowed: no rule matches
+  ingress  allowed: NetworkPolicy shop/db ingress rule 0
+shop/web fd00:1::2 -> shop/db [fd00:1::3]:5432 tcp
+  egress   allowed: no rule matches
+  ingress  allowed: NetworkPolicy shop/db ingress rule 0
+allowed
+";
+    assert_eq!((text.as_str(), code), (wanted, 0));
+    for (words, wanted, code) in [
+        ("--from other/web --to shop/db:5432", "denied: NetworkPolicy shop/db ingress default", 1),
+        ("--from shop/web --to shop/db:5433", "denied: NetworkPolicy shop/db ingress default", 1),
+        ("--from shop/web --to shop/db", "denied: NetworkPolicy shop/db ingress default", 1),
+        ("--from shop/web --to shop/db:5432 --protocol udp", "ingress default", 1),
+        ("--from 192.0.2.1 --to shop/db:1", "allowed: from the pod's own node", 0),
+        ("--from shop/db --to [2001:db8::1]:443", "allowed: no rule matches", 0),
+        ("--from shop/none --to shop/db:1", "shop/none is no address, and no pod", 2),
+        ("--from shop/host --to shop/db:1", "has an address of its own", 2),
+        ("--from shop/ended --to shop/db:1", "shop/ended is no address", 2),
+        ("--from 192.0.2.1 --to 2001:db8::1", "no family in common", 2),
+        ("-f none.json --from shop/web --to shop/db", "none.json: No such file", 2),
+    ] {
+        let (text, found) = test(words);
+        assert!(text.contains(wanted) && found == code, "{words}: {found}\n{text}");
+    }
+    let (text, code) = test("--from other/web --to shop/db:5432 --json");
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(code, 1);
+    let ingress = &json["connections"][0]["ingress"];
+    assert_eq!(ingress["rule"], "NetworkPolicy shop/db ingress default");
+    assert_eq!((&json["allowed"], &json["problems"]), (&json!(false), &json!([])));
+}
+
+#[test]
+fn what_is_not_understood_is_listed_and_closes() {
+    let folder = folder();
+    let bad = POLICY.replace("podSelector: {}", "podSelector: 7").replace("Group", "Moon");
+    std::fs::write(folder.path().join("policy.yaml"), bad).unwrap();
+    let words = "test -f cluster.json -f policy.yaml --from shop/web --to shop/db:5432";
+    let (text, code) = policy(folder.path(), words);
+    let fault = "! NetworkPolicy shop/db: spec.ingress[0].from[0].podSelector: must be an object";
+    assert!(text.contains(fault) && text.contains("kind \"Moon\" is not known"), "{text}");
+    assert_eq!(code, 1, "{text}");
+}
+
+#[test]
+fn diff_lists_what_a_change_denies_and_allows() {
+    let folder = folder();
+    let (text, code) = policy(folder.path(), "diff -f cluster.json --new policy.yaml");
+    assert_eq!(code, 1, "{text}");
+    for line in [
+        "- denied, was allowed: other/web -> shop/db tcp/5432: NetworkPolicy shop/db ingress default",
+        "- denied, was allowed: shop/web -> shop/db tcp on other ports: NetworkPolicy shop/db",
+        "- denied, was allowed: shop/web -> shop/db icmp type 8: NetworkPolicy shop/db ingress",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert!(!text.contains("shop/web -> shop/db tcp/5432"), "{text}");
+    assert!(!text.contains("-> shop/web"), "{text}");
+    let words = "diff -f cluster.json -f policy.yaml --new policy.yaml";
+    let (text, code) = policy(folder.path(), words);
+    assert_eq!((text.trim(), code), ("no connection between these pods changes", 0));
+    let opened = POLICY.replace("  - from:\n    - podSelector: {}\n    ports:", "  - ports:");
+    std::fs::write(folder.path().join("new.yaml"), opened).unwrap();
+    let (text, _) = policy(folder.path(), "diff -f cluster.json -f policy.yaml --new new.yaml");
+    let line = "+ allowed, was denied: other/web -> shop/db tcp/5432: NetworkPolicy shop/db";
+    assert!(text.starts_with(line) && text.lines().count() == 1, "{text}");
+}
