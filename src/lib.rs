@@ -11,7 +11,8 @@
 //! | [`command`] | subcommands that print | stdout |
 //! | [`plugin`] | the CNI verbs | kernel, IPAM store, stdout |
 //! | [`api`] | `Status`, metrics, HTTP on the agent's socket, the page's data | its sockets |
-//! | [`agent`] | threads, triggers, reconcile, install, uninstall | everything |
+//! | [`uninstall`] | takes off this host what agent and plugin made | everything |
+//! | [`agent`] | threads, triggers, reconcile, install | everything |
 //! | [`inspect`] | one look at kernel, disk and cluster | everything, read only |
 //! | [`settings`] | variables, file, flags, defaults, exit codes | environment, one file |
 //! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
@@ -72,3 +73,4 @@ pub mod plan;
 pub mod plugin;
 pub mod policy;
 pub mod settings;
+pub mod uninstall;

@@ -10,7 +10,6 @@
 
 pub mod counters;
 pub mod journal;
-pub mod pool_use;
 pub mod readiness;
 pub mod shared_state;
 pub mod snapshot;
@@ -30,22 +29,17 @@ pub(crate) mod reachability;
 pub(crate) mod reconcile;
 pub(crate) mod reconcile_cache;
 mod registry;
-mod reload;
 mod serve;
 mod signals;
 mod start;
-mod sysctl_record;
+pub(crate) mod sysctl_record;
 pub(crate) mod trigger;
-pub(crate) mod uninstall;
 mod watch;
 
 use crate::agent::shared_state::StartServer;
-use crate::agent::uninstall::Removed;
 use crate::inspect::preflight;
 use crate::settings::exit::Exit;
-use crate::settings::flags;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
-use crate::settings::values_only;
 
 /// Serves this host as `mode` says.
 ///
@@ -88,18 +82,4 @@ pub fn dry_run_start(mut loader: SettingsLoader) -> Result<Vec<String>, Exit> {
 /// Every setting that is wrong.
 pub fn check_settings(loader: &mut SettingsLoader) -> Result<LoadedSettings, Exit> {
     loader.load(preflight::check).map_err(|faults| Exit::invalid_settings(&faults))
-}
-
-/// Takes humanz off this host, or in a dry run only lists what would be removed. `ETCD_HOST` matters only for a
-/// release.
-///
-/// # Errors
-/// As [`uninstall::run`].
-pub fn uninstall(loader: &mut SettingsLoader, options: &flags::Uninstall) -> Result<Removed, Exit> {
-    if !options.release {
-        loader.set_default("ETCD_HOST", "https://localhost");
-    }
-    let loaded = loader.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
-    logger::set(loaded.log.as_deref().unwrap_or(logger::USUAL));
-    uninstall::run(&loaded.settings, options)
 }

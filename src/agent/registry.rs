@@ -35,8 +35,8 @@ pub enum Registry {
 }
 
 pub enum RegistryConnection {
-    Etcd(etcd::Handle),
-    Kubernetes(kube::Handle),
+    Etcd(etcd::EtcdHandle),
+    Kubernetes(kube::KubeHandle),
 }
 
 pub struct Leased {
@@ -174,7 +174,7 @@ impl Registry {
                 handle.set_up(etcd::Setup { etcd: server.clone(), network });
             }
             (RegistryConnection::Kubernetes(handle), Wanted::Kubernetes(api)) => {
-                handle.set_up(kube::Setup { api: api.clone(), pools: settings.pools });
+                handle.session.set_up(kube::Setup { api: api.clone(), pools: settings.pools });
             }
             _ => {}
         }
@@ -184,7 +184,7 @@ impl Registry {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
                 RegistryConnection::Etcd(handle) => handle.reconnect(),
-                RegistryConnection::Kubernetes(handle) => handle.reconnect(),
+                RegistryConnection::Kubernetes(handle) => handle.session.reconnect(),
             }
         }
     }
@@ -194,7 +194,7 @@ impl Registry {
         if let Registry::Leased(leased) = self {
             match &leased.connection {
                 RegistryConnection::Etcd(handle) => handle.set_attributes(attributes),
-                RegistryConnection::Kubernetes(handle) => handle.set_attributes(attributes),
+                RegistryConnection::Kubernetes(handle) => handle.session.set_attributes(attributes),
             }
         }
     }
@@ -252,7 +252,7 @@ impl Registry {
         if let Registry::Leased(leased) = self {
             match leased.connection {
                 RegistryConnection::Etcd(handle) => handle.stop(),
-                RegistryConnection::Kubernetes(handle) => handle.stop(),
+                RegistryConnection::Kubernetes(handle) => handle.session.stop(),
             }
         }
     }

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use crate::agent::active_problems::{ProblemSource, sort};
-use crate::agent::pool_use::{Use, scarce};
 use crate::agent::readiness;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::checks::probe::Seen;
+use crate::inspect::pool_use::{Use, scarce};
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
 use crate::net::subnet::gateway;

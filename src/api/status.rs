@@ -9,12 +9,12 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::agent::journal::JournalEntry;
-use crate::agent::pool_use::{Use, addresses};
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::api::problems::{gateways, problems};
 use crate::checks::probe::Seen;
+use crate::inspect::pool_use::{Use, addresses};
 use crate::lease::peers::Peer;
 use crate::net::node_name::NodeName;
 use crate::net::time::timestamp;

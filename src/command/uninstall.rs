@@ -2,18 +2,17 @@
 
 use serde_json::json;
 
-use crate::agent;
-use crate::agent::uninstall::Removed;
 use crate::command::call::{Call, Outcome};
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::Uninstall;
+use crate::uninstall::{self, Removed};
 
 /// Removals are logged as they are made, and printed only with `--json` or `--dry-run`.
 ///
 /// # Errors
 /// Nothing was removed, or something was not; the text says why.
 pub fn run(call: &mut Call<'_>, options: &Uninstall) -> Result<Outcome, Exit> {
-    let removed = agent::uninstall(&mut call.origin, options)?;
+    let removed = uninstall::run(&mut call.origin, options)?;
     let text = text(&removed, options.dry_run);
     if options.json || !text.is_empty() {
         let lines: Vec<String> = removed.lines.iter().map(ToString::to_string).collect();

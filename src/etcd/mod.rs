@@ -39,15 +39,12 @@ use tokio::sync::watch as latest;
 use crate::lease::transaction::Transaction;
 use crate::lease::{Attributes, EtcdError, Roots, Snapshot};
 use crate::net::Problem;
-use crate::os::event_loop::{self, EventLoop};
+use crate::os::event_loop::{self, EventLoop, Steered};
 
-/// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
-#[derive(Debug)]
-pub struct Handle {
-    setup: latest::Sender<Setup>,
-    attributes: latest::Sender<Attributes>,
-    event_loop: EventLoop,
-}
+/// The running connection. The settings may have other members or wider pools; attributes are written as soon
+/// as etcd answers, and only while the record there is this host's; stopping revokes the etcd lease, and
+/// with it the alive key, within [`session::STOP_WITHIN`] in any case. The host keeps its subnets.
+pub type EtcdHandle = Steered<Setup, Attributes>;
 
 /// Starts the connection. `contact`: its counters. `publish` is called from its thread and must not
 /// block for long.
@@ -59,7 +56,7 @@ pub fn spawn(
     contact: Arc<Contact>,
     reports: Arc<Reports>,
     mut publish: impl FnMut(Update) + Send + 'static,
-) -> io::Result<Handle> {
+) -> io::Result<EtcdHandle> {
     let (setup, set_up) =
         latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
@@ -67,7 +64,7 @@ pub fn spawn(
     let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
         session::run(start, inputs, &mut stopped, &mut publish).await;
     })?;
-    Ok(Handle { setup, attributes, event_loop })
+    Ok(Steered { setup, attributes, event_loop })
 }
 
 /// Both key ranges, read once. Writes nothing.
@@ -114,29 +111,4 @@ fn once<T>(
 ) -> Result<T, String> {
     let etcd = client::Etcd::new(settings.clone(), roots.clone());
     event_loop::once(async || ask(&etcd).await.map_err(|error| error.to_string()))
-}
-
-impl Handle {
-    /// Applies other settings, or a network with wider pools. Returns at once.
-    pub fn set_up(&self, setup: Setup) {
-        event_loop::send_if_changed(&self.setup, setup);
-    }
-
-    /// Connects anew: an address of this host was removed, and perhaps the connection with it, which
-    /// would take seconds to notice. Returns at once.
-    pub fn reconnect(&self) {
-        self.setup.send_modify(|_| {});
-    }
-
-    /// Publishes other attributes of this host. Returns at once; written as soon as etcd answers, and only
-    /// while the record there is this host's.
-    pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::send_if_changed(&self.attributes, attributes);
-    }
-
-    /// Revokes the etcd lease, and with it the alive key, and ends the thread: within
-    /// [`session::STOP_WITHIN`] in any case. The host keeps its subnets.
-    pub fn stop(self) {
-        self.event_loop.stop();
-    }
 }

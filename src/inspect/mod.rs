@@ -10,6 +10,7 @@ mod kernel;
 pub mod names;
 pub mod other_programs;
 pub mod pods;
+pub mod pool_use;
 pub mod preflight;
 mod runtimes;
 pub mod state_file;

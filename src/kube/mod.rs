@@ -28,16 +28,14 @@ use tokio::sync::watch as latest;
 
 use crate::etcd::{Contact, Update};
 use crate::lease::{Attributes, NodeName};
-use crate::os::event_loop::{self, EventLoop};
+use crate::os::event_loop::{self, EventLoop, Steered};
 use crate::os::heartbeat::{self, Heartbeat};
 
-/// The running connection. Dropping it ends it like [`Handle::stop`], but without waiting.
+/// The running connection.
 #[derive(Debug)]
-pub struct Handle {
-    setup: latest::Sender<Setup>,
-    attributes: latest::Sender<Attributes>,
+pub struct KubeHandle {
+    pub session: Steered<Setup, Attributes>,
     ready: latest::Sender<bool>,
-    event_loop: EventLoop,
 }
 
 /// Starts the connection. `contact`: its counters. `publish` is called from its thread and must not
@@ -49,7 +47,7 @@ pub fn spawn(
     start: Start,
     contact: Arc<Contact>,
     mut publish: impl FnMut(Update) + Send + 'static,
-) -> io::Result<Handle> {
+) -> io::Result<KubeHandle> {
     let (setup, set_up) = latest::channel(start.setup.clone());
     let (attributes, changes) = latest::channel(start.attributes.clone());
     let (ready, is_ready) = latest::channel(false);
@@ -61,7 +59,7 @@ pub fn spawn(
             () = turn(&contact.beat) => {}
         }
     })?;
-    Ok(Handle { setup, attributes, ready, event_loop })
+    Ok(KubeHandle { session: Steered { setup, attributes, event_loop }, ready })
 }
 
 /// Beats as long as the event loop turns; every call in it has a time limit.
@@ -93,30 +91,9 @@ pub fn check(settings: &KubeSettings) -> Result<(), String> {
     access::Access::open(settings).and_then(|access| access.token()).map(drop)
 }
 
-impl Handle {
-    /// Applies other settings. Returns at once.
-    pub fn set_up(&self, setup: Setup) {
-        event_loop::send_if_changed(&self.setup, setup);
-    }
-
-    /// Connects anew: an address of this host was removed, and perhaps the connection with it. Returns at
-    /// once.
-    pub fn reconnect(&self) {
-        self.setup.send_modify(|_| {});
-    }
-
-    /// Applies other attributes to all hosts. Returns at once.
-    pub fn set_attributes(&self, attributes: Attributes) {
-        event_loop::send_if_changed(&self.attributes, attributes);
-    }
-
+impl KubeHandle {
     /// The host is ready: its node may get that condition. Returns at once.
     pub fn set_ready(&self) {
         self.ready.send_if_modified(|known| !std::mem::replace(known, true));
-    }
-
-    /// Ends the connection and waits for its thread.
-    pub fn stop(self) {
-        self.event_loop.stop();
     }
 }

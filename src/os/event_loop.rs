@@ -42,6 +42,38 @@ impl EventLoop {
     }
 }
 
+/// A session whose settings and attributes may change while it runs. Dropping it ends it like
+/// [`Steered::stop`], but without waiting.
+#[derive(Debug)]
+pub struct Steered<Setup, Attributes> {
+    pub setup: latest::Sender<Setup>,
+    pub attributes: latest::Sender<Attributes>,
+    pub event_loop: EventLoop,
+}
+
+impl<Setup: PartialEq, Attributes: PartialEq> Steered<Setup, Attributes> {
+    /// Applies other settings. Returns at once.
+    pub fn set_up(&self, setup: Setup) {
+        send_if_changed(&self.setup, setup);
+    }
+
+    /// Connects anew: an address of this host was removed, and perhaps the connection with it, which
+    /// would take seconds to notice. Returns at once.
+    pub fn reconnect(&self) {
+        self.setup.send_modify(|_| {});
+    }
+
+    /// Publishes other attributes of this host. Returns at once.
+    pub fn set_attributes(&self, attributes: Attributes) {
+        send_if_changed(&self.attributes, attributes);
+    }
+
+    /// Ends the session, and waits for its end.
+    pub fn stop(self) {
+        self.event_loop.stop();
+    }
+}
+
 /// Runs one request.
 ///
 /// # Errors
@@ -54,7 +86,7 @@ pub fn once<T>(request: impl AsyncFnOnce() -> Result<T, String>) -> Result<T, St
 }
 
 /// Sends `value` to a session, which is woken only if it differs from the last one.
-pub fn send_if_changed<T: PartialEq>(session: &latest::Sender<T>, value: T) {
+fn send_if_changed<T: PartialEq>(session: &latest::Sender<T>, value: T) {
     session.send_if_modified(|last| {
         let changed = *last != value;
         *last = value;

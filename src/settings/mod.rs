@@ -5,6 +5,7 @@ pub mod env_file;
 pub mod exit;
 pub mod flags;
 pub mod loader;
+pub mod reload;
 pub mod values;
 
 mod parse;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use humanz::etcd::{self, Contact, EtcdSettings, Handle, Reports, Start, Update};
+use humanz::etcd::{self, Contact, EtcdHandle, EtcdSettings, Reports, Start, Update};
 use humanz::lease::records::Backend;
 use humanz::lease::{
     Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
@@ -76,7 +76,7 @@ pub struct Host {
     pub reports: Arc<Reports>,
     known: Option<Saved>,
     said: Arc<Said>,
-    handle: Option<Handle>,
+    handle: Option<EtcdHandle>,
 }
 
 #[derive(Default)]
@@ -112,7 +112,7 @@ impl Host {
         host
     }
 
-    pub fn handle(&self) -> &Handle {
+    pub fn handle(&self) -> &EtcdHandle {
         self.handle.as_ref().unwrap()
     }
 

@@ -5,13 +5,13 @@ use std::time::Instant;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::notify;
-use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::state::RETRY;
 use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
+use crate::inspect::pool_use::{addresses, scarce};
 
 impl Agent {
     /// Reconciles if a scope is due. Not before the other hosts are

@@ -5,7 +5,6 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
 use crate::agent::reconcile_cache::ReconcileCache;
-use crate::agent::reload::{self, ReloadPlan, SettingsView};
 use crate::agent::trigger::Scope;
 use crate::agent::{cleanup, dry_run, logger, notify};
 use crate::inspect::identity;
@@ -13,6 +12,7 @@ use crate::inspect::preflight;
 use crate::lease::growth;
 use crate::net::Problem;
 use crate::settings::loader::LoadedSettings;
+use crate::settings::reload::{self, ReloadPlan, SettingsView};
 use crate::settings::{self, Settings, Source, invalid, values_only};
 
 use crate::agent::serve::agent::Agent;

@@ -17,12 +17,12 @@ use crate::settings::Settings;
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::counters::{BOUNDS_SECONDS, Counters, Durations, KINDS};
-use crate::agent::pool_use::{Use, addresses};
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
 use crate::api::metrics::page::{Page, Samples};
 use crate::api::problems::problems;
+use crate::inspect::pool_use::{Use, addresses};
 
 /// The page of metrics of this moment. What cannot be measured now is not on it.
 pub fn metrics(shared: &SharedState) -> String {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::agent::pool_use::{addresses as in_use, scarce};
 use crate::command::doctor::context::DoctorContext;
 use crate::inspect::pods::PodAttachment;
+use crate::inspect::pool_use::{addresses as in_use, scarce};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::link::Link;
 use crate::os::netns;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::agent::active_problems::sort;
 use crate::agent::dry_run::DryRun;
-use crate::agent::pool_use::{addresses, scarce};
 use crate::agent::snapshot::{AgentSnapshot, StoreStatus};
 use crate::api::status::{self, Status};
 use crate::command::drift::PendingChanges;
+use crate::inspect::pool_use::{addresses, scarce};
 use crate::inspect::{Host, identity};
 use crate::lease::snapshot::Fault;
 use crate::settings::Source;

@@ -12,14 +12,14 @@ use std::fs::{self, File};
 use nix::fcntl::Flock;
 
 use crate::agent::applier::Applier;
-use crate::agent::lock;
-use crate::agent::reconcile::{self};
+use crate::agent::{lock, logger, reconcile};
 use crate::inspect::Kernel;
 use crate::net::Problem;
 use crate::plan::Line;
-use crate::settings::Settings;
 use crate::settings::exit::{self, Exit};
 use crate::settings::flags::Uninstall;
+use crate::settings::loader::SettingsLoader;
+use crate::settings::{Settings, values_only};
 
 /// What to do about an agent that runs.
 const STOP: &str = "stop it first: systemctl disable --now humanz-agent";
@@ -35,12 +35,24 @@ pub struct Removed {
     pub failures: Vec<Problem>,
 }
 
-/// Removes everything, or in a dry run lists what it would remove.
+/// Takes humanz off this host, or in a dry run only lists what would be removed. `ETCD_HOST` matters only
+/// for a release.
 ///
+/// # Errors
+/// A setting is wrong; or as [`remove`].
+pub fn run(loader: &mut SettingsLoader, options: &Uninstall) -> Result<Removed, Exit> {
+    if !options.release {
+        loader.set_default("ETCD_HOST", "https://localhost");
+    }
+    let loaded = loader.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
+    logger::set(loaded.log.as_deref().unwrap_or(logger::USUAL));
+    remove(&loaded.settings, options)
+}
+
 /// # Errors
 /// The agent runs, pods are attached, or this user may not know: nothing was removed. Or the subnet could not be given back:
 /// the text says what else could not be removed; everything else was.
-pub fn run(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
+fn remove(settings: &Settings, options: &Uninstall) -> Result<Removed, Exit> {
     let lock = lock::path(&settings.state_dir);
     if lock::is_denied(&settings.state_dir) {
         return Err(Exit::denied("take", &lock));

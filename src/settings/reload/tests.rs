@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::reload::*;
 use crate::lease::records::Roots;
 use crate::lease::snapshot::Raw;
 use crate::settings::flags::VARIABLES;
+use crate::settings::reload::*;
 use crate::settings::{parse, values_only};
 
 /// The texts of all settings, with these.
