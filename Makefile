@@ -14,7 +14,7 @@ SOAK ?= 3600
 TIME ?= 600
 TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 
-.PHONY: build demo test fuzz soak bench lint count install packages image clean help deps
+.PHONY: build demo test test-kernels fuzz soak bench lint count install packages image clean help deps
 
 build: ## the static executable: dist/humanz-agent
 	@packaging/deps build
@@ -36,6 +36,14 @@ test: packages image ## every test (as root); SKIP_RUNTIMES=1 leaves out contain
 	@packaging/deps test
 	HUMANZ_BIN=$(AGENT) SKIP_RUNTIMES=$(SKIP_RUNTIMES) SCHEDULES=100000 RUST_TEST_THREADS=$$((2 * $$(nproc))) \
 		$(CARGO) test --locked --no-fail-fast -- --show-output
+
+# VM_LAB: a program that runs a command under another kernel; CONTRIBUTING says what it must offer.
+VM_LAB ?= ../shared/lab/vm_lab.py
+KERNELS ?= 5.10 6.1 6.12
+
+test-kernels: build ## the kernel-near tests under other kernels (as root, hours); KERNELS="5.10 6.1" SUITES=plugin FILTER=del
+	@packaging/deps kernels
+	HUMANZ_BIN=$(AGENT) SUITES="$(SUITES)" FILTER="$(FILTER)" tests/kernels $(VM_LAB) $(KERNELS)
 
 soak: build ## an hour of everything that can break, then a report of leaks (as root); SOAK=300 seconds
 	@packaging/deps test
@@ -79,7 +87,7 @@ install: ## into DESTDIR and PREFIX; run `make build` first
 	install -D -m 0644 packaging/completion/fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/humanz-agent.fish
 	install -D -m 0644 packaging/copyright $(DESTDIR)$(PREFIX)/share/doc/humanz/copyright
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz packaging/architecture.md \
-		packaging/coexistence.md packaging/migration.md packaging/operations.md
+		packaging/coexistence.md packaging/migration.md packaging/operations.md packaging/trust.md
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/humanz/doc packaging/doc/overview.svg
 	install -D -m 0644 LICENSE $(DESTDIR)$(PREFIX)/share/licenses/humanz/LICENSE
 	install -D -m 0644 packaging/logrotate $(DESTDIR)/etc/logrotate.d/humanz
@@ -116,4 +124,4 @@ deps: ## installs the Debian packages that building and testing need
 	packaging/deps test
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14

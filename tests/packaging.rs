@@ -49,7 +49,7 @@ fn every_test_that_the_guides_mention_exists() {
     let grep = grep.args(["-rhoE", "^fn [a-z0-9_]+", "tests"]).current_dir(root());
     let tests = String::from_utf8(grep.output().unwrap().stdout).unwrap();
     let tests: BTreeSet<&str> = tests.lines().filter_map(|line| line.strip_prefix("fn ")).collect();
-    for guide in ["packaging/operations.md", "packaging/migration.md"] {
+    for guide in ["packaging/operations.md", "packaging/migration.md", "packaging/trust.md"] {
         let text = read(guide);
         let named = text.split('`').skip(1).step_by(2).filter(|word| {
             word.matches('_').count() >= 3 && !word.contains(|c: char| c.is_uppercase() || c == ' ')
@@ -62,7 +62,7 @@ fn every_test_that_the_guides_mention_exists() {
 }
 
 /// The documents for people, and where each lies.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     ".github/CONTRIBUTING.md",
     ".github/SECURITY.md",
@@ -70,6 +70,7 @@ const DOCUMENTS: [&str; 9] = [
     "packaging/coexistence.md",
     "packaging/migration.md",
     "packaging/operations.md",
+    "packaging/trust.md",
     "packaging/humanz-agent.8",
     "packaging/humanz.5",
 ];
@@ -158,6 +159,7 @@ fn everything_is_installed_below_the_folder_asked_for() {
         "/usr/share/doc/humanz/doc/overview.svg",
         "/usr/share/doc/humanz/migration.md",
         "/usr/share/doc/humanz/operations.md",
+        "/usr/share/doc/humanz/trust.md",
         "/usr/share/licenses/humanz/LICENSE",
     ] {
         assert!(installed(path).is_file(), "{path}");
@@ -181,7 +183,10 @@ fn everything_is_installed_below_the_folder_asked_for() {
     let settings = installed("/etc/humanz/agent.env");
     let line = |start: &str| unit.lines().find(|line| line.starts_with(start));
     assert_eq!(line("EnvironmentFile="), None, "the agent reads its file by itself");
-    assert_eq!(line("ExecReload="), Some("ExecReload=/bin/kill -HUP $MAINPID"));
+    let reload: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecReload=")).collect();
+    assert!(reload[0].contains("check-config"), "first: {reload:?}");
+    assert_eq!(reload[1..], ["ExecReload=/bin/kill -HUP $MAINPID"]);
+    assert_eq!(line("RestartPreventExitStatus="), None, "the agent is started again in any case");
     assert!(settings.is_file());
     std::fs::write(&settings, "ETCD_HOST=mine\n").unwrap();
     install();

@@ -36,10 +36,14 @@ pub(crate) mod sysctl_record;
 pub(crate) mod trigger;
 mod watch;
 
+use std::path::PathBuf;
+
+use crate::agent::serve::RefusedSettings;
 use crate::agent::shared_state::StartServer;
-use crate::inspect::preflight;
+use crate::inspect::{identity, last_settings, preflight};
 use crate::settings::exit::Exit;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
+use crate::settings::{self, flags, values_only};
 
 /// Serves this host as `mode` says.
 ///
@@ -50,10 +54,28 @@ pub fn serve(
     mode: ServeMode,
     start_server: StartServer,
 ) -> Result<(), Exit> {
-    let loaded = check_settings(&mut loader)?;
+    let once = mode == ServeMode::Once;
+    let (loaded, refused) = match loader.load(preflight::check) {
+        Ok(loaded) => (loaded, None),
+        Err(faults) => match last_valid_settings(&mut loader).filter(|_| !once) {
+            Some(last) => (last, Some(RefusedSettings::new(faults, true))),
+            None => return Err(Exit::invalid_settings(&faults)),
+        },
+    };
     logger::set(loaded.log.as_deref().unwrap_or(logger::USUAL));
     loaded.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-    start::serve(loader, loaded, mode == ServeMode::Once, start_server)
+    start::serve(loader, loaded, refused, once, start_server)
+}
+
+/// The settings that this host was served with last, for a start with invalid ones: its pods and the other
+/// hosts need it more than the operator needs an agent that does not start.
+pub fn last_valid_settings(loader: &mut SettingsLoader) -> Option<LoadedSettings> {
+    let folder = flags::VARIABLES.iter().find(|variable| variable.name == "STATE_DIR")?;
+    let folder = PathBuf::from(loader.text_of(folder));
+    let machine_id = identity::machine_id(&folder).ok()?;
+    let texts = last_settings::read(&folder, &machine_id)?;
+    let settings = settings::parse(&texts, values_only).ok()?;
+    Some(LoadedSettings { settings, texts, log: None, warnings: Vec::new() })
 }
 
 /// How long the agent serves.

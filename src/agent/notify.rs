@@ -36,6 +36,11 @@ pub fn stopping() {
     send("STOPPING=1");
 }
 
+/// A service manager listens, and starts the agent again when it ends.
+pub fn is_supervised() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
 /// How often [`alive`] must be called: half of what the service manager allows.
 pub fn watchdog_interval() -> Option<Duration> {
     let micros: u64 = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;

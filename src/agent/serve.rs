@@ -3,10 +3,13 @@
 mod addresses;
 mod agent;
 mod files;
+mod folders;
 mod pools;
 mod publish;
 mod reconcile;
+mod refused_settings;
 mod reload;
+mod settings;
 mod state;
 mod updates;
 
@@ -25,6 +28,7 @@ use crate::settings::exit::{self, Exit};
 
 pub use agent::Agent;
 pub use files::RuntimeFiles;
+pub use refused_settings::RefusedSettings;
 pub use state::AgentState;
 
 /// How long `--once` waits for etcd.
@@ -34,16 +38,20 @@ impl Agent {
     /// Serves until the agent is stopped.
     ///
     /// # Errors
-    /// Only before the host is served for the first time; afterwards every failure is reported and
-    /// tried again.
+    /// Before the host is served for the first time; afterwards every failure is reported and tried
+    /// again, unless a new start by the service manager helps.
     pub fn serve(mut self) -> Result<(), Exit> {
         while !self.state.stop {
             self.wait()?;
             self.use_last_known_good();
             notify::alive();
             self.beat.beat();
-            self.reconcile();
+            let reconciled = self.reconcile().is_some();
             self.publish();
+            if reconciled && let Some(lost) = self.lost_folder() {
+                self.registry.save();
+                return Err(lost);
+            }
         }
         self.shut_down();
         Ok(())
@@ -84,6 +92,7 @@ impl Agent {
             (can_look && !self.state.scope.is_empty()).then_some(self.state.reconcile_at),
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
+            self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
             self.registry.save_due(),
             notify::watchdog_interval().map(|interval| now + interval),
@@ -105,6 +114,9 @@ impl Agent {
         }
         if std::mem::take(&mut self.state.reload_requested) {
             self.reload();
+        }
+        if self.state.refused.as_ref().is_some_and(|refused| refused.look_at <= Instant::now()) {
+            self.look_at_settings();
         }
         if self.registry.save_due().is_some_and(|due| due <= Instant::now()) {
             self.registry.save();

@@ -8,9 +8,10 @@ use std::sync::mpsc::channel;
 
 use anyhow::Context;
 
+use crate::agent::active_problems::ProblemSource;
 use crate::agent::names::{self, Names};
 use crate::agent::registry::Registry;
-use crate::agent::serve::{Agent, AgentState, RuntimeFiles};
+use crate::agent::serve::{Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
 use crate::agent::{lock, probe, signals, watch};
@@ -28,6 +29,7 @@ use crate::settings::loader::{LoadedSettings, SettingsLoader};
 pub fn serve(
     loader: SettingsLoader,
     loaded: LoadedSettings,
+    refused: Option<RefusedSettings>,
     once: bool,
     start_server: StartServer,
 ) -> Result<(), Exit> {
@@ -49,7 +51,11 @@ pub fn serve(
     let heartbeat = shared.expect("names", names::LIMIT);
     let on_names = move |names| trigger::send(&triggers, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
-    let state = AgentState::new(registry.fixed(), registry.resolved());
+    let mut state = AgentState::new(registry.fixed(), registry.resolved());
+    shared
+        .problems
+        .set(ProblemSource::Settings, refused.iter().flat_map(RefusedSettings::problems));
+    state.refused = refused;
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }

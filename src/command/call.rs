@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use serde_json::Value;
 
-use crate::agent::logger;
+use crate::agent::{self, logger};
 use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
@@ -53,7 +53,7 @@ impl<'a> Call<'a> {
     }
 
     /// As [`Call::load`], for data from the agent: while one answers, the settings need not say
-    /// which etcd it has.
+    /// which etcd it has, and invalid ones are among the problems that it reports.
     ///
     /// # Errors
     /// Every setting that is wrong.
@@ -68,7 +68,8 @@ impl<'a> Call<'a> {
             Ok(loaded) if agent_socket::answers(&loaded.settings) => Ok(loaded),
             _ => {
                 self.origin = without;
-                Err(refused)
+                let last = agent::last_valid_settings(&mut self.origin);
+                last.filter(|last| agent_socket::answers(&last.settings)).ok_or(refused)
             }
         }
     }

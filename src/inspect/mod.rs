@@ -7,6 +7,7 @@ pub mod host_ports;
 pub mod host_state;
 pub mod identity;
 mod kernel;
+pub mod last_settings;
 pub mod names;
 pub mod other_programs;
 pub mod pods;

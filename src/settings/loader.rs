@@ -166,7 +166,14 @@ impl SettingsLoader {
         Ok(assignments)
     }
 
-    fn path(&self) -> &Path {
+    /// The text of `variable`, also where the settings file cannot be read: then as if there were none.
+    pub fn text_of(&mut self, variable: &Variable) -> String {
+        let file = self.file().unwrap_or_default();
+        self.text(variable, &file).0
+    }
+
+    /// The settings file.
+    pub fn path(&self) -> &Path {
         self.file.as_deref().unwrap_or(Path::new(DEFAULT))
     }
 

@@ -11,6 +11,7 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
+use crate::inspect::last_settings;
 use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
@@ -19,8 +20,9 @@ use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 7] = [
+const STATE: [&str; 8] = [
     "state.json",
+    last_settings::FILE,
     "state.json.damaged",
     sysctl_record::FILE,
     "configuration.json",

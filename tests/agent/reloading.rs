@@ -277,3 +277,63 @@ fn an_empty_pool_of_one_host_grows() {
     pod.delete();
     agent.stop();
 }
+
+/// The kind and the text of every problem with a setting.
+fn invalid(host: &Node) -> Vec<String> {
+    let problems = status(host)["problems"].clone();
+    let all = problems.as_array().into_iter().flatten();
+    let invalid = all.filter(|problem| problem["kind"] == "invalid-setting");
+    invalid.map(|problem| format!("{}; {}", problem["what"], problem["fix"])).collect()
+}
+
+#[test]
+fn a_start_with_invalid_settings_serves_the_last_valid_ones_until_they_are_right() {
+    let alone = alone();
+    let host = &alone.host;
+    let agent = serve(host, "MTU=1400\n");
+    let pod = Pod::add(host, "a");
+    agent.stop();
+    for (broken, words) in [
+        ("MTU=9\n", "MTU=9"),
+        ("MTU=1300\nNON_MASQ_CIDRS='oops\n", "a quote has no end"),
+        ("MTU=1300\nBRIDGE_NAME=br1\n", "IP_SUBNET=10.244.0.0/16"),
+        ("RUST_LOG=bogus\n", "RUST_LOG=bogus"),
+    ] {
+        configure(host, broken);
+        let agent = Agent::start(host, &[("ETCD_HOST", "")]);
+        agent.wait_ready();
+        soon("it is reported", || !invalid(host).is_empty());
+        let found = invalid(host);
+        assert!(found.len() == 1 && found[0].contains(words), "{broken}: {found:?}");
+        assert!(found[0].contains("last valid settings"), "{found:?}");
+        let shown = Agent::run(host, "status", &[("ETCD_HOST", "")]);
+        assert!(shown.status.code() == Some(1) && shown.stdout.contains(words), "{shown}");
+        assert_eq!(mtu(host, "humanz0"), "1400");
+        let new = Pod::add(host, "b");
+        new.run(&format!("ping -n -c 1 -W 3 {}", pod.v4())).ok();
+        new.delete();
+        configure(host, "MTU=1450\n");
+        soon("the right ones are taken over", || mtu(host, "humanz0") == "1450");
+        soon("and the problem is gone", || invalid(host).is_empty());
+        configure(host, "MTU=1400\n");
+        agent.reload();
+        agent.stop();
+    }
+    // A clone of this disk has settings of its own, or none.
+    host.shell("sed -i 's/\"machine_id\": \"/&0/' /var/lib/humanz/settings.json").ok();
+    configure(host, "MTU=9\n");
+    let refused = Agent::run(host, "", &[("ETCD_HOST", "")]);
+    assert!(refused.status.code() == Some(2) && refused.to_string().contains("MTU=9"), "{refused}");
+}
+
+#[test]
+fn an_error_in_the_settings_file_is_a_problem_before_anybody_reloads_or_restarts() {
+    let alone = alone();
+    let host = &alone.host;
+    let _agent = serve(host, "MTU=1400\n");
+    configure(host, "MTU=9\n");
+    soon("it is reported", || invalid(host).iter().any(|found| found.contains("MTU=9")));
+    configure(host, "MTU=1300\n");
+    soon("it is gone", || invalid(host).is_empty());
+    assert_eq!(mtu(host, "humanz0"), "1400", "nobody asked for a reload");
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use humanz::netlink::conntrack::{flush_udp, flush_udp_ends};
+use humanz::netlink::conntrack::{flush_udp, flush_udp_ends, kernel_filters};
 
 use super::network::{Netns, run, run_args};
 
@@ -86,6 +86,10 @@ fn flows_of_several_addresses_are_deleted_in_one_dump() {
 
 #[test]
 fn a_kernel_filter_deletes_flows_with_an_ipv4_address_at_either_end() {
+    if !kernel_filters() {
+        println!("this kernel deletes no flows by a filter: nothing to see");
+        return;
+    }
     Netns::new().inside(|| {
         let (pod, pod6) = ("10.244.3.2", "fd00:10:0:3::2");
         flow("udp", [pod, "8.8.8.8", "8.8.8.8"], 1);

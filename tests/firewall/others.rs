@@ -145,6 +145,8 @@ fn pods_on_one_bridge_reach_each_other_whatever_firewalls_see() {
     for (kind, seen) in [("nft", true), ("legacy", true), ("nft", false), ("legacy", false)] {
         on_host(move |network| {
             let pod = network.neighbour();
+            // A module on many kernels, loaded when somebody asks for it.
+            shell("test -d /proc/sys/net/bridge || modprobe br_netfilter");
             for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
                 let path = format!("/proc/sys/net/bridge/{key}");
                 std::fs::write(path, if seen { "1" } else { "0" }).unwrap();

@@ -104,7 +104,12 @@ fn a_veth_is_created_in_the_pod_with_one_message() {
         assert_eq!(host.master, Some(bridge.index));
         assert_eq!(
             host.port,
-            Some(PortFlags { hairpin: true, isolated: true, locked: true, fixed: true })
+            Some(PortFlags {
+                hairpin: true,
+                isolated: true,
+                locked: humanz_test_support::kernel::locks_ports(),
+                fixed: true
+            })
         );
         assert_eq!(host.alias.as_deref(), Some("humanz hz1"));
         assert_eq!((host.mtu, eth0.mtu, host.up), (1400, 1400, true));

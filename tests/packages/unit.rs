@@ -85,11 +85,9 @@ fn confined_it_still_repairs_everything() {
     configure(&machine);
     machine.ok("systemctl enable --now humanz-agent");
     let pod = Pod::add(&machine.host, "a");
-    machine.ok(
-        "ip link del humanz0; nft delete table inet humanz; rm -rf /etc/cni /opt/cni;
+    machine.ok("ip link del humanz0; nft delete table inet humanz; rm -rf /etc/cni /opt/cni;
          sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0
-         iptables-legacy -F FORWARD; iptables-nft -F FORWARD; systemctl reload-or-restart humanz-agent",
-    );
+         iptables-legacy -F FORWARD; iptables-nft -F FORWARD");
     eventually("all is back", LONG, || {
         let there = machine.host.shell(
             "ip link show humanz0; nft list table inet humanz; test -x /opt/cni/bin/humanz
@@ -105,4 +103,124 @@ fn confined_it_still_repairs_everything() {
     assert!(warnings.contains("WARN"), "warnings have their priority: {}", machine.journal());
     assert!(!machine.journal().contains("<6>"), "{}", machine.journal());
     pod.delete();
+}
+
+/// Ways to become root outside of the sandbox by writing to a file or connecting to a socket: each line a
+/// name, and what succeeds where the way is open.
+const WAYS: &str = r#"
+cron : >>/etc/cron.d/humanz-way
+crontab : >>/var/spool/cron/crontabs/root
+passwd : >>/etc/passwd
+shadow : >>/etc/shadow
+preload : >>/etc/ld.so.preload
+profile : >>/etc/profile.d/way.sh
+sudoers mkdir -p /etc/sudoers.d && : >>/etc/sudoers.d/way
+unit : >>/etc/systemd/system/way.service
+own-unit : >>/usr/lib/systemd/system/humanz-agent.service
+own-settings : >>/etc/humanz/agent.env
+run-unit mkdir -p /run/systemd/system && : >>/run/systemd/system/way.service
+udev mkdir -p /run/udev/rules.d && : >>/run/udev/rules.d/way.rules
+ssh mkdir -p /root/.ssh && : >>/root/.ssh/authorized_keys
+program : >>/usr/sbin/way
+library : >>/usr/lib/way.so
+opt : >>/opt/way
+var : >>/var/lib/way
+init-root : >>/proc/1/root/etc/way
+setuid : >>/opt/cni/bin/way && chmod 4755 /opt/cni/bin/way && test -u /opt/cni/bin/way
+systemd curl -s -m 2 --unix-socket /run/systemd/private http://x/ ; test $? != 7
+dbus curl -s -m 2 --unix-socket /run/dbus/system_bus_socket http://x/ ; test $? != 7
+containerd curl -s -m 2 --unix-socket /run/containerd/containerd.sock http://x/ ; test $? != 7
+namespace unshare --mount true
+mount mount -t tmpfs way /mnt
+enter nsenter --target 1 --mount true
+device mknod /opt/cni/bin/device b 8 0 && test -b /opt/cni/bin/device
+"#;
+
+/// The ways that are open.
+fn open(table: &str) -> Vec<&str> {
+    table.lines().filter_map(|line| line.strip_prefix("open ")).collect()
+}
+
+#[test]
+fn a_stolen_agent_does_not_become_root_by_a_file_or_a_socket() {
+    let machine = serving("stolen");
+    // A bus and a container runtime that came after the agent.
+    machine.host.write(
+        "/etc/systemd/system/stand-in.socket",
+        "[Socket]\nListenStream=/run/dbus/system_bus_socket\nListenStream=/run/containerd/containerd.sock\n",
+    );
+    let service = "[Service]\nExecStart=/bin/sleep 600\n";
+    machine.host.write("/etc/systemd/system/stand-in.service", service);
+    let tries: String = WAYS
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(way, script)| {
+            format!(
+                "if ( {script} ) >/dev/null 2>&1; then echo open {way}; else echo shut {way}; fi\n"
+            )
+        })
+        .collect();
+    machine.host.write("/usr/local/bin/ways", &format!("{tries}true\n"));
+    // The unit, but for the program that it starts.
+    let unit = machine.host.read("/usr/lib/systemd/system/humanz-agent.service").unwrap();
+    let other = |line: &str| match line.split_once('=') {
+        Some(("ExecStart", _)) => {
+            "ExecStart=/bin/sh -c '/bin/sh /usr/local/bin/ways >/etc/cni/ways'".to_owned()
+        }
+        Some(("Type", _)) => "Type=oneshot".to_owned(),
+        Some(("Restart" | "WatchdogSec" | "Wants" | "After", _)) => String::new(),
+        _ => line.to_owned(),
+    };
+    let unit: Vec<String> = unit.lines().map(other).collect();
+    machine.host.write("/etc/systemd/system/stolen.service", &unit.join("\n"));
+    machine.ok("systemctl daemon-reload; systemctl start stand-in.socket");
+    machine.ok("systemctl start stolen.service");
+    let confined = machine.host.read("/etc/cni/ways").unwrap();
+    println!("{confined}");
+    let free = machine.ok("/bin/sh /usr/local/bin/ways");
+    assert_eq!(confined.lines().count(), free.lines().count(), "{confined}\n{free}");
+    assert_eq!(open(&confined), [] as [&str; 0], "{confined}");
+    // On this machine nothing but devices and what the container forbids is shut to root.
+    let open = open(&free);
+    for way in ["cron", "passwd", "unit", "program", "systemd", "dbus", "containerd", "setuid"] {
+        assert!(
+            open.contains(&way),
+            "{way} is shut to everybody, so this test shows nothing: {free}"
+        );
+    }
+}
+
+#[test]
+fn a_reload_with_an_invalid_file_fails_and_the_fault_stays_in_the_status() {
+    let machine = serving("reload");
+    let before = machine.shows("MainPID");
+    machine.host.shell("echo MTU=9 >>/etc/humanz/agent.env").ok();
+    let refused = machine.host.shell("systemctl reload humanz-agent");
+    assert!(!refused.succeeded(), "{refused}");
+    assert!(!machine.journal().contains("reading the settings again"), "{}", machine.journal());
+    eventually("the status has it", LONG, || {
+        let shown = machine.host.shell("humanz-agent status").to_string();
+        if shown.contains("MTU=9") { Ok(()) } else { Err(shown) }
+    });
+    machine.ok("systemctl restart humanz-agent");
+    let pid = machine.serves(&before);
+    machine.host.shell("sed -i s/^MTU=9/MTU=1400/ /etc/humanz/agent.env").ok();
+    eventually("the right settings are taken over", LONG, || {
+        let shown = machine.host.run("ip -o link show humanz0").stdout;
+        if shown.contains("mtu 1400") { Ok(()) } else { Err(shown) }
+    });
+    assert_eq!(machine.shows("MainPID"), pid, "{}", machine.journal());
+}
+
+#[test]
+fn a_first_start_with_invalid_settings_succeeds_once_they_are_right() {
+    let machine = Machine::boot("first");
+    install(&machine, &package("deb"));
+    configure(&machine);
+    machine.host.shell("echo MTU=9 >>/etc/humanz/agent.env").ok();
+    let refused = machine.host.shell("systemctl enable --now humanz-agent");
+    assert!(!refused.succeeded(), "{refused}");
+    assert!(machine.journal().contains("MTU=9"), "{}", machine.journal());
+    machine.host.shell("sed -i s/^MTU=9/MTU=1400/ /etc/humanz/agent.env").ok();
+    machine.serves("0");
 }

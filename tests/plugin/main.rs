@@ -35,7 +35,7 @@ fn everything(name: &str) -> Value {
     let sets = json!([[{ "subnet": "10.1.2.0/24" }], [{ "subnet": "fd00::/64" }]]);
     let sysctl = json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_ignore": "1" });
     let keys = json!({ "ranges": sets, "runtimeConfig": requested_settings(name), "sysctl": sysctl,
-        "promisc": true, "macspoofchk": true });
+        "promisc": true, "macspoofchk": support::kernel::locks_ports() });
     conf("1.1.0", keys)
 }
 

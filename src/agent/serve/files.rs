@@ -60,12 +60,13 @@ impl RuntimeFiles {
         RuntimeFiles { watch, due: None, repairs: BTreeMap::new(), refused: None }
     }
 
-    /// Watches the files of `settings`; called before they are read. What cannot be watched is logged
-    /// once.
-    pub fn follow(&mut self, settings: &Settings) {
+    /// Watches the files of `settings` and the settings file; called before they are read. What cannot be
+    /// watched is logged once.
+    pub fn follow(&mut self, settings: &Settings, settings_file: &Path) {
         let Some(watch) = &self.watch else { return };
         let plugin = reconcile::plugin::files(settings);
         let files = plugin.iter().map(PathBuf::as_path).chain([settings.cni.config.as_path()]);
+        let files = files.chain([settings_file]);
         let refused = watch.follow(files).err().map(|error| error.to_string());
         if let Some(refused) = refused.as_ref().filter(|_| self.refused != refused) {
             log::warn!("watch {refused}; changes there are noticed at the next full check");

@@ -30,13 +30,16 @@ impl Agent {
             self.state.scope.files = true;
             self.state.reasons.and(TriggerReason::FILES);
         }
+        if self.state.scope.files && !self.state.once {
+            self.look_at_settings();
+        }
         let (subnets, peers) = (self.state.subnets?, self.state.peers.clone()?);
         if self.state.scope.is_empty() || now < self.state.reconcile_at {
             return None;
         }
         let scope = std::mem::take(&mut self.state.scope);
         if scope.files {
-            self.files.follow(&self.settings);
+            self.files.follow(&self.settings, self.loader.path());
         }
         let run = Reconcile {
             settings: &self.settings,
@@ -62,6 +65,9 @@ impl Agent {
         self.conclude(scope, seen, &applier);
         if scope == Scope::ALL {
             self.conclude_reload(applier.failures().is_empty());
+            if applier.failures().is_empty() {
+                self.keep_settings();
+            }
         }
         Some(applier)
     }

@@ -1,6 +1,5 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
-use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
@@ -17,6 +16,12 @@ use crate::settings::{self, Settings, Source, invalid, values_only};
 
 use crate::agent::serve::agent::Agent;
 
+/// Settings that may be taken over.
+pub(super) struct NewSettings {
+    plan: ReloadPlan,
+    settings: Settings,
+}
+
 impl Agent {
     /// Reads the settings again. With an invalid one nothing changes; otherwise what would
     /// change is logged, and the next reconcile, which is due at once, makes it so.
@@ -26,28 +31,52 @@ impl Agent {
             notify::reloading();
             self.state.reloading = true;
         }
-        let taken = self.loader.load(values_only).and_then(|loaded| self.apply_settings(loaded));
-        let faults = taken.err().unwrap_or_default();
-        self.state.reload_refused = !faults.is_empty();
-        self.shared.problems.set(ProblemSource::Settings, faults);
-        if self.state.reload_refused {
-            log::error!("reload: nothing is changed; the settings stay as they were");
+        match self.new_settings() {
+            Ok((new, loaded)) => {
+                self.accept_settings();
+                self.apply_settings(new, &loaded);
+            }
+            Err(faults) => {
+                self.refuse_settings(faults);
+                log::error!("reload: nothing is changed; the settings stay as they were");
+            }
         }
         self.state.scope = Scope::ALL;
     }
 
-    fn apply_settings(&mut self, loaded: LoadedSettings) -> Result<(), Vec<Problem>> {
+    fn new_settings(&mut self) -> Result<(NewSettings, LoadedSettings), Vec<Problem>> {
+        let loaded = self.loader.load(values_only)?;
         loaded.warnings.iter().for_each(|warning| log::warn!("reload: {warning}"));
+        let plan = self.plan_settings(&loaded)?;
+        plan.refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
+        Ok((self.check_settings(plan)?, loaded))
+    }
+
+    /// What would become of these settings.
+    ///
+    /// # Errors
+    /// This host would have no name.
+    pub(super) fn plan_settings(
+        &self,
+        loaded: &LoadedSettings,
+    ) -> Result<ReloadPlan, Vec<Problem>> {
         let name = identity::node_name(&loaded.settings)
             .map_err(|error| vec![invalid("NODE_NAME", "", error.why)])?;
         let found = self.state.snapshot.as_deref();
         let running =
             SettingsView { texts: &self.texts, settings: &self.settings, name: &self.name };
         let wanted = SettingsView { texts: &loaded.texts, settings: &loaded.settings, name: &name };
-        let ReloadPlan { texts, changes, refusals } = reload::plan(&running, &wanted, found);
-        refusals.iter().for_each(|refusal| log::warn!("reload: {refusal}"));
-        let mut settings = settings::parse(&texts, preflight::check)?;
-        if changes.iter().any(|change| change.variable == "NODE_IP") {
+        Ok(reload::plan(&running, &wanted, found))
+    }
+
+    /// The settings of `plan`.
+    ///
+    /// # Errors
+    /// Every one that this host cannot be served with.
+    pub(super) fn check_settings(&self, plan: ReloadPlan) -> Result<NewSettings, Vec<Problem>> {
+        let found = self.state.snapshot.as_deref();
+        let mut settings = settings::parse(&plan.texts, preflight::check)?;
+        if plan.changes.iter().any(|change| change.variable == "NODE_IP") {
             self.own_addresses_are_here(&settings).map_err(|fault| vec![fault])?;
         }
         if let Some(found) = found {
@@ -58,6 +87,11 @@ impl Agent {
                 settings.node_addresses = self.addresses_of_node(&settings, found);
             }
         }
+        Ok(NewSettings { plan, settings })
+    }
+
+    fn apply_settings(&mut self, new: NewSettings, loaded: &LoadedSettings) {
+        let NewSettings { plan: ReloadPlan { texts, changes, .. }, settings } = new;
         changes.iter().for_each(|change| log::info!("reload: {change}"));
         if changes.is_empty() {
             log::info!("reload: no setting changes");
@@ -72,7 +106,6 @@ impl Agent {
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
         self.settings = settings;
         self.report_pools();
-        Ok(())
     }
 
     /// Logs what a reconcile with `settings` would change.

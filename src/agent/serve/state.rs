@@ -1,5 +1,7 @@
 //! What the agent knows and has to do.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,7 +14,9 @@ use crate::inspect::host_state::HostState;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
-use crate::settings::Settings;
+use crate::settings::{Settings, Texts};
+
+use crate::agent::serve::refused_settings::RefusedSettings;
 
 /// First wait before a failed reconcile is tried again; doubled up to the resync interval.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
@@ -49,10 +53,14 @@ pub struct AgentState {
     pub(super) reload_requested: bool,
     /// The service manager knows that a reload is under way.
     pub(super) reloading: bool,
-    /// The last reload changed nothing, because a setting was wrong.
-    pub(super) reload_refused: bool,
+    /// Settings that should hold, but are invalid.
+    pub refused: Option<RefusedSettings>,
+    /// The settings that are kept for a start with invalid ones.
+    pub(super) kept: Option<Texts>,
     /// The settings before the reload, until a reconcile has replaced what they had made.
     pub(super) superseded: Option<Settings>,
+    /// Folders that could be written to in this life.
+    pub(super) writable: BTreeSet<PathBuf>,
     pub(super) stop: bool,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
@@ -82,8 +90,10 @@ impl AgentState {
             ready: false,
             reload_requested: false,
             reloading: false,
-            reload_refused: false,
+            refused: None,
+            kept: None,
             superseded: None,
+            writable: BTreeSet::new(),
             stop: false,
             once: false,
         }
@@ -94,8 +104,13 @@ impl AgentState {
         let subnets: Vec<String> =
             self.subnets.iter().flat_map(PerFamily::iter).map(ToString::to_string).collect();
         let others = self.peers.as_ref().map_or(0, |peers| peers.by_name.len());
-        let refused =
-            if self.reload_refused { "; the last reload was refused, see the log" } else { "" };
+        let refused = match &self.refused {
+            Some(refused) if refused.since_start => {
+                "; the settings are invalid, the last valid ones hold"
+            }
+            Some(_) => "; the last reload was refused, see the log",
+            None => "",
+        };
         format!("serving {}; {others} other hosts{refused}", subnets.join(", "))
     }
 }
