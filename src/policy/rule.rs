@@ -99,6 +99,9 @@ pub struct Rule {
     pub audit: bool,
 }
 
+/// Peers and services of a rule, as [`Rule`] has them.
+pub type Limits = (Option<Vec<Peer>>, Option<Vec<Service>>);
+
 /// Rules in the order in which they are judged: the first match of a tier decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Arc<[Rule]>);

@@ -13,7 +13,7 @@ use crate::policy::name::{Name, Scoped};
 use crate::policy::read::fields::{Fault, Field, quoted};
 use crate::policy::read::kubernetes::ip_block;
 use crate::policy::read::parsed::Parsed;
-use crate::policy::rule::{Direction, Origin, Peer, Rule, Source, Tier, Verdict};
+use crate::policy::rule::{Direction, Limits, Origin, Peer, Rule, Source, Tier, Verdict};
 use crate::policy::selector::Selector;
 use crate::policy::service::{ICMP, ICMPV6, PortRange, Service};
 
@@ -266,10 +266,7 @@ impl Policy {
         2 * u32::from(PRIORITY_LIMIT - priority) + u32::from(verdict != Verdict::Deny)
     }
 
-    fn matches(
-        &self,
-        field: &Field<'_>,
-    ) -> Result<(Option<Vec<Peer>>, Option<Vec<Service>>), Fault> {
+    fn matches(&self, field: &Field<'_>) -> Result<Limits, Fault> {
         field.only(&[
             "id",
             "direction",

@@ -13,7 +13,7 @@ use crate::policy::read::kubernetes::{
     Metadata, ip_block, label_selector, namespaces, port_range, protocol,
 };
 use crate::policy::read::parsed::Parsed;
-use crate::policy::rule::{Direction, Origin, Peer, Rule, Source, Tier, Verdict};
+use crate::policy::rule::{Direction, Limits, Origin, Peer, Rule, Source, Tier, Verdict};
 use crate::policy::selector::{Namespaces, Selector};
 use crate::policy::service::{PortRange, Service};
 
@@ -136,11 +136,7 @@ impl Reader {
     }
 
     /// Peers and services of a rule; without those that are not understood.
-    fn rule(
-        &mut self,
-        field: &Field<'_>,
-        direction: Direction,
-    ) -> Result<(Option<Vec<Peer>>, Option<Vec<Service>>), Fault> {
+    fn rule(&mut self, field: &Field<'_>, direction: Direction) -> Result<Limits, Fault> {
         let peers = match direction {
             Direction::Ingress => "from",
             Direction::Egress => "to",
