@@ -17,7 +17,7 @@
 //! | [`settings`] | variables, file, flags, defaults, exit codes | environment, one file |
 //! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
 //! | [`plan`] | (wanted, found) → changes: bridge, routes, tunnels, firewall, host ports, pod | nothing |
-//! | [`policy`] | rules of every source, what they decide for a connection and why | nothing |
+//! | [`policy`] | rules of every source, what they decide for a connection and why, and the table that enforces them | nothing |
 //! | [`kube`] | client of the Kubernetes API; nodes as snapshots | the API |
 //! | [`etcd`] | client, members, session, TLS | etcd |
 //! | [`lease`] | records, claim, session state machine, restore, growth | nothing |

@@ -4,7 +4,7 @@ use neli::consts::nl::NlmF;
 
 use crate::netlink::{Attributes, Message};
 use crate::nft::message::{self, inet};
-use crate::nft::numbers::{chain, flowtable, message as kind, set};
+use crate::nft::numbers::{chain, expression as list, flowtable, message as kind, object, set};
 use crate::nft::ruleset::Chain;
 use crate::nft::set::{ElementChange, Set};
 
@@ -18,6 +18,7 @@ pub enum TableEdit {
     /// A set or map with its elements.
     AddSet(Set),
     Elements(ElementChange),
+    AddCounter(String),
     /// A chain without its rules; made only if it is missing.
     AddChain(Chain),
     /// These rules, and no others.
@@ -27,6 +28,7 @@ pub enum TableEdit {
     RemoveChain(String),
     RemoveSet(String),
     RemoveFlowtable(String),
+    RemoveCounter(String),
 }
 
 /// The messages of `edits`, in their order.
@@ -47,6 +49,13 @@ impl TableEdit {
             TableEdit::Elements(change) => {
                 message::change_elements(table, std::slice::from_ref(change))
             }
+            TableEdit::AddCounter(name) => {
+                let counter =
+                    Attributes::new().be64(list::COUNTER_BYTES, 0).be64(list::COUNTER_PACKETS, 0);
+                let place = counter_of(table, name).nest(object::DATA, counter);
+                let what = format!("add counter {name} to table inet {table}");
+                vec![inet(what, kind::NEW_OBJECT, NlmF::CREATE, place)]
+            }
             TableEdit::AddChain(chain) => vec![message::add_chain(table, chain)],
             TableEdit::Rules(chain) => {
                 let rules = chain.rules.iter().map(|rule| message::add_rule(table, chain, rule));
@@ -61,6 +70,10 @@ impl TableEdit {
                 let place = Attributes::new().text(set::TABLE, table).text(set::NAME, name);
                 vec![remove("set", (table, name), kind::DELETE_SET, place)]
             }
+            TableEdit::RemoveCounter(name) => {
+                let place = counter_of(table, name);
+                vec![remove("counter", (table, name), kind::DELETE_OBJECT, place)]
+            }
             TableEdit::RemoveFlowtable(name) => {
                 let place =
                     Attributes::new().text(flowtable::TABLE, table).text(flowtable::NAME, name);
@@ -68,6 +81,11 @@ impl TableEdit {
             }
         }
     }
+}
+
+fn counter_of(table: &str, name: &str) -> Attributes {
+    let place = Attributes::new().text(object::TABLE, table).text(object::NAME, name);
+    place.be32(object::TYPE, object::COUNTER)
 }
 
 fn remove(what: &str, (table, name): (&str, &str), kind: u16, place: Attributes) -> Message {

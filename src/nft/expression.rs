@@ -10,7 +10,7 @@ use crate::netlink::Attributes;
 use crate::netlink::wire::octets;
 use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
 use crate::nft::inner;
-use crate::nft::numbers::{expression as n, family};
+use crate::nft::numbers::{expression as n, family, object};
 use crate::nft::ruleset::{Action, Field, Match, Rule};
 use crate::nft::set::{padded, value};
 use crate::nft::verdict::Verdict;
@@ -86,7 +86,34 @@ impl List {
             }
             Match::Inner(family) => self.inner(*family),
             Match::InnerDestination(network) => self.inner_destination(*network),
+            Match::Within(field, network) => {
+                let list = self.load(*field).mask(&octets(network.mask()));
+                list.compare(n::EQUAL, &octets(network.network()))
+            }
+            Match::Is(field, value) => match (value.first(), value.last()) {
+                (first, last) if first == last => self.load(*field).compare(n::EQUAL, &first),
+                (first, last) => {
+                    self.load(*field).compare(n::AT_LEAST, &first).compare(n::AT_MOST, &last)
+                }
+            },
             Match::AllIn(fields, set) => self.load_key(fields).then("lookup", lookup(set)),
+            Match::ConnectionMarkIn(bits, set) => {
+                let list = self.connection(n::REGISTER_1, n::CONNECTION_MARK, None);
+                list.mask(&bits.to_ne_bytes()).then("lookup", lookup(set))
+            }
+            Match::NoConnection => {
+                let list = self.connection(n::REGISTER_1, n::CONNECTION_STATE, None);
+                list.mask(&n::NO_CONNECTION.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
+            }
+            Match::Limit { rate, burst } => {
+                let limit = Attributes::new()
+                    .be64(n::LIMIT_RATE, *rate)
+                    .be64(n::LIMIT_UNIT, 1)
+                    .be32(n::LIMIT_BURST, *burst)
+                    .be32(n::LIMIT_TYPE, 0)
+                    .be32(n::LIMIT_FLAGS, 0);
+                self.then("limit", limit)
+            }
         }
     }
 
@@ -161,6 +188,22 @@ impl List {
             Field::Protocol => return self.meta_into(register, n::L4_PROTOCOL),
             Field::InputInterface => return self.meta_into(register, n::INPUT_NAME),
             Field::OutputInterface => return self.meta_into(register, n::OUTPUT_NAME),
+            Field::ConnectionSource(family) => {
+                return self.connection(register, source_key(family), Some(n::ORIGINAL));
+            }
+            Field::ConnectionDestination(family) => {
+                return self.connection(register, source_key(family), Some(n::REPLY));
+            }
+            Field::ConnectionProtocol => {
+                return self.connection(register, n::CONNECTION_PROTOCOL, Some(n::ORIGINAL));
+            }
+            Field::ConnectionPort => {
+                return self.connection(register, n::CONNECTION_SOURCE_PORT, Some(n::REPLY));
+            }
+            Field::ConnectionIcmp => {
+                let key = n::CONNECTION_DESTINATION_PORT;
+                return self.connection(register, key, Some(n::ORIGINAL));
+            }
             Field::DestinationPort => {
                 return self.payload_into(register, n::TRANSPORT_HEADER, (n::PORT_OFFSET, 2));
             }
@@ -185,8 +228,14 @@ impl List {
             at += match field {
                 Field::Source(family)
                 | Field::Destination(family)
+                | Field::ConnectionSource(family)
+                | Field::ConnectionDestination(family)
                 | Field::InnerSource(family, _) => u32::from(family.bits() / 8),
-                Field::Protocol | Field::DestinationPort => 4,
+                Field::Protocol
+                | Field::DestinationPort
+                | Field::ConnectionProtocol
+                | Field::ConnectionPort
+                | Field::ConnectionIcmp => 4,
                 Field::InputInterface | Field::OutputInterface => 16,
             };
         }
@@ -275,11 +324,17 @@ impl List {
 
     /// The state is one bit of several.
     fn established(self) -> List {
+        let list = self.connection(n::REGISTER_1, n::CONNECTION_STATE, None);
+        list.mask(&n::ESTABLISHED.to_ne_bytes()).compare(n::NOT_EQUAL, &[0; 4])
+    }
+
+    /// Loads what connection tracking knows; `way`: of the packets in this direction.
+    fn connection(self, register: u32, key: u32, way: Option<u8>) -> List {
         let load = Attributes::new()
-            .be32(n::CONNECTION_REGISTER, n::REGISTER_1)
-            .be32(n::CONNECTION_KEY, n::CONNECTION_STATE);
-        let list = self.then("ct", load).mask(&n::ESTABLISHED.to_ne_bytes());
-        list.compare(n::NOT_EQUAL, &[0; 4])
+            .be32(n::CONNECTION_REGISTER, register)
+            .be32(n::CONNECTION_KEY, key)
+            .put_some(n::CONNECTION_WAY, way.map(|way| [way]));
+        self.then("ct", load)
     }
 
     /// Loads what kind of address the destination is to this host.
@@ -328,6 +383,23 @@ impl List {
                     .be32(n::META_SOURCE, n::REGISTER_1);
                 list.then("meta", store)
             }
+            Action::Count(counter, verdict) => {
+                let reference = Attributes::new()
+                    .be32(n::OBJECT_TYPE, object::COUNTER)
+                    .text(n::OBJECT_NAME, counter);
+                self.then("objref", reference).verdict(verdict)
+            }
+            Action::MarkConnection(bits, value) => {
+                let list = self.connection(n::REGISTER_1, n::CONNECTION_MARK, None);
+                let store = Attributes::new()
+                    .be32(n::CONNECTION_KEY, n::CONNECTION_MARK)
+                    .be32(n::CONNECTION_SOURCE, n::REGISTER_1);
+                list.bitwise(&(!bits).to_ne_bytes(), &value.to_ne_bytes()).then("ct", store)
+            }
+            Action::Log(group, prefix) => {
+                let report = Attributes::new().put(n::LOG_GROUP, group.to_be_bytes());
+                self.then("log", report.text(n::LOG_PREFIX, prefix))
+            }
             Action::Untracked => self.then("notrack", Attributes::new()),
             Action::Offload(flowtable) => {
                 self.then("flow_offload", Attributes::new().text(n::OFFLOAD_TABLE, flowtable))
@@ -369,6 +441,14 @@ fn register(at: u32) -> u32 {
     match at % 16 {
         0 => n::REGISTER_1 + at / 16,
         _ => n::REGISTER_4_BYTES + at / 4,
+    }
+}
+
+/// The key of connection tracking for a source address.
+fn source_key(family: Family) -> u32 {
+    match family {
+        Family::V4 => n::CONNECTION_SOURCE_IPV4,
+        Family::V6 => n::CONNECTION_SOURCE_IPV6,
     }
 }
 

@@ -8,7 +8,7 @@ use neli::types::Buffer;
 use crate::net::IfName;
 use crate::netlink::{AttributeList, NetlinkError, Reply};
 use crate::nft::numbers::{
-    self as number, chain, expression as list, family, flowtable, rule, table,
+    self as number, chain, expression as list, family, flowtable, object, rule, table,
 };
 use crate::nft::ruleset::{Base, Flowtable, Hook, Policy};
 use crate::nft::set::{self, Element, Entry, Shape};
@@ -54,6 +54,13 @@ pub struct FoundRule {
     pub comment: Option<String>,
     /// The fingerprint that humanz put beside it; `None` if another program made the rule.
     pub fingerprint: Option<u64>,
+}
+
+/// What a counter has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub packets: u64,
+    pub bytes: u64,
 }
 
 /// Where a chain is.
@@ -187,6 +194,17 @@ pub fn rule(reply: &Reply<'_>) -> Result<Option<(String, FoundRule)>, NetlinkErr
     let Userdata { comment, fingerprint, .. } = userdata;
     let found = |(chain, handle)| (chain, FoundRule { handle, comment, fingerprint });
     Ok(attributes.text(rule::CHAIN).zip(attributes.be64(rule::HANDLE)).map(found))
+}
+
+/// A named counter.
+pub fn counter(reply: &Reply<'_>) -> Result<Option<(String, Count)>, NetlinkError> {
+    let (_, attributes) = parts(reply)?;
+    let Some(data) = attributes.nested(object::DATA)? else { return Ok(None) };
+    let count = Count {
+        packets: data.be64(list::COUNTER_PACKETS).unwrap_or_default(),
+        bytes: data.be64(list::COUNTER_BYTES).unwrap_or_default(),
+    };
+    Ok(attributes.text(object::NAME).map(|name| (name, count)))
 }
 
 /// A set without its elements.

@@ -7,9 +7,9 @@ use nix::errno::Errno;
 
 use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
 use crate::nft::edit::{self, TableEdit};
-use crate::nft::found::{self, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
+use crate::nft::found::{self, Count, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
 use crate::nft::message::{self, inet};
-use crate::nft::numbers::{family, message as kind, rule, set, table};
+use crate::nft::numbers::{family, message as kind, object, rule, set, table};
 use crate::nft::ruleset::{Base, Flowtable, Ruleset};
 use crate::nft::set::{Element, ElementChange, Set, Shape, Value};
 
@@ -48,8 +48,14 @@ impl Nft {
     /// [`NetlinkError`].
     pub fn edit(&self, table: &str, transactions: &[Vec<TableEdit>]) -> Result<(), NetlinkError> {
         let mut transactions = transactions.iter();
-        transactions
-            .try_for_each(|edits| self.transact(edit::messages(table, edits)).map_err(with_hint))
+        transactions.try_for_each(|edits| {
+            let mut messages = edit::messages(table, edits);
+            // A refusal is reported whether asked for or not; thousands of acknowledgements find no
+            // room.
+            let last = messages.pop();
+            let messages = messages.into_iter().map(Message::without_ack).chain(last);
+            self.transact(messages.collect()).map_err(with_hint)
+        })
     }
 
     /// Adds and removes elements of sets of a table, in one transaction.
@@ -159,6 +165,19 @@ impl Nft {
             // The table is not there, or went while it was read.
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
             observed => observed.map(Some).map_err(with_hint),
+        }
+    }
+
+    /// The named counters of the table; none if it is not there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn counters(&self, table: &str) -> Result<BTreeMap<String, Count>, NetlinkError> {
+        let name = Attributes::new().text(object::TABLE, table);
+        let request = get(table, kind::GET_OBJECT, name.be32(object::TYPE, object::COUNTER));
+        match self.socket.dump(&request, found::counter) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(BTreeMap::new()),
+            counters => Ok(counters?.into_iter().collect()),
         }
     }
 

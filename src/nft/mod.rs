@@ -19,7 +19,7 @@ mod verdict;
 
 pub use cached_table::CachedTable;
 pub use edit::TableEdit;
-pub use found::{FoundChain, FoundRule, FoundSet, FoundTable, NftChain, TableFamily};
+pub use found::{Count, FoundChain, FoundRule, FoundSet, FoundTable, NftChain, TableFamily};
 pub use handle::{Fingerprints, Nft};
 pub use ruleset::{Action, Base, Chain, Field, Flowtable, Hook, Match, Policy, Rule, Ruleset};
 pub use set::{Data, Element, ElementChange, Set, Shape, Type, Value};

@@ -27,6 +27,9 @@ pub mod message {
     pub const GET_ELEMENT: u16 = SUBSYSTEM | 13;
     pub const DELETE_ELEMENT: u16 = SUBSYSTEM | 14;
     pub const GET_GENERATION: u16 = SUBSYSTEM | 16;
+    pub const NEW_OBJECT: u16 = SUBSYSTEM | 18;
+    pub const GET_OBJECT: u16 = SUBSYSTEM | 19;
+    pub const DELETE_OBJECT: u16 = SUBSYSTEM | 20;
     pub const NEW_FLOWTABLE: u16 = SUBSYSTEM | 22;
     pub const GET_FLOWTABLE: u16 = SUBSYSTEM | 23;
     pub const DELETE_FLOWTABLE: u16 = SUBSYSTEM | 24;
@@ -117,6 +120,16 @@ pub mod flowtable {
     pub const INGRESS: u32 = 0;
 }
 
+/// Attributes of a stateful object.
+pub mod object {
+    pub const TABLE: u16 = 1;
+    pub const NAME: u16 = 2;
+    pub const TYPE: u16 = 3;
+    pub const DATA: u16 = 4;
+    /// NFT_OBJECT_COUNTER.
+    pub const COUNTER: u32 = 1;
+}
+
 /// Attributes of expressions, and what they hold.
 pub mod expression {
     /// An element of a list, whatever the list.
@@ -150,6 +163,17 @@ pub mod expression {
     pub const META_KEY: u16 = 2;
     pub const CONNECTION_REGISTER: u16 = 1;
     pub const CONNECTION_KEY: u16 = 2;
+    pub const CONNECTION_WAY: u16 = 3;
+    pub const CONNECTION_SOURCE: u16 = 4;
+    pub const OBJECT_TYPE: u16 = 1;
+    pub const OBJECT_NAME: u16 = 2;
+    pub const LIMIT_RATE: u16 = 1;
+    pub const LIMIT_UNIT: u16 = 2;
+    pub const LIMIT_BURST: u16 = 3;
+    pub const LIMIT_TYPE: u16 = 4;
+    pub const LIMIT_FLAGS: u16 = 5;
+    pub const LOG_GROUP: u16 = 1;
+    pub const LOG_PREFIX: u16 = 2;
     pub const OFFLOAD_TABLE: u16 = 1;
     pub const META_SOURCE: u16 = 3;
     pub const FIB_REGISTER: u16 = 1;
@@ -169,6 +193,7 @@ pub mod expression {
     pub const EQUAL: u32 = 0;
     pub const NOT_EQUAL: u32 = 1;
     pub const LESS: u32 = 2;
+    pub const AT_MOST: u32 = 3;
     pub const AT_LEAST: u32 = 5;
     pub const LOOKUP_INVERTED: u32 = 1;
     pub const LINK_HEADER: u32 = 0;
@@ -188,6 +213,16 @@ pub mod expression {
     pub const CONNECTION_STATUS: u32 = 2;
     pub const CONNECTION_MARK: u32 = 3;
     pub const ESTABLISHED: u32 = 2;
+    /// The bits of `invalid` and `untracked`: the packet is of no connection.
+    pub const NO_CONNECTION: u32 = 1 | 1 << 6;
+    pub const CONNECTION_PROTOCOL: u32 = 10;
+    pub const CONNECTION_SOURCE_PORT: u32 = 11;
+    pub const CONNECTION_DESTINATION_PORT: u32 = 12;
+    pub const CONNECTION_SOURCE_IPV4: u32 = 19;
+    pub const CONNECTION_SOURCE_IPV6: u32 = 21;
+    /// IP_CT_DIR_ORIGINAL, IP_CT_DIR_REPLY.
+    pub const ORIGINAL: u8 = 0;
+    pub const REPLY: u8 = 1;
     pub const L4_PROTOCOL: u32 = 16;
     pub const PACKET_TYPE: u32 = 19;
     /// PACKET_HOST of linux/if_packet.h.

@@ -8,7 +8,7 @@ use std::fmt;
 use ipnetwork::IpNetwork;
 
 use crate::net::{Family, IfName, hash, subnet};
-use crate::nft::set::Set;
+use crate::nft::set::{Set, Value};
 use crate::nft::userdata::Userdata;
 use crate::nft::verdict::Verdict;
 
@@ -121,8 +121,21 @@ pub enum Match {
     Inner(Family),
     /// The packet in the VXLAN packet is for that network.
     InnerDestination(IpNetwork),
+    /// The field is in this subnet.
+    Within(Field, IpNetwork),
+    /// The field has this value, or one of the range.
+    Is(Field, Value),
     /// The fields together are in the set of that name.
-    AllIn(Vec<Field>, &'static str),
+    AllIn(Vec<Field>, String),
+    /// These bits of its connection's mark are in the set of that name.
+    ConnectionMarkIn(u32, String),
+    /// It is of no connection.
+    NoConnection,
+    /// At most so many packets a second, and a burst of so many.
+    Limit {
+        rate: u64,
+        burst: u32,
+    },
 }
 
 /// A field of a packet that is looked up in a set or map.
@@ -136,6 +149,16 @@ pub enum Field {
     OutputInterface,
     /// In a VXLAN packet: so many leading bits of the source of the packet inside.
     InnerSource(Family, u8),
+    /// The source of the first packet of its connection.
+    ConnectionSource(Family),
+    /// The source of the replies of its connection: where the first packet went in the end.
+    ConnectionDestination(Family),
+    /// The protocol of its connection, which is another one than an ICMP error's.
+    ConnectionProtocol,
+    /// The port that the replies of its connection come from.
+    ConnectionPort,
+    /// Type and code of the first packet of its connection, as one number of two bytes: of ICMP.
+    ConnectionIcmp,
 }
 
 /// What a rule does.
@@ -155,6 +178,13 @@ pub enum Action {
     Dnat(Family, Vec<Field>, &'static str),
     /// The verdict that the map of this name holds for these fields, if any.
     VerdictMap(Vec<Field>, String),
+    /// The counter of this name counts the packet.
+    Count(String, Verdict),
+    /// These bits (first) of its connection's mark become this value; the packet goes on.
+    MarkConnection(u32, u32),
+    /// The packet is shown to the listeners of this netlink group, with this text before it: at most
+    /// 127 bytes. It goes on.
+    Log(u16, String),
 }
 
 impl Rule {
@@ -172,7 +202,14 @@ impl Rule {
 
     /// A map counts nothing: the counter would also count what the map does not hold.
     pub(super) fn is_counted(&self) -> bool {
-        !matches!(self.action, Action::Dnat(..) | Action::VerdictMap(..))
+        !matches!(
+            self.action,
+            Action::Dnat(..)
+                | Action::VerdictMap(..)
+                | Action::Count(..)
+                | Action::MarkConnection(..)
+                | Action::Log(..)
+        )
     }
 }
 
@@ -222,7 +259,14 @@ impl fmt::Display for Match {
             Match::InnerDestination(network) => {
                 write!(f, "vxlan {} daddr {network}", protocol(subnet::family(*network)))
             }
-            Match::AllIn(fields, set) => write!(f, "{} @{set}", concatenation(fields)),
+            Match::Within(field, network) => write!(f, "{field} {network}"),
+            Match::Is(field, value) => write!(f, "{field} {value}"),
+            Match::AllIn(fields, set) => write!(f, "{} @{set}", concatenated(fields)),
+            Match::ConnectionMarkIn(bits, set) => write!(f, "ct mark & {bits:#010x} @{set}"),
+            Match::NoConnection => f.write_str("ct state invalid,untracked"),
+            Match::Limit { rate, burst } => {
+                write!(f, "limit rate {rate}/second burst {burst} packets")
+            }
         }
     }
 }
@@ -239,17 +283,19 @@ impl fmt::Display for Field {
             Field::InnerSource(family, prefix) => {
                 write!(f, "vxlan {} saddr/{prefix}", protocol(*family))
             }
+            Field::ConnectionSource(family) => write!(f, "ct original {} saddr", protocol(*family)),
+            Field::ConnectionDestination(family) => {
+                write!(f, "ct reply {} saddr", protocol(*family))
+            }
+            Field::ConnectionProtocol => f.write_str("ct original protocol"),
+            Field::ConnectionPort => f.write_str("ct reply proto-src"),
+            Field::ConnectionIcmp => f.write_str("ct original proto-dst"),
         }
     }
 }
 
-fn concatenation(fields: &[Field]) -> String {
-    fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
-}
-
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fields = concatenation;
         match self {
             Action::Verdict(verdict) => verdict.fmt(f),
             Action::Masquerade => f.write_str("masquerade fully-random"),
@@ -257,9 +303,14 @@ impl fmt::Display for Action {
             Action::Untracked => f.write_str("notrack"),
             Action::Mark(bits) => write!(f, "meta mark set meta mark | {bits:#x}"),
             Action::Dnat(family, key, map) => {
-                write!(f, "dnat {} to {} map @{map}", protocol(*family), fields(key))
+                write!(f, "dnat {} to {} map @{map}", protocol(*family), concatenated(key))
             }
-            Action::VerdictMap(key, map) => write!(f, "{} vmap @{map}", fields(key)),
+            Action::VerdictMap(key, map) => write!(f, "{} vmap @{map}", concatenated(key)),
+            Action::Count(counter, verdict) => write!(f, "counter name \"{counter}\" {verdict}"),
+            Action::MarkConnection(bits, value) => {
+                write!(f, "ct mark set ct mark & {:#010x} | {value:#010x}", !bits)
+            }
+            Action::Log(group, prefix) => write!(f, "log prefix \"{prefix}\" group {group}"),
         }
     }
 }
@@ -292,6 +343,11 @@ impl fmt::Display for Policy {
             Policy::Drop => "drop",
         })
     }
+}
+
+/// `ip saddr . th dport`.
+fn concatenated(fields: &[Field]) -> String {
+    fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
 }
 
 fn protocol(family: Family) -> &'static str {

@@ -127,6 +127,11 @@ impl Shape {
         Shape { data: Some(DataType::Values(data.into())), ..Shape::set(key) }
     }
 
+    /// A map from keys to verdicts.
+    pub fn verdicts(key: impl Into<Vec<Type>>) -> Shape {
+        Shape { data: Some(DataType::Verdict), ..Shape::set(key) }
+    }
+
     /// The shape that the attributes of a set give; `None` if it holds more than can be read here.
     pub fn read(attributes: &AttributeList) -> Option<Shape> {
         let flags = attributes.be32(set::FLAGS).unwrap_or(0);
@@ -349,7 +354,7 @@ impl Value {
         vec![Value::address(socket.ip()), Value::port(socket.port())]
     }
 
-    fn first(&self) -> Vec<u8> {
+    pub(super) fn first(&self) -> Vec<u8> {
         match self {
             Value::Addresses(range) => wire::octets(range.first()),
             Value::Protocol(number) => vec![*number],
@@ -359,7 +364,7 @@ impl Value {
         }
     }
 
-    fn last(&self) -> Vec<u8> {
+    pub(super) fn last(&self) -> Vec<u8> {
         match self {
             Value::Addresses(range) => wire::octets(range.last()),
             Value::Ports(_, last) => last.to_be_bytes().to_vec(),

@@ -13,6 +13,7 @@ pub mod line;
 pub mod ownership;
 pub mod peer_routes;
 pub mod pod;
+pub mod policy_table;
 pub mod routes;
 pub mod tunnel;
 

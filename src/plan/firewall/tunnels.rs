@@ -143,7 +143,7 @@ impl TunnelFilter {
                 Match::Destination(host(*self.own.get(outer)?)),
                 Match::Inner(inner),
                 Match::InnerDestination(*self.pod_subnets.get(inner)?),
-                Match::AllIn(sender, pair.set()),
+                Match::AllIn(sender, pair.set().to_owned()),
             ],
             action: Action::Verdict(Verdict::Accept),
         })
@@ -186,7 +186,7 @@ impl TunnelFilter {
             matches: vec![
                 Match::Udp,
                 Match::InputInterface(self.bridge.clone()),
-                Match::AllIn(end, ends_set(family)),
+                Match::AllIn(end, ends_set(family).to_owned()),
             ],
             action: Action::Verdict(Verdict::Drop),
         }

@@ -92,11 +92,13 @@ fn edits(transactions: &[Vec<TableEdit>]) -> String {
         TableEdit::Table { .. } => "table".to_owned(),
         TableEdit::AddSet(set) => format!("+{}", set.name),
         TableEdit::Elements(change) => format!("~{}", change.set),
+        TableEdit::AddCounter(name) => format!("+{name}"),
         TableEdit::AddChain(chain) => format!("+{}", chain.name),
         TableEdit::Rules(chain) => format!("rules {}", chain.name),
         TableEdit::Flush(name) => format!("flush {name}"),
         TableEdit::RemoveChain(name)
         | TableEdit::RemoveSet(name)
+        | TableEdit::RemoveCounter(name)
         | TableEdit::RemoveFlowtable(name) => format!("-{name}"),
     };
     let texts = |edits: &Vec<TableEdit>| edits.iter().map(text).collect::<Vec<_>>().join(", ");

@@ -1,0 +1,26 @@
+//! Pure. The forms that rules of the table have.
+
+use crate::nft::{Action, Match, Rule, Verdict};
+use crate::policy::compile::name;
+
+/// Reports of drops: at most so many a second for each rule.
+const LOGS_PER_SECOND: u64 = 10;
+const LOGS_AT_ONCE: u32 = 20;
+
+/// The longest prefix of a report (NF_LOG_PREFIXLEN less the final zero).
+const PREFIX_MAX_BYTES: usize = 127;
+
+/// A report, if there were not too many, and the drop.
+pub fn denial(comment: &str, group: u16, matches: Vec<Match>, counter: String) -> [Rule; 2] {
+    let limit = Match::Limit { rate: LOGS_PER_SECOND, burst: LOGS_AT_ONCE };
+    let limited = [matches.clone(), vec![limit]].concat();
+    let prefix = name::cut(&format!("humanz: {comment} "), PREFIX_MAX_BYTES).to_owned();
+    [
+        plain(comment, limited, Action::Log(group, prefix)),
+        plain(comment, matches, Action::Count(counter, Verdict::Drop)),
+    ]
+}
+
+pub fn plain(comment: &str, matches: Vec<Match>, action: Action) -> Rule {
+    Rule { comment: comment.to_owned(), matches, action }
+}

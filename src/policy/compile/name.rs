@@ -1,0 +1,55 @@
+//! Pure. Names of counters and sets.
+
+use crate::net::{Family, hash};
+use crate::policy::rule::{Direction, Rule, Source};
+
+/// Longer names are cut and get a hash.
+const NAME_MAX_BYTES: usize = 128;
+
+/// The counter of a rule: `np/shop/db/in/0`, `cnp/isolate/out/2`, `np/shop/db/in/deny`.
+pub fn counter(rule: &Rule) -> String {
+    let origin = &rule.origin;
+    let source = match origin.source {
+        Source::AdminNetworkPolicy => "anp",
+        Source::ClusterNetworkPolicy => "cnp",
+        Source::GroupPolicy => "policy",
+        Source::Group => "group",
+        Source::NetworkPolicy => "np",
+        Source::BaselineAdminNetworkPolicy => "banp",
+    };
+    let namespace = origin.namespace.iter().map(|name| format!("{name}/"));
+    let direction = match rule.direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    };
+    let place = origin.index.map_or_else(|| rule.verdict.to_string(), |index| index.to_string());
+    let namespace: String = namespace.collect();
+    short(&format!("{source}/{namespace}{}/{direction}/{place}", origin.name))
+}
+
+/// A set of what `text` says, whose name changes with it: `net4_0123456789abcdef`.
+pub fn set(kind: &str, family: Option<Family>, text: &str) -> String {
+    let kind = family.map_or_else(|| kind.to_owned(), |family| numbered(kind, family));
+    format!("{kind}_{:016x}", hash::stable(&[text]))
+}
+
+/// `in4`, `in6`.
+pub fn numbered(name: &str, family: Family) -> String {
+    match family {
+        Family::V4 => format!("{name}4"),
+        Family::V6 => format!("{name}6"),
+    }
+}
+
+/// The longest begin of `text` that has at most so many bytes.
+pub fn cut(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
+fn short(name: &str) -> String {
+    match name.len() <= NAME_MAX_BYTES {
+        true => name.to_owned(),
+        false => format!("{}_{:016x}", cut(name, NAME_MAX_BYTES - 17), hash::stable(&[name])),
+    }
+}

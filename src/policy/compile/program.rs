@@ -1,0 +1,190 @@
+//! Pure. Programs: what the rules of a pod decide in one direction, as chains of nftables.
+//!
+//! A program's name says all that it holds, so that a program never changes: a pod whose rules change
+//! goes to another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::net::{Family, hash};
+use crate::nft::{self, Action, Chain, Field, Match};
+use crate::policy::compile::conditions::Reader;
+use crate::policy::compile::forms::{denial, plain};
+use crate::policy::compile::name::{self, numbered};
+use crate::policy::compile::sets::Sets;
+use crate::policy::endpoint::{Endpoint, NamedPort};
+use crate::policy::rule::{Direction, Rule, Rules, Tier, Verdict};
+use crate::policy::selector::Selector;
+use crate::policy::service::Service;
+
+pub struct Programs<'a> {
+    rules: Vec<&'a Rule>,
+    /// The places in `rules` of each subject.
+    by_subject: BTreeMap<&'a Selector, Vec<usize>>,
+    families: &'a [Family],
+    log_group: u16,
+    /// Verdicts by the places of the rules, and the ports that they ask for by name.
+    known: BTreeMap<(Direction, Vec<usize>, Vec<&'a NamedPort>), nft::Verdict>,
+    chains: BTreeMap<String, Chain>,
+    counters: BTreeSet<String>,
+}
+
+/// A rule's conditions, in one of its forms.
+struct Line<'a> {
+    rule: &'a Rule,
+    matches: Vec<Match>,
+}
+
+impl<'a> Programs<'a> {
+    pub fn new(rules: &'a Rules, families: &'a [Family], log_group: u16) -> Programs<'a> {
+        let rules: Vec<&Rule> = rules.enforced().collect();
+        let mut by_subject: BTreeMap<&Selector, Vec<usize>> = BTreeMap::new();
+        for (place, rule) in rules.iter().enumerate() {
+            by_subject.entry(&rule.subject).or_default().push(place);
+        }
+        Programs {
+            rules,
+            by_subject,
+            families,
+            log_group,
+            known: BTreeMap::new(),
+            chains: BTreeMap::new(),
+            counters: BTreeSet::new(),
+        }
+    }
+
+    /// The chains and their counters.
+    pub fn finish(self) -> (Vec<Chain>, BTreeSet<String>) {
+        (self.chains.into_values().collect(), self.counters)
+    }
+
+    /// What a verdict map holds for an address of `pod`: `return` without rules.
+    pub fn verdict(
+        &mut self,
+        direction: Direction,
+        pod: &'a Endpoint,
+        sets: &mut Sets<'_>,
+    ) -> nft::Verdict {
+        let subjects = self.by_subject.iter().filter(|(subject, _)| subject.matches_pod(pod));
+        let places = subjects.flat_map(|(_, places)| places).copied();
+        let mut places: Vec<usize> =
+            places.filter(|place| self.rules[*place].direction == direction).collect();
+        places.sort_unstable();
+        if places.is_empty() {
+            return nft::Verdict::Return;
+        }
+        let rules: Vec<&Rule> = places.iter().map(|place| self.rules[*place]).collect();
+        let ports = if direction == Direction::Ingress { asked_for(&rules, pod) } else { vec![] };
+        let key = (direction, places, ports);
+        if let Some(verdict) = self.known.get(&key) {
+            return verdict.clone();
+        }
+        let ports: Vec<NamedPort> = key.2.iter().map(|port| (*port).clone()).collect();
+        let first = self.program(direction, &rules, &ports, sets);
+        let verdict = first.map_or(nft::Verdict::Return, nft::Verdict::Goto);
+        self.known.insert(key, verdict.clone());
+        verdict
+    }
+
+    /// Makes a program; gives the name of its first chain, if any rule can match.
+    fn program(
+        &mut self,
+        direction: Direction,
+        rules: &[&'a Rule],
+        ports: &[NamedPort],
+        sets: &mut Sets<'_>,
+    ) -> Option<String> {
+        let mut tiers: BTreeMap<Tier, Vec<Line<'a>>> = BTreeMap::new();
+        for rule in rules {
+            let mut reader = Reader { rule, ports, families: self.families, sets };
+            let alternatives = reader.alternatives();
+            let lines = alternatives.into_iter().map(|matches| Line { rule, matches });
+            tiers.entry(rule.tier).or_default().extend(lines);
+        }
+        tiers.retain(|_, lines| !lines.is_empty());
+        let name = program_name(direction, &tiers);
+        let chain_of = |tier: Tier| format!("{name}_{}", tier_name(tier));
+        let order: Vec<Tier> = tiers.keys().copied().collect();
+        let first = order.first().copied().map(chain_of);
+        for (at, (tier, lines)) in tiers.iter().enumerate() {
+            let next = order.get(at + 1).copied().map(chain_of);
+            let is_first_below_admin =
+                *tier > Tier::Admin && (at == 0 || order[at - 1] == Tier::Admin);
+            let own = if is_first_below_admin { self.itself() } else { Vec::new() };
+            let lines = lines.iter().flat_map(|line| self.rules_of(line, next.as_deref()));
+            let end = next.iter().map(|next| {
+                plain("next tier", Vec::new(), Action::Verdict(nft::Verdict::Goto(next.clone())))
+            });
+            let rules = own.into_iter().chain(lines).chain(end).collect();
+            let counters = tiers.values().flatten().map(|line| name::counter(line.rule));
+            self.counters.extend(counters);
+            let name = chain_of(*tier);
+            self.chains.insert(name.clone(), Chain { name, base: None, rules });
+        }
+        first
+    }
+
+    /// A pod may always connect to itself; only the tier Admin comes before.
+    fn itself(&self) -> Vec<nft::Rule> {
+        let rule = |family: &Family| {
+            let ends =
+                vec![Field::ConnectionSource(*family), Field::ConnectionDestination(*family)];
+            let matches = vec![Match::AllIn(ends, numbered("self", *family))];
+            plain("the pod itself", matches, Action::Verdict(nft::Verdict::Return))
+        };
+        self.families.iter().map(rule).collect()
+    }
+
+    /// `next`: the chain of the next tier.
+    fn rules_of(&self, line: &Line<'_>, next: Option<&str>) -> Vec<nft::Rule> {
+        let comment = line.rule.to_string();
+        let (matches, counter) = (line.matches.clone(), name::counter(line.rule));
+        let passed = match next {
+            Some(next) => nft::Verdict::Goto(next.to_owned()),
+            None => nft::Verdict::Return,
+        };
+        match line.rule.verdict {
+            Verdict::Deny => denial(&comment, self.log_group, matches, counter).into(),
+            Verdict::Allow => {
+                vec![plain(&comment, matches, Action::Count(counter, nft::Verdict::Return))]
+            }
+            Verdict::Pass => vec![plain(&comment, matches, Action::Count(counter, passed))],
+        }
+    }
+}
+
+/// The pod's ports that ingress rules may ask for by name.
+fn asked_for<'a>(rules: &[&Rule], pod: &'a Endpoint) -> Vec<&'a NamedPort> {
+    let services = || rules.iter().flat_map(|rule| rule.services.iter().flatten());
+    let asks = |port: &&NamedPort| {
+        services().any(|service| matches!(service, Service::Named(_, name) if *name == port.name))
+    };
+    let mut ports: Vec<&NamedPort> = pod.ports.iter().filter(asks).collect();
+    ports.sort_unstable();
+    ports
+}
+
+fn program_name(direction: Direction, tiers: &BTreeMap<Tier, Vec<Line<'_>>>) -> String {
+    let lines = tiers.values().flatten();
+    let texts: Vec<String> = lines
+        .flat_map(|line| {
+            let matches = line.matches.iter().map(ToString::to_string);
+            let rule = format!("{} {}", name::counter(line.rule), line.rule.verdict);
+            matches.chain([tier_name(line.rule.tier).to_owned(), rule, line.rule.to_string()])
+        })
+        .collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let direction = match direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    };
+    format!("{direction}_{:016x}", hash::stable(&texts))
+}
+
+fn tier_name(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Admin => "admin",
+        Tier::Group => "group",
+        Tier::NetworkPolicy => "np",
+        Tier::Baseline => "baseline",
+    }
+}

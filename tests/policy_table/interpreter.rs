@@ -1,0 +1,179 @@
+//! What a table does with a packet, as nft(8) describes its statements. Written apart from the code
+//! that makes the table.
+
+use std::net::IpAddr;
+
+use humanz::net::Family;
+use humanz::nft::{Action, Chain, Data, Field, Hook, Match, Policy, Rule, Ruleset, Value, Verdict};
+use humanz::policy::{Transport, Tuple};
+
+/// A packet that is forwarded.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub connection: Option<Connection>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    pub tuple: Tuple,
+    pub mark: u32,
+}
+
+/// Where evaluation goes on.
+enum Next {
+    Rule,
+    Return,
+    Accept,
+    Drop,
+}
+
+impl Packet {
+    /// The first of a connection.
+    pub fn first(tuple: Tuple) -> Packet {
+        let connection = Some(Connection { tuple, mark: 0 });
+        Packet { source: tuple.source, destination: tuple.destination, connection }
+    }
+
+    /// What is forwarded and what is not; a connection's mark may change.
+    pub fn passes(&mut self, ruleset: &Ruleset) -> bool {
+        let called = ruleset
+            .chains
+            .iter()
+            .filter(|chain| chain.base.as_ref().is_some_and(|base| base.hook == Hook::FORWARD));
+        for chain in called {
+            let policy = chain.base.as_ref().unwrap().policy;
+            let passes = match self.chain(ruleset, chain) {
+                Next::Accept => true,
+                Next::Drop => false,
+                Next::Rule | Next::Return => policy == Policy::Accept,
+            };
+            if !passes {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn chain(&mut self, ruleset: &Ruleset, chain: &Chain) -> Next {
+        for rule in &chain.rules {
+            match self.rule(ruleset, rule) {
+                Next::Rule => {}
+                Next::Return => return Next::Rule,
+                decided => return decided,
+            }
+        }
+        Next::Rule
+    }
+
+    fn rule(&mut self, ruleset: &Ruleset, rule: &Rule) -> Next {
+        if !rule.matches.iter().all(|condition| self.holds(ruleset, condition)) {
+            return Next::Rule;
+        }
+        match &rule.action {
+            Action::Verdict(verdict) | Action::Count(_, verdict) => self.verdict(ruleset, verdict),
+            Action::VerdictMap(fields, map) => match self.looked_up(ruleset, fields, map) {
+                Some(Some(Data::Verdict(verdict))) => self.verdict(ruleset, &verdict),
+                Some(other) => panic!("{map} holds {other:?}"),
+                None => Next::Rule,
+            },
+            Action::MarkConnection(bits, value) => {
+                if let Some(connection) = &mut self.connection {
+                    connection.mark = connection.mark & !bits | value;
+                }
+                Next::Rule
+            }
+            Action::Log(..) => Next::Rule,
+            other => panic!("{other}"),
+        }
+    }
+
+    fn verdict(&mut self, ruleset: &Ruleset, verdict: &Verdict) -> Next {
+        let named = |name: &str| ruleset.chains.iter().find(|chain| chain.name == name).unwrap();
+        match verdict {
+            Verdict::Accept => Next::Accept,
+            Verdict::Drop => Next::Drop,
+            Verdict::Continue => Next::Rule,
+            Verdict::Return => Next::Return,
+            Verdict::Jump(name) => self.chain(ruleset, named(name)),
+            Verdict::Goto(name) => match self.chain(ruleset, named(name)) {
+                Next::Rule => Next::Return,
+                decided => decided,
+            },
+        }
+    }
+
+    fn holds(&self, ruleset: &Ruleset, condition: &Match) -> bool {
+        match condition {
+            Match::Within(field, network) => match self.field(*field) {
+                Some(Value::Addresses(range)) => network.contains(range.first()),
+                _ => false,
+            },
+            Match::Is(field, value) => {
+                self.field(*field).is_some_and(|found| covers(value, &found))
+            }
+            Match::In(field, set) => self.looked_up(ruleset, &[*field], set).is_some(),
+            Match::AllIn(fields, set) => self.looked_up(ruleset, fields, set).is_some(),
+            Match::NotIn(field, set) => {
+                self.field(*field).is_some() && self.looked_up(ruleset, &[*field], set).is_none()
+            }
+            Match::ConnectionMarkIn(bits, set) => self.connection.is_some_and(|connection| {
+                let key = [Value::Bits(connection.mark & bits)];
+                find(ruleset, &key, set).is_some()
+            }),
+            Match::NoConnection => self.connection.is_none(),
+            Match::Limit { .. } => true,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// `Some` if the set or map holds it; inside what a map holds for it.
+    fn looked_up(&self, ruleset: &Ruleset, fields: &[Field], set: &str) -> Option<Option<Data>> {
+        let key: Option<Vec<Value>> = fields.iter().map(|field| self.field(*field)).collect();
+        find(ruleset, &key?, set)
+    }
+
+    /// A field that the packet lacks ends the rule.
+    fn field(&self, field: Field) -> Option<Value> {
+        let address =
+            |family, address| (Family::of(address) == family).then(|| Value::address(address));
+        let tuple = self.connection.map(|connection| connection.tuple);
+        match field {
+            Field::Source(family) => address(family, self.source),
+            Field::Destination(family) => address(family, self.destination),
+            Field::ConnectionSource(family) => address(family, tuple?.source),
+            Field::ConnectionDestination(family) => address(family, tuple?.destination),
+            Field::ConnectionProtocol => Some(Value::Protocol(tuple?.protocol())),
+            Field::ConnectionPort => Some(Value::port(match tuple?.transport {
+                Transport::Port(_, port) => port,
+                // Replies to a ping bear its identifier there.
+                Transport::Icmp { .. } => 80,
+                Transport::Other(_) => 0,
+            })),
+            Field::ConnectionIcmp => Some(Value::port(match tuple?.transport {
+                Transport::Port(_, port) => port,
+                Transport::Icmp { kind, code } => u16::from(kind) << 8 | u16::from(code),
+                Transport::Other(_) => 0,
+            })),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn find(ruleset: &Ruleset, key: &[Value], set: &str) -> Option<Option<Data>> {
+    let set = ruleset.sets.iter().find(|found| found.name == set).unwrap();
+    assert_eq!(set.shape.key.len(), key.len(), "{}", set.name);
+    let holds = |element: &[Value]| element.iter().zip(key).all(|(of, value)| covers(of, value));
+    let element = set.elements.iter().find(|element| holds(&element.key))?;
+    Some(element.data.clone())
+}
+
+/// `of` is `value`, or a range with it.
+fn covers(of: &Value, value: &Value) -> bool {
+    match (of, value) {
+        (Value::Addresses(of), Value::Addresses(value)) => of.common(value) == Some(*value),
+        (Value::Ports(first, last), Value::Ports(value, _)) => (first..=last).contains(&value),
+        (of, value) => of == value,
+    }
+}

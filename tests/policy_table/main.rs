@@ -1,0 +1,19 @@
+//! Policies as a table: the table as an interpreter understands it, as the kernel reads it back, and
+//! as packets meet it, against `evaluate`.
+//!
+//! Needs root (or `unshare -rnm`) and the programs `ip` and `nft`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first failure and may print"
+)]
+
+mod agreement;
+mod interpreter;
+mod kernel;
+mod large;
+mod network;
+mod random;
+mod revocation;
+mod steps;
+mod world;

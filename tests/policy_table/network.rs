@@ -1,0 +1,320 @@
+//! Two hosts with four pods each and a machine between them, which is the outside, in network
+//! namespaces; pods have a veth each, so that everything between them is forwarded.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use humanz::net::Protocol;
+use humanz::policy::{Transport, Tuple};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind,
+    connect, getpeername, listen, recv, sendto, setsockopt, socket,
+};
+
+use super::world::{NODES, OUTSIDE, PORTS};
+
+const PODS_PER_HOST: usize = 4;
+
+/// A network namespace.
+pub struct Netns(OwnedFd);
+
+impl Netns {
+    fn new() -> Netns {
+        let made = thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace (needs root)");
+            for (key, value) in [
+                ("ipv6/conf/all/accept_dad", "0"),
+                ("ipv6/conf/default/accept_dad", "0"),
+                ("ipv4/ip_forward", "1"),
+                ("ipv6/conf/all/forwarding", "1"),
+                ("ipv4/ping_group_range", "0 2147483647"),
+            ] {
+                std::fs::write(format!("/proc/sys/net/{key}"), value).unwrap();
+            }
+            ip("link set lo up");
+            std::fs::File::open("/proc/thread-self/ns/net").unwrap()
+        });
+        Netns(made.join().unwrap().into())
+    }
+
+    /// Runs `task` in it, on a thread of its own.
+    pub fn inside<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
+        let enter = || {
+            setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
+            task()
+        };
+        let outcome = thread::scope(|scope| scope.spawn(enter).join());
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+}
+
+/// Runs `test` in a network namespace of its own.
+pub fn alone(test: impl FnOnce() + Send) {
+    Netns::new().inside(test);
+}
+
+/// The number of the next packet over UDP.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A connection that was begun.
+pub struct Probe {
+    socket: OwnedFd,
+    kind: Kind,
+    to: SockaddrStorage,
+}
+
+enum Kind {
+    Tcp,
+    Ping,
+    /// What the packet says.
+    Udp(Vec<u8>),
+}
+
+pub struct Network {
+    pub hosts: [Netns; 2],
+    /// Where each address is.
+    pub places: BTreeMap<IpAddr, Netns>,
+    servers: Vec<OwnedFd>,
+    /// What came over UDP.
+    received: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
+}
+
+impl Network {
+    pub fn new() -> Network {
+        let hosts = [Netns::new(), Netns::new()];
+        let core = Netns::new();
+        let mut places = BTreeMap::new();
+        let mut servers = Vec::new();
+        for (place, host) in hosts.iter().enumerate() {
+            join(&core, host, place);
+            for number in (0..2 * PODS_PER_HOST).filter(|number| number % 2 == place) {
+                let pod = Netns::new();
+                let addresses = plug(host, &pod, place, 10 + number);
+                servers.extend(pod.inside(serve));
+                for address in addresses {
+                    let copy = Netns(pod.0.try_clone().unwrap());
+                    places.insert(address, copy);
+                }
+            }
+            servers.extend(host.inside(serve));
+            for address in NODES[place] {
+                places.insert(address.parse().unwrap(), Netns(host.0.try_clone().unwrap()));
+            }
+        }
+        servers.extend(core.inside(serve));
+        for address in OUTSIDE {
+            places.insert(address.parse().unwrap(), Netns(core.0.try_clone().unwrap()));
+        }
+        Network { hosts, places, servers, received: Default::default() }
+    }
+
+    /// Begins a connection.
+    pub fn probe(&self, tuple: &Tuple) -> Probe {
+        self.places[&tuple.source].inside(|| Probe::begin(tuple))
+    }
+
+    /// It came to its destination.
+    pub fn has_arrived(&self, probe: &Probe) -> bool {
+        let mut buffer = [0; 256];
+        match &probe.kind {
+            Kind::Tcp => getpeername::<SockaddrStorage>(probe.socket.as_raw_fd()).is_ok(),
+            Kind::Ping => {
+                recv(probe.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).is_ok()
+            }
+            Kind::Udp(text) => {
+                let mut received = self.received.borrow_mut();
+                for server in &self.servers {
+                    let flags = MsgFlags::MSG_DONTWAIT;
+                    while let Ok(length) = recv(server.as_raw_fd(), &mut buffer, flags) {
+                        received.insert(buffer[..length].to_vec());
+                    }
+                }
+                received.contains(text)
+            }
+        }
+    }
+}
+
+impl Probe {
+    fn begin(tuple: &Tuple) -> Probe {
+        let family = match tuple.source.is_ipv4() {
+            true => AddressFamily::Inet,
+            false => AddressFamily::Inet6,
+        };
+        let port = match tuple.transport {
+            Transport::Port(_, port) => port,
+            _ => 0,
+        };
+        let to = address(SocketAddr::new(tuple.destination, port));
+        let (kind, protocol) = match tuple.transport {
+            Transport::Port(Protocol::Tcp, _) => (SockType::Stream, SockProtocol::Tcp),
+            Transport::Port(..) => (SockType::Datagram, SockProtocol::Udp),
+            _ if tuple.source.is_ipv4() => (SockType::Datagram, SockProtocol::Icmp),
+            _ => (SockType::Datagram, SockProtocol::IcmpV6),
+        };
+        let socket = socket(family, kind, SockFlag::SOCK_NONBLOCK, protocol).unwrap();
+        let fd = socket.as_raw_fd();
+        bind(fd, &address(SocketAddr::new(tuple.source, 0))).unwrap();
+        let kind = match tuple.transport {
+            Transport::Port(Protocol::Tcp, _) => Kind::Tcp,
+            Transport::Port(..) => {
+                Kind::Udp(format!("{tuple} {}", NEXT.fetch_add(1, Ordering::Relaxed)).into_bytes())
+            }
+            _ => Kind::Ping,
+        };
+        let probe = Probe { socket, kind, to };
+        // A refusal is a connection that does not arrive.
+        if matches!(probe.kind, Kind::Tcp) {
+            connect(fd, &probe.to).ok();
+        }
+        probe.send();
+        probe
+    }
+
+    /// Sends the packet, unless the kernel does it itself.
+    pub fn send(&self) {
+        let echo = if self.to.as_sockaddr_in().is_some() { 8 } else { 128 };
+        let packet = match &self.kind {
+            Kind::Tcp => return,
+            Kind::Ping => vec![echo, 0, 0, 0, 0, 0, 0, 1],
+            Kind::Udp(text) => text.clone(),
+        };
+        sendto(self.socket.as_raw_fd(), &packet, &self.to, MsgFlags::empty()).ok();
+    }
+}
+
+fn address(socket: SocketAddr) -> SockaddrStorage {
+    socket.into()
+}
+
+/// Sockets that take every connection of TCP and every packet of UDP on [`PORTS`]; gives those of UDP
+/// first, all of them to be kept.
+fn serve() -> Vec<OwnedFd> {
+    let mut sockets = Vec::new();
+    for port in PORTS {
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            for kind in [SockType::Datagram, SockType::Stream] {
+                let server = socket(family, kind, SockFlag::SOCK_NONBLOCK, None).unwrap();
+                setsockopt(&server, ReuseAddr, &true).unwrap();
+                let any: IpAddr = match family {
+                    AddressFamily::Inet => "0.0.0.0".parse().unwrap(),
+                    _ => {
+                        setsockopt(&server, Ipv6V6Only, &true).unwrap();
+                        "::".parse().unwrap()
+                    }
+                };
+                bind(server.as_raw_fd(), &address(SocketAddr::new(any, port))).unwrap();
+                if kind == SockType::Stream {
+                    listen(&server, Backlog::new(1000).unwrap()).unwrap();
+                }
+                sockets.push(server);
+            }
+        }
+    }
+    sockets
+}
+
+/// Sends a message of ICMP.
+pub fn send_raw_icmp(to: IpAddr, message: &[u8]) {
+    let flags = SockFlag::empty();
+    let raw = socket(AddressFamily::Inet, SockType::Raw, flags, SockProtocol::Icmp).unwrap();
+    let to = address(SocketAddr::new(to, 0));
+    assert_eq!(sendto(raw.as_raw_fd(), message, &to, MsgFlags::empty()), Ok(message.len()));
+}
+
+/// A link between the machine in the middle and a host.
+fn join(core: &Netns, host: &Netns, place: usize) {
+    let [v4, v6] = NODES[place];
+    let (number, path) = (place + 1, host.path());
+    core.inside(|| {
+        ip(&format!(
+            "link add host{number} type veth peer name uplink netns {path}
+             link set host{number} up"
+        ));
+    });
+    host.inside(|| {
+        ip(&format!(
+            "addr add {v4} peer 192.0.2.25{number} dev uplink
+             addr add {v6} peer 2001:db8::25{number} dev uplink nodad
+             link set uplink up
+             route add default via 192.0.2.25{number} dev uplink onlink
+             route add default via 2001:db8::25{number} dev uplink onlink"
+        ));
+    });
+    core.inside(|| {
+        ip(&format!(
+            "addr add 192.0.2.25{number} peer {v4} dev host{number}
+             route add 10.244.{number}.0/24 via {v4} dev host{number} onlink
+             addr add 2001:db8::25{number} peer {v6} dev host{number} nodad
+             route add fd00:10:{number}::/64 via {v6} dev host{number} onlink"
+        ));
+        if place == 0 {
+            let [v4, v6] = OUTSIDE;
+            ip(&format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad"));
+        }
+    });
+}
+
+/// Gives a pod its link and addresses.
+fn plug(host: &Netns, pod: &Netns, place: usize, number: usize) -> [IpAddr; 2] {
+    let path = pod.path();
+    let subnet = place + 1;
+    let (v4, v6) = (format!("10.244.{subnet}.{number}"), format!("fd00:10:{subnet}::{number}"));
+    host.inside(|| {
+        ip(&format!(
+            "link add pod{number} type veth peer name eth0 netns {path}
+             link set pod{number} up
+             addr add 169.254.1.1/32 dev pod{number}
+             addr add fe80::1/64 dev pod{number} nodad
+             route add {v4}/32 dev pod{number}
+             route add {v6}/128 dev pod{number}"
+        ));
+    });
+    pod.inside(|| {
+        ip(&format!(
+            "addr add {v4}/32 dev eth0
+             addr add {v6}/128 dev eth0 nodad
+             link set eth0 up
+             route add 169.254.1.1/32 dev eth0
+             route add default via 169.254.1.1 dev eth0
+             route add default via fe80::1 dev eth0"
+        ));
+    });
+    [v4.parse().unwrap(), v6.parse().unwrap()]
+}
+
+/// Runs lines of `ip` commands in the calling thread's namespace.
+fn ip(lines: &str) {
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("ip is missing (package iproute2)");
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{lines}");
+}
+
+/// Runs a command in the calling thread's namespace and returns its output.
+///
+/// # Panics
+/// If it fails, with its output.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} is missing: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,258 @@
+//! Small random clusters: two hosts, their pods, rules of every tier, and connections.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use humanz::net::{Family, Protocol};
+use humanz::policy::compile::{HostPolicy, MarkBits};
+use humanz::policy::{
+    Direction, Endpoint, Endpoints, LabelSelector, Labels, Members, Name, NamedPort, Namespace,
+    Namespaces, Node, Origin, Peer, PortRange, Requirement, Rule, Rules, Scoped, Selector, Service,
+    Source, Tier, Transport, Tuple, Verdict, members,
+};
+use ipnetwork::IpNetwork;
+
+use super::random::Random;
+
+/// Ports that pods listen on in tests with packets.
+pub const PORTS: [u16; 4] = [80, 443, 8080, 9000];
+
+pub const HOSTS: [&str; 2] = ["host1", "host2"];
+
+/// Where the pods of each host have their addresses.
+pub const SUBNETS: [[&str; 2]; 2] =
+    [["10.244.1.0/24", "fd00:10:1::/64"], ["10.244.2.0/24", "fd00:10:2::/64"]];
+
+/// Of each host.
+pub const NODES: [[&str; 2]; 2] = [["192.0.2.1", "2001:db8::1"], ["192.0.2.2", "2001:db8::2"]];
+
+/// Neither pods nor hosts.
+pub const OUTSIDE: [&str; 2] = ["198.51.100.7", "2001:db8:99::7"];
+
+pub struct World {
+    pub endpoints: Endpoints,
+    pub rules: Rules,
+    pub members: Members,
+}
+
+pub fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+impl World {
+    pub fn random(random: &mut Random) -> World {
+        let namespaces = ["a", "b", "c"].map(|text| {
+            let labels = random_labels(random);
+            Arc::new(Namespace::new(name(text), labels))
+        });
+        let pods = (0..8).map(|place| pod(random, &namespaces, place)).collect();
+        let node = |(host, [v4, v6]): (&str, [&str; 2])| Node {
+            name: host.parse().unwrap(),
+            labels: [("zone".into(), host.into())].into(),
+            addresses: [v4, v6].map(|text| text.parse().unwrap()).into(),
+        };
+        let nodes = HOSTS.into_iter().zip(NODES).map(node).collect();
+        let rules = (0..random.below(14)).map(|place| rule(random, place)).collect();
+        World::new(Endpoints { pods, nodes }, Rules::new(rules))
+    }
+
+    pub fn new(endpoints: Endpoints, rules: Rules) -> World {
+        let every_pod = Selector::every_pod();
+        let wanted = members::peers(rules.iter()).into_iter().chain([&every_pod]);
+        let members = members::find(wanted, &endpoints);
+        World { endpoints, rules, members }
+    }
+
+    /// The pods of a host, by its place.
+    pub fn local(&self, host: usize) -> Vec<Endpoint> {
+        let is_local = |pod: &&Endpoint| pod.host.as_str() == HOSTS[host];
+        self.endpoints.pods.iter().filter(is_local).cloned().collect()
+    }
+
+    /// Calls `then` with what the table of a host is made of.
+    pub fn on_host<T>(&self, host: usize, then: impl FnOnce(&HostPolicy<'_>) -> T) -> T {
+        let pods = self.local(host);
+        let subnets = subnets(host);
+        then(&HostPolicy {
+            rules: &self.rules,
+            pods: &pods,
+            members: &self.members,
+            subnets: &subnets,
+            mark_bits: MarkBits::DEFAULT,
+            log_group: 71,
+        })
+    }
+
+    /// A connection from a pod, to a pod, or both; never from a host to its own pod, nor from a pod
+    /// to its own host, which forward nothing.
+    pub fn connection(&self, random: &mut Random) -> Tuple {
+        loop {
+            let family = random.one(&Family::BOTH);
+            let source = self.address(random, family);
+            let destination = self.address(random, family);
+            let host = |address| self.endpoints.pod(address).map(|pod| pod.host.clone());
+            let node = |address| self.endpoints.node(address).map(|node| node.name.clone());
+            let (from, to) = (host(source), host(destination));
+            let by_host = node(source).is_some() && node(source) == to
+                || node(destination).is_some() && node(destination) == from;
+            if from.is_none() && to.is_none() || by_host {
+                continue;
+            }
+            return Tuple { source, destination, transport: transport(random) };
+        }
+    }
+
+    fn address(&self, random: &mut Random, family: Family) -> IpAddr {
+        let at = usize::from(family == Family::V6);
+        if random.chance(80) {
+            return self.endpoints.pods[random.below(self.endpoints.pods.len())].addresses[at];
+        }
+        random.one(&[OUTSIDE[at], NODES[0][at], NODES[1][at]]).parse().unwrap()
+    }
+}
+
+pub fn subnets(host: usize) -> Vec<IpNetwork> {
+    SUBNETS[host].iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn pod(random: &mut Random, namespaces: &[Arc<Namespace>], place: usize) -> Endpoint {
+    let host = place % 2;
+    let number = 10 + place;
+    let addresses =
+        [format!("10.244.{}.{number}", host + 1), format!("fd00:10:{}::{number}", host + 1)];
+    let ports = random.some(2, |random| NamedPort {
+        name: name(random.one(&["http", "admin"])),
+        protocol: random.one(&[Protocol::Tcp, Protocol::Udp]),
+        port: random.one(&PORTS),
+    });
+    let group = random.chance(60).then(|| group(random));
+    Endpoint {
+        namespace: namespaces[random.below(namespaces.len())].clone(),
+        name: name(&format!("pod{place}")),
+        labels: random_labels(random),
+        addresses: addresses.map(|text| text.parse().unwrap()).into(),
+        ports,
+        host: HOSTS[host].parse().unwrap(),
+        group,
+        network: None,
+    }
+}
+
+fn group(random: &mut Random) -> Scoped {
+    Scoped { tenant: name("blue"), name: name(random.one(&["web", "db"])) }
+}
+
+fn random_labels(random: &mut Random) -> Labels {
+    let mut labels = Labels::new();
+    for key in ["app", "tier"] {
+        if random.chance(70) {
+            labels.insert(key.into(), random.one(&["x", "y"]).into());
+        }
+    }
+    labels
+}
+
+fn label_selector(random: &mut Random) -> LabelSelector {
+    let requirement = |random: &mut Random| {
+        let key = random.one(&["app", "tier"]).to_owned().try_into().unwrap();
+        let values = [random.one(&["x", "y"]).to_owned().try_into().unwrap()].into();
+        match random.below(4) {
+            0 => Requirement::In(key, values),
+            1 => Requirement::NotIn(key, values),
+            2 => Requirement::Exists(key),
+            _ => Requirement::DoesNotExist(key),
+        }
+    };
+    LabelSelector::new(random.some(2, requirement))
+}
+
+fn selector(random: &mut Random) -> Selector {
+    if random.chance(15) {
+        return Selector::Group(group(random));
+    }
+    let namespaces = match random.chance(50) {
+        true => Namespaces::Named(name(random.one(&["a", "b", "c"]))),
+        false => Namespaces::Labelled(label_selector(random)),
+    };
+    Selector::Pods { namespaces, labels: label_selector(random) }
+}
+
+fn peer(random: &mut Random) -> Peer {
+    match random.below(10) {
+        0..6 => Peer::Selected(selector(random)),
+        6 => Peer::Selected(Selector::Nodes(LabelSelector::default())),
+        _ => {
+            let (cidr, except): (&str, &[&str]) = random.one(&[
+                ("0.0.0.0/0", &["10.244.1.0/24"][..]),
+                ("10.244.0.0/16", &["10.244.1.12/31", "10.244.2.0/28"]),
+                ("10.244.2.0/24", &[]),
+                ("::/0", &["fd00:10:2::/64"]),
+                ("fd00:10::/32", &[]),
+                ("198.51.100.0/24", &[]),
+            ]);
+            let except = except.iter().map(|text| text.parse().unwrap()).collect();
+            Peer::Network { cidr: cidr.parse().unwrap(), except }
+        }
+    }
+}
+
+fn service(random: &mut Random) -> Service {
+    let protocol = random.one(&[Protocol::Tcp, Protocol::Udp, Protocol::Sctp]);
+    match random.below(10) {
+        0 => Service::Protocol(random.one(&[1, 6, 17, 47, 58])),
+        1..5 => Service::Ports(protocol, PortRange::single(random.one(&PORTS))),
+        5 => Service::Ports(protocol, PortRange::new(81, 8999).unwrap()),
+        6..8 => {
+            let protocol = random.chance(50).then_some(protocol);
+            Service::Named(protocol, name(random.one(&["http", "admin"])))
+        }
+        _ => Service::Icmp {
+            family: random.one(&Family::BOTH),
+            kind: random.one(&[8, 128]),
+            code: random.chance(50).then_some(0),
+        },
+    }
+}
+
+fn rule(random: &mut Random, place: usize) -> Rule {
+    let (tier, source) = random.one(&[
+        (Tier::Admin, Source::ClusterNetworkPolicy),
+        (Tier::Group, Source::GroupPolicy),
+        (Tier::NetworkPolicy, Source::NetworkPolicy),
+        (Tier::NetworkPolicy, Source::NetworkPolicy),
+        (Tier::Baseline, Source::ClusterNetworkPolicy),
+    ]);
+    let is_last = random.chance(25);
+    let origin = Origin {
+        source,
+        namespace: random.chance(50).then(|| name("a")),
+        name: name(&format!("policy{place}")),
+        index: (!is_last).then_some(place as u16),
+    };
+    let verdict = match is_last {
+        true => Verdict::Deny,
+        false => random.one(&[Verdict::Allow, Verdict::Allow, Verdict::Deny, Verdict::Pass]),
+    };
+    Rule {
+        tier,
+        priority: if is_last { 9 } else { random.below(4) as u32 },
+        origin,
+        direction: random.one(&Direction::BOTH),
+        subject: selector(random),
+        peers: (!is_last && random.chance(80)).then(|| random.some(3, peer)),
+        services: (!is_last && random.chance(60)).then(|| random.some(3, service)),
+        verdict,
+        audit: random.chance(5),
+    }
+}
+
+fn transport(random: &mut Random) -> Transport {
+    match random.below(10) {
+        0 => Transport::Other(47),
+        1 => Transport::Icmp { kind: random.one(&[8, 128]), code: random.one(&[0, 0, 3]) },
+        _ => {
+            let protocol = random.one(&[Protocol::Tcp, Protocol::Udp, Protocol::Sctp]);
+            Transport::Port(protocol, random.one(&PORTS))
+        }
+    }
+}
