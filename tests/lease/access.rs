@@ -72,7 +72,7 @@ pub fn password_file(folder: &Path, password: &str) -> std::path::PathBuf {
 pub fn check_writes(host: &Host, mtu: u32) {
     let mut attributes = host.attributes.clone();
     attributes.mtu = mtu;
-    host.handle().set_attributes(attributes);
+    host.handle().session.set_attributes(attributes);
     host.until("the new MTU", |found| found.nodes["h1"].value.mtu == mtu);
 }
 
@@ -160,7 +160,7 @@ fn the_pool_grows_and_a_host_leaves_with_the_same_permissions() {
         host.snapshot();
         let mut network = start.network.clone();
         network.pools.v4 = Some(pool("10.244.0.0/15", 9));
-        host.handle().set_up(Setup { etcd: start.etcd.clone(), network });
+        host.handle().session.set_up(Setup { etcd: start.etcd.clone(), network });
         host.until("the wider pool", |found| {
             found
                 .config
@@ -223,7 +223,7 @@ fn a_password_replaced_in_etcd_first_is_retried() {
         change_password(&etcd, "another");
         let mut attributes = host.attributes.clone();
         attributes.mtu = 1400;
-        host.handle().set_attributes(attributes);
+        host.handle().session.set_attributes(attributes);
         host.reported(mark, "the loss", |update| matches!(update, Update::Disconnected { .. }));
         password_file(folder.path(), "another");
         host.until("the new MTU", |found| found.nodes["h1"].value.mtu == 1400);

@@ -27,7 +27,7 @@ fn one_host_widens_the_pool_and_the_others_continue() {
         let etcd = EtcdServer::start();
         let (first, second) = (Host::up(&etcd, "h1"), Host::up(&etcd, "h2"));
         let (lease, mark) = (first.lease(), second.mark());
-        first.handle().set_up(configured(&etcd, &first, "10.244.0.0/15", 9));
+        first.handle().session.set_up(configured(&etcd, &first, "10.244.0.0/15", 9));
         second.until("the wide pool", |snapshot| {
             snapshot
                 .config
@@ -72,7 +72,7 @@ fn hosts_configured_with_different_widths_at_once_end_with_the_widest() {
             ("10.244.0.0/14", 10),
             ("10.244.0.0/16", 8),
         ]) {
-            host.handle().set_up(configured(&etcd, host, network, margin));
+            host.handle().session.set_up(configured(&etcd, host, network, margin));
         }
         eventually("the widest", SOON, || {
             let found = config(&etcd);
@@ -129,7 +129,7 @@ fn a_pool_that_would_cover_a_host_is_refused_and_nothing_else_stops() {
         let second = Host::launch(second);
         second.snapshot();
         let mark = first.mark();
-        first.handle().set_up(configured(&etcd, &first, "10.244.0.0/15", 9));
+        first.handle().session.set_up(configured(&etcd, &first, "10.244.0.0/15", 9));
         first.reported(mark, "trouble", |update| {
             matches!(update, Update::Trouble(Some(LeaseError::CannotGrow { .. })))
         });
@@ -137,7 +137,7 @@ fn a_pool_that_would_cover_a_host_is_refused_and_nothing_else_stops() {
         let _third = Host::up(&etcd, "h3");
         first.until("the third host", |snapshot| snapshot.hosts.contains_key("h3"));
         let mark = first.mark();
-        first.handle().set_up(configured(&etcd, &first, "10.244.0.0/16", 8));
+        first.handle().session.set_up(configured(&etcd, &first, "10.244.0.0/16", 8));
         first.reported(mark, "no trouble", |update| matches!(update, Update::Trouble(None)));
 
         let mut fresh = start(&etcd, "h4");
@@ -156,7 +156,7 @@ fn a_changed_etcd_address_moves_every_connection() {
         let new = EtcdServer::start_other();
         for host in [&first, &second] {
             let network = host.network.clone();
-            host.handle().set_up(Setup { etcd: settings(&[new.url()]), network });
+            host.handle().session.set_up(Setup { etcd: settings(&[new.url()]), network });
         }
         for (name, subnet) in [("h1", "10.244.1.0/24"), ("h2", "10.244.2.0/24")] {
             eventually("all is there", SOON, || {

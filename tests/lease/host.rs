@@ -123,7 +123,7 @@ impl Host {
 
     /// A clean stop; returns the last known state: the learned one, else the initial one.
     pub fn stop(mut self) -> Saved {
-        self.handle.take().unwrap().stop();
+        self.handle.take().unwrap().session.stop();
         let updates = self.updates();
         let lease = updates.iter().rev().find_map(|(_, update)| match update {
             Update::Lease(lease) => Some(lease.clone()),

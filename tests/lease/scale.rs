@@ -146,6 +146,6 @@ fn twelve_thousand_hosts_are_read_watched_saved_and_restored() {
         );
         assert_eq!(*missing.lock().unwrap(), 0, "snapshots without them");
         assert_eq!(etcd.pairs(HOSTS).len(), 12_006);
-        handle.stop();
+        handle.session.stop();
     });
 }

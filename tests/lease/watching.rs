@@ -89,7 +89,7 @@ fn a_host_that_moves_publishes_its_new_address_and_keeps_its_subnet() {
         attributes.addresses = PerFamily { v4: Some(address), v6: "2001:db8::2".parse().ok() };
         attributes.mtu = 1400;
         let mark = two.mark();
-        two.handle().set_attributes(attributes);
+        two.handle().session.set_attributes(attributes);
         one.until_peers("the new address", |peers| {
             let peer = peers.by_name.get("h2");
             peer.is_some_and(|peer| peer.addresses.v4 == Some(address) && peer.mtu == Some(1400))
