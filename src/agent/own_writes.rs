@@ -22,8 +22,11 @@ struct State {
     pools: PerFamily<IpNetwork>,
     /// The events of destinations bear no sender. By index of the device: its UDP port, and what was
     /// written last for each MAC.
-    devices: BTreeMap<u32, (u16, BTreeMap<Mac, (IpAddr, u16)>)>,
+    devices: BTreeMap<u32, (u16, Written)>,
 }
+
+/// Address and UDP port for each MAC.
+type Written = BTreeMap<Mac, (IpAddr, u16)>;
 
 impl OwnWrites {
     pub fn new(port: u32) -> OwnWrites {

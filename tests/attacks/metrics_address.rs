@@ -36,8 +36,8 @@ fn ask(host: &Node, bytes: &[u8]) -> String {
     let Ok(mut stream) = connect(host) else { return String::new() };
     let mut response = Vec::new();
     // The server may close before the request is complete.
-    let _ = stream.write_all(bytes);
-    let _ = stream.read_to_end(&mut response);
+    let _unsent = stream.write_all(bytes);
+    let _unread = stream.read_to_end(&mut response);
     String::from_utf8_lossy(&response).into_owned()
 }
 
