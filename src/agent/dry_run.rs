@@ -1,5 +1,6 @@
 //! What a start would change, without changing anything.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::agent::applier::Applier;
@@ -144,6 +145,8 @@ fn claim(
         keep: Default::default(),
         remembered: remembered.unwrap_or_default(),
         vacated: Default::default(),
+        without_record: BTreeSet::new(),
+        leaves_claims: false,
         ticket: None,
         instance: String::new(),
         alive: false,

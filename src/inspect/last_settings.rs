@@ -36,7 +36,7 @@ pub fn read(state_dir: &Path, machine_id: &str) -> Option<Texts> {
     Some(texts.collect())
 }
 
-/// Keeps `texts`; mode 0600.
+/// Keeps `texts`, unless they are kept; mode 0600.
 ///
 /// # Errors
 /// [`FileError`].
@@ -45,7 +45,11 @@ pub fn write(state_dir: &Path, machine_id: &str, texts: &Texts) -> Result<(), Fi
     let machine_id = machine_id.to_owned();
     let record = Record { schema: 1, machine_id, settings: settings.collect() };
     let text = serde_json::to_string_pretty(&record).expect("texts are JSON") + "\n";
-    files::replace(&path(state_dir), text.as_bytes(), 0o600)
+    let path = path(state_dir);
+    match fs::read(&path) {
+        Ok(kept) if kept == text.as_bytes() => Ok(()),
+        _ => files::replace(&path, text.as_bytes(), 0o600),
+    }
 }
 
 fn path(state_dir: &Path) -> PathBuf {

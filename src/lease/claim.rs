@@ -179,7 +179,8 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
         }
     }
     for (subnet, claim) in found.claims.iter() {
-        if claim.value == *name && !lease.subnets.iter().any(|held| held == subnet) {
+        let surplus = claim.value == *name && !lease.subnets.iter().any(|held| held == subnet);
+        if surplus && !own.leaves_claims {
             let text = found.unchanged(&mut transaction, roots, &Key::Claim(*subnet));
             transaction.delete(text);
         }

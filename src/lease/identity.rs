@@ -1,5 +1,6 @@
 //! Pure. This host, its network and its lease.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -64,6 +65,10 @@ pub struct Claimant {
     pub remembered: PerFamily<IpNetwork>,
     /// Subnets in which no pod of this host runs and none will start.
     pub vacated: PerFamily<IpNetwork>,
+    /// Hosts whose node record went while their subnet stayed: those do not run the Python agent.
+    pub without_record: BTreeSet<NodeName>,
+    /// Surplus claims in its name stay: another host wrote them, and this one may not delete them.
+    pub leaves_claims: bool,
     /// A number that no other host has, once allocated.
     pub ticket: Option<i64>,
     /// Differs with every start of the agent.

@@ -46,13 +46,11 @@ pub enum PeerFault {
         /// The pool of that family, `(none)` if there is none.
         pool: String,
     },
-    #[error("host {host}: subnet {subnet} (since revision {since}) is ignored: it overlaps {theirs} \
+    #[error("host {host}: subnet {subnet} is ignored: it overlaps {theirs} \
         of host {owner}{}", if *ours { " (this host)" } else { "" })]
     Overlap {
         host: NodeName,
         subnet: IpNetwork,
-        /// Revision since which the host has it by its keys.
-        since: i64,
         /// Who owns what it overlaps.
         owner: NodeName,
         theirs: IpNetwork,
@@ -315,8 +313,7 @@ fn accept(
     }
     if let Some((theirs, owner)) = owners.overlapping(subnet) {
         let ours = owner == *own;
-        let since = candidate.right.since;
-        return Err(PeerFault::Overlap { host, subnet, since, owner, theirs, ours });
+        return Err(PeerFault::Overlap { host, subnet, owner, theirs, ours });
     }
     owners.by_first.insert(subnet.network(), (subnet, host));
     Ok(())

@@ -15,6 +15,7 @@ mod restoring;
 mod watching;
 mod went_back;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -66,6 +67,8 @@ impl SessionMachine {
             keep: Default::default(),
             remembered,
             vacated: Default::default(),
+            without_record: BTreeSet::new(),
+            leaves_claims: false,
             ticket: None,
             instance,
             alive: false,
@@ -129,6 +132,13 @@ impl SessionMachine {
                 if found.config.is_some() =>
             {
                 self.stay_narrow(found, why)
+            }
+            (State::Claiming(found, transaction), Err(EtcdError::Denied(why)))
+                if transaction.deletes() && !self.own.leaves_claims =>
+            {
+                self.own.leaves_claims = true;
+                self.warnings.push(format!("claims in the name of this host stay: {why}"));
+                self.claim(found)
             }
             (State::PuttingAlive(found, ..), Err(EtcdError::NoLease(_))) => {
                 Ok(self.await_lease(found))

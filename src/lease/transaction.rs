@@ -40,6 +40,11 @@ pub enum Write {
 }
 
 impl Transaction {
+    /// It deletes a key.
+    pub fn deletes(&self) -> bool {
+        self.writes.iter().any(|write| matches!(write, Write::Delete { .. }))
+    }
+
     /// The permissions it needs, as `write /a, /b; read /c`; of many keys the first [`LISTED`].
     pub fn needs(&self) -> String {
         let (mut written, mut read) = (BTreeSet::new(), BTreeSet::new());

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::{Agent, Cluster, Place, Pod, eventually, facts};
+use crate::support::cni::Network;
+use crate::support::{Agent, Cluster, Place, Pod, eventually, facts, local};
 
 #[test]
 fn hostile_values_are_reported_and_affect_no_other_host() {
@@ -76,6 +77,17 @@ fn hostile_values_are_reported_and_affect_no_other_host() {
     }
     assert_eq!(cluster.etcd.get("/humanz/hosts/h1"), Some(own));
     far.run(&format!("ping -n -c 1 -W 3 {}", near.v4())).ok();
+    near.run(&format!("ping -n -c 1 -W 3 {}", far.v4())).ok();
+    // A subnet without a node record may be that of a host with the Python agent, whose pods use it.
+    let refused = Pod::try_add(host, "a-new", &Network::of(host)).err().expect("ADD is refused");
+    assert!(refused.to_string().contains("mine"), "{refused}");
+    for key in ["mine", "half-of-mine"] {
+        cluster.etcd.delete(&format!("/humanz/hosts/{key}"));
+    }
+    eventually("pods start again", Duration::from_secs(20), || match local::get(host, "/readyz") {
+        (200, _) => Ok(()),
+        (_, why) => Err(why),
+    });
     Pod::add(host, "b").run(&format!("ping -n -c 1 -W 3 {}", far.v4())).ok();
 }
 

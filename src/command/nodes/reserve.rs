@@ -1,5 +1,6 @@
 //! `nodes reserve`: keeps a subnet for a host that is not there yet.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -86,6 +87,8 @@ pub fn reserve(
         keep: PerFamily::default(),
         remembered: *wanted,
         vacated: *wanted,
+        without_record: BTreeSet::new(),
+        leaves_claims: false,
         ticket: None,
         instance: String::new(),
         alive: true,

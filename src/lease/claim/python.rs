@@ -23,7 +23,9 @@ pub fn taken_by(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<NodeN
 pub fn sharing(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<(IpNetwork, NodeName)> {
     let name = &own.identity.name;
     let ours = found.hosts.get(name).filter(|_| is_adopted(found, name));
-    let others = found.hosts.iter().filter(|(host, _)| *host != name && is_python(found, host));
+    let others = found.hosts.iter().filter(|(host, _)| {
+        *host != name && is_python(found, host) && !own.without_record.contains(*host)
+    });
     let mut overlapping = others.filter_map(|(host, stored)| {
         if ours.is_some_and(|ours| ours.created < stored.created) {
             return None;

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use crate::lease::claim::*;
 use crate::lease::identity::{Attributes, Identity, Network};
 use crate::lease::records::{Backend, Roots};
@@ -44,6 +46,8 @@ fn own() -> Claimant {
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
         vacated: PerFamily::default(),
+        without_record: BTreeSet::new(),
+        leaves_claims: false,
         ticket: Some(7),
         instance: "i1".to_owned(),
         alive: true,
@@ -171,6 +175,12 @@ fn a_lost_host_key_is_written_again_with_the_same_subnet() {
     let mut remembering = own();
     remembering.remembered = v4("10.0.9.0/24");
     assert_eq!(subnet_of(&[], &remembering), "10.0.9.0/24");
+    let taken = [("/h/h2", "10.0.9.0/24")];
+    assert!(
+        matches!(refused(&taken, &remembering), LeaseError::SubnetLost { .. }),
+        "its pods may run"
+    );
+    remembering.vacated = v4("10.0.9.0/24");
     assert_eq!(subnet_of(&[("/h/h2", "10.0.9.0/24")], &remembering), "10.0.7.0/24", "it is taken");
     assert_eq!(subnet_of(&[("/z/subnets/4/10.0.8.0-23", "h2")], &remembering), "10.0.7.0/24");
 }

@@ -3,6 +3,7 @@
 use crate::lease::claim::{self, Step, python};
 use crate::lease::error::LeaseError;
 use crate::lease::identity::Lease;
+use crate::lease::records::NodeName;
 use crate::lease::session::machine::{SessionMachine, State};
 use crate::lease::session::messages::{Command, Exit, Pause};
 use crate::lease::session::repair;
@@ -20,6 +21,7 @@ impl SessionMachine {
         let is_ours = alive.is_none_or(|alive| *alive.value.instance == *self.own.instance);
         let has_lease = self.etcd_lease.is_some() && self.etcd_lease == self.alive_lease;
         self.own.alive = has_lease && is_ours;
+        self.note_lost_records(&found);
         Ok(match claim::next(&found, &self.own) {
             Step::Held(lease) => {
                 self.trouble = self.contradiction(&found, &lease);
@@ -67,6 +69,16 @@ impl SessionMachine {
                 self.commit("claim this host's subnet", transaction, claiming)
             }
         })
+    }
+
+    /// A stolen host deletes its node record to look like one of the Python agent, for which the others give way.
+    fn note_lost_records(&mut self, found: &Snapshot) {
+        let Some(known) = self.last_known.as_deref() else { return };
+        let had_one = |host: &&NodeName| {
+            known.nodes.contains_key(*host) || self.own.without_record.contains(*host)
+        };
+        let without = found.hosts.keys().filter(|host| python::is_python(found, host));
+        self.own.without_record = without.filter(had_one).cloned().collect();
     }
 
     /// This host may not widen the pool of the network: it goes on with the narrow one.

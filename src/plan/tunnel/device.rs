@@ -302,7 +302,8 @@ mod tests {
     fn a_renamed_device_is_in_conflict_and_a_foreign_one_is_not() {
         let renamed = Link { name: "foo".parse().unwrap(), ..right() };
         check(std::slice::from_ref(&renamed), &["- tunnel foo", MADE[0], MADE[1], MADE[2]]);
-        check(&[Link { alias: None, ..renamed }], &MADE);
+        let foreign = "02:00:00:00:00:01".parse().ok();
+        check(&[Link { alias: None, mac: foreign, ..renamed }], &MADE);
     }
 
     #[test]
@@ -335,7 +336,8 @@ mod tests {
             (Some("vxlan"), Some("mine"), "marked as \"mine\""),
         ] {
             let (kind, alias) = (kind.map(str::to_owned), alias.map(str::to_owned));
-            let found = [Link { kind, alias, ..right() }];
+            let mac = "02:00:00:00:00:01".parse().ok();
+            let found = [Link { kind, alias, mac, ..right() }];
             let error = changes(&wanted(), &found, &[]).unwrap_err();
             assert_eq!(error.kind, ProblemKind::ForeignLink);
             assert_eq!(error.what, format!("interface humanz-vx4 exists and is {what}"));

@@ -1,5 +1,6 @@
 //! Values in etcd: every client with write access may write anything.
 
+use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
 
 use humanz::lease::claim::{self, Step, leave};
@@ -66,6 +67,8 @@ fn own() -> Claimant {
         keep: PerFamily::default(),
         remembered: PerFamily::default(),
         vacated: PerFamily::default(),
+        without_record: BTreeSet::new(),
+        leaves_claims: false,
         ticket: Some(1),
         instance: "i1".to_owned(),
         alive: true,
