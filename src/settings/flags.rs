@@ -50,9 +50,9 @@ macro_rules! settings {
   humanz-agent --etcd-host 192.0.2.1,192.0.2.2      serve this host
   humanz-agent --standalone --subnet 10.244.1.0/24  serve one host without etcd
   humanz-agent --etcd-host 192.0.2.1 --dry-run      print what would change
-  humanz-agent config --check                       report every error of the settings
-  humanz-agent config                               print the settings and where each is from
-  humanz-agent uninstall --dry-run                  print what would be taken off this host")]
+  humanz-agent config --check                       report every error
+  humanz-agent config                               print settings and sources
+  humanz-agent uninstall --dry-run                  print what would be removed")]
         #[argh(error_code(0, "done, or stopped as asked"))]
         #[argh(error_code(1, "a failure while running; standard error says which"))]
         #[argh(error_code(2, "a setting is wrong; every fault is listed"))]

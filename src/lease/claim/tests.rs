@@ -190,7 +190,11 @@ fn a_surplus_claim_is_given_back() {
     let keys = [("/h/h1", "10.0.9.0/24"), ("/z/subnets/4/10.0.7.0-24", "h1")];
     let (subnet, transaction) = written(&keys, &own());
     assert_eq!(subnet, "10.0.9.0/24");
-    assert!(writes(&transaction).contains(&"delete /z/subnets/4/10.0.7.0-24".to_owned()));
+    let delete = "delete /z/subnets/4/10.0.7.0-24".to_owned();
+    assert!(writes(&transaction).contains(&delete));
+    let (subnet, transaction) = written(&keys, &Claimant { leaves_claims: true, ..own() });
+    assert_eq!(subnet, "10.0.9.0/24");
+    assert!(!writes(&transaction).contains(&delete), "it may not");
 }
 
 #[test]
@@ -387,6 +391,8 @@ fn a_python_host_takes_only_a_subnet_that_a_host_can_have() {
     assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None);
     let keys = [("/h/a", "10.0.9.0/24"), ("/h/h1", "10.0.9.0/24")];
     assert_eq!(python::taken_by(&found(&keys), &own(), &lease).unwrap().as_str(), "a");
+    let had_a_record = Claimant { without_record: ["a".parse().unwrap()].into(), ..own() };
+    assert_eq!(python::taken_by(&found(&keys), &had_a_record, &lease), None);
     let node = node("m2", "10.0.9.0/24");
     let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", &*node)];
     assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None, "it is none of those");
