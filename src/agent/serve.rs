@@ -5,6 +5,7 @@ mod agent;
 mod disputed;
 mod files;
 mod folders;
+mod pace;
 mod pools;
 mod publish;
 mod reconcile;

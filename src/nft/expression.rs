@@ -77,7 +77,6 @@ impl List {
                 let bits = bits.to_ne_bytes();
                 self.meta(n::MARK).bitwise(&bits, &[0; 4]).compare(n::EQUAL, &bits)
             }
-            Match::Udp => self.udp(),
             Match::UdpTo(port) => self.udp_to(*port),
             Match::VniNot(vni) => {
                 let place = (inner::VNI, vni_bytes(*vni).len() as u32);

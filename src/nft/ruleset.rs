@@ -112,7 +112,6 @@ pub enum Match {
     NotLocal,
     /// All these bits of its mark are set.
     Marked(u32),
-    Udp,
     /// It is a UDP packet to that port.
     UdpTo(u16),
     /// Behind its UDP header is a VXLAN header with another identifier.
@@ -252,7 +251,6 @@ impl fmt::Display for Match {
             }
             Match::NotLocal => f.write_str("fib daddr type != local"),
             Match::Marked(bits) => write!(f, "meta mark & {bits:#x} == {bits:#x}"),
-            Match::Udp => f.write_str("meta l4proto udp"),
             Match::UdpTo(port) => write!(f, "meta l4proto udp th dport {port}"),
             Match::VniNot(vni) => write!(f, "vxlan vni != {vni}"),
             Match::Inner(family) => write!(f, "vxlan ether type {}", protocol(*family)),

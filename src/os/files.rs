@@ -25,7 +25,10 @@ impl FileError {
         Some(match self.why.kind() {
             io::ErrorKind::IsADirectory => "a directory is in the way: remove it",
             io::ErrorKind::StorageFull => "make room on that file system",
-            io::ErrorKind::ReadOnlyFilesystem => "mount that file system read-write",
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "let the unit write there (systemctl edit humanz-agent: ReadWritePaths=), or mount that \
+                 file system read-write"
+            }
             _ => return None,
         })
     }

@@ -40,8 +40,12 @@ pub fn del(del: &Del, call: &mut CallContext<'_>) -> Result<(), CniError> {
         None => return failures.into_result(),
         Some(None) => rtnl.link(&del.conf.bridge).ok().flatten().map(|bridge| bridge.index),
     };
-    if del.conf.create_bridge && guard::sweeps(&identity.host_ifname()) {
-        failures.note(guard::sweep(&rtnl).or_internal("remove guards of removed interfaces"));
+    if del.conf.create_bridge
+        && guard::sweeps(&identity.host_ifname())
+        && let Err(error) = guard::sweep(&rtnl)
+    {
+        // They are of other pods, and another DEL, or GC, removes them.
+        call.line.fact("guards left", error.to_string());
     }
     conntrack::forget(&reserved, ports.as_deref());
     if let Some(bridge) = bridge {

@@ -9,7 +9,7 @@ use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run::{self, ReconcileOutcome};
 use crate::agent::serve::agent::Agent;
 use crate::agent::serve::state::RETRY;
-use crate::agent::trigger::{SETTLE, Scope, TriggerReason};
+use crate::agent::trigger::{Scope, TriggerReason};
 use crate::inspect::host_state::attributes;
 use crate::inspect::pool_use::{addresses, scarce};
 
@@ -62,6 +62,9 @@ impl Agent {
         if let Some(seen) = seen.as_ref().filter(|_| repair) {
             self.files.repaired(&seen.repaired, now);
         }
+        if repair {
+            self.state.pace.repaired(now);
+        }
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
         if scope == Scope::ALL {
@@ -76,7 +79,7 @@ impl Agent {
     fn conclude(&mut self, scope: Scope, seen: Option<ReconcileOutcome>, applier: &Applier) {
         let (state, problems) = (&mut self.state, &self.shared.problems);
         let now = Instant::now();
-        state.reconcile_at = now + SETTLE;
+        state.reconcile_at = now + state.pace.pause(now);
         if scope == Scope::ALL {
             state.resync_at = now + self.settings.resync;
             let uses = addresses(&self.settings, state.subnets);

@@ -17,6 +17,7 @@ use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::{Settings, Texts};
 
+use crate::agent::serve::pace::RepairPace;
 use crate::agent::serve::refused_settings::RefusedSettings;
 
 /// First wait before a failed reconcile is tried again; doubled up to the resync interval.
@@ -48,6 +49,7 @@ pub struct AgentState {
     pub(super) reasons: TriggerReason,
     /// When to look, if there is something to look at.
     pub(super) reconcile_at: Instant,
+    pub(super) pace: RepairPace,
     /// When to look at everything.
     pub(super) resync_at: Instant,
     pub(super) retry: Duration,
@@ -99,6 +101,7 @@ impl AgentState {
             scope: Scope::ALL,
             reasons: TriggerReason::default(),
             reconcile_at: now,
+            pace: RepairPace::default(),
             resync_at: now,
             retry: RETRY,
             ready: false,

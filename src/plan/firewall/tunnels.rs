@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use crate::net::subnet::{Pool, host};
+use crate::net::subnet::Pool;
 use crate::net::{Family, IfName, PerFamily};
 use crate::nft::{
     Action, Chain, Element, Field, Hook, Match, Rule, Ruleset, Set, Shape, Type, Value, Verdict,
@@ -59,6 +59,8 @@ pub struct TunnelEnd {
 pub fn ruleset(filter: &TunnelFilter) -> Ruleset {
     let pairs: Vec<Pair> = filter.pairs().collect();
     let sets = pairs.iter().map(|pair| filter.senders(*pair));
+    let nodes = pairs.iter().filter(|pair| pair.outer == pair.inner);
+    let sets = sets.chain(nodes.map(|pair| filter.nodes(pair.inner)));
     let sets = sets.chain(Family::BOTH.map(|family| filter.ends(family))).collect();
     let comment = "written by humanz: which packets of tunnels are taken in".to_owned();
     let chain = |name: &str, hook, rules| {
@@ -126,13 +128,17 @@ impl TunnelFilter {
         let not_ours = rule("a device of somebody else", not_ours, Verdict::Accept);
         let from_pods = drop(FROM_POD, vec![Match::InputInterface(self.bridge.clone())]);
         let accepted = pairs.iter().filter_map(|pair| self.accepted(*pair));
+        let from_nodes = pairs.iter().filter(|pair| pair.outer == pair.inner);
+        let from_nodes = from_nodes.filter_map(|pair| self.accepted_from_node(pair.inner));
         [not_ours, from_pods]
             .into_iter()
             .chain(accepted)
+            .chain(from_nodes)
             .chain([drop(FOREIGN, Vec::new())])
             .collect()
     }
 
+    /// What the kernel delivers here is for an address of this host, whichever the others know.
     fn accepted(&self, pair: Pair) -> Option<Rule> {
         let Pair { outer, inner } = pair;
         let prefix = self.pools.get(inner)?.host_prefix();
@@ -140,13 +146,38 @@ impl TunnelFilter {
         Some(Rule {
             comment: "another host's pods to pods of this host".to_owned(),
             matches: vec![
-                Match::Destination(host(*self.own.get(outer)?)),
                 Match::Inner(inner),
                 Match::InnerDestination(*self.pod_subnets.get(inner)?),
                 Match::AllIn(sender, pair.set().to_owned()),
             ],
             action: Action::Verdict(Verdict::Accept),
         })
+    }
+
+    /// What another host itself sends to pods of this one: an answer to a pod that it saw unmasqueraded.
+    fn accepted_from_node(&self, family: Family) -> Option<Rule> {
+        let sender = vec![Field::Source(family), Field::InnerSource(family, family.bits())];
+        Some(Rule {
+            comment: "another host to pods of this host".to_owned(),
+            matches: vec![
+                Match::Inner(family),
+                Match::InnerDestination(*self.pod_subnets.get(family)?),
+                Match::AllIn(sender, nodes_set(family).to_owned()),
+            ],
+            action: Action::Verdict(Verdict::Accept),
+        })
+    }
+
+    /// The node addresses of other hosts, each with itself.
+    fn nodes(&self, family: Family) -> Set {
+        let addresses = self.peers.iter().filter_map(|peer| peer.addresses.get(family));
+        let twice = addresses.map(|address| [Value::address(*address), Value::address(*address)]);
+        let shape = Shape::set([Type::address(family), Type::Inner(family)]);
+        Set {
+            name: nodes_set(family).to_owned(),
+            shape,
+            elements: twice.map(Element::key).collect(),
+        }
     }
 
     /// The node addresses of other hosts with what their pods send from, slot by slot of the pool: the
@@ -182,14 +213,22 @@ impl TunnelFilter {
         let end = vec![Field::Destination(family), Field::DestinationPort];
         Rule {
             comment: FROM_POD.to_owned(),
-            // What fails most often is first.
+            // Addresses and ports are what other hosts published: no other packet than one of a tunnel is
+            // dropped because of them.
             matches: vec![
-                Match::Udp,
+                Match::Vxlan(self.vni),
                 Match::InputInterface(self.bridge.clone()),
                 Match::AllIn(end, ends_set(family).to_owned()),
             ],
             action: Action::Verdict(Verdict::Drop),
         }
+    }
+}
+
+fn nodes_set(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "nodes_4in4",
+        Family::V6 => "nodes_6in6",
     }
 }
 
@@ -249,6 +288,7 @@ mod tests {
         assert_eq!(elements("hosts_4in4"), Some(v4.into()));
         assert_eq!(elements("hosts_6in4"), Some(vec!["192.0.2.2 . fd00:0:0:2::".to_owned()]));
         assert_eq!(elements("hosts_4in6"), None, "this host has no IPv6 address");
+        assert_eq!(elements("nodes_4in4"), Some(vec!["192.0.2.2 . 192.0.2.2".to_owned()]));
         let ends = ["192.0.2.1 . 10400", "192.0.2.2 . 53"].map(str::to_owned);
         assert_eq!(elements("tunnels4"), Some(ends.into()));
         assert_eq!(elements("tunnels6"), Some(vec!["2001:db8::2 . 53".to_owned()]));
@@ -263,13 +303,13 @@ mod tests {
         let lines: Vec<String> = rules.collect();
         let accepted = |inner: &str, subnet: &str, prefix: u8, set: &str| {
             format!(
-                "checked: ip daddr 192.0.2.1/32 vxlan ether type {inner} vxlan {inner} daddr \
-                 {subnet} ip saddr . vxlan {inner} saddr/{prefix} @{set} counter accept"
+                "checked: vxlan ether type {inner} vxlan {inner} daddr {subnet} ip saddr . vxlan \
+                 {inner} saddr/{prefix} @{set} counter accept"
             )
         };
         let sent = |family: &str, number: u8| {
             format!(
-                "sent: meta l4proto udp iifname \"humanz0\" {family} daddr . th dport \
+                "sent: meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 iifname \"humanz0\" {family} daddr . th dport \
                  @tunnels{number} counter drop"
             )
         };
@@ -281,6 +321,7 @@ mod tests {
                 "checked: iifname \"humanz0\" counter drop".to_owned(),
                 accepted("ip", "10.244.1.0/24", 24, "hosts_4in4"),
                 accepted("ip6", "fd00:0:0:1::/64", 64, "hosts_6in4"),
+                accepted("ip", "10.244.1.0/24", 32, "nodes_4in4"),
                 "checked: counter drop".to_owned(),
                 sent("ip", 4),
                 sent("ip6", 6),
