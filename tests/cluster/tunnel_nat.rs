@@ -62,6 +62,30 @@ fn replies_to_masqueraded_tunnel_traffic_arrive() {
     no_bad_checksums(far, &server);
 }
 
+/// As its answer to a pod that it sees unmasqueraded (IP_MASQ=false).
+#[test]
+fn what_a_node_sends_from_its_own_address_comes_out_of_the_tunnel() {
+    let cluster = Cluster::routed(1, 1);
+    let _agents = cluster.start_agents(DUAL_STACK);
+    let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
+    let (pod, other) = (Pod::add(near, "a"), Pod::add(far, "b"));
+    let nodes: [IpAddr; 2] = [far.v4().into(), far.v6().into()];
+    let counters = ["IcmpInEchos", "Icmp6InEchos"];
+    for (index, address) in pod.addresses().into_iter().enumerate() {
+        other.until_ok(&format!("ping -n -c 1 -W 1 {address}"), Duration::from_secs(30));
+        let arrived = || {
+            let line = pod.run(&format!("nstat -asz {}", counters[index])).ok();
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let at = words.iter().position(|word| *word == counters[index]).unwrap();
+            words[at + 1].parse::<u64>().unwrap()
+        };
+        let before = arrived();
+        // The answers need a route through the router, which knows no pods.
+        far.run(&format!("ping -n -c 3 -i 0.2 -W 1 -I {} {address}", nodes[index]));
+        assert_eq!(arrived() - before, 3);
+    }
+}
+
 /// Large and small datagrams of a pod to the outside, through masquerade, from behind a tunnel.
 #[test]
 fn large_datagrams_of_a_pod_reach_the_outside_and_other_pods() {
