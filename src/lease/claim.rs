@@ -23,6 +23,9 @@ use crate::lease::transaction::Transaction;
 use crate::net::Family;
 use crate::net::subnet::{self, Pool};
 
+/// Most surplus claims that one transaction deletes: etcd allows 128 operations and as many conditions.
+const MOST_SURPLUS: usize = 50;
+
 /// The next step of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -178,12 +181,13 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
             transaction.put(text, value);
         }
     }
-    for (subnet, claim) in found.claims.iter() {
-        let surplus = claim.value == *name && !lease.subnets.iter().any(|held| held == subnet);
-        if surplus && !own.leaves_claims {
-            let text = found.unchanged(&mut transaction, roots, &Key::Claim(*subnet));
-            transaction.delete(text);
-        }
+    let surplus = found.claims.iter().filter(|(subnet, claim)| {
+        claim.value == *name && !lease.subnets.iter().any(|held| held == *subnet)
+    });
+    let most = if own.leaves_claims { 0 } else { MOST_SURPLUS };
+    for (subnet, _) in surplus.take(most) {
+        let text = found.unchanged(&mut transaction, roots, &Key::Claim(*subnet));
+        transaction.delete(text);
     }
     for key in [Key::Config, Key::Alive(name.clone())] {
         found.unchanged(&mut transaction, roots, &key);

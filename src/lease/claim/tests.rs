@@ -198,6 +198,25 @@ fn a_surplus_claim_is_given_back() {
 }
 
 #[test]
+fn many_surplus_claims_are_given_back_in_transactions_that_etcd_takes() {
+    let claims: Vec<String> =
+        (10..210).map(|third| format!("/z/subnets/4/10.0.{third}.0-24")).collect();
+    let mut keys = vec![("/h/h1", "10.0.9.0/24"), OWN_ALIVE];
+    keys.extend(claims.iter().map(|key| (&**key, "h1")));
+    let mut found = found(&keys);
+    let mut transactions = 0;
+    while let Step::Write { transaction, .. } = next(&found, &own()) {
+        assert!(transaction.writes.len() <= 100, "{}", transaction.writes.len());
+        assert!(transaction.conditions.len() <= 100, "{}", transaction.conditions.len());
+        found.written(&roots(), &transaction, found.revision + 1);
+        transactions += 1;
+    }
+    assert_eq!(transactions, 4);
+    assert_eq!(next(&found, &own()), Step::Held(Lease { subnets: v4("10.0.9.0/24") }));
+    assert_eq!(found.claims.len(), 1, "its own");
+}
+
+#[test]
 fn the_subnet_in_use_wins_over_what_etcd_says() {
     let mut running = own();
     running.keep = v4("10.0.9.0/24");
