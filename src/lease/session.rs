@@ -12,6 +12,8 @@ mod messages;
 mod reading;
 mod repair;
 mod restoring;
+#[cfg(test)]
+mod tests;
 mod watching;
 mod went_back;
 
@@ -140,17 +142,13 @@ impl SessionMachine {
                 self.warnings.push(format!("claims in the name of this host stay: {why}"));
                 self.claim(found)
             }
-            (State::PuttingAlive(found, ..), Err(EtcdError::NoLease(_))) => {
+            (State::PuttingAlive(found, ..) | State::Asking(found), Err(EtcdError::NoLease(_))) => {
                 Ok(self.await_lease(found))
             }
             (State::TakingBack(found), Err(EtcdError::Denied(why))) => {
                 self.cannot_take_back(found, why)
             }
             (State::Asking(found), Err(EtcdError::Denied(why))) => Ok(self.cannot_ask(&found, why)),
-            (State::Asking(_), Err(EtcdError::NoLease(_))) => {
-                self.etcd_lease = None;
-                Ok(self.read())
-            }
             (_, Err(error)) => Err(error.into()),
             (State::AwaitingAnswer, Ok(_)) => Ok(self.answer_is_due()),
             (State::Asking(found), Ok(Event::Committed(Some(_)))) => Ok(self.await_answer(&found)),

@@ -63,7 +63,7 @@ impl SessionMachine {
     /// Nothing is written, and a host without a lease gets none.
     fn stand_back(&mut self, found: Snapshot) -> Result<Command, Exit> {
         let Some(error) = self.superseded.clone() else { return Ok(self.read()) };
-        if self.etcd_lease.is_some() && !self.has_asked(&found) {
+        if self.etcd_lease.is_some() && !self.cannot_ask && !self.has_asked(&found) {
             return Ok(self.ask(found));
         }
         match self.lease.clone() {
@@ -159,6 +159,7 @@ impl SessionMachine {
 
     /// This host may not put the contender key: the alive key is taken over without a question.
     pub(super) fn cannot_ask(&mut self, found: &Snapshot, why: String) -> Command {
+        self.cannot_ask = true;
         self.warnings.push(format!("{why}; a copy of this machine would not be noticed"));
         let _pause = self.await_answer(found);
         self.answer_is_due()
