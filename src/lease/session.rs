@@ -118,9 +118,18 @@ impl SessionMachine {
         if let Err(Exit::Refused(error)) = &next
             && (self.lease.is_some() || self.superseded.is_some())
         {
-            self.trouble = Some(error.clone());
+            self.note_refusal(error.clone());
         }
         next
+    }
+
+    /// `error` is reported, unless it would open subnets that were closed.
+    fn note_refusal(&mut self, error: LeaseError) {
+        let own = self.lease.as_ref().map_or(self.own.remembered, |lease| lease.subnets);
+        let closes = |error: &LeaseError| !error.disputed(&own).is_empty();
+        if closes(&error) || !self.trouble.as_ref().is_some_and(closes) {
+            self.trouble = Some(error);
+        }
     }
 
     fn step(&mut self, event: Result<Event, EtcdError>) -> Result<Command, Exit> {

@@ -357,11 +357,42 @@ fn a_full_pool_names_the_hosts_that_are_not_alive() {
         OWN_ALIVE,
         ("/h/h2", "10.0.0.64/26"),
         ("/z/nodes/h2", &*node),
-        ("/h/py", "10.0.0.128/25"),
+        ("/h/py", "10.0.0.128/26"),
+        ("/h/py2", "10.0.0.192/26"),
     ];
     let pool = subnet::parse("10.0.0.0/24").unwrap();
     let dead = vec!["h2".parse().unwrap()];
     assert_eq!(refused(&keys, &small), LeaseError::Exhausted { pool, slots: 3, taken: 3, dead });
+}
+
+#[test]
+fn a_host_whose_subnet_was_lost_stays_with_it_if_no_other_is_free() {
+    let mut small = own();
+    small.network.pools.v4 = Some(Pool::new(subnet::parse("10.0.0.0/24").unwrap(), 1).unwrap());
+    small.keep = v4("10.0.0.128/25");
+    small.vacated = small.keep;
+    let config = small.network.config("a").to_json();
+    let keys = [
+        ("/z/config", &*config),
+        OWN_ALIVE,
+        ("/h/h2", "10.0.0.128/25"),
+        ("/z/subnets/4/10.0.0.128-25", "h2"),
+    ];
+    let (subnet, owner) = (subnet::parse("10.0.0.128/25").unwrap(), "h2".parse().unwrap());
+    assert_eq!(refused(&keys, &small), LeaseError::SubnetLost { subnet, owner });
+}
+
+#[test]
+fn a_wide_subnet_without_a_claim_takes_nothing() {
+    let keys = [("/h/evil", "10.0.0.0/17"), ("/h/evil2", "10.0.128.0/17")];
+    let mut late = own();
+    late.ticket = Some(300);
+    assert_eq!(subnet_of(&keys, &late), "10.0.45.0/24");
+    let remembering = Claimant { remembered: v4("10.0.9.0/24"), ..own() };
+    assert_eq!(subnet_of(&keys, &remembering), "10.0.9.0/24");
+    let claimed = [("/h/h2", "10.0.8.0/23"), ("/z/subnets/4/10.0.8.0-23", "h2")];
+    let late = Claimant { ticket: Some(265), ..own() };
+    assert_eq!(subnet_of(&claimed, &late), "10.0.10.0/24", "an adopted one has a claim");
 }
 
 #[test]

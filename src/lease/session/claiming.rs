@@ -39,7 +39,7 @@ impl SessionMachine {
                         taking,
                     ));
                 }
-                let lease = self.keep_lease_on_conflict(error)?;
+                let lease = self.keep_lease_on_conflict(&found, error)?;
                 self.hold(found, lease)
             }
             Step::Grow(growth) => {
@@ -130,8 +130,21 @@ impl SessionMachine {
         shared.or_else(|| self.copy(found)).or_else(|| self.report_went_back(found))
     }
 
+    /// `error`, or what closes a subnet of `lease`, if `error` closes none.
+    pub(super) fn worse(&self, found: &Snapshot, lease: &Lease, error: LeaseError) -> LeaseError {
+        if !error.disputed(&lease.subnets).is_empty() {
+            return error;
+        }
+        let other = self.contradiction(found, lease);
+        other.filter(|other| !other.disputed(&lease.subnets).is_empty()).unwrap_or(error)
+    }
+
     /// The lease this host has, if `error` only contradicts that one.
-    fn keep_lease_on_conflict(&mut self, error: LeaseError) -> Result<Lease, Exit> {
+    fn keep_lease_on_conflict(
+        &mut self,
+        found: &Snapshot,
+        error: LeaseError,
+    ) -> Result<Lease, Exit> {
         let about_lease = matches!(
             error,
             LeaseError::SubnetLost { .. }
@@ -144,7 +157,7 @@ impl SessionMachine {
         let lease = self.lease.clone().or(remembered.map(|subnets| Lease { subnets }));
         match lease.filter(|_| about_lease) {
             Some(lease) => {
-                self.trouble = Some(error);
+                self.trouble = Some(self.worse(found, &lease, error));
                 Ok(lease)
             }
             None => Err(Exit::Refused(error)),

@@ -16,6 +16,7 @@ struct Scene {
     store: Snapshot,
     configured: Network,
     vacated: PerFamily<IpNetwork>,
+    tickets: i64,
     /// Keys that begin with this may not be written.
     denied: Option<&'static str>,
 }
@@ -48,6 +49,7 @@ impl Scene {
             store: Snapshot::default(),
             configured,
             vacated: PerFamily::default(),
+            tickets: 0,
             denied: None,
         };
         scene.put("/z/config", &scene.configured.config("a").to_json());
@@ -126,7 +128,10 @@ impl Scene {
                 self.store.revision = revision;
                 Event::Committed(Some(revision))
             }
-            Command::AllocateTicket => Event::TicketAllocated(1),
+            Command::AllocateTicket => {
+                self.tickets += 1;
+                Event::TicketAllocated(self.tickets)
+            }
             Command::Pause(_) => Event::Elapsed,
             Command::AwaitLease => Event::LeaseKept(Some(1)),
             Command::Follow(_) => unreachable!("the end"),
@@ -154,4 +159,55 @@ fn a_superseded_copy_that_may_not_ask_comes_to_an_end() {
     scene.machine.superseded = Some(error.clone());
     scene.run().unwrap();
     assert_eq!(scene.machine.trouble(), Some(&error));
+}
+
+#[test]
+fn a_lost_subnet_stays_closed_while_no_other_is_free() {
+    let mut scene = Scene::new();
+    scene.run().unwrap();
+    assert_eq!(scene.subnet(), "10.0.1.0/24");
+    scene.delete("/h/h1");
+    scene.delete("/z/nodes/h1");
+    scene.delete("/z/subnets/4/10.0.1.0-24");
+    for (name, subnet) in [("h2", "10.0.1.0/24"), ("h3", "10.0.2.0/24"), ("h4", "10.0.3.0/24")] {
+        scene.put_host(name, subnet);
+    }
+    let lost = LeaseError::SubnetLost {
+        subnet: subnet::parse("10.0.1.0/24").unwrap(),
+        owner: "h2".parse().unwrap(),
+    };
+    for vacated in [PerFamily::default(), v4("10.0.1.0/24")] {
+        scene.vacated = vacated;
+        scene.run().unwrap();
+        assert_eq!(scene.machine.trouble(), Some(&lost));
+        assert!(scene.machine.agrees(&scene.store));
+    }
+    let pool = Pool::new(subnet::parse("10.0.0.0/22").unwrap(), 3).unwrap();
+    let pools = std::mem::replace(&mut scene.configured.pools.v4, Some(pool));
+    assert!(matches!(scene.run(), Err(Exit::Refused(_))));
+    assert_eq!(scene.machine.trouble(), Some(&lost), "a later refusal does not open it");
+    scene.configured.pools.v4 = pools;
+    for key in ["/h/h4", "/z/nodes/h4", "/z/subnets/4/10.0.3.0-24"] {
+        scene.delete(key);
+    }
+    scene.run().unwrap();
+    assert_eq!((scene.subnet().as_str(), scene.machine.trouble()), ("10.0.3.0/24", None));
+}
+
+#[test]
+fn a_shared_subnet_is_given_up_only_for_another_one() {
+    let mut scene = Scene::new();
+    scene.run().unwrap();
+    for (name, subnet) in [("py", "10.0.1.0/24"), ("py2", "10.0.2.0/24"), ("py3", "10.0.3.0/24")] {
+        scene.put(&format!("/h/{name}"), subnet);
+    }
+    scene.vacated = v4("10.0.1.0/24");
+    scene.run().unwrap();
+    assert_eq!(scene.subnet(), "10.0.1.0/24");
+    assert!(matches!(scene.machine.trouble(), Some(LeaseError::SubnetShared { .. })));
+    assert!(scene.machine.agrees(&scene.store));
+    scene.delete("/h/py3");
+    assert!(!scene.machine.agrees(&scene.store));
+    scene.run().unwrap();
+    assert_eq!(scene.subnet(), "10.0.3.0/24");
 }
