@@ -112,7 +112,8 @@ fn choose(found: &Snapshot, own: &Claimant, pool: &Pool) -> Result<Option<IpNetw
     // A host of the Python agent takes the slot of its number without looking, so only the slot of
     // the ticket is safe, until the numbers have run past the pool.
     let slot = u32::try_from(ticket).ok().filter(|ticket| *ticket < pool.slots());
-    let is_safe = slot.is_none_or(|slot| chosen == pool.subnet(slot)) || !python::any(found);
+    let is_safe = slot.is_none_or(|slot| chosen == pool.subnet(slot))
+        || !python::any(found, &own.network.roots);
     Ok(is_safe.then_some(chosen))
 }
 

@@ -444,8 +444,14 @@ fn a_python_host_takes_only_a_subnet_that_a_host_can_have() {
     let had_a_record = Claimant { without_record: ["a".parse().unwrap()].into(), ..own() };
     assert_eq!(python::taken_by(&found(&keys), &had_a_record, &lease), None);
     let node = node("m2", "10.0.9.0/24");
-    let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", &*node)];
-    assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None, "it is none of those");
+    for record in [&*node, "garbage"] {
+        let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", record)];
+        let found = found(&keys);
+        assert_eq!(python::taken_by(&found, &own(), &lease), None, "it is none of those");
+        assert!(!python::any(&found, &roots()));
+    }
+    let wide = [("/h/a", "10.0.8.0/23")];
+    assert_eq!(python::taken_by(&found(&wide), &own(), &lease), None, "more than one slot");
 }
 
 #[test]

@@ -72,12 +72,13 @@ impl SessionMachine {
     }
 
     /// A stolen host deletes its node record to look like one of the Python agent, for which the others give way.
-    fn note_lost_records(&mut self, found: &Snapshot) {
+    pub(super) fn note_lost_records(&mut self, found: &Snapshot) {
         let Some(known) = self.last_known.as_deref() else { return };
         let had_one = |host: &&NodeName| {
             known.nodes.contains_key(*host) || self.own.without_record.contains(*host)
         };
-        let without = found.hosts.keys().filter(|host| python::is_python(found, host));
+        let roots = &self.own.network.roots;
+        let without = found.hosts.keys().filter(|host| python::is_python(found, roots, host));
         self.own.without_record = without.filter(had_one).cloned().collect();
     }
 

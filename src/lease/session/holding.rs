@@ -27,7 +27,8 @@ impl SessionMachine {
         }
         let chosen = self.chosen.take();
         let unused = self.lease.is_none() && self.own.remembered != lease.subnets;
-        if unused && chosen.as_ref() == Some(&lease) && python::any(&found) {
+        if unused && chosen.as_ref() == Some(&lease) && python::any(&found, &self.own.network.roots)
+        {
             return self.pause(Pause::Probation);
         }
         if self.own.alive && found.alive.contains_key(&self.own.identity.name) {

@@ -211,3 +211,19 @@ fn a_shared_subnet_is_given_up_only_for_another_one() {
     scene.run().unwrap();
     assert_eq!(scene.subnet(), "10.0.3.0/24");
 }
+
+#[test]
+fn a_host_that_deletes_its_record_and_takes_a_subnet_later_is_none_of_the_python_agent() {
+    let mut scene = Scene::new();
+    scene.put_host("evil", "10.0.3.0/24");
+    scene.run().unwrap();
+    scene.delete("/z/nodes/evil");
+    assert!(scene.machine.agrees(&scene.store), "its subnet is its own");
+    let mirror = scene.store.clone();
+    scene.machine.update(&mirror).unwrap();
+    let own = scene.subnet();
+    scene.put("/h/evil", &own);
+    assert!(scene.machine.agrees(&scene.store));
+    scene.run().unwrap();
+    assert_eq!((scene.subnet(), scene.machine.trouble()), (own, None));
+}

@@ -42,6 +42,7 @@ impl SessionMachine {
         if self.last_known.as_ref().is_some_and(|known| mirror.says_the_same(known)) {
             return None;
         }
+        self.note_lost_records(mirror);
         let snapshot = Arc::new(mirror.clone());
         self.last_known = Some(Arc::clone(&snapshot));
         Some(snapshot)
