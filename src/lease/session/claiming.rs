@@ -102,10 +102,12 @@ impl SessionMachine {
             }
             State::PuttingAlive(found, transaction, lease) => {
                 self.alive_lease = Some(lease);
+                self.asked = None;
                 (found, transaction)
             }
             State::Answering(found, transaction) => {
                 self.alive_lease = self.etcd_lease;
+                self.asked = None;
                 (found, transaction)
             }
             _ => return Ok(self.read()),

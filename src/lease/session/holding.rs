@@ -71,6 +71,7 @@ impl SessionMachine {
         match (alive, event) {
             (Some(alive), Ok(Event::Committed(Some(revision)))) => {
                 self.alive_lease = self.etcd_lease;
+                self.asked = None;
                 found.written(&self.own.network.roots, &alive, revision);
             }
             (None, Ok(Event::LeaseKept(etcd_lease @ Some(_)))) => {

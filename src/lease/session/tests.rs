@@ -227,3 +227,36 @@ fn a_host_that_deletes_its_record_and_takes_a_subnet_later_is_none_of_the_python
     scene.run().unwrap();
     assert_eq!((scene.subnet(), scene.machine.trouble()), (own, None));
 }
+
+#[test]
+fn an_agent_that_served_serves_again_once_the_one_that_took_its_name_is_gone() {
+    let mut scene = Scene::new();
+    scene.run().unwrap();
+    scene.put_other_alive();
+    scene.machine.superseded = Some(LeaseError::HeldByCopy {
+        host: "h1".parse().unwrap(),
+        machine_id: "m1".to_owned(),
+        addresses: PerFamily::default(),
+        since: "1970-01-01T00:00:00Z".to_owned(),
+    });
+    scene.run().unwrap();
+    assert!(scene.machine.trouble().is_some());
+    assert!(scene.machine.agrees(&scene.store));
+    scene.delete("/z/alive/h1");
+    assert!(!scene.machine.agrees(&scene.store));
+    scene.run().unwrap();
+    assert_eq!(scene.machine.trouble(), None);
+}
+
+#[test]
+fn an_answer_is_only_what_comes_after_the_question() {
+    let mut scene = Scene::new();
+    scene.run().unwrap();
+    scene.put_other_alive();
+    scene.run().unwrap();
+    assert_eq!(scene.machine.trouble(), None, "no answer: the alive key is taken over");
+    assert_eq!(scene.machine.asked, None);
+    scene.put_other_alive();
+    scene.run().unwrap();
+    assert_eq!(scene.machine.trouble(), None, "asked anew");
+}
