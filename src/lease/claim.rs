@@ -23,6 +23,9 @@ use crate::lease::transaction::Transaction;
 use crate::net::Family;
 use crate::net::subnet::{self, Pool};
 
+/// Most surplus claims that one transaction deletes: etcd allows 128 operations and as many conditions.
+const MOST_SURPLUS: usize = 50;
+
 /// The next step of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -53,7 +56,8 @@ pub fn next(found: &Snapshot, own: &Claimant) -> Step {
 
 fn step(found: &Snapshot, own: &Claimant) -> Result<Step, LeaseError> {
     refusal::check(found, own)?;
-    if let Some(growth) = growth::of(found, &own.network)? {
+    let growth = growth::of(found, &own.network);
+    if let Some(growth) = growth.map_err(|refused| any_lost(found, own).unwrap_or(refused))? {
         return Ok(Step::Grow(growth));
     }
     let is_alive = own.alive && found.alive.contains_key(&own.identity.name);
@@ -65,7 +69,9 @@ fn step(found: &Snapshot, own: &Claimant) -> Result<Step, LeaseError> {
             None if !is_alive => return Ok(Step::PutAlive),
             None => {
                 fresh = true;
-                let Some(subnet) = choose(found, own, pool)? else {
+                let chosen = choose(found, own, pool);
+                let chosen = chosen.map_err(|full| lost(found, own, family).unwrap_or(full))?;
+                let Some(subnet) = chosen else {
                     return Ok(Step::AllocateTicket);
                 };
                 subnet
@@ -80,15 +86,34 @@ fn step(found: &Snapshot, own: &Claimant) -> Result<Step, LeaseError> {
     })
 }
 
+/// The subnet of `family` that this host used belongs to another one. Without pods in it, too: a host
+/// that can have no other subnet must not start pods in that one.
+fn lost(found: &Snapshot, own: &Claimant, family: Family) -> Option<LeaseError> {
+    let subnet = *own.keep.get(family).or(own.remembered.get(family))?;
+    owner(found, own, subnet).map(|owner| LeaseError::SubnetLost { subnet, owner })
+}
+
+fn any_lost(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
+    own.network.pools.entries().find_map(|(family, _)| lost(found, own, family))
+}
+
+/// Each family of the network has a free subnet besides those of `lease`.
+pub fn has_others_free(found: &Snapshot, own: &Claimant, lease: &Lease) -> bool {
+    let taken = || taken(found, own).chain(lease.subnets.iter().copied());
+    let is_free = |pool| choose::next_free(pool, own.ticket.unwrap_or(1), taken()).is_ok();
+    own.network.pools.iter().all(is_free)
+}
+
 /// A free subnet of `pool`; `None` if another ticket is needed first.
 fn choose(found: &Snapshot, own: &Claimant, pool: &Pool) -> Result<Option<IpNetwork>, LeaseError> {
     let Some(ticket) = own.ticket else { return Ok(None) };
-    let chosen = choose::next_free(pool, ticket, taken(found, &own.identity.name))
+    let chosen = choose::next_free(pool, ticket, taken(found, own))
         .map_err(|full| refusal::exhausted(found, own, full))?;
     // A host of the Python agent takes the slot of its number without looking, so only the slot of
     // the ticket is safe, until the numbers have run past the pool.
     let slot = u32::try_from(ticket).ok().filter(|ticket| *ticket < pool.slots());
-    let is_safe = slot.is_none_or(|slot| chosen == pool.subnet(slot)) || !python::any(found);
+    let is_safe = slot.is_none_or(|slot| chosen == pool.subnet(slot))
+        || !python::any(found, &own.network.roots);
     Ok(is_safe.then_some(chosen))
 }
 
@@ -178,12 +203,13 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
             transaction.put(text, value);
         }
     }
-    for (subnet, claim) in found.claims.iter() {
-        let surplus = claim.value == *name && !lease.subnets.iter().any(|held| held == subnet);
-        if surplus && !own.leaves_claims {
-            let text = found.unchanged(&mut transaction, roots, &Key::Claim(*subnet));
-            transaction.delete(text);
-        }
+    let surplus = found.claims.iter().filter(|(subnet, claim)| {
+        claim.value == *name && !lease.subnets.iter().any(|held| held == *subnet)
+    });
+    let most = if own.leaves_claims { 0 } else { MOST_SURPLUS };
+    for (subnet, _) in surplus.take(most) {
+        let text = found.unchanged(&mut transaction, roots, &Key::Claim(*subnet));
+        transaction.delete(text);
     }
     for key in [Key::Config, Key::Alive(name.clone())] {
         found.unchanged(&mut transaction, roots, &key);

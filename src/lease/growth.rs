@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use crate::lease::claim::python;
 use crate::lease::error::LeaseError;
 use crate::lease::identity::Network;
-use crate::lease::records::Key;
+use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::Snapshot;
 use crate::lease::transaction::Transaction;
 use crate::net::PerFamily;
@@ -51,7 +51,7 @@ pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, Lease
         let Some(narrow) = theirs.get(family).filter(|theirs| pool.widens(theirs)) else {
             continue;
         };
-        if let Some(why) = obstacle(found, narrow, pool) {
+        if let Some(why) = obstacle(found, &ours.roots, narrow, pool) {
             let (narrow, wide) = (narrow.network(), pool.network());
             return Err(LeaseError::CannotGrow { narrow, wide, why });
         }
@@ -69,7 +69,7 @@ pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, Lease
 }
 
 /// Why the network cannot have `wide` instead of `narrow`.
-pub fn obstacle(found: &Snapshot, narrow: &Pool, wide: &Pool) -> Option<String> {
+pub fn obstacle(found: &Snapshot, roots: &Roots, narrow: &Pool, wide: &Pool) -> Option<String> {
     let mut addresses = found
         .nodes
         .iter()
@@ -78,7 +78,7 @@ pub fn obstacle(found: &Snapshot, narrow: &Pool, wide: &Pool) -> Option<String> 
         return Some(format!("it contains {address}, the address of host {host}"));
     }
     // Such a host counts slots from the beginning of its configured pool and takes them without a check.
-    let python = found.hosts.keys().find(|host| python::is_python(found, host));
+    let python = found.hosts.keys().find(|host| python::is_python(found, roots, host));
     let moved = wide.network().network() != narrow.network().network();
     python.filter(|_| moved && wide.network().is_ipv4()).map(|host| {
         format!(
@@ -104,7 +104,7 @@ pub fn outside<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::records::{Backend, Roots};
+    use crate::lease::records::Backend;
     use crate::lease::snapshot::Raw;
 
     fn pool(text: &str, margin: u8) -> Pool {

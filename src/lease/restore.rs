@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::lease::choose;
+use crate::lease::claim::owners::unclaimed;
 use crate::lease::identity::Network;
 use crate::lease::records::{Ancestor, ClusterConfig, Key, NodeName, Roots};
 use crate::lease::snapshot::{Raw, Snapshot, Stored};
@@ -207,11 +208,11 @@ fn missing(
 fn has_moved(host: &NodeName, remains: &Remains, found: &Snapshot, network: &Network) -> bool {
     let possible = |subnet| network.pools.iter().any(|pool| choose::possible(pool, subnet));
     let overlap = |subnet| remains.subnets.iter().any(|ours| subnet::overlap(*ours, subnet));
-    let claims = found.claims.iter().map(|(subnet, claim)| (*subnet, &claim.value));
-    let hosts = found.hosts.iter().map(|(host, stored)| (stored.value, host));
+    let claims = found.claims.iter().map(|(subnet, claim)| (&claim.value, *subnet));
+    let claims = claims.filter(|(_, subnet)| possible(*subnet));
+    let mut others = claims.chain(unclaimed(found, &network.pools)).filter(|(by, _)| *by != host);
     let moved = |stored: &Stored<IpNetwork>| !remains.subnets.contains(&stored.value);
-    found.hosts.get(host).is_some_and(moved)
-        || claims.chain(hosts).any(|(subnet, by)| by != host && overlap(subnet) && possible(subnet))
+    found.hosts.get(host).is_some_and(moved) || others.any(|(_, subnet)| overlap(subnet))
 }
 
 /// Puts `missing`, if the host's key and record and all claims of its subnets are as `found`.

@@ -12,6 +12,8 @@ mod messages;
 mod reading;
 mod repair;
 mod restoring;
+#[cfg(test)]
+mod tests;
 mod watching;
 mod went_back;
 
@@ -116,9 +118,18 @@ impl SessionMachine {
         if let Err(Exit::Refused(error)) = &next
             && (self.lease.is_some() || self.superseded.is_some())
         {
-            self.trouble = Some(error.clone());
+            self.note_refusal(error.clone());
         }
         next
+    }
+
+    /// `error` is reported, unless it would open subnets that were closed.
+    fn note_refusal(&mut self, error: LeaseError) {
+        let own = self.lease.as_ref().map_or(self.own.remembered, |lease| lease.subnets);
+        let closes = |error: &LeaseError| !error.disputed(&own).is_empty();
+        if closes(&error) || !self.trouble.as_ref().is_some_and(closes) {
+            self.trouble = Some(error);
+        }
     }
 
     fn step(&mut self, event: Result<Event, EtcdError>) -> Result<Command, Exit> {
@@ -140,17 +151,13 @@ impl SessionMachine {
                 self.warnings.push(format!("claims in the name of this host stay: {why}"));
                 self.claim(found)
             }
-            (State::PuttingAlive(found, ..), Err(EtcdError::NoLease(_))) => {
+            (State::PuttingAlive(found, ..) | State::Asking(found), Err(EtcdError::NoLease(_))) => {
                 Ok(self.await_lease(found))
             }
             (State::TakingBack(found), Err(EtcdError::Denied(why))) => {
                 self.cannot_take_back(found, why)
             }
             (State::Asking(found), Err(EtcdError::Denied(why))) => Ok(self.cannot_ask(&found, why)),
-            (State::Asking(_), Err(EtcdError::NoLease(_))) => {
-                self.etcd_lease = None;
-                Ok(self.read())
-            }
             (_, Err(error)) => Err(error.into()),
             (State::AwaitingAnswer, Ok(_)) => Ok(self.answer_is_due()),
             (State::Asking(found), Ok(Event::Committed(Some(_)))) => Ok(self.await_answer(&found)),

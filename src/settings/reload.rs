@@ -155,7 +155,12 @@ fn pools(
             (Some(_), Some(_)) if subnet_changes(running, wanted) => Some(
                 "this host's own subnet would change with it; set SUBNET to what it is".to_owned(),
             ),
-            (Some(from), Some(to)) => found.and_then(|found| growth::obstacle(found, from, to)),
+            (Some(from), Some(to)) => match (found, &running.settings.source) {
+                (Some(found), Source::Etcd { roots, .. }) => {
+                    growth::obstacle(found, roots, from, to)
+                }
+                _ => None,
+            },
             (None, None) => None,
             _ => Some(format!(
                 "all hosts of a network have {family} or none; stop all agents, delete the etcd key \

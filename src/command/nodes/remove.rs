@@ -10,7 +10,7 @@ use crate::inspect::cluster;
 use crate::lease::Snapshot;
 use crate::lease::claim::leave;
 use crate::lease::claim::python;
-use crate::lease::records::{Key, NodeName};
+use crate::lease::records::{Key, NodeName, Roots};
 use crate::settings::exit::{self, Exit};
 
 /// How often the keys may change while they are removed.
@@ -54,7 +54,7 @@ pub fn run(call: &mut Call<'_>, options: &RemoveNode) -> Result<Outcome, Exit> {
         if keys.is_empty() {
             return Err(unknown(&found, &host));
         }
-        let in_the_way = if options.force { None } else { in_the_way(&found, &host) };
+        let in_the_way = if options.force { None } else { in_the_way(&found, roots, &host) };
         let keys_named = || keys.iter().map(|key| roots.key(key)).collect();
         match in_the_way {
             Some(_) if options.dry_run => return answer(call, options, keys_named(), in_the_way),
@@ -75,7 +75,7 @@ pub fn run(call: &mut Call<'_>, options: &RemoveNode) -> Result<Outcome, Exit> {
 }
 
 /// Why the host may be alive.
-fn in_the_way(found: &Snapshot, host: &NodeName) -> Option<String> {
+fn in_the_way(found: &Snapshot, roots: &Roots, host: &NodeName) -> Option<String> {
     if let Some(alive) = found.alive.get(host) {
         let since = &alive.value.since;
         return Some(format!(
@@ -83,7 +83,7 @@ fn in_the_way(found: &Snapshot, host: &NodeName) -> Option<String> {
              off it with humanz-agent uninstall --release"
         ));
     }
-    let is_python = found.hosts.contains_key(host) && python::is_python(found, host);
+    let is_python = found.hosts.contains_key(host) && python::is_python(found, roots, host);
     is_python.then(|| {
         format!(
             "host {host} runs the Python agent: whether it is alive cannot be determined from here"

@@ -153,7 +153,7 @@ fn refuse(found: &Snapshot, own: &Claimant, wanted: &PerFamily<IpNetwork>) -> Re
         );
         return Err(Exit::new(exit::FAILURE, why));
     }
-    if !wanted.is_empty() && python::any(found) {
+    if !wanted.is_empty() && python::any(found, &own.network.roots) {
         let why = "a host of the Python agent may take any subnet whose number it draws: let a free \
                    one be chosen";
         return Err(Exit::new(exit::FAILURE, why));

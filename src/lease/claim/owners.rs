@@ -7,8 +7,8 @@ use crate::lease::identity::Claimant;
 use crate::lease::records::{Key, NodeName};
 use crate::lease::right::right;
 use crate::lease::snapshot::Snapshot;
-use crate::net::Family;
-use crate::net::subnet;
+use crate::net::subnet::{self, Pool};
+use crate::net::{Family, PerFamily};
 
 /// The subnet of `family` recorded for this host, and the key that holds it.
 pub fn recorded(found: &Snapshot, own: &Claimant, family: Family) -> Option<(Key, IpNetwork)> {
@@ -49,14 +49,8 @@ pub fn owner(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> Option<Node
     if ours.is_some() {
         return None;
     }
-    let hosts = found.hosts.iter().map(|(host, stored)| (host, stored.value));
-    let recorded = found
-        .nodes
-        .iter()
-        .flat_map(|(host, node)| node.value.subnets.iter().map(move |subnet| (host, *subnet)));
-    let mut had = hosts.chain(recorded);
-    let host = had.find(|(host, theirs)| *host != own && possible(*theirs));
-    host.map(|(host, _)| host.clone())
+    let mut had = unclaimed(found, pools).filter(|(host, _)| *host != own);
+    had.find(|(_, theirs)| subnet::overlap(*theirs, subnet)).map(|(host, _)| host.clone())
 }
 
 /// The subnets recorded for a host.
@@ -66,10 +60,31 @@ fn subnets_of<'a>(found: &'a Snapshot, host: &NodeName) -> impl Iterator<Item = 
     key.into_iter().chain(recorded.flat_map(|node| node.value.subnets.iter().copied()))
 }
 
+/// The hosts and the subnets in their keys that count without a claim: those that lie in
+/// one slot. A host writes these keys itself, and a wider subnet would take many slots from the others.
+pub fn unclaimed<'a>(
+    found: &'a Snapshot,
+    pools: &'a PerFamily<Pool>,
+) -> impl Iterator<Item = (&'a NodeName, IpNetwork)> {
+    let hosts = found.hosts.iter().map(|(host, stored)| (host, stored.value));
+    let recorded = found
+        .nodes
+        .iter()
+        .flat_map(|(host, node)| node.value.subnets.iter().map(move |subnet| (host, *subnet)));
+    hosts.chain(recorded).filter(|(_, subnet)| is_slot(pools, *subnet))
+}
+
+/// `subnet` lies in one slot of a pool.
+pub fn is_slot(pools: &PerFamily<Pool>, subnet: IpNetwork) -> bool {
+    let pool = pools.get(subnet::family(subnet));
+    let pool = pool.filter(|pool| choose::possible(pool, subnet));
+    pool.and_then(|pool| pool.slots_of(subnet)).is_some_and(|(first, last)| first == last)
+}
+
 /// What other hosts have or claim.
-pub fn taken<'a>(found: &'a Snapshot, own: &'a NodeName) -> impl Iterator<Item = IpNetwork> + 'a {
-    let names = found.hosts.keys().chain(found.nodes.keys());
-    let had = names.filter(move |host| *host != own).flat_map(|host| subnets_of(found, host));
-    let claims = found.claims.iter().filter(move |(_, claim)| claim.value != *own);
-    had.chain(claims.map(|(claimed, _)| *claimed))
+pub fn taken<'a>(found: &'a Snapshot, own: &'a Claimant) -> impl Iterator<Item = IpNetwork> + 'a {
+    let name = &own.identity.name;
+    let had = unclaimed(found, &own.network.pools).filter(move |(host, _)| *host != name);
+    let claims = found.claims.iter().filter(move |(_, claim)| claim.value != *name);
+    had.map(|(_, subnet)| subnet).chain(claims.map(|(claimed, _)| *claimed))
 }

@@ -5,9 +5,9 @@
 
 use ipnetwork::IpNetwork;
 
-use crate::lease::choose;
+use crate::lease::claim::owners;
 use crate::lease::identity::{Claimant, Lease};
-use crate::lease::records::NodeName;
+use crate::lease::records::{Key, NodeName, Roots};
 use crate::lease::snapshot::Snapshot;
 use crate::net::subnet;
 
@@ -24,15 +24,16 @@ pub fn sharing(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<(IpNet
     let name = &own.identity.name;
     let ours = found.hosts.get(name).filter(|_| is_adopted(found, name));
     let others = found.hosts.iter().filter(|(host, _)| {
-        *host != name && is_python(found, host) && !own.without_record.contains(*host)
+        let is_python = is_python(found, &own.network.roots, host);
+        *host != name && is_python && !own.without_record.contains(*host)
     });
     let mut overlapping = others.filter_map(|(host, stored)| {
         if ours.is_some_and(|ours| ours.created < stored.created) {
             return None;
         }
-        let possible = own.network.pools.iter().any(|pool| choose::possible(pool, stored.value));
         let mut shared = lease.subnets.iter().filter(|own| subnet::overlap(**own, stored.value));
-        shared.next().filter(|_| possible).map(|subnet| (*subnet, host.clone()))
+        let counts = owners::is_slot(&own.network.pools, stored.value);
+        shared.next().filter(|_| counts).map(|subnet| (*subnet, host.clone()))
     });
     overlapping.next()
 }
@@ -46,11 +47,12 @@ fn is_adopted(found: &Snapshot, host: &NodeName) -> bool {
 }
 
 /// Some host runs the Python agent.
-pub fn any(found: &Snapshot) -> bool {
-    found.hosts.keys().any(|host| is_python(found, host))
+pub fn any(found: &Snapshot, roots: &Roots) -> bool {
+    found.hosts.keys().any(|host| is_python(found, roots, host))
 }
 
-/// The host has a subnet but no node record.
-pub fn is_python(found: &Snapshot, host: &NodeName) -> bool {
-    !found.nodes.contains_key(host)
+/// The host has a subnet but no node record, not even a faulty one.
+pub fn is_python(found: &Snapshot, roots: &Roots, host: &NodeName) -> bool {
+    let key = Key::Node(host.clone());
+    !found.nodes.contains_key(host) && !found.faults.contains_key(roots.key(&key).as_str())
 }

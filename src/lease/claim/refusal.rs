@@ -53,8 +53,10 @@ pub fn held_by_other(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
 
 pub fn exhausted(found: &Snapshot, own: &Claimant, full: choose::Full) -> LeaseError {
     let hosts = found.hosts.keys().filter(|host| **host != own.identity.name);
-    let dead =
-        |host: &&NodeName| !python::is_python(found, host) && !found.alive.contains_key(*host);
+    let roots = &own.network.roots;
+    let dead = |host: &&NodeName| {
+        !python::is_python(found, roots, host) && !found.alive.contains_key(*host)
+    };
     let choose::Full { pool, slots, taken } = full;
     LeaseError::Exhausted { pool, slots, taken, dead: hosts.filter(dead).cloned().collect() }
 }

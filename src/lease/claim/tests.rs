@@ -198,6 +198,25 @@ fn a_surplus_claim_is_given_back() {
 }
 
 #[test]
+fn many_surplus_claims_are_given_back_in_transactions_that_etcd_takes() {
+    let claims: Vec<String> =
+        (10..210).map(|third| format!("/z/subnets/4/10.0.{third}.0-24")).collect();
+    let mut keys = vec![("/h/h1", "10.0.9.0/24"), OWN_ALIVE];
+    keys.extend(claims.iter().map(|key| (&**key, "h1")));
+    let mut found = found(&keys);
+    let mut transactions = 0;
+    while let Step::Write { transaction, .. } = next(&found, &own()) {
+        assert!(transaction.writes.len() <= 100, "{}", transaction.writes.len());
+        assert!(transaction.conditions.len() <= 100, "{}", transaction.conditions.len());
+        found.written(&roots(), &transaction, found.revision + 1);
+        transactions += 1;
+    }
+    assert_eq!(transactions, 4);
+    assert_eq!(next(&found, &own()), Step::Held(Lease { subnets: v4("10.0.9.0/24") }));
+    assert_eq!(found.claims.len(), 1, "its own");
+}
+
+#[test]
 fn the_subnet_in_use_wins_over_what_etcd_says() {
     let mut running = own();
     running.keep = v4("10.0.9.0/24");
@@ -338,11 +357,42 @@ fn a_full_pool_names_the_hosts_that_are_not_alive() {
         OWN_ALIVE,
         ("/h/h2", "10.0.0.64/26"),
         ("/z/nodes/h2", &*node),
-        ("/h/py", "10.0.0.128/25"),
+        ("/h/py", "10.0.0.128/26"),
+        ("/h/py2", "10.0.0.192/26"),
     ];
     let pool = subnet::parse("10.0.0.0/24").unwrap();
     let dead = vec!["h2".parse().unwrap()];
     assert_eq!(refused(&keys, &small), LeaseError::Exhausted { pool, slots: 3, taken: 3, dead });
+}
+
+#[test]
+fn a_host_whose_subnet_was_lost_stays_with_it_if_no_other_is_free() {
+    let mut small = own();
+    small.network.pools.v4 = Some(Pool::new(subnet::parse("10.0.0.0/24").unwrap(), 1).unwrap());
+    small.keep = v4("10.0.0.128/25");
+    small.vacated = small.keep;
+    let config = small.network.config("a").to_json();
+    let keys = [
+        ("/z/config", &*config),
+        OWN_ALIVE,
+        ("/h/h2", "10.0.0.128/25"),
+        ("/z/subnets/4/10.0.0.128-25", "h2"),
+    ];
+    let (subnet, owner) = (subnet::parse("10.0.0.128/25").unwrap(), "h2".parse().unwrap());
+    assert_eq!(refused(&keys, &small), LeaseError::SubnetLost { subnet, owner });
+}
+
+#[test]
+fn a_wide_subnet_without_a_claim_takes_nothing() {
+    let keys = [("/h/evil", "10.0.0.0/17"), ("/h/evil2", "10.0.128.0/17")];
+    let mut late = own();
+    late.ticket = Some(300);
+    assert_eq!(subnet_of(&keys, &late), "10.0.45.0/24");
+    let remembering = Claimant { remembered: v4("10.0.9.0/24"), ..own() };
+    assert_eq!(subnet_of(&keys, &remembering), "10.0.9.0/24");
+    let claimed = [("/h/h2", "10.0.8.0/23"), ("/z/subnets/4/10.0.8.0-23", "h2")];
+    let late = Claimant { ticket: Some(265), ..own() };
+    assert_eq!(subnet_of(&claimed, &late), "10.0.10.0/24", "an adopted one has a claim");
 }
 
 #[test]
@@ -394,8 +444,14 @@ fn a_python_host_takes_only_a_subnet_that_a_host_can_have() {
     let had_a_record = Claimant { without_record: ["a".parse().unwrap()].into(), ..own() };
     assert_eq!(python::taken_by(&found(&keys), &had_a_record, &lease), None);
     let node = node("m2", "10.0.9.0/24");
-    let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", &*node)];
-    assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None, "it is none of those");
+    for record in [&*node, "garbage"] {
+        let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", record)];
+        let found = found(&keys);
+        assert_eq!(python::taken_by(&found, &own(), &lease), None, "it is none of those");
+        assert!(!python::any(&found, &roots()));
+    }
+    let wide = [("/h/a", "10.0.8.0/23")];
+    assert_eq!(python::taken_by(&found(&wide), &own(), &lease), None, "more than one slot");
 }
 
 #[test]

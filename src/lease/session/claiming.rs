@@ -39,7 +39,7 @@ impl SessionMachine {
                         taking,
                     ));
                 }
-                let lease = self.keep_lease_on_conflict(error)?;
+                let lease = self.keep_lease_on_conflict(&found, error)?;
                 self.hold(found, lease)
             }
             Step::Grow(growth) => {
@@ -72,12 +72,13 @@ impl SessionMachine {
     }
 
     /// A stolen host deletes its node record to look like one of the Python agent, for which the others give way.
-    fn note_lost_records(&mut self, found: &Snapshot) {
+    pub(super) fn note_lost_records(&mut self, found: &Snapshot) {
         let Some(known) = self.last_known.as_deref() else { return };
         let had_one = |host: &&NodeName| {
             known.nodes.contains_key(*host) || self.own.without_record.contains(*host)
         };
-        let without = found.hosts.keys().filter(|host| python::is_python(found, host));
+        let roots = &self.own.network.roots;
+        let without = found.hosts.keys().filter(|host| python::is_python(found, roots, host));
         self.own.without_record = without.filter(had_one).cloned().collect();
     }
 
@@ -101,10 +102,12 @@ impl SessionMachine {
             }
             State::PuttingAlive(found, transaction, lease) => {
                 self.alive_lease = Some(lease);
+                self.asked = None;
                 (found, transaction)
             }
             State::Answering(found, transaction) => {
                 self.alive_lease = self.etcd_lease;
+                self.asked = None;
                 (found, transaction)
             }
             _ => return Ok(self.read()),
@@ -130,8 +133,21 @@ impl SessionMachine {
         shared.or_else(|| self.copy(found)).or_else(|| self.report_went_back(found))
     }
 
+    /// `error`, or what closes a subnet of `lease`, if `error` closes none.
+    pub(super) fn worse(&self, found: &Snapshot, lease: &Lease, error: LeaseError) -> LeaseError {
+        if !error.disputed(&lease.subnets).is_empty() {
+            return error;
+        }
+        let other = self.contradiction(found, lease);
+        other.filter(|other| !other.disputed(&lease.subnets).is_empty()).unwrap_or(error)
+    }
+
     /// The lease this host has, if `error` only contradicts that one.
-    fn keep_lease_on_conflict(&mut self, error: LeaseError) -> Result<Lease, Exit> {
+    fn keep_lease_on_conflict(
+        &mut self,
+        found: &Snapshot,
+        error: LeaseError,
+    ) -> Result<Lease, Exit> {
         let about_lease = matches!(
             error,
             LeaseError::SubnetLost { .. }
@@ -144,7 +160,7 @@ impl SessionMachine {
         let lease = self.lease.clone().or(remembered.map(|subnets| Lease { subnets }));
         match lease.filter(|_| about_lease) {
             Some(lease) => {
-                self.trouble = Some(error);
+                self.trouble = Some(self.worse(found, &lease, error));
                 Ok(lease)
             }
             None => Err(Exit::Refused(error)),

@@ -30,6 +30,10 @@ enum Contention {
 impl SessionMachine {
     /// What comes before every other step; `Ok` if nothing does.
     pub(super) fn contend(&mut self, found: Snapshot) -> Result<Snapshot, Result<Command, Exit>> {
+        if self.is_superseded_no_more(&found) {
+            self.superseded = None;
+            self.asked = None;
+        }
         if self.superseded.is_none() {
             match self.contention(&found) {
                 Contention::None => return Ok(found),
@@ -47,9 +51,19 @@ impl SessionMachine {
     /// Whether `mirror` asks for a step of [`Self::contend`].
     pub(super) fn is_contested(&self, mirror: &Snapshot) -> bool {
         match &self.superseded {
-            Some(error) => self.trouble.as_ref() != Some(error),
+            Some(error) => {
+                self.trouble.as_ref() != Some(error) || self.is_superseded_no_more(mirror)
+            }
             None => !matches!(self.contention(mirror), Contention::None),
         }
+    }
+
+    /// The agent that was first is gone, and this one has served before. A copy that never served stays
+    /// as it is: the original may only be down.
+    fn is_superseded_no_more(&self, found: &Snapshot) -> bool {
+        let alive = found.alive.get(&self.own.identity.name);
+        let is_gone = !alive.is_some_and(|alive| self.is_same_machine(alive));
+        self.superseded.is_some() && self.lease.is_some() && is_gone
     }
 
     /// Another agent asked and does not serve.
@@ -63,7 +77,7 @@ impl SessionMachine {
     /// Nothing is written, and a host without a lease gets none.
     fn stand_back(&mut self, found: Snapshot) -> Result<Command, Exit> {
         let Some(error) = self.superseded.clone() else { return Ok(self.read()) };
-        if self.etcd_lease.is_some() && !self.has_asked(&found) {
+        if self.etcd_lease.is_some() && !self.cannot_ask && !self.has_asked(&found) {
             return Ok(self.ask(found));
         }
         match self.lease.clone() {
@@ -85,7 +99,7 @@ impl SessionMachine {
             return self.answer(found, alive).map_or(Contention::None, Contention::Answer);
         }
         match &self.asked {
-            Some(asked) if asked.instance == alive.instance && asked.modified != *modified => {
+            Some(asked) if asked.instance == alive.instance && *modified > asked.modified => {
                 Contention::Superseded(self.superseding(found, alive))
             }
             Some(asked) if asked.instance == alive.instance && asked.waited => Contention::None,
@@ -159,6 +173,7 @@ impl SessionMachine {
 
     /// This host may not put the contender key: the alive key is taken over without a question.
     pub(super) fn cannot_ask(&mut self, found: &Snapshot, why: String) -> Command {
+        self.cannot_ask = true;
         self.warnings.push(format!("{why}; a copy of this machine would not be noticed"));
         let _pause = self.await_answer(found);
         self.answer_is_due()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::lease::claim::{self, python};
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::Lease;
+use crate::lease::records::NodeName;
 use crate::lease::restore;
 use crate::lease::session::machine::{SessionMachine, State};
 use crate::lease::session::messages::{Command, Event, Exit, Pause, Settled};
@@ -15,7 +16,7 @@ impl SessionMachine {
     /// The lease is held. A fresh subnet that is not in use yet is checked once more after a pause,
     /// and released if a host of the Python agent took it too.
     pub(super) fn hold(&mut self, found: Snapshot, lease: Lease) -> Command {
-        if let Some(other) = python::taken_by(&found, &self.own, &lease) {
+        if let Some(other) = self.given_up_for(&found, &lease) {
             let warning = format!(
                 "host {other} with the Python agent took the same subnet: choosing another"
             );
@@ -26,13 +27,22 @@ impl SessionMachine {
         }
         let chosen = self.chosen.take();
         let unused = self.lease.is_none() && self.own.remembered != lease.subnets;
-        if unused && chosen.as_ref() == Some(&lease) && python::any(&found) {
+        if unused && chosen.as_ref() == Some(&lease) && python::any(&found, &self.own.network.roots)
+        {
             return self.pause(Pause::Probation);
         }
         if self.own.alive && found.alive.contains_key(&self.own.identity.name) {
             return self.settle(found, lease);
         }
         self.complete(found, lease)
+    }
+
+    /// The host with the Python agent for which this host gives up the subnets of `lease`. One that held
+    /// them keeps them, closed for new pods, while it could have no others.
+    pub(super) fn given_up_for(&self, found: &Snapshot, lease: &Lease) -> Option<NodeName> {
+        let other = python::taken_by(found, &self.own, lease)?;
+        let held = self.lease.is_some() || self.own.remembered == lease.subnets;
+        (!held || claim::has_others_free(found, &self.own, lease)).then_some(other)
     }
 
     /// Puts the alive key, but does not depend on it.
@@ -61,6 +71,7 @@ impl SessionMachine {
         match (alive, event) {
             (Some(alive), Ok(Event::Committed(Some(revision)))) => {
                 self.alive_lease = self.etcd_lease;
+                self.asked = None;
                 found.written(&self.own.network.roots, &alive, revision);
             }
             (None, Ok(Event::LeaseKept(etcd_lease @ Some(_)))) => {

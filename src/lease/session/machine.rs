@@ -25,6 +25,8 @@ pub struct SessionMachine {
     /// What an agent that was first answered this one.
     pub(super) superseded: Option<LeaseError>,
     pub(super) asked: Option<Asked>,
+    /// This host may not put the contender key.
+    pub(super) cannot_ask: bool,
     /// etcd was restored from an older snapshot.
     pub(super) went_back: Option<WentBack>,
     /// The etcd lease that is kept alive.
@@ -115,6 +117,7 @@ impl SessionMachine {
             trouble: None,
             superseded: None,
             asked: None,
+            cannot_ask: false,
             went_back: None,
             etcd_lease: None,
             alive_lease: None,

@@ -24,9 +24,14 @@ impl SessionMachine {
     /// Nothing is to be written for the lease, and what contradicts it was published.
     fn is_claimed(&self, mirror: &Snapshot) -> bool {
         match claim::next(mirror, &self.own) {
-            Step::Held(lease) => self.trouble == self.contradiction(mirror, &lease),
+            Step::Held(lease) => {
+                self.trouble == self.contradiction(mirror, &lease)
+                    && self.given_up_for(mirror, &lease).is_none()
+            }
             Step::Refused(error) => {
-                self.trouble.as_ref() == Some(&error) && self.take_back(mirror, &error).is_none()
+                let takes_back = self.take_back(mirror, &error).is_some();
+                let held = self.lease.clone().unwrap_or_default();
+                self.trouble == Some(self.worse(mirror, &held, error)) && !takes_back
             }
             _ => false,
         }
@@ -37,6 +42,7 @@ impl SessionMachine {
         if self.last_known.as_ref().is_some_and(|known| mirror.says_the_same(known)) {
             return None;
         }
+        self.note_lost_records(mirror);
         let snapshot = Arc::new(mirror.clone());
         self.last_known = Some(Arc::clone(&snapshot));
         Some(snapshot)
