@@ -183,7 +183,7 @@ fn a_lost_subnet_stays_closed_while_no_other_is_free() {
         assert!(scene.machine.agrees(&scene.store));
     }
     let pool = Pool::new(subnet::parse("10.0.0.0/22").unwrap(), 3).unwrap();
-    let pools = std::mem::replace(&mut scene.configured.pools.v4, Some(pool));
+    let pools = scene.configured.pools.v4.replace(pool);
     assert!(matches!(scene.run(), Err(Exit::Refused(_))));
     assert_eq!(scene.machine.trouble(), Some(&lost), "a later refusal does not open it");
     scene.configured.pools.v4 = pools;
