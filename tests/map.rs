@@ -18,7 +18,7 @@ const PACKET_PATH: [&str; 11] =
     ["agent", "plugin", "ipam", "lease", "etcd", "netlink", "nft", "plan", "net", "cni", "os"];
 
 /// Lines of code of [`PACKET_PATH`], without blank lines, comments and tests. May only shrink.
-const PACKET_PATH_LINES: usize = 28_500;
+const PACKET_PATH_LINES: usize = 28_000;
 
 /// Clock, environment, files, sockets, streams and log.
 const WORLD: &[&str] = &[

@@ -163,17 +163,18 @@ fn standing(
         }
     }
     let pool = own.network.pools.get(family).map(|pool| pool.network());
+    let remembered = own.remembered.get(family).copied();
+    let recorded = recorded(found, own, family).map(|(_, subnet)| subnet);
     let usable = |subnet: &IpNetwork| {
-        pool.is_some_and(|pool| subnet::contains(pool, *subnet))
+        let is_served = refusal::is_served(found, own, *subnet);
+        (is_served || pool.is_some_and(|pool| subnet::contains(pool, *subnet)))
             && owner(found, own, *subnet).is_none()
     };
-    let recorded = recorded(found, own, family).map(|(_, subnet)| subnet);
     let claims = found.claims.iter().filter(|(_, claim)| claim.value == *name);
     let claimed = claims.map(|(subnet, _)| *subnet).filter(|s| subnet::family(*s) == family);
     let mut keys: Vec<IpNetwork> = recorded.into_iter().chain(claimed).collect();
     // A key that was overwritten while the agent did not run has the later right.
     keys.sort_by_key(|subnet| right(found, name, *subnet));
-    let remembered = own.remembered.get(family).copied();
     let still_ours = remembered.filter(|subnet| right(found, name, *subnet).is_some());
     Ok(still_ours.into_iter().chain(keys).chain(remembered).find(usable))
 }

@@ -3,11 +3,14 @@
 //! Its claims are reserved by the administrator, so it needs neither the counter nor the range of the
 //! claims, and the network settings are the administrator's too: the host writes nothing but its own keys.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use ipnetwork::IpNetwork;
 
 use crate::lease::records::{Key, NodeName, Roots};
+use crate::lease::right::right;
+use crate::lease::snapshot::Snapshot;
 
 /// What a role permits on a key, or on all keys that begin with one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +70,37 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
         user: name.to_string(),
         permissions: read.chain(write).collect(),
     }
+}
+
+/// The subnets whose claims are the host's: in each family those reserved for it, else those of its keys
+/// that nobody else claims.
+///
+/// The host writes its keys itself, so a subnet to which another host has the better right is not among them.
+pub fn subnets(found: &Snapshot, host: &NodeName) -> Vec<IpNetwork> {
+    let claims = found.claims.iter().filter(|(_, claim)| claim.value == *host);
+    let claimed: Vec<IpNetwork> = claims.map(|(subnet, _)| *subnet).collect();
+    let key = found.hosts.get(host).map(|stored| stored.value);
+    let recorded = found.nodes.get(host).map(|node| node.value.subnets).unwrap_or_default();
+    let unclaimed = key.into_iter().chain(recorded.iter().copied()).filter(|subnet| {
+        let same_family = |claimed: &&IpNetwork| claimed.is_ipv4() == subnet.is_ipv4();
+        !found.claims.contains_key(subnet) && !claimed.iter().any(|claimed| same_family(&claimed))
+    });
+    let subnets = claimed.iter().copied().chain(unclaimed);
+    let subnets: BTreeSet<_> = subnets.filter(|subnet| has_best(found, host, *subnet)).collect();
+    subnets.into_iter().collect()
+}
+
+/// No other host has a better right to `subnet`.
+fn has_best(found: &Snapshot, host: &NodeName, subnet: IpNetwork) -> bool {
+    let ours = right(found, host, subnet);
+    let claims = found.claims.values().map(|claim| &claim.value);
+    let mut hosts = found.hosts.keys().chain(found.nodes.keys()).chain(claims);
+    let is_better = |other| match (right(found, other, subnet), ours) {
+        (Some(theirs), Some(ours)) => theirs < ours,
+        (theirs, None) => theirs.is_some(),
+        (None, Some(_)) => false,
+    };
+    !hosts.any(|other| other != host && is_better(other))
 }
 
 impl HostRole {
@@ -143,6 +177,7 @@ pub fn checks_nested_transactions(version: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::snapshot::Raw;
     use crate::net::subnet::parse;
 
     fn role() -> HostRole {
@@ -158,6 +193,36 @@ mod tests {
     fn commands(found: &Found) -> Vec<String> {
         let role = role();
         role.changes(found).iter().map(|change| role.command(change)).collect()
+    }
+
+    /// The subnets of `host` after these writes, each at a revision of its own.
+    fn subnets_of(host: &str, writes: &[(&str, &str)]) -> Vec<String> {
+        let roots =
+            Roots { hosts: "/h".to_owned(), counter: "/c".to_owned(), humanz: "/z".to_owned() };
+        let mut found = Snapshot::default();
+        for (key, value) in writes {
+            let revision = found.revision + 1;
+            let (key, value) = (key.as_bytes(), value.as_bytes());
+            found.put(&roots, Raw { key, value, created: revision, modified: revision });
+        }
+        subnets(&found, &host.parse().unwrap()).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_host_gets_no_permission_on_a_claim_by_what_it_writes_into_its_keys() {
+        let theirs = [("/h/h2", "10.0.2.0/24"), ("/z/subnets/4/10.0.2.0-24", "h2")];
+        let with = |more: &[(&'static str, &'static str)]| [&theirs[..], more].concat();
+        let claimed = with(&[("/z/subnets/4/10.0.1.0-24", "h1"), ("/h/h1", "10.0.2.0/24")]);
+        assert_eq!(subnets_of("h1", &claimed), ["10.0.1.0/24"]);
+        assert_eq!(subnets_of("h2", &claimed), ["10.0.2.0/24"]);
+        assert_eq!(subnets_of("h1", &with(&[("/h/h1", "10.0.2.0/24")])), [""; 0]);
+        let stolen = with(&[("/z/subnets/4/10.0.2.0-24", "h1")]);
+        assert_eq!(subnets_of("h1", &stolen), [""; 0], "h2 has the better right");
+        let unclaimed = [("/h/h2", "10.0.2.0/24"), ("/h/h1", "10.0.2.0/24")];
+        assert_eq!(subnets_of("h1", &unclaimed), [""; 0]);
+        assert_eq!(subnets_of("h2", &unclaimed), ["10.0.2.0/24"], "of the Python agent until now");
+        let reserved = [("/z/subnets/4/10.0.1.0-24", "h1"), ("/h/h1", "fd00:1::/64")];
+        assert_eq!(subnets_of("h1", &reserved), ["10.0.1.0/24", "fd00:1::/64"]);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::{fs, io};
 
 use argh::{ArgsInfo, FromArgs};
-use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
 use crate::command::call::{Call, Outcome};
@@ -89,23 +88,9 @@ fn known(found: &Snapshot) -> Vec<NodeName> {
     names
 }
 
-/// The subnets whose claims are the host's: those of its keys, else those reserved for it.
-fn subnets(found: &Snapshot, host: &NodeName) -> Vec<IpNetwork> {
-    let key = found.hosts.get(host).map(|stored| stored.value);
-    let recorded = found.nodes.get(host).map(|node| node.value.subnets).unwrap_or_default();
-    let mut subnets: Vec<IpNetwork> = key.into_iter().chain(recorded.iter().copied()).collect();
-    if subnets.is_empty() {
-        let claims = found.claims.iter().filter(|(_, claim)| claim.value == *host);
-        subnets.extend(claims.map(|(subnet, _)| *subnet));
-    }
-    subnets.sort();
-    subnets.dedup();
-    subnets
-}
-
 /// The commands for one host, whatever there is.
 fn planned(roots: &Roots, found: &Snapshot, host: NodeName) -> Report {
-    let subnets = subnets(found, &host);
+    let subnets = roles::subnets(found, &host);
     let role = roles::of_host(roots, &host, &subnets);
     let changes = role.changes(&Found::default());
     let commands = changes.iter().map(|change| role.command(change)).collect();
@@ -129,7 +114,7 @@ fn apply(
             let why = "root is etcd's administrator: give the host another NODE_NAME";
             return Err(Exit::new(exit::FAILURE, why));
         }
-        let mut subnets = subnets(found, host);
+        let mut subnets = roles::subnets(found, host);
         if subnets.is_empty() {
             let lease = reserve::reserve(settings, host, &PerFamily::default())?;
             subnets = lease.subnets.iter().copied().collect();

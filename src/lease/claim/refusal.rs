@@ -1,5 +1,7 @@
 //! Pure. Why a host cannot claim a subnet.
 
+use ipnetwork::IpNetwork;
+
 use crate::lease::choose;
 use crate::lease::claim::owners::recorded;
 use crate::lease::claim::python;
@@ -27,14 +29,26 @@ pub fn config(found: &Snapshot, network: &Network) -> Option<LeaseError> {
     Some(LeaseError::ConfigMismatch { variable, theirs, ours, key })
 }
 
-/// A subnet recorded for this host is outside the pool, and the host does not use another one.
+/// A subnet recorded for this host is outside the pool, and the host uses neither it nor another one. It may use
+/// one that lies in a part by which the network's pool grew beyond the limit of this host.
 fn outside_pool(found: &Snapshot, own: &Claimant) -> Option<LeaseError> {
     let pools = own.network.pools.entries().filter(|(family, _)| own.keep.get(*family).is_none());
     let mut subnets =
         pools.filter_map(|(family, pool)| Some((recorded(found, own, family)?, pool.network())));
-    let ((key, subnet), pool) =
-        subnets.find(|((_, subnet), pool)| !subnet::contains(*pool, *subnet))?;
+    let ((key, subnet), pool) = subnets.find(|((_, subnet), pool)| {
+        !is_served(found, own, *subnet) && !subnet::contains(*pool, *subnet)
+    })?;
     Some(LeaseError::OutsidePool { subnet, key: own.network.key(&key), pool })
+}
+
+/// `subnet` is recorded for this host and claimed by it, and an earlier run of its agent served it.
+pub fn is_served(found: &Snapshot, own: &Claimant, subnet: IpNetwork) -> bool {
+    let family = subnet::family(subnet);
+    let recorded = recorded(found, own, family).map(|(_, subnet)| subnet);
+    let claim = found.claims.get(&subnet);
+    recorded == Some(subnet)
+        && own.remembered.get(family) == Some(&subnet)
+        && claim.is_some_and(|claim| claim.value == own.identity.name)
 }
 
 /// Another machine uses the name, and its agent runs.

@@ -324,6 +324,19 @@ fn a_subnet_outside_the_pool_is_refused_with_both_and_what_to_do() {
 }
 
 #[test]
+fn a_claimed_subnet_that_this_host_served_before_stays_although_the_pool_does_not_contain_it() {
+    let served = Claimant { remembered: v4("10.1.9.0/24"), ..own() };
+    let claimed = [("/h/h1", "10.1.9.0/24"), ("/z/subnets/4/10.1.9.0-24", "h1")];
+    assert_eq!(subnet_of(&claimed, &served), "10.1.9.0/24");
+    let other = [("/h/h1", "10.1.8.0/24"), ("/z/subnets/4/10.1.8.0-24", "h1")];
+    let lost = [("/h/h1", "10.1.9.0/24"), ("/z/subnets/4/10.1.9.0-24", "h2")];
+    for (keys, host) in [(&claimed, &own()), (&other, &served), (&lost, &served)] {
+        let error = refused(keys, host);
+        assert!(matches!(error, LeaseError::OutsidePool { .. }), "{error}");
+    }
+}
+
+#[test]
 fn settings_that_differ_are_refused_by_name() {
     let mut other = own();
     other.network.pools.v4 = Some(Pool::new(subnet::parse("10.0.0.0/16").unwrap(), 9).unwrap());

@@ -156,7 +156,9 @@ impl SessionMachine {
         );
         // The pods of an earlier run of the agent may still be there.
         let remembered = Some(self.own.remembered).filter(|subnets| !subnets.is_empty());
-        let remembered = remembered.filter(|_| matches!(error, LeaseError::SubnetLost { .. }));
+        let at_start =
+            matches!(error, LeaseError::SubnetLost { .. } | LeaseError::CannotGrow { .. });
+        let remembered = remembered.filter(|_| at_start);
         let lease = self.lease.clone().or(remembered.map(|subnets| Lease { subnets }));
         match lease.filter(|_| about_lease) {
             Some(lease) => {

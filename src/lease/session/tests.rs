@@ -183,7 +183,7 @@ fn a_lost_subnet_stays_closed_while_no_other_is_free() {
         assert!(scene.machine.agrees(&scene.store));
     }
     let pool = Pool::new(subnet::parse("10.0.0.0/22").unwrap(), 3).unwrap();
-    let pools = std::mem::replace(&mut scene.configured.pools.v4, Some(pool));
+    let pools = scene.configured.pools.v4.replace(pool);
     assert!(matches!(scene.run(), Err(Exit::Refused(_))));
     assert_eq!(scene.machine.trouble(), Some(&lost), "a later refusal does not open it");
     scene.configured.pools.v4 = pools;
@@ -259,4 +259,27 @@ fn an_answer_is_only_what_comes_after_the_question() {
     scene.put_other_alive();
     scene.run().unwrap();
     assert_eq!(scene.machine.trouble(), None, "asked anew");
+}
+
+#[test]
+fn a_restart_with_a_pool_that_cannot_grow_goes_on_with_the_lease() {
+    let mut scene = Scene::new();
+    let snapshot = scene.run().unwrap().snapshot;
+    let lease = scene.machine.lease().unwrap().clone();
+    let addresses = PerFamily { v4: "10.0.4.9".parse().ok(), v6: None };
+    let attributes = Attributes { addresses, ..Default::default() };
+    let record = node_record(&identity("h2", "m2"), &attributes, &Lease::default());
+    scene.put("/z/nodes/h2", &record.to_json());
+    let wide = Pool::new(subnet::parse("10.0.0.0/21").unwrap(), 3).unwrap();
+    scene.configured.pools.v4 = Some(wide);
+    let (host, machine_id) = ("h1".parse().unwrap(), "m1".to_owned());
+    let saved = Saved { host, machine_id, lease, snapshot, resolved: Default::default() };
+    let restarted = |saved| Scene::machine(&scene.configured, saved);
+    let (fresh, again) = (restarted(None), restarted(Some(saved)));
+    scene.machine = again;
+    scene.run().unwrap();
+    assert_eq!(scene.subnet(), "10.0.1.0/24");
+    assert!(matches!(scene.machine.trouble(), Some(LeaseError::CannotGrow { .. })));
+    scene.machine = fresh;
+    assert!(matches!(scene.run(), Err(Exit::Refused(LeaseError::CannotGrow { .. }))));
 }
