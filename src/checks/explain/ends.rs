@@ -62,9 +62,10 @@ fn inside(end: &PathEnd, pod: &LocalPod) -> Vec<Hop> {
     vec![up, address]
 }
 
-/// A namespace that cannot be entered. While the host's end of its veth is there, so is the namespace.
+/// A namespace that cannot be entered. While the host's end of its veth is there, so is the namespace, unless it is
+/// seen to be gone.
 fn unseen(name: &str, pod: &LocalPod, error: &str) -> Hop {
-    if pod.port.is_none() {
+    if pod.port.is_none() || pod.is_gone {
         let fix = "the pod is gone or half made: the runtime must make it anew (crictl rmp, or delete \
                    the pod)";
         return Hop::lost("pod-namespace", name, error, fix);

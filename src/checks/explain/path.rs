@@ -77,6 +77,8 @@ pub struct LocalPod {
     pub port: Option<Link>,
     /// Frames that the guard at the port dropped, by reason; `None` if there is no guard.
     pub guard: Option<BTreeMap<DropReason, u64>>,
+    /// Its namespace is there no more, and would be seen from here. The link may go a moment later.
+    pub is_gone: bool,
     /// What its namespace looks like; an error is why it could not be looked at.
     pub inside: Result<PodNetns, String>,
 }

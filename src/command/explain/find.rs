@@ -306,6 +306,7 @@ fn pod_of(attachment: &PodAttachment) -> LocalPod {
         port_name: LinkIdentity { network, container_id, ifname }.host_ifname(),
         port: None,
         guard: None,
+        is_gone: false,
         inside: Err("not inspected".to_owned()),
     }
 }

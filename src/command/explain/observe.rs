@@ -18,7 +18,7 @@ use crate::netlink::connections;
 use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
-use crate::os::netns::NetNs;
+use crate::os::netns::{self, NetNs};
 use crate::os::{echo, sysctl};
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
 use crate::plan::guard::{TABLE, dropped};
@@ -71,6 +71,7 @@ fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
             let rules = nft.device_chain(TABLE, &pod.port_name).context("read a guard")?;
             pod.guard = rules.map(|rules| dropped(&rules));
             pod.inside = inside(&pod.netns, &pod.ifname, other);
+            pod.is_gone = pod.inside.is_err() && netns::is_gone(path::Path::new(&pod.netns));
         }
         EndPlace::RemoteHost(remote) => {
             let routes = rtnl.routes(route::PROTOCOL).context("list routes")?;
