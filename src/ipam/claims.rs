@@ -214,6 +214,23 @@ impl LockedClaims<'_> {
         self.reading.held()
     }
 
+    /// Whether some claim whose holder's reservation exists is like that. Reads no further than the first one.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn holds(&self, like: impl Fn(&PortClaim) -> bool) -> Result<bool, StoreError> {
+        for name in names(&self.claims.folder())? {
+            for port in self.reading.ports_in(&name)? {
+                let holder = self.reading.living(&port)?;
+                let held = holder.and_then(|holder| claim(&holder.entry, holder.forwards[&port]));
+                if held.is_some_and(|held| like(&held)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Removes claims whose holder's reservation is gone; gives how many.
     ///
     /// # Errors
@@ -346,18 +363,20 @@ impl ClaimsView<'_> {
 
     /// Every port that has a file.
     fn ports(&self) -> Result<Vec<HostPort>, StoreError> {
-        let folder = self.claims.folder();
-        let mut ports = Vec::new();
-        for name in names(&folder)? {
-            let port = name.split_once('-').and_then(|(protocol, port)| {
-                Some((protocol.parse::<Protocol>().ok()?, port.parse().ok()?))
-            });
-            let Some((protocol, port)) = port else { continue };
-            for name in names(&folder.join(name))? {
-                ports.extend(name.parse().ok().map(|address| HostPort { protocol, port, address }));
-            }
-        }
-        Ok(ports)
+        let names = names(&self.claims.folder())?;
+        let ports = names.iter().map(|name| self.ports_in(name));
+        Ok(ports.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    /// Those in the folder of one protocol and port.
+    fn ports_in(&self, name: &str) -> Result<Vec<HostPort>, StoreError> {
+        let port = name.split_once('-').and_then(|(protocol, port)| {
+            Some((protocol.parse::<Protocol>().ok()?, port.parse().ok()?))
+        });
+        let Some((protocol, port)) = port else { return Ok(Vec::new()) };
+        let addresses = names(&self.claims.folder().join(name))?;
+        let addresses = addresses.iter().filter_map(|address| address.parse().ok());
+        Ok(addresses.map(|address| HostPort { protocol, port, address }).collect())
     }
 }
 

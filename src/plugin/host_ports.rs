@@ -98,14 +98,13 @@ pub fn close(store: &Store, entries: &[&StoreEntry]) -> Result<(), CniError> {
         // Not later with the addresses: whoever restores the table would open them again.
         locked.release(entry)?;
     }
-    let held = locked.held()?;
     let bridges: BTreeSet<&IfName> =
         entries.iter().filter_map(|entry| Some(&entry.ports.as_ref()?.bridge)).collect();
     for bridge in bridges {
         let is_of = |claim: &PortClaim| {
             claim.bridge == *bridge && claim.forward.from.family() == Family::V4
         };
-        if !held.iter().any(is_of) {
+        if !locked.holds(is_of)? {
             forbid_loopback(bridge);
         }
     }

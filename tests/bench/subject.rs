@@ -155,7 +155,9 @@ impl Subject {
             _ => {}
         }
         let mut attachment = pod.attachment.clone();
-        attachment.container += &format!("-{}", pod.containers.load(Ordering::Relaxed));
+        // In front: the floor names its link after the digits at the end.
+        let number = pod.containers.load(Ordering::Relaxed);
+        attachment.container.insert_str(0, &format!("{number}-"));
         let mut all = Duration::ZERO;
         for plugin in plugins {
             let attachment = Some(&attachment);
