@@ -1,4 +1,4 @@
-//! The cluster of Kubernetes' network policy tests, and who reaches whom in it.
+//! The cluster of Kubernetes' network policy tests, and which pods reach which in it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -115,7 +115,7 @@ pub fn reaches(
     verdicts.contains(&true)
 }
 
-/// A table of who reaches whom, as Kubernetes' tests have it: all, then exceptions.
+/// A table of which pods reach which, as Kubernetes' tests have it: all, then exceptions.
 #[derive(Clone)]
 pub struct Table(BTreeSet<(String, String)>);
 
