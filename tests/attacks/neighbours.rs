@@ -97,24 +97,29 @@ fn a_pod_fills_no_table_of_the_bridge() {
         let Scene { attacker, victim, .. } = scene;
         let (own, other) = (scene.port(&attacker), scene.port(&victim));
         let socket = PacketSocket::open(&scene.pod(&attacker), "eth0");
-        for number in 0..2000u16 {
-            let [high, low] = number.to_be_bytes();
-            let mac = [2, 0, 0, 0, high, low];
-            socket.send(&ethernet(
-                BROADCAST,
-                mac,
-                ARP,
-                &arp(1, mac, attacker.v4, ([0; 6], victim.v4)),
-            ));
-        }
-        // The victim's MAC, and the bridge's own way to it.
-        let stolen = arp(1, victim.mac, victim.v4, ([0; 6], attacker.v4));
-        socket.send(&ethernet(BROADCAST, victim.mac, ARP, &stolen));
+        let flood = || {
+            for number in 0..2000u16 {
+                let [high, low] = number.to_be_bytes();
+                let mac = [2, 0, 0, 0, high, low];
+                let asks = arp(1, mac, attacker.v4, ([0; 6], victim.v4));
+                socket.send(&ethernet(BROADCAST, mac, ARP, &asks));
+            }
+            // The victim's MAC, and the bridge's own way to it.
+            let stolen = arp(1, victim.mac, victim.v4, ([0; 6], attacker.v4));
+            socket.send(&ethernet(BROADCAST, victim.mac, ARP, &stolen));
+        };
+        // A busy kernel drops a part of a flood, and answers of the victim take its MAC back.
+        let is_full =
+            |found: &BTreeSet<String>| found.len() > 1500 && found.contains(&text(victim.mac));
+        let taken = (0..20).any(|_| {
+            flood();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            is_full(&behind(&scene, &own))
+        });
         let (found, at_victim) = (behind(&scene, &own), behind(&scene, &other));
-        let is_stolen = found.contains(&text(victim.mac));
         println!("{by:?}: {} MACs behind the attacker's port", found.len());
         if by == By::Reference {
-            assert!(found.len() > 1500 && is_stolen, "{}", found.len());
+            assert!(taken, "{}", found.len());
         } else {
             assert_eq!(found, BTreeSet::from([text(attacker.mac)]));
             assert_eq!(at_victim, BTreeSet::from([text(victim.mac)]));
