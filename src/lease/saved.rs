@@ -1,7 +1,7 @@
 //! Pure. The last known good state of this host, and its text in the state file.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::identity::{Identity, Lease};
 use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
-use crate::lease::snapshot::{Snapshot, Stored};
+use crate::lease::snapshot::{Cluster, Snapshot, Stored};
 use crate::net::{PerFamily, hash};
 
 /// The last known good state.
@@ -48,6 +48,10 @@ struct StateFileView<'a> {
     claims: Vec<StoredEntry<&'a IpNetwork, &'a NodeName>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     resolved: &'a Resolved,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    without_record: &'a BTreeSet<NodeName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<Cluster>,
 }
 
 /// The state in the file, as read.
@@ -64,6 +68,9 @@ struct StateFile {
     claims: Vec<StoredEntry<IpNetwork, NodeName>>,
     #[serde(default)]
     resolved: Resolved,
+    #[serde(default)]
+    without_record: BTreeSet<NodeName>,
+    cluster: Option<Cluster>,
 }
 
 impl Saved {
@@ -116,6 +123,8 @@ impl Saved {
             nodes: snapshot.nodes.iter().map(|(host, stored)| entry(host, stored)).collect(),
             claims: snapshot.claims.iter().map(|(subnet, stored)| entry(subnet, stored)).collect(),
             resolved: &self.resolved,
+            without_record: &snapshot.without_record,
+            cluster: snapshot.cluster,
         }
     }
 }
@@ -134,6 +143,8 @@ impl StateFile {
             hosts: Arc::new(self.hosts.into_iter().map(stored).collect()),
             nodes: Arc::new(nodes.collect()),
             claims: Arc::new(self.claims.into_iter().map(stored).collect()),
+            without_record: Arc::new(self.without_record),
+            cluster: self.cluster,
             ..Snapshot::default()
         };
         let snapshot = Arc::new(snapshot);
@@ -172,6 +183,8 @@ pub mod tests {
             let raw = Raw { key: key.as_bytes(), value: value.as_bytes(), created, modified };
             snapshot.put(&roots, raw);
         }
+        snapshot.without_record = Arc::new(["h3".parse().unwrap()].into());
+        snapshot.cluster = Some(Cluster { id: u64::MAX, addresses: 7 });
         let mut lease = Lease::default();
         lease.subnets.v4 = subnet::parse("10.0.1.0/24").ok();
         Saved {

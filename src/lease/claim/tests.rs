@@ -49,6 +49,7 @@ fn own() -> Claimant {
         without_record: BTreeSet::new(),
         leaves_claims: false,
         ticket: Some(7),
+        has_raced: false,
         instance: "i1".to_owned(),
         alive: true,
     }
