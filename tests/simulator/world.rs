@@ -420,6 +420,7 @@ impl World {
             }
             Command::Pause(pause) => {
                 let time = match pause {
+                    Pause::Grace if self.flaw == Flaw::NoGrace => 100,
                     Pause::Grace | Pause::Probation => 2_000,
                     Pause::Answer { same_boot: true, waits: 0 } => 500,
                     Pause::Answer { waits, .. } => 1_000 << waits,
