@@ -66,6 +66,8 @@ pub struct World {
     /// When data was lost last, and when etcd answered again.
     pub lost: Option<u64>,
     pub back: u64,
+    /// It came back with the keys of a backup.
+    pub restored: bool,
     pub(super) backup: Option<Store>,
     pub hosts: Vec<Host>,
     /// Hosts of the Python agent: whether each runs, and its subnet.
@@ -91,6 +93,7 @@ impl World {
             up: true,
             lost: None,
             back: 0,
+            restored: false,
             backup: None,
             hosts: (0..script.hosts).map(Host::new).collect(),
             pythons: BTreeMap::new(),
@@ -244,6 +247,7 @@ impl World {
     /// etcd starts anew with other data.
     fn lose(&mut self, store: Store) {
         self.down();
+        self.restored = !store.keys.is_empty();
         self.store = store;
         self.epoch += 1;
         self.lost = Some(self.now);
