@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn a_host_that_joins_alone_or_with_a_hundred_is_followed_at_once() {
-        assert_eq!(rests(&[4]), []);
-        assert_eq!(rests(&[40; 10]), []);
-        assert_eq!(rests(&[24; 100]), []);
+        assert!(rests(&[4]).is_empty());
+        assert!(rests(&[40; 10]).is_empty());
+        assert!(rests(&[24; 100]).is_empty());
         assert_eq!(Crowd::new(Instant::now()).after_claim(5), None);
     }
 
