@@ -11,7 +11,7 @@ use crate::net::{Object, Problem, ProblemKind};
 use crate::policy::read::Parsed;
 use crate::policy::read::cluster::Cluster;
 use crate::policy::read::pod::Pod;
-use crate::policy::{Endpoint, Name, Namespace, Node, Provider, Rules, Snapshot, Update};
+use crate::policy::{Endpoint, Name, Provider, Rules, Snapshot, Update};
 use crate::sources::find::{find, needed};
 use crate::sources::item::{HostNode, Item};
 
@@ -88,7 +88,8 @@ impl ClusterState {
         let rules = self.rules().clone();
         problems.extend(self.faults());
         let cluster = self.cluster();
-        let nodes: BTreeMap<&NodeName, &HostNode> = self.nodes().map(|node| (&node.node.name, node)).collect();
+        let nodes: BTreeMap<&NodeName, &HostNode> =
+            self.nodes().map(|node| (&node.node.name, node)).collect();
         let (mut own, mut all, mut refused) = (Vec::new(), BTreeMap::new(), Vec::new());
         for pod in self.pods().filter(|pod| pod.is_endpoint) {
             let Some(host) = &pod.host else { continue };
@@ -101,7 +102,9 @@ impl ClusterState {
                 refused.extend(faults);
                 own.push(endpoint);
             } else if !endpoint.addresses.is_empty() {
-                all.entry(endpoint.namespace.name().clone()).or_insert_with(Vec::new).push(endpoint);
+                all.entry(endpoint.namespace.name().clone())
+                    .or_insert_with(Vec::new)
+                    .push(endpoint);
             }
         }
         let more = refused.len().saturating_sub(PROBLEMS_LIMIT);

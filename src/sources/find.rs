@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::policy::{Endpoint, Member, Members, Name, Node, Rule, Selector, members};
 
 /// The selectors in the rules for `pods`: what concerns no pod of this host needs no members here.
-pub fn needed<'a>(
-    rules: impl Iterator<Item = &'a Rule>,
-    pods: &[Endpoint],
-) -> BTreeSet<Selector> {
+pub fn needed<'a>(rules: impl Iterator<Item = &'a Rule>, pods: &[Endpoint]) -> BTreeSet<Selector> {
     let mut subjects: BTreeMap<&Selector, bool> = BTreeMap::new();
     let mut concerns = |subject: &'a Selector| {
         let is_some = || pods.iter().any(|pod| subject.matches_pod(pod));
@@ -27,7 +24,9 @@ pub fn find<'a>(
         let mut found = BTreeSet::new();
         if let Selector::Nodes(_) = selector {
             let nodes = nodes.clone().filter(|node| selector.matches_node(node));
-            found.extend(nodes.map(|node| Member { addresses: node.addresses.clone(), ports: Vec::new() }));
+            found.extend(
+                nodes.map(|node| Member { addresses: node.addresses.clone(), ports: Vec::new() }),
+            );
             return found;
         }
         for pods in pods.values() {
@@ -37,7 +36,12 @@ pub fn find<'a>(
                 continue;
             }
             let pods = pods.iter().filter(|pod| selector.matches_pod(pod));
-            found.extend(pods.map(|pod| Member { addresses: pod.addresses.clone(), ports: pod.ports.clone() }));
+            found.extend(
+                pods.map(|pod| Member {
+                    addresses: pod.addresses.clone(),
+                    ports: pod.ports.clone(),
+                }),
+            );
         }
         found
     };

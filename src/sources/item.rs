@@ -43,9 +43,9 @@ impl Item {
             Resource::NetworkPolicies
             | Resource::ClusterNetworkPolicies
             | Resource::AdminNetworkPolicies
-            | Resource::BaselineAdminNetworkPolicies => {
-                policy(object).map(Item::Policy).ok_or_else(|| Field::root(object).fault("is no policy"))
-            }
+            | Resource::BaselineAdminNetworkPolicies => policy(object)
+                .map(Item::Policy)
+                .ok_or_else(|| Field::root(object).fault("is no policy")),
         };
         item.unwrap_or_else(|fault| Item::Faulty(problem(resource, object, &fault)))
     }

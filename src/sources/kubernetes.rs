@@ -77,11 +77,7 @@ fn begin(start: &Start) -> (ClusterState, Followed<Item>) {
     (state, follow(&start.api, queries.into(), Item::read))
 }
 
-async fn run(
-    start: &Start,
-    mut stopped: oneshot::Receiver<()>,
-    publish: &mut impl FnMut(Update),
-) {
+async fn run(start: &Start, mut stopped: oneshot::Receiver<()>, publish: &mut impl FnMut(Update)) {
     let (mut state, mut followed) = begin(start);
     let (mut due, mut rested) = (None, Instant::now());
     let mut published = None;

@@ -13,6 +13,9 @@ mod api;
 mod certificates;
 mod hostile;
 mod own;
+mod policies;
+mod rbac;
+mod state;
 mod watching;
 
 use std::collections::BTreeMap;
