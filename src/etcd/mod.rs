@@ -8,6 +8,7 @@
 //! - `reports`: writes and reads reachability reports
 //! - `files`: applies renewed certificates and passwords
 //! - `roles`: users and roles, for an administrator
+//! - `ranges`: values that hosts share beside their records
 //! - `client`, `members`, `connection`, `failure`, `watch`: calls and members; the only files that use
 //!   the etcd crate
 //! - `tls`: certificates and TLS errors
@@ -19,6 +20,7 @@ pub mod failure;
 mod files;
 mod liveness;
 mod members;
+mod ranges;
 pub mod reports;
 mod roles;
 mod session;
@@ -27,7 +29,7 @@ mod tls;
 mod update;
 mod watch;
 
-pub use client::FoundReports;
+pub use client::{Etcd, FoundReports};
 pub use contact::Contact;
 pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};
