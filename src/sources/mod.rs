@@ -4,7 +4,7 @@
 //! An unreachable store is tried again forever, and nothing that was published is revoked.
 //!
 //! - `kubernetes`: policies, namespaces, nodes and pods of the Kubernetes API
-//! - `exchange`: members of groups on other hosts, through etcd
+//! - `exchange`, `ranges`: members of groups on other hosts, through etcd
 //! - `item`, `cluster_state`, `find`: what is kept of their objects, and what they say, pure
 //! - `publication`, `shared`: keys and values of members, pure
 
@@ -14,6 +14,7 @@ mod find;
 mod item;
 mod kubernetes;
 mod publication;
+mod ranges;
 mod shared;
 
 pub use cluster_state::{ClusterState, PodScope};

@@ -2,10 +2,8 @@
 
 use etcd_client::{Event, GetOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream};
 
-use crate::etcd::client::{Etcd, after};
-use crate::etcd::connection::Member;
 use crate::etcd::failure::reason;
-use crate::etcd::watch::canceled;
+use crate::etcd::{Etcd, Member, after, canceled};
 use crate::lease::EtcdError;
 
 /// Keys read in one transaction. Source: etcd's `--max-txn-ops`, 128.
