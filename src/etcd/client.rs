@@ -291,7 +291,7 @@ async fn renew(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> 
 }
 
 /// The end of the range of keys that begin with `prefix`. Its last byte is `/`.
-fn after(prefix: &str) -> Vec<u8> {
+pub fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;

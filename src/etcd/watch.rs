@@ -97,7 +97,7 @@ fn is_deletion(pair: &KeyValue) -> bool {
     pair.version() == 0
 }
 
-fn canceled(answer: &WatchResponse, ended: impl Fn(String) -> String) -> EtcdError {
+pub fn canceled(answer: &WatchResponse, ended: impl Fn(String) -> String) -> EtcdError {
     let why = answer.cancel_reason();
     if answer.compact_revision() > 0 {
         EtcdError::Compacted(ended(format!("compacted at {}", answer.compact_revision())))
