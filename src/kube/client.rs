@@ -1,14 +1,12 @@
-//! Calls of the Kubernetes API; only this file and `watch` use the HTTP crates.
+//! Calls of the Kubernetes API; only this file, `answer` and `watch` use the HTTP crates.
 //!
 //! HTTP/2, which every API server speaks, through the client that the connection with etcd uses too.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::time::Duration;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode};
-use http_body::Body as _;
 use tokio::time::{Instant, timeout};
 use tonic::body::Body;
 use tonic::transport::channel::Change;
@@ -17,29 +15,13 @@ use tower_service::Service;
 
 use crate::etcd::failure::chain;
 use crate::kube::access::Access;
+use crate::kube::answer::{ApiError, broken, next_bytes};
 use crate::kube::object::{self, PageEnd};
 use crate::kube::query::{Query, escaped};
 use crate::kube::settings::KubeSettings;
 use crate::kube::watch::Watch;
 use crate::lease::records::NodeName;
 use crate::os::random;
-
-/// Why a call failed, as far as it decides what to do next.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ApiError {
-    /// The requested version is too old; list again.
-    #[error("{0}")]
-    Expired(String),
-    /// The API has no such resource.
-    #[error("{0}")]
-    Missing(String),
-    /// The answer exceeds the size limit.
-    #[error("{0}")]
-    TooLarge(String),
-    /// No answer, a refusal, or an invalid one.
-    #[error("{0}")]
-    Failed(String),
-}
 
 /// Changes of the server's address that may wait; there is one.
 const REQUESTS: usize = 4;
@@ -160,7 +142,7 @@ impl Api {
     }
 
     /// Follows the objects from `version` on.
-    pub async fn watch(&self, query: &Query, version: &str) -> Result<Watch<'_>, ApiError> {
+    pub async fn watch(&self, query: &Query, version: &str) -> Result<Watch, ApiError> {
         let what = format!("watch {}", query.name);
         let seconds = WATCH_SECONDS + random::below(WATCH_SECONDS as usize) as u64;
         let path = format!(
@@ -172,7 +154,7 @@ impl Api {
         let answer = self.send(&what, Method::GET, &path, None);
         let body = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))??;
         let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
-        Ok(Watch::new(self, what, body, until))
+        Ok(Watch::new(format!("{what}: {}", self.endpoint()), body, until))
     }
 
     /// Changes conditions of a node by a strategic merge patch.
@@ -247,38 +229,11 @@ impl Api {
         }
     }
 
-    pub fn failed(&self, what: &str, why: &str) -> ApiError {
+    fn failed(&self, what: &str, why: &str) -> ApiError {
         ApiError::Failed(format!("{what}: {}: {why}", self.endpoint()))
     }
 
     fn no_answer(&self, what: &str) -> ApiError {
         self.failed(what, &format!("no answer within {ANSWER_TIMEOUT:?}"))
     }
-}
-
-/// The next bytes of a body; `None` at its end.
-pub async fn next_bytes(body: &mut Body) -> Result<Option<tonic::codegen::Bytes>, String> {
-    loop {
-        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-        match frame.transpose().map_err(|status| broken(&chain(&status)))? {
-            None => return Ok(None),
-            Some(frame) => {
-                if let Ok(bytes) = frame.into_data() {
-                    return Ok(Some(bytes));
-                }
-            }
-        }
-    }
-}
-
-/// An error of the connection, with its fix.
-fn broken(reason: &str) -> String {
-    let advice = if reason.contains("UnknownIssuer") {
-        "; its certificate was not signed by the authority in the kubeconfig (or the service account)"
-    } else if reason.contains("not valid for name") {
-        "; its certificate is for other names: set tls-server-name in the kubeconfig, or KUBE_API"
-    } else {
-        ""
-    };
-    format!("{reason}{advice}")
 }

@@ -8,7 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::kube::client::{Api, ApiError};
+use crate::kube::answer::ApiError;
+use crate::kube::client::Api;
 use crate::kube::query::Query;
 use crate::kube::resource::{ObjectEvent, ObjectKey, Resource};
 use crate::kube::settings::KubeSettings;

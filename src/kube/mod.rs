@@ -6,10 +6,11 @@
 //!
 //! - `session`: lists and watches the nodes
 //! - `follow`: lists and watches other resources
-//! - `client`, `watch`, `access`: API calls, address and credentials
+//! - `client`, `answer`, `watch`, `access`: API calls, address and credentials
 //! - `object`, `resource`, `query`, `nodes`, `own`, `kubeconfig`, `yaml`, `settings`: parsed values, pure
 
 mod access;
+mod answer;
 mod client;
 mod follow;
 pub mod kubeconfig;

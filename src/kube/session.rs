@@ -9,7 +9,8 @@ use tokio::sync::watch as latest;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::etcd::{Contact, Update};
-use crate::kube::client::{Api, ApiError};
+use crate::kube::answer::ApiError;
+use crate::kube::client::Api;
 use crate::kube::nodes::{self, Nodes};
 use crate::kube::object::{self, NodeEvent};
 use crate::kube::own;

@@ -3,16 +3,15 @@
 use tokio::time::{Instant, timeout_at};
 use tonic::body::Body;
 
-use crate::kube::client::{Api, ApiError, next_bytes};
+use crate::kube::answer::{ApiError, next_bytes};
 use crate::kube::object::Ended;
 
 /// Largest event accepted, in bytes.
 const EVENT_LIMIT: usize = 4 * 1024 * 1024;
 
 /// A watch that is under way.
-pub struct Watch<'a> {
-    api: &'a Api,
-    /// For errors.
+pub struct Watch {
+    /// What is watched, and where, for errors.
     what: String,
     body: Body,
     until: Instant,
@@ -20,9 +19,9 @@ pub struct Watch<'a> {
     rest: Vec<u8>,
 }
 
-impl<'a> Watch<'a> {
-    pub fn new(api: &'a Api, what: String, body: Body, until: Instant) -> Watch<'a> {
-        Watch { api, what, body, until, rest: Vec::new() }
+impl Watch {
+    pub fn new(what: String, body: Body, until: Instant) -> Watch {
+        Watch { what, body, until, rest: Vec::new() }
     }
 
     /// The next events, as `parse` reads their lines; `None` at the end of the watch. Cancel-safe.
@@ -66,6 +65,6 @@ impl<'a> Watch<'a> {
     }
 
     fn failed(&self, why: &str) -> ApiError {
-        self.api.failed(&self.what, why)
+        ApiError::Failed(format!("{}: {why}", self.what))
     }
 }

@@ -11,6 +11,7 @@ use humanz_test_support as support;
 mod access;
 mod api;
 mod certificates;
+mod exchange;
 mod hostile;
 mod own;
 mod policies;

@@ -312,7 +312,7 @@ fn a_cluster_that_gets_the_custom_resource_later_and_loses_it() {
     println!("a new resource was noticed after {:?}", begun.elapsed());
     // A server that starts may not have it yet: what it said before stays.
     api.serve_custom("ClusterNetworkPolicy", false);
-    follower.wait_problem("clusternetworkpolicies");
+    follower.wait_problem("status 404");
     assert!(follower.rules() > rules);
     api.serve_custom("ClusterNetworkPolicy", true);
     eventually("it is well again", Duration::from_secs(90), || {
