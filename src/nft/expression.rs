@@ -12,7 +12,7 @@ use crate::nft::frame::{Compare, FrameAction, FrameMatch, FrameRule, Header};
 use crate::nft::inner;
 use crate::nft::numbers::{expression as n, family, object};
 use crate::nft::ruleset::{Action, Field, Match, Rule};
-use crate::nft::set::{padded, value};
+use crate::nft::set::value::{padded, value};
 use crate::nft::verdict::Verdict;
 
 /// The list of a rule's expressions.
