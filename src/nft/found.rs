@@ -11,7 +11,8 @@ use crate::nft::numbers::{
     self as number, chain, expression as list, family, flowtable, object, rule, table,
 };
 use crate::nft::ruleset::{Base, Flowtable, Hook, Policy};
-use crate::nft::set::entry::{self, Entry};
+use crate::nft::set::entry;
+pub use crate::nft::set::entry::Entry;
 use crate::nft::set::{self, Element, Shape};
 use crate::nft::userdata::Userdata;
 

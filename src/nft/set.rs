@@ -39,6 +39,8 @@ pub struct Shape {
     pub data: Option<DataType>,
     /// Keys are ranges (`flags interval`): of one field, an address or a port.
     pub intervals: bool,
+    /// Rules add its elements, each with a counter (`flags dynamic`).
+    pub counts: bool,
 }
 
 /// What a map holds for a key.
@@ -62,7 +64,12 @@ pub struct ElementChange {
 impl Shape {
     /// A set of single keys.
     pub fn set(key: impl Into<Vec<Type>>) -> Shape {
-        Shape { key: key.into(), data: None, intervals: false }
+        Shape { key: key.into(), data: None, intervals: false, counts: false }
+    }
+
+    /// A set of keys that rules count by.
+    pub fn counters(key: Type) -> Shape {
+        Shape { counts: true, ..Shape::set([key]) }
     }
 
     /// A map from keys to values.
@@ -95,16 +102,17 @@ impl Shape {
         };
         let intervals = flags & set::INTERVAL != 0;
         let is_range = matches!(key[..], [Type::Ipv4 | Type::Ipv6 | Type::Port]);
-        (is_range || !intervals).then_some(Shape { key, data, intervals })
+        (is_range || !intervals).then_some(Shape { key, data, intervals, counts: false })
     }
 
     /// The attributes of a set of this shape.
     pub(super) fn attributes(&self, attributes: Attributes) -> Attributes {
         let interval = if self.intervals { set::INTERVAL } else { 0 };
         let map = if self.data.is_some() { set::MAP } else { 0 };
+        let dynamic = if self.counts { set::DYNAMIC } else { 0 };
         let (kind, length) = concatenation(&self.key);
         let attributes = attributes
-            .be32(set::FLAGS, interval | map)
+            .be32(set::FLAGS, interval | map | dynamic)
             .be32(set::KEY_TYPE, kind)
             .be32(set::KEY_LENGTH, length);
         let attributes = match &self.data {
@@ -116,7 +124,7 @@ impl Shape {
             }
         };
         let userdata = match self.key[..] {
-            [Type::Interface] => Some(Userdata::host_byte_order()),
+            [Type::Interface | Type::InterfaceIndex] => Some(Userdata::host_byte_order()),
             [Type::Ipv4, Type::Inner(inner)] => Some(userdata::sender(Family::V4, inner)),
             [Type::Ipv6, Type::Inner(inner)] => Some(userdata::sender(Family::V6, inner)),
             _ => None,

@@ -13,6 +13,14 @@ pub struct Entry {
     pub(super) is_end: bool,
     pub(super) data: Option<RawData>,
     pub(super) userdata: Userdata,
+    pub(super) packets: u64,
+}
+
+impl Entry {
+    /// What its counter has counted, if it has one.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +49,12 @@ pub fn entries(attributes: &AttributeList) -> Result<Vec<Entry>, NetlinkError> {
         };
         let is_end = element.be32(set::ELEMENT_FLAGS).unwrap_or(0) & set::INTERVAL_END != 0;
         let userdata = Userdata::read(element.get(set::ELEMENT_USERDATA).unwrap_or_default());
-        entries.push(Entry { key: key.to_vec(), is_end, data, userdata });
+        let counter = match element.nested(set::ELEMENT_EXPRESSION)? {
+            Some(expression) => expression.nested(list::DATA)?,
+            None => None,
+        };
+        let packets = counter.and_then(|counter| counter.be64(list::COUNTER_PACKETS)).unwrap_or(0);
+        entries.push(Entry { key: key.to_vec(), is_end, data, userdata, packets });
     }
     Ok(entries)
 }

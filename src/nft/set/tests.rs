@@ -34,8 +34,7 @@ fn check_range(first: &str, last: &str, wanted: &[(&str, bool)]) {
         .iter()
         .map(|entry| (wire::address(&entry.key).unwrap().to_string(), entry.is_end))
         .collect();
-    let wanted: Vec<_> =
-        wanted.iter().map(|(key, is_end)| ((*key).to_owned(), *is_end)).collect();
+    let wanted: Vec<_> = wanted.iter().map(|(key, is_end)| ((*key).to_owned(), *is_end)).collect();
     assert_eq!(found, wanted);
 }
 
@@ -59,6 +58,7 @@ fn check_keys(keys: &[(&str, bool)], wanted: &[&str]) {
         is_end: *is_end,
         data: None,
         userdata: Userdata::default(),
+        packets: 0,
     };
     let family = Family::of(keys[0].0.parse().unwrap());
     let elements = ranges(family).elements(keys.iter().map(entry).collect());
@@ -84,16 +84,15 @@ fn the_end_that_nft_puts_at_the_start_of_the_space_is_nothing() {
 
 #[test]
 fn ranges_that_touch_are_kept_apart() {
-    let keys =
-        [("10.0.0.0", false), ("10.1.0.0", true), ("10.1.0.0", false), ("10.2.0.0", true)];
+    let keys = [("10.0.0.0", false), ("10.1.0.0", true), ("10.1.0.0", false), ("10.2.0.0", true)];
     check_keys(&keys, &["10.0.0.0/16", "10.1.0.0/16"]);
 }
 
 #[test]
 fn ranges_of_ports_end_before_the_next_key() {
     let shape = Shape { intervals: true, ..Shape::set([Type::Port]) };
-    let written = [(22, 22), (80, u16::MAX)]
-        .map(|(first, last)| Element::key([Value::Ports(first, last)]));
+    let written =
+        [(22, 22), (80, u16::MAX)].map(|(first, last)| Element::key([Value::Ports(first, last)]));
     let entries: Vec<_> = written.iter().flat_map(|element| listed(&shape, element)).collect();
     assert_eq!(entries.len(), 3);
     assert_eq!(shape.elements(entries), written.into());
