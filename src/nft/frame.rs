@@ -12,6 +12,7 @@ use crate::nft::set::{Element, Set};
 use crate::nft::userdata::Userdata;
 
 pub mod edit;
+pub mod notice;
 
 /// Raised when the same rule is encoded in another way than before.
 const SHAPE: &str = "1";

@@ -11,6 +11,7 @@
 //! pod are elements of sets. (With rules of its own for each pod an ADD beside 250 pods took 1 ms longer:
 //! the kernel walks all rules of a table whenever one is added.)
 
+mod added;
 mod changes;
 mod layout;
 mod ports;
@@ -22,6 +23,7 @@ mod tests;
 
 use crate::net::IfName;
 
+pub use added::Transactions;
 pub use changes::{
     GuardChange, GuardTable, LEFTOVERS, all_sets, changes, has_chains, left, leftovers,
 };

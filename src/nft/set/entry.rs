@@ -17,6 +17,10 @@ pub struct Entry {
 }
 
 impl Entry {
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// What its counter has counted, if it has one.
     pub fn packets(&self) -> u64 {
         self.packets

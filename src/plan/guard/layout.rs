@@ -65,7 +65,7 @@ impl Guard {
     pub fn chain(&self) -> FrameChain {
         let to = shared_name(self.routed_by.is_some(), &self.allowed);
         let rule = FrameRule {
-            comment: String::new(),
+            comment: "guard".to_owned(),
             matches: Vec::new(),
             action: FrameAction::Goto(to),
         };
@@ -113,6 +113,11 @@ impl Guard {
             (PORT, self.routed_by.into_iter().map(host_mac).collect()),
         ];
         elements.map(|(set, elements)| (set.to_owned(), elements)).into()
+    }
+
+    /// A chain of this name is at the port of a pod.
+    pub fn is_device(name: &str) -> bool {
+        name.starts_with("hz")
     }
 
     /// Its chain leads to the one of this name.
