@@ -36,7 +36,7 @@ impl Transactions {
 fn is_of_add(notices: &[FrameNotice]) -> bool {
     let sets = sets();
     let (mut chains, mut rules) = (BTreeSet::new(), Vec::new());
-    let mut devices = BTreeSet::new();
+    let mut devices: BTreeSet<u32> = BTreeSet::new();
     for notice in notices {
         match notice {
             FrameNotice::DeviceChain { table, name } if table == TABLE => {
@@ -48,7 +48,7 @@ fn is_of_add(notices: &[FrameNotice]) -> bool {
             FrameNotice::Elements { table, set, indexes }
                 if table == TABLE && sets.iter().any(|of| of.name == *set) =>
             {
-                devices.extend(indexes);
+                devices.extend(indexes.iter().copied());
             }
             _ => return false,
         }

@@ -72,10 +72,7 @@ pub fn has_chains(guard: &Guard, found: &FoundFrames) -> bool {
 /// What is left of devices that are gone, `alive` are the others: their chains, where the kernel keeps
 /// them, and elements.
 pub fn leftovers(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> Vec<FrameEdit> {
-    let names: BTreeSet<&str> = alive.values().map(IfName::as_str).collect();
-    let chains =
-        found.chains.iter().filter(|(name, chain)| chain.is_base && !names.contains(name.as_str()));
-    let chains = chains.map(|(name, _)| FrameEdit::RemoveChain(name.clone()));
+    let chains = dead_chains(found, alive).cloned().map(FrameEdit::RemoveChain);
     let elements = all_sets().into_iter().filter_map(|set| {
         let is_left =
             |element: &&Element| index(element).is_none_or(|index| !alive.contains_key(&index));
@@ -88,10 +85,21 @@ pub fn leftovers(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> Vec<Fram
     chains.chain(elements).collect()
 }
 
+/// The names of chains whose device is gone.
+fn dead_chains<'a>(
+    found: &'a FoundFrames,
+    alive: &BTreeMap<u32, IfName>,
+) -> impl Iterator<Item = &'a String> {
+    let names: BTreeSet<&str> = alive.values().map(IfName::as_str).collect();
+    let base = found.chains.iter().filter(|(_, chain)| chain.is_base).map(|(name, _)| name);
+    base.filter(move |name| !names.contains(name.as_str()))
+}
+
 /// How many pods have left something.
 pub fn left(found: &FoundFrames, alive: &BTreeMap<u32, IfName>) -> usize {
     let elements = found.elements.get(MAC).into_iter().flatten();
-    elements.filter_map(index).filter(|index| !alive.contains_key(index)).count()
+    let elements = elements.filter_map(index).filter(|index| !alive.contains_key(index)).count();
+    elements.max(dead_chains(found, alive).count())
 }
 
 /// What guards share and is not as it should be.
