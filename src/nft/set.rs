@@ -124,6 +124,11 @@ impl Shape {
             }
         };
         let userdata = match self.key[..] {
+            [Type::InterfaceIndex] if self.data.is_some() => Some(userdata::mac_of_device()),
+            [Type::InterfaceIndex, Type::Mac] => Some(userdata::sent_by_device(None)),
+            [Type::InterfaceIndex, Type::Mac, Type::Inner(family)] => {
+                Some(userdata::sent_by_device(Some(family)))
+            }
             [Type::Interface | Type::InterfaceIndex] => Some(Userdata::host_byte_order()),
             [Type::Ipv4, Type::Inner(inner)] => Some(userdata::sender(Family::V4, inner)),
             [Type::Ipv6, Type::Inner(inner)] => Some(userdata::sender(Family::V6, inner)),

@@ -60,7 +60,7 @@ fn guards_that_somebody_changes_are_repaired_at_once() {
         "nft delete chain netdev humanz $(nft list table netdev humanz | awk '/chain hz/ {print $2; exit}')",
         "for c in $(nft list table netdev humanz | awk '/chain/ {print $2}'); do nft flush chain netdev humanz $c; done",
         "nft flush chain netdev humanz routed-1; nft flush set netdev humanz own4",
-        "nft add element netdev humanz own4 { $(nft list set netdev humanz own4 | grep -o '\"hz[0-9a-f]*\" . [0-9a-f:]* . ' | sed 's/$/10.244.1.99,/') }",
+        "nft add element netdev humanz own4 { $(nft list set netdev humanz own4 | grep -o '\"hz[0-9a-f]*\" . 0x[0-9a-f]* . ' | sed 's/$/0x0af40163,/') }",
         "ip link set humanz0 address 02:00:00:00:00:77",
         "ip link del humanz0",
     ] {

@@ -122,8 +122,7 @@ fn shapes_are_read_back_and_types_are_those_of_nft() {
     assert_eq!(concatenation(&[Type::Ipv6, Type::Protocol, Type::Port]).1, 24);
     let verdicts = Shape { data: Some(DataType::Verdict), ..Shape::set([Type::Ipv4]) };
     let map = Shape::map([Type::Ipv4, Type::Mark], [Type::Ipv6, Type::Port]);
-    let port = Shape::map([Type::InterfaceIndex, Type::Mac, Type::Ipv6], [Type::Mac]);
-    for shape in [Shape::set([Type::Interface]), ranges(Family::V6), verdicts, map, port] {
+    for shape in [Shape::set([Type::Interface]), ranges(Family::V6), verdicts, map] {
         let bytes = shape.attributes(Attributes::new()).into_bytes();
         assert_eq!(Shape::read(&AttributeList::parse(&bytes).unwrap()), Some(shape));
     }

@@ -25,11 +25,13 @@ pub enum Type {
     Interface,
     /// An interface by its index.
     InterfaceIndex,
+    /// A MAC: to nft a number of its length.
     Mac,
     /// The state of a connection: bits.
     State,
     Mark,
-    /// An address of the packet inside a VXLAN packet: to nft a number of the address's length.
+    /// An address at a place where nft expects none, such as in the packet inside a VXLAN packet: to nft a
+    /// number of the address's length.
     Inner(Family),
 }
 
@@ -50,14 +52,13 @@ pub enum Value {
 
 impl Type {
     /// Those that have a number of their own, and one of the other.
-    const ALL: [Type; 10] = [
+    const ALL: [Type; 9] = [
         Type::Ipv4,
         Type::Ipv6,
         Type::Protocol,
         Type::Port,
         Type::Interface,
         Type::InterfaceIndex,
-        Type::Mac,
         Type::State,
         Type::Mark,
         Type::Inner(Family::V4),
@@ -77,7 +78,7 @@ impl Type {
             Type::Ipv6 => (8, 16),
             Type::Protocol => (12, 1),
             Type::Port => (13, 2),
-            Type::Mac => (9, 6),
+            Type::Mac => (4, 6),
             Type::Mark => (19, 4),
             Type::InterfaceIndex => (20, 4),
             Type::State => (26, 4),

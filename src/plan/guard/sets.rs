@@ -1,6 +1,7 @@
 //! Pure. The sets that hold what each pod is, by the index of the host's end of its veth: an index is not
 //! given to another link for a long time.
 
+use crate::net::Family;
 use crate::nft::{Set, Shape, Type};
 
 /// Index, MAC, address: what unicast and ARP come from.
@@ -17,9 +18,9 @@ pub const PORT: &str = "port";
 pub fn sets() -> Vec<Set> {
     let own = |address| Shape::set([Type::InterfaceIndex, Type::Mac, address]);
     [
-        (OWN4, own(Type::Ipv4)),
-        (OWN6, own(Type::Ipv6)),
-        (ND6, own(Type::Ipv6)),
+        (OWN4, own(Type::Inner(Family::V4))),
+        (OWN6, own(Type::Inner(Family::V6))),
+        (ND6, own(Type::Inner(Family::V6))),
         (MAC, Shape::set([Type::InterfaceIndex, Type::Mac])),
         (PORT, Shape::map([Type::InterfaceIndex], [Type::Mac])),
     ]
