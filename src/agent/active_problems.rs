@@ -31,6 +31,8 @@ pub enum ProblemSource {
     ContestedFiles,
     /// Firewalls of other programs.
     Firewall,
+    /// Objects of policies, and what cannot be enforced of them.
+    Policies,
     /// Routes to other hosts.
     PeerRoutes,
     /// Addresses for pods.

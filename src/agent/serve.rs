@@ -6,6 +6,7 @@ mod disputed;
 mod files;
 mod folders;
 mod pace;
+mod policy;
 mod pools;
 mod publish;
 mod reconcile;
@@ -148,6 +149,7 @@ impl Agent {
                 self.state.stop = true;
                 return Ok(());
             }
+            Trigger::Policy(update) => (self.take_policies(update), TriggerReason::POLICIES),
             Trigger::Registry(update) => (self.handle_update(update)?, TriggerReason::HOSTS),
         };
         if !scope.is_empty() {

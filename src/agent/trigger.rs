@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::etcd::Update;
+use crate::etcd;
 use crate::lease::Resolved;
+use crate::policy::Update;
 
 /// A message of another thread that may make the loop reconcile.
 #[derive(Debug)]
 pub enum Trigger {
-    Registry(Update),
+    Registry(etcd::Update),
     /// Something changed in the kernel.
     Kernel(Scope),
     /// Names of hosts resolve to other addresses.
@@ -22,6 +23,9 @@ pub enum Trigger {
     /// Somebody changed these files of the agent.
     Files(BTreeSet<PathBuf>),
     Signal(Signal),
+    /// A source of policies says something else.
+    #[expect(dead_code, reason = "the sources send it with the next commits")]
+    Policy(Update),
 }
 
 /// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for
@@ -44,16 +48,23 @@ pub struct Scope {
     pub firewall: bool,
     /// The installed plugin and the CNI configuration.
     pub files: bool,
+    /// The table of policies.
+    pub policy: bool,
 }
 
 impl Scope {
-    pub const ALL: Scope = Scope { links: true, routes: true, firewall: true, files: true };
+    pub const ALL: Scope =
+        Scope { links: true, routes: true, firewall: true, files: true, policy: true };
+    const NONE: Scope =
+        Scope { links: false, routes: false, firewall: false, files: false, policy: false };
     /// Links or addresses changed; routes hang on both.
-    pub const LINKS: Scope = Scope { links: true, routes: true, firewall: false, files: false };
+    pub const LINKS: Scope = Scope { links: true, routes: true, ..Scope::NONE };
     /// Routes changed.
-    pub const ROUTES: Scope = Scope { links: false, routes: true, firewall: false, files: false };
+    pub const ROUTES: Scope = Scope { routes: true, ..Scope::NONE };
     /// nftables changed.
-    pub const FIREWALL: Scope = Scope { links: false, routes: false, firewall: true, files: false };
+    pub const FIREWALL: Scope = Scope { firewall: true, policy: true, ..Scope::NONE };
+    /// Policies, or what they concern, changed.
+    pub const POLICY: Scope = Scope { policy: true, ..Scope::NONE };
 
     pub fn is_empty(self) -> bool {
         self == Scope::default()
@@ -65,6 +76,7 @@ impl Scope {
             routes: self.routes || other.routes,
             firewall: self.firewall || other.firewall,
             files: self.files || other.files,
+            policy: self.policy || other.policy,
         }
     }
 }
@@ -88,6 +100,8 @@ impl TriggerReason {
     pub const SETTINGS: &str = "the settings were read again";
     /// The registry has other hosts or pools.
     pub const HOSTS: &str = "the hosts of the network changed";
+    /// A source of policies says something else.
+    pub const POLICIES: &str = "policies changed";
 
     /// This, too.
     pub fn and(&mut self, why: &'static str) {

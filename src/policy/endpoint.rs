@@ -4,14 +4,17 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::net::Protocol;
 use crate::net::node_name::NodeName;
 use crate::policy::labels::Labels;
 use crate::policy::name::{Name, Scoped};
 
 /// A pod with addresses of its own; one in its host's network is none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
+    #[serde(with = "shared")]
     pub namespace: Arc<Namespace>,
     pub name: Name,
     pub labels: Labels,
@@ -27,14 +30,14 @@ pub struct Endpoint {
 }
 
 /// A namespace, or a tenant's stand-in for one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     name: Name,
     labels: Labels,
 }
 
 /// A container port with a name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NamedPort {
     pub name: Name,
     pub protocol: Protocol,
@@ -85,6 +88,22 @@ impl Endpoints {
     /// The node that has `address`.
     pub fn node(&self, address: IpAddr) -> Option<&Node> {
         self.nodes.iter().find(|node| node.addresses.contains(&address))
+    }
+}
+
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Namespace;
+
+    pub fn serialize<S: Serializer>(one: &Arc<Namespace>, to: S) -> Result<S::Ok, S::Error> {
+        (**one).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Namespace>, D::Error> {
+        Namespace::deserialize(from).map(Arc::new)
     }
 }
 

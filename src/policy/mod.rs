@@ -13,6 +13,7 @@ pub mod read;
 pub mod rule;
 pub mod selector;
 pub mod service;
+pub mod snapshot;
 pub mod tuple;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
@@ -23,4 +24,5 @@ pub use name::{Name, Scoped};
 pub use rule::{Direction, Origin, Peer, Rule, Rules, Source, Tier, Verdict};
 pub use selector::{Namespaces, Selector};
 pub use service::{PortRange, Service};
+pub use snapshot::{Provider, Snapshot, Update};
 pub use tuple::{Transport, Tuple};

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
 
 use crate::net::{Family, subnet};
 use crate::policy::name::Name;
@@ -13,7 +14,7 @@ use crate::policy::service::Service;
 
 /// Tiers in the order in which they are judged. A connection that no rule of any tier decides is
 /// allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Tier {
     /// ClusterNetworkPolicy of tier Admin, AdminNetworkPolicy: the only tier that judges a pod's
     /// connection to itself.
@@ -27,7 +28,7 @@ pub enum Tier {
 }
 
 /// As the subject sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Direction {
     /// To the subject.
     Ingress,
@@ -36,7 +37,7 @@ pub enum Direction {
 }
 
 /// What a rule says of a connection that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// Dropped.
     Deny,
@@ -47,7 +48,7 @@ pub enum Verdict {
 }
 
 /// The other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Peer {
     /// Pods or nodes.
     Selected(Selector),
@@ -56,7 +57,7 @@ pub enum Peer {
 }
 
 /// The kind of object that a rule stands in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Source {
     AdminNetworkPolicy,
     ClusterNetworkPolicy,
@@ -69,7 +70,7 @@ pub enum Source {
 }
 
 /// Where a rule comes from: the object, and the rule in it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {
     pub source: Source,
     /// `None` for objects of the whole cluster.
@@ -82,7 +83,7 @@ pub struct Origin {
 
 /// One rule. It matches a connection if the end in `direction` is one of `subject`, the other end one
 /// of `peers`, and the service one of `services`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     pub tier: Tier,
     /// Inside the tier; lower ones are judged first.
@@ -103,7 +104,8 @@ pub struct Rule {
 pub type Limits = (Option<Vec<Peer>>, Option<Vec<Service>>);
 
 /// Rules in the order in which they are judged: the first match of a tier decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Rule>", into = "Vec<Rule>")]
 pub struct Rules(Arc<[Rule]>);
 
 impl Rules {
@@ -125,6 +127,18 @@ impl Rules {
     /// Those of audited policies.
     pub fn audited(&self) -> impl Iterator<Item = &Rule> {
         self.iter().filter(|rule| rule.audit)
+    }
+}
+
+impl From<Vec<Rule>> for Rules {
+    fn from(rules: Vec<Rule>) -> Rules {
+        Rules::new(rules)
+    }
+}
+
+impl From<Rules> for Vec<Rule> {
+    fn from(rules: Rules) -> Vec<Rule> {
+        rules.0.to_vec()
     }
 }
 

@@ -2,18 +2,21 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::net::{Family, Protocol};
 use crate::policy::name::Name;
 
 /// Ports from the first to the last, both included; `first <= last`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(u16, u16)", into = "(u16, u16)")]
 pub struct PortRange {
     first: u16,
     last: u16,
 }
 
 /// One protocol, and which connections of it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Service {
     /// All of an IP protocol, by its number.
     Protocol(u8),
@@ -52,6 +55,20 @@ impl PortRange {
 
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
+    }
+}
+
+impl TryFrom<(u16, u16)> for PortRange {
+    type Error = &'static str;
+
+    fn try_from((first, last): (u16, u16)) -> Result<PortRange, &'static str> {
+        PortRange::new(first, last).ok_or("the last port is below the first")
+    }
+}
+
+impl From<PortRange> for (u16, u16) {
+    fn from(range: PortRange) -> (u16, u16) {
+        (range.first, range.last)
     }
 }
 

@@ -168,7 +168,7 @@ fn a_policy_for_no_pod_changes_nothing() {
 #[test]
 fn members_are_those_that_the_peers_of_rules_match() {
     for_all(|case, rules| {
-        let found = members::find(members::peers(rules.iter()), &case.endpoints);
+        let found = members::find(&members::peers(rules.iter()), &case.endpoints);
         for tuple in &case.tuples {
             let peers = rules.iter().flat_map(|rule: &Rule| rule.peers.iter().flatten());
             for peer in peers {
@@ -190,7 +190,7 @@ fn the_text_of_a_selector_is_canonical() {
     for_all(|_, rules| {
         for selector in members::peers(rules.iter()) {
             let text = selector.text();
-            assert_eq!(Selector::parse(&text).as_ref(), Ok(selector), "{text}");
+            assert_eq!(Selector::parse(&text).as_ref(), Ok(&selector), "{text}");
             assert!(Selector::parse(&format!(" {text}")).is_err());
         }
     });

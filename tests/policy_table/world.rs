@@ -57,9 +57,7 @@ impl World {
     }
 
     pub fn new(endpoints: Endpoints, rules: Rules) -> World {
-        let every_pod = Selector::every_pod();
-        let wanted = members::peers(rules.iter()).into_iter().chain([&every_pod]);
-        let members = members::find(wanted, &endpoints);
+        let members = members::find(&members::peers(rules.iter()), &endpoints);
         World { endpoints, rules, members }
     }
 

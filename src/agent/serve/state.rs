@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
+use crate::agent::policy::Policies;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -67,6 +68,8 @@ pub struct AgentState {
     /// Folders that could be written to in this life.
     pub(super) writable: BTreeSet<PathBuf>,
     pub(super) stop: bool,
+    /// What each source of policies said last.
+    pub(super) policies: Policies,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -112,6 +115,7 @@ impl AgentState {
             superseded: None,
             writable: BTreeSet::new(),
             stop: false,
+            policies: Policies::default(),
             once: false,
         }
     }

@@ -17,6 +17,10 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const ARP: [u8; 2] = [0x08, 0x06];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const UDP: u8 = 17;
+/// The next header of a fragment.
+const FRAGMENT: u8 = 44;
+/// The port of DHCPv6's clients.
+const CLIENT6: [u8; 2] = [2, 34];
 const ICMPV6: u8 = 58;
 /// The types of NDP: router and neighbour solicitation and advertisement, redirect.
 const FIRST_NDP: u8 = 133;
@@ -43,9 +47,9 @@ pub fn rules(routed: bool, allowed: &[IpNetwork]) -> Vec<FrameRule> {
     rules.allowed();
     rules.arp();
     rules.ndp();
-    let not = |protocol: [u8; 2]| link(12, Compare::NotEqual, &protocol);
+    let not_of = |protocol: [u8; 2]| link(12, Compare::NotEqual, &protocol);
     rules.drop(DropReason::Arp, vec![of(ARP)]);
-    rules.drop(DropReason::Protocol, vec![not(IPV4), not(IPV6)]);
+    rules.drop(DropReason::Protocol, vec![not_of(IPV4), not_of(IPV6)]);
     rules.drop(DropReason::Multicast, vec![to_group(true)]);
     rules.drop(DropReason::Loopback, vec![of(IPV4), network(16, Compare::Equal, &LOOPBACK)]);
     rules.drop(DropReason::Source, Vec::new());
@@ -90,17 +94,26 @@ impl Rules<'_> {
         if self.routed { FrameAction::AcceptTo(PORT) } else { FrameAction::Accept }
     }
 
-    /// Unicast from its own addresses with its own MAC, but no answers of a DHCP server.
+    /// Unicast from its own addresses with its own MAC, but nothing to clients of DHCP, from whichever
+    /// port: they do not look.
     fn settled(&mut self) {
-        // From port 67 to port 68.
-        let answer = transport(0, Compare::Equal, &[0, 67, 0, 68]);
+        let answer = transport(2, Compare::Equal, &[0, 68]);
         self.drop(DropReason::Dhcp, vec![of(IPV4), protocol(UDP), answer]);
         self.add("unicast", unicast4(own4()), self.unicast());
-        // From port 547 to port 546.
-        let answer = transport(0, Compare::Equal, &[2, 35, 2, 34]);
+        self.ipv6(&own6());
+        let answer = transport(2, Compare::Equal, &CLIENT6);
         self.drop(DropReason::Dhcp, vec![of(IPV6), protocol(UDP), answer]);
-        let not_icmp = FrameMatch::Protocol(Compare::NotEqual, ICMPV6);
-        self.add("unicast", unicast6(own6()).into_iter().chain([not_icmp]), self.unicast());
+    }
+
+    /// Unicast but ICMPv6. In a first fragment that ends before the transport header nobody sees to whom it
+    /// goes, so that UDP and ICMPv6 must show theirs, unless in later fragments.
+    fn ipv6(&mut self, from: &FrameMatch) {
+        let port = transport(2, Compare::NotEqual, &CLIENT6);
+        let later =
+            [network(6, Compare::Equal, &[FRAGMENT]), network(42, Compare::AtLeast, &[0, 8])];
+        for more in [[not(ICMPV6), not(UDP)], [protocol(UDP), port], later] {
+            self.add("unicast", unicast6(from.clone()).into_iter().chain(more), self.unicast());
+        }
     }
 
     /// What the network allows besides, with its own MAC.
@@ -116,16 +129,14 @@ impl Rules<'_> {
                 self.add("allowed", to_many, FrameAction::Accept);
             }
         }
-        let not_icmp = || FrameMatch::Protocol(Compare::NotEqual, ICMPV6);
         for source in sources(allowed, Family::V6) {
-            let matches = unicast6(within(8, &source, true));
-            self.add("unicast", matches.into_iter().chain([not_icmp()]), self.unicast());
+            self.ipv6(&within(8, &source, true));
         }
         let froms = sources(allowed, Family::V6).map(|source| within(8, &source, true));
         for from in [own6()].into_iter().chain(froms) {
             for group in groups(allowed, Family::V6) {
                 let to_many = [of(IPV6), from.clone(), to_group(true), within(24, &group, true)];
-                let matches = to_many.into_iter().chain([not_icmp()]);
+                let matches = to_many.into_iter().chain([not(ICMPV6)]);
                 self.add("allowed", matches, FrameAction::Accept);
             }
         }
@@ -211,8 +222,10 @@ impl Rules<'_> {
         self.drop(DropReason::Ndp, icmp(FIRST_NDP, LAST_NDP).collect());
         let froms = sources(allowed, Family::V6).map(|source| within(8, &source, true));
         for from in [own6()].into_iter().chain(froms) {
-            // Without the protocol also a first fragment that hides it in the next one would pass.
-            let matches = unicast6(from).into_iter().chain([protocol(ICMPV6)]);
+            // Without the protocol and a type also a first fragment that hides them in the next one
+            // would pass.
+            let icmp = [protocol(ICMPV6), transport(0, Compare::AtLeast, &[0])];
+            let matches = unicast6(from).into_iter().chain(icmp);
             self.add("icmpv6", matches, self.unicast());
         }
     }
@@ -244,6 +257,10 @@ fn of(protocol: [u8; 2]) -> FrameMatch {
 
 fn protocol(protocol: u8) -> FrameMatch {
     FrameMatch::Protocol(Compare::Equal, protocol)
+}
+
+fn not(protocol: u8) -> FrameMatch {
+    FrameMatch::Protocol(Compare::NotEqual, protocol)
 }
 
 /// The frame goes to many, or to one.

@@ -1,0 +1,64 @@
+//! Pure. The last valid snapshot of each source of policies.
+
+use std::collections::BTreeMap;
+
+use crate::net::Problem;
+use crate::policy::{Provider, Snapshot, Update};
+
+/// What every source said last.
+#[derive(Debug, Default)]
+pub struct Policies {
+    snapshots: BTreeMap<Provider, Snapshot>,
+    problems: BTreeMap<Provider, Vec<Problem>>,
+}
+
+impl Policies {
+    /// Takes over what a source says; true if that changes what holds.
+    pub fn take(&mut self, update: Update) -> bool {
+        self.problems.insert(update.provider, update.problems);
+        let Some(snapshot) = update.snapshot else { return false };
+        self.snapshots.get(&update.provider) != Some(&snapshot) && {
+            self.snapshots.insert(update.provider, snapshot);
+            true
+        }
+    }
+
+    #[expect(dead_code, reason = "the reconcile reads it with the next commits")]
+    /// What all of them say; `None` before the first one has said anything.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        (!self.snapshots.is_empty()).then(|| Snapshot::merged(self.snapshots.values()))
+    }
+
+    pub fn problems(&self) -> impl Iterator<Item = Problem> {
+        self.problems.values().flatten().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::read::documents;
+
+    fn update(policy: Option<&str>) -> Update {
+        let snapshot = policy.map(|name| {
+            let policy = format!(
+                "{{\"apiVersion\": \"networking.k8s.io/v1\", \"kind\": \"NetworkPolicy\", \
+                 \"metadata\": {{\"namespace\": \"shop\", \"name\": \"{name}\"}}, \"spec\": \
+                 {{\"podSelector\": {{}}}}}}"
+            );
+            let rules = documents::read(&documents::objects(&policy).unwrap(), true).rules;
+            Snapshot { rules, ..Snapshot::default() }
+        });
+        Update { provider: Provider::File, snapshot, problems: Vec::new() }
+    }
+
+    #[test]
+    fn what_cannot_be_used_leaves_the_last_valid_snapshot() {
+        let mut policies = Policies::default();
+        assert!(!policies.take(update(None)) && policies.snapshot().is_none());
+        assert!(policies.take(update(Some("a"))));
+        assert!(!policies.take(update(Some("a"))), "nothing changed");
+        assert!(!policies.take(update(None)) && policies.snapshot().is_some());
+        assert!(policies.take(update(Some("b"))));
+    }
+}

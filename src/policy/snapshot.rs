@@ -1,0 +1,149 @@
+//! Pure. What a source of policies knows at one moment, and how it gets to the agent's loop.
+//!
+//! Each source is a thread that sends a whole [`Update`] whenever something changed; the loop keeps
+//! the last valid [`Snapshot`] of each source, on disk too, and makes the table of all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
+
+use crate::net::Problem;
+use crate::policy::endpoint::{Endpoint, Endpoints};
+use crate::policy::members::{self, Members};
+use crate::policy::rule::Rules;
+
+/// Where policies come from. A pod that two of them know is as the first one says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Provider {
+    Kubernetes,
+    Etcd,
+    /// `POLICY_FILE`.
+    File,
+}
+
+/// Rules, and whom they concern.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub rules: Rules,
+    /// This host's pods. Their addresses may be missing: the agent takes those that its own store of
+    /// addresses gave them, because a source learns them after the pod's start.
+    pub pods: Vec<Endpoint>,
+    /// What the peers in `rules` find ([`members::peers`]), on all hosts. Addresses in this host's own
+    /// subnets count only as far as they are those of `pods`.
+    #[serde(with = "pairs")]
+    pub members: Members,
+}
+
+/// What a source sends to the loop.
+#[derive(Clone, Debug)]
+pub struct Update {
+    pub provider: Provider,
+    /// `None`: what is there cannot be used; the last valid snapshot holds.
+    pub snapshot: Option<Snapshot>,
+    /// Everything that is wrong with its objects now.
+    pub problems: Vec<Problem>,
+}
+
+impl Snapshot {
+    /// What all sources say together.
+    pub fn merged<'a>(all: impl IntoIterator<Item = &'a Snapshot>) -> Snapshot {
+        let (mut rules, mut pods, mut members) = (Vec::new(), BTreeMap::new(), Members::new());
+        for one in all {
+            rules.extend(one.rules.iter().cloned());
+            for pod in &one.pods {
+                pods.entry((pod.namespace.name(), &pod.name)).or_insert(pod);
+            }
+            for (selector, found) in &one.members {
+                members.entry(selector.clone()).or_default().extend(found.iter().cloned());
+            }
+        }
+        let pods = pods.into_values().cloned().collect();
+        Snapshot { rules: Rules::new(rules), pods, members }
+    }
+
+    /// With `pods`, which have their addresses, as all pods of the host with these `subnets`: nothing
+    /// that a source says gives an address of this host to anything else.
+    pub fn on_host(mut self, pods: Vec<Endpoint>, subnets: &[IpNetwork]) -> Snapshot {
+        let is_own = |address: &IpAddr| subnets.iter().any(|subnet| subnet.contains(*address));
+        for found in self.members.values_mut() {
+            let kept = std::mem::take(found).into_iter().filter_map(|mut member| {
+                member.addresses.retain(|address| !is_own(address));
+                (!member.addresses.is_empty()).then_some(member)
+            });
+            *found = kept.collect();
+        }
+        let wanted: BTreeSet<_> = members::peers(self.rules.iter());
+        let local = Endpoints { pods, nodes: Vec::new() };
+        for (selector, found) in members::find(&wanted, &local) {
+            self.members.entry(selector).or_default().extend(found);
+        }
+        self.pods = local.pods;
+        self
+    }
+}
+
+/// Selectors are no keys of JSON.
+mod pairs {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::policy::members::Members;
+
+    pub fn serialize<S: Serializer>(members: &Members, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(members)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Members, D::Error> {
+        Ok(Vec::deserialize(from)?.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::read::documents;
+
+    fn snapshot(text: &str) -> Snapshot {
+        let documents = documents::read(&documents::objects(text).unwrap(), true);
+        assert_eq!(documents.problems, []);
+        let peers = members::peers(documents.rules.iter());
+        let members = members::find(&peers, &documents.endpoints);
+        Snapshot { rules: documents.rules, pods: documents.endpoints.pods, members }
+    }
+
+    fn pod(name: &str, address: &str) -> String {
+        format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"namespace\": \"shop\", \
+             \"name\": \"{name}\", \"labels\": {{\"app\": \"web\"}}}}, \"spec\": {{\"nodeName\": \
+             \"n1\"}}, \"status\": {{\"podIP\": \"{address}\"}}}}"
+        )
+    }
+
+    const POLICY: &str = r#"{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": "db"}, "spec": {"podSelector": {},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+                     "ports": [{"port": 80, "endPort": 90}, {"port": "http"}]}]}}"#;
+
+    #[test]
+    fn a_snapshot_is_read_back_as_it_was_written() {
+        let before = snapshot(&[POLICY, &pod("web", "10.1.2.3")].concat());
+        let text = serde_json::to_string(&before).unwrap();
+        assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), before);
+    }
+
+    #[test]
+    fn an_address_of_this_host_belongs_to_the_pod_that_has_it_here() {
+        let said = snapshot(&[POLICY, &pod("old", "10.1.2.3"), &pod("far", "10.1.9.9")].concat());
+        let addresses = |snapshot: &Snapshot| -> Vec<String> {
+            let members = snapshot.members.values().flatten();
+            members.flat_map(|it| &it.addresses).map(ToString::to_string).collect()
+        };
+        assert_eq!(addresses(&said), ["10.1.2.3", "10.1.9.9"]);
+        let subnets = ["10.1.2.0/24".parse().unwrap()];
+        assert_eq!(addresses(&said.clone().on_host(Vec::new(), &subnets)), ["10.1.9.9"]);
+        let own = snapshot(&pod("new", "10.1.2.4")).pods;
+        assert_eq!(addresses(&said.on_host(own, &subnets)), ["10.1.2.4", "10.1.9.9"]);
+    }
+}
