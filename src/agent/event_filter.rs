@@ -9,7 +9,8 @@ use crate::net::{Family, IfName};
 use crate::netlink::events::{Event, LinkState};
 use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::guard::LEFTOVERS;
+use crate::nft::frame::notice::FrameNotice;
+use crate::plan::guard::{LEFTOVERS, Transactions};
 use crate::plan::tunnel::device_name;
 
 /// The links whose events matter.
@@ -22,6 +23,8 @@ pub struct EventFilter {
     attached: BTreeSet<u32>,
     /// Pods' ends that went, and left their guards.
     gone: usize,
+    /// What the plugin, and others, do to guards.
+    guards: Transactions,
     /// What this agent changes itself.
     own: Arc<OwnWrites>,
 }
@@ -29,8 +32,9 @@ pub struct EventFilter {
 impl EventFilter {
     /// A filter for this bridge, and for the tunnels and pods of the calling thread's network namespace.
     pub fn new(bridge: &IfName, own: Arc<OwnWrites>) -> EventFilter {
-        let (tunnels, attached, gone) = Default::default();
-        let mut filter = EventFilter { bridge: bridge.clone(), tunnels, attached, gone, own };
+        let (tunnels, attached, gone, guards) = Default::default();
+        let mut filter =
+            EventFilter { bridge: bridge.clone(), tunnels, attached, gone, guards, own };
         filter.find_links();
         filter
     }
@@ -44,7 +48,8 @@ impl EventFilter {
     /// off their bridge or sets down (the plugin adds them down, and the kernel takes them down before they
     /// go); of routes only those matter that bear our mark and went, those that others change among pods'
     /// addresses, and the default route: it decides which of its addresses this host publishes, and comes
-    /// after them; of neighbours those of the tunnels that others change.
+    /// after them; of neighbours those of the tunnels that others change; of guards all but those that come
+    /// with their ports.
     fn scope_of(&mut self, event: &Event) -> Scope {
         match event {
             Event::Link { name, index, .. } if is_tunnel(name) => {
@@ -73,6 +78,12 @@ impl EventFilter {
             // Of the devices of tunnels, too, and those are looked at with the routes.
             Event::ForwardingOff => Scope::LINKS,
             Event::Nftables => Scope::FIREWALL,
+            Event::Frames { kind, body } => {
+                self.guards.hear(FrameNotice::read(*kind, body));
+                Scope::default()
+            }
+            Event::FramesDone if self.guards.end() => Scope::default(),
+            Event::FramesDone => Scope::FIREWALL,
             Event::Lost => {
                 self.find_links();
                 Scope::ALL
@@ -134,11 +145,11 @@ mod tests {
     const OWN_PORT: u32 = 77;
 
     fn filter() -> EventFilter {
-        let (tunnels, attached, gone) = Default::default();
+        let (tunnels, attached, gone, guards) = Default::default();
         let own = OwnWrites::new(OWN_PORT);
         own.set_pools(PerFamily { v4: "10.244.0.0/16".parse().ok(), v6: None });
         let (bridge, own) = ("hz-br".parse().unwrap(), Arc::new(own));
-        EventFilter { bridge, tunnels, attached, gone, own }
+        EventFilter { bridge, tunnels, attached, gone, guards, own }
     }
 
     fn link(name: &str) -> Event {

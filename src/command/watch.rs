@@ -108,8 +108,13 @@ fn show(
 fn forward(mut events: Events, to: &Sender<Event>) {
     while let Ok(batch) = events.wait(PATIENCE) {
         // Of every neighbour the kernel reports each change of its state.
-        let shown =
-            |event: &Event| !matches!(event, Event::Neighbour { .. } | Event::Destination { .. });
+        // A change of guards ends with one event.
+        let shown = |event: &Event| {
+            !matches!(
+                event,
+                Event::Neighbour { .. } | Event::Destination { .. } | Event::Frames { .. }
+            )
+        };
         for event in batch.into_iter().filter(shown) {
             if to.send(event).is_err() {
                 return;
@@ -138,7 +143,7 @@ fn text(event: &Event) -> String {
             format!("a {kind} {whose}{}", if *gone { "was removed" } else { "was added" })
         }
         Event::ForwardingOff => "forwarding was turned off".to_owned(),
-        Event::Nftables => "nftables changed".to_owned(),
+        Event::Nftables | Event::Frames { .. } | Event::FramesDone => "nftables changed".to_owned(),
         Event::Lost => "changes came too fast to be shown".to_owned(),
     }
 }

@@ -53,6 +53,10 @@ pub enum Event {
     ForwardingOff,
     /// nftables changed.
     Nftables,
+    /// nftables changed, in a table of the family `netdev`: this message says what.
+    Frames { kind: u16, body: Vec<u8> },
+    /// The end of a transaction that had such messages.
+    FramesDone,
     /// Events were lost: check everything.
     Lost,
 }
@@ -76,6 +80,8 @@ pub enum LinkState {
 pub struct Events {
     monitor: Monitor,
     protocol: Protocol,
+    /// Messages of a transaction's tables of the family `netdev` came, and not yet its end.
+    in_frames: bool,
 }
 
 impl Events {
@@ -89,7 +95,7 @@ impl Events {
             Protocol::Route => &ROUTE_GROUPS,
             Protocol::Netfilter => &NFTABLES_GROUPS,
         };
-        Ok(Events { monitor: Monitor::open(protocol, groups)?, protocol })
+        Ok(Events { monitor: Monitor::open(protocol, groups)?, protocol, in_frames: false })
     }
 
     /// Waits for something to change, not longer than `patience`; nothing if nothing did. What the
@@ -99,11 +105,11 @@ impl Events {
     /// The socket is of no more use: open another one.
     pub fn wait(&mut self, patience: Duration) -> Result<Vec<Event>, NetlinkError> {
         let mut events = Vec::new();
-        let protocol = self.protocol;
+        let (protocol, in_frames) = (self.protocol, &mut self.in_frames);
         let heard = self.monitor.wait(patience, |reply| {
             let event = match protocol {
                 Protocol::Route => of_route(reply),
-                Protocol::Netfilter => Ok(Some(Event::Nftables)),
+                Protocol::Netfilter => Ok(of_nftables(reply, in_frames)),
             };
             events.extend(event.unwrap_or(Some(Event::Lost)));
         });
@@ -116,6 +122,21 @@ impl Events {
         events.dedup();
         Ok(events)
     }
+}
+
+/// The event that a message of nftables reports.
+fn of_nftables(reply: &Reply<'_>, in_frames: &mut bool) -> Option<Event> {
+    /// NFT_MSG_NEWGEN of linux/netfilter/nf_tables.h, NFPROTO_NETDEV.
+    const NEW_GENERATION: u16 = 10 << 8 | 15;
+    const NETDEV: u8 = 5;
+    if reply.kind == NEW_GENERATION {
+        return std::mem::take(in_frames).then_some(Event::FramesDone);
+    }
+    if reply.body().first() != Some(&NETDEV) {
+        return Some(Event::Nftables);
+    }
+    *in_frames = true;
+    Some(Event::Frames { kind: reply.kind, body: reply.body().to_vec() })
 }
 
 /// The event that a message of rtnetlink reports; `None` if it does not matter here.

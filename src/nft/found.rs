@@ -11,7 +11,9 @@ use crate::nft::numbers::{
     self as number, chain, expression as list, family, flowtable, object, rule, table,
 };
 use crate::nft::ruleset::{Base, Flowtable, Hook, Policy};
-use crate::nft::set::{self, Element, Entry, Shape};
+use crate::nft::set::entry;
+pub use crate::nft::set::entry::Entry;
+use crate::nft::set::{self, Element, Shape};
 use crate::nft::userdata::Userdata;
 
 /// A table of the family `inet` as it was found.
@@ -221,7 +223,7 @@ pub fn set(reply: &Reply<'_>) -> Result<Option<FoundSet>, NetlinkError> {
 
 /// The entries of one part of a set's list.
 pub fn entries(reply: &Reply<'_>) -> Result<Vec<Entry>, NetlinkError> {
-    set::entries(&parts(reply)?.1)
+    entry::entries(&parts(reply)?.1)
 }
 
 /// A flow table, and the table that it is in. A device that went is no longer in it.

@@ -1,22 +1,37 @@
-//! Pure. Chains at the ingress of devices, where frames pass before any bridge, as they are wanted and
+//! Pure. Chains that frames pass at the ingress of devices, before any bridge, as they are wanted and
 //! found.
 //!
 //! Frames have no address family there, so that rules compare bytes of their headers. `Display` is
 //! nft's own syntax for raw bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::net::{IfName, Mac, hash};
+use crate::net::{IfName, hash};
+use crate::nft::set::{Element, Set};
 use crate::nft::userdata::Userdata;
+
+pub mod edit;
+pub mod notice;
 
 /// Raised when the same rule is encoded in another way than before.
 const SHAPE: &str = "1";
 
-/// A chain of the policy `drop` at the ingress of one device; it bears the device's name.
+/// What is to be in a table of the family `netdev`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrameTable {
+    /// Without what rules put into them.
+    pub sets: Vec<Set>,
+    /// Each leads to earlier ones only.
+    pub chains: Vec<FrameChain>,
+}
+
+/// A chain with its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceChain {
-    pub device: IfName,
+pub struct FrameChain {
+    pub name: String,
+    /// The device at whose ingress it is, with the policy `drop`. `None`: others lead to it.
+    pub device: Option<IfName>,
     pub rules: Vec<FrameRule>,
 }
 
@@ -37,6 +52,9 @@ pub enum FrameMatch {
     Bytes { header: Header, offset: u32, mask: Option<Vec<u8>>, compare: Compare, value: Vec<u8> },
     /// The transport protocol, behind all IPv6 extension headers.
     Protocol(Compare, u8),
+    /// The set of this name has, or has not, an element of the device's index and bytes of the frame:
+    /// from where, and how many.
+    Listed { set: &'static str, fields: Vec<(Header, u32, u32)>, inside: bool },
 }
 
 /// Where bytes are counted from.
@@ -58,13 +76,17 @@ pub enum Compare {
 }
 
 /// What a rule does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameAction {
     Accept,
-    /// The frame goes on to this MAC, one of this host's, instead of the one that it was sent to.
-    AcceptTo(Mac),
-    /// Counted.
+    /// The frame goes on to the MAC that this map has for the device's index, one of this host's,
+    /// instead of the one that it was sent to.
+    AcceptTo(&'static str),
+    /// The frame is counted in this set, by the device's index; the next rule follows, be there room
+    /// or not.
+    Count(String),
     Drop,
+    Goto(String),
 }
 
 /// A rule as it was found.
@@ -73,17 +95,32 @@ pub struct FoundFrameRule {
     /// `None` for a rule of others.
     pub fingerprint: Option<u64>,
     pub comment: Option<String>,
-    /// Frames that it counted.
-    pub packets: u64,
 }
 
-/// What a table of the family `netdev` has: rules in order, by chain.
-pub type FoundChains = BTreeMap<String, Vec<FoundFrameRule>>;
+/// A chain as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundFrameChain {
+    /// It is at a hook.
+    pub is_base: bool,
+    pub rules: Vec<FoundFrameRule>,
+}
 
-impl DeviceChain {
-    /// The fingerprints of its rules, in order.
-    pub fn fingerprints(&self) -> Vec<u64> {
-        self.rules.iter().map(FrameRule::fingerprint).collect()
+/// What a table of the family `netdev` has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundFrames {
+    pub chains: BTreeMap<String, FoundFrameChain>,
+    /// By set, of those that are there.
+    pub elements: BTreeMap<String, BTreeSet<Element>>,
+}
+
+impl FrameChain {
+    /// The rules of the kernel are its own.
+    pub fn is_whole(&self, found: Option<&FoundFrameChain>) -> bool {
+        found.is_some_and(|found| {
+            let own = self.rules.iter().map(|rule| Some(rule.fingerprint()));
+            found.is_base == self.device.is_some()
+                && own.eq(found.rules.iter().map(|rule| rule.fingerprint))
+        })
     }
 }
 
@@ -104,12 +141,14 @@ impl fmt::Display for FrameRule {
         for condition in &self.matches {
             write!(f, "{condition} ")?;
         }
-        match self.action {
+        match &self.action {
             FrameAction::Accept => f.write_str("accept"),
-            FrameAction::AcceptTo(mac) => {
-                write!(f, "ether daddr set {mac} meta pkttype set host accept")
+            FrameAction::AcceptTo(map) => {
+                write!(f, "ether daddr set iif map @{map} meta pkttype set host accept")
             }
-            FrameAction::Drop => f.write_str("counter drop"),
+            FrameAction::Count(set) => write!(f, "add @{set} {{ iif counter }}"),
+            FrameAction::Drop => f.write_str("drop"),
+            FrameAction::Goto(chain) => write!(f, "goto {chain}"),
         }
     }
 }
@@ -125,12 +164,7 @@ impl fmt::Display for FrameMatch {
                 write!(f, "meta l4proto {}{protocol}", compare.sign())
             }
             FrameMatch::Bytes { header, offset, mask, compare, value } => {
-                let base = match header {
-                    Header::Link => "ll",
-                    Header::Network => "nh",
-                    Header::Transport => "th",
-                };
-                write!(f, "@{base},{},{} ", offset * 8, value.len() * 8)?;
+                write!(f, "@{},{},{} ", header.name(), offset * 8, value.len() * 8)?;
                 if let Some(mask) = mask {
                     f.write_str("& ")?;
                     hex(f, mask)?;
@@ -139,6 +173,23 @@ impl fmt::Display for FrameMatch {
                 f.write_str(compare.sign())?;
                 hex(f, value)
             }
+            FrameMatch::Listed { set, fields, inside } => {
+                f.write_str("iif")?;
+                for (header, offset, length) in fields {
+                    write!(f, " . @{},{},{}", header.name(), offset * 8, length * 8)?;
+                }
+                write!(f, " {}@{set}", if *inside { "" } else { "!= " })
+            }
+        }
+    }
+}
+
+impl Header {
+    fn name(self) -> &'static str {
+        match self {
+            Header::Link => "ll",
+            Header::Network => "nh",
+            Header::Transport => "th",
         }
     }
 }
@@ -164,6 +215,7 @@ mod tests {
             let (mask, value) = (mask.map(<[u8]>::to_vec), value.to_vec());
             FrameMatch::Bytes { header, offset, mask, compare, value }
         };
+        let fields = vec![(Header::Link, 6, 6), (Header::Network, 12, 4)];
         let rule = FrameRule {
             comment: String::new(),
             matches: vec![
@@ -171,11 +223,13 @@ mod tests {
                 bytes(Header::Network, 16, Some(&[255, 0]), Compare::NotEqual, &[127, 0]),
                 bytes(Header::Link, 0, Some(&[1]), Compare::Equal, &[0]),
                 FrameMatch::Protocol(Compare::NotEqual, 58),
+                FrameMatch::Listed { set: "own4", fields, inside: true },
             ],
-            action: FrameAction::AcceptTo(Mac([0x0a, 0x58, 0, 0, 0, 1])),
+            action: FrameAction::AcceptTo("port"),
         };
         let text = "@ll,96,16 0x0800 @nh,128,16 & 0xff00 != 0x7f00 @ll,0,8 & 0x01 == 0x00 \
-                    meta l4proto != 58 ether daddr set 0a:58:00:00:00:01 meta pkttype set host accept";
+                    meta l4proto != 58 iif . @ll,48,48 . @nh,96,32 @own4 \
+                    ether daddr set iif map @port meta pkttype set host accept";
         assert_eq!(rule.to_string(), text);
     }
 }

@@ -1,6 +1,7 @@
 //! Pure. A ruleset, and changes to sets, as the messages of one transaction.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use neli::consts::nl::NlmF;
 
@@ -49,7 +50,7 @@ fn between(begin: Attributes, messages: impl IntoIterator<Item = Message>) -> Ve
 ///
 /// The table is added first, because deleting one that is not there fails.
 pub fn replace(ruleset: &Ruleset) -> Vec<Message> {
-    let table = &ruleset.table;
+    let table = ruleset.table.as_str();
     let mut messages = delete(table);
     messages.push(add_table(table, Some(&ruleset.comment)));
     for (id, set) in (1..).zip(&ruleset.sets) {
@@ -70,7 +71,7 @@ pub fn replace(ruleset: &Ruleset) -> Vec<Message> {
 /// Makes the table, its sets, maps and chains where they are missing, and its rules anew; elements
 /// stay. All that is there already must be as this function makes it.
 pub fn ensure(ruleset: &Ruleset) -> Vec<Message> {
-    let table = &ruleset.table;
+    let table = ruleset.table.as_str();
     let mut messages = vec![add_table(table, Some(&ruleset.comment))];
     messages.extend((1..).zip(&ruleset.sets).map(|(id, set)| add_set(table, set, id)));
     for chain in &ruleset.chains {
@@ -92,7 +93,8 @@ pub fn delete(table: &str) -> Vec<Message> {
 }
 
 /// Adds and removes elements; removals first, so that nothing overlaps.
-pub fn change_elements(table: &str, changes: &[ElementChange]) -> Vec<Message> {
+pub fn change_elements<'a>(table: impl Into<Place<'a>>, changes: &[ElementChange]) -> Vec<Message> {
+    let table = table.into();
     let removed = changes
         .iter()
         .flat_map(|change| remove_elements(table, (&change.set, &change.shape), &change.removed));
@@ -103,7 +105,12 @@ pub fn change_elements(table: &str, changes: &[ElementChange]) -> Vec<Message> {
 }
 
 /// What asks for the element of one key, or with `None` for all elements of a set.
-pub fn get_elements(table: &str, (name, shape): (&str, &Shape), key: Option<&[Value]>) -> Message {
+pub fn get_elements<'a>(
+    table: impl Into<Place<'a>>,
+    (name, shape): (&str, &Shape),
+    key: Option<&[Value]>,
+) -> Message {
+    let table = table.into();
     let attributes = in_set(table, name);
     let attributes = match key {
         None => attributes,
@@ -113,8 +120,35 @@ pub fn get_elements(table: &str, (name, shape): (&str, &Shape), key: Option<&[Va
             attributes.nest(set::LIST_ELEMENTS, elements)
         }
     };
-    let what = format!("list {} {name} of table inet {table}", kind(shape));
-    inet(what, message::GET_ELEMENT, NlmF::empty(), attributes)
+    let what = format!("list {} {name} of {table}", kind(shape));
+    table.message(what, message::GET_ELEMENT, NlmF::empty(), attributes)
+}
+
+/// A table.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    pub family: u8,
+    pub table: &'a str,
+}
+
+impl Place<'_> {
+    pub fn message(self, what: String, kind: u16, flags: NlmF, attributes: Attributes) -> Message {
+        Message::new(what, kind, flags, &header(self.family), attributes)
+    }
+}
+
+impl<'a> From<&'a str> for Place<'a> {
+    /// One of the family `inet`.
+    fn from(table: &'a str) -> Place<'a> {
+        Place { family: family::INET, table }
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = if self.family == family::NETDEV { "netdev" } else { "inet" };
+        write!(f, "table {family} {}", self.table)
+    }
 }
 
 /// A message about the family `inet`.
@@ -135,16 +169,16 @@ pub(super) fn add_table(table: &str, comment: Option<&str>) -> Message {
     inet(format!("add table inet {table}"), message::NEW_TABLE, NlmF::CREATE, attributes)
 }
 
-pub(super) fn add_set(table: &str, wanted: &Set, id: u32) -> Message {
-    let Set { name, shape, .. } = wanted;
+pub(super) fn add_set<'a>(table: impl Into<Place<'a>>, wanted: &Set, id: u32) -> Message {
+    let (table, Set { name, shape, .. }) = (table.into(), wanted);
     let attributes =
-        Attributes::new().text(set::TABLE, table).text(set::NAME, name).be32(set::ID, id);
-    let what = format!("add {} {name} to table inet {table}", kind(shape));
-    inet(what, message::NEW_SET, NlmF::CREATE, shape.attributes(attributes))
+        Attributes::new().text(set::TABLE, table.table).text(set::NAME, name).be32(set::ID, id);
+    let what = format!("add {} {name} to {table}", kind(shape));
+    table.message(what, message::NEW_SET, NlmF::CREATE, shape.attributes(attributes))
 }
 
-fn in_set(table: &str, name: &str) -> Attributes {
-    Attributes::new().text(set::LIST_TABLE, table).text(set::LIST_SET, name)
+fn in_set(table: Place<'_>, name: &str) -> Attributes {
+    Attributes::new().text(set::LIST_TABLE, table.table).text(set::LIST_SET, name)
 }
 
 fn kind(shape: &Shape) -> &'static str {
@@ -152,32 +186,36 @@ fn kind(shape: &Shape) -> &'static str {
 }
 
 /// A key of a map is added once: the kernel refuses a second one with `EEXIST`.
-pub(super) fn add_elements(
-    table: &str,
+pub(super) fn add_elements<'a>(
+    table: impl Into<Place<'a>>,
     of: (&str, &Shape),
     wanted: &BTreeSet<Element>,
 ) -> Vec<Message> {
+    let table = table.into();
     let once = if of.1.data.is_some() { NlmF::EXCL } else { NlmF::empty() };
     let messages = elements(table, of, wanted, true);
-    let message =
-        |(what, attributes)| inet(what, message::NEW_ELEMENT, NlmF::CREATE | once, attributes);
+    let message = |(what, attributes)| {
+        table.message(what, message::NEW_ELEMENT, NlmF::CREATE | once, attributes)
+    };
     messages.into_iter().map(message).collect()
 }
 
-pub(super) fn remove_elements(
-    table: &str,
+pub(super) fn remove_elements<'a>(
+    table: impl Into<Place<'a>>,
     of: (&str, &Shape),
     gone: &BTreeSet<Element>,
 ) -> Vec<Message> {
+    let table = table.into();
     let messages = elements(table, of, gone, false);
-    let message =
-        |(what, attributes)| inet(what, message::DELETE_ELEMENT, NlmF::empty(), attributes);
+    let message = |(what, attributes)| {
+        table.message(what, message::DELETE_ELEMENT, NlmF::empty(), attributes)
+    };
     messages.into_iter().map(message).collect()
 }
 
 /// As many messages as it takes: what each is about, and its attributes.
 fn elements(
-    table: &str,
+    table: Place<'_>,
     (name, shape): (&str, &Shape),
     elements: &BTreeSet<Element>,
     add: bool,
@@ -198,7 +236,7 @@ fn elements(
         Some(element) => format!("element {element}"),
         None => "elements".to_owned(),
     };
-    let what = format!("{verb} {which} {preposition} {} {name} of table inet {table}", kind(shape));
+    let what = format!("{verb} {which} {preposition} {} {name} of {table}", kind(shape));
     let attributes = |list| in_set(table, name).nest(set::LIST_ELEMENTS, list);
     lists.into_iter().map(|list| (what.clone(), attributes(list))).collect()
 }

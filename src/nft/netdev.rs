@@ -5,159 +5,156 @@ use std::collections::{BTreeMap, BTreeSet};
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-use crate::net::IfName;
 use crate::netlink::{Attributes, Message, NetlinkError, Reply};
-use crate::nft::expression;
 use crate::nft::found;
-use crate::nft::frame::{DeviceChain, FoundChains, FoundFrameRule, FrameRule};
+use crate::nft::frame::edit::{self, FrameEdit, place};
+use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames};
 use crate::nft::handle::Nft;
 use crate::nft::message;
-use crate::nft::numbers::{chain, expression as list, family, message as kind, rule, table};
+use crate::nft::numbers::{chain, message as kind, rule, table};
+use crate::nft::set::{Element, Set, Value};
 use crate::nft::userdata::Userdata;
 
-/// How often chains are swept while tables change; the next sweep finds what is left.
-const SWEEP_TRIES: usize = 3;
+/// How often a change is tried while tables change.
+const TRIES: usize = 3;
 
 /// Another generation than the one that was named. Source: `nfnetlink_rcv_batch` of the kernel.
 const ERESTART: i32 = 85;
 
 impl Nft {
-    /// Makes the table and these chains, with these rules and no others, in one transaction.
+    /// Makes all of these changes of a table of the family `netdev`, or none.
     ///
     /// # Errors
-    /// [`NetlinkError`]; `ENOENT` if a device is not there, or the kernel has no nftables for devices.
-    pub fn set_device_chains(
-        &self,
-        table: &str,
-        comment: &str,
-        chains: &[&DeviceChain],
-    ) -> Result<(), NetlinkError> {
-        let mut messages = vec![add_table(table, Some(comment))];
-        for wanted in chains {
-            messages.push(add_chain(table, &wanted.device));
-            messages.push(flush_chain(table, wanted.device.as_str()));
-            messages.extend(wanted.rules.iter().map(|rule| add_rule(table, &wanted.device, rule)));
-        }
-        // A refusal comes unasked; of success one answer is enough.
-        let last = messages.pop();
-        let first = messages.into_iter().map(Message::without_ack);
-        self.transact(first.chain(last).collect())
-    }
-
-    /// Removes a chain, be it there or not.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
-    pub fn delete_device_chain(&self, table: &str, name: &str) -> Result<(), NetlinkError> {
-        match self.transact(delete_chain(table, name).into()) {
-            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(()),
-            outcome => outcome,
-        }
-    }
-
-    /// Removes all chains without a device, in one transaction; gives their number. `devices` lists
-    /// those that are there.
-    ///
-    /// A device that goes takes its chain with it up to Linux 6.15; later ones keep the chain, and give
-    /// it to the next device of that name. So nothing is removed if tables change in between: the
-    /// device may be there again, and its chain be wanted.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
-    pub fn sweep_device_chains(
-        &self,
-        table: &str,
-        devices: impl Fn() -> Result<BTreeSet<IfName>, NetlinkError>,
-    ) -> Result<usize, NetlinkError> {
-        for _ in 0..SWEEP_TRIES {
-            let generation = self.generation()?;
-            let chains = self.device_chain_sizes(table)?;
-            let devices = devices()?;
-            let left: Vec<Message> = chains
-                .keys()
-                .filter(|name| !devices.iter().any(|device| device.as_str() == *name))
-                .flat_map(|name| delete_chain(table, name))
-                .collect();
-            let count = left.len() / 2;
-            if count == 0 {
-                return Ok(0);
-            }
-            match self.socket().transact(&message::transaction_at(generation, left)) {
-                Err(error) if error.errno().map(|errno| errno as i32) == Some(ERESTART) => {}
-                outcome => return outcome.map(|()| count),
-            }
-        }
-        Ok(0)
+    /// [`NetlinkError`]; `ENOENT` if something that they need is not there, or the kernel has no
+    /// nftables for devices.
+    pub fn edit_frames(&self, table: &str, edits: &[FrameEdit]) -> Result<(), NetlinkError> {
+        self.transact(edit::messages(table, edits))
     }
 
     /// Removes a table of the family `netdev`, be it there or not.
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn delete_device_table(&self, table: &str) -> Result<(), NetlinkError> {
-        let name = Attributes::new().text(table::NAME, table);
-        let what = format!("delete table netdev {table}");
-        let delete = netdev(what, kind::DELETE_TABLE, NlmF::empty(), name);
-        self.transact(vec![add_table(table, None), delete])
+    pub fn delete_frames(&self, table: &str) -> Result<(), NetlinkError> {
+        self.edit_frames(table, &[FrameEdit::RemoveTable])
     }
 
-    /// All chains of a table of the family `netdev`; `None` if the table is not there or dormant.
+    /// Makes the changes that `plan` gives, unless some table has changed meanwhile: then it plans
+    /// anew. Gives how many there were; none while tables change all the time.
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn device_chains(&self, table: &str) -> Result<Option<FoundChains>, NetlinkError> {
+    pub fn edit_frames_as_seen(
+        &self,
+        table: &str,
+        plan: impl Fn() -> Result<Vec<FrameEdit>, NetlinkError>,
+    ) -> Result<usize, NetlinkError> {
+        for _ in 0..TRIES {
+            let generation = self.generation()?;
+            let edits = plan()?;
+            if edits.is_empty() {
+                return Ok(0);
+            }
+            let messages = edit::messages(table, &edits);
+            match self.socket().transact(&message::transaction_at(generation, messages)) {
+                Err(error) if error.errno().map(|errno| errno as i32) == Some(ERESTART) => {}
+                outcome => return outcome.map(|()| edits.len()),
+            }
+        }
+        Ok(0)
+    }
+
+    /// The chains of a table of the family `netdev`, and the elements of those of `sets` that are
+    /// there; `None` if the table is not there or dormant.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn frames(&self, table: &str, sets: &[Set]) -> Result<Option<FoundFrames>, NetlinkError> {
         let name = Attributes::new().text(table::NAME, table);
-        let request = get(table, kind::GET_TABLE, name);
-        match self.socket().ask(&request, found::dormant) {
+        match self.socket().ask(&get(table, kind::GET_TABLE, name), found::dormant) {
             Ok(true) => return Ok(None),
             Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
             outcome => outcome?,
         };
-        let sizes = self.device_chain_sizes(table)?;
-        let mut found: FoundChains = sizes.into_keys().map(|name| (name, Vec::new())).collect();
+        let mut found = FoundFrames { chains: self.frame_chains(table)?, ..FoundFrames::default() };
         let name = Attributes::new().text(rule::TABLE, table);
         for (chain, rule) in self.socket().dump(&get(table, kind::GET_RULE, name), frame_rule)? {
-            found.entry(chain).or_default().push(rule);
+            found.chains.entry(chain).or_default().rules.push(rule);
+        }
+        for set in sets {
+            let request = message::get_elements(place(table), (&set.name, &set.shape), None);
+            match self.socket().dump(&request, |reply| found::entries(reply).map(Some)) {
+                Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+                entries => {
+                    let elements = set.shape.elements(entries?.concat());
+                    found.elements.insert(set.name.clone(), elements);
+                }
+            }
         }
         Ok(Some(found))
     }
 
-    /// How many rules each chain of a table has; none if the table is not there.
+    /// All of `elements` are in a set or map of a table of the family `netdev`.
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn device_chain_sizes(&self, table: &str) -> Result<BTreeMap<String, u32>, NetlinkError> {
-        let chains =
-            self.socket().dump(&get(table, kind::GET_CHAIN, Attributes::new()), |reply| {
-                let (_, attributes) = found::parts(reply)?;
-                // One that is at no hook guards nothing.
-                let hooked = attributes.get(chain::HOOK).is_some();
-                let place = attributes.text(chain::TABLE).zip(attributes.text(chain::NAME));
-                let size = attributes.be32(chain::USE).unwrap_or(0);
-                Ok(place.filter(|(of, _)| hooked && of == table).map(|(_, name)| (name, size)))
-            })?;
-        Ok(chains.into_iter().collect())
-    }
-
-    /// The rules of one chain, in order; `None` if it is not there.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
-    pub fn device_chain(
+    pub fn has_elements<'a>(
         &self,
         table: &str,
-        device: &IfName,
-    ) -> Result<Option<Vec<FoundFrameRule>>, NetlinkError> {
-        let place = || Attributes::new().text(chain::TABLE, table);
-        let asked = get(table, kind::GET_CHAIN, place().text(chain::NAME, device.as_str()));
-        match self.socket().ask(&asked, |_| Ok(())) {
-            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(None),
-            outcome => outcome?,
+        set: &Set,
+        elements: impl IntoIterator<Item = &'a Element>,
+    ) -> Result<bool, NetlinkError> {
+        for wanted in elements {
+            let of = (set.name.as_str(), &set.shape);
+            let request = message::get_elements(place(table), of, Some(&wanted.key));
+            let entries = match self.socket().ask(&request, found::entries) {
+                Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(false),
+                entries => entries?,
+            };
+            if !set.shape.elements(entries).contains(wanted) {
+                return Ok(false);
+            }
         }
-        let asked = get(table, kind::GET_RULE, place().text(rule::CHAIN, device.as_str()));
-        let rules = self.socket().dump(&asked, frame_rule)?.into_iter();
-        let own = rules.filter(|(chain, _)| chain == device.as_str());
-        Ok(Some(own.map(|(_, rule)| rule).collect()))
+        Ok(true)
+    }
+
+    /// Frames that a set of a table of the family `netdev` has counted, by the index of the device.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn frame_counts(&self, table: &str, set: &Set) -> Result<BTreeMap<u32, u64>, NetlinkError> {
+        let request = message::get_elements(place(table), (&set.name, &set.shape), None);
+        let entries = match self.socket().dump(&request, |reply| found::entries(reply).map(Some)) {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(BTreeMap::new()),
+            entries => entries?.concat(),
+        };
+        let count = |entry: &found::Entry| {
+            let key = set.shape.elements(vec![entry.clone()]).pop_first()?.key;
+            let [Value::InterfaceIndex(index)] = key[..] else { return None };
+            Some((index, entry.packets()))
+        };
+        Ok(entries.iter().filter_map(count).collect())
+    }
+
+    /// The names of the chains of a table that are at a device; none if the table is not there.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn device_chain_names(&self, table: &str) -> Result<BTreeSet<String>, NetlinkError> {
+        let base = self.frame_chains(table)?.into_iter().filter(|(_, chain)| chain.is_base);
+        Ok(base.map(|(name, _)| name).collect())
+    }
+
+    fn frame_chains(&self, table: &str) -> Result<BTreeMap<String, FoundFrameChain>, NetlinkError> {
+        let request = get(table, kind::GET_CHAIN, Attributes::new());
+        let chains = self.socket().dump(&request, |reply| {
+            let (_, attributes) = found::parts(reply)?;
+            let is_base = attributes.get(chain::HOOK).is_some();
+            let place = attributes.text(chain::TABLE).zip(attributes.text(chain::NAME));
+            let chain = FoundFrameChain { is_base, rules: Vec::new() };
+            Ok(place.filter(|(of, _)| of == table).map(|(_, name)| (name, chain)))
+        })?;
+        Ok(chains.into_iter().collect())
     }
 }
 
@@ -165,61 +162,12 @@ fn frame_rule(reply: &Reply<'_>) -> Result<Option<(String, FoundFrameRule)>, Net
     let (_, attributes) = found::parts(reply)?;
     let Some(chain) = attributes.text(rule::CHAIN) else { return Ok(None) };
     let userdata = Userdata::read(attributes.get(rule::USERDATA).unwrap_or_default());
-    let packets = found::packets(&attributes)?;
     let Userdata { comment, fingerprint, .. } = userdata;
-    Ok(Some((chain, FoundFrameRule { fingerprint, comment, packets })))
-}
-
-fn netdev(what: String, kind: u16, flags: NlmF, attributes: Attributes) -> Message {
-    Message::new(what, kind, flags, &message::header(family::NETDEV), attributes)
+    Ok(Some((chain, FoundFrameRule { fingerprint, comment })))
 }
 
 /// A request about a table of the family `netdev`.
 fn get(table: &str, kind: u16, attributes: Attributes) -> Message {
-    netdev(format!("list table netdev {table}"), kind, NlmF::empty(), attributes)
-}
-
-fn add_table(table: &str, comment: Option<&str>) -> Message {
-    let userdata = comment.map(|comment| Userdata::comment(comment).bytes());
-    let attributes = Attributes::new().text(table::NAME, table).put_some(table::USERDATA, userdata);
-    netdev(format!("add table netdev {table}"), kind::NEW_TABLE, NlmF::CREATE, attributes)
-}
-
-fn add_chain(table: &str, device: &IfName) -> Message {
-    let hook = Attributes::new()
-        .be32(chain::HOOK_NUMBER, chain::INGRESS)
-        .put(chain::HOOK_PRIORITY, 0i32.to_be_bytes())
-        .text(chain::HOOK_DEVICE, device.as_str());
-    let attributes = Attributes::new()
-        .text(chain::TABLE, table)
-        .text(chain::NAME, device.as_str())
-        .nest(chain::HOOK, hook)
-        .be32(chain::POLICY, list::DROP)
-        .text(chain::TYPE, "filter");
-    let what = format!("add chain {device} to table netdev {table}");
-    netdev(what, kind::NEW_CHAIN, NlmF::CREATE, attributes)
-}
-
-fn flush_chain(table: &str, name: &str) -> Message {
-    let attributes = Attributes::new().text(rule::TABLE, table).text(rule::CHAIN, name);
-    let what = format!("empty chain {name} of table netdev {table}");
-    netdev(what, kind::DELETE_RULE, NlmF::empty(), attributes)
-}
-
-/// Before Linux 6.2 or so a chain is refused as busy while it has rules.
-fn delete_chain(table: &str, name: &str) -> [Message; 2] {
-    let attributes = Attributes::new().text(chain::TABLE, table).text(chain::NAME, name);
-    let what = format!("delete chain {name} of table netdev {table}");
-    let delete = netdev(what, kind::DELETE_CHAIN, NlmF::empty(), attributes);
-    [flush_chain(table, name), delete]
-}
-
-fn add_rule(table: &str, device: &IfName, wanted: &FrameRule) -> Message {
-    let attributes = Attributes::new()
-        .text(rule::TABLE, table)
-        .text(rule::CHAIN, device.as_str())
-        .nest(rule::EXPRESSIONS, expression::of_frame_rule(wanted))
-        .put(rule::USERDATA, wanted.userdata());
-    let what = format!("add rule \"{wanted}\" to chain {device} of table netdev {table}");
-    netdev(what, kind::NEW_RULE, NlmF::CREATE | NlmF::APPEND, attributes)
+    let at = place(table);
+    at.message(format!("list {at}"), kind, NlmF::empty(), attributes)
 }

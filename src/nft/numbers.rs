@@ -55,8 +55,6 @@ pub mod chain {
     pub const NAME: u16 = 3;
     pub const HOOK: u16 = 4;
     pub const POLICY: u16 = 5;
-    /// How many rules it has.
-    pub const USE: u16 = 6;
     pub const TYPE: u16 = 7;
     pub const HOOK_NUMBER: u16 = 1;
     pub const HOOK_PRIORITY: u16 = 2;
@@ -92,6 +90,7 @@ pub mod set {
     pub const ELEMENT_DATA: u16 = 2;
     pub const ELEMENT_FLAGS: u16 = 3;
     pub const ELEMENT_USERDATA: u16 = 6;
+    pub const ELEMENT_EXPRESSION: u16 = 7;
     /// Flags of a set: it is part of a rule; it never changes.
     pub const ANONYMOUS: u32 = 1;
     pub const CONSTANT: u32 = 2;
@@ -99,6 +98,8 @@ pub mod set {
     pub const INTERVAL: u32 = 4;
     /// Flag of a set: its elements have data.
     pub const MAP: u32 = 8;
+    /// Flag of a set: rules add its elements.
+    pub const DYNAMIC: u32 = 0x20;
     /// Flag of an element: it is the first address behind a range.
     pub const INTERVAL_END: u32 = 1;
     /// NFT_DATA_VERDICT of linux/netfilter/nf_tables.h as the type of data.
@@ -176,6 +177,10 @@ pub mod expression {
     pub const LOG_PREFIX: u16 = 2;
     pub const OFFLOAD_TABLE: u16 = 1;
     pub const META_SOURCE: u16 = 3;
+    pub const DYNSET_SET: u16 = 1;
+    pub const DYNSET_OPERATION: u16 = 3;
+    pub const DYNSET_KEY: u16 = 4;
+    pub const DYNSET_EXPRESSION: u16 = 7;
     pub const FIB_REGISTER: u16 = 1;
     pub const FIB_RESULT: u16 = 2;
     pub const FIB_FLAGS: u16 = 3;
@@ -196,6 +201,8 @@ pub mod expression {
     pub const AT_MOST: u32 = 3;
     pub const AT_LEAST: u32 = 5;
     pub const LOOKUP_INVERTED: u32 = 1;
+    /// NFT_DYNSET_OP_ADD.
+    pub const ADD: u32 = 0;
     pub const LINK_HEADER: u32 = 0;
     pub const NETWORK_HEADER: u32 = 1;
     pub const TRANSPORT_HEADER: u32 = 2;

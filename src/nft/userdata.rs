@@ -14,11 +14,25 @@ const COMMENT: u8 = 0;
 /// are a set's own.
 const KEY_BYTE_ORDER: u8 = 0;
 
-/// BYTEORDER_HOST_ENDIAN of nft's `datatype.h`.
+/// NFTNL_UDATA_SET_DATABYTEORDER: the same of a map's data.
+const DATA_BYTE_ORDER: u8 = 1;
+
+/// BYTEORDER_HOST_ENDIAN and _BIG_ENDIAN of nft's `datatype.h`.
 const HOST_ENDIAN: u32 = 1;
+const BIG_ENDIAN: u32 = 2;
 
 /// NFTNL_UDATA_SET_KEY_TYPEOF: which fields of packets a set's keys are.
 const KEY_TYPEOF: u8 = 3;
+
+/// NFTNL_UDATA_SET_DATA_TYPEOF: which field a map's data are.
+const DATA_TYPEOF: u8 = 4;
+
+/// EXPR_PAYLOAD and EXPR_CONCAT; PROTO_BASE_LL_HDR and those that follow.
+const PAYLOAD: u32 = 7;
+const CONCATENATION: u32 = 13;
+const LINK_LAYER: u32 = 1;
+const NETWORK: u32 = 2;
+const TRANSPORT: u32 = 3;
 
 /// Ours: the 8 bytes of a rule's fingerprint, network order.
 const FINGERPRINT: u8 = 104;
@@ -33,23 +47,59 @@ const COMMENT_MAX_BYTES: usize = 127;
 /// writes it for `typeof ip saddr . @th,336,32`: its numbers for these fields. Without it nft takes the
 /// second for a plain number, and refuses its own listing.
 pub fn sender(outer: Family, inner: Family) -> Vec<u8> {
-    /// EXPR_PAYLOAD and EXPR_CONCAT; PROTO_BASE_TRANSPORT_HDR; NFTNL_UDATA_TYPEOF_EXPR and _DATA.
-    const PAYLOAD: u32 = 7;
-    const CONCATENATION: u32 = 13;
-    const TRANSPORT: u32 = 3;
-    let number = |kind: u8, value: u32| entry(kind, &value.to_ne_bytes());
-    let expression = |kind: u32, data: &[u8]| [number(0, kind), entry(1, data)].concat();
     // PROTO_DESC_IP with IPHDR_SADDR, PROTO_DESC_IP6 with IP6HDR_SADDR.
     let (protocol, field) = match outer {
         Family::V4 => (12, 11),
         Family::V6 => (13, 8),
     };
     let source = expression(PAYLOAD, &[number(0, protocol), number(1, field)].concat());
-    let bits = 8 * inner::source(inner);
-    let place = [(0, 0), (1, 0), (2, TRANSPORT), (3, bits), (4, inner.bits().into())];
-    let inside = expression(PAYLOAD, &place.map(|(kind, value)| number(kind, value)).concat());
-    let both = [entry(0, &source), entry(1, &inside)].concat();
-    [number(KEY_BYTE_ORDER, 0), entry(KEY_TYPEOF, &expression(CONCATENATION, &both))].concat()
+    let inside = raw(TRANSPORT, 8 * inner::source(inner), inner.bits().into());
+    [number(KEY_BYTE_ORDER, 0), entry(KEY_TYPEOF, &concatenation(&[source, inside]))].concat()
+}
+
+/// For a set whose keys are the index of a device, a MAC and perhaps an address, as nft writes it for
+/// `typeof iif . @ll,48,48 . @nh,96,32`: so it takes them at whatever place of a frame.
+pub fn sent_by_device(address: Option<Family>) -> Vec<u8> {
+    let address = address.map(|family| match family {
+        Family::V4 => raw(NETWORK, 96, 32),
+        Family::V6 => raw(NETWORK, 64, 128),
+    });
+    let fields: Vec<_> =
+        [input_index(), raw(LINK_LAYER, 48, 48)].into_iter().chain(address).collect();
+    [number(KEY_BYTE_ORDER, 0), entry(KEY_TYPEOF, &concatenation(&fields))].concat()
+}
+
+/// For a map from the index of a device to a MAC, as nft writes it for `typeof iif : @ll,0,48`.
+pub fn mac_of_device() -> Vec<u8> {
+    let orders = [number(KEY_BYTE_ORDER, HOST_ENDIAN), number(DATA_BYTE_ORDER, BIG_ENDIAN)];
+    let data = entry(DATA_TYPEOF, &raw(LINK_LAYER, 0, 48));
+    [orders.concat(), entry(KEY_TYPEOF, &input_index()), data].concat()
+}
+
+fn input_index() -> Vec<u8> {
+    /// EXPR_META, NFT_META_IIF.
+    const META: u32 = 9;
+    expression(META, &number(0, 4))
+}
+
+/// These bits of a header.
+fn raw(base: u32, offset: u32, bits: u32) -> Vec<u8> {
+    let place = [(0, 0), (1, 0), (2, base), (3, offset), (4, bits)];
+    expression(PAYLOAD, &place.map(|(kind, value)| number(kind, value)).concat())
+}
+
+fn concatenation(fields: &[Vec<u8>]) -> Vec<u8> {
+    let numbered = (0..).zip(fields).map(|(place, field)| entry(place, field));
+    expression(CONCATENATION, &numbered.collect::<Vec<_>>().concat())
+}
+
+/// NFTNL_UDATA_TYPEOF_EXPR and _DATA.
+fn expression(kind: u32, data: &[u8]) -> Vec<u8> {
+    [number(0, kind), entry(1, data)].concat()
+}
+
+fn number(kind: u8, value: u32) -> Vec<u8> {
+    entry(kind, &value.to_ne_bytes())
 }
 
 fn entry(kind: u8, value: &[u8]) -> Vec<u8> {
@@ -144,6 +194,17 @@ mod tests {
     #[test]
     fn the_layout_is_that_of_nft() {
         assert_eq!(Userdata::comment("x").bytes(), [0, 2, b'x', 0]);
+    }
+
+    /// Taken from nft 1.0.6, `typeof iif . @ll,48,48` and `typeof iif : @ll,0,48`.
+    #[test]
+    fn fields_of_frames_are_those_of_nft() {
+        let mac = sent_by_device(None);
+        assert_eq!((mac.len(), sent_by_device(Some(Family::V4)).len()), (72, 112));
+        assert_eq!(mac[..12], [0, 4, 0, 0, 0, 0, 3, 0x40, 0, 4, 13, 0]);
+        let port = mac_of_device();
+        assert_eq!(port[..14], [0, 4, 1, 0, 0, 0, 1, 4, 2, 0, 0, 0, 3, 0x0e]);
+        assert_eq!(port.len(), 74 - 6);
     }
 
     #[test]

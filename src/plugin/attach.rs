@@ -75,9 +75,6 @@ pub fn attach<'a>(
         });
     }
     created.map_err(|error| veth_refused(context, wanted, &error))?;
-    if let Some(guard) = &context.guard {
-        guard::set(guard)?;
-    }
     if needs_setup_while_down(wanted) {
         set_up_host_end(context, wanted)?;
     }
@@ -151,7 +148,7 @@ fn needs_setup_while_down(wanted: &PodInterface) -> bool {
     wanted.requested.queues.host.is_some() || wanted.port.locked || wanted.port.fixed
 }
 
-/// Limits the host's end, pins the pod's MAC to it, and sets it up. On a link that is up already a
+/// Guards and limits the host's end, pins the pod's MAC to it, and sets it up. On a link that is up already a
 /// limit would take longer, and the first frames would pass unchecked.
 fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result<(), CniError> {
     let what = format!("set up {}", wanted.host_ifname);
@@ -160,6 +157,9 @@ fn set_up_host_end(context: &AttachContext<'_>, wanted: &PodInterface) -> Result
     if wanted.port.locked && link.port.is_none_or(|port| !port.locked) {
         let why = "macspoofchk: this kernel cannot lock a port of a bridge; it needs Linux 5.18";
         return Err(CniError::new(code::UNSUPPORTED_FIELD, why));
+    }
+    if let Some(guard) = &context.guard {
+        guard::set(guard, link.index)?;
     }
     let limit =
         wanted.requested.queues.host.as_ref().map(|queue| qdisc::replace(link.index, queue));

@@ -54,12 +54,10 @@ fn guard_difference(
 ) -> Result<Option<PodDifference>, CniError> {
     let device = &wanted.host_ifname;
     let addresses: Vec<IpAddr> = wanted.addresses.iter().map(|address| address.ip()).collect();
-    let host_mac = found.host.as_ref().and_then(|host| host.mac);
-    let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, host_mac);
-    let Some(guard) = wanted.mac.filter(|_| found.host.is_some()).and_then(guard) else {
-        return Ok(None);
-    };
-    Ok((!guard::is_there(&guard)?).then(|| PodDifference::NoGuard(device.clone())))
+    let Some(host) = &found.host else { return Ok(None) };
+    let guard = |mac| Guard::of(&check.conf, device, mac, &addresses, host.mac);
+    let Some(guard) = wanted.mac.and_then(guard) else { return Ok(None) };
+    Ok((!guard::is_there(&guard, host.index)?).then(|| PodDifference::NoGuard(device.clone())))
 }
 
 /// Success if there are no differences.

@@ -5,14 +5,13 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::agent::applier::Applier;
-use crate::agent::reconcile::guard::GuardTable;
 use crate::agent::sysctl_record::{self, SysctlChange};
 use crate::inspect::Kernel;
 use crate::net::Object;
 use crate::netlink::NetlinkError;
 use crate::netlink::link::{self, Link, LinkRef};
 use crate::os::sysctl;
-use crate::plan::guard::TABLE;
+use crate::plan::guard::{GuardTable, TABLE};
 use crate::plan::{Line, ownership};
 
 /// Who is plugged in.
@@ -54,9 +53,9 @@ pub fn tables(kernel: &Kernel, applier: &mut Applier) {
         }
         Err(error) => applier.inspect_failed(Object::named("nftables"), error),
     }
-    match kernel.nft.device_chains(TABLE) {
+    match kernel.nft.frames(TABLE, &[]) {
         Ok(None) => {}
-        Ok(Some(_)) => applier.apply(&GuardTable, || kernel.nft.delete_device_table(TABLE)),
+        Ok(Some(_)) => applier.apply(&GuardTable, || kernel.nft.delete_frames(TABLE)),
         Err(error) => applier.inspect_failed(Object::named("guards of pods"), error),
     }
 }

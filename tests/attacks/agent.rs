@@ -5,6 +5,8 @@ use serde_json::json;
 use crate::support::cluster::Alone;
 use crate::support::cni::Network;
 use crate::support::echo::{Echo, ask_tcp};
+use crate::support::local::get;
+use crate::support::node::command;
 use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 
@@ -55,8 +57,10 @@ fn guards_that_somebody_changes_are_repaired_at_once() {
         "nft flush ruleset",
         "nft delete table netdev humanz",
         "for c in $(nft list table netdev humanz | awk '/chain/ {print $2}'); do nft insert rule netdev humanz $c accept; done",
-        "nft delete chain netdev humanz $(nft list table netdev humanz | awk '/chain/ {print $2; exit}')",
+        "nft delete chain netdev humanz $(nft list table netdev humanz | awk '/chain hz/ {print $2; exit}')",
         "for c in $(nft list table netdev humanz | awk '/chain/ {print $2}'); do nft flush chain netdev humanz $c; done",
+        "nft flush chain netdev humanz routed-1; nft flush set netdev humanz own4",
+        "nft add element netdev humanz own4 { $(nft list set netdev humanz own4 | grep -o '\"hz[0-9a-f]*\" . 0x[0-9a-f]* . ' | sed 's/$/0x0af40163,/') }",
         "ip link set humanz0 address 02:00:00:00:00:77",
         "ip link del humanz0",
     ] {
@@ -99,6 +103,79 @@ fn guards_that_many_pods_left_do_not_wait_for_a_full_check() {
     soon("fewer guards", || chains(host) < 100);
     is_whole(&kept);
     reaches(&kept, &Pod::add(host, "new"));
+}
+
+/// Each ADD changes nftables; beside hundreds of pods that would keep it busy.
+#[test]
+fn the_agent_sleeps_through_adds() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let _agent = serve(host, &[]);
+    // The first one makes what all guards share.
+    let first = Pod::add(host, "first");
+    let reconciles = || {
+        let page = get(host, "/metrics").1;
+        let lines = page.lines().filter(|line| line.contains("_reconcile_duration_seconds_count{"));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
+    };
+    // Events come in their order: whatever came before has been heard of.
+    let after_others = || {
+        let before = reconciles();
+        host.run("nft add table inet others").ok();
+        soon("a reconcile", || reconciles() > before);
+        reconciles()
+    };
+    after_others();
+    let before = after_others();
+    let network = Network::of(host);
+    let add = |number: usize| Pod::try_add(host, &format!("p{number}"), &network).unwrap();
+    // Without host ports, which are in another table.
+    let pods: Vec<Pod> = (0..8).map(add).collect();
+    let more = after_others() - before;
+    assert!(more <= 3.0, "{more} reconciles for 8 pods");
+    let before = reconciles();
+    host.run("nft add element netdev humanz dropped-mac { 99999 }").ok();
+    soon("a reconcile for others", || reconciles() > before);
+    pods.iter().chain([&first]).for_each(is_whole);
+}
+
+/// The guards of a release before were rules of each pod: they are replaced without a moment in which a
+/// foreign source passes.
+#[test]
+fn guards_of_an_older_release_are_converted_in_place() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let agent = serve(host, &[]);
+    let pods = [Pod::add(host, "a"), Pod::add(host, "b")];
+    agent.stop();
+    host.shell(
+        "ports=$(nft list table netdev humanz | awk '/chain hz/ {print $2}')
+         { echo 'delete table netdev humanz'; echo 'table netdev humanz {'
+           for port in $ports; do
+             echo \"chain $port { type filter hook ingress device $port priority 0; policy drop;\"
+             echo '@ll,96,16 0x800 @nh,96,32 & 0xfffffffc == 0x0af40100 accept; @ll,96,16 0x806 accept; counter drop; }'
+           done; echo '}'; } | nft -f -",
+    )
+    .ok();
+    pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", pods[1].v4()), SOON);
+    pods[1]
+        .shell(
+            "nft add table inet seen
+             nft add chain inet seen in '{ type filter hook input priority 0; }'
+             nft add rule inet seen in ip saddr 10.244.1.99 counter",
+        )
+        .ok();
+    pods[0].run("ip addr replace 10.244.1.99/32 dev eth0").ok();
+    let flood = format!("ping -n -q -i 0.002 -I 10.244.1.99 {}", pods[1].v4());
+    let flood = pods[0].spawn(&mut command(&flood));
+    let _agent = serve(host, &[]);
+    pods.iter().for_each(is_whole);
+    drop(flood);
+    let counted = pods[1].run("nft list chain inet seen in").ok();
+    assert!(counted.contains("packets 0 "), "{counted}");
+    reaches(&pods[0], &pods[1]);
+    let rules = host.run("nft list table netdev humanz").ok();
+    assert_eq!(rules.matches("goto routed-1").count(), 2, "{rules}");
 }
 
 /// An agent starts beside pods of a release that knew no guards, and the other way round.

@@ -1,77 +1,116 @@
-//! Chains at the ingress of devices that come and go.
+//! What pods leave of their guards, and what is kept.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use humanz::net::IfName;
 use humanz::netlink::link::{self, LinkRef};
 use humanz::netlink::rtnl::Rtnl;
 use humanz::nft::Nft;
-use humanz::nft::frame::{DeviceChain, FrameAction, FrameRule};
+use humanz::nft::frame::FoundFrames;
+use humanz::nft::frame::edit::FrameEdit;
+use humanz::plan::guard::{Guard, TABLE, all_sets, leftovers, shared_edits};
 
 use crate::{bridge, in_namespace, name};
 
-const TABLE: &str = "swept";
+fn guard(device: &str) -> Guard {
+    Guard {
+        device: name(device),
+        mac: "0a:58:0a:01:00:02".parse().unwrap(),
+        addresses: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+        allowed: vec!["10.9.0.0/16".parse().unwrap(), "ff02::12/128".parse().unwrap()],
+        routed_by: Some("0a:58:00:00:00:01".parse().unwrap()),
+    }
+}
 
-fn add(rtnl: &Rtnl, nft: &Nft, device: &str) {
+/// A device with its guard; gives its index.
+fn add(rtnl: &Rtnl, nft: &Nft, device: &str) -> u32 {
     bridge(rtnl, device);
-    let rule =
-        FrameRule { comment: "all".to_owned(), matches: Vec::new(), action: FrameAction::Accept };
-    let chain = DeviceChain { device: name(device), rules: vec![rule] };
-    nft.set_device_chains(TABLE, "test", &[&chain]).unwrap();
+    let (index, guard) = (rtnl.link(&name(device)).unwrap().unwrap().index, guard(device));
+    let own = guard.edits(index, &BTreeMap::new());
+    let edits: Vec<FrameEdit> = shared_edits(&guard.shared()).into_iter().chain(own).collect();
+    nft.edit_frames(TABLE, &edits).unwrap();
+    index
 }
 
 fn remove(rtnl: &Rtnl, device: &str) {
     rtnl.apply(&[link::delete(LinkRef::Name(&name(device)))]).unwrap();
 }
 
-fn devices(rtnl: &Rtnl) -> BTreeSet<IfName> {
-    rtnl.links(None).unwrap().into_iter().map(|link| link.name).collect()
+fn alive(rtnl: &Rtnl) -> BTreeMap<u32, IfName> {
+    rtnl.links(None).unwrap().into_iter().map(|link| (link.index, link.name)).collect()
 }
 
-fn chains(nft: &Nft) -> Vec<String> {
-    nft.device_chain_sizes(TABLE).unwrap().into_keys().collect()
+fn found(nft: &Nft) -> FoundFrames {
+    nft.frames(TABLE, &all_sets()).unwrap().unwrap()
+}
+
+fn sweep(rtnl: &Rtnl, nft: &Nft) -> usize {
+    nft.edit_frames_as_seen(TABLE, || match nft.frames(TABLE, &all_sets())? {
+        Some(found) => Ok(leftovers(&found, &alive(rtnl))),
+        None => Ok(Vec::new()),
+    })
+    .unwrap()
 }
 
 #[test]
-fn only_chains_without_a_device_are_swept() {
+fn a_guard_is_read_back_as_it_was_made() {
     in_namespace(|rtnl| {
         let nft = Nft::open().unwrap();
-        assert_eq!(nft.sweep_device_chains(TABLE, || Ok(devices(rtnl))).unwrap(), 0, "no table");
+        let indexes = ["d1", "d2"].map(|device| add(rtnl, &nft, device));
+        let (found, guard) = (found(&nft), guard("d1"));
+        for chain in guard.shared().chains.iter().chain([&guard.chain()]) {
+            assert!(chain.is_whole(found.chains.get(&chain.name)), "{}", chain.name);
+        }
+        for (set, elements) in guard.elements(indexes[0]) {
+            assert!(!elements.is_empty() && elements.is_subset(&found.elements[&set]), "{set}");
+            assert_eq!(found.elements[&set].len(), 2 * elements.len(), "{set}");
+            let of = guard.shared().sets.into_iter().find(|of| of.name == set).unwrap();
+            assert!(nft.has_elements(TABLE, &of, &elements).unwrap());
+            let other = guard.elements(99).remove(&set).unwrap();
+            assert!(!nft.has_elements(TABLE, &of, &other).unwrap());
+        }
+    });
+}
+
+#[test]
+fn only_what_is_of_no_device_is_swept() {
+    in_namespace(|rtnl| {
+        let nft = Nft::open().unwrap();
+        assert_eq!(sweep(rtnl, &nft), 0, "no table");
         for device in ["d1", "d2", "d3"] {
             add(rtnl, &nft, device);
         }
         remove(rtnl, "d1");
         remove(rtnl, "d3");
-        let kept = chains(&nft).len() - 1;
-        assert_eq!(nft.sweep_device_chains(TABLE, || Ok(devices(rtnl))).unwrap(), kept);
-        assert_eq!(chains(&nft), ["d2"]);
-        assert_eq!(nft.sweep_device_chains(TABLE, || Ok(devices(rtnl))).unwrap(), 0);
+        assert!(sweep(rtnl, &nft) >= 5);
+        let left: Vec<_> = nft.device_chain_names(TABLE).unwrap().into_iter().collect();
+        assert_eq!(left, ["d2"]);
+        assert_eq!(found(&nft).elements["mac"].len(), 1);
+        assert_eq!(sweep(rtnl, &nft), 0);
     });
 }
 
-/// A pod of the same name comes back while its former chain is swept.
+/// A pod of the same name comes back while what it had left is swept.
 #[test]
-fn a_chain_that_is_made_anew_in_between_stays() {
+fn a_guard_that_is_made_anew_in_between_stays() {
     in_namespace(|rtnl| {
         let nft = Nft::open().unwrap();
         add(rtnl, &nft, "d1");
         add(rtnl, &nft, "d2");
         remove(rtnl, "d1");
         let looks = Cell::new(0);
-        let list = || {
-            let found = devices(rtnl);
+        let plan = || {
+            let edits = leftovers(&found(&nft), &alive(rtnl));
             if looks.replace(looks.get() + 1) == 0 {
                 add(rtnl, &nft, "d1");
             }
-            Ok(found)
+            Ok(edits)
         };
-        let keeps_chains = chains(&nft).len() == 2;
-        assert_eq!(nft.sweep_device_chains(TABLE, list).unwrap(), 0);
-        // Where the kernel keeps no chain without its device there is nothing to be swept.
-        assert_eq!(looks.get(), if keeps_chains { 2 } else { 1 });
-        let mut expected = vec!["d2"];
-        expected.extend(keeps_chains.then_some("d1"));
-        assert!(expected.iter().all(|device| chains(&nft).contains(&(*device).to_owned())));
+        assert!(nft.edit_frames_as_seen(TABLE, plan).unwrap() > 0);
+        assert_eq!(looks.get(), 2);
+        let left: Vec<_> = nft.device_chain_names(TABLE).unwrap().into_iter().collect();
+        assert_eq!(left, ["d1", "d2"]);
+        assert_eq!(found(&nft).elements["mac"].len(), 2);
     });
 }

@@ -8,29 +8,27 @@ use anyhow::Context;
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint, sysctls};
 use crate::inspect::{Kernel, pods};
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{IfName, Object, Problem, ProblemKind};
 use crate::netlink::link::{self, Link, LinkChange, LinkRef, PortFlags};
 use crate::netlink::{NetlinkError, neighbour};
-use crate::nft::frame::DeviceChain;
+use crate::nft::frame::FoundFrames;
 use crate::plan::guard::{
-    COMMENT, FoundPorts, Guard, GuardChange, LEFTOVERS, PodPort, TABLE, changes, ports,
+    FoundPorts, Guard, GuardChange, GuardTable, LEFTOVERS, PodPort, TABLE, all_sets, changes, left,
+    leftovers, ports,
 };
 use crate::plan::pod::{BridgePort, is_of_network};
-use crate::plan::{Describe, Line};
 use crate::settings::Settings;
 
 /// All of them, for problems.
 const GUARDS: &str = "guards of pods";
 
-/// What the guards were when all of them were compared: enough to see that nobody has touched them.
+/// The guards as they were wanted when they were compared with store and bridge, with the indexes of
+/// their devices.
 #[derive(Debug, Default)]
-pub struct CachedGuards {
-    /// Rules of each chain.
-    sizes: BTreeMap<String, u32>,
-}
+pub struct CachedGuards(Vec<(Guard, u32)>);
 
-/// Repairs the guards; gives what is wrong and cannot be repaired. With `everything`, each guard is
-/// compared whole; else only if a chain has lost or gained rules.
+/// Repairs the guards; gives what is wrong and cannot be repaired. With `everything`, what they shall be
+/// is found out anew; else only if one differs from what it was, or is missing.
 pub fn reconcile(
     run: &Reconcile<'_>,
     everything: bool,
@@ -66,83 +64,82 @@ pub fn reconcile(
     })
 }
 
-/// A port of ours lacks its guard, or has one that is larger or smaller than it was; or has one at all,
-/// and shall have none.
+/// A port of ours lacks its guard, or has another than it had; or has one at all, and shall have none.
 fn touched(
     run: &Reconcile<'_>,
     bridge: &Link,
-    cache: &mut CachedGuards,
+    cache: &CachedGuards,
     applier: &mut Applier,
 ) -> Result<bool, NetlinkError> {
     let Kernel { rtnl, nft, .. } = run.kernel;
+    let found = nft.frames(TABLE, &all_sets())?.unwrap_or_default();
     let links = rtnl.links(None)?;
-    let sizes = nft.device_chain_sizes(TABLE)?;
-    let names: BTreeSet<&str> = links.iter().map(|link| link.name.as_str()).collect();
-    if sizes.keys().filter(|name| !names.contains(name.as_str())).count() >= LEFTOVERS {
+    if left(&found, &names(&links)) >= LEFTOVERS {
         sweep(run, applier);
     }
-    let is_on = run.settings.guard.is_on;
-    let is_touched = |link: &Link| match sizes.get(link.name.as_str()) {
-        None => is_on,
-        Some(_) if !is_on => true,
-        Some(size) => {
-            *size == 0 || cache.sizes.get(link.name.as_str()).is_some_and(|known| known != size)
-        }
-    };
-    let of_network = |link: &&Link| {
-        link.master == Some(bridge.index)
-            && is_of_network(link.alias.as_deref(), &run.settings.cni.name)
-    };
+    let network = run.settings.cni.name.as_str();
+    let unwanted = unwanted(&links, network, run.settings.guard.is_on);
     // A port that is not up yet belongs to an ADD.
-    let touched = links.iter().filter(of_network).filter(|link| link.up).any(is_touched);
+    let is_port = |link: &&Link| {
+        link.up
+            && link.master == Some(bridge.index)
+            && is_of_network(link.alias.as_deref(), network)
+    };
+    let ports: BTreeSet<u32> = links.iter().filter(is_port).map(|link| link.index).collect();
+    let known = cache.0.iter().filter(|(_, index)| ports.contains(index));
+    let cached: BTreeSet<u32> = known.clone().map(|(_, index)| *index).collect();
     // What the plugin has made since.
-    for (name, size) in sizes {
-        cache.sizes.entry(name).or_insert(size);
-    }
-    Ok(touched)
+    let lacks_guard = |link: &Link| {
+        let chain = found.chains.get(link.name.as_str());
+        chain.is_none_or(|chain| !chain.is_base || chain.rules.len() != 1)
+    };
+    let mut new =
+        links.iter().filter(|link| ports.contains(&link.index) && !cached.contains(&link.index));
+    let is_lacking = run.settings.guard.is_on && new.any(lacks_guard);
+    Ok(is_lacking || !changes(known, &unwanted, Some(&found)).is_empty())
 }
 
-/// Removes the guards that pods have left, of whatever network. That is no repair: DEL leaves them.
+/// Removes what pods have left of their guards, of whatever network. That is no repair: DEL leaves it.
 fn sweep(run: &Reconcile<'_>, applier: &mut Applier) {
     let Kernel { rtnl, nft, .. } = run.kernel;
     if applier.is_dry() {
         return;
     }
-    let links = || Ok(rtnl.links(None)?.into_iter().map(|link| link.name).collect());
-    match nft.sweep_device_chains(TABLE, links) {
+    let plan = || match nft.frames(TABLE, &all_sets())? {
+        Some(found) => Ok(leftovers(&found, &names(&rtnl.links(None)?))),
+        None => Ok(Vec::new()),
+    };
+    match nft.edit_frames_as_seen(TABLE, plan) {
         Ok(0) => {}
-        Ok(count) => log::debug!("removed {count} guards of pods that are gone"),
+        Ok(_) => log::debug!("removed what pods that are gone left of their guards"),
         Err(error) => applier.inspect_failed(Object::named(GUARDS), error),
     }
 }
 
+fn names(links: &[Link]) -> BTreeMap<u32, IfName> {
+    links.iter().map(|link| (link.index, link.name.clone())).collect()
+}
+
 /// Removes the guards of our network, and the table if nobody else has any.
 pub fn remove(kernel: &Kernel, settings: &Settings, applier: &mut Applier) {
-    let found =
-        kernel.nft.device_chains(TABLE).and_then(|chains| Ok((chains, kernel.rtnl.links(None)?)));
-    let (chains, links) = match found {
-        Ok((Some(chains), links)) => (chains, links),
+    let found = kernel
+        .nft
+        .frames(TABLE, &all_sets())
+        .and_then(|found| Ok((found, kernel.rtnl.links(None)?)));
+    let (found, links) = match found {
+        Ok((Some(found), links)) => (found, links),
         Ok((None, _)) => return,
         Err(error) => return applier.inspect_failed(Object::named(GUARDS), error),
     };
     let unwanted = unwanted(&links, &settings.cni.name, false);
     let is_foreign = |link: &Link| {
-        chains.contains_key(link.name.as_str()) && !unwanted.contains(link.name.as_str())
+        found.chains.contains_key(link.name.as_str()) && !unwanted.contains_key(link.name.as_str())
     };
     if !links.iter().any(is_foreign) {
-        return applier.apply(&GuardTable, || kernel.nft.delete_device_table(TABLE));
+        return applier.apply(&GuardTable, || kernel.nft.delete_frames(TABLE));
     }
-    for change in changes(&[], &unwanted, Some(&chains)) {
+    for change in changes([].iter(), &unwanted, Some(&found)) {
         applier.apply(&change, || apply(kernel, &change, &links));
-    }
-}
-
-/// The table with the guards of all networks.
-pub struct GuardTable;
-
-impl Describe for GuardTable {
-    fn line(&self) -> Line {
-        Line::removed(Object::named(format!("nft table netdev {TABLE}")))
     }
 }
 
@@ -155,7 +152,7 @@ fn repair(
 ) -> anyhow::Result<Vec<Problem>> {
     let Kernel { rtnl, nft, .. } = run.kernel;
     let (settings, network) = (run.settings, run.settings.cni.name.as_str());
-    let chains = nft.device_chains(TABLE)?;
+    let frames: Option<FoundFrames> = nft.frames(TABLE, &all_sets())?;
     let links = rtnl.links(None)?;
     let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
     let contents = store.look().with_context(|| ipam_dir_hint(settings))?;
@@ -168,19 +165,17 @@ fn repair(
     };
     let (ports, unknown) = ports(network, bridge, &found);
     let is_on = settings.guard.is_on;
-    let wanted: Vec<DeviceChain> = match is_on {
-        true => ports.iter().map(|port| guard(settings, port).chain()).collect(),
+    // As they shall be, not as they are then: somebody may change one while others are repaired.
+    cache.0 = match is_on {
+        true => ports.iter().map(|port| (guard(settings, port), port.link.index)).collect(),
         false => Vec::new(),
     };
-    // As they shall be, not as they are then: somebody may change one while others are repaired.
-    let size = |chain: &DeviceChain| (chain.device.to_string(), chain.rules.len() as u32);
-    cache.sizes = wanted.iter().map(size).collect();
     let fixes = ports.iter().filter(|port| port.is_fixed != is_on).map(|port| {
         GuardChange::Fix(port.link.name.clone(), port.link.index, is_on.then_some(port.mac))
     });
     sweep(run, applier);
-    let chain_changes = changes(&wanted, &unwanted(&links, network, is_on), chains.as_ref());
-    for change in fixes.chain(chain_changes).collect::<Vec<_>>() {
+    let guards = changes(cache.0.iter(), &unwanted(&links, network, is_on), frames.as_ref());
+    for change in fixes.chain(guards).collect::<Vec<_>>() {
         applier.apply(&change, || apply(run.kernel, &change, &links));
     }
     let problem = |link: &&Link| {
@@ -195,10 +190,10 @@ fn repair(
     Ok(unknown.iter().filter(|_| is_on).map(problem).collect())
 }
 
-/// The names of chains that shall go while their links stay: those of our network, if guards are off.
-fn unwanted(links: &[Link], network: &str, is_on: bool) -> BTreeSet<String> {
+/// Names and indexes of links that shall have no guard: those of our network, if guards are off.
+fn unwanted(links: &[Link], network: &str, is_on: bool) -> BTreeMap<String, u32> {
     let is_unwanted = |link: &&Link| !is_on && is_of_network(link.alias.as_deref(), network);
-    links.iter().filter(is_unwanted).map(|link| link.name.to_string()).collect()
+    links.iter().filter(is_unwanted).map(|link| (link.name.to_string(), link.index)).collect()
 }
 
 fn guard(settings: &Settings, port: &PodPort<'_>) -> Guard {
@@ -214,10 +209,10 @@ fn guard(settings: &Settings, port: &PodPort<'_>) -> Guard {
 
 fn apply(kernel: &Kernel, change: &GuardChange, links: &[Link]) -> Result<(), NetlinkError> {
     match change {
-        GuardChange::Add(chain) | GuardChange::Replace(chain) => {
-            kernel.nft.set_device_chains(TABLE, COMMENT, &[chain])
-        }
-        GuardChange::Remove(name) => kernel.nft.delete_device_chain(TABLE, name),
+        GuardChange::Shared(edits)
+        | GuardChange::Add(_, edits)
+        | GuardChange::Replace(_, edits)
+        | GuardChange::Remove(_, edits) => kernel.nft.edit_frames(TABLE, edits),
         GuardChange::Fix(_, index, mac) => {
             let link = links.iter().find(|link| link.index == *index);
             let Some(flags) = link.and_then(|link| link.port) else { return Ok(()) };

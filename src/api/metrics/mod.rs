@@ -13,7 +13,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::usage::Usage;
 use crate::plan::firewall::tunnels::{FOREIGN, FROM_POD, TUNNELS_TABLE};
-use crate::plan::guard::{self, TABLE};
+use crate::plan::guard::{DropReason, TABLE};
 use crate::settings::Settings;
 
 use crate::agent::active_problems::ProblemSource;
@@ -234,16 +234,23 @@ fn bridge(page: &mut Page, settings: &Settings) {
 /// By pod and reason, as far as there were any.
 fn guards(page: &mut Page) {
     let found = || -> Result<_, NetlinkError> {
-        Ok((Nft::open()?.device_chains(TABLE)?, Rtnl::open()?.links(None)?))
+        let nft = Nft::open()?;
+        let counts = DropReason::ALL.map(|reason| nft.frame_counts(TABLE, &reason.counters()));
+        let counts = counts.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok((counts, nft.device_chain_names(TABLE)?, Rtnl::open()?.links(None)?))
     };
-    let Ok((Some(chains), links)) = found() else { return };
+    let Ok((counts, chains, links)) = found() else { return };
+    if chains.is_empty() {
+        return;
+    }
     let help = "Frames of pods that the guard at their port dropped.";
     let mut dropped = page.counters("humanz_guard_dropped_frames_total", help);
     for link in &links {
-        let Some(rules) = chains.get(link.name.as_str()) else { continue };
         let owner = owner(link.alias.as_deref().unwrap_or_default());
-        for (reason, packets) in guard::dropped(rules).into_iter().filter(|(_, count)| *count > 0) {
-            dropped.sample(&[("pod", &owner), ("reason", reason.word())], packets as f64);
+        for (reason, counts) in DropReason::ALL.into_iter().zip(&counts) {
+            if let Some(packets) = counts.get(&link.index) {
+                dropped.sample(&[("pod", &owner), ("reason", reason.word())], *packets as f64);
+            }
         }
     }
 }

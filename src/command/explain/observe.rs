@@ -15,13 +15,14 @@ use crate::inspect::Host;
 use crate::net::{Family, IfName};
 use crate::netlink::NetlinkError;
 use crate::netlink::connections;
+use crate::netlink::link::Link;
 use crate::netlink::route::{self, RouteLookup};
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::netns::{self, NetNs};
 use crate::os::{echo, sysctl};
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
-use crate::plan::guard::{TABLE, dropped};
+use crate::plan::guard::{DropReason, TABLE};
 use crate::settings::exit::Exit;
 
 /// Longest wait for an echo reply.
@@ -57,6 +58,19 @@ pub fn path(ends: PathEnds, found: &Host, echoes: bool) -> Result<Path, Exit> {
     Ok(Path { from, to, transport, host, there, back, connections, echo })
 }
 
+/// The frames that the guard of a port has dropped, if there is one.
+fn dropped(nft: &Nft, port: &Link) -> Result<Option<BTreeMap<DropReason, u64>>, NetlinkError> {
+    if !nft.device_chain_names(TABLE)?.contains(port.name.as_str()) {
+        return Ok(None);
+    }
+    let mut dropped = BTreeMap::new();
+    for reason in DropReason::ALL {
+        let counts = nft.frame_counts(TABLE, &reason.counters())?;
+        dropped.insert(reason, counts.get(&port.index).copied().unwrap_or(0));
+    }
+    Ok(Some(dropped))
+}
+
 /// The kernel's own reason, without the request.
 fn why(error: &NetlinkError) -> String {
     error.errno().map_or_else(|| error.to_string(), |errno| errno.desc().to_owned())
@@ -68,8 +82,10 @@ fn inspect(end: &mut PathEnd, other: IpAddr, rtnl: &Rtnl) -> Result<(), Exit> {
         EndPlace::Pod(pod) => {
             pod.port = rtnl.link(&pod.port_name).context("look up the host's end of a veth")?;
             let nft = Nft::open().context("open nftables socket")?;
-            let rules = nft.device_chain(TABLE, &pod.port_name).context("read a guard")?;
-            pod.guard = rules.map(|rules| dropped(&rules));
+            pod.guard = match &pod.port {
+                Some(port) => dropped(&nft, port).context("read a guard")?,
+                None => None,
+            };
             pod.inside = inside(&pod.netns, &pod.ifname, other);
             pod.is_gone = pod.inside.is_err() && netns::is_gone(path::Path::new(&pod.netns));
         }

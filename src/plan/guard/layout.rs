@@ -1,0 +1,172 @@
+//! Pure. What a guard is in nftables: a chain at the port that leads to rules that pods share, and the
+//! pod's elements of their sets. A frame that finds no element, or no rules, is dropped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::cni::config::NetConf;
+use crate::net::{Family, IfName, Mac, hash};
+use crate::nft::frame::edit::FrameEdit;
+use crate::nft::frame::{FrameAction, FrameChain, FrameRule, FrameTable};
+use crate::nft::{Data, Element, ElementChange, Set, Value};
+use crate::plan::guard::reason::DropReason;
+use crate::plan::guard::rules::{rules, sources};
+use crate::plan::guard::sets::{MAC, ND6, OWN4, OWN6, PORT, sets};
+
+/// The table of the family `netdev` with the guards of all networks of a host.
+pub const TABLE: &str = "humanz";
+
+/// What an operator reads at its head.
+pub const COMMENT: &str = "humanz: what each pod may send";
+
+/// Raised when the shared rules change: chains of both releases are there until the agent has led the
+/// running pods to its own.
+const VERSION: u32 = 1;
+
+/// What one pod may send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The host's end of its veth.
+    pub device: IfName,
+    pub mac: Mac,
+    pub addresses: Vec<IpAddr>,
+    /// Further sources; those that are multicast are destinations instead.
+    pub allowed: Vec<IpNetwork>,
+    /// The MAC of the device if the host routes what the pod sends; `None`: it is bridged.
+    pub routed_by: Option<Mac>,
+}
+
+/// The elements of one device, by set.
+pub type Elements = BTreeMap<String, BTreeSet<Element>>;
+
+impl Guard {
+    /// That of a pod of the network `conf`, if there is to be one. Isolated ports stay apart: what
+    /// the host routes between them would pass.
+    pub fn of(
+        conf: &NetConf,
+        device: &IfName,
+        mac: Mac,
+        addresses: &[IpAddr],
+        host_mac: Option<Mac>,
+    ) -> Option<Guard> {
+        let routes = conf.guard.routes && conf.is_gateway && !conf.port_isolation;
+        conf.guard.is_on.then(|| Guard {
+            device: device.clone(),
+            mac,
+            addresses: addresses.to_vec(),
+            allowed: conf.guard.allowed.clone(),
+            routed_by: host_mac.filter(|_| routes),
+        })
+    }
+
+    /// The chain at its port.
+    pub fn chain(&self) -> FrameChain {
+        let to = shared_name(self.routed_by.is_some(), &self.allowed);
+        let rule = FrameRule {
+            comment: "guard".to_owned(),
+            matches: Vec::new(),
+            action: FrameAction::Goto(to),
+        };
+        let name = self.device.to_string();
+        FrameChain { name, device: Some(self.device.clone()), rules: vec![rule] }
+    }
+
+    /// What its rules need, which other pods have as well.
+    pub fn shared(&self) -> FrameTable {
+        let routed = self.routed_by.is_some();
+        let own = FrameChain {
+            name: shared_name(routed, &self.allowed),
+            device: None,
+            rules: rules(routed, &self.allowed),
+        };
+        let drops = DropReason::ALL.map(DropReason::chain);
+        let counters = DropReason::ALL.map(DropReason::counters);
+        FrameTable {
+            sets: sets().into_iter().chain(counters).collect(),
+            chains: drops.into_iter().chain([own]).collect(),
+        }
+    }
+
+    /// Its elements, if `index` is that of its device.
+    pub fn elements(&self, index: u32) -> Elements {
+        let port = || Value::InterfaceIndex(index);
+        let own =
+            |address: IpAddr| Element::key([port(), Value::Mac(self.mac), Value::address(address)]);
+        let of = |family| {
+            let of_family = move |address: &IpAddr| Family::of(*address) == family;
+            self.addresses.iter().copied().filter(of_family)
+        };
+        let speaks_ndp =
+            of(Family::V6).next().is_some() || sources(&self.allowed, Family::V6).next().is_some();
+        let link_local = speaks_ndp.then(|| self.mac.link_local().into());
+        let host_mac = |mac| Element {
+            data: Some(Data::Values(vec![Value::Mac(mac)])),
+            ..Element::key([port()])
+        };
+        let elements: [(&str, BTreeSet<Element>); 5] = [
+            (OWN4, of(Family::V4).map(own).collect()),
+            (OWN6, of(Family::V6).map(own).collect()),
+            (ND6, of(Family::V6).chain(link_local).map(own).collect()),
+            (MAC, [Element::key([port(), Value::Mac(self.mac)])].into()),
+            (PORT, self.routed_by.into_iter().map(host_mac).collect()),
+        ];
+        elements.map(|(set, elements)| (set.to_owned(), elements)).into()
+    }
+
+    /// A chain of this name is at the port of a pod.
+    pub fn is_device(name: &str) -> bool {
+        name.starts_with("hz")
+    }
+
+    /// Its chain leads to the one of this name.
+    pub fn leads_to(&self, name: &str) -> bool {
+        shared_name(self.routed_by.is_some(), &self.allowed) == name
+    }
+
+    /// The changes of the table that make it, of a device that has the elements `found`.
+    pub fn edits(&self, index: u32, found: &Elements) -> Vec<FrameEdit> {
+        let mut edits = element_edits(found, &self.elements(index));
+        edits.push(FrameEdit::Chain(self.chain()));
+        edits
+    }
+}
+
+/// The changes of the table that make what guards share, once for all of them.
+pub fn shared_edits(shared: &FrameTable) -> Vec<FrameEdit> {
+    let table = FrameEdit::Table(COMMENT.to_owned());
+    let sets = shared.sets.iter().cloned().map(FrameEdit::Set);
+    [table]
+        .into_iter()
+        .chain(sets)
+        .chain(shared.chains.iter().cloned().map(FrameEdit::Chain))
+        .collect()
+}
+
+/// The changes of elements that turn `found` into `wanted`.
+pub fn element_edits(found: &Elements, wanted: &Elements) -> Vec<FrameEdit> {
+    let none = BTreeSet::new();
+    let change =
+        |set: Set| {
+            let (found, wanted) =
+                (found.get(&set.name).unwrap_or(&none), wanted.get(&set.name).unwrap_or(&none));
+            let added: BTreeSet<Element> = wanted.difference(found).cloned().collect();
+            let removed: BTreeSet<Element> = found.difference(wanted).cloned().collect();
+            (!added.is_empty() || !removed.is_empty()).then_some(FrameEdit::Elements(
+                ElementChange { set: set.name, shape: set.shape, added, removed },
+            ))
+        };
+    sets().into_iter().filter_map(change).collect()
+}
+
+/// The name of the chain that pods with these rights share.
+fn shared_name(routed: bool, allowed: &[IpNetwork]) -> String {
+    let kind = if routed { "routed" } else { "bridged" };
+    if allowed.is_empty() {
+        return format!("{kind}-{VERSION}");
+    }
+    let texts: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    format!("{kind}-{VERSION}-{:016x}", hash::stable(&texts))
+}

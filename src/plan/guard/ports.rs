@@ -1,0 +1,86 @@
+//! Pure. The ports of a network's pods, as the host has them: for guards that no configuration of a
+//! runtime describes.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::ipam::StoreEntry;
+use crate::net::Mac;
+use crate::netlink::link::Link;
+use crate::netlink::neighbour::{NeighbourState, NudState};
+use crate::plan::pod::{LinkIdentity, is_of_network};
+
+/// What is known of a host's pods, for guards that no configuration of a runtime describes.
+#[derive(Debug)]
+pub struct FoundPorts<'a> {
+    pub links: &'a [Link],
+    pub entries: &'a [StoreEntry],
+    /// MACs pinned to ports, with the index of the port.
+    pub pinned: &'a [(Mac, u32)],
+    /// On the bridge.
+    pub neighbours: &'a [NeighbourState],
+}
+
+/// A port of the bridge that belongs to a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPort<'a> {
+    pub link: &'a Link,
+    pub mac: Mac,
+    pub addresses: Vec<IpAddr>,
+    /// The MAC is pinned to the port, and the bridge learns none there.
+    pub is_fixed: bool,
+}
+
+/// The ports of `network` on the bridge `bridge` that are up (others belong to an ADD), and those links of which nobody knows an address.
+///
+/// A pod's MAC is the pinned one. Of a port that an older release attached there is none: then it is
+/// the one that the host has used so far, unless that is somebody else's; else the one that follows
+/// from the first address.
+pub fn ports<'a>(
+    network: &str,
+    bridge: &Link,
+    found: &FoundPorts<'a>,
+) -> (Vec<PodPort<'a>>, Vec<&'a Link>) {
+    let of_network = |link: &&Link| {
+        link.up
+            && link.master == Some(bridge.index)
+            && is_of_network(link.alias.as_deref(), network)
+    };
+    let derived: BTreeSet<Mac> = found
+        .entries
+        .iter()
+        .filter_map(|entry| entry.addresses.first())
+        .map(|first| Mac::of_address(*first))
+        .collect();
+    let (mut ports, mut unknown) = (Vec::new(), Vec::new());
+    for link in found.links.iter().filter(of_network) {
+        let owner = |entry: &&StoreEntry| {
+            let (container_id, ifname) = (entry.container_id.as_str(), entry.ifname.as_str());
+            LinkIdentity { network, container_id, ifname }.host_ifname() == link.name
+        };
+        let pinned = found.pinned.iter().find(|(_, port)| *port == link.index).map(|(mac, _)| *mac);
+        let addresses = match found.entries.iter().find(owner) {
+            Some(entry) => entry.addresses.clone(),
+            None => pinned.map(|mac| permanent(found.neighbours, mac)).unwrap_or_default(),
+        };
+        let Some(first) = addresses.first() else {
+            unknown.push(link);
+            continue;
+        };
+        let own = Mac::of_address(*first);
+        let used = found.neighbours.iter().find(|neighbour| neighbour.address == *first);
+        let used = used.and_then(|neighbour| neighbour.mac);
+        let used = used.filter(|mac| !derived.contains(mac) && Some(*mac) != bridge.mac);
+        let is_fixed = pinned.is_some() && link.port.is_some_and(|port| port.fixed);
+        ports.push(PodPort { link, mac: pinned.or(used).unwrap_or(own), addresses, is_fixed });
+    }
+    (ports, unknown)
+}
+
+/// The addresses that were said to have this MAC for good.
+fn permanent(neighbours: &[NeighbourState], mac: Mac) -> Vec<IpAddr> {
+    let of = |neighbour: &&NeighbourState| {
+        neighbour.mac == Some(mac) && neighbour.state == NudState::Permanent
+    };
+    neighbours.iter().filter(of).map(|neighbour| neighbour.address).collect()
+}

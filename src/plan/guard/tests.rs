@@ -1,0 +1,170 @@
+//! Pure. Guards, and what is repaired.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::layout::Guard;
+use super::sets::{MAC, ND6, OWN4};
+use super::*;
+use crate::net::hash;
+use crate::nft::frame::edit::FrameEdit;
+use crate::nft::frame::{FoundFrameChain, FoundFrameRule, FoundFrames, FrameChain};
+use crate::nft::{Element, ElementChange};
+
+const INDEX: u32 = 7;
+
+fn guard() -> Guard {
+    Guard {
+        device: "hz1".parse().unwrap(),
+        mac: "0a:58:0a:f4:01:02".parse().unwrap(),
+        addresses: vec!["10.244.1.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+        allowed: Vec::new(),
+        routed_by: Some("0a:58:0a:f4:01:01".parse().unwrap()),
+    }
+}
+
+/// As the kernel would give it back.
+fn found(guards: &[(Guard, u32)]) -> FoundFrames {
+    let mut found = FoundFrames::default();
+    for (guard, index) in guards {
+        let shared = guard.shared();
+        for set in shared.sets {
+            let elements = guard.elements(*index).remove(&set.name).unwrap_or_default();
+            found.elements.entry(set.name).or_default().extend(elements);
+        }
+        let chains = shared.chains.into_iter().chain([guard.chain()]);
+        found.chains.extend(chains.map(|chain| (chain.name.clone(), of_kernel(&chain))));
+    }
+    found
+}
+
+fn of_kernel(chain: &FrameChain) -> FoundFrameChain {
+    let rules = chain.rules.iter().map(|rule| FoundFrameRule {
+        fingerprint: Some(rule.fingerprint()),
+        comment: Some(rule.comment.clone()),
+    });
+    FoundFrameChain { is_base: chain.device.is_some(), rules: rules.collect() }
+}
+
+fn texts(guard: &Guard) -> Vec<String> {
+    let shared = guard.shared().chains.pop().unwrap();
+    shared.rules.iter().map(ToString::to_string).collect()
+}
+
+fn changed(guard: &Guard, found: &FoundFrames) -> Vec<GuardChange> {
+    changes([(guard.clone(), INDEX)].iter(), &BTreeMap::new(), Some(found))
+}
+
+/// Whoever changes a rule raises the version: pods of both releases are on a host during an upgrade.
+#[test]
+fn the_shared_rules_of_a_version_stay_as_they_are() {
+    let allowed = ["10.9.0.0/16", "fd09::/64", "224.0.0.18/32", "ff02::12/128"];
+    let allowed = allowed.map(|network| network.parse().unwrap()).to_vec();
+    let chains = [guard(), Guard { allowed, routed_by: None, ..guard() }].map(|guard| {
+        let texts = texts(&guard);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        (guard.shared().chains.pop().unwrap().name, texts.len(), hash::stable(&texts))
+    });
+    let names = [
+        ("routed-1", 21, 7915545932365863242),
+        ("bridged-1-3967c0f90a35a2f1", 33, 17046368871442981097),
+    ];
+    assert_eq!(chains, names.map(|(name, rules, hash)| (name.to_owned(), rules, hash)));
+}
+
+#[test]
+fn a_guard_that_is_whole_needs_nothing() {
+    let (guard, device) = (guard(), guard().device);
+    let kernel = found(&[(guard.clone(), INDEX)]);
+    assert_eq!(changed(&guard, &kernel), []);
+    let nothing = changes([(guard.clone(), INDEX)].iter(), &BTreeMap::new(), None);
+    assert!(
+        matches!(&nothing[..], [GuardChange::Shared(_), GuardChange::Add(_, _)]),
+        "{nothing:?}"
+    );
+    let repaired = [GuardChange::Replace(device, vec![FrameEdit::Chain(guard.chain())])];
+    for rules in [Vec::new(), vec![FoundFrameRule { fingerprint: None, comment: None }]] {
+        let mut broken = kernel.clone();
+        broken.chains.get_mut("hz1").unwrap().rules = rules;
+        assert_eq!(changed(&guard, &broken), repaired);
+    }
+    for name in ["routed-1", "drop-mac"] {
+        let mut broken = kernel.clone();
+        broken.chains.get_mut(name).unwrap().rules.pop();
+        assert!(matches!(&changed(&guard, &broken)[..], [GuardChange::Shared(_)]), "{name}");
+    }
+}
+
+#[test]
+fn elements_that_are_too_many_or_missing_are_repaired() {
+    let guard = guard();
+    let mut kernel = found(&[(guard.clone(), INDEX)]);
+    let other = Guard { addresses: vec!["10.244.1.9".parse().unwrap()], ..guard.clone() };
+    let foreign = other.elements(INDEX)[OWN4].clone();
+    let of_others = other.elements(8)[OWN4].clone();
+    let own4 = kernel.elements.get_mut(OWN4).unwrap();
+    own4.extend(foreign.iter().chain(&of_others).cloned());
+    let missing = std::mem::take(kernel.elements.get_mut(MAC).unwrap());
+    let [GuardChange::Replace(_, edits)] = &changed(&guard, &kernel)[..] else {
+        panic!("one change")
+    };
+    let change = |edit: &FrameEdit| match edit {
+        FrameEdit::Elements(ElementChange { set, added, removed, .. }) => {
+            Some((set.clone(), added.clone(), removed.clone()))
+        }
+        _ => None,
+    };
+    let edits: Vec<(String, BTreeSet<Element>, BTreeSet<Element>)> =
+        edits.iter().filter_map(change).collect();
+    let wanted =
+        [(OWN4.to_owned(), BTreeSet::new(), foreign), (MAC.to_owned(), missing, BTreeSet::new())];
+    assert_eq!(edits, wanted);
+}
+
+#[test]
+fn guards_of_other_networks_stay() {
+    let other = Guard { device: "hz2".parse().unwrap(), ..guard() };
+    let kernel = found(&[(guard(), INDEX), (other, 8)]);
+    let gone = BTreeMap::from([("hz2".to_owned(), 8), ("hz3".to_owned(), 9)]);
+    let removed = changes([].iter(), &gone, Some(&kernel));
+    let [GuardChange::Remove(name, edits)] = &removed[..] else { panic!("{removed:?}") };
+    assert_eq!((name.as_str(), edits.len()), ("hz2", 6));
+}
+
+#[test]
+fn what_pods_left_is_what_is_of_no_device() {
+    let other = Guard { device: "hz2".parse().unwrap(), ..guard() };
+    let kernel = found(&[(guard(), INDEX), (other, 8)]);
+    let alive = |pairs: &[(u32, &str)]| -> BTreeMap<u32, IfName> {
+        pairs.iter().map(|(index, name)| (*index, name.parse().unwrap())).collect()
+    };
+    let both = alive(&[(INDEX, "hz1"), (8, "hz2")]);
+    assert_eq!((left(&kernel, &both), leftovers(&kernel, &both)), (0, Vec::new()));
+    let one = alive(&[(INDEX, "hz1")]);
+    assert_eq!((left(&kernel, &one), leftovers(&kernel, &one).len()), (1, 6));
+    // Another pod of the same name: its chain is its own, and the elements are not.
+    let again = alive(&[(INDEX, "hz1"), (9, "hz2")]);
+    assert_eq!((left(&kernel, &again), leftovers(&kernel, &again).len()), (1, 5));
+}
+
+#[test]
+fn a_pod_without_ipv6_has_no_elements_for_it() {
+    let v4 = Guard { addresses: guard().addresses[..1].to_vec(), ..guard() };
+    assert!(v4.elements(INDEX)[ND6].is_empty());
+    assert_eq!(guard().elements(INDEX)[ND6].len(), 2);
+}
+
+#[test]
+fn unicast_goes_to_the_host_or_as_it_was_sent() {
+    let set = "ether daddr set iif map @port meta pkttype set host accept";
+    assert_eq!(texts(&guard()).iter().filter(|rule| rule.ends_with(set)).count(), 5);
+    let bridged = Guard { routed_by: None, ..guard() };
+    assert!(texts(&bridged).iter().all(|rule| !rule.contains("daddr set")));
+}
+
+#[test]
+fn allowed_networks_are_sources_and_allowed_groups_destinations() {
+    let allowed = ["10.9.0.0/16", "224.0.0.18/32"].map(|network| network.parse().unwrap());
+    let text = texts(&Guard { allowed: allowed.to_vec(), ..guard() }).join("\n");
+    assert!(text.contains("@nh,96,32 & 0xffff0000 == 0x0a090000"), "{text}");
+    assert!(text.contains("@nh,128,32 0xe0000012 accept"), "{text}");
+}
