@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::certificates::{Certificates, Wanted};
 use super::keys::{Keys, Network};
 use super::node::{Node, Place, command};
 use super::process::{Process, lock};
@@ -45,10 +44,10 @@ impl Store {
     }
 
     pub fn start(&self) {
-        let url = self.keys.url.clone();
+        let scheme = if self.tls.is_empty() { "http" } else { "https" };
+        let url = Self::url().replace("http", scheme);
         let mut etcd = command("etcd --name one --listen-peer-urls http://127.0.0.1:2380");
         etcd.args(["--data-dir", DATA, "--advertise-client-urls", &url]);
-        let scheme = if self.tls.is_empty() { "http" } else { "https" };
         etcd.args(["--listen-client-urls", &format!("{scheme}://0.0.0.0:2379"), "--logger", "zap"]);
         etcd.args(&self.tls);
         // Alone it elects itself: no reason to wait a second for others.
@@ -62,11 +61,11 @@ impl Store {
             if let Some(status) = self.server(Process::ended) {
                 return Err(format!("it ended: {status}\n{}", self.server(Process::log)));
             }
-            if !self.tls.is_empty() {
-                let answer = self.keys.try_call(async |client| client.get("x", None).await);
-                return answer.map(drop).map_err(|error| error.to_string());
-            }
-            let health = self.node.run("curl -sS -m 1 http://127.0.0.1:2379/health");
+            let by = match self.tls.is_empty() {
+                true => "http",
+                false => "--cacert /etc/ca.pem --cert /etc/server.pem --key /etc/server.key https",
+            };
+            let health = self.node.run(&format!("curl -sS -m 1 {by}://127.0.0.1:2379/health"));
             if health.stdout.contains("true") { Ok(()) } else { Err(health.to_string()) }
         });
     }
@@ -84,25 +83,12 @@ impl Store {
         self.server(|server| server.signal(Signal::SIGCONT));
     }
 
-    /// Killed, and back with its data, by https, for clients with a certificate. Gives how to connect as
-    /// whom, and its URL.
-    pub fn serve_tls(&mut self) -> Certificates {
-        let certificates = Certificates::new();
-        let says = format!(
-            "subjectAltName=IP:127.0.0.1,IP:{}\nextendedKeyUsage=serverAuth,clientAuth\n",
-            Self::ADDRESS_V4
-        );
-        certificates.sign(&Wanted { name: "server", ca: "ca", days: (-1, 30), says: &says });
-        for name in ["ca.pem", "server.pem", "server.key"] {
-            let text = std::fs::read_to_string(certificates.path(name)).unwrap();
-            self.node.write(&format!("/etc/{name}"), &text);
-        }
+    /// Killed, and back with its data, by https, with `server.pem`, `server.key` and `ca.pem` in its
+    /// `/etc`; it asks its clients for certificates.
+    pub fn restart_with_tls(&mut self) {
         self.tls = vec!["--cert-file", "/etc/server.pem", "--key-file", "/etc/server.key"];
         self.tls.extend(["--client-cert-auth", "--trusted-ca-file", "/etc/ca.pem"]);
-        self.keys.url = Self::url().replace("http:", "https:");
-        self.keys.options = certificates.ours();
         self.restart();
-        certificates
     }
 
     /// Killed, and back without any of its data.
@@ -129,5 +115,11 @@ impl std::ops::Deref for Store {
 
     fn deref(&self) -> &Keys {
         &self.keys
+    }
+}
+
+impl std::ops::DerefMut for Store {
+    fn deref_mut(&mut self) -> &mut Keys {
+        &mut self.keys
     }
 }
