@@ -14,8 +14,8 @@ use crate::command::call::{Call, Outcome, complain};
 use crate::command::table::printable;
 use crate::inspect::agent_socket;
 use crate::net::time::timestamp;
-use crate::netlink::Protocol;
-use crate::netlink::events::{Event, Events};
+use crate::netlink::NetlinkProtocol;
+use crate::netlink::events::{Events, KernelEvent};
 use crate::netlink::route;
 use crate::settings::exit::{self, Exit};
 
@@ -71,7 +71,7 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
 
 fn kernel(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     let (sender, events) = channel();
-    for protocol in [Protocol::Route, Protocol::Netfilter] {
+    for protocol in [NetlinkProtocol::Route, NetlinkProtocol::Netfilter] {
         let events = Events::open(protocol).context("watch the kernel")?;
         let sender = sender.clone();
         thread::Builder::new()
@@ -105,11 +105,12 @@ fn show(
 }
 
 /// Forwards events until the receiver is gone or the socket fails.
-fn forward(mut events: Events, to: &Sender<Event>) {
+fn forward(mut events: Events, to: &Sender<KernelEvent>) {
     while let Ok(batch) = events.wait(PATIENCE) {
         // Of every neighbour the kernel reports each change of its state.
-        let shown =
-            |event: &Event| !matches!(event, Event::Neighbour { .. } | Event::Destination { .. });
+        let shown = |event: &KernelEvent| {
+            !matches!(event, KernelEvent::Neighbour { .. } | KernelEvent::Destination { .. })
+        };
         for event in batch.into_iter().filter(shown) {
             if to.send(event).is_err() {
                 return;
@@ -121,15 +122,19 @@ fn forward(mut events: Events, to: &Sender<Event>) {
 /// How long one wait takes; it only returns to be called again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn text(event: &Event) -> String {
+fn text(event: &KernelEvent) -> String {
     match event {
-        Event::Link { name, .. } => format!("link {name} was added, removed or changed"),
-        Event::NeighbourGone { index } => format!("a neighbour on interface {index} was removed"),
-        Event::Neighbour { index, .. } | Event::Destination { index, .. } => {
+        KernelEvent::Link { name, .. } => format!("link {name} was added, removed or changed"),
+        KernelEvent::NeighbourGone { index } => {
+            format!("a neighbour on interface {index} was removed")
+        }
+        KernelEvent::Neighbour { index, .. } | KernelEvent::Destination { index, .. } => {
             format!("a neighbour on interface {index} changed")
         }
-        Event::Address { index } => format!("an address on interface {index} was added or removed"),
-        Event::Route { protocol, default, gone, .. } => {
+        KernelEvent::Address { index } => {
+            format!("an address on interface {index} was added or removed")
+        }
+        KernelEvent::Route { protocol, default, gone, .. } => {
             let whose = match *protocol {
                 route::PROTOCOL => "of humanz ".to_owned(),
                 other => format!("of protocol {other} "),
@@ -137,8 +142,8 @@ fn text(event: &Event) -> String {
             let kind = if *default { "default route" } else { "route" };
             format!("a {kind} {whose}{}", if *gone { "was removed" } else { "was added" })
         }
-        Event::ForwardingOff => "forwarding was turned off".to_owned(),
-        Event::Nftables => "nftables changed".to_owned(),
-        Event::Lost => "changes came too fast to be shown".to_owned(),
+        KernelEvent::ForwardingOff => "forwarding was turned off".to_owned(),
+        KernelEvent::Nftables => "nftables changed".to_owned(),
+        KernelEvent::Lost => "changes came too fast to be shown".to_owned(),
     }
 }

@@ -25,7 +25,7 @@ use crate::netlink::ctnetlink::{
 };
 use crate::netlink::wire::octets;
 use crate::netlink::{
-    AttributeList, Attributes, Message, NetlinkError, NetlinkSocket, Protocol, Reply,
+    AttributeList, Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
 };
 
 /// How many flows the calling thread's network namespace has; absent without connection tracking.
@@ -120,7 +120,7 @@ pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
     if ends.is_empty() {
         return Ok(());
     }
-    let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(addresses))?;
+    let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter).map_err(failed(addresses))?;
     socket.transact(&ends).map_err(failed(addresses))
 }
 
@@ -136,7 +136,7 @@ pub fn flush_udp_ports(ports: &[HostPort]) -> Result<(), ConntrackError> {
     }
     let addresses: Vec<IpAddr> = ports.iter().map(|port| port.address).collect();
     if kernel_filters() {
-        let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(&addresses))?;
+        let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter).map_err(failed(&addresses))?;
         let all: Vec<Message> = ports.iter().map(forget_port).collect();
         return socket.transact(&all).map_err(failed(&addresses));
     }
@@ -217,7 +217,7 @@ fn flush_flows(
     perhaps: impl Fn(&[u8]) -> bool,
     concerned: impl Fn(&AttributeList, &AttributeList) -> Result<bool, NetlinkError>,
 ) -> Result<usize, NetlinkError> {
-    let socket = NetlinkSocket::open(Protocol::Netfilter)?;
+    let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
     let flows = socket.dump(&list_udp(family), |reply| match perhaps(reply.body()) {
         true => forget(family, &concerned, reply),
         false => Ok(None),

@@ -14,7 +14,7 @@ use crate::netlink::fdb::Destination;
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::route::RouteLookup;
-use crate::nft::base_chains::FoundChains;
+use crate::nft::base_chains::HookChains;
 use crate::plan::guard::DropReason;
 
 /// Packets from one address to another, both of one family.
@@ -140,9 +140,9 @@ pub struct PathHost {
     /// Packets from pod to pod on the bridge are shown to firewalls.
     pub bridged: bool,
     /// Chains at the hook `forward`; an error is why they could not be looked at.
-    pub forward: Result<FoundChains, String>,
+    pub forward: Result<HookChains, String>,
     /// Chains at the hook `input`.
-    pub input: Result<FoundChains, String>,
+    pub input: Result<HookChains, String>,
     /// The UDP port of the host's tunnels.
     pub tunnel_port: u16,
     /// What leaves the pools is to be masqueraded, and whether the table that does it is there.

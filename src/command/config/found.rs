@@ -7,7 +7,7 @@ use crate::inspect::host_state::{self, HostState};
 use crate::inspect::identity;
 use crate::net::Family;
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::peer_routes::Backend;
+use crate::plan::peer_routes::LocalBackend;
 use crate::plan::tunnel::inner_mtu;
 use crate::settings::{Settings, Source};
 
@@ -40,7 +40,7 @@ impl Places<'_> {
     }
 
     /// The effective value of a setting, if it is one that is determined.
-    pub fn look(&self, name: &str) -> Option<EffectiveValue> {
+    pub fn found(&self, name: &str) -> Option<EffectiveValue> {
         match name {
             "NODE_NAME" => {
                 let name = identity::node_name(self.settings).ok()?.to_string();
@@ -110,9 +110,9 @@ impl Places<'_> {
         let alone = own.iter().count() == 1;
         match self.settings.backend {
             _ if !self.settings.has_others() => Some(here.own.mtu_bytes.into()),
-            Backend::Direct => Some(here.own.mtu_bytes.into()),
-            Backend::Auto => None,
-            Backend::Vxlan => {
+            LocalBackend::Direct => Some(here.own.mtu_bytes.into()),
+            LocalBackend::Auto => None,
+            LocalBackend::Vxlan => {
                 let used = |family: &Family| {
                     own.get(*family).is_some() && (pools.get(*family).is_some() || alone)
                 };
@@ -161,7 +161,7 @@ mod tests {
         };
         let look = |agent, here| {
             let found =
-                Places { settings: &settings, agent: Some(agent), here }.look("MTU").unwrap();
+                Places { settings: &settings, agent: Some(agent), here }.found("MTU").unwrap();
             (found.value, found.why)
         };
         let pods = |why: &str| (Some("1450".to_owned()), why.to_owned());
