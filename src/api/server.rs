@@ -22,7 +22,7 @@ use crate::api::http::{self, HttpRequest, Response};
 use crate::api::http_server::{self, ClientConnection, PATIENCE};
 use crate::api::listen::{Listen, Socket};
 use crate::api::reachability::reachability;
-use crate::api::status;
+use crate::api::status::{self, ChangeLine};
 use crate::settings::Settings;
 
 /// Time between two attempts to open a listener, or to open again a socket that was removed.
@@ -207,14 +207,18 @@ where
         let mut lines = String::new();
         for entry in shared.journal.after(sent) {
             if entry.number > sent + 1 {
-                let lost = serde_json::json!({ "lost": entry.number - sent - 1 });
-                lines.push_str(&format!("{lost}\n"));
+                push(&mut lines, &ChangeLine::Lost { lost: entry.number - sent - 1 })?;
             }
             sent = entry.number;
-            lines.push_str(&serde_json::to_string(&status::change(&entry))?);
-            lines.push('\n');
+            push(&mut lines, &ChangeLine::Change(status::change(&entry)))?;
         }
         sent = sent.max(newest);
         timeout(PATIENCE, stream.write_all(lines.as_bytes())).await??;
     }
+}
+
+fn push(lines: &mut String, line: &ChangeLine) -> io::Result<()> {
+    lines.push_str(&serde_json::to_string(line)?);
+    lines.push('\n');
+    Ok(())
 }

@@ -10,6 +10,7 @@ use anyhow::Context;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
+use crate::api::status::ChangeLine;
 use crate::command::call::{Call, Outcome, complain};
 use crate::command::table::printable;
 use crate::inspect::agent_socket;
@@ -57,10 +58,14 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
     for line in stream.lines() {
         let Ok(line) = line else { break };
         let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
-        let string = |key: &str| printable(value[key].as_str().unwrap_or_default());
-        let text = match value["lost"].as_u64() {
-            Some(lost) => format!("({lost} changes came too fast to be shown)"),
-            None => format!("{}  {} ({})", string("at"), string("what"), string("why")),
+        let text = match serde_json::from_value(value.clone()) {
+            Ok(ChangeLine::Lost { lost }) => format!("({lost} changes came too fast to be shown)"),
+            Ok(ChangeLine::Change(change)) => {
+                let [at, what, why] =
+                    [&change.at, &change.what, &change.why].map(|text| printable(text));
+                format!("{at}  {what} ({why})")
+            }
+            Err(_) => continue,
         };
         if show(call, options, &mut value, &text)?.is_break() {
             return Ok(Outcome::Fine);

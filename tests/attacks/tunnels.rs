@@ -10,7 +10,7 @@ use crate::packet_socket::PacketSocket;
 use crate::packets::{
     ARP, FRAGMENT, IPV4, IPV6, Mac, UDP, arp, ethernet, fragment, ipv4, ipv6, tagged, udp, udp6,
 };
-use crate::support::cluster::ClusterView;
+use crate::support::cluster::Cluster;
 use crate::support::cni::{Attachment, Network};
 use crate::support::ping::{addresses, all_reach};
 use crate::support::pod::make_netns;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::cluster::ClusterView;
+use crate::support::cluster::Cluster;
 use crate::support::local::get;
 use crate::support::{Agent, Node, eventually};
 use crate::{object, refused, run};

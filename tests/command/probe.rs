@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::cluster::ClusterView;
+use crate::support::cluster::Cluster;
 use crate::support::{Agent, Node, Place, Pod, eventually, soon};
 use crate::{object, run};
 

@@ -36,7 +36,7 @@ pub mod watch;
 pub mod web;
 
 pub use agent::Agent;
-pub use cluster::ClusterView;
+pub use cluster::Cluster;
 pub use node::{Node, Place};
 pub use ping::Pinger;
 pub use pod::Pod;

@@ -2,7 +2,7 @@
 
 use super::{Broken, VARIABLES};
 use crate::support::Pod;
-use crate::support::cluster::ClusterView;
+use crate::support::cluster::Cluster;
 
 #[test]
 fn faults_of_a_tunnel_are_found() {
