@@ -1,7 +1,7 @@
 //! Pure. The last known good state of this host, and its text in the state file.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::identity::{Identity, Lease};
 use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
-use crate::lease::snapshot::{Snapshot, Stored};
+use crate::lease::snapshot::{Cluster, Snapshot, Stored};
 use crate::net::{PerFamily, hash};
 
 /// The last known good state.
@@ -48,6 +48,10 @@ struct StateFile<'a> {
     claims: Vec<StoredEntry<IpNetwork, Cow<'a, NodeName>>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     resolved: Cow<'a, Resolved>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    without_record: Cow<'a, BTreeSet<NodeName>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<Cluster>,
 }
 
 impl Saved {
@@ -108,6 +112,8 @@ impl Saved {
                 .collect(),
             claims: claims.map(|(subnet, at)| entry(*subnet, Borrowed(&at.value), at)).collect(),
             resolved: Borrowed(&self.resolved),
+            without_record: Borrowed(&*snapshot.without_record),
+            cluster: snapshot.cluster,
         }
     }
 }
@@ -138,6 +144,8 @@ impl StateFile<'_> {
             hosts: Arc::new(hosts.collect()),
             nodes: Arc::new(nodes.collect()),
             claims: Arc::new(claims.collect()),
+            without_record: Arc::new(self.without_record.into_owned()),
+            cluster: self.cluster,
             ..Snapshot::default()
         };
         Saved {
@@ -176,6 +184,8 @@ pub mod tests {
             let raw = Raw { key: key.as_bytes(), value: value.as_bytes(), created, modified };
             snapshot.put(&roots, raw);
         }
+        snapshot.without_record = Arc::new(["h3".parse().unwrap()].into());
+        snapshot.cluster = Some(Cluster { id: u64::MAX, addresses: 7 });
         let mut lease = Lease::default();
         lease.subnets.v4 = subnet::parse("10.0.1.0/24").ok();
         Saved {

@@ -52,6 +52,7 @@ fn own() -> Claimant {
         without_record: BTreeSet::new(),
         leaves_claims: false,
         ticket: Some(7),
+        has_raced: false,
         instance: "i1".to_owned(),
         alive: true,
     }
@@ -120,7 +121,9 @@ fn a_fresh_host_puts_its_alive_key_allocates_a_ticket_and_claims() {
 
 #[test]
 fn a_claim_depends_on_every_key_it_was_decided_by() {
-    let (_, first) = written(&[], &own());
+    let (_, first) = written(&[], &Claimant { ticket: Some(1), ..own() });
+    let (_, again) = written(&[], &Claimant { has_raced: true, ..own() });
+    let (_, expects_others) = written(&[], &own());
     let (_, transaction) = written(&[("/h/h9", "10.0.9.0/24")], &own());
     let unchanged = |key: &str, modified| Condition::Unchanged { key: key.to_owned(), modified };
     for condition in [
@@ -134,12 +137,13 @@ fn a_claim_depends_on_every_key_it_was_decided_by() {
         assert!(transaction.conditions.contains(&condition), "{condition:?}");
     }
     let range = Condition::RangeUnchanged { prefix: "/h/".to_owned(), since: 2 };
-    assert!(
-        first.conditions.contains(&range),
-        "etcd compares no values of keys that are not there"
-    );
+    for first in [first, again] {
+        assert!(first.conditions.contains(&range), "etcd compares no values of absent keys");
+    }
     let ranges = |condition: &Condition| matches!(condition, Condition::RangeUnchanged { .. });
-    assert!(!transaction.conditions.iter().any(ranges), "one host does not wait for another");
+    for other in [transaction, expects_others] {
+        assert!(!other.conditions.iter().any(ranges), "one host does not wait for another");
+    }
 }
 
 #[test]
