@@ -251,7 +251,7 @@ fn collect(folder: &Path, module: &str, files: &mut BTreeMap<String, File>) {
         let path = entry.expect("an entry of src").path();
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let child = if module.is_empty() { stem.clone() } else { format!("{module}::{stem}") };
-        if stem == "tests" {
+        if ["tests", "properties"].contains(&stem.as_str()) {
             continue;
         }
         if path.is_dir() {

@@ -10,7 +10,7 @@ use crate::cni::config::GuardConf;
 use crate::net::PerFamily;
 use crate::settings::{CniSettings, Settings};
 
-/// What the runtimes are to reconcile on for each pod.
+/// What the runtimes are to pass on for each pod.
 const CAPABILITIES: [&str; 6] =
     ["bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "ips", "mac", "portMappings"];
 

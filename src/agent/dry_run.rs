@@ -69,7 +69,7 @@ impl DryRun {
             .then(|| run::run(&reconcile_of(host), &mut cache, &mut applier));
         DryRun {
             outcome: outcome.flatten(),
-            peer_routes: cache.ways.last(),
+            peer_routes: cache.peer_routes.last(),
             lines: applier.lines().to_vec(),
             failures: applier.failures().to_vec(),
         }

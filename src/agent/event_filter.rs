@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::trigger::Scope;
 use crate::net::{Family, IfName};
-use crate::netlink::events::{Event, LinkState};
+use crate::netlink::events::{KernelEvent, LinkState};
 use crate::netlink::route;
 use crate::netlink::rtnl::Rtnl;
 use crate::nft::frame::notice::FrameNotice;
@@ -40,7 +40,7 @@ impl EventFilter {
     }
 
     /// The scope that these events ask for.
-    pub fn classify(&mut self, events: &[Event]) -> Scope {
+    pub fn classify(&mut self, events: &[KernelEvent]) -> Scope {
         events.iter().map(|event| self.scope_of(event)).fold(Scope::default(), Scope::and)
     }
 
@@ -50,41 +50,43 @@ impl EventFilter {
     /// addresses, and the default route: it decides which of its addresses this host publishes, and comes
     /// after them; of neighbours those of the tunnels that others change; of guards all but those that come
     /// with their ports.
-    fn scope_of(&mut self, event: &Event) -> Scope {
+    fn scope_of(&mut self, event: &KernelEvent) -> Scope {
         match event {
-            Event::Link { name, index, .. } if is_tunnel(name) => {
+            KernelEvent::Link { name, index, .. } if is_tunnel(name) => {
                 self.tunnels.insert(*index);
                 Scope::LINKS
             }
-            Event::Link { name, .. } if *name == self.bridge => Scope::LINKS,
-            Event::Link { name, index, now } if is_of_pod(name) => self.scope_of_pod(*index, *now),
-            Event::Link { .. } | Event::Address { .. } => Scope::LINKS,
-            Event::NeighbourGone { index } if self.tunnels.contains(index) => Scope::ROUTES,
-            Event::NeighbourGone { .. } => Scope::default(),
-            Event::Neighbour { index, sender } => {
+            KernelEvent::Link { name, .. } if *name == self.bridge => Scope::LINKS,
+            KernelEvent::Link { name, index, now } if is_of_pod(name) => {
+                self.scope_of_pod(*index, *now)
+            }
+            KernelEvent::Link { .. } | KernelEvent::Address { .. } => Scope::LINKS,
+            KernelEvent::NeighbourGone { index } if self.tunnels.contains(index) => Scope::ROUTES,
+            KernelEvent::NeighbourGone { .. } => Scope::default(),
+            KernelEvent::Neighbour { index, sender } => {
                 let is_foreign = self.tunnels.contains(index) && !self.own.is_sender(*sender);
                 if is_foreign { Scope::ROUTES } else { Scope::default() }
             }
-            Event::Destination { index, to } => {
+            KernelEvent::Destination { index, to } => {
                 let is_foreign = self.tunnels.contains(index) && !self.own.wrote(*index, to);
                 if is_foreign { Scope::ROUTES } else { Scope::default() }
             }
-            Event::Route { default: true, .. } => Scope::LINKS,
-            Event::Route { protocol: route::PROTOCOL, gone: true, .. } => Scope::ROUTES,
-            Event::Route { destination, sender, .. } => {
+            KernelEvent::Route { default: true, .. } => Scope::LINKS,
+            KernelEvent::Route { protocol: route::PROTOCOL, gone: true, .. } => Scope::ROUTES,
+            KernelEvent::Route { destination, sender, .. } => {
                 let is_foreign = !self.own.is_sender(*sender) && self.own.is_of_pods(*destination);
                 if is_foreign { Scope::ROUTES } else { Scope::default() }
             }
             // Of the devices of tunnels, too, and those are looked at with the routes.
-            Event::ForwardingOff => Scope::LINKS,
-            Event::Nftables => Scope::FIREWALL,
-            Event::Frames { kind, body } => {
+            KernelEvent::ForwardingOff => Scope::LINKS,
+            KernelEvent::Nftables => Scope::FIREWALL,
+            KernelEvent::Frames { kind, body } => {
                 self.guards.hear(FrameNotice::read(*kind, body));
                 Scope::default()
             }
-            Event::FramesDone if self.guards.end() => Scope::default(),
-            Event::FramesDone => Scope::FIREWALL,
-            Event::Lost => {
+            KernelEvent::FramesDone if self.guards.end() => Scope::default(),
+            KernelEvent::FramesDone => Scope::FIREWALL,
+            KernelEvent::Lost => {
                 self.find_links();
                 Scope::ALL
             }
@@ -152,12 +154,12 @@ mod tests {
         EventFilter { bridge, tunnels, attached, gone, guards, own }
     }
 
-    fn link(name: &str) -> Event {
+    fn link(name: &str) -> KernelEvent {
         link_that(name, LinkState::Port)
     }
 
-    fn link_that(name: &str, now: LinkState) -> Event {
-        Event::Link { name: name.parse().unwrap(), index: 7, now }
+    fn link_that(name: &str, now: LinkState) -> KernelEvent {
+        KernelEvent::Link { name: name.parse().unwrap(), index: 7, now }
     }
 
     #[test]
@@ -197,7 +199,7 @@ mod tests {
     #[test]
     fn of_neighbours_only_those_of_tunnels_count() {
         let mut filter = filter();
-        let gone = [Event::NeighbourGone { index: 7 }];
+        let gone = [KernelEvent::NeighbourGone { index: 7 }];
         assert_eq!(filter.classify(&gone), Scope::default());
         assert_eq!(filter.classify(&[link("humanz-vx4")]), Scope::LINKS);
         assert_eq!(filter.classify(&gone), Scope::ROUTES);
@@ -207,7 +209,7 @@ mod tests {
     fn of_neighbours_and_destinations_of_tunnels_only_changes_of_others_count() {
         let mut filter = filter();
         filter.tunnels.insert(7);
-        let neighbour = |index, sender| [Event::Neighbour { index, sender }];
+        let neighbour = |index, sender| [KernelEvent::Neighbour { index, sender }];
         assert_eq!(filter.classify(&neighbour(7, OWN_PORT)), Scope::default());
         assert_eq!(filter.classify(&neighbour(7, 5)), Scope::ROUTES);
         assert_eq!(filter.classify(&neighbour(8, 5)), Scope::default());
@@ -216,7 +218,7 @@ mod tests {
             address: address.parse().unwrap(),
             port: None,
         };
-        let heard = |index, address| [Event::Destination { index, to: to(address) }];
+        let heard = |index, address| [KernelEvent::Destination { index, to: to(address) }];
         filter.own.note(7, 10400, &to("192.0.2.2"));
         assert_eq!(filter.classify(&heard(7, "192.0.2.2")), Scope::default());
         assert_eq!(filter.classify(&heard(7, "192.0.2.3")), Scope::ROUTES);
@@ -227,7 +229,7 @@ mod tests {
     fn of_routes_only_ours_that_went_and_those_of_others_among_pods_count() {
         let heard = |protocol, gone, sender, destination: &str| {
             let destination = destination.parse().unwrap();
-            filter().classify(&[Event::Route {
+            filter().classify(&[KernelEvent::Route {
                 protocol,
                 default: false,
                 gone,
@@ -242,6 +244,6 @@ mod tests {
         assert_eq!(heard(4, false, 5, "10.244.2.0/24"), Scope::ROUTES);
         assert_eq!(heard(4, true, 5, "10.244.2.128/25"), Scope::ROUTES);
         assert_eq!(heard(4, false, 5, "192.0.2.0/24"), Scope::default());
-        assert_eq!(filter().classify(&[Event::Nftables, Event::Lost]), Scope::ALL);
+        assert_eq!(filter().classify(&[KernelEvent::Nftables, KernelEvent::Lost]), Scope::ALL);
     }
 }

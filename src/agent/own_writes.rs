@@ -14,11 +14,11 @@ use crate::netlink::fdb::Destination;
 pub struct OwnWrites {
     /// The netlink port that routes and neighbours are written from: their events bear it.
     port: u32,
-    state: Mutex<State>,
+    state: Mutex<WrittenState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WrittenState {
     pools: PerFamily<IpNetwork>,
     /// The events of destinations bear no sender. By index of the device: its UDP port, and what was
     /// written last for each MAC.
@@ -66,7 +66,7 @@ impl OwnWrites {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WrittenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::agent::reachability::paths;
 use crate::agent::shared_state::SharedState;
-use crate::checks::probe::{Schedule, Seen};
+use crate::checks::probe::{ProbeStats, Schedule};
 use crate::lease::Peers;
 use crate::lease::publish::{self, Publisher};
 use crate::lease::records::ReachabilityReport;
@@ -105,7 +105,7 @@ impl Prober {
         let now = Instant::now();
         if now >= self.look_at {
             self.look_at = now + LOOK;
-            self.look();
+            self.take_snapshot();
             self.publish(now);
         }
         while let Some(target) = self.schedule.pop(self.start.elapsed()) {
@@ -120,7 +120,7 @@ impl Prober {
     }
 
     /// Takes over who there is and how often they are asked.
-    fn look(&mut self) {
+    fn take_snapshot(&mut self) {
         let Some(known) = self.shared.snapshot() else { return };
         let same = match (&known.peers, &self.peers) {
             (Some(now), Some(before)) => Arc::ptr_eq(now, before),
@@ -199,7 +199,7 @@ impl Prober {
     }
 
     /// Says what changed, but for an outage of many: then it is not they who are away.
-    fn log(&self, target: IpAddr, before: &Seen, now: &Seen) {
+    fn log(&self, target: IpAddr, before: &ProbeStats, now: &ProbeStats) {
         let peers = self.peers.iter().flat_map(|peers| peers.by_name.iter());
         let mut owners = peers.filter(|(_, peer)| peer.subnets.iter().any(|s| s.contains(target)));
         let mut owner =

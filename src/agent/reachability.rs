@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::checks::probe::Seen;
+use crate::checks::probe::ProbeStats;
 use crate::lease::records::{PathFault, PathState};
 use crate::lease::{NodeName, Peer, Peers};
 use crate::net::Family;
 use crate::net::subnet::gateway;
 
 /// The paths to the hosts with a known state. `seen`: the probes of each gateway.
-pub fn paths(peers: &Peers, seen: &BTreeMap<IpAddr, Seen>) -> BTreeMap<NodeName, PathState> {
+pub fn paths(peers: &Peers, seen: &BTreeMap<IpAddr, ProbeStats>) -> BTreeMap<NodeName, PathState> {
     let peers = peers.by_name.iter();
     peers.filter_map(|(name, peer)| Some((name.clone(), path(peer, seen)?))).collect()
 }
 
-fn path(peer: &Peer, seen: &BTreeMap<IpAddr, Seen>) -> Option<PathState> {
+fn path(peer: &Peer, seen: &BTreeMap<IpAddr, ProbeStats>) -> Option<PathState> {
     let gateways = peer.subnets.iter().map(|subnet| gateway(*subnet));
     let probed = gateways.filter_map(|at| Some((at, seen.get(&at)?, seen.get(&at)?.reachable()?)));
-    let probed: Vec<(IpAddr, &Seen, bool)> = probed.collect();
+    let probed: Vec<(IpAddr, &ProbeStats, bool)> = probed.collect();
     let times = probed.iter().filter_map(|(_, seen, _)| seen.time);
     let micros = times.max().map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
     let silent: Vec<Family> =
@@ -48,7 +48,7 @@ mod tests {
             v4: Some("10.244.2.0/24".parse().unwrap()),
             v6: Some("fd10:0:0:2::/64".parse().unwrap()),
         };
-        let mut known: BTreeMap<IpAddr, Seen> = BTreeMap::new();
+        let mut known: BTreeMap<IpAddr, ProbeStats> = BTreeMap::new();
         for (to, bytes, answered) in echoes {
             let millis = if *to == V6 { 3 } else { 2 };
             let time = answered.then_some(Duration::from_millis(millis));

@@ -17,7 +17,7 @@ use crate::plan::peer_routes::{self, LocalHost, PeerRoutes};
 #[derive(Debug, Default)]
 pub struct ReconcileCache {
     /// How the other hosts are reached.
-    pub ways: CachedRoutes,
+    pub peer_routes: CachedRoutes,
     /// Destinations of our routes that were in place.
     pub placed: BTreeSet<IpNetwork>,
     /// Our table of the firewall.
@@ -28,15 +28,15 @@ pub struct ReconcileCache {
     pub guards: CachedGuards,
 }
 
-/// The ways to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.
+/// The peer_routes to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.
 #[derive(Debug, Default)]
 pub struct CachedRoutes {
     of: Option<(Arc<Peers>, Resolved, LocalHost)>,
-    ways: Arc<PeerRoutes>,
+    peer_routes: Arc<PeerRoutes>,
 }
 
 impl CachedRoutes {
-    /// The ways to `peers`.
+    /// The peer_routes to `peers`.
     pub fn to(
         &mut self,
         peers: &Arc<Peers>,
@@ -47,14 +47,14 @@ impl CachedRoutes {
             Arc::ptr_eq(old_peers, peers) && old_resolved == resolved && *old_here == here
         };
         if !self.of.as_ref().is_some_and(is_of) {
-            self.ways = Arc::new(peer_routes::ways(&peers.by_name, resolved, &here));
+            self.peer_routes = Arc::new(peer_routes::peer_routes(&peers.by_name, resolved, &here));
             self.of = Some((Arc::clone(peers), resolved.clone(), here));
         }
-        Arc::clone(&self.ways)
+        Arc::clone(&self.peer_routes)
     }
 
     /// Those of the last reconcile, once there was one.
     pub fn last(&self) -> Option<Arc<PeerRoutes>> {
-        self.of.is_some().then(|| Arc::clone(&self.ways))
+        self.of.is_some().then(|| Arc::clone(&self.peer_routes))
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 
 use crate::agent::shared_state::{self, SharedState};
-use crate::etcd::{self, Contact, Start, Update};
+use crate::etcd::{self, Contact, EtcdStart, Update};
 use crate::inspect::host_state::{self, attributes};
 use crate::inspect::{Kernel, identity, state_file};
 use crate::kube;
@@ -83,7 +83,7 @@ impl Registry {
             Wanted::Etcd { server, roots } => {
                 let (etcd, network) = (server.clone(), settings.network(roots));
                 let (identity, saved) = (identity.clone(), saved.clone());
-                let start = Start { etcd, network, identity, attributes, saved };
+                let start = EtcdStart { etcd, network, identity, attributes, saved };
                 let tries = 2 * u32::try_from(server.endpoints.len()).unwrap_or(1);
                 let beat = shared.expect("etcd", shared_state::LIMIT + server.timeout * tries);
                 let contact = Arc::new(Contact::new(beat));
@@ -184,7 +184,7 @@ impl Registry {
         match (&leased.connection, &settings.source) {
             (RegistryConnection::Etcd(handle), Wanted::Etcd { server, roots }) => {
                 let network = settings.network(roots);
-                handle.session.set_up(etcd::Setup { etcd: server.clone(), network });
+                handle.session.set_up(etcd::EtcdSetup { etcd: server.clone(), network });
             }
             (RegistryConnection::Kubernetes(handle), Wanted::Kubernetes(api)) => {
                 handle.session.set_up(kube::Setup { api: api.clone(), pools: settings.pools });

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::checks::probe::Seen;
+use crate::checks::probe::ProbeStats;
 use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::{Settings, Texts};
@@ -99,21 +99,21 @@ impl SharedState {
 /// What the probes found, by the address that was asked.
 #[derive(Debug, Default)]
 pub struct Probes {
-    seen: Mutex<BTreeMap<IpAddr, Seen>>,
+    seen: Mutex<BTreeMap<IpAddr, ProbeStats>>,
 }
 
 impl Probes {
     /// What is known of an address.
-    pub fn of(&self, address: IpAddr) -> Option<Seen> {
+    pub fn of(&self, address: IpAddr) -> Option<ProbeStats> {
         self.lock().get(&address).copied()
     }
 
     /// What is known of all.
-    pub fn all(&self) -> BTreeMap<IpAddr, Seen> {
+    pub fn all(&self) -> BTreeMap<IpAddr, ProbeStats> {
         self.lock().clone()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Seen>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, ProbeStats>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -30,7 +30,7 @@ pub struct AgentSnapshot {
     /// The other hosts.
     pub peers: Option<Arc<Peers>>,
     /// How their pods are reached, as the loop found it for its routes.
-    pub ways: Option<Arc<PeerRoutes>>,
+    pub peer_routes: Option<Arc<PeerRoutes>>,
     /// What this host is.
     pub facts: Option<HostState>,
     /// What was said about the connection with etcd.

@@ -35,7 +35,7 @@ pub type SysctlChanges = BTreeMap<String, SysctlChange>;
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Record {
+struct SysctlRecord {
     schema: u32,
     boot_id: String,
     sysctls: SysctlChanges,
@@ -75,13 +75,13 @@ fn add(sysctls: &mut SysctlChanges, key: &str, before: &str, set: &str) {
 }
 
 /// The record, if it is of this boot; else an empty one.
-fn of_boot(state_dir: &Path, boot_id: &str) -> anyhow::Result<Record> {
+fn of_boot(state_dir: &Path, boot_id: &str) -> anyhow::Result<SysctlRecord> {
     let path = path(state_dir);
     let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Record::default()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(SysctlRecord::default()),
         read => read.with_context(|| format!("read {}", path.display()))?,
     };
-    let record: Record =
+    let record: SysctlRecord =
         serde_json::from_slice(&bytes).with_context(|| format!("read {}", path.display()))?;
     anyhow::ensure!(
         record.schema == SCHEMA,
@@ -89,7 +89,7 @@ fn of_boot(state_dir: &Path, boot_id: &str) -> anyhow::Result<Record> {
         path.display(),
         record.schema
     );
-    Ok(if record.boot_id == boot_id { record } else { Record::default() })
+    Ok(if record.boot_id == boot_id { record } else { SysctlRecord::default() })
 }
 
 fn path(state_dir: &Path) -> PathBuf {

@@ -12,8 +12,8 @@ use crate::agent::own_writes::OwnWrites;
 use crate::agent::shared_state::{self, SharedState};
 use crate::agent::trigger::{self, SETTLE, Scope, Trigger};
 use crate::net::IfName;
-use crate::netlink::Protocol;
-use crate::netlink::events::{Event, Events};
+use crate::netlink::NetlinkProtocol;
+use crate::netlink::events::{Events, KernelEvent};
 use crate::os::file_watch::{FileEvents, FileWatch};
 use crate::os::heartbeat::{self, Heartbeat};
 use crate::settings::exit::Exit;
@@ -25,7 +25,9 @@ pub fn kernel(
     triggers: &Sender<Trigger>,
     shared: &SharedState,
 ) -> Result<(), Exit> {
-    for (protocol, name) in [(Protocol::Route, "rtnetlink"), (Protocol::Netfilter, "nftables")] {
+    for (protocol, name) in
+        [(NetlinkProtocol::Route, "rtnetlink"), (NetlinkProtocol::Netfilter, "nftables")]
+    {
         let events = Events::open(protocol).context("watch the kernel")?;
         let (filter, triggers) = (EventFilter::new(bridge, Arc::clone(own)), triggers.clone());
         let beat = shared.expect(name, shared_state::LIMIT);
@@ -89,7 +91,7 @@ fn forward_file_events(
 /// Hands on what is heard; a socket that breaks is replaced, and everything looked at.
 fn forward_kernel_events(
     mut events: Events,
-    protocol: Protocol,
+    protocol: NetlinkProtocol,
     mut filter: EventFilter,
     triggers: &Sender<Trigger>,
     beat: &Heartbeat,
@@ -106,7 +108,7 @@ fn forward_kernel_events(
                     Ok(opened) => events = opened,
                     Err(error) => log::error!("watch the kernel: {error}"),
                 }
-                trigger::send(triggers, Trigger::Kernel(filter.classify(&[Event::Lost])));
+                trigger::send(triggers, Trigger::Kernel(filter.classify(&[KernelEvent::Lost])));
             }
         }
     }

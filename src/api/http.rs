@@ -39,7 +39,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Parsed {
+pub enum ParsedRequest {
     /// The beginning of a request.
     Part,
     Whole(HttpRequest),
@@ -105,35 +105,38 @@ fn head(status: u16, media: &str, headers: &str) -> String {
 }
 
 /// Parses the head of a GET or HEAD request; a body is ignored.
-pub fn parse(bytes: &[u8]) -> Parsed {
+pub fn parse(bytes: &[u8]) -> ParsedRequest {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) if bytes.len() < MAX_BYTES => return Parsed::Part,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_BYTES => return ParsedRequest::Part,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Parsed::Refused(Response::text(431, "the request is too large"));
+            return ParsedRequest::Refused(Response::text(431, "the request is too large"));
         }
         Err(error) => {
-            return Parsed::Refused(Response::text(400, &format!("no HTTP/1.1 request: {error}")));
+            return ParsedRequest::Refused(Response::text(
+                400,
+                &format!("no HTTP/1.1 request: {error}"),
+            ));
         }
     }
     let head_only = request.method == Some("HEAD");
     if !head_only && request.method != Some("GET") {
         let allow = "Allow: GET, HEAD\r\n";
         let refused = Response::text(405, "only GET and HEAD are served");
-        return Parsed::Refused(Response { headers: allow, ..refused });
+        return ParsedRequest::Refused(Response { headers: allow, ..refused });
     }
     let target = request.path.unwrap_or_default();
     let path = target.split(['?', '#']).next().unwrap_or_default();
     if !path.starts_with('/') {
-        return Parsed::Refused(Response::text(400, "the path must begin with /"));
+        return ParsedRequest::Refused(Response::text(400, "the path must begin with /"));
     }
     let of_host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
     let mut hosts = request.headers.iter().filter(of_host);
     let host = hosts.next().and_then(|header| String::from_utf8(header.value.to_vec()).ok());
     let host = host.filter(|_| hosts.next().is_none());
-    Parsed::Whole(HttpRequest { path: path.to_owned(), host, head_only })
+    ParsedRequest::Whole(HttpRequest { path: path.to_owned(), host, head_only })
 }
 
 #[cfg(test)]
@@ -142,7 +145,7 @@ mod tests {
 
     fn refusal(bytes: &[u8]) -> u16 {
         match parse(bytes) {
-            Parsed::Refused(response) => response.status,
+            ParsedRequest::Refused(response) => response.status,
             other => panic!("{other:?}"),
         }
     }
@@ -151,14 +154,14 @@ mod tests {
     fn a_get_is_parsed_however_it_is_cut() {
         let whole = b"GET /v1/status?x=1 HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
         for length in 0..whole.len() {
-            assert_eq!(parse(&whole[..length]), Parsed::Part, "{length}");
+            assert_eq!(parse(&whole[..length]), ParsedRequest::Part, "{length}");
         }
         let request = HttpRequest {
             path: "/v1/status".to_owned(),
             host: Some("a".to_owned()),
             head_only: false,
         };
-        assert_eq!(parse(whole), Parsed::Whole(request));
+        assert_eq!(parse(whole), ParsedRequest::Whole(request));
     }
 
     #[test]
@@ -201,7 +204,7 @@ mod tests {
     fn two_host_headers_count_as_none() {
         let two = b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n";
         let request = HttpRequest { path: "/".to_owned(), ..HttpRequest::default() };
-        assert_eq!(parse(two), Parsed::Whole(request));
+        assert_eq!(parse(two), ParsedRequest::Whole(request));
     }
 
     #[test]

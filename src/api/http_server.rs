@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::api::http::{self, HttpRequest, MAX_BYTES, Parsed, Response};
+use crate::api::http::{self, HttpRequest, MAX_BYTES, ParsedRequest, Response};
 use crate::api::http_server::connections::Connections;
 
-pub use connections::Connection;
+pub use connections::ClientConnection;
 
 /// Longest time for a request to arrive, and for a client to take a piece of its response.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ const PIECE: usize = 64 << 10;
 pub async fn serve<S, R>(accept: impl AsyncFn() -> io::Result<S>, respond: R) -> Infallible
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
-    R: AsyncFn(&mut S, HttpRequest, &Connection) -> io::Result<()> + 'static,
+    R: AsyncFn(&mut S, HttpRequest, &ClientConnection) -> io::Result<()> + 'static,
 {
     let (connections, respond) = (Rc::new(Connections::default()), Rc::new(respond));
     loop {
@@ -56,10 +56,14 @@ where
     }
 }
 
-async fn serve_client<S, R>(stream: &mut S, respond: &R, connection: &Connection) -> io::Result<()>
+async fn serve_client<S, R>(
+    stream: &mut S,
+    respond: &R,
+    connection: &ClientConnection,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    R: AsyncFn(&mut S, HttpRequest, &Connection) -> io::Result<()>,
+    R: AsyncFn(&mut S, HttpRequest, &ClientConnection) -> io::Result<()>,
 {
     match timeout(PATIENCE, read_request(stream)).await {
         Ok(Some(Ok(request))) => respond(stream, request, connection).await,
@@ -78,9 +82,9 @@ async fn read_request(
     let mut bytes = Vec::with_capacity(1024);
     loop {
         match http::parse(&bytes) {
-            Parsed::Whole(request) => return Some(Ok(request)),
-            Parsed::Refused(response) => return Some(Err(response)),
-            Parsed::Part => {}
+            ParsedRequest::Whole(request) => return Some(Ok(request)),
+            ParsedRequest::Refused(response) => return Some(Err(response)),
+            ParsedRequest::Part => {}
         }
         let room = (MAX_BYTES - bytes.len()) as u64;
         if (&mut *stream).take(room).read_buf(&mut bytes).await.ok()? == 0 {

@@ -9,7 +9,7 @@ use crate::agent::active_problems::{ProblemSource, sort};
 use crate::agent::readiness;
 use crate::agent::shared_state::SharedState;
 use crate::agent::snapshot::AgentSnapshot;
-use crate::checks::probe::Seen;
+use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, scarce};
 use crate::lease::peers::Peer;
 use crate::lease::records::NodeName;
@@ -52,7 +52,7 @@ fn stuck(shared: &SharedState) -> Vec<Problem> {
 /// Hosts that have a route and do not answer the echoes sent along it.
 fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
     let Some(peers) = &snapshot.peers else { return Vec::new() };
-    let unreachable = snapshot.ways.iter().flat_map(|ways| &ways.unreachable);
+    let unreachable = snapshot.peer_routes.iter().flat_map(|peer_routes| &peer_routes.unreachable);
     let known: BTreeSet<&NodeName> = unreachable.map(|unreachable| &unreachable.host).collect();
     let probed = shared.probes.all();
     let mut hosts = peers.by_name.iter().filter(|(name, _)| !known.contains(name)).filter_map(
@@ -74,7 +74,7 @@ fn unanswered(shared: &SharedState, snapshot: &AgentSnapshot) -> Vec<Problem> {
     all
 }
 
-fn lost(name: &NodeName, at: IpAddr, seen: &Seen) -> Option<Problem> {
+fn lost(name: &NodeName, at: IpAddr, seen: &ProbeStats) -> Option<Problem> {
     let what = format!("host {name}: {}", seen.fault(at)?);
     let (kind, fix) = match seen.black_hole() {
         Some(_) => {

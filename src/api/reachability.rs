@@ -36,7 +36,9 @@ pub struct Reachability {
     pub hosts: usize,
     /// By name. That of this host is current, those of others as published last.
     pub rows: Vec<HostReport>,
-    pub untold: Vec<Silent>,
+    /// Hosts without a report.
+    #[serde(rename = "untold")]
+    pub silent: Vec<Silent>,
     /// Hosts in the faults of others, the worst first.
     pub unreached: Vec<Unreached>,
     /// Why something is missing.
@@ -178,7 +180,7 @@ fn summary(
         host: own.to_owned(),
         hosts: others().count() + 1,
         rows: reports.iter().map(|(name, report)| shown(name, report, &is_host)).collect(),
-        untold: silent(own, why_own_silent(known)).into_iter().chain(silent_others).collect(),
+        silent: silent(own, why_own_silent(known)).into_iter().chain(silent_others).collect(),
         unreached: unreached(reports, &is_host),
         remarks,
     }

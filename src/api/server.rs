@@ -19,10 +19,10 @@ use tokio::time::{interval, timeout};
 use crate::agent::shared_state::{SharedState, StatusServer};
 use crate::api::answer::{Answer, Listener, answer, json};
 use crate::api::http::{self, HttpRequest, Response};
-use crate::api::http_server::{self, Connection, PATIENCE};
+use crate::api::http_server::{self, ClientConnection, PATIENCE};
 use crate::api::listen::{Listen, Socket};
 use crate::api::reachability::reachability;
-use crate::api::status;
+use crate::api::status::{self, ChangeLine};
 use crate::settings::Settings;
 
 /// Time between two attempts to open a listener, or to open again a socket that was removed.
@@ -141,10 +141,11 @@ fn open_socket(shared: &Arc<SharedState>, path: &Path) -> io::Result<OpenListene
     let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
     let accept = async move || Ok(listener.accept().await?.0);
     let shared = Arc::clone(shared);
-    let respond =
-        async move |stream: &mut UnixStream, request: HttpRequest, connection: &Connection| {
-            respond(stream, &shared, Listener::Socket, &request, connection).await
-        };
+    let respond = async move |stream: &mut UnixStream,
+                              request: HttpRequest,
+                              connection: &ClientConnection| {
+        respond(stream, &shared, Listener::Socket, &request, connection).await
+    };
     let task = spawn_local(http_server::serve(accept, respond));
     Ok(OpenListener { task, socket: Some(socket) })
 }
@@ -156,7 +157,7 @@ fn open_metrics(shared: &Arc<SharedState>, address: SocketAddr) -> io::Result<Op
     let accept = async move || Ok(listener.accept().await?.0);
     let shared = Arc::clone(shared);
     let respond =
-        async move |stream: &mut TcpStream, request: HttpRequest, connection: &Connection| {
+        async move |stream: &mut TcpStream, request: HttpRequest, connection: &ClientConnection| {
             respond(stream, &shared, Listener::Loopback, &request, connection).await
         };
     let task = spawn_local(http_server::serve(accept, respond));
@@ -168,7 +169,7 @@ async fn respond<S>(
     shared: &SharedState,
     listener: Listener,
     request: &HttpRequest,
-    connection: &Connection,
+    connection: &ClientConnection,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -206,14 +207,18 @@ where
         let mut lines = String::new();
         for entry in shared.journal.after(sent) {
             if entry.number > sent + 1 {
-                let lost = serde_json::json!({ "lost": entry.number - sent - 1 });
-                lines.push_str(&format!("{lost}\n"));
+                push(&mut lines, &ChangeLine::Lost { lost: entry.number - sent - 1 })?;
             }
             sent = entry.number;
-            lines.push_str(&serde_json::to_string(&status::change(&entry))?);
-            lines.push('\n');
+            push(&mut lines, &ChangeLine::Change(status::change(&entry)))?;
         }
         sent = sent.max(newest);
         timeout(PATIENCE, stream.write_all(lines.as_bytes())).await??;
     }
+}
+
+fn push(lines: &mut String, line: &ChangeLine) -> io::Result<()> {
+    lines.push_str(&serde_json::to_string(line)?);
+    lines.push('\n');
+    Ok(())
 }

@@ -154,6 +154,17 @@ pub struct ChangeStatus {
     pub repair: bool,
 }
 
+/// One line of `/v1/changes`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ChangeLine {
+    /// So many came too fast to be sent.
+    Lost {
+        lost: u64,
+    },
+    Change(ChangeStatus),
+}
+
 /// What is wrong, the worst first; `None` as long as nothing was looked at. In JSON it is `problems`,
 /// and once more `faults`, of which each has `what` and `cure`, as earlier releases have it.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -18,8 +18,8 @@ use crate::checks::forward::blocking_rule::Hosts;
 use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind, subnet};
 use crate::nft::base_chains::{
-    BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, Direction, EditKind, FoundChains,
-    Match, Packet, RuleEdit,
+    BaseChain, COMMENT_PREFIX, ChainError, ChainRef, ChainRule, EditKind, HookChains,
+    HookDirection, Packet, RuleEdit, RuleMatch,
 };
 use crate::plan::{Describe, Line};
 pub use blocking_rule::{BlockingRule, Cause};
@@ -58,12 +58,12 @@ enum Dropped<'a> {
 pub fn plan<'a>(
     traffic: &Traffic,
     others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
-    found: &FoundChains,
+    found: &HookChains,
 ) -> ForwardPlan {
     let mut plan = ForwardPlan::default();
     for chain in &found.chains {
         let mut causes: Vec<Cause> = Vec::new();
-        for direction in Direction::BOTH {
+        for direction in HookDirection::BOTH {
             let verdicts = verdicts(chain, direction, traffic);
             if chain.place.is_iptables() && verdicts.iter().any(is_about_everything) {
                 plan.edits.extend(edits(chain, direction, &traffic.bridge));
@@ -90,7 +90,7 @@ pub fn plan<'a>(
 
 fn causes_of<'a>(
     chain: &BaseChain,
-    direction: Direction,
+    direction: HookDirection,
     traffic: &Traffic,
     others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
 ) -> Vec<Cause> {
@@ -112,14 +112,14 @@ fn causes_of<'a>(
 }
 
 /// It drops all pod traffic that goes one way, not only some of it.
-pub fn drops_all(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> bool {
+pub fn drops_all(chain: &BaseChain, direction: HookDirection, traffic: &Traffic) -> bool {
     matches!(dropped(chain, direction, traffic, std::iter::empty()), Some(Dropped::All(_)))
 }
 
 /// Which pods' packets the chain drops of those that go one way.
 fn dropped<'a>(
     chain: &BaseChain,
-    direction: Direction,
+    direction: HookDirection,
     traffic: &Traffic,
     others: impl Iterator<Item = (&'a str, IpNetwork)> + Clone,
 ) -> Option<Dropped<'a>> {
@@ -131,7 +131,7 @@ fn dropped<'a>(
         return Some(Dropped::All(by));
     }
     let rules = || [&chain.rules].into_iter().chain(chain.called.values()).flatten();
-    let tells_hosts_apart = rules().any(|rule| rule.matches.iter().any(Match::is_of_address));
+    let tells_hosts_apart = rules().any(|rule| rule.matches.iter().any(RuleMatch::is_of_address));
     let most = if tells_hosts_apart { EVALUATIONS / rules().count().max(1) } else { 0 };
     let mut by_chain: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for family in families() {
@@ -160,7 +160,7 @@ fn dropped<'a>(
 }
 
 /// What the chain does with packets that go one way.
-fn verdicts(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Vec<ChainVerdict> {
+fn verdicts(chain: &BaseChain, direction: HookDirection, traffic: &Traffic) -> Vec<ChainVerdict> {
     let families = Family::BOTH.into_iter().filter(|family| chain.place.sees(*family));
     let packets = families.flat_map(|family| {
         let further = further(traffic, family, direction, &chain.place);
@@ -170,7 +170,7 @@ fn verdicts(chain: &BaseChain, direction: Direction, traffic: &Traffic) -> Vec<C
 }
 
 /// A packet between pods of two hosts, for each interface that it may come or go by.
-fn between_hosts(traffic: &Traffic, family: Family, direction: Direction) -> Vec<Packet<'_>> {
+fn between_hosts(traffic: &Traffic, family: Family, direction: HookDirection) -> Vec<Packet<'_>> {
     let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
     let other = elsewhere(traffic.pools.get(family).copied().unwrap_or(own), own);
     let links = traffic.pods_come_by.iter();
@@ -182,12 +182,12 @@ fn between_hosts(traffic: &Traffic, family: Family, direction: Direction) -> Vec
 fn further<'a>(
     traffic: &'a Traffic,
     family: Family,
-    direction: Direction,
+    direction: HookDirection,
     place: &ChainRef,
 ) -> Vec<Packet<'a>> {
     let Some(own) = traffic.subnets.get(family).copied() else { return Vec::new() };
     let mut packets = Vec::new();
-    if direction == Direction::In || place.is_iptables() {
+    if direction == HookDirection::In || place.is_iptables() {
         let uplink = traffic.uplink.as_ref().map_or("", IfName::as_str);
         packets.push(of_pod(traffic, own, direction, (uplink, outside(family))));
     }
@@ -202,13 +202,13 @@ fn further<'a>(
 fn of_pod<'a>(
     traffic: &'a Traffic,
     own: IpNetwork,
-    direction: Direction,
+    direction: HookDirection,
     other: (&'a str, IpAddr),
 ) -> Packet<'a> {
     let pod = (traffic.bridge.as_str(), pod_in(own));
     match direction {
-        Direction::In => between(pod, other),
-        Direction::Out => between(other, pod),
+        HookDirection::In => between(pod, other),
+        HookDirection::Out => between(other, pod),
     }
 }
 
@@ -259,21 +259,21 @@ pub fn not_inserted(edit: &RuleEdit) -> Option<Problem> {
 }
 
 /// Takes every rule of ours for `bridge` out again.
-pub fn removals(bridge: &IfName, found: &FoundChains) -> Vec<RuleEdit> {
+pub fn removals(bridge: &IfName, found: &HookChains) -> Vec<RuleEdit> {
     let both = |chain| {
-        Direction::BOTH.into_iter().flat_map(move |direction| remove(chain, direction, bridge))
+        HookDirection::BOTH.into_iter().flat_map(move |direction| remove(chain, direction, bridge))
     };
     found.chains.iter().filter(|chain| chain.place.is_iptables()).flat_map(both).collect()
 }
 
-fn edits(chain: &BaseChain, direction: Direction, bridge: &IfName) -> Vec<RuleEdit> {
+fn edits(chain: &BaseChain, direction: HookDirection, bridge: &IfName) -> Vec<RuleEdit> {
     let mut edits = remove(chain, direction, bridge);
     let place = chain.place.clone();
     edits.push(RuleEdit { place, action: EditKind::Insert, direction, bridge: bridge.clone() });
     edits
 }
 
-fn remove(chain: &BaseChain, direction: Direction, bridge: &IfName) -> Vec<RuleEdit> {
+fn remove(chain: &BaseChain, direction: HookDirection, bridge: &IfName) -> Vec<RuleEdit> {
     let ours = chain.rules.iter().filter(|rule| {
         let marked =
             rule.comment.as_ref().is_some_and(|comment| comment.starts_with(COMMENT_PREFIX));

@@ -11,7 +11,7 @@ use crate::net::hash;
 
 /// The least time between two echoes: 10 a second. With more
 /// than 600 hosts a round takes longer than a minute: of 10,000, 17 minutes.
-pub const PACE: Duration = Duration::from_millis(100);
+pub const PAUSE: Duration = Duration::from_millis(100);
 
 /// A host that is new is asked within this time: all others hear of it at once.
 const NEW: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ impl Schedule {
             return None;
         }
         let (at, target) = *self.due.first().filter(|(at, _)| *at <= now)?;
-        self.free = now + PACE;
+        self.free = now + PAUSE;
         // What is late stays spread as it was, unless a round takes longer than the interval.
         let next = at + self.interval;
         self.put(target, if next > now { next } else { now + self.interval });
@@ -90,7 +90,7 @@ impl Schedule {
 
 /// What is known of one address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ProbeStats {
     /// How long the last answer took.
     pub time: Option<Duration>,
     /// Unanswered echoes in a row.
@@ -105,7 +105,7 @@ pub struct Seen {
     reachable: Option<bool>,
 }
 
-impl Seen {
+impl ProbeStats {
     /// The next echo is to be a large one.
     pub fn wants_large(&self) -> bool {
         self.reachable == Some(true) && self.sent % LARGE_EACH == 1
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn one_lost_echo_is_no_outage_and_two_are() {
-        let mut seen = Seen::default();
+        let mut seen = ProbeStats::default();
         assert_eq!(seen.reachable(), None);
         let time = Some(Duration::from_millis(1));
         seen.note(84, 84, time);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn large_packets_that_are_lost_twice_are_reported() {
-        let mut seen = Seen::default();
+        let mut seen = ProbeStats::default();
         let time = Some(Duration::from_millis(1));
         assert!(!seen.wants_large());
         seen.note(84, 84, time);

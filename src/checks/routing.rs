@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use crate::net::{Family, IfName, Object, PerFamily, Problem, ProblemKind, subnet};
 use crate::netlink::route::{ForeignRoute, MAIN};
-use crate::netlink::rule::{Rule, RuleAction};
+use crate::netlink::rule::{RoutingRule, RuleAction};
 use crate::plan::routes::Routes;
 
 /// So many are listed.
@@ -58,7 +58,7 @@ fn command(network: IpNetwork) -> &'static str {
 pub fn rules_in_the_way(
     wanted: &Routes,
     (bridge, pods): (&IfName, &PerFamily<IpNetwork>),
-    rules: &[Rule],
+    rules: &[RoutingRule],
     tables: &BTreeMap<u32, Vec<ForeignRoute>>,
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -66,7 +66,8 @@ pub fn rules_in_the_way(
         let wanted: Vec<IpNetwork> =
             wanted.keys().copied().filter(|to| subnet::family(*to) == family).collect();
         let Some(shortest) = wanted.iter().map(IpNetwork::prefix).min() else { continue };
-        let mut rules: Vec<&Rule> = rules.iter().filter(|rule| rule.family == family).collect();
+        let mut rules: Vec<&RoutingRule> =
+            rules.iter().filter(|rule| rule.family == family).collect();
         rules.sort_by_key(|rule| rule.priority);
         for rule in rules {
             if is_main(rule, shortest) {
@@ -88,7 +89,7 @@ pub fn rules_in_the_way(
 }
 
 /// Every packet to a prefix of that length finds the routes of the main table here.
-fn is_main(rule: &Rule, shortest: u8) -> bool {
+fn is_main(rule: &RoutingRule, shortest: u8) -> bool {
     let selects = rule.source.is_some() || rule.destination.is_some() || rule.input.is_some();
     let all = !(selects || rule.marked || rule.narrow || rule.inverted);
     match rule.action {
@@ -100,7 +101,7 @@ fn is_main(rule: &Rule, shortest: u8) -> bool {
 }
 
 /// Packets of pods match the rule. What a mark or a port chooses is meant for few.
-fn catches(rule: &Rule, bridge: &IfName, pods: IpNetwork) -> bool {
+fn catches(rule: &RoutingRule, bridge: &IfName, pods: IpNetwork) -> bool {
     let selects = rule.source.is_some() || rule.destination.is_some() || rule.input.is_some();
     if rule.inverted {
         // What has no mark: all packets of pods.
@@ -112,7 +113,11 @@ fn catches(rule: &Rule, bridge: &IfName, pods: IpNetwork) -> bool {
 }
 
 /// What takes a packet to `to` that the rule catches.
-fn taken(rule: &Rule, to: IpNetwork, tables: &BTreeMap<u32, Vec<ForeignRoute>>) -> Option<String> {
+fn taken(
+    rule: &RoutingRule,
+    to: IpNetwork,
+    tables: &BTreeMap<u32, Vec<ForeignRoute>>,
+) -> Option<String> {
     let RuleAction::Lookup { table, suppress } = rule.action else {
         return match rule.action {
             RuleAction::Refuse(what) => Some(what.to_owned()),
@@ -130,8 +135,8 @@ fn taken(rule: &Rule, to: IpNetwork, tables: &BTreeMap<u32, Vec<ForeignRoute>>) 
     Some(format!("{route} of table {table}"))
 }
 
-fn rule_problem(rule: &Rule, to: IpNetwork, by: &str) -> Problem {
-    let Rule { priority, .. } = rule;
+fn rule_problem(rule: &RoutingRule, to: IpNetwork, by: &str) -> Problem {
+    let RoutingRule { priority, .. } = rule;
     let what = format!(
         "an ip rule comes before the routes to pods of other hosts: {rule}; what is for {to} takes {by}"
     );
@@ -200,8 +205,8 @@ mod tests {
         );
     }
 
-    fn rule(priority: u32, table: u32) -> Rule {
-        Rule {
+    fn rule(priority: u32, table: u32) -> RoutingRule {
+        RoutingRule {
             family: Family::V4,
             priority,
             source: None,
@@ -214,7 +219,7 @@ mod tests {
         }
     }
 
-    fn check_rules(rules: &[Rule], expected: &[&str]) {
+    fn check_rules(rules: &[RoutingRule], expected: &[&str]) {
         let pods = PerFamily { v4: "10.244.1.0/24".parse().ok(), v6: None };
         let usual = [rule(0, 255), rule(32766, MAIN), rule(32767, 253)];
         let rules = [rules, &usual].concat();
@@ -229,13 +234,24 @@ mod tests {
     fn a_rule_that_leads_pods_packets_elsewhere_is_in_the_way() {
         let before = "ip rule add priority 49 to 10.244.2.0/24 lookup main";
         check_rules(&[rule(50, 100)], &[before]);
-        check_rules(&[Rule { source: "10.244.0.0/16".parse().ok(), ..rule(50, 100) }], &[before]);
-        check_rules(&[Rule { input: Some("humanz0".to_owned()), ..rule(50, 100) }], &[before]);
-        check_rules(&[Rule { action: RuleAction::Refuse("prohibit"), ..rule(50, 0) }], &[before]);
-        let wireguard = Rule { inverted: true, marked: true, ..rule(50, 100) };
+        check_rules(
+            &[RoutingRule { source: "10.244.0.0/16".parse().ok(), ..rule(50, 100) }],
+            &[before],
+        );
+        check_rules(
+            &[RoutingRule { input: Some("humanz0".to_owned()), ..rule(50, 100) }],
+            &[before],
+        );
+        check_rules(
+            &[RoutingRule { action: RuleAction::Refuse("prohibit"), ..rule(50, 0) }],
+            &[before],
+        );
+        let wireguard = RoutingRule { inverted: true, marked: true, ..rule(50, 100) };
         check_rules(std::slice::from_ref(&wireguard), &[before]);
-        let main_first =
-            Rule { action: RuleAction::Lookup { table: MAIN, suppress: Some(0) }, ..rule(49, 0) };
+        let main_first = RoutingRule {
+            action: RuleAction::Lookup { table: MAIN, suppress: Some(0) },
+            ..rule(49, 0)
+        };
         check_rules(&[main_first, wireguard], &[]);
     }
 
@@ -245,12 +261,12 @@ mod tests {
         check_rules(
             &[
                 rule(50, 101),
-                Rule { action: suppressed, ..rule(51, 100) },
-                Rule { source: "192.0.2.1/32".parse().ok(), ..rule(52, 100) },
-                Rule { destination: "10.96.0.0/12".parse().ok(), ..rule(53, 100) },
-                Rule { input: Some("eth0".to_owned()), ..rule(54, 100) },
-                Rule { marked: true, ..rule(55, 100) },
-                Rule { narrow: true, ..rule(56, 100) },
+                RoutingRule { action: suppressed, ..rule(51, 100) },
+                RoutingRule { source: "192.0.2.1/32".parse().ok(), ..rule(52, 100) },
+                RoutingRule { destination: "10.96.0.0/12".parse().ok(), ..rule(53, 100) },
+                RoutingRule { input: Some("eth0".to_owned()), ..rule(54, 100) },
+                RoutingRule { marked: true, ..rule(55, 100) },
+                RoutingRule { narrow: true, ..rule(56, 100) },
                 rule(32768, 100),
             ],
             &[],

@@ -163,16 +163,16 @@ mod tests {
     /// Such an option would be taken for the setting.
     #[test]
     fn no_subcommand_has_an_option_that_is_called_like_a_setting() {
-        fn look(info: &CommandInfoWithArgs, path: &str) {
+        fn verify(info: &CommandInfoWithArgs, path: &str) {
             for next in &info.commands {
                 let path = format!("{path} {}", next.name);
                 for flag in next.command.flags {
                     assert_eq!(takes_value(flag.long), None, "{path} {}", flag.long);
                 }
-                look(&next.command, &path);
+                verify(&next.command, &path);
             }
         }
-        look(&Arguments::get_args_info(), "humanz-agent");
+        verify(&Arguments::get_args_info(), "humanz-agent");
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
             .cloned()
             .unwrap_or_else(|| (variable.default.to_owned(), SettingSource::Default));
         let places = places.as_ref().filter(|_| text.is_empty() || text == "auto");
-        let found = places.and_then(|places| places.look(variable.name));
+        let found = places.and_then(|places| places.found(variable.name));
         SettingRow { variable, text: without_secrets(&text), source, found }
     });
     let shown: Vec<SettingRow> =

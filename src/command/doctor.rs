@@ -75,12 +75,12 @@ pub fn run(call: &mut Call<'_>, options: &Doctor) -> Result<Outcome, Exit> {
 fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let parts: [fn(&DoctorContext<'_>) -> Vec<Problem>; 7] = [
         agent::reported,
-        agent::look,
-        etcd::look,
-        cni::look,
-        disk::look,
-        kernel::look,
-        leaks::look,
+        agent::problems,
+        etcd::problems,
+        cni::problems,
+        disk::problems,
+        kernel::problems,
+        leaks::problems,
     ];
     let mut problems: Vec<Problem> = Vec::new();
     for part in parts {

@@ -23,10 +23,10 @@ impl<'a> PendingChanges<'a> {
         PendingChanges(pending.map(|line| (&line.object, line)).collect())
     }
 
-    /// Hosts whose route or tunnel is pending are not reached. `ways`: how they would be.
-    pub fn correct_peers(&self, found: &mut [PeerStatus], peers: &Peers, ways: &PeerRoutes) {
+    /// Hosts whose route or tunnel is pending are not reached. `peer_routes`: how they would be.
+    pub fn correct_peers(&self, found: &mut [PeerStatus], peers: &Peers, peer_routes: &PeerRoutes) {
         let remotes: BTreeMap<IpNetwork, &TunnelPeer> =
-            ways.remotes.iter().map(|remote| (remote.subnet, remote)).collect();
+            peer_routes.remotes.iter().map(|remote| (remote.subnet, remote)).collect();
         let missing = |peer| needed(peer, &remotes).iter().find_map(|object| self.0.get(object));
         let missing =
             peers.by_name.iter().filter_map(|(name, peer)| Some((name.as_str(), missing(peer)?)));
@@ -97,7 +97,7 @@ mod tests {
         let far = ("far".parse().unwrap(), peer("10.244.20.0/24", Some("fd00:0:0:14::/64")));
         let peers = Peers { by_name: [near, far].into(), faults: Vec::new() };
         let remotes = vec![remote("10.244.20.0/24"), remote("fd00:0:0:14::/64")];
-        let ways = PeerRoutes { remotes, ..PeerRoutes::default() };
+        let peer_routes = PeerRoutes { remotes, ..PeerRoutes::default() };
         let found = |name: &str| PeerStatus {
             name: name.to_owned(),
             reachable: true,
@@ -106,7 +106,7 @@ mod tests {
         let mut found = [found("near"), found("far")];
         let mut filter = FirewallStatus { ok: true, fault: None };
         let pending = PendingChanges::among(std::slice::from_ref(&line));
-        pending.correct_peers(&mut found, &peers, &ways);
+        pending.correct_peers(&mut found, &peers, &peer_routes);
         pending.correct_firewall(&mut filter);
         let found = found.map(|peer| peer.reachable);
         assert_eq!((found, filter.ok), (reached, firewall), "{line}");

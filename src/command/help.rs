@@ -29,7 +29,6 @@ pub fn page(info: &CommandInfoWithArgs) -> String {
     for known in VARIABLES {
         let default = match known.default {
             "" => String::new(),
-            _ if known.help.contains("default: ") => String::new(),
             default => format!(" (default: {default})"),
         };
         entry(&mut text, &flag(known.name), WIDTH, &format!("{}{default}", known.help));

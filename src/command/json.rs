@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::command::table::span;
-use crate::inspect::cluster::{Cluster, Stale};
+use crate::inspect::cluster::{ClusterView, Stale};
 use crate::inspect::pods::{Life, StoreNetwork, room};
 use crate::ipam::StoreEntry;
 use crate::net::subnet;
@@ -42,7 +42,7 @@ pub struct Room {
 /// The room in each of the `subnets` of a network.
 pub fn rooms(network: &StoreNetwork, subnets: impl Iterator<Item = IpNetwork>) -> Vec<Room> {
     let room = |subnet: IpNetwork| {
-        let (usable, free) = room(subnet, &network.looked.taken)?;
+        let (usable, free) = room(subnet, &network.contents.taken)?;
         let (usable, free) = (u32::try_from(usable).ok(), u32::try_from(free).ok());
         let family = subnet::family(subnet).to_string();
         Some(Room { subnet: subnet.to_string(), family, usable, free })
@@ -58,7 +58,7 @@ pub fn stale(stale: &Stale) -> String {
 }
 
 /// `from` is `etcd`, `kubernetes` or `state`; then `age_seconds` and `error` say more.
-pub fn origin(cluster: &Cluster) -> Value {
+pub fn origin(cluster: &ClusterView) -> Value {
     match &cluster.stale {
         None => json!({ "from": cluster.store, "age_seconds": 0, "error": null }),
         Some(Stale { why, age, .. }) => {

@@ -47,7 +47,7 @@ pub struct Probe {
 
 /// Requests under way at once, and the time between two: 500 a second.
 const AT_ONCE: usize = 256;
-const PACE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// How often a request is sent without an answer.
 const TRIES: u32 = 3;
@@ -134,7 +134,7 @@ fn send(wanted: Vec<(IpAddr, u32)>) -> (BTreeMap<IpAddr, Duration>, BTreeMap<IpA
                 errors.insert(to, error.to_string());
             }
         }
-        let pause = if waiting.is_empty() { PATIENCE } else { PACE };
+        let pause = if waiting.is_empty() { PATIENCE } else { PAUSE };
         let outcomes = match echoes.wait(Instant::now() + pause, PATIENCE) {
             Ok(outcomes) => outcomes,
             Err(error) => {

@@ -10,7 +10,7 @@ use crate::inspect::agent_socket;
 use crate::settings::exit::Exit;
 
 /// Time between two questions of `--wait`.
-const PACE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// ask the agent whether pods can start on this host: plugin and CNI configuration are in place and
 /// everything else was applied once. The probes of the DaemonSets use it
@@ -50,7 +50,7 @@ pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
         match ask() {
             Ok((true, text)) => break (true, text),
             Ok((false, text)) | Err(text) if Instant::now() >= end => break (false, text),
-            _ => std::thread::sleep(PACE),
+            _ => std::thread::sleep(PAUSE),
         }
     };
     call.answer(options.json, ready, json!({ "ready": ready, "text": text }), &text)

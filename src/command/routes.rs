@@ -90,15 +90,16 @@ fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
     let run = dry_run::reconcile_of(host);
     let facts = host.state()?;
     let Some(peers) = run.peers else { return Ok(Vec::new()) };
-    let ways = peer_routes::ways(&peers.by_name, run.resolved, &run::local_host(&run, &facts));
-    let tunnels = reconcile::tunnel::reconcile(&run, &facts, &ways, &mut Applier::new(true));
-    let mut wanted = ways.direct.clone();
-    wanted.extend(tunnels.unwrap_or_default().routes(&run, &ways));
+    let peer_routes =
+        peer_routes::peer_routes(&peers.by_name, run.resolved, &run::local_host(&run, &facts));
+    let tunnels = reconcile::tunnel::reconcile(&run, &facts, &peer_routes, &mut Applier::new(true));
+    let mut wanted = peer_routes.direct.clone();
+    wanted.extend(tunnels.unwrap_or_default().routes(&run, &peer_routes));
     let found = reconcile::routes::found(&host.kernel.rtnl).context("list routes")?;
     let owners = peers.by_name.iter();
     let owners =
         owners.flat_map(|(name, peer)| peer.subnets.iter().map(move |to| (*to, name.to_string())));
-    Ok(compare(&owners.collect(), &wanted, &found, &ways))
+    Ok(compare(&owners.collect(), &wanted, &found, &peer_routes))
 }
 
 /// Every destination that somebody owns or that has a route of ours, in order.
@@ -106,7 +107,7 @@ fn compare(
     owners: &BTreeMap<IpNetwork, String>,
     wanted: &Routes,
     found: &[FoundRoute],
-    ways: &PeerRoutes,
+    peer_routes: &PeerRoutes,
 ) -> Vec<Row> {
     let kernel: BTreeMap<IpNetwork, Option<NextHop>> =
         found.iter().map(|route| (route.destination, route.next_hop)).collect();
@@ -118,27 +119,27 @@ fn compare(
             (None, _) if host.is_none() => {
                 ("stale", "no host has this subnet: the agent removes the route".to_owned())
             }
-            (None, _) => ("unreachable", unreachable(destination, ways)),
-            (Some(_), None) => ("missing", reason(destination, ways)),
+            (None, _) => ("unreachable", unreachable(destination, peer_routes)),
+            (Some(_), None) => ("missing", reason(destination, peer_routes)),
             (Some(wanted), Some(found)) if *found == Some(*wanted) => {
-                ("ok", reason(destination, ways))
+                ("ok", reason(destination, peer_routes))
             }
-            (Some(_), Some(_)) => ("wrong", reason(destination, ways)),
+            (Some(_), Some(_)) => ("wrong", reason(destination, peer_routes)),
         };
         Row { destination, host, wanted, found: found.copied().flatten(), state, why }
     };
     all.into_iter().map(row).collect()
 }
 
-fn reason(destination: IpNetwork, ways: &PeerRoutes) -> String {
-    match ways.remotes.iter().find(|remote| remote.subnet == destination) {
+fn reason(destination: IpNetwork, peer_routes: &PeerRoutes) -> String {
+    match peer_routes.remotes.iter().find(|remote| remote.subnet == destination) {
         Some(remote) => format!("tunnel to {}", remote.address),
         None => "same segment".to_owned(),
     }
 }
 
-fn unreachable(destination: IpNetwork, ways: &PeerRoutes) -> String {
-    let known = ways.unreachable.iter().find(|known| known.subnet == destination);
+fn unreachable(destination: IpNetwork, peer_routes: &PeerRoutes) -> String {
+    let known = peer_routes.unreachable.iter().find(|known| known.subnet == destination);
     known.map_or_else(
         || "its tunnel's device is not there".to_owned(),
         |known| known.problem().to_string(),

@@ -10,12 +10,13 @@ use anyhow::Context;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
+use crate::api::status::ChangeLine;
 use crate::command::call::{Call, Outcome, complain};
 use crate::command::table::printable;
 use crate::inspect::agent_socket;
 use crate::net::time::timestamp;
-use crate::netlink::Protocol;
-use crate::netlink::events::{Event, Events};
+use crate::netlink::NetlinkProtocol;
+use crate::netlink::events::{Events, KernelEvent};
 use crate::netlink::route;
 use crate::settings::exit::{self, Exit};
 
@@ -57,10 +58,14 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
     for line in stream.lines() {
         let Ok(line) = line else { break };
         let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
-        let string = |key: &str| printable(value[key].as_str().unwrap_or_default());
-        let text = match value["lost"].as_u64() {
-            Some(lost) => format!("({lost} changes came too fast to be shown)"),
-            None => format!("{}  {} ({})", string("at"), string("what"), string("why")),
+        let text = match serde_json::from_value(value.clone()) {
+            Ok(ChangeLine::Lost { lost }) => format!("({lost} changes came too fast to be shown)"),
+            Ok(ChangeLine::Change(change)) => {
+                let [at, what, why] =
+                    [&change.at, &change.what, &change.why].map(|text| printable(text));
+                format!("{at}  {what} ({why})")
+            }
+            Err(_) => continue,
         };
         if show(call, options, &mut value, &text)?.is_break() {
             return Ok(Outcome::Fine);
@@ -71,7 +76,7 @@ fn agent(call: &mut Call<'_>, options: &Watch, stream: impl BufRead) -> Result<O
 
 fn kernel(call: &mut Call<'_>, options: &Watch) -> Result<Outcome, Exit> {
     let (sender, events) = channel();
-    for protocol in [Protocol::Route, Protocol::Netfilter] {
+    for protocol in [NetlinkProtocol::Route, NetlinkProtocol::Netfilter] {
         let events = Events::open(protocol).context("watch the kernel")?;
         let sender = sender.clone();
         thread::Builder::new()
@@ -105,14 +110,16 @@ fn show(
 }
 
 /// Forwards events until the receiver is gone or the socket fails.
-fn forward(mut events: Events, to: &Sender<Event>) {
+fn forward(mut events: Events, to: &Sender<KernelEvent>) {
     while let Ok(batch) = events.wait(PATIENCE) {
         // Of every neighbour the kernel reports each change of its state.
         // A change of guards ends with one event.
         let shown = |event: &Event| {
             !matches!(
                 event,
-                Event::Neighbour { .. } | Event::Destination { .. } | Event::Frames { .. }
+                KernelEvent::Neighbour { .. }
+                    | KernelEvent::Destination { .. }
+                    | KernelEvent::Frames { .. }
             )
         };
         for event in batch.into_iter().filter(shown) {
@@ -126,15 +133,19 @@ fn forward(mut events: Events, to: &Sender<Event>) {
 /// How long one wait takes; it only returns to be called again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn text(event: &Event) -> String {
+fn text(event: &KernelEvent) -> String {
     match event {
-        Event::Link { name, .. } => format!("link {name} was added, removed or changed"),
-        Event::NeighbourGone { index } => format!("a neighbour on interface {index} was removed"),
-        Event::Neighbour { index, .. } | Event::Destination { index, .. } => {
+        KernelEvent::Link { name, .. } => format!("link {name} was added, removed or changed"),
+        KernelEvent::NeighbourGone { index } => {
+            format!("a neighbour on interface {index} was removed")
+        }
+        KernelEvent::Neighbour { index, .. } | KernelEvent::Destination { index, .. } => {
             format!("a neighbour on interface {index} changed")
         }
-        Event::Address { index } => format!("an address on interface {index} was added or removed"),
-        Event::Route { protocol, default, gone, .. } => {
+        KernelEvent::Address { index } => {
+            format!("an address on interface {index} was added or removed")
+        }
+        KernelEvent::Route { protocol, default, gone, .. } => {
             let whose = match *protocol {
                 route::PROTOCOL => "of humanz ".to_owned(),
                 other => format!("of protocol {other} "),
@@ -142,8 +153,10 @@ fn text(event: &Event) -> String {
             let kind = if *default { "default route" } else { "route" };
             format!("a {kind} {whose}{}", if *gone { "was removed" } else { "was added" })
         }
-        Event::ForwardingOff => "forwarding was turned off".to_owned(),
-        Event::Nftables | Event::Frames { .. } | Event::FramesDone => "nftables changed".to_owned(),
-        Event::Lost => "changes came too fast to be shown".to_owned(),
+        KernelEvent::ForwardingOff => "forwarding was turned off".to_owned(),
+        KernelEvent::Nftables | KernelEvent::Frames { .. } | KernelEvent::FramesDone => {
+            "nftables changed".to_owned()
+        }
+        KernelEvent::Lost => "changes came too fast to be shown".to_owned(),
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::etcd::client::Etcd;
 use crate::etcd::contact::Contact;
-use crate::etcd::settings::Setup;
+use crate::etcd::settings::EtcdSetup;
 use crate::lease::EtcdError;
 use crate::os::random;
 
@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub async fn keep(
     etcd: &Etcd,
     id: latest::Sender<Option<i64>>,
-    mut change: latest::Receiver<Setup>,
+    mut change: latest::Receiver<EtcdSetup>,
     contact: &Contact,
 ) -> Infallible {
     loop {

@@ -32,7 +32,7 @@ pub use connection::Member;
 pub use contact::Contact;
 pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};
-pub use settings::{EtcdSettings, Setup, Start};
+pub use settings::{EtcdSettings, EtcdSetup, EtcdStart};
 pub use update::Update;
 pub use watch::canceled;
 
@@ -53,7 +53,7 @@ pub struct EtcdHandle {
     /// Its settings may have other members or wider pools; attributes are written as soon as etcd answers, and
     /// only while the record there is this host's; stopping revokes the etcd lease, and with it the alive
     /// key, within [`session::STOP_WITHIN`] in any case. The host keeps its subnets.
-    pub session: Steered<Setup, Attributes>,
+    pub session: Steered<EtcdSetup, Attributes>,
     vacated: latest::Sender<PerFamily<IpNetwork>>,
 }
 
@@ -63,17 +63,22 @@ pub struct EtcdHandle {
 /// # Errors
 /// The thread or its event loop cannot be created.
 pub fn spawn(
-    start: Start,
+    start: EtcdStart,
     contact: Arc<Contact>,
     reports: Arc<Reports>,
     mut publish: impl FnMut(Update) + Send + 'static,
 ) -> io::Result<EtcdHandle> {
     let (setup, set_up) =
-        latest::channel(Setup { etcd: start.etcd.clone(), network: start.network.clone() });
+        latest::channel(EtcdSetup { etcd: start.etcd.clone(), network: start.network.clone() });
     let (attributes, changes) = latest::channel(start.attributes.clone());
     let (vacated, vacancy) = latest::channel(PerFamily::default());
-    let inputs =
-        session::Inputs { setup: set_up, attributes: changes, vacated: vacancy, contact, reports };
+    let inputs = session::EtcdInputs {
+        setup: set_up,
+        attributes: changes,
+        vacated: vacancy,
+        contact,
+        reports,
+    };
     let event_loop = EventLoop::spawn("etcd", async move |mut stopped| {
         session::run(start, inputs, &mut stopped, &mut publish).await;
     })?;

@@ -24,7 +24,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 /// Shared by the agent and the connection with etcd.
 #[derive(Debug, Default)]
 pub struct Reports {
-    own: latest::Sender<Own>,
+    own: latest::Sender<OwnReport>,
     read: latest::Sender<Option<Arc<ReadReports>>>,
     requested: Notify,
     /// Why this host's report is not in etcd.
@@ -32,7 +32,7 @@ pub struct Reports {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Own {
+struct OwnReport {
     report: Option<String>,
     /// Random wait before a retry, so that not all hosts write at once.
     spread: Duration,
@@ -49,7 +49,7 @@ impl Reports {
     /// Writes this host's report, or removes it, as soon as etcd answers. Returns at once. `spread`: see
     /// [`crate::lease::publish::spread`].
     pub fn publish(&self, report: Option<&ReachabilityReport>, spread: Duration) {
-        let own = Own { report: report.map(ReachabilityReport::to_json), spread };
+        let own = OwnReport { report: report.map(ReachabilityReport::to_json), spread };
         self.own.send_if_modified(|published| {
             let changed = published.report != own.report;
             *published = own;
@@ -117,7 +117,7 @@ async fn write(
     let (mut written, mut failures) = (false, 0);
     loop {
         let lease = *etcd_lease.borrow_and_update();
-        let Own { report, spread } = own.borrow_and_update().clone();
+        let OwnReport { report, spread } = own.borrow_and_update().clone();
         let result = match lease {
             Some(lease) if written || report.is_some() => {
                 etcd.set_report(name, report.as_deref(), lease).await

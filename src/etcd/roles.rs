@@ -7,7 +7,7 @@ use etcd_client::{
 use crate::etcd::client::Etcd;
 use crate::etcd::connection::Member;
 use crate::lease::EtcdError;
-use crate::lease::roles::{Access, Change, Found, HostRole, Permission};
+use crate::lease::roles::{FoundRoles, HostRole, Permission, RangeAccess, RoleChange};
 
 /// A role to make; a new user gets the password, or none.
 pub struct WantedRole {
@@ -17,7 +17,7 @@ pub struct WantedRole {
 
 /// What was changed, and the further roles of the user.
 pub struct AppliedRole {
-    pub changes: Vec<Change>,
+    pub changes: Vec<RoleChange>,
     pub further: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Etcd {
     }
 
     /// What there is of `wanted`.
-    async fn found_role(&self, wanted: &HostRole) -> Result<Found, EtcdError> {
+    async fn found_role(&self, wanted: &HostRole) -> Result<FoundRoles, EtcdError> {
         let role = async |mut member: Member| {
             let found = unless_missing(member.auth.role_get(wanted.role.as_str()).await)?;
             Ok(found.map(|role| role.permissions().into_iter().map(permission).collect()))
@@ -53,7 +53,7 @@ impl Etcd {
             let found = unless_missing(member.auth.user_get(wanted.user.as_str()).await)?;
             Ok(found.map(|user| user.roles().to_vec()))
         };
-        Ok(Found {
+        Ok(FoundRoles {
             permissions: self.members().call("read a role of etcd", role).await?,
             roles: self.members().call("read a user of etcd", user).await?,
         })
@@ -63,18 +63,18 @@ impl Etcd {
     async fn change_role(
         &self,
         wanted: &HostRole,
-        change: &Change,
+        change: &RoleChange,
         password: Option<&str>,
     ) -> Result<(), EtcdError> {
         let HostRole { role, user, .. } = wanted;
         let request = async |mut member: Member| {
             let auth = &mut member.auth;
             match change {
-                Change::AddRole => unless_there(auth.role_add(role.as_str()).await),
-                Change::Grant(permission) => {
+                RoleChange::AddRole => unless_there(auth.role_add(role.as_str()).await),
+                RoleChange::Grant(permission) => {
                     auth.role_grant_permission(role.as_str(), granted(permission)).await.map(drop)
                 }
-                Change::Revoke(permission) => {
+                RoleChange::Revoke(permission) => {
                     let options = RoleRevokePermissionOptions::new();
                     let options = match permission.is_prefix {
                         true => options.with_prefix(),
@@ -83,7 +83,7 @@ impl Etcd {
                     let key = permission.key.as_str();
                     auth.role_revoke_permission(role.as_str(), key, Some(options)).await.map(drop)
                 }
-                Change::AddUser => {
+                RoleChange::AddUser => {
                     let options = UserAddOptions::new();
                     let options = match password {
                         Some(_) => options,
@@ -92,7 +92,7 @@ impl Etcd {
                     let password = password.unwrap_or_default();
                     unless_there(auth.user_add(user.as_str(), password, Some(options)).await)
                 }
-                Change::GrantRole => {
+                RoleChange::GrantRole => {
                     auth.user_grant_role(user.as_str(), role.as_str()).await.map(drop)
                 }
             }
@@ -104,18 +104,18 @@ impl Etcd {
 fn granted(permission: &Permission) -> Granted {
     let key = permission.key.as_str();
     let granted = match permission.access {
-        Access::Read => Granted::read(key),
-        Access::Write => Granted::write(key),
-        Access::ReadWrite => Granted::read_write(key),
+        RangeAccess::Read => Granted::read(key),
+        RangeAccess::Write => Granted::write(key),
+        RangeAccess::ReadWrite => Granted::read_write(key),
     };
     if permission.is_prefix { granted.with_prefix() } else { granted }
 }
 
 fn permission(granted: Granted) -> Permission {
     let access = match granted.get_type() {
-        kind if kind == PermissionType::Read as i32 => Access::Read,
-        kind if kind == PermissionType::Write as i32 => Access::Write,
-        _ => Access::ReadWrite,
+        kind if kind == PermissionType::Read as i32 => RangeAccess::Read,
+        kind if kind == PermissionType::Write as i32 => RangeAccess::Write,
+        _ => RangeAccess::ReadWrite,
     };
     let key = String::from_utf8_lossy(granted.key()).into_owned();
     Permission { access, key, is_prefix: !granted.range_end().is_empty() }

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::etcd::client::Etcd;
 use crate::etcd::contact::Contact;
 use crate::etcd::reports::{self, Reports};
-use crate::etcd::settings::{Setup, Start};
+use crate::etcd::settings::{EtcdSetup, EtcdStart};
 use crate::etcd::update::Update;
 use crate::etcd::{files, liveness};
 use crate::lease::EtcdError;
@@ -54,8 +54,8 @@ const LOST_RACE: Duration = Duration::from_millis(10);
 pub const STOP_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a session shares with the agent while it runs.
-pub struct Inputs {
-    pub setup: latest::Receiver<Setup>,
+pub struct EtcdInputs {
+    pub setup: latest::Receiver<EtcdSetup>,
     pub attributes: latest::Receiver<Attributes>,
     pub vacated: latest::Receiver<PerFamily<IpNetwork>>,
     pub contact: Arc<Contact>,
@@ -64,14 +64,14 @@ pub struct Inputs {
 
 /// Runs until `stopped` or a fatal error.
 pub async fn run(
-    start: Start,
-    inputs: Inputs,
+    start: EtcdStart,
+    inputs: EtcdInputs,
     stopped: &mut oneshot::Receiver<()>,
     publish: impl FnMut(Update),
 ) {
     let publish = RefCell::new(publish);
     let report = |update| (publish.borrow_mut())(update);
-    let Start { etcd, network, identity, attributes, saved } = start;
+    let EtcdStart { etcd, network, identity, attributes, saved } = start;
     let etcd = Etcd::new(etcd, network.roots.clone());
     let (kept_alive, etcd_lease) = latest::channel(None);
     let since = SystemTime::now();
@@ -82,7 +82,7 @@ pub async fn run(
         etcd: &etcd,
         machine: SessionMachine::new(identity, attributes, network, saved, since, random::mark()),
         trouble: None,
-        connection: Connection::Disconnected(BTreeSet::new()),
+        connection: PublishedState::Disconnected(BTreeSet::new()),
         etcd_lease: etcd_lease.clone(),
         inputs,
         publish: report,
@@ -105,7 +105,7 @@ pub async fn run(
 }
 
 /// Applies changed settings.
-async fn follow_setup(etcd: &Etcd, mut setup: latest::Receiver<Setup>) -> Infallible {
+async fn follow_setup(etcd: &Etcd, mut setup: latest::Receiver<EtcdSetup>) -> Infallible {
     setup.mark_unchanged();
     while setup.changed().await.is_ok() {
         etcd.reconnect(setup.borrow_and_update().etcd.clone());
@@ -119,15 +119,15 @@ struct Session<'a, P> {
     machine: SessionMachine,
     /// As published last.
     trouble: Option<LeaseError>,
-    connection: Connection,
+    connection: PublishedState,
     /// The etcd lease that is kept alive.
     etcd_lease: latest::Receiver<Option<i64>>,
-    inputs: Inputs,
+    inputs: EtcdInputs,
     publish: P,
 }
 
 /// The state of the connection, as published.
-enum Connection {
+enum PublishedState {
     Connected,
     /// With the reasons published since: reasons that alternate are published once.
     Disconnected(BTreeSet<String>),
@@ -253,18 +253,18 @@ impl<P: FnMut(Update)> Session<'_, P> {
     }
 
     fn publish_connected(&mut self) {
-        let before = std::mem::replace(&mut self.connection, Connection::Connected);
-        if let Connection::Disconnected(_) = before {
+        let before = std::mem::replace(&mut self.connection, PublishedState::Connected);
+        if let PublishedState::Disconnected(_) = before {
             let endpoint = self.etcd.endpoint();
             (self.publish)(Update::Connected { endpoint });
         }
     }
 
     fn publish_disconnected(&mut self, why: String) {
-        if let Connection::Connected = self.connection {
-            self.connection = Connection::Disconnected(BTreeSet::new());
+        if let PublishedState::Connected = self.connection {
+            self.connection = PublishedState::Disconnected(BTreeSet::new());
         }
-        if let Connection::Disconnected(published) = &mut self.connection
+        if let PublishedState::Disconnected(published) = &mut self.connection
             && published.insert(why.clone())
         {
             (self.publish)(Update::Disconnected { why });

@@ -27,7 +27,7 @@ pub struct EtcdSettings {
 
 /// Settings that may change while the connection runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setup {
+pub struct EtcdSetup {
     pub etcd: EtcdSettings,
     /// The network as configured on this host. Its key roots never change.
     pub network: Network,
@@ -35,7 +35,7 @@ pub struct Setup {
 
 /// Start values of the connection.
 #[derive(Clone, Debug)]
-pub struct Start {
+pub struct EtcdStart {
     pub etcd: EtcdSettings,
     pub network: Network,
     pub identity: Identity,

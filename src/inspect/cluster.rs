@@ -16,7 +16,7 @@ use crate::settings::{Settings, Source};
 
 /// What could be known of all hosts.
 #[derive(Clone, Debug)]
-pub struct Cluster {
+pub struct ClusterView {
     /// Everything that was read.
     pub snapshot: Arc<Snapshot>,
     /// This host's subnets, if it has some.
@@ -40,7 +40,7 @@ pub struct Stale {
     pub age: Option<Duration>,
 }
 
-impl Cluster {
+impl ClusterView {
     /// The other hosts; the pools of `settings` become those of the network.
     pub fn others(&self, settings: &mut Settings) -> Peers {
         settings.pools = growth::followed(&settings.pools, &settings.limits, &self.snapshot);
@@ -78,7 +78,7 @@ fn store(settings: &Settings) -> &'static str {
 ///
 /// # Errors
 /// Neither etcd answers nor is there a last known good state, or there can be neither.
-pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
+pub fn read(settings: &Settings) -> Result<ClusterView, Exit> {
     let own = identity::node_name(settings)?;
     let found = match &settings.source {
         Source::Kubernetes(api) => {
@@ -92,7 +92,7 @@ pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
             let subnets = snapshot.nodes.get(&own).map(|node| node.value.subnets);
             let lease = Lease { subnets: subnets.unwrap_or_default() };
             let snapshot = Arc::new(snapshot);
-            return Ok(Cluster { snapshot, lease, own, store: store(settings), stale: None });
+            return Ok(ClusterView { snapshot, lease, own, store: store(settings), stale: None });
         }
         Err(why) => why,
     };
@@ -103,7 +103,7 @@ pub fn read(settings: &Settings) -> Result<Cluster, Exit> {
 ///
 /// # Errors
 /// It knew none.
-pub fn saved(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, Exit> {
+pub fn saved(settings: &Settings, own: &NodeName, why: &str) -> Result<ClusterView, Exit> {
     let path = settings.state_file();
     let nothing = |reason: String| Exit::new(exit::UNAVAILABLE, format!("{why}; and {reason}"));
     let state = state_file::read(&path).map_err(|error| nothing(error.to_string()))?;
@@ -116,7 +116,7 @@ pub fn saved(settings: &Settings, own: &NodeName, why: &str) -> Result<Cluster, 
         Source::Kubernetes(_) => "the Kubernetes API",
         _ => "etcd",
     };
-    Ok(Cluster {
+    Ok(ClusterView {
         snapshot: state.snapshot,
         lease: state.lease,
         own: own.clone(),

@@ -9,7 +9,7 @@ use anyhow::Context;
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 
-use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::cluster::{self, ClusterView};
 use crate::inspect::host_state::{self, HostState};
 use crate::inspect::pods::{self, PodAttachment};
 use crate::inspect::{Kernel, agent_socket, identity, names, state_file};
@@ -39,7 +39,7 @@ pub struct Host {
     /// This host's pod subnets; empty if unknown.
     pub subnets: PerFamily<IpNetwork>,
     /// All hosts, if there are others.
-    pub cluster: Option<Cluster>,
+    pub cluster: Option<ClusterView>,
     /// The other hosts, if they are known.
     pub peers: Option<Arc<Peers>>,
     /// The list of hosts is complete: a route of ours to no host may be removed.
@@ -88,7 +88,7 @@ impl Host {
         Ok(host)
     }
 
-    fn join(&mut self, mut cluster: Cluster) {
+    fn join(&mut self, mut cluster: ClusterView) {
         if cluster.lease.subnets.is_empty() {
             // Its keys were deleted: an agent puts them back.
             let saved = state_file::read(&self.settings.state_file()).ok().flatten();

@@ -11,8 +11,8 @@ use crate::netlink::NetlinkError;
 use crate::netlink::address::Address;
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::peer_routes::Backend;
 use crate::plan::peer_routes::Connected;
+use crate::plan::peer_routes::LocalBackend;
 use crate::plan::tunnel;
 use crate::settings::Settings;
 
@@ -105,7 +105,7 @@ pub fn observe(
 
 /// The attributes that this host publishes. Source: `settings`, and its own addresses and MTU.
 pub fn attributes(settings: &Settings, own: NodeAddresses) -> Attributes {
-    let tunnel = (settings.backend != Backend::Direct).then_some(settings.vxlan);
+    let tunnel = (settings.backend != LocalBackend::Direct).then_some(settings.vxlan);
     let backend = settings.backend.into();
     Attributes { addresses: own.addresses, backend, tunnel, mtu: own.mtu_bytes }
 }
@@ -134,7 +134,7 @@ fn own_addresses(
     let with_pool = Family::BOTH.into_iter().filter(has_pool);
     let none = !found.iter().any(|found| has_pool(&Family::of(found.address.ip())));
     let also = Family::BOTH.into_iter().filter(|family| {
-        !has_pool(family) && none && own.is_empty() && settings.backend != Backend::Direct
+        !has_pool(family) && none && own.is_empty() && settings.backend != LocalBackend::Direct
     });
     for family in with_pool.chain(also.collect::<Vec<_>>()) {
         if own.get(family).is_none() {

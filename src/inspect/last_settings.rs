@@ -14,7 +14,7 @@ use crate::settings::{Texts, flags};
 pub const FILE: &str = "settings.json";
 
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct SettingsRecord {
     schema: u32,
     /// Those of another machine, from which this one's disk was copied, say nothing about this one.
     machine_id: String,
@@ -23,7 +23,7 @@ struct Record {
 
 /// The settings that the agent of this machine served last; `None` if there are none that can be read.
 pub fn read(state_dir: &Path, machine_id: &str) -> Option<Texts> {
-    let record: Record = serde_json::from_slice(&fs::read(path(state_dir)).ok()?).ok()?;
+    let record: SettingsRecord = serde_json::from_slice(&fs::read(path(state_dir)).ok()?).ok()?;
     if record.machine_id != machine_id {
         return None;
     }
@@ -37,7 +37,7 @@ pub fn read(state_dir: &Path, machine_id: &str) -> Option<Texts> {
 pub fn write(state_dir: &Path, machine_id: &str, texts: &Texts) -> Result<(), FileError> {
     let settings = texts.iter().map(|(name, text)| ((*name).to_owned(), text.clone()));
     let machine_id = machine_id.to_owned();
-    let record = Record { schema: 1, machine_id, settings: settings.collect() };
+    let record = SettingsRecord { schema: 1, machine_id, settings: settings.collect() };
     let text = serde_json::to_string_pretty(&record).expect("texts are JSON") + "\n";
     let path = path(state_dir);
     match fs::read(&path) {

@@ -26,7 +26,7 @@ pub struct StoreNetwork {
     /// Its store.
     pub store: Store,
     /// What is in it.
-    pub looked: StoreContents,
+    pub contents: StoreContents,
 }
 
 /// A pod's interface, as the store has it.
@@ -110,8 +110,8 @@ pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<String>) {
         Vec::new()
     }) {
         match network(settings, name) {
-            Ok(StoreNetwork { name, looked, .. }) => all.extend(
-                looked
+            Ok(StoreNetwork { name, contents, .. }) => all.extend(
+                contents
                     .entries
                     .into_iter()
                     .map(|entry| PodAttachment { network: name.clone(), entry }),
@@ -124,8 +124,8 @@ pub fn attachments(settings: &Settings) -> (Vec<PodAttachment>, Vec<String>) {
 
 fn network(settings: &Settings, name: String) -> Result<StoreNetwork, Exit> {
     let store = store(settings, &name)?;
-    let looked = store.look().map_err(refused)?;
-    Ok(StoreNetwork { name, store, looked })
+    let contents = store.contents().map_err(refused)?;
+    Ok(StoreNetwork { name, store, contents })
 }
 
 /// The exit for an error of a store; a user without permission gets the advice to use sudo.
@@ -140,7 +140,7 @@ pub fn refused(error: StoreError) -> Exit {
 
 /// Every attachment, with its network.
 pub fn entries(networks: &[StoreNetwork]) -> impl Iterator<Item = (&StoreNetwork, &StoreEntry)> {
-    networks.iter().flat_map(|network| network.looked.entries.iter().map(move |e| (network, e)))
+    networks.iter().flat_map(|network| network.contents.entries.iter().map(move |e| (network, e)))
 }
 
 /// The store of a network, whether it is there or not.

@@ -20,13 +20,13 @@ mod boot;
 pub mod calls;
 mod claims;
 mod closed;
+mod contents;
 pub mod entry;
 mod error;
 mod free;
 pub mod import;
 mod layout;
 mod lock;
-mod look;
 pub mod pool;
 mod range;
 mod reserve;
@@ -35,9 +35,9 @@ pub mod store;
 
 pub use claims::{ClaimsView, LockedClaims, PortClaim, PortClaims};
 pub use closed::Closed;
+pub use contents::StoreContents;
 pub use entry::{Owner, RequestedPorts, StoreEntry};
 pub use error::StoreError;
-pub use look::StoreContents;
 
 pub use pool::RangeSet;
 pub use range::{Range, RangeError};

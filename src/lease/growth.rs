@@ -51,7 +51,7 @@ pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, Lease
         let Some(narrow) = theirs.get(family).filter(|theirs| pool.widens(theirs)) else {
             continue;
         };
-        if let Some(why) = obstacle(found, &ours.roots, narrow, pool) {
+        if let Some(why) = why_not(found, &ours.roots, narrow, pool) {
             let (narrow, wide) = (narrow.network(), pool.network());
             return Err(LeaseError::CannotGrow { narrow, wide, why });
         }
@@ -69,7 +69,7 @@ pub fn of(found: &Snapshot, ours: &Network) -> Result<Option<Transaction>, Lease
 }
 
 /// Why the network cannot have `wide` instead of `narrow`.
-pub fn obstacle(found: &Snapshot, roots: &Roots, narrow: &Pool, wide: &Pool) -> Option<String> {
+pub fn why_not(found: &Snapshot, roots: &Roots, narrow: &Pool, wide: &Pool) -> Option<String> {
     let mut addresses = found
         .nodes
         .iter()

@@ -43,7 +43,7 @@ pub struct Network {
     pub pools: PerFamily<Pool>,
     /// The widest pool of each family that this host accepts from the network.
     pub limits: PerFamily<IpNetwork>,
-    /// How every host can be reached; further ways are in the record of each.
+    /// How every host can be reached; further peer_routes are in the record of each.
     pub backend: Backend,
 }
 

@@ -15,14 +15,14 @@ use crate::lease::snapshot::Snapshot;
 /// What a role permits on a key, or on all keys that begin with one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
-    pub access: Access,
+    pub access: RangeAccess,
     pub key: String,
     /// All keys that begin with `key`.
     pub is_prefix: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Access {
+pub enum RangeAccess {
     Read,
     Write,
     ReadWrite,
@@ -40,7 +40,7 @@ pub struct HostRole {
 
 /// What etcd has of role and user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRoles {
     /// The permissions of the role; `None`: there is no such role.
     pub permissions: Option<Vec<Permission>>,
     /// The roles of the user; `None`: there is no such user.
@@ -48,7 +48,7 @@ pub struct Found {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum RoleChange {
     AddRole,
     Revoke(Permission),
     Grant(Permission),
@@ -60,17 +60,17 @@ pub enum Change {
 pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRole {
     let range = |access, key| Permission { access, key, is_prefix: true };
     let read = [roots.hosts_range(), roots.humanz_range(), roots.reports_range()];
-    let read = read.map(|key| range(Access::Read, key)).into_iter();
+    let read = read.map(|key| range(RangeAccess::Read, key)).into_iter();
     // What others announce is a hint where to look; what is there stands below the name of its host.
     let groups = [
-        range(Access::Read, roots.members_range()),
-        range(Access::Write, roots.members_of(name)),
-        range(Access::ReadWrite, roots.announcements_range()),
+        range(RangeAccess::Read, roots.members_range()),
+        range(RangeAccess::Write, roots.members_of(name)),
+        range(RangeAccess::ReadWrite, roots.announcements_range()),
     ];
     let own = [Key::Host, Key::Node, Key::Alive, Key::Contender].map(|key| key(name.clone()));
     let own = own.into_iter().chain(subnets.iter().map(|subnet| Key::Claim(*subnet)));
     let own = own.map(|key| roots.key(&key)).chain([roots.report(name)]);
-    let write = own.map(|key| Permission { access: Access::Write, key, is_prefix: false });
+    let write = own.map(|key| Permission { access: RangeAccess::Write, key, is_prefix: false });
     HostRole {
         role: format!("humanz-{name}"),
         user: name.to_string(),
@@ -111,45 +111,45 @@ fn has_best(found: &Snapshot, host: &NodeName, subnet: IpNetwork) -> bool {
 
 impl HostRole {
     /// The changes that turn `found` into this: nothing is permitted that is not listed here.
-    pub fn changes(&self, found: &Found) -> Vec<Change> {
+    pub fn changes(&self, found: &FoundRoles) -> Vec<RoleChange> {
         let mut changes = Vec::new();
         if found.permissions.is_none() {
-            changes.push(Change::AddRole);
+            changes.push(RoleChange::AddRole);
         }
         let had = found.permissions.as_deref().unwrap_or_default();
         let surplus = had.iter().filter(|had| !self.permissions.contains(had));
-        changes.extend(surplus.cloned().map(Change::Revoke));
+        changes.extend(surplus.cloned().map(RoleChange::Revoke));
         let missing = self.permissions.iter().filter(|wanted| !had.contains(wanted));
-        changes.extend(missing.cloned().map(Change::Grant));
+        changes.extend(missing.cloned().map(RoleChange::Grant));
         if found.roles.is_none() {
-            changes.push(Change::AddUser);
+            changes.push(RoleChange::AddUser);
         }
         if !found.roles.iter().flatten().any(|role| *role == self.role) {
-            changes.push(Change::GrantRole);
+            changes.push(RoleChange::GrantRole);
         }
         changes
     }
 
     /// Further roles of the user, which permit more.
-    pub fn further<'a>(&self, found: &'a Found) -> Vec<&'a str> {
+    pub fn further<'a>(&self, found: &'a FoundRoles) -> Vec<&'a str> {
         let roles = found.roles.iter().flatten().map(String::as_str);
         roles.filter(|role| *role != self.role).collect()
     }
 
     /// `change` as a command of etcdctl.
-    pub fn command(&self, change: &Change) -> String {
+    pub fn command(&self, change: &RoleChange) -> String {
         let HostRole { role, user, .. } = self;
         match change {
-            Change::AddRole => format!("etcdctl role add {role}"),
-            Change::Grant(permission) => {
+            RoleChange::AddRole => format!("etcdctl role add {role}"),
+            RoleChange::Grant(permission) => {
                 format!("etcdctl role grant-permission {role} {permission}")
             }
-            Change::Revoke(Permission { key, is_prefix, .. }) => {
+            RoleChange::Revoke(Permission { key, is_prefix, .. }) => {
                 let prefix = if *is_prefix { "--prefix=true " } else { "" };
                 format!("etcdctl role revoke-permission {role} {prefix}{key}")
             }
-            Change::AddUser => format!("etcdctl user add {user}"),
-            Change::GrantRole => format!("etcdctl user grant-role {user} {role}"),
+            RoleChange::AddUser => format!("etcdctl user add {user}"),
+            RoleChange::GrantRole => format!("etcdctl user grant-role {user} {role}"),
         }
     }
 }
@@ -159,9 +159,9 @@ impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prefix = if self.is_prefix { "--prefix=true " } else { "" };
         let access = match self.access {
-            Access::Read => "read",
-            Access::Write => "write",
-            Access::ReadWrite => "readwrite",
+            RangeAccess::Read => "read",
+            RangeAccess::Write => "write",
+            RangeAccess::ReadWrite => "readwrite",
         };
         write!(f, "{prefix}{access} {}", self.key)
     }
@@ -196,7 +196,7 @@ mod tests {
         of_host(&roots, &"h9".parse().unwrap(), &subnets)
     }
 
-    fn commands(found: &Found) -> Vec<String> {
+    fn commands(found: &FoundRoles) -> Vec<String> {
         let role = role();
         role.changes(found).iter().map(|change| role.command(change)).collect()
     }
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_host_writes_its_own_keys_only() {
         assert_eq!(
-            commands(&Found::default()),
+            commands(&FoundRoles::default()),
             [
                 "etcdctl role add humanz-h9",
                 "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/hosts/",
@@ -259,13 +259,13 @@ mod tests {
     #[test]
     fn what_is_there_stays_and_what_permits_more_goes() {
         let wanted = role();
-        let mut found = Found {
+        let mut found = FoundRoles {
             permissions: Some(wanted.permissions.clone()),
             roles: Some(vec![wanted.role.clone()]),
         };
         assert_eq!(commands(&found), [""; 0]);
         let wide = Permission {
-            access: Access::Write,
+            access: RangeAccess::Write,
             key: "/humanz/v1/subnets/".into(),
             is_prefix: true,
         };

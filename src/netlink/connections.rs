@@ -13,7 +13,7 @@ use crate::netlink::ctnetlink::{
 };
 use crate::netlink::wire;
 use crate::netlink::{
-    AttributeList, Attributes, Message, NetlinkError, NetlinkSocket, Protocol, Reply,
+    AttributeList, Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
 };
 
 /// IPS_SEEN_REPLY of linux/netfilter/nf_conntrack_common.h.
@@ -76,7 +76,7 @@ pub fn between(
     destination: IpAddr,
     most: usize,
 ) -> Result<Vec<Connection>, NetlinkError> {
-    let socket = NetlinkSocket::open(Protocol::Netfilter)?;
+    let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
     let family = Family::of(source);
     let header = header(family);
     let list = Message::new("list connections", GET, NlmF::empty(), &header, Attributes::new());

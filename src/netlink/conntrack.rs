@@ -25,7 +25,7 @@ use crate::netlink::ctnetlink::{
 };
 use crate::netlink::wire::octets;
 use crate::netlink::{
-    AttributeList, Attributes, Message, NetlinkError, NetlinkSocket, Protocol, Reply,
+    AttributeList, Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply,
 };
 
 /// How many flows the calling thread's network namespace has; absent without connection tracking.
@@ -144,7 +144,7 @@ fn delete_by_filter(filters: &[Message]) -> Result<bool, NetlinkError> {
     if filters.is_empty() {
         return Ok(true);
     }
-    match NetlinkSocket::open(Protocol::Netfilter)?.transact(filters) {
+    match NetlinkSocket::open(NetlinkProtocol::Netfilter)?.transact(filters) {
         Err(error) if error.errno() == Some(Errno::EINVAL) => Ok(false),
         outcome => outcome.map(|()| true),
     }
@@ -212,7 +212,7 @@ fn flush_flows(
     perhaps: impl Fn(&[u8]) -> bool,
     concerned: impl Fn(&AttributeList, &AttributeList) -> Result<bool, NetlinkError>,
 ) -> Result<usize, NetlinkError> {
-    let socket = NetlinkSocket::open(Protocol::Netfilter)?;
+    let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
     let flows = socket.dump(&list_udp(family), |reply| match perhaps(reply.body()) {
         true => forget(family, &concerned, reply),
         false => Ok(None),

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use crate::net::IfName;
 use crate::netlink::fdb::{self, Destination};
 use crate::netlink::link::Link;
-use crate::netlink::{AttributeList, Monitor, NetlinkError, Protocol, Reply};
+use crate::netlink::{AttributeList, Monitor, NetlinkError, NetlinkProtocol, Reply};
 use crate::netlink::{address, link, neighbour, route};
 
 /// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _IPV4_NETCONF,
@@ -21,7 +21,7 @@ const NFTABLES_GROUPS: [u32; 1] = [7];
 
 /// Something that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum KernelEvent {
     /// A link came, went or changed.
     Link {
         name: IfName,
@@ -79,44 +79,44 @@ pub enum LinkState {
 /// Events of one protocol.
 pub struct Events {
     monitor: Monitor,
-    protocol: Protocol,
+    protocol: NetlinkProtocol,
     /// Messages of a transaction's tables of the family `netdev` came, and not yet its end.
     in_frames: bool,
 }
 
 impl Events {
-    /// Links, addresses and routes ([`Protocol::Route`]) or nftables ([`Protocol::Netfilter`]) of
+    /// Links, addresses and routes ([`NetlinkProtocol::Route`]) or nftables ([`NetlinkProtocol::Netfilter`]) of
     /// the namespace of the calling thread.
     ///
     /// # Errors
     /// [`NetlinkError::Io`].
-    pub fn open(protocol: Protocol) -> Result<Events, NetlinkError> {
+    pub fn open(protocol: NetlinkProtocol) -> Result<Events, NetlinkError> {
         let groups: &[u32] = match protocol {
-            Protocol::Route => &ROUTE_GROUPS,
-            Protocol::Netfilter => &NFTABLES_GROUPS,
+            NetlinkProtocol::Route => &ROUTE_GROUPS,
+            NetlinkProtocol::Netfilter => &NFTABLES_GROUPS,
         };
         Ok(Events { monitor: Monitor::open(protocol, groups)?, protocol, in_frames: false })
     }
 
     /// Waits for something to change, not longer than `patience`; nothing if nothing did. What the
-    /// kernel says cannot be understood counts as [`Event::Lost`]: better look once too often.
+    /// kernel says cannot be understood counts as [`KernelEvent::Lost`]: better look once too often.
     ///
     /// # Errors
     /// The socket is of no more use: open another one.
-    pub fn wait(&mut self, patience: Duration) -> Result<Vec<Event>, NetlinkError> {
+    pub fn wait(&mut self, patience: Duration) -> Result<Vec<KernelEvent>, NetlinkError> {
         let mut events = Vec::new();
         let (protocol, in_frames) = (self.protocol, &mut self.in_frames);
         let heard = self.monitor.wait(patience, |reply| {
             let event = match protocol {
-                Protocol::Route => of_route(reply),
-                Protocol::Netfilter => Ok(of_nftables(reply, in_frames)),
+                NetlinkProtocol::Route => of_route(reply),
+                NetlinkProtocol::Netfilter => Ok(of_nftables(reply, in_frames)),
             };
-            events.extend(event.unwrap_or(Some(Event::Lost)));
+            events.extend(event.unwrap_or(Some(KernelEvent::Lost)));
         });
         match heard {
             Ok(()) => {}
-            Err(NetlinkError::Malformed(_)) => events.push(Event::Lost),
-            Err(error) if error.errno() == Some(Errno::ENOBUFS) => events.push(Event::Lost),
+            Err(NetlinkError::Malformed(_)) => events.push(KernelEvent::Lost),
+            Err(error) if error.errno() == Some(Errno::ENOBUFS) => events.push(KernelEvent::Lost),
             Err(error) => return Err(error),
         }
         events.dedup();
@@ -143,33 +143,35 @@ fn of_nftables(reply: &Reply<'_>, in_frames: &mut bool) -> Option<Event> {
 ///
 /// # Errors
 /// [`NetlinkError::Malformed`].
-pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
+pub fn of_route(reply: &Reply<'_>) -> Result<Option<KernelEvent>, NetlinkError> {
     let is = |kind: Rtm| reply.kind == u16::from(kind);
     if is(Rtm::Newlink) || is(Rtm::Dellink) {
         let gone = is(Rtm::Dellink) && !is_of_bridge(reply);
         let event = |link: Link| {
             let now = link_now(&link, gone);
-            Event::Link { name: link.name, index: link.index, now }
+            KernelEvent::Link { name: link.name, index: link.index, now }
         };
         return Ok(link::parse(reply)?.map(event));
     }
     if is(Rtm::Newaddr) || is(Rtm::Deladdr) {
-        return Ok(address::parse(reply)?.map(|address| Event::Address { index: address.index }));
+        return Ok(
+            address::parse(reply)?.map(|address| KernelEvent::Address { index: address.index })
+        );
     }
     if is(Rtm::Delneigh) {
-        return Ok(Some(Event::NeighbourGone { index: neighbour::link_of(reply)? }));
+        return Ok(Some(KernelEvent::NeighbourGone { index: neighbour::link_of(reply)? }));
     }
     if is(Rtm::Newneigh) {
         let index = neighbour::link_of(reply)?;
         if !is_of_bridge(reply) {
-            return Ok(Some(Event::Neighbour { index, sender: reply.sender }));
+            return Ok(Some(KernelEvent::Neighbour { index, sender: reply.sender }));
         }
-        return Ok(fdb::parse(reply)?.map(|to| Event::Destination { index, to }));
+        return Ok(fdb::parse(reply)?.map(|to| KernelEvent::Destination { index, to }));
     }
     if is(Rtm::Newroute) || is(Rtm::Delroute) {
         let gone = is(Rtm::Delroute);
         let (sender, found) = (reply.sender, route::parse_any(reply)?);
-        return Ok(found.map(|(destination, protocol, is_way)| Event::Route {
+        return Ok(found.map(|(destination, protocol, is_way)| KernelEvent::Route {
             protocol,
             default: is_way && destination.prefix() == 0,
             gone,
@@ -178,7 +180,7 @@ pub fn of_route(reply: &Reply<'_>) -> Result<Option<Event>, NetlinkError> {
         }));
     }
     if is(Rtm::Newnetconf) {
-        return Ok(is_forwarding_off(reply)?.then_some(Event::ForwardingOff));
+        return Ok(is_forwarding_off(reply)?.then_some(KernelEvent::ForwardingOff));
     }
     Ok(None)
 }

@@ -28,4 +28,4 @@ pub use attributes::{AttributeList, Attributes};
 pub use error::{NetlinkError, Refused};
 pub use message::{Message, Replies, Reply, ReplyState};
 pub use monitor::Monitor;
-pub use socket::{NetlinkSocket, Protocol};
+pub use socket::{NetlinkProtocol, NetlinkSocket};

@@ -12,7 +12,7 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::netlink::message::{Replies, Reply};
 use crate::netlink::socket::DATAGRAM_BYTES;
-use crate::netlink::{NetlinkError, Protocol};
+use crate::netlink::{NetlinkError, NetlinkProtocol};
 use crate::os::wait::is_readable;
 
 /// Room for a burst of notifications while the agent works: 8 MiB where the host allows it.
@@ -29,10 +29,10 @@ impl Monitor {
     ///
     /// # Errors
     /// [`NetlinkError::Io`].
-    pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Monitor, NetlinkError> {
+    pub fn open(protocol: NetlinkProtocol, groups: &[u32]) -> Result<Monitor, NetlinkError> {
         let number = match protocol {
-            Protocol::Route => NETLINK_ROUTE,
-            Protocol::Netfilter => NETLINK_NETFILTER,
+            NetlinkProtocol::Route => NETLINK_ROUTE,
+            NetlinkProtocol::Netfilter => NETLINK_NETFILTER,
         };
         let mut socket = Socket::new(number).map_err(NetlinkError::io("open"))?;
         socket.bind(&SocketAddr::new(0, 0)).map_err(NetlinkError::io("bind"))?;

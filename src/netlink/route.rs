@@ -104,15 +104,15 @@ pub fn add(route: &Route) -> Message {
     change(format!("add route {}", text(route)), Rtm::Newroute, NlmF::CREATE | NlmF::EXCL, route)
 }
 
-/// Adds one route over several ways, which share the load; they differ in gateway and device alone.
+/// Adds one route over several peer_routes, which share the load; they differ in gateway and device alone.
 /// Of none there is no message.
-pub fn add_paths(ways: &[Route]) -> Option<Message> {
-    let (first, rest) = ways.split_first()?;
+pub fn add_paths(peer_routes: &[Route]) -> Option<Message> {
+    let (first, rest) = peer_routes.split_first()?;
     if rest.is_empty() {
         return Some(add(first));
     }
     let mut hops = Vec::new();
-    for way in ways {
+    for way in peer_routes {
         let gateway = Attributes::new().put_some(Rta::Gateway, way.gateway.map(wire::octets));
         let gateway = gateway.into_bytes();
         let length = (NEXT_HOP + gateway.len()) as u16;
@@ -122,7 +122,7 @@ pub fn add_paths(ways: &[Route]) -> Option<Message> {
         hops.extend_from_slice(&way.device.unwrap_or(0).to_ne_bytes());
         hops.extend_from_slice(&gateway);
     }
-    let what = format!("add route {} over {} ways", first.destination, ways.len());
+    let what = format!("add route {} over {} peer_routes", first.destination, peer_routes.len());
     let whole = Route { gateway: None, device: None, onlink: false, ..*first };
     let attributes = attributes(&whole).put(Rta::Multipath, hops);
     Some(message(what, Rtm::Newroute, NlmF::CREATE | NlmF::EXCL, &whole, attributes))

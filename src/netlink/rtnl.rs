@@ -13,9 +13,9 @@ use crate::netlink::link_settings::{self, LinkSettings};
 use crate::netlink::neighbour::{self, Neighbour, NeighbourState};
 use crate::netlink::qdisc;
 use crate::netlink::route::{self, ForeignRoute, Route, RouteLookup};
-use crate::netlink::rule::{self, Rule};
+use crate::netlink::rule::{self, RoutingRule};
 use crate::netlink::vxlan;
-use crate::netlink::{Message, NetlinkError, NetlinkSocket, Protocol, Reply};
+use crate::netlink::{Message, NetlinkError, NetlinkProtocol, NetlinkSocket, Reply};
 
 /// A socket in the network namespace that it was opened in.
 pub struct Rtnl {
@@ -28,7 +28,7 @@ impl Rtnl {
     /// # Errors
     /// [`NetlinkError::Io`].
     pub fn open() -> Result<Rtnl, NetlinkError> {
-        Ok(Rtnl { socket: NetlinkSocket::open(Protocol::Route)? })
+        Ok(Rtnl { socket: NetlinkSocket::open(NetlinkProtocol::Route)? })
     }
 
     /// The port that notifications of changes through this socket bear; see [`NetlinkSocket::port`].
@@ -202,15 +202,15 @@ impl Rtnl {
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn rules(&self) -> Result<Vec<Rule>, NetlinkError> {
+    pub fn rules(&self) -> Result<Vec<RoutingRule>, NetlinkError> {
         self.both(
             rule::list,
-            |rule: &Rule| rule.family,
+            |rule: &RoutingRule| rule.family,
             |reply| Ok(rule::parse(reply)?.map(|rule| vec![rule])),
         )
     }
 
-    /// The routes of every table, both families; one with several ways is there as often.
+    /// The routes of every table, both families; one with several peer_routes is there as often.
     ///
     /// # Errors
     /// [`NetlinkError`].

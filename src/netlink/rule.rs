@@ -45,7 +45,7 @@ pub enum RuleAction {
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct RoutingRule {
     pub family: Family,
     /// Lower comes first.
     pub priority: u32,
@@ -70,7 +70,7 @@ pub fn list(family: Family) -> Message {
 }
 
 /// The rule in an answer; `None` for other families.
-pub fn parse(reply: &Reply<'_>) -> Result<Option<Rule>, NetlinkError> {
+pub fn parse(reply: &Reply<'_>) -> Result<Option<RoutingRule>, NetlinkError> {
     let (header, attributes) = reply.parse::<Buffer>(HEADER)?;
     let &[family, to, from, tos, table, _, _, action, f0, f1, f2, f3] = header.as_ref() else {
         return Ok(None);
@@ -85,7 +85,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Rule>, NetlinkError> {
     let is_vrf = attributes.get(VRF).is_some_and(|value| value != [0]);
     // -1: none.
     let suppress = attributes.u32(SUPPRESS).filter(|length| *length != u32::MAX);
-    Ok(Some(Rule {
+    Ok(Some(RoutingRule {
         family,
         priority: attributes.u32(PRIORITY).unwrap_or(0),
         source: network(SOURCE, from),
@@ -107,7 +107,7 @@ pub fn parse(reply: &Reply<'_>) -> Result<Option<Rule>, NetlinkError> {
     }))
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for RoutingRule {
     /// As `ip rule` writes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.priority)?;

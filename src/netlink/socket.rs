@@ -35,7 +35,7 @@ const DUMP_TRIES: usize = 16;
 
 /// Which part of the kernel is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum NetlinkProtocol {
     /// rtnetlink(7): links, addresses, routes, neighbours.
     Route,
     /// nfnetlink: nftables, connection tracking.
@@ -45,7 +45,7 @@ pub enum Protocol {
 /// A netlink socket in the network namespace it was opened in.
 pub struct NetlinkSocket {
     socket: Socket,
-    protocol: Protocol,
+    protocol: NetlinkProtocol,
     next_sequence: Cell<u32>,
 }
 
@@ -57,10 +57,10 @@ impl NetlinkSocket {
     ///
     /// # Errors
     /// [`NetlinkError::Io`].
-    pub fn open(protocol: Protocol) -> Result<NetlinkSocket, NetlinkError> {
+    pub fn open(protocol: NetlinkProtocol) -> Result<NetlinkSocket, NetlinkError> {
         let number = match protocol {
-            Protocol::Route => NETLINK_ROUTE,
-            Protocol::Netfilter => NETLINK_NETFILTER,
+            NetlinkProtocol::Route => NETLINK_ROUTE,
+            NetlinkProtocol::Netfilter => NETLINK_NETFILTER,
         };
         let socket = Socket::new(number).map_err(NetlinkError::io("open"))?;
         socket.set_ext_ack(true).map_err(NetlinkError::io("set NETLINK_EXT_ACK"))?;
@@ -96,8 +96,8 @@ impl NetlinkSocket {
     /// The first refusal, as [`NetlinkError::Refused`] with its place in `messages`.
     pub fn transact(&self, messages: &[Message]) -> Result<(), NetlinkError> {
         let at_once = match self.protocol {
-            Protocol::Route => MESSAGES_AT_ONCE,
-            Protocol::Netfilter => messages.len().max(1),
+            NetlinkProtocol::Route => MESSAGES_AT_ONCE,
+            NetlinkProtocol::Netfilter => messages.len().max(1),
         };
         let mut first = None;
         for (number, chunk) in messages.chunks(at_once).enumerate() {

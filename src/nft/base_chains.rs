@@ -18,12 +18,12 @@ use nix::errno::Errno;
 
 pub use chain::{BaseChain, ChainRef, EditKind, RuleEdit};
 pub use decode::FoundSets;
-pub use direction::{COMMENT_PREFIX, Direction};
+pub use direction::{COMMENT_PREFIX, HookDirection};
 pub use error::ChainError;
-pub use rule::{ChainRule, End, Field, Match, Packet, Test};
+pub use rule::{ChainRule, Comparison, Packet, PacketAddress, PacketField, RuleMatch};
 
 use crate::net::Family;
-use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
+use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket};
 use crate::nft::base_chains::legacy::LegacyTables;
 use crate::nft::numbers::{expression as n, family, message as kind, rule as attribute, set};
 use crate::nft::{
@@ -37,7 +37,7 @@ const PROGRAM_DIRS: [&str; 6] =
 
 /// Base chains of one hook.
 #[derive(Debug, Default)]
-pub struct FoundChains {
+pub struct HookChains {
     pub chains: Vec<BaseChain>,
     /// Chains that are there and cannot be read, and why.
     pub unreadable: Vec<(ChainRef, ChainError)>,
@@ -64,7 +64,7 @@ impl BaseChains {
     /// # Errors
     /// [`NetlinkError::Io`].
     pub fn with_programs(program_dirs: Vec<PathBuf>) -> Result<BaseChains, NetlinkError> {
-        let socket = NetlinkSocket::open(Protocol::Netfilter)?;
+        let socket = NetlinkSocket::open(NetlinkProtocol::Netfilter)?;
         Ok(BaseChains { socket, legacy: LegacyTables::new(program_dirs) })
     }
 
@@ -72,7 +72,7 @@ impl BaseChains {
     ///
     /// # Errors
     /// [`NetlinkError`] of nftables; what older tables refuse is in the answer.
-    pub fn observe(&self, families: &[Family]) -> Result<FoundChains, NetlinkError> {
+    pub fn observe(&self, families: &[Family]) -> Result<HookChains, NetlinkError> {
         self.observe_at(Hook::FORWARD, "FORWARD", families)
     }
 
@@ -80,7 +80,7 @@ impl BaseChains {
     ///
     /// # Errors
     /// As [`Forward::observe`].
-    pub fn observe_input(&self, families: &[Family]) -> Result<FoundChains, NetlinkError> {
+    pub fn observe_input(&self, families: &[Family]) -> Result<HookChains, NetlinkError> {
         self.observe_at(Hook::INPUT, "INPUT", families)
     }
 
@@ -89,8 +89,8 @@ impl BaseChains {
         hook: Hook,
         legacy: &'static str,
         families: &[Family],
-    ) -> Result<FoundChains, NetlinkError> {
-        let mut seen = FoundChains::default();
+    ) -> Result<HookChains, NetlinkError> {
+        let mut seen = HookChains::default();
         let met = |place: &NftChain| {
             families.iter().any(|family| ChainRef::Nft(place.clone()).sees(*family))
         };
@@ -235,7 +235,7 @@ const SETS: usize = 256;
 
 /// The chains that rules call for packets that are not special.
 fn targets(rules: &[ChainRule]) -> Vec<String> {
-    let rules = rules.iter().filter(|rule| !rule.matches.contains(&Match::never()));
+    let rules = rules.iter().filter(|rule| !rule.matches.contains(&RuleMatch::never()));
     let target = |rule: &ChainRule| match &rule.verdict {
         Verdict::Jump(target) | Verdict::Goto(target) => Some(target.clone()),
         _ => None,
@@ -253,8 +253,8 @@ fn name_of(index: u32) -> Option<String> {
 /// shows an ordinary rule; the comment goes where nft and iptables both look for one.
 fn insert(place: &NftChain, edit: &RuleEdit) -> Message {
     let meta_key = match edit.direction {
-        Direction::In => n::INPUT_NAME,
-        Direction::Out => n::OUTPUT_NAME,
+        HookDirection::In => n::INPUT_NAME,
+        HookDirection::Out => n::OUTPUT_NAME,
     };
     let attributes = Attributes::new()
         .text(attribute::TABLE, &place.table)

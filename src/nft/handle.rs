@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 
-use crate::netlink::{Attributes, Message, NetlinkError, NetlinkSocket, Protocol};
+use crate::netlink::{Attributes, Message, NetlinkError, NetlinkProtocol, NetlinkSocket};
 use crate::nft::edit::{self, TableEdit};
 use crate::nft::found::{self, Count, FoundChain, FoundRule, FoundSet, FoundTable, TableFamily};
 use crate::nft::message::{self, inet};
@@ -27,7 +27,7 @@ impl Nft {
     /// # Errors
     /// [`NetlinkError::Io`].
     pub fn open() -> Result<Nft, NetlinkError> {
-        Ok(Nft { socket: NetlinkSocket::open(Protocol::Netfilter)? })
+        Ok(Nft { socket: NetlinkSocket::open(NetlinkProtocol::Netfilter)? })
     }
 
     /// Puts `ruleset` in the place of the table of its name, in one transaction: a refusal changes

@@ -24,7 +24,7 @@ pub struct Connected {
 
 /// How this host reaches the pods of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
+pub enum LocalBackend {
     /// Through a route via the host, which must be on the same segment.
     Direct,
     /// Through a tunnel.
@@ -33,12 +33,12 @@ pub enum Backend {
     Auto,
 }
 
-impl From<Backend> for records::Backend {
-    fn from(backend: Backend) -> records::Backend {
+impl From<LocalBackend> for records::Backend {
+    fn from(backend: LocalBackend) -> records::Backend {
         match backend {
-            Backend::Direct => records::Backend::Direct,
-            Backend::Vxlan => records::Backend::Vxlan,
-            Backend::Auto => records::Backend::Auto,
+            LocalBackend::Direct => records::Backend::Direct,
+            LocalBackend::Vxlan => records::Backend::Vxlan,
+            LocalBackend::Auto => records::Backend::Auto,
         }
     }
 }
@@ -46,7 +46,7 @@ impl From<Backend> for records::Backend {
 /// What this host needs to route to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalHost {
-    pub backend: Backend,
+    pub backend: LocalBackend,
     pub connected: Vec<Connected>,
     /// Its node addresses.
     pub own: PerFamily<IpAddr>,
@@ -168,11 +168,15 @@ impl UnreachableSubnet {
 /// The routes to the pods of all `peers`.
 ///
 /// `resolved` serves hosts that run the original Python agent and publish no address.
-pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &LocalHost) -> PeerRoutes {
-    let mut ways = PeerRoutes::default();
+pub fn peer_routes(
+    peers: &BTreeMap<NodeName, Peer>,
+    resolved: &Resolved,
+    here: &LocalHost,
+) -> PeerRoutes {
+    let mut peer_routes = PeerRoutes::default();
     let mut usable = vec![None; peers.len()];
     if let Some(own) = here.tunnel {
-        (usable, ways.faults) = tunnels(peers, own);
+        (usable, peer_routes.faults) = tunnels(peers, own);
     }
     let mut direct = Vec::with_capacity(peers.len());
     for ((host, peer), tunnel) in peers.iter().zip(usable) {
@@ -185,14 +189,15 @@ pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &LocalH
                 .as_ref()
                 .map_or_else(UnreachableReason::is_far, |way| matches!(way, PeerRoute::Tunnel(..)))
             {
-                ways.tunnel_only_nodes
+                peer_routes
+                    .tunnel_only_nodes
                     .extend(addresses.and_then(|addresses| addresses.get(family)));
             }
             match way {
                 Ok(PeerRoute::Direct(hop)) => direct.push((*subnet, hop)),
                 Ok(PeerRoute::Tunnel(address, Tunnel { mac, port, .. })) => {
                     let mtu_bytes = peer.mtu;
-                    ways.remotes.push(TunnelPeer {
+                    peer_routes.remotes.push(TunnelPeer {
                         subnet: *subnet,
                         address,
                         mac,
@@ -202,13 +207,17 @@ pub fn ways(peers: &BTreeMap<NodeName, Peer>, resolved: &Resolved, here: &LocalH
                 }
                 Err(reason) => {
                     let host = host.clone();
-                    ways.unreachable.push(UnreachableSubnet { host, subnet: *subnet, reason });
+                    peer_routes.unreachable.push(UnreachableSubnet {
+                        host,
+                        subnet: *subnet,
+                        reason,
+                    });
                 }
             }
         }
     }
-    ways.direct = direct.into_iter().collect();
-    ways
+    peer_routes.direct = direct.into_iter().collect();
+    peer_routes
 }
 
 struct RemoteHost<'a> {
@@ -233,7 +242,8 @@ fn way(
     let addresses = there.addresses.ok_or(UnreachableReason::Unresolved)?;
     let direct = next_hop(family, addresses, here);
     let Some(tunnel) = there.tunnel else { return direct.map(PeerRoute::Direct) };
-    let rather_direct = here.backend == Backend::Auto && *there.backend != records::Backend::Vxlan;
+    let rather_direct =
+        here.backend == LocalBackend::Auto && *there.backend != records::Backend::Vxlan;
     match direct {
         Ok(hop) if rather_direct => return Ok(PeerRoute::Direct(hop)),
         // During an outage the location of the host does not change.

@@ -38,18 +38,24 @@ impl Tuple {
     }
 }
 
+impl Tuple {
+    /// `10.1.0.3:80 tcp`.
+    pub fn target(&self) -> String {
+        match self.transport {
+            Transport::Port(protocol, port) => {
+                format!("{} {protocol}", SocketAddr::new(self.destination, port))
+            }
+            Transport::Icmp { kind, code } => {
+                format!("{} icmp type {kind} code {code}", self.destination)
+            }
+            Transport::Other(number) => format!("{} protocol {number}", self.destination),
+        }
+    }
+}
+
 impl fmt::Display for Tuple {
     /// `10.1.0.2 -> 10.1.0.3:80 tcp`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} -> ", self.source)?;
-        match self.transport {
-            Transport::Port(protocol, port) => {
-                write!(f, "{} {protocol}", SocketAddr::new(self.destination, port))
-            }
-            Transport::Icmp { kind, code } => {
-                write!(f, "{} icmp type {kind} code {code}", self.destination)
-            }
-            Transport::Other(number) => write!(f, "{} protocol {number}", self.destination),
-        }
+        write!(f, "{} -> {}", self.source, self.target())
     }
 }

@@ -1,7 +1,7 @@
 //! Pure. Settings with a fixed set of values: one list each for parsing, help and completion.
 
 use crate::cni::version::Version;
-use crate::plan::peer_routes::Backend;
+use crate::plan::peer_routes::LocalBackend;
 
 /// The values of a setting, each with its name.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +22,11 @@ pub const SOURCES: Choices<SubnetSource, 3> = Choices([
 ]);
 
 /// `BACKEND`.
-pub const BACKENDS: Choices<Backend, 3> =
-    Choices([("direct", Backend::Direct), ("vxlan", Backend::Vxlan), ("auto", Backend::Auto)]);
+pub const BACKENDS: Choices<LocalBackend, 3> = Choices([
+    ("direct", LocalBackend::Direct),
+    ("vxlan", LocalBackend::Vxlan),
+    ("auto", LocalBackend::Auto),
+]);
 
 /// `POD_GUARD`.
 pub const GUARDS: Choices<bool, 2> = Choices([("on", true), ("off", false)]);
@@ -73,7 +76,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_the_valid_ones() {
-        assert_eq!(BACKENDS.read("vxlan"), Ok(Backend::Vxlan));
+        assert_eq!(BACKENDS.read("vxlan"), Ok(LocalBackend::Vxlan));
         assert_eq!(CNI_VERSIONS.read("0.4.0"), Ok(Version::V040));
         for bad in ["", "VXLAN", "direct "] {
             assert_eq!(BACKENDS.read(bad).unwrap_err(), "must be direct, vxlan or auto");

@@ -128,7 +128,7 @@ settings! {
     "BACKEND" backend "auto" "how pods of other hosts are reached: direct, vxlan, or auto (direct to hosts on the same segment, VXLAN to the others)" in BACKENDS
     "VXLAN_VNI" vxlan_vni "104" "VXLAN network identifier, the same on all hosts: 1 to 16777215"
     "VXLAN_PORT" vxlan_port "10400" "UDP port of this host's VXLAN tunnels: 1 to 65535"
-    "IP_MASQ" ip_masq "true" "masquerade pods that talk to addresses outside the pool"
+    "IP_MASQ" ip_masq "true" "masquerade pods that send to addresses outside the pool"
     "NON_MASQ_CIDRS" non_masq_cidrs "" "further destinations that see the pod's own address"
     "MANAGE_FORWARD" manage_forward "true" "accept forwarded pod traffic where the host's own rules drop it"
     "FLOWTABLE" flowtable "false" "let packets of established connections pass by forward chains, where the kernel has flow tables: faster"

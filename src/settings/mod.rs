@@ -27,7 +27,7 @@ use crate::lease::Network;
 use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
 use crate::net::{IfName, Object, PerFamily, Problem, ProblemKind};
-use crate::plan::peer_routes::Backend;
+use crate::plan::peer_routes::LocalBackend;
 
 pub use parse::{HostCheck, Texts, parse, values_only};
 
@@ -47,7 +47,7 @@ pub struct Settings {
     pub bridge: IfName,
     /// MTU in bytes; `None`: that of the way to the other hosts.
     pub mtu_bytes: Option<u32>,
-    pub backend: Backend,
+    pub backend: LocalBackend,
     /// VNI and port of the tunnels of this network.
     pub vxlan: Vxlan,
     /// Masquerade what leaves the pool.

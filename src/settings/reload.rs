@@ -157,7 +157,7 @@ fn pools(
             ),
             (Some(from), Some(to)) => match (found, &running.settings.source) {
                 (Some(found), Source::Etcd { roots, .. }) => {
-                    growth::obstacle(found, roots, from, to)
+                    growth::why_not(found, roots, from, to)
                 }
                 _ => None,
             },

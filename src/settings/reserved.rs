@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 
 use crate::net::{Protocol, ReservedPort};
-use crate::plan::peer_routes::Backend;
+use crate::plan::peer_routes::LocalBackend;
 use crate::settings::Settings;
 
 impl Settings {
@@ -13,7 +13,7 @@ impl Settings {
             let host_port = NonZeroU16::new(number)?;
             Some(ReservedPort { host_port, protocol, host_ip, purpose: purpose.to_owned() })
         };
-        let has_tunnels = self.backend != Backend::Direct && self.has_others();
+        let has_tunnels = self.backend != LocalBackend::Direct && self.has_others();
         let tunnel = has_tunnels
             .then(|| port(self.vxlan.port, Protocol::Udp, None, "tunnels (VXLAN_PORT)"))
             .flatten();

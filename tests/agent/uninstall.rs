@@ -77,13 +77,13 @@ fn an_uninstallation_is_printed_as_json() {
     let object = |options: &str| -> serde_json::Value {
         serde_json::from_str(&uninstall(host, options).ok()).unwrap()
     };
-    let (foretold, gone) = (object("--json --dry-run"), object("--json"));
+    let (planned, gone) = (object("--json --dry-run"), object("--json"));
     let nothing = object("--json");
-    for (value, dry) in [(&foretold, true), (&gone, false), (&nothing, false)] {
+    for (value, dry) in [(&planned, true), (&gone, false), (&nothing, false)] {
         assert_eq!((&value["schema"], &value["dry_run"]), (&json!(1), &json!(dry)));
         assert_eq!((&value["in_the_way"], &value["failures"]), (&json!([]), &json!([])));
     }
-    assert_eq!(foretold["changes"], gone["changes"]);
+    assert_eq!(planned["changes"], gone["changes"]);
     let changes = gone["changes"].as_array().unwrap();
     assert!(changes.contains(&json!("- bridge humanz0")), "{gone}");
     assert_eq!(nothing["changes"], json!([]));
@@ -124,13 +124,13 @@ fn attached_pods_are_disconnected_only_on_request() {
     let pod = Pod::add(host, "a");
     let running = uninstall(host, "--force");
     assert!(running.stderr.contains("systemctl disable --now humanz-agent"), "{running}");
-    let foretold = uninstall(host, "--dry-run").ok();
-    assert!(foretold.contains("\n! another humanz-agent serves this host"), "{foretold}");
+    let planned = uninstall(host, "--dry-run").ok();
+    assert!(planned.contains("\n! another humanz-agent serves this host"), "{planned}");
     agent.stop();
     let before = everything(host);
-    let foretold = uninstall(host, "--dry-run").ok();
-    assert!(!foretold.contains("! another"), "{foretold}");
-    assert!(foretold.contains("\n! 1 pod is attached (humanz a eth0"), "{foretold}");
+    let planned = uninstall(host, "--dry-run").ok();
+    assert!(!planned.contains("! another"), "{planned}");
+    assert!(planned.contains("\n! 1 pod is attached (humanz a eth0"), "{planned}");
     assert!(!uninstall(host, "--dry-run --force").ok().contains('!'));
     let refused = uninstall(host, "--purge");
     assert_eq!(refused.status.code(), Some(1), "{refused}");

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use humanz::etcd::{self, Contact, EtcdHandle, EtcdSettings, Start, Update};
+use humanz::etcd::{self, Contact, EtcdHandle, EtcdSettings, EtcdStart, Update};
 use humanz::lease::records::Backend;
 use humanz::lease::{Attributes, Identity, Network, Roots};
 use humanz::net::PerFamily;
@@ -128,7 +128,7 @@ impl Joined {
 fn launch(etcd: &EtcdServer, number: usize, others: usize, joined: &Arc<Joined>) -> EtcdHandle {
     let address = std::net::Ipv4Addr::from(0xac10_0000 + u32::try_from(number).unwrap()).into();
     let pool = Pool::new(subnet::parse("11.0.0.0/8").unwrap(), 16).unwrap();
-    let start = Start {
+    let start = EtcdStart {
         etcd: EtcdSettings {
             endpoints: vec![etcd.url()],
             timeout: Duration::from_secs(5),

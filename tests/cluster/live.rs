@@ -43,7 +43,7 @@ fn a_pool_grows_under_running_pods() {
     let cluster = Cluster::new(3);
     let [first, second, third] = &cluster.hosts[..] else { panic!("three hosts") };
     let agent = start(first, NARROW);
-    let untold = start(second, NARROW);
+    let narrow = start(second, NARROW);
     let old = [Pod::add(first, "a"), Pod::add(second, "a")];
     let pingers = [Pinger::start(&old[0], old[1].v4()), Pinger::start(&old[1], old[0].v4())];
     // A link-local address is tentative for its first second.
@@ -52,13 +52,13 @@ fn a_pool_grows_under_running_pods() {
     let links_before = old.each_ref().map(links);
 
     configure(first, WIDE);
-    let foretold = Agent::run(first, "--dry-run", FILE_ALONE).ok();
+    let planned = Agent::run(first, "--dry-run", FILE_ALONE).ok();
     let growth = "~ etcd key /humanz/v1/config: the pools grow to 10.244.0.0/21, fd10::/61";
-    assert!(foretold.lines().any(|line| line == growth), "{foretold}");
+    assert!(planned.lines().any(|line| line == growth), "{planned}");
     agent.reload();
     agent.wait_log(&["reload:", growth]);
-    untold.wait_log(&["set IPV6_SUBNET=fd10::/61 and IPV6_SUBNET_MARGIN=3"]);
-    untold
+    narrow.wait_log(&["set IPV6_SUBNET=fd10::/61 and IPV6_SUBNET_MARGIN=3"]);
+    narrow
         .wait_log(&["grew to 10.244.0.0/21", "set IP_SUBNET=10.244.0.0/21 and IP_SUBNET_MARGIN=3"]);
     let newcomer = start(third, NARROW);
     assert_eq!(lease(&cluster, "h3"), "10.244.3.0/24");
@@ -80,9 +80,9 @@ fn a_pool_grows_under_running_pods() {
     configure(first, NARROW);
     agent.reload();
     agent.wait_log(&["IP_SUBNET stays 10.244.0.0/21", "can only grow", "h3 (10.244.3.0/24)"]);
-    untold.stop();
-    let untold = start(second, NARROW);
-    assert_eq!(facts::routes(second).len(), 4, "{}", untold.log());
+    narrow.stop();
+    let narrow = start(second, NARROW);
+    assert_eq!(facts::routes(second).len(), 4, "{}", narrow.log());
     agent.stop();
     let agent = start(first, NARROW);
     all_reach(&places, &addresses(&places));
@@ -90,8 +90,8 @@ fn a_pool_grows_under_running_pods() {
 
     // A host with the new setting logs no reminder.
     configure(second, WIDE);
-    untold.reload();
-    untold.wait_log(&["no longer: the IPv4 pool of the network grew"]);
+    narrow.reload();
+    narrow.wait_log(&["no longer: the IPv4 pool of the network grew"]);
     pingers.into_iter().for_each(|pinger| pinger.report().assert_nothing_lost());
     assert_eq!(old.each_ref().map(links), links_before, "no pod is touched");
     for (name, subnet) in [("h1", "10.244.5.0/24"), ("h2", "10.244.6.0/24")] {

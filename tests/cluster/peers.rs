@@ -81,8 +81,8 @@ fn a_restart_takes_nothing_from_a_host_of_the_python_agent() {
     agent.stop();
     let once = Agent::run(host, "--once", &[]);
     assert!(once.succeeded(), "{once}");
-    let foretold = Agent::run(host, "--dry-run", &[]);
-    assert!(!foretold.stdout.contains("192.0.2.77"), "{foretold}");
+    let planned = Agent::run(host, "--dry-run", &[]);
+    assert!(!planned.stdout.contains("192.0.2.77"), "{planned}");
     assert!(!watch.log().contains("10.244.98.0/24"), "{}", watch.log());
     let listed = host.run("nft list set inet humanz nodes4").ok();
     assert!(listed.contains("192.0.2.77"), "{listed}");

@@ -155,9 +155,9 @@ fn a_stopped_host_is_removed_and_a_live_one_is_not() {
     agents[1].kill();
     h2.shell("rm -r /var/lib/humanz").ok();
     wait_silent(&cluster, "h2");
-    let foretold = run(h1, "nodes rm h2 --dry-run", POOLS).ok();
-    assert!(foretold.contains("host h2 would be removed from etcd"), "{foretold}");
-    assert!(!foretold.contains('!'), "{foretold}");
+    let planned = run(h1, "nodes rm h2 --dry-run", POOLS).ok();
+    assert!(planned.contains("host h2 would be removed from etcd"), "{planned}");
+    assert!(!planned.contains('!'), "{planned}");
     let removed = run(h1, "nodes rm h2", POOLS).ok();
     assert_eq!(removed.lines().count(), 5, "two claims, host and node, a word: {removed}");
     assert!(everything().iter().all(|(key, value)| !key.ends_with("/h2") && value != "h2"));

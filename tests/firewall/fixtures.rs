@@ -3,7 +3,7 @@
 
 use humanz::checks::forward::evaluate::{UDP, evaluate};
 use humanz::net::Family;
-use humanz::nft::base_chains::{BaseChains, FoundChains, Packet};
+use humanz::nft::base_chains::{BaseChains, HookChains, Packet};
 
 use super::forward::reconcile;
 use super::network::{HOST, Network, OTHER_POD, OUTSIDE, POD, on_host, run_args};
@@ -16,7 +16,7 @@ fn load(command: &str, file: &str) {
     run_args("sh", &["-ec", &format!("{command} < {path}")]);
 }
 
-fn passes(found: &FoundChains, packet: &Packet<'_>) -> bool {
+fn passes(found: &HookChains, packet: &Packet<'_>) -> bool {
     let family = Family::of(packet.destination);
     let mut met = found.chains.iter().filter(|chain| chain.place.sees(family));
     met.all(|chain| evaluate(chain, packet).dropping_chain().is_none())

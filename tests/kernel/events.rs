@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use humanz::net::Mac;
-use humanz::netlink::Protocol;
-use humanz::netlink::events::{Event, Events, LinkState};
+use humanz::netlink::NetlinkProtocol;
+use humanz::netlink::events::{Events, KernelEvent, LinkState};
 use humanz::netlink::route::{self, Route};
 use humanz::netlink::{address, neighbour};
 use ipnetwork::IpNetwork;
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(20);
 fn events_select_the_scope_of_a_reconcile() {
     in_namespace(|rtnl| {
         let (sender, receiver) = channel();
-        let mut events = Events::open(Protocol::Route).unwrap();
+        let mut events = Events::open(NetlinkProtocol::Route).unwrap();
         thread::spawn(move || {
             while let Ok(batch) = events.wait(SOON) {
                 for event in batch {
@@ -42,10 +42,10 @@ fn events_select_the_scope_of_a_reconcile() {
         ])
         .unwrap();
         let mut wanted = vec![
-            Event::Link { name: name("br0"), index: bridge.index, now: LinkState::Alone },
-            Event::NeighbourGone { index: bridge.index },
-            Event::Address { index: bridge.index },
-            Event::Neighbour { index: bridge.index, sender },
+            KernelEvent::Link { name: name("br0"), index: bridge.index, now: LinkState::Alone },
+            KernelEvent::NeighbourGone { index: bridge.index },
+            KernelEvent::Address { index: bridge.index },
+            KernelEvent::Neighbour { index: bridge.index, sender },
             route_event("10.1.2.0/24", false, sender),
             route_event("10.1.2.0/24", true, sender),
             route_event("0.0.0.0/0", false, sender),
@@ -63,20 +63,20 @@ fn disabled_forwarding_is_an_event_and_a_new_link_is_not() {
         let expect_event = |key: &str| {
             let path = format!("/proc/sys/net/{key}");
             std::fs::write(&path, "0").unwrap();
-            let mut events = Events::open(Protocol::Route).unwrap();
+            let mut events = Events::open(NetlinkProtocol::Route).unwrap();
             // A new link does not forward.
             bridge(rtnl, &format!("br{}", path.len()));
             std::fs::write(&path, "1").unwrap();
-            let event = |index| Event::Address { index };
+            let event = |index| KernelEvent::Address { index };
             let last = bridge(rtnl, &format!("last{}", path.len())).index;
             rtnl.apply(&[address::add(last, net("192.0.2.1/24"))]).unwrap();
             let mut before = Vec::new();
             while !before.contains(&event(last)) {
                 before.extend(events.wait(SOON).unwrap());
             }
-            assert!(!before.contains(&Event::ForwardingOff), "{key}: {before:?}");
+            assert!(!before.contains(&KernelEvent::ForwardingOff), "{key}: {before:?}");
             std::fs::write(&path, "0").unwrap();
-            while !events.wait(SOON).unwrap().contains(&Event::ForwardingOff) {}
+            while !events.wait(SOON).unwrap().contains(&KernelEvent::ForwardingOff) {}
         };
         expect_event("ipv4/ip_forward");
         expect_event("ipv6/conf/all/forwarding");
@@ -86,7 +86,7 @@ fn disabled_forwarding_is_an_event_and_a_new_link_is_not() {
 #[test]
 fn lost_events_are_reported_as_lost() {
     in_namespace(|rtnl| {
-        let mut events = Events::open(Protocol::Route).unwrap();
+        let mut events = Events::open(NetlinkProtocol::Route).unwrap();
         let bridge = bridge(rtnl, "br0");
         rtnl.apply(&[address::add(bridge.index, net("10.0.0.1/8"))]).unwrap();
         let hosts = (0..30_000u32).map(|n| Route {
@@ -101,7 +101,7 @@ fn lost_events_are_reported_as_lost() {
         rtnl.apply(&messages).unwrap();
         let mut lost = false;
         for _ in 0..100_000 {
-            if events.wait(SOON).unwrap().contains(&Event::Lost) {
+            if events.wait(SOON).unwrap().contains(&KernelEvent::Lost) {
                 lost = true;
                 break;
             }
@@ -119,17 +119,17 @@ fn host(number: u32) -> IpNetwork {
 fn a_change_of_nftables_is_an_event() {
     in_namespace(|_| {
         let (sender, receiver) = channel();
-        let mut events = Events::open(Protocol::Netfilter).unwrap();
+        let mut events = Events::open(NetlinkProtocol::Netfilter).unwrap();
         thread::spawn(move || sender.send(events.wait(SOON).map_err(|error| error.to_string())));
         let status = std::process::Command::new("nft").args(["add", "table", "inet", "t"]).status();
         assert!(status.expect("nft of Debian's nftables is needed").success());
         let heard = receiver.recv_timeout(std::time::Duration::from_secs(5)).expect("an event");
-        assert_eq!(heard.unwrap(), [Event::Nftables]);
+        assert_eq!(heard.unwrap(), [KernelEvent::Nftables]);
     });
 }
 
-fn route_event(destination: &str, gone: bool, sender: u32) -> Event {
+fn route_event(destination: &str, gone: bool, sender: u32) -> KernelEvent {
     let destination: IpNetwork = net(destination);
     let default = destination.prefix() == 0;
-    Event::Route { protocol: route::PROTOCOL, default, gone, destination, sender }
+    KernelEvent::Route { protocol: route::PROTOCOL, default, gone, destination, sender }
 }

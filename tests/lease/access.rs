@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use etcd_client::{Permission, UserAddOptions};
-use humanz::etcd::{self, Setup, Start, Update};
+use humanz::etcd::{self, EtcdSetup, EtcdStart, Update};
 use humanz::lease::claim::leave;
 
 use crate::host::{HOSTS, HUMANZ, Host, pool, roots, start};
@@ -55,7 +55,7 @@ pub fn wanted(name: &str) -> Vec<Permission> {
     vec![Permission::write(format!("{range}{name}")), Permission::read(range).with_prefix()]
 }
 
-pub fn start_as_agent(etcd: &EtcdServer, password_file: &Path) -> Start {
+pub fn start_as_agent(etcd: &EtcdServer, password_file: &Path) -> EtcdStart {
     let mut start = start(etcd, "h1");
     start.etcd.user = Some("agent".to_owned());
     start.etcd.password_file = Some(password_file.to_owned());
@@ -160,7 +160,7 @@ fn the_pool_grows_and_a_host_leaves_with_the_same_permissions() {
         host.snapshot();
         let mut network = start.network.clone();
         network.pools.v4 = Some(pool("10.244.0.0/15", 9));
-        host.handle().session.set_up(Setup { etcd: start.etcd.clone(), network });
+        host.handle().session.set_up(EtcdSetup { etcd: start.etcd.clone(), network });
         host.until("the wider pool", |found| {
             found
                 .config
@@ -426,6 +426,6 @@ fn a_host_with_write_access_to_its_own_keys_keeps_all_peers_when_all_keys_are_lo
         etcd.put(&format!("{HOSTS}/h2"), "10.244.2.0/24");
         host.until("h2 is back", |found| found.hosts["h2"].created > 0);
         etcd.delete(&format!("{HOSTS}/h2"));
-        host.until("h2 is gone for good", |found| !found.hosts.contains_key("h2"));
+        host.until("h2 is permanently removed", |found| !found.hosts.contains_key("h2"));
     });
 }

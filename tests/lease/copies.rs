@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use humanz::etcd::{Start, Update};
+use humanz::etcd::{EtcdStart, Update};
 use humanz::lease::{LeaseError, Saved};
 use humanz::net::PerFamily;
 
@@ -11,7 +11,7 @@ use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
 /// The machine of h1 after its disk was copied: another boot, another address.
-fn copy(etcd: &EtcdServer, boot: &str, saved: Option<Saved>) -> Start {
+fn copy(etcd: &EtcdServer, boot: &str, saved: Option<Saved>) -> EtcdStart {
     let mut copy = start(etcd, "h1");
     copy.identity.boot_id = boot.to_owned();
     copy.attributes.addresses = PerFamily { v4: "192.0.2.99".parse().ok(), v6: None };

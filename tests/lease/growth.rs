@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use humanz::etcd::{Setup, Update};
+use humanz::etcd::{EtcdSetup, Update};
 use humanz::lease::LeaseError;
 use humanz::net::{PerFamily, subnet};
 
@@ -11,10 +11,10 @@ use crate::support::etcd::{EtcdServer, isolated};
 use crate::support::wait::eventually;
 
 /// The answer for a host whose settings have `network` and `margin`.
-fn configured(etcd: &EtcdServer, host: &Host, network: &str, margin: u8) -> Setup {
+fn configured(etcd: &EtcdServer, host: &Host, network: &str, margin: u8) -> EtcdSetup {
     let mut wide = host.network.clone();
     wide.pools = PerFamily { v4: Some(pool(network, margin)), v6: None };
-    Setup { etcd: settings(&[etcd.url()]), network: wide }
+    EtcdSetup { etcd: settings(&[etcd.url()]), network: wide }
 }
 
 fn config(etcd: &EtcdServer) -> String {
@@ -156,7 +156,7 @@ fn a_changed_etcd_address_moves_every_connection() {
         let new = EtcdServer::start_other();
         for host in [&first, &second] {
             let network = host.network.clone();
-            host.handle().session.set_up(Setup { etcd: settings(&[new.url()]), network });
+            host.handle().session.set_up(EtcdSetup { etcd: settings(&[new.url()]), network });
         }
         for (name, subnet) in [("h1", "10.244.1.0/24"), ("h2", "10.244.2.0/24")] {
             eventually("all is there", SOON, || {

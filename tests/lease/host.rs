@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use humanz::etcd::{self, Contact, EtcdHandle, EtcdSettings, Reports, Start, Update};
+use humanz::etcd::{self, Contact, EtcdHandle, EtcdSettings, EtcdStart, Reports, Update};
 use humanz::lease::records::Backend;
 use humanz::lease::{
     Attributes, Identity, Lease, LeaseError, Network, Peers, Roots, Saved, Snapshot, peers,
@@ -48,10 +48,10 @@ pub fn settings(endpoints: &[String]) -> EtcdSettings {
 }
 
 /// A start of the host `name` in the IPv4 network, with nothing known.
-pub fn start(etcd: &EtcdServer, name: &str) -> Start {
+pub fn start(etcd: &EtcdServer, name: &str) -> EtcdStart {
     let number = name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0u32);
     let address = std::net::Ipv4Addr::from(0xc000_0200 + number).into();
-    Start {
+    EtcdStart {
         etcd: settings(&[etcd.url()]),
         network: Network {
             roots: roots(),
@@ -96,7 +96,7 @@ pub fn contact() -> Arc<Contact> {
 }
 
 impl Host {
-    pub fn launch(start: Start) -> Host {
+    pub fn launch(start: EtcdStart) -> Host {
         let (identity, attributes) = (start.identity.clone(), start.attributes.clone());
         let (network, known) = (start.network.clone(), start.saved.clone());
         let said = Arc::new(Said::default());

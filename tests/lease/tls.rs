@@ -1,7 +1,7 @@
 //! etcd over https: with CAs only, with certificates on both sides, and with wrong ones.
 
 use etcd_client::Permission;
-use humanz::etcd::{Start, Update};
+use humanz::etcd::{EtcdStart, Update};
 
 use crate::host::{HOSTS, Host, settings, start};
 use crate::support::certificates::{CLIENT, Certificates, Wanted, openssl};
@@ -23,7 +23,7 @@ fn serve_unseen(certificates: &Certificates, server: &str) -> EtcdServer {
 }
 
 /// A host that shows the certificate `name`.
-pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&str>) -> Start {
+pub fn start_as(certificates: &Certificates, etcd: &EtcdServer, name: Option<&str>) -> EtcdStart {
     let mut start = start(etcd, "h1");
     start.etcd.ca = Some(certificates.path("ca.pem"));
     if let Some(name) = name {
@@ -100,7 +100,7 @@ fn the_name_in_a_certificate_is_a_user_of_etcd() {
 }
 
 /// Name, change to a correct host, words of the report.
-type Case<'a> = (&'a str, &'a dyn Fn(&mut Start), &'a [&'a str]);
+type Case<'a> = (&'a str, &'a dyn Fn(&mut EtcdStart), &'a [&'a str]);
 
 fn check(certificates: &Certificates, etcd: &EtcdServer, cases: &[Case<'_>]) {
     for (case, change, wanted) in cases {
@@ -130,11 +130,11 @@ fn errors_in_the_files_of_this_host_include_the_file_and_the_fix() {
         std::fs::write(path("garbage.pem"), "garbage").unwrap();
         let whole = std::fs::read_to_string(path("client.pem")).unwrap();
         std::fs::write(path("half.pem"), &whole[..whole.len() / 2]).unwrap();
-        let shows = |start: &mut Start, name: &str| {
+        let shows = |start: &mut EtcdStart, name: &str| {
             start.etcd.cert = Some(path(&format!("{name}.pem")));
             start.etcd.key = Some(path(&format!("{name}.key")));
         };
-        let cert = |start: &mut Start, name: &str| start.etcd.cert = Some(path(name));
+        let cert = |start: &mut EtcdStart, name: &str| start.etcd.cert = Some(path(name));
         check(
             &certificates,
             &etcd,

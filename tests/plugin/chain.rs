@@ -235,9 +235,9 @@ fn an_unexpected_interface_is_reported() {
     assert_eq!(answer.code(), 7);
     assert!(answer.error().contains("no interface eth0 in a container"), "{}", answer.error());
     // A number alone does not make a link of the host the other end.
-    let mut untold = previous();
-    untold["interfaces"][1]["name"] = json!("other");
-    let answer = behind("ADD", limited.clone()).key("prevResult", untold).run(&host);
+    let mut unlisted = previous();
+    unlisted["interfaces"][1]["name"] = json!("other");
+    let answer = behind("ADD", limited.clone()).key("prevResult", unlisted).run(&host);
     assert_eq!(answer.code(), 7);
     assert!(answer.error().contains("ingressRate: eth0 has no end"), "{}", answer.error());
     host.run("ip -n c1 link del eth0").ok();

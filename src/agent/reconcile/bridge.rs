@@ -78,9 +78,9 @@ fn mac(machine_id: &str, bridge: &IfName) -> Mac {
 }
 
 fn found(rtnl: &Rtnl, name: &IfName) -> anyhow::Result<Option<FoundBridge>> {
-    let looked = || format!("read bridge {name}");
-    let Some(link) = rtnl.link(name).with_context(looked)? else { return Ok(None) };
-    let addresses = rtnl.addresses(Some(link.index)).with_context(looked)?;
+    let reading = || format!("read bridge {name}");
+    let Some(link) = rtnl.link(name).with_context(reading)? else { return Ok(None) };
+    let addresses = rtnl.addresses(Some(link.index)).with_context(reading)?;
     let Link { kind, mac, mtu, up, delays_ports, .. } = link;
     let addresses = addresses.iter().map(|found| found.address).collect();
     Ok(Some(FoundBridge { kind, mac, mtu, up, delays_ports, addresses }))

@@ -27,12 +27,12 @@ use crate::settings::Settings;
 pub fn reconcile(
     run: &Reconcile<'_>,
     facts: &HostState,
-    ways: &PeerRoutes,
+    peer_routes: &PeerRoutes,
     table: &mut CachedTable,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let complete = run.in_sync && ways.unresolved().is_empty();
-    keep_table(run, ruleset(&spec(run, facts, ways)), complete, table, applier);
+    let complete = run.in_sync && peer_routes.unresolved().is_empty();
+    keep_table(run, ruleset(&spec(run, facts, peer_routes)), complete, table, applier);
     let mut problems: Vec<Problem> =
         flowtable::reconcile(run, facts, applier).into_iter().collect();
     let families: Vec<Family> = run.subnets.entries().map(|(family, _)| family).collect();
@@ -46,7 +46,7 @@ pub fn reconcile(
     let traffic = Traffic {
         bridge: run.settings.bridge.clone(),
         uplink: facts.uplinks.first().cloned(),
-        pods_come_by: pods_come_by(facts, ways),
+        pods_come_by: pods_come_by(facts, peer_routes),
         subnets: *run.subnets,
         pools: run.settings.pool_networks(),
         bridged: if routes_own(run.settings) { Family::BOTH.to_vec() } else { bridged() },
@@ -57,7 +57,7 @@ pub fn reconcile(
         true => apply_edits(run.kernel, &plan.edits, applier),
         false => problems.extend(plan.edits.iter().filter_map(forward::not_inserted)),
     }
-    problems.extend(input::look(run, facts, ways, applier));
+    problems.extend(input::check(run, facts, peer_routes, applier));
     problems
 }
 
@@ -68,13 +68,14 @@ fn others<'a>(run: &Reconcile<'a>) -> impl Iterator<Item = (&'a str, IpNetwork)>
 }
 
 /// The interfaces that packets of other hosts' pods come by.
-fn pods_come_by(facts: &HostState, ways: &PeerRoutes) -> Vec<IfName> {
+fn pods_come_by(facts: &HostState, peer_routes: &PeerRoutes) -> Vec<IfName> {
     let used = |underlay: &Family| {
-        ways.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
+        peer_routes.remotes.iter().any(|remote| Family::of(remote.address) == *underlay)
     };
     let tunnels = Family::BOTH.into_iter().filter(used).map(device_name);
     let uplink = facts.uplinks.first().cloned();
-    let direct = uplink.filter(|_| !ways.direct.is_empty() || ways.remotes.is_empty());
+    let direct =
+        uplink.filter(|_| !peer_routes.direct.is_empty() || peer_routes.remotes.is_empty());
     direct.into_iter().chain(tunnels).collect()
 }
 
@@ -150,14 +151,14 @@ fn keeps_hosts(change: &mut TableChange) -> bool {
     !elements.added.is_empty()
 }
 
-fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSpec {
+fn spec(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> FirewallSpec {
     let settings = run.settings;
     let hosts = run.peers.into_iter().flat_map(|peers| peers.by_name.iter());
     let published = hosts.flat_map(|(name, peer)| match run.resolved.get(name) {
         Some(resolved) if peer.python => resolved.iter().copied().collect::<Vec<IpAddr>>(),
         _ => peer.addresses.iter().copied().collect(),
     });
-    let near = published.filter(|address| !ways.tunnel_only_nodes.contains(address));
+    let near = published.filter(|address| !peer_routes.tunnel_only_nodes.contains(address));
     FirewallSpec {
         table: AGENT_TABLE.to_owned(),
         bridge: settings.bridge.clone(),

@@ -155,7 +155,7 @@ fn repair(
     let frames: Option<FoundFrames> = nft.frames(TABLE, &all_sets())?;
     let links = rtnl.links(None)?;
     let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
-    let contents = store.look().with_context(|| ipam_dir_hint(settings))?;
+    let contents = store.contents().with_context(|| ipam_dir_hint(settings))?;
     let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);
     let found = FoundPorts {
         links: &links,

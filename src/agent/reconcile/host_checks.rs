@@ -7,7 +7,7 @@ use crate::inspect::other_programs;
 use crate::net::{Object, Problem};
 
 /// What keeps packets from pods.
-pub fn look(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
+pub fn check(run: &Reconcile<'_>, applier: &mut Applier) -> Vec<Problem> {
     match other_programs::inspect(run.kernel, run.settings) {
         Ok(found) => problems(&needs(run), &found),
         Err(error) => {

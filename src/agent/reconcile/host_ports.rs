@@ -27,14 +27,14 @@ const LOCK_WAIT: Duration = Duration::from_secs(2);
 pub fn reconcile(run: &Reconcile<'_>, applier: &mut Applier) {
     let Some(claims) = claims(run.settings, applier) else { return };
     let nft = &run.kernel.nft;
-    let looked = claims.read().held().with_context(|| ipam_dir_hint(run.settings));
+    let held = claims.read().held().with_context(|| ipam_dir_hint(run.settings));
     let reserved = run.settings.reserved_ports();
-    let looked = looked.and_then(|held| {
+    let pending = held.and_then(|held| {
         let held = allowed(held, &reserved);
-        Ok((look(nft, &claims, &held, &reserved)?, held))
+        Ok((pending(nft, &claims, &held, &reserved)?, held))
     });
-    let (changes, held) = match looked {
-        Ok(looked) => looked,
+    let (changes, held) = match pending {
+        Ok(pending) => pending,
         Err(error) => return inspect_failed(&error, applier),
     };
     if applier.is_dry() {
@@ -88,7 +88,7 @@ fn allowed(mut held: Vec<PortClaim>, reserved: &[ReservedPort]) -> Vec<PortClaim
 }
 
 /// What differs from what is `held`.
-fn look(
+fn pending(
     nft: &Nft,
     claims: &PortClaims,
     held: &[PortClaim],
@@ -116,10 +116,10 @@ fn repair(
     let locked = claims.lock(LOCK_WAIT)?;
     locked.sweep()?;
     let held = allowed(locked.held()?, reserved);
-    let mut changes = look(nft, claims, &held, reserved)?;
+    let mut changes = pending(nft, claims, &held, reserved)?;
     if changes.first() == Some(&HostPortChange::Table) {
         applier.apply(&HostPortChange::Table, || nft.ensure(&ruleset()));
-        changes = look(nft, claims, &held, reserved)?;
+        changes = pending(nft, claims, &held, reserved)?;
     }
     if !changes.is_empty() {
         applier.apply_together(&changes, || nft.change_elements(TABLE, &steps(&changes)));

@@ -11,13 +11,13 @@ use crate::plan::peer_routes::PeerRoutes;
 
 /// What keeps tunnels out, if there are any. Nothing is changed: which ports of this host are open is
 /// its owner's to say.
-pub fn look(
+pub fn check(
     run: &Reconcile<'_>,
     facts: &HostState,
-    ways: &PeerRoutes,
+    peer_routes: &PeerRoutes,
     applier: &mut Applier,
 ) -> Vec<Problem> {
-    let tunnels = tunnels(run, facts, ways);
+    let tunnels = tunnels(run, facts, peer_routes);
     let families: Vec<Family> =
         tunnels.iter().map(|tunnel| Family::of(tunnel.destination)).collect();
     if families.is_empty() {
@@ -33,10 +33,10 @@ pub fn look(
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> Vec<TunnelTraffic> {
+fn tunnels(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> Vec<TunnelTraffic> {
     let uplink = facts.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
-        let mut remotes = ways.remotes.iter().map(|remote| remote.address);
+        let mut remotes = peer_routes.remotes.iter().map(|remote| remote.address);
         Some(TunnelTraffic {
             uplink: uplink?.clone(),
             source: remotes.find(|address| Family::of(*address) == underlay)?,

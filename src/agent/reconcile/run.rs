@@ -39,7 +39,7 @@ pub fn run(
     if let Some(own) = run.own_writes {
         own.set_pools(run.settings.pool_networks());
     }
-    let ReconcileCache { ways, placed, table, tunnels, guards } = known;
+    let ReconcileCache { peer_routes, placed, table, tunnels, guards } = known;
     let before = run.previous.map(|before| before.own);
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,
@@ -48,9 +48,9 @@ pub fn run(
             return None;
         }
     };
-    let to_peers = |peers| ways.to(peers, run.resolved, local_host(run, &facts));
-    let ways = &*run.peers.map(to_peers).unwrap_or_default();
-    facts.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &facts, ways);
+    let to_peers = |peers| peer_routes.to(peers, run.resolved, local_host(run, &facts));
+    let peer_routes = &*run.peers.map(to_peers).unwrap_or_default();
+    facts.own.pod_mtu_bytes = reconcile::tunnel::pod_mtu(run, &facts, peer_routes);
     let scope = widened_scope(run, &facts);
     let mut bridge = BridgeOutcome::Whole;
     if scope.links {
@@ -66,8 +66,9 @@ pub fn run(
     };
     // A start has its firewall first. Later it is the route to a new host that is waited for.
     let start = scope == Scope::ALL;
-    let mut firewall =
-        |applier: &mut Applier| reconcile::firewall::reconcile(run, &facts, ways, table, applier);
+    let mut firewall = |applier: &mut Applier| {
+        reconcile::firewall::reconcile(run, &facts, peer_routes, table, applier)
+    };
     let first = start.then(|| firewall(applier));
     let mut problems = vec![(ProblemSource::Uplinks, uplinks(&facts))];
     if scope.routes || scope.firewall {
@@ -75,7 +76,8 @@ pub fn run(
         reconcile::tunnel_filter::reconcile(run, &facts, tunnels, applier);
     }
     if scope.routes {
-        problems.push((ProblemSource::PeerRoutes, routes(run, &facts, ways, placed, applier)));
+        problems
+            .push((ProblemSource::PeerRoutes, routes(run, &facts, peer_routes, placed, applier)));
     }
     let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
     problems.extend(blocked.map(|found| (ProblemSource::Firewall, found)));
@@ -88,7 +90,7 @@ pub fn run(
     }
     let repaired = applier.changes()[before..].iter().map(|line| line.object.clone()).collect();
     if start {
-        let found = reconcile::host_checks::look(run, applier);
+        let found = reconcile::host_checks::check(run, applier);
         problems.push((
             ProblemSource::Host,
             found.into_iter().chain(crowded).chain(unguarded).collect(),
@@ -148,23 +150,23 @@ pub fn local_host(run: &Reconcile<'_>, facts: &HostState) -> LocalHost {
 fn routes(
     run: &Reconcile<'_>,
     facts: &HostState,
-    ways: &PeerRoutes,
+    peer_routes: &PeerRoutes,
     placed: &mut BTreeSet<IpNetwork>,
     applier: &mut Applier,
 ) -> Vec<Problem> {
     let Some(peers) = run.peers else { return Vec::new() };
-    let unreachable = ways.unreachable.iter().map(UnreachableSubnet::problem);
-    let tunnels = ways.faults.iter().map(TunnelFault::problem);
+    let unreachable = peer_routes.unreachable.iter().map(UnreachableSubnet::problem);
+    let tunnels = peer_routes.faults.iter().map(TunnelFault::problem);
     let mut problems: Vec<Problem> = unreachable.chain(tunnels).chain(peers.problems()).collect();
-    let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, ways, applier) else {
+    let Some(tunnels) = reconcile::tunnel::reconcile(run, facts, peer_routes, applier) else {
         return problems;
     };
-    tunnels.prepare(run, ways, applier);
-    let mut wanted = Cow::Borrowed(&ways.direct);
-    if !ways.remotes.is_empty() {
-        wanted.to_mut().extend(tunnels.routes(run, ways));
+    tunnels.prepare(run, peer_routes, applier);
+    let mut wanted = Cow::Borrowed(&peer_routes.direct);
+    if !peer_routes.remotes.is_empty() {
+        wanted.to_mut().extend(tunnels.routes(run, peer_routes));
     }
-    let unresolved = ways.unresolved();
+    let unresolved = peer_routes.unresolved();
     problems.extend(reconcile::routes::reconcile(
         run,
         &wanted,
@@ -173,6 +175,6 @@ fn routes(
         placed,
         applier,
     ));
-    tunnels.tidy(run, ways, applier);
+    tunnels.tidy(run, peer_routes, applier);
     problems
 }

@@ -14,7 +14,7 @@ use crate::net::{Family, Object, PerFamily};
 use crate::netlink::link::Link;
 use crate::netlink::rtnl::Rtnl;
 use crate::netlink::{Message, NetlinkError, fdb, neighbour};
-use crate::plan::peer_routes::Backend;
+use crate::plan::peer_routes::LocalBackend;
 use crate::plan::peer_routes::PeerRoutes;
 use crate::plan::routes::{NextHop, Routes};
 use crate::plan::tunnel::{
@@ -42,15 +42,15 @@ struct Kept {
 /// The end of this host's tunnels, if it is to have some.
 pub fn own_end(run: &Reconcile<'_>) -> Option<Tunnel> {
     let has_others = run.settings.has_others() && run.peers.is_some();
-    let wanted = run.settings.backend != Backend::Direct && has_others;
+    let wanted = run.settings.backend != LocalBackend::Direct && has_others;
     wanted.then(|| Tunnel::of(run.subnets, run.settings.vxlan)).flatten()
 }
 
 /// MTU of pods, in bytes: that of the way to the other hosts, less what tunnels add if some of the
 /// pods are behind one.
-pub fn pod_mtu(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> u32 {
+pub fn pod_mtu(run: &Reconcile<'_>, facts: &HostState, peer_routes: &PeerRoutes) -> u32 {
     let outer = facts.own.mtu_bytes;
-    let through = |underlay: &Family| is_used(run, facts, ways, *underlay);
+    let through = |underlay: &Family| is_used(run, facts, peer_routes, *underlay);
     let inner = |underlay| inner_mtu(outer, underlay, run.subnets);
     let tunnels = Family::BOTH.into_iter().filter(through).map(inner);
     run.settings.mtu_bytes.unwrap_or_else(|| tunnels.min().unwrap_or(outer))
@@ -61,7 +61,7 @@ pub fn pod_mtu(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> u32
 pub fn reconcile(
     run: &Reconcile<'_>,
     facts: &HostState,
-    ways: &PeerRoutes,
+    peer_routes: &PeerRoutes,
     applier: &mut Applier,
 ) -> Option<Tunnels> {
     let rtnl = &run.kernel.rtnl;
@@ -80,7 +80,7 @@ pub fn reconcile(
     for (underlay, local) in facts.own.addresses.entries() {
         let name = device_name(underlay);
         let is_there = found.iter().any(|link| link.name == name && link.vxlan.is_some());
-        if !is_there && !is_used(run, facts, ways, underlay) {
+        if !is_there && !is_used(run, facts, peer_routes, underlay) {
             continue;
         }
         let inner = inner_mtu(facts.own.mtu_bytes, underlay, run.subnets);
@@ -97,13 +97,13 @@ pub fn reconcile(
 
 impl Tunnels {
     /// The routes through the tunnels.
-    pub fn routes(&self, run: &Reconcile<'_>, ways: &PeerRoutes) -> Routes {
+    pub fn routes(&self, run: &Reconcile<'_>, peer_routes: &PeerRoutes) -> Routes {
         let route = |remote: &TunnelPeer| {
             let device = self.devices.get(Family::of(remote.address))?;
             let device = (device.index, device.mtu_bytes);
             Some((remote.subnet, next_hop(remote, device, run.subnets, run.subnets)))
         };
-        ways.remotes.iter().filter_map(route).collect()
+        peer_routes.remotes.iter().filter_map(route).collect()
     }
 
     /// A route that is not wanted stays: nothing can be sent through its tunnel at this moment, and
@@ -113,31 +113,31 @@ impl Tunnels {
     }
 
     /// Adds the entries of the devices, before routes need them.
-    pub fn prepare(&self, run: &Reconcile<'_>, ways: &PeerRoutes, applier: &mut Applier) {
-        self.change_entries(run, ways, missing, applier);
+    pub fn prepare(&self, run: &Reconcile<'_>, peer_routes: &PeerRoutes, applier: &mut Applier) {
+        self.change_entries(run, peer_routes, missing, applier);
     }
 
     /// Takes from the devices what no route needs any more.
-    pub fn tidy(&self, run: &Reconcile<'_>, ways: &PeerRoutes, applier: &mut Applier) {
+    pub fn tidy(&self, run: &Reconcile<'_>, peer_routes: &PeerRoutes, applier: &mut Applier) {
         if run.in_sync {
             let usable = |device: &Kept| device.usable;
             let devices = self.devices;
             let devices =
                 PerFamily { v4: devices.v4.filter(usable), v6: devices.v6.filter(usable) };
-            Tunnels { devices }.change_entries(run, ways, surplus, applier);
+            Tunnels { devices }.change_entries(run, peer_routes, surplus, applier);
         }
     }
 
     fn change_entries(
         &self,
         run: &Reconcile<'_>,
-        ways: &PeerRoutes,
+        peer_routes: &PeerRoutes,
         plan: impl Fn(&Entries, &FoundEntries, u16) -> Vec<EntryChange>,
         applier: &mut Applier,
     ) {
         let rtnl = &run.kernel.rtnl;
         for (underlay, device) in self.devices.entries() {
-            let remotes = ways.remotes.iter();
+            let remotes = peer_routes.remotes.iter();
             let wanted =
                 Entries::of(remotes.filter(|remote| Family::of(remote.address) == underlay));
             match entries(rtnl, device.index) {
@@ -171,13 +171,19 @@ pub fn remove_all(rtnl: &Rtnl, applier: &mut Applier) {
 }
 
 /// Outer packets of that family are, or shall be, sent.
-fn is_used(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes, underlay: Family) -> bool {
-    let always = run.settings.backend == Backend::Vxlan && own_end(run).is_some();
+fn is_used(
+    run: &Reconcile<'_>,
+    facts: &HostState,
+    peer_routes: &PeerRoutes,
+    underlay: Family,
+) -> bool {
+    let always = run.settings.backend == LocalBackend::Vxlan && own_end(run).is_some();
     let own = &facts.own.addresses;
     let has_pods = run.subnets.get(underlay).is_some();
     let alone = own.get(underlay).is_some() && own.iter().count() == 1;
     let sends = |remote: &TunnelPeer| Family::of(remote.address) == underlay;
-    always && own.get(underlay).is_some() && (has_pods || alone) || ways.remotes.iter().any(sends)
+    always && own.get(underlay).is_some() && (has_pods || alone)
+        || peer_routes.remotes.iter().any(sends)
 }
 
 /// What bears the names of our devices; and `all` VXLAN devices, also if one of the names is free: one

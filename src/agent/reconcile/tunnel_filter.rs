@@ -71,7 +71,7 @@ pub fn reconcile(
 pub fn remove(kernel: &Kernel, applier: &mut Applier) {
     let nft = &kernel.nft;
     if nft.observe(TUNNELS_TABLE).is_ok_and(|found| found.is_some()) {
-        applier.apply(&Table, || nft.delete(TUNNELS_TABLE));
+        applier.apply(&FilterTable, || nft.delete(TUNNELS_TABLE));
     }
 }
 
@@ -126,9 +126,9 @@ fn keeping_hosts(wanted: &Ruleset, found: &FoundTable) -> Ruleset {
 }
 
 /// The table as a whole.
-struct Table;
+struct FilterTable;
 
-impl Describe for Table {
+impl Describe for FilterTable {
     fn line(&self) -> Line {
         Line::removed(Object::Table(TUNNELS_TABLE.to_owned()))
     }

@@ -48,7 +48,7 @@ impl Agent {
             ready: state.ready,
             revision: state.snapshot.as_ref().map(|snapshot| snapshot.revision),
             peers: state.peers.clone(),
-            ways: state.cache.ways.last(),
+            peer_routes: state.cache.peer_routes.last(),
             facts: state.facts.clone(),
             etcd: state.etcd.clone(),
             contact: self.registry.contact().cloned(),

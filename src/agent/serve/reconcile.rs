@@ -63,7 +63,7 @@ impl Agent {
             self.files.repaired(&seen.repaired, now);
         }
         if repair {
-            self.state.pace.repaired(now);
+            self.state.rate_limit.repaired(now);
         }
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
@@ -79,7 +79,7 @@ impl Agent {
     fn conclude(&mut self, scope: Scope, seen: Option<ReconcileOutcome>, applier: &Applier) {
         let (state, problems) = (&mut self.state, &self.shared.problems);
         let now = Instant::now();
-        state.reconcile_at = now + state.pace.pause(now);
+        state.reconcile_at = now + state.rate_limit.pause(now);
         if scope == Scope::ALL {
             state.resync_at = now + self.settings.resync;
             let uses = addresses(&self.settings, state.subnets);

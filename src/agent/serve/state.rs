@@ -18,7 +18,7 @@ use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
 use crate::settings::{Settings, Texts};
 
-use crate::agent::serve::pace::RepairPace;
+use crate::agent::serve::rate_limit::RepairRateLimit;
 use crate::agent::serve::refused_settings::RefusedSettings;
 
 /// First wait before a failed reconcile is tried again; doubled up to the resync interval.
@@ -50,7 +50,7 @@ pub struct AgentState {
     pub(super) reasons: TriggerReason,
     /// When to look, if there is something to look at.
     pub(super) reconcile_at: Instant,
-    pub(super) pace: RepairPace,
+    pub(super) rate_limit: RepairRateLimit,
     /// When to look at everything.
     pub(super) resync_at: Instant,
     pub(super) retry: Duration,
@@ -104,7 +104,7 @@ impl AgentState {
             scope: Scope::ALL,
             reasons: TriggerReason::default(),
             reconcile_at: now,
-            pace: RepairPace::default(),
+            rate_limit: RepairRateLimit::default(),
             resync_at: now,
             retry: RETRY,
             ready: false,

@@ -21,7 +21,7 @@ pub struct Connections {
 }
 
 /// One client, while it is served.
-pub struct Connection {
+pub struct ClientConnection {
     connections: Rc<Connections>,
     number: u64,
     follows: Cell<bool>,
@@ -29,7 +29,7 @@ pub struct Connection {
 
 impl Connections {
     /// A new client is there; where there are too many, the one that has been there longest goes.
-    pub fn open(connections: &Rc<Connections>) -> Connection {
+    pub fn open(connections: &Rc<Connections>) -> ClientConnection {
         let number = connections.last.get() + 1;
         connections.last.set(number);
         let mut ordinary = connections.ordinary.borrow_mut();
@@ -39,7 +39,7 @@ impl Connections {
         if let Some(task) = oldest.and_then(|(_, task)| task) {
             task.abort();
         }
-        Connection { connections: Rc::clone(connections), number, follows: Cell::new(false) }
+        ClientConnection { connections: Rc::clone(connections), number, follows: Cell::new(false) }
     }
 
     /// `task` serves the connection `number`.
@@ -50,7 +50,7 @@ impl Connections {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -67,7 +67,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.connections.ordinary.borrow_mut().remove(&self.number);
         if self.follows.get() {
@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn the_oldest_client_goes_for_a_new_one() {
         let connections = Rc::new(Connections::default());
-        let all: Vec<Connection> = (0..ORDINARY).map(|_| Connections::open(&connections)).collect();
+        let all: Vec<ClientConnection> =
+            (0..ORDINARY).map(|_| Connections::open(&connections)).collect();
         let newest = Connections::open(&connections);
         assert_eq!(ordinary(&connections).len(), ORDINARY);
         assert!(
@@ -101,9 +102,9 @@ mod tests {
     #[test]
     fn a_follower_stays_and_followers_are_limited() {
         let connections = Rc::new(Connections::default());
-        let followers: Vec<Connection> =
+        let followers: Vec<ClientConnection> =
             (0..FOLLOWERS).map(|_| Connections::open(&connections)).collect();
-        assert!(followers.iter().all(Connection::follow));
+        assert!(followers.iter().all(ClientConnection::follow));
         assert!(!Connections::open(&connections).follow());
         assert!(ordinary(&connections).is_empty());
         drop(followers);

@@ -105,7 +105,7 @@ fn passes(page: &mut Page, counters: &Counters) {
     }
 }
 
-fn histogram(samples: &mut Samples<'_>, labels: page::Labels<'_>, durations: &Durations) {
+fn histogram(samples: &mut Samples<'_>, labels: page::MetricLabels<'_>, durations: &Durations) {
     samples.histogram(labels, &BOUNDS_SECONDS, &durations.classes, durations.sum);
 }
 

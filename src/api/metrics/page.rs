@@ -14,7 +14,7 @@ pub struct Page {
 }
 
 /// Label names and values.
-pub type Labels<'a> = &'a [(&'a str, &'a str)];
+pub type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
     /// The finished page.
@@ -63,13 +63,19 @@ pub struct Samples<'p> {
 
 impl Samples<'_> {
     /// One number.
-    pub fn sample(&mut self, labels: Labels<'_>, value: f64) {
+    pub fn sample(&mut self, labels: MetricLabels<'_>, value: f64) {
         let name = self.name.clone();
         self.line(&name, labels, None, value);
     }
 
     /// One histogram: `bounds` in seconds, one class more than bounds, and the `sum` in seconds.
-    pub fn histogram(&mut self, labels: Labels<'_>, bounds: &[f64], classes: &[u64], sum: f64) {
+    pub fn histogram(
+        &mut self,
+        labels: MetricLabels<'_>,
+        bounds: &[f64],
+        classes: &[u64],
+        sum: f64,
+    ) {
         let (bucket, mut below) = (format!("{}_bucket", self.name), 0);
         for (position, class) in classes.iter().enumerate() {
             below += class;
@@ -80,7 +86,7 @@ impl Samples<'_> {
         self.line(&format!("{}_count", self.name), labels, None, below as f64);
     }
 
-    fn line(&mut self, name: &str, labels: Labels<'_>, bound: Option<&str>, value: f64) {
+    fn line(&mut self, name: &str, labels: MetricLabels<'_>, bound: Option<&str>, value: f64) {
         self.text.push_str(name);
         let all = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
         let mut opened = false;

@@ -15,13 +15,13 @@ use crate::api::status::{
     Addresses, ChangeStatus, ConnectionStatus, EtcdStatus, FirewallStatus, KubernetesStatus,
     LeaseStatus, Loop, NodeStatus, PeerStatus, ProbeStatus, Problems, SCHEMA, Status,
 };
-use crate::checks::probe::Seen;
+use crate::checks::probe::ProbeStats;
 use crate::inspect::pool_use::{Use, addresses};
 use crate::lease::peers::Peer;
 use crate::net::node_name::NodeName;
 use crate::net::time::timestamp;
 use crate::net::{PerFamily, Problem, ProblemKind};
-use crate::plan::peer_routes::{Backend, PeerRoutes};
+use crate::plan::peer_routes::{LocalBackend, PeerRoutes};
 use crate::settings::Source;
 
 /// What the agent knows.
@@ -59,7 +59,7 @@ pub fn host(
     name: (&str, &str),
     snapshot: &AgentSnapshot,
     uses: &[Use],
-    probed: &BTreeMap<IpAddr, Seen>,
+    probed: &BTreeMap<IpAddr, ProbeStats>,
     problems: Vec<Problem>,
 ) -> Status {
     Status {
@@ -149,11 +149,11 @@ fn connection(snapshot: &AgentSnapshot) -> ConnectionStatus {
     }
 }
 
-fn backend(backend: Backend) -> &'static str {
+fn backend(backend: LocalBackend) -> &'static str {
     match backend {
-        Backend::Direct => "direct",
-        Backend::Vxlan => "vxlan",
-        Backend::Auto => "auto",
+        LocalBackend::Direct => "direct",
+        LocalBackend::Vxlan => "vxlan",
+        LocalBackend::Auto => "auto",
     }
 }
 
@@ -161,13 +161,16 @@ fn texts<T: ToString>(values: &PerFamily<T>) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-fn peers(snapshot: &AgentSnapshot, probed: &BTreeMap<IpAddr, Seen>) -> Option<Vec<PeerStatus>> {
+fn peers(
+    snapshot: &AgentSnapshot,
+    probed: &BTreeMap<IpAddr, ProbeStats>,
+) -> Option<Vec<PeerStatus>> {
     let peers = snapshot.peers.as_deref()?;
-    let ways = snapshot.ways.as_deref()?;
+    let peer_routes = snapshot.peer_routes.as_deref()?;
     let tunnels: BTreeMap<IpNetwork, IpAddr> =
-        ways.remotes.iter().map(|remote| (remote.subnet, remote.address)).collect();
+        peer_routes.remotes.iter().map(|remote| (remote.subnet, remote.address)).collect();
     let mut faults: BTreeMap<&NodeName, Vec<String>> = BTreeMap::new();
-    for unreachable in &ways.unreachable {
+    for unreachable in &peer_routes.unreachable {
         let problem = unreachable.problem().to_string();
         faults.entry(&unreachable.host).or_default().push(problem);
     }
@@ -184,7 +187,7 @@ fn peers(snapshot: &AgentSnapshot, probed: &BTreeMap<IpAddr, Seen>) -> Option<Ve
             name: name.to_string(),
             addresses: texts(&peer.addresses),
             subnets: texts(&peer.subnets),
-            via: via(peer, ways, &tunnels),
+            via: via(peer, peer_routes, &tunnels),
             alive: peer.alive,
             reachable: fault.is_none(),
             fault,
@@ -194,8 +197,8 @@ fn peers(snapshot: &AgentSnapshot, probed: &BTreeMap<IpAddr, Seen>) -> Option<Ve
     Some(peers.collect())
 }
 
-fn probe<'a>(seen: impl Iterator<Item = &'a Seen>) -> Option<ProbeStatus> {
-    let seen: Vec<&Seen> = seen.collect();
+fn probe<'a>(seen: impl Iterator<Item = &'a ProbeStats>) -> Option<ProbeStatus> {
+    let seen: Vec<&ProbeStats> = seen.collect();
     let slowest = seen.iter().filter_map(|seen| seen.time).max();
     (!seen.is_empty()).then(|| ProbeStatus {
         seconds: slowest.map(|time| time.as_secs_f64()),
@@ -206,10 +209,10 @@ fn probe<'a>(seen: impl Iterator<Item = &'a Seen>) -> Option<ProbeStatus> {
 
 fn via(
     peer: &Peer,
-    ways: &PeerRoutes,
+    peer_routes: &PeerRoutes,
     tunnels: &BTreeMap<IpNetwork, IpAddr>,
 ) -> Vec<Option<String>> {
-    let way = |subnet: &IpNetwork| match (ways.direct.get(subnet), tunnels.get(subnet)) {
+    let way = |subnet: &IpNetwork| match (peer_routes.direct.get(subnet), tunnels.get(subnet)) {
         (Some(hop), _) => Some(format!("direct via {}", hop.via)),
         (None, Some(address)) => Some(format!("tunnel to {address}")),
         (None, None) => None,

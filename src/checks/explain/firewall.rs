@@ -8,7 +8,7 @@ use crate::checks::forward::evaluate::{ChainVerdict, evaluate};
 use crate::checks::forward::input;
 use crate::checks::forward::{BlockingRule, Cause, Traffic, drops_all};
 use crate::net::{Family, IfName, subnet};
-use crate::nft::base_chains::{BaseChain, Direction, FoundChains, Packet};
+use crate::nft::base_chains::{BaseChain, HookChains, HookDirection, Packet};
 
 /// What the chains at `forward` do to a packet that comes in by one link and goes out by another.
 pub fn forwarded(path: &Path, input: &str, output: &str) -> Hop {
@@ -64,7 +64,7 @@ fn unread(name: &'static str, error: &str) -> Hop {
 }
 
 /// The first chain that drops the packet for certain; else the first that may.
-fn judge(name: &'static str, path: &Path, found: &FoundChains, packet: &Packet<'_>) -> Hop {
+fn judge(name: &'static str, path: &Path, found: &HookChains, packet: &Packet<'_>) -> Hop {
     let family = Family::of(packet.destination);
     let mut unclear = None;
     for chain in found.chains.iter().filter(|chain| chain.place.sees(family)) {
@@ -111,8 +111,8 @@ fn cause(
     traffic: &Traffic,
 ) -> Cause {
     let way = match path.to.pod() {
-        Some(_) => Direction::Out,
-        None => Direction::In,
+        Some(_) => HookDirection::Out,
+        None => HookDirection::In,
     };
     let neighbour = of_neighbours(path, packet);
     let passes = evaluate(chain, &neighbour) == ChainVerdict::Accepts;

@@ -16,7 +16,7 @@ use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::route::RouteLookup;
 use crate::nft::FoundSet;
-use crate::nft::base_chains::FoundChains;
+use crate::nft::base_chains::HookChains;
 use crate::plan::guard::DropReason;
 
 /// Packets from one address to another, both of one family.
@@ -142,9 +142,9 @@ pub struct PathHost {
     /// Packets from pod to pod on the bridge are shown to firewalls.
     pub bridged: bool,
     /// Chains at the hook `forward`; an error is why they could not be looked at.
-    pub forward: Result<FoundChains, String>,
+    pub forward: Result<HookChains, String>,
     /// Chains at the hook `input`.
-    pub input: Result<FoundChains, String>,
+    pub input: Result<HookChains, String>,
     /// The UDP port of the host's tunnels.
     pub tunnel_port: u16,
     /// The table of tunnels, if it is there; an error is why it could not be looked at.

@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 
 use crate::checks::forward::traffic::Traffic;
 use crate::net::{Family, Object, Problem, ProblemKind};
-use crate::nft::base_chains::{ChainRef, Direction};
+use crate::nft::base_chains::{ChainRef, HookDirection};
 use crate::nft::{NftChain, TableFamily};
 
 /// So many hosts are named one by one.
@@ -22,10 +22,10 @@ pub struct BlockingRule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It drops packets that go these ways.
+    /// It drops packets that go these peer_routes.
     Drops {
         /// From pods, to pods, or both.
-        directions: Vec<Direction>,
+        directions: Vec<HookDirection>,
         /// The chain with the rule; `None` if the policy drops.
         chain: Option<String>,
         /// Only those to and from pods of these hosts; `None` for all hosts.
@@ -145,14 +145,14 @@ impl BlockingRule {
     }
 }
 
-/// The packets that go these ways, of all hosts or some.
-fn packets(directions: &[Direction], hosts: Option<&Hosts>) -> String {
+/// The packets that go these peer_routes, of all hosts or some.
+fn packets(directions: &[HookDirection], hosts: Option<&Hosts>) -> String {
     match (directions, hosts) {
-        ([Direction::In], None) => "what pods send".to_owned(),
-        ([Direction::Out], None) => "what other hosts' pods send to pods".to_owned(),
+        ([HookDirection::In], None) => "what pods send".to_owned(),
+        ([HookDirection::Out], None) => "what other hosts' pods send to pods".to_owned(),
         (_, None) => "pod traffic".to_owned(),
-        ([Direction::In], Some(hosts)) => format!("what pods send to pods of {hosts}"),
-        ([Direction::Out], Some(hosts)) => format!("what pods of {hosts} send to pods"),
+        ([HookDirection::In], Some(hosts)) => format!("what pods send to pods of {hosts}"),
+        ([HookDirection::Out], Some(hosts)) => format!("what pods of {hosts} send to pods"),
         (_, Some(hosts)) => format!("traffic with pods of {hosts}"),
     }
 }

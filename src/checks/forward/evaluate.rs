@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::nft::base_chains::{BaseChain, ChainRule, Match, Packet};
+use crate::nft::base_chains::{BaseChain, ChainRule, Packet, RuleMatch};
 use crate::nft::{Policy, Verdict};
 
 /// The number of UDP (RFC 768).
@@ -89,7 +89,7 @@ impl<'a> Walk<'a> {
         for rule in rules {
             let Some(certain) = holds(rule, self.packet) else { continue };
             let certain = call.certain && certain;
-            let targeted = call.targeted || rule.matches.iter().any(Match::is_targeted);
+            let targeted = call.targeted || rule.matches.iter().any(RuleMatch::is_targeted);
             match &rule.verdict {
                 Verdict::Accept if certain => return RuleOutcome::Accepted,
                 Verdict::Accept => self.may_be_accepted = true,

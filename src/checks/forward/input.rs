@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::checks::forward::evaluate::{UDP, evaluate};
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
-use crate::nft::base_chains::{BaseChain, ChainRef, FoundChains, Packet};
+use crate::nft::base_chains::{BaseChain, ChainRef, HookChains, Packet};
 use crate::nft::{NftChain, TableFamily};
 
 /// What must get in: packets of another host's tunnel.
@@ -20,7 +20,7 @@ pub struct TunnelTraffic {
 }
 
 /// The chains that drop packets of `tunnel` for certain.
-pub fn problems(tunnel: &TunnelTraffic, found: &FoundChains) -> Vec<Problem> {
+pub fn problems(tunnel: &TunnelTraffic, found: &HookChains) -> Vec<Problem> {
     let packet = Packet {
         input: tunnel.uplink.as_str(),
         output: "",
@@ -67,20 +67,20 @@ fn fix(chain: &BaseChain, udp_port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::base_chains::{ChainRule, Match};
+    use crate::nft::base_chains::{ChainRule, RuleMatch};
     use crate::nft::{Policy, Verdict};
 
     fn check(place: ChainRef, called: &[&str], accepted: &[u16], wanted: &[&str]) {
         let accept = |port: &u16| ChainRule {
             handle: None,
-            matches: vec![Match::ports(&[(*port, *port)])],
+            matches: vec![RuleMatch::ports(&[(*port, *port)])],
             verdict: Verdict::Accept,
             comment: None,
         };
         let rules = accepted.iter().map(accept).collect();
         let called = called.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
         let chains = vec![BaseChain { place, policy: Policy::Drop, rules, called }];
-        let found = FoundChains { chains, unreadable: Vec::new() };
+        let found = HookChains { chains, unreadable: Vec::new() };
         let tunnel = TunnelTraffic {
             uplink: "eth0".parse().unwrap(),
             source: "192.0.2.7".parse().unwrap(),

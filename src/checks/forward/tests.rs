@@ -34,19 +34,19 @@ fn chain(at: (TableFamily, &str, &str), policy: Policy, rules: &[ChainRule]) -> 
     BaseChain { place, policy, rules: rules.to_vec(), called: Default::default() }
 }
 
-fn rule(matches: &[Match], verdict: Verdict) -> ChainRule {
+fn rule(matches: &[RuleMatch], verdict: Verdict) -> ChainRule {
     ChainRule { handle: Some(7), matches: matches.to_vec(), verdict, comment: None }
 }
 
-fn by(direction: Direction, name: &str) -> Match {
-    Match::interface(direction, name)
+fn by(direction: HookDirection, name: &str) -> RuleMatch {
+    RuleMatch::interface(direction, name)
 }
 
-fn accept(direction: Direction, name: &str) -> ChainRule {
+fn accept(direction: HookDirection, name: &str) -> ChainRule {
     rule(&[by(direction, name)], Verdict::Accept)
 }
 
-fn ours(direction: Direction) -> ChainRule {
+fn ours(direction: HookDirection) -> ChainRule {
     ChainRule { comment: Some(direction.comment()), ..accept(direction, "humanz0") }
 }
 
@@ -55,7 +55,7 @@ fn drop_all() -> ChainRule {
 }
 
 fn check(chain: BaseChain, wanted: &[&str]) {
-    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
+    let found = HookChains { chains: vec![chain], unreadable: Vec::new() };
     let plan = plan(&traffic(), iter::empty(), &found);
     let mut lines: Vec<String> = plan.edits.iter().map(|edit| edit.line().to_string()).collect();
     lines.extend(plan.problems.iter().map(ToString::to_string));
@@ -68,13 +68,13 @@ const REMOVE_IN: &str = "- rule -i humanz0 -j ACCEPT in iptables chain FORWARD";
 
 #[test]
 fn a_chain_that_drops_nothing_is_left_alone() {
-    check(chain(IPTABLES, Policy::Accept, &[rule(&[Match::never()], Verdict::Drop)]), &[]);
+    check(chain(IPTABLES, Policy::Accept, &[rule(&[RuleMatch::never()], Verdict::Drop)]), &[]);
 }
 
 #[test]
 fn a_policy_that_drops_gets_both_rules() {
     check(chain(IPTABLES, Policy::Drop, &[]), &[INSERT_OUT, INSERT_IN]);
-    let other = accept(Direction::In, "humanz00");
+    let other = accept(HookDirection::In, "humanz00");
     check(chain(IPTABLES, Policy::Drop, &[other]), &[INSERT_OUT, INSERT_IN]);
 }
 
@@ -93,7 +93,7 @@ fn a_drop_in_a_chain_that_is_called_counts_too() {
 
 #[test]
 fn a_rule_that_may_accept_is_not_relied_on() {
-    let perhaps = rule(&[Match::unknown()], Verdict::Accept);
+    let perhaps = rule(&[RuleMatch::unknown()], Verdict::Accept);
     check(chain(IPTABLES, Policy::Drop, std::slice::from_ref(&perhaps)), &[INSERT_OUT, INSERT_IN]);
     let line = "nft table inet filter, chain forward: may drop pod traffic: a rule is not understood; \
         read its rules: nft -a list chain inet filter forward";
@@ -118,30 +118,35 @@ fn ipv6_and_older_tables_have_their_own() {
 
 #[test]
 fn rules_that_are_there_are_not_inserted_again() {
-    let rules = [rule(&[Match::never()], Verdict::Drop), ours(Direction::In), ours(Direction::Out)];
+    let rules = [
+        rule(&[RuleMatch::never()], Verdict::Drop),
+        ours(HookDirection::In),
+        ours(HookDirection::Out),
+    ];
     check(chain(IPTABLES, Policy::Drop, &rules), &[]);
 }
 
 #[test]
 fn rules_of_the_owner_do_as_well() {
-    let rules = [accept(Direction::In, "humanz0"), accept(Direction::Out, "humanz0")];
+    let rules = [accept(HookDirection::In, "humanz0"), accept(HookDirection::Out, "humanz0")];
     check(chain(IPTABLES, Policy::Drop, &rules), &[]);
 }
 
 #[test]
 fn only_the_rule_that_is_gone_comes_back() {
-    check(chain(IPTABLES, Policy::Drop, &[ours(Direction::Out)]), &[INSERT_IN]);
+    check(chain(IPTABLES, Policy::Drop, &[ours(HookDirection::Out)]), &[INSERT_IN]);
 }
 
 #[test]
 fn a_rule_of_ours_behind_a_drop_is_moved() {
-    let rules = [ours(Direction::Out), drop_all(), ours(Direction::In)];
+    let rules = [ours(HookDirection::Out), drop_all(), ours(HookDirection::In)];
     check(chain(IPTABLES, Policy::Accept, &rules), &[REMOVE_IN, INSERT_IN]);
 }
 
 #[test]
 fn a_drop_for_one_interface_is_its_owners_will_and_reported() {
-    let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
+    let only =
+        rule(&[by(HookDirection::In, "humanz0"), by(HookDirection::Out, "eth0")], Verdict::Drop);
     let line = "iptables chain FORWARD: a rule drops what pods send; accept it: put a rule for \
         humanz0 before it";
     check(chain(IPTABLES, Policy::Accept, &[only]), &[line]);
@@ -151,9 +156,12 @@ fn a_drop_for_one_interface_is_its_owners_will_and_reported() {
 fn every_chain_that_drops_is_reported_with_a_fix() {
     let loading = (TableFamily::Inet, "firewalld_policy_drop", "filter_FORWARD");
     for at in [PLAIN, FIREWALLD, loading, IPTABLES] {
-        let only = rule(&[by(Direction::In, "humanz0"), by(Direction::Out, "eth0")], Verdict::Drop);
+        let only = rule(
+            &[by(HookDirection::In, "humanz0"), by(HookDirection::Out, "eth0")],
+            Verdict::Drop,
+        );
         let found =
-            FoundChains { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
+            HookChains { chains: vec![chain(at, Policy::Drop, &[only])], unreadable: Vec::new() };
         let plan = plan(&traffic(), iter::empty(), &found);
         let inserted = plan.edits.iter().filter_map(not_inserted);
         let problems: Vec<Problem> = plan.problems.into_iter().chain(inserted).collect();
@@ -182,7 +190,7 @@ fn a_chain_of_another_owner_is_reported_with_what_to_do() {
 fn a_table_that_lets_pods_out_but_not_in_is_reported() {
     let to_zone = rule(&[], Verdict::Goto("public".to_owned()));
     let called = [("public".to_owned(), vec![drop_all()])].into();
-    let rules = [accept(Direction::In, "humanz0"), to_zone];
+    let rules = [accept(HookDirection::In, "humanz0"), to_zone];
     let line = "nft table inet firewalld, chain filter_FORWARD: a rule of chain public drops what \
         other hosts' pods send to pods; accept it: firewall-cmd --permanent --zone=trusted \
         --add-source=10.244.0.0/16 --add-source=fd00:10::/48 && firewall-cmd --reload";
@@ -191,14 +199,14 @@ fn a_table_that_lets_pods_out_but_not_in_is_reported() {
 
 #[test]
 fn a_table_whose_owner_thought_of_the_bridge_is_not_reported() {
-    let rules = [accept(Direction::In, "humanz0"), accept(Direction::Out, "humanz0")];
+    let rules = [accept(HookDirection::In, "humanz0"), accept(HookDirection::Out, "humanz0")];
     check(chain(PLAIN, Policy::Drop, &rules), &[]);
 }
 
 #[test]
 fn pods_on_one_bridge_count_where_firewalls_see_them() {
     let by = |input, output| {
-        let conditions = [by(Direction::In, input), by(Direction::Out, output)];
+        let conditions = [by(HookDirection::In, input), by(HookDirection::Out, output)];
         rule(&conditions, Verdict::Accept)
     };
     let rules = [by("humanz0", "eth0"), by("eth0", "humanz0")];
@@ -212,11 +220,11 @@ fn pods_on_one_bridge_count_where_firewalls_see_them() {
 
 #[test]
 fn pods_of_other_hosts_may_come_by_a_tunnel() {
-    let rules = [accept(Direction::In, "humanz0"), accept(Direction::In, "eth0")];
+    let rules = [accept(HookDirection::In, "humanz0"), accept(HookDirection::In, "eth0")];
     let chain = chain(PLAIN, Policy::Drop, &rules);
     check(chain.clone(), &[]);
     let traffic = Traffic { pods_come_by: vec!["humanz-vx4".parse().unwrap()], ..traffic() };
-    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
+    let found = HookChains { chains: vec![chain], unreadable: Vec::new() };
     let line = plan(&traffic, iter::empty(), &found).problems[0].to_string();
     assert!(line.contains("its policy drops what other hosts' pods send to pods"), "{line}");
 }
@@ -225,7 +233,7 @@ fn pods_of_other_hosts_may_come_by_a_tunnel() {
 fn older_tables_that_cannot_be_read_are_reported() {
     let error = ChainError::NoProgram { name: "iptables-legacy" };
     let unreadable = vec![(ChainRef::Legacy(Family::V4, "FORWARD"), error)];
-    let plan = plan(&traffic(), iter::empty(), &FoundChains { chains: Vec::new(), unreadable });
+    let plan = plan(&traffic(), iter::empty(), &HookChains { chains: Vec::new(), unreadable });
     let problem = &plan.problems[0];
     let what = "iptables-legacy chain FORWARD: may drop pod traffic and cannot be read: the \
         program iptables-legacy is not installed (package iptables)";
@@ -244,9 +252,10 @@ fn the_other_pods_address_is_never_one_of_this_host() {
 
 #[test]
 fn cleaning_up_removes_our_rules_and_no_others() {
-    let rules = [ours(Direction::In), accept(Direction::Out, "humanz0"), ours(Direction::Out)];
+    let rules =
+        [ours(HookDirection::In), accept(HookDirection::Out, "humanz0"), ours(HookDirection::Out)];
     let chains = vec![chain(IPTABLES, Policy::Accept, &rules)];
-    let found = FoundChains { chains, unreadable: Vec::new() };
+    let found = HookChains { chains, unreadable: Vec::new() };
     let edits = removals(&traffic().bridge, &found);
     let lines: Vec<String> = edits.iter().map(|edit| edit.line().to_string()).collect();
     assert_eq!(lines, ["- rule -o humanz0 -j ACCEPT in iptables chain FORWARD", REMOVE_IN]);

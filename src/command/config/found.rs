@@ -1,13 +1,12 @@
 //! Effective values of settings without one: as the agent reports, else as it would determine them.
 
-use serde_json::Value;
-
+use crate::api::status::{NodeStatus, Status};
 use crate::inspect::agent_socket;
 use crate::inspect::host_state::{self, HostState};
 use crate::inspect::identity;
 use crate::net::Family;
 use crate::netlink::rtnl::Rtnl;
-use crate::plan::peer_routes::Backend;
+use crate::plan::peer_routes::LocalBackend;
 use crate::plan::tunnel::inner_mtu;
 use crate::settings::{Settings, Source};
 
@@ -23,7 +22,7 @@ pub struct EffectiveValue {
 pub struct Places<'a> {
     settings: &'a Settings,
     /// `node` of the agent's status; `None` if no agent answers.
-    agent: Option<Value>,
+    agent: Option<NodeStatus>,
     here: Option<HostState>,
 }
 
@@ -32,15 +31,15 @@ impl Places<'_> {
     pub fn of(settings: &Settings) -> Places<'_> {
         let status =
             agent_socket::of(settings).and_then(|path| agent_socket::get(path, "/v1/status")).ok();
-        let node = status.map(|mut status| status["node"].take());
-        let agent = node.filter(|node| node["pod_mtu"].is_number());
+        let node = status.and_then(|status| Some(Status::read(status).ok()?.node));
+        let agent = node.filter(|node| node.pod_mtu.is_some());
         let here =
             Rtnl::open().ok().and_then(|rtnl| host_state::observe(&rtnl, settings, None).ok());
         Places { settings, agent, here }
     }
 
     /// The effective value of a setting, if it is one that is determined.
-    pub fn look(&self, name: &str) -> Option<EffectiveValue> {
+    pub fn found(&self, name: &str) -> Option<EffectiveValue> {
         match name {
             "NODE_NAME" => {
                 let name = identity::node_name(self.settings).ok()?.to_string();
@@ -58,7 +57,7 @@ impl Places<'_> {
 
     fn addresses(&self) -> Option<EffectiveValue> {
         let addresses = match (&self.agent, &self.here) {
-            (Some(agent), _) => texts(&agent["addresses"]),
+            (Some(agent), _) => agent.addresses.clone().unwrap_or_default(),
             (None, Some(here)) => here.own.addresses.iter().map(ToString::to_string).collect(),
             (None, None) => return None,
         };
@@ -76,16 +75,16 @@ impl Places<'_> {
     fn mtu(&self) -> Option<EffectiveValue> {
         let (outer, pods) = match (&self.agent, &self.here) {
             (Some(agent), _) => {
-                let pods = agent["pod_mtu"].as_u64()?;
+                let pods = agent.pod_mtu?;
                 // An older agent reports the MTU of pods alone.
-                let own = self.here.as_ref().map(|here| here.own.mtu_bytes.into());
-                (agent["mtu"].as_u64().or(own).unwrap_or(pods), Some(pods))
+                let own = self.here.as_ref().map(|here| here.own.mtu_bytes);
+                (agent.mtu.or(own).unwrap_or(pods), Some(pods))
             }
-            (None, Some(here)) => (here.own.mtu_bytes.into(), self.mtu_without_agent(here)),
+            (None, Some(here)) => (here.own.mtu_bytes, self.mtu_without_agent(here)),
             (None, None) => return None,
         };
         let uplinks = format!("{} {outer}", self.uplinks());
-        let known = |value: u64, why| Some(EffectiveValue { value: Some(value.to_string()), why });
+        let known = |value: u32, why| Some(EffectiveValue { value: Some(value.to_string()), why });
         match pods {
             Some(pods) if pods == outer => known(pods, uplinks),
             Some(pods) if [50, 70].contains(&outer.saturating_sub(pods)) => {
@@ -105,42 +104,35 @@ impl Places<'_> {
     }
 
     /// `None` if it depends on where the other hosts are.
-    fn mtu_without_agent(&self, here: &HostState) -> Option<u64> {
+    fn mtu_without_agent(&self, here: &HostState) -> Option<u32> {
         let (own, pools) = (&here.own.addresses, &self.settings.pools);
         let alone = own.iter().count() == 1;
         match self.settings.backend {
-            _ if !self.settings.has_others() => Some(here.own.mtu_bytes.into()),
-            Backend::Direct => Some(here.own.mtu_bytes.into()),
-            Backend::Auto => None,
-            Backend::Vxlan => {
+            _ if !self.settings.has_others() => Some(here.own.mtu_bytes),
+            LocalBackend::Direct => Some(here.own.mtu_bytes),
+            LocalBackend::Auto => None,
+            LocalBackend::Vxlan => {
                 let used = |family: &Family| {
                     own.get(*family).is_some() && (pools.get(*family).is_some() || alone)
                 };
                 let inner = |family| inner_mtu(here.own.mtu_bytes, family, pools);
-                Family::BOTH.into_iter().filter(used).map(inner).min().map(u64::from)
+                Family::BOTH.into_iter().filter(used).map(inner).min()
             }
         }
     }
 
     /// The names of the interfaces that lead to the other hosts.
     fn uplinks(&self) -> String {
-        let reported =
-            self.agent.as_ref().map(|agent| texts(&agent["uplinks"])).unwrap_or_default();
+        let reported = self.agent.as_ref().and_then(|agent| agent.uplinks.clone());
+        let reported = reported.unwrap_or_default();
         let here = self.here.iter().flat_map(|here| here.uplinks.iter().map(ToString::to_string));
         let names: Vec<String> = if reported.is_empty() { here.collect() } else { reported };
         if names.is_empty() { "no interface".to_owned() } else { names.join("+") }
     }
 }
 
-fn texts(value: &Value) -> Vec<String> {
-    let list = value.as_array().into_iter().flatten();
-    list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::inspect::host_state::NodeAddresses;
     use crate::settings::{Texts, parse, values_only};
@@ -159,16 +151,18 @@ mod tests {
             uplinks: ["eth0".parse().unwrap()].into(),
             down: Default::default(),
         };
-        let look = |agent, here| {
+        let mtu = |agent, here| {
             let found =
-                Places { settings: &settings, agent: Some(agent), here }.look("MTU").unwrap();
+                Places { settings: &settings, agent: Some(agent), here }.found("MTU").unwrap();
             (found.value, found.why)
         };
         let pods = |why: &str| (Some("1450".to_owned()), why.to_owned());
-        let reported = json!({ "pod_mtu": 1450, "mtu": 1500, "uplinks": ["eth0"] });
+        let old = || NodeStatus { pod_mtu: Some(1450), ..NodeStatus::default() };
+        let uplinks = Some(vec!["eth0".to_owned()]);
+        let reported = NodeStatus { mtu: Some(1500), uplinks, ..old() };
         let less = pods("eth0 1500 less 50 for VXLAN");
-        assert_eq!(look(reported, None), less);
-        assert_eq!(look(json!({ "pod_mtu": 1450 }), Some(here)), less);
-        assert_eq!(look(json!({ "pod_mtu": 1450 }), None), pods("no interface 1450"));
+        assert_eq!(mtu(reported, None), less);
+        assert_eq!(mtu(old(), Some(here)), less);
+        assert_eq!(mtu(old(), None), pods("no interface 1450"));
     }
 }

@@ -34,7 +34,7 @@ pub fn reported(context: &DoctorContext<'_>) -> Vec<Problem> {
     problems
 }
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     problems.extend(privileges());
     problems.extend(context.loaded.warnings.iter().cloned());

@@ -12,7 +12,7 @@ use crate::net::{Object, Problem, ProblemKind};
 /// Versions of CNI that there are.
 const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let cni = &context.settings().cni;
     let mut problems = configuration(&cni.config, cni.plugin.parent());
     if let Some(folder) = cni.plugin.parent() {

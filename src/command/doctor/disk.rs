@@ -11,7 +11,7 @@ use crate::command::doctor::context::DoctorContext;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::disk_space;
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (path, what) in places(context) {
         problems.extend(room(&path, what));

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use crate::command::doctor::context::DoctorContext;
 use crate::etcd::{self, EtcdSettings};
-use crate::inspect::cluster::Cluster;
+use crate::inspect::cluster::ClusterView;
 use crate::net::{Object, Problem, ProblemKind};
 use crate::settings::Source;
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let settings = context.settings();
     let Source::Etcd { server, .. } = &settings.source else { return Vec::new() };
     let mut problems = Vec::new();
@@ -30,7 +30,7 @@ pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
 }
 
 /// What is wrong with what is in it.
-fn records(context: &DoctorContext<'_>, cluster: &Cluster) -> Vec<Problem> {
+fn records(context: &DoctorContext<'_>, cluster: &ClusterView) -> Vec<Problem> {
     let snapshot = &cluster.snapshot;
     let mut problems = Vec::new();
     problems.extend(snapshot.problems());
@@ -53,7 +53,7 @@ fn records(context: &DoctorContext<'_>, cluster: &Cluster) -> Vec<Problem> {
     if !silent.is_empty() {
         let few = silent.iter().take(5).copied().collect::<Vec<&str>>().join(", ");
         let what = format!("{} hosts show no sign of life: {few}", silent.len());
-        let fix = "look there; a host that was removed for good: humanz-agent nodes rm NAME";
+        let fix = "look there; a permanently removed host: humanz-agent nodes rm NAME";
         let subject = Object::named("other hosts");
         problems.push(Problem::new(ProblemKind::HostsSilent, subject, what).with_fix(fix));
     }

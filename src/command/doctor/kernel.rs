@@ -7,10 +7,10 @@ use crate::checks::limits::neighbours;
 use crate::command::doctor::context::DoctorContext;
 use crate::net::{Family, IfName, Object, Problem, ProblemKind};
 use crate::os::sysctl;
-use crate::plan::peer_routes::Backend;
+use crate::plan::peer_routes::LocalBackend;
 use crate::settings::Source;
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let mut problems = modules(context);
     for family in Family::BOTH {
         problems.extend(table(context, family));
@@ -37,7 +37,7 @@ fn modules(context: &DoctorContext<'_>) -> Vec<Problem> {
     let (builtin, loadable) = (read("modules.builtin"), read("modules.dep"));
     let settings = context.settings();
     let tunnels =
-        settings.backend != Backend::Direct && matches!(settings.source, Source::Etcd { .. });
+        settings.backend != LocalBackend::Direct && matches!(settings.source, Source::Etcd { .. });
     let wanted = ["bridge", "veth", "nf_tables", "nf_conntrack", "nft_masq", "nft_ct"];
     let wanted = wanted.into_iter().chain(tunnels.then_some("vxlan"));
     let missing = wanted.filter(|module| {

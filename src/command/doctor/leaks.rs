@@ -14,7 +14,7 @@ use crate::plan::pod::{LinkIdentity, is_of_network};
 /// So many are written out.
 const SHOWN: usize = 5;
 
-pub fn look(context: &DoctorContext<'_>) -> Vec<Problem> {
+pub fn problems(context: &DoctorContext<'_>) -> Vec<Problem> {
     let Ok(links) = context.host.links() else { return Vec::new() };
     unread(context)
         .into_iter()

@@ -129,13 +129,14 @@ fn pod(text: &str, host: &Host) -> Result<NamedEndpoint, Exit> {
         known.iter().filter(|known| is(known)).collect()
     };
     let name = |known: &PodAttachment| known.entry.pod.clone().unwrap_or_default();
-    let ways: [&dyn Fn(&PodAttachment) -> bool; 4] = [
+    let peer_routes: [&dyn Fn(&PodAttachment) -> bool; 4] = [
         &|known| name(known) == text,
         &|known| known.entry.container_id == text,
         &|known| name(known).rsplit('/').next() == Some(text),
         &|known| !text.is_empty() && known.entry.container_id.starts_with(text),
     ];
-    let found = ways.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
+    let found =
+        peer_routes.iter().map(|is| by(*is)).find(|found| !found.is_empty()).unwrap_or_default();
     let Some(first) = found.first() else {
         whole(text, host)?;
         let why = match known.len() {

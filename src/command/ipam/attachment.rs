@@ -30,7 +30,7 @@ pub fn settings(call: &mut Call<'_>) -> Result<Settings, Exit> {
 
 /// The attachments of a network, for `--json`.
 pub fn objects(network: &StoreNetwork, links: &BTreeSet<IfName>) -> Vec<Value> {
-    let entries = network.looked.entries.iter();
+    let entries = network.contents.entries.iter();
     entries
         .map(|entry| object(entry, &network.name, Life::of(entry, &network.name, links)))
         .collect()

@@ -47,11 +47,11 @@ pub fn run(call: &mut Call<'_>, options: &Clear) -> Result<Outcome, Exit> {
         let gone = |entry: &StoreEntry| Life::of(entry, &network.name, &links) == Life::Gone;
         let dead: Vec<StoreEntry> = match options.yes {
             true => release(network, gone)?,
-            false => network.looked.entries.iter().filter(|entry| gone(entry)).cloned().collect(),
+            false => network.contents.entries.iter().filter(|entry| gone(entry)).cloned().collect(),
         };
         let is_unseen =
             |entry: &&StoreEntry| Life::of(entry, &network.name, &links) == Life::Unseen;
-        unseen += network.looked.entries.iter().filter(is_unseen).count();
+        unseen += network.contents.entries.iter().filter(is_unseen).count();
         for entry in &dead {
             let addresses: Vec<String> = entry.addresses.iter().map(ToString::to_string).collect();
             let (name, owner) = (&network.name, owner(entry));

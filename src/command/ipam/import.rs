@@ -53,9 +53,9 @@ pub fn run(call: &mut Call<'_>, options: &Import) -> Result<Outcome, Exit> {
     values::cni_name(network).map_err(wrong)?;
     let store = store(&settings, network)?;
     let locked = store.lock(WAIT).map_err(busy)?;
-    let before = store.look().map_err(anyhow::Error::from)?.taken;
+    let before = store.contents().map_err(anyhow::Error::from)?.taken;
     let found = locked.import(&sources).map_err(anyhow::Error::from)?;
-    let after = store.look().map_err(anyhow::Error::from)?;
+    let after = store.contents().map_err(anyhow::Error::from)?;
     drop(locked);
     let fresh = after
         .entries

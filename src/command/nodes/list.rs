@@ -7,7 +7,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::nodes::node::{NodeState, names, object, subnets};
 use crate::command::table::{Cell, Table, Tone};
-use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::peers;
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
@@ -47,7 +47,7 @@ pub fn run(call: &mut Call<'_>, options: &ListNodes) -> Result<Outcome, Exit> {
     call.answer(options.json, stale.is_none() && faults.is_empty(), value, &text)
 }
 
-fn table(cluster: &Cluster) -> Table {
+fn table(cluster: &ClusterView) -> Table {
     let mut table = Table::new(&["NAME", "STATE", "SUBNETS", "ADDRESSES", "BACKEND", "VERSION"]);
     let found = &cluster.snapshot;
     for host in names(found) {
@@ -74,7 +74,7 @@ fn table(cluster: &Cluster) -> Table {
 }
 
 /// Keys and values that are ignored, and why.
-fn faults(cluster: &Cluster, settings: &Settings) -> Vec<String> {
+fn faults(cluster: &ClusterView, settings: &Settings) -> Vec<String> {
     let found = &cluster.snapshot;
     let pools = crate::lease::growth::followed(&settings.pools, &settings.limits, found);
     let others = peers(found, &cluster.own, &cluster.lease.subnets, &pools);

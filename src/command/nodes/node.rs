@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::command::arguments;
-use crate::inspect::cluster::Cluster;
+use crate::inspect::cluster::ClusterView;
 use crate::lease::Snapshot;
 use crate::lease::records::NodeName;
 use crate::settings::exit::{self, Exit};
@@ -26,7 +26,7 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    pub fn of(cluster: &Cluster, host: &NodeName) -> NodeState {
+    pub fn of(cluster: &ClusterView, host: &NodeName) -> NodeState {
         let found = &cluster.snapshot;
         match (found.hosts.contains_key(host), found.nodes.contains_key(host)) {
             _ if found.alive.contains_key(host) => NodeState::Alive,
@@ -69,7 +69,7 @@ pub fn subnets(found: &Snapshot, host: &NodeName) -> Vec<String> {
 }
 
 /// A host for `--json`.
-pub fn object(cluster: &Cluster, host: &NodeName) -> Value {
+pub fn object(cluster: &ClusterView, host: &NodeName) -> Value {
     let found = &cluster.snapshot;
     let node = found.nodes.get(host).map(|node| &node.value);
     let addresses = node.map(|node| node.addresses).unwrap_or_default();

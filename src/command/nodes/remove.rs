@@ -1,4 +1,4 @@
-//! `nodes rm`: takes a host that is gone for good out of etcd.
+//! `nodes rm`: takes a permanently removed host out of etcd.
 
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::settings::exit::{self, Exit};
 /// How often the keys may change while they are removed.
 const TRIES: u32 = 5;
 
-/// take a host that is gone for good, or a reservation, out of etcd: other hosts drop their routes
+/// take a permanently removed host, or a reservation, out of etcd: other hosts drop their routes
 /// to it, and its subnet is free. A host that comes back takes its subnet again if it is still free
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(

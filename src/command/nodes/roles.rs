@@ -12,7 +12,7 @@ use crate::command::nodes::reserve;
 use crate::etcd::{self, EtcdSettings, WantedRole};
 use crate::inspect::cluster;
 use crate::lease::records::{Key, NodeName, Roots};
-use crate::lease::roles::{self, Found};
+use crate::lease::roles::{self, FoundRoles};
 use crate::lease::transaction::Transaction;
 use crate::lease::{Snapshot, growth};
 use crate::net::PerFamily;
@@ -92,7 +92,7 @@ fn known(found: &Snapshot) -> Vec<NodeName> {
 fn planned(roots: &Roots, found: &Snapshot, host: NodeName) -> Report {
     let subnets = roles::subnets(found, &host);
     let role = roles::of_host(roots, &host, &subnets);
-    let changes = role.changes(&Found::default());
+    let changes = role.changes(&FoundRoles::default());
     let commands = changes.iter().map(|change| role.command(change)).collect();
     let reserve =
         format!("host {host} has no subnet: humanz-agent nodes reserve {host}, then again");

@@ -7,7 +7,7 @@ use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::nodes::node::{NodeState, name, names, object, subnets, unknown};
 use crate::command::table::{Style, Tone, facts};
-use crate::inspect::cluster::{self, Cluster};
+use crate::inspect::cluster::{self, ClusterView};
 use crate::lease::claim::leave;
 use crate::lease::records::{NodeName, Roots, Tunnel};
 use crate::settings::exit::Exit;
@@ -58,13 +58,13 @@ fn tunnel(Tunnel { mac, vni, port }: Tunnel) -> Value {
 }
 
 /// The host's keys, and the revisions at which they were written.
-fn keys(cluster: &Cluster, host: &NodeName, roots: &Roots) -> Vec<(String, i64)> {
+fn keys(cluster: &ClusterView, host: &NodeName, roots: &Roots) -> Vec<(String, i64)> {
     let found = &cluster.snapshot;
     let keys = leave::all(found, host);
     keys.iter().map(|key| (roots.key(key), found.modified(roots, key))).collect()
 }
 
-fn text(cluster: &Cluster, host: &NodeName, keys: &[(String, i64)], style: Style) -> String {
+fn text(cluster: &ClusterView, host: &NodeName, keys: &[(String, i64)], style: Style) -> String {
     let found = &cluster.snapshot;
     let node = found.nodes.get(host).map(|node| &node.value);
     let addresses = node.map(|node| node.addresses).unwrap_or_default();

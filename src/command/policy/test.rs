@@ -13,7 +13,7 @@ use crate::policy::{Decision, Endpoint, Endpoints, Judgement, Reason, Transport,
 use crate::settings::exit::{self, Exit};
 
 /// say whether a connection is allowed, and which rule decides at each end; policies, groups, pods,
-/// namespaces and nodes stand in files (JSON, policies also as simple YAML). A service is tested by
+/// namespaces and nodes stand in files (JSON, policies also as YAML). A service is tested by
 /// the pods behind it
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand, name = "test")]
@@ -68,14 +68,14 @@ pub fn run(call: &mut Call<'_>, options: &Test) -> Result<Outcome, Exit> {
 fn lines(endpoints: &Endpoints, tuple: &Tuple, judgement: &Judgement<'_>) -> String {
     let name = |address| endpoints.pod(address).map(|pod| format!("{pod} ")).unwrap_or_default();
     let (source, destination) = (name(tuple.source), name(tuple.destination));
-    let ends = tuple.to_string();
-    let (left, right) = ends.split_once(" -> ").unwrap_or((&ends, ""));
     let end = |decision: &Decision<'_>| {
         let audit = decision.audit.map(|rule| format!("; audited: {} by {rule}", rule.verdict));
         format!("{decision}{}", audit.unwrap_or_default())
     };
     format!(
-        "{source}{left} -> {destination}{right}\n  egress   {}\n  ingress  {}\n",
+        "{source}{} -> {destination}{}\n  egress   {}\n  ingress  {}\n",
+        tuple.source,
+        tuple.target(),
         end(&judgement.egress),
         end(&judgement.ingress)
     )

@@ -28,7 +28,7 @@ pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outco
         agent_socket::of(&loaded.settings).and_then(|path| agent_socket::get(path, "/v1/matrix"));
     let found = serde_json::from_value(answer.map_err(unavailable)?);
     let mut found: Reachability = found.map_err(|error| unavailable(error.to_string()))?;
-    let silent = found.untold.iter().map(|silent| &silent.host);
+    let silent = found.silent.iter().map(|silent| &silent.host);
     let known: Vec<&String> = found.rows.iter().map(|report| &report.host).chain(silent).collect();
     if let Some(host) = hosts.iter().find(|host| !known.contains(host)) {
         let why = format!("no host is called {host:?} (of {})", known.len());
@@ -36,7 +36,7 @@ pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outco
     }
     if !hosts.is_empty() {
         found.rows.retain(|report| hosts.contains(&report.host));
-        found.untold.retain(|silent| hosts.contains(&silent.host));
+        found.silent.retain(|silent| hosts.contains(&silent.host));
     }
     let text = text(&found, call.style);
     call.answer(as_json, found.rows.iter().all(is_fine), serde_json::json!(found), &text)
@@ -65,7 +65,7 @@ fn text(found: &Reachability, style: Style) -> String {
         unreached.row([Cell::new(&host.host), Cell::new(by).tone(Tone::Bad)]);
     }
     let mut silent = Table::new(&["NO REPORT", "WHY"]);
-    for host in found.untold.iter().take(SHOWN) {
+    for host in found.silent.iter().take(SHOWN) {
         silent.row([Cell::new(&host.host), Cell::new(&host.why).tone(Tone::Faint)]);
     }
     let tables = [reports, unreached, silent].into_iter().filter(|table| !table.is_empty());
@@ -74,7 +74,7 @@ fn text(found: &Reachability, style: Style) -> String {
         text.push_str(&style.paint(Tone::Odd, &format!("! {}", printable(remark))));
         text.push('\n');
     }
-    let all = count + found.untold.len();
+    let all = count + found.silent.len();
     let lost = found.rows.iter().filter(|report| !is_fine(report)).count();
     let (tone, faults) = match (count, lost) {
         (0, _) => (Tone::Odd, String::new()),

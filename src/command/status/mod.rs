@@ -109,11 +109,11 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
     let mut list = Vec::new();
     for network in &networks {
         let own = network.name == settings.cni.name;
-        for what in &network.looked.faults {
+        for what in &network.contents.faults {
             let problem = Problem::new(ProblemKind::Quarantine, store(), what.as_str());
             problems.push(problem.with_fix("the next ADD or DEL moves it into quarantine"));
         }
-        let entries = &network.looked.entries;
+        let entries = &network.contents.entries;
         list.push(PodNetwork {
             name: network.name.clone(),
             attachments: entries.len(),
@@ -132,7 +132,7 @@ fn attached(networks: &[StoreNetwork]) -> Option<(usize, usize)> {
     let links = rtnl.links(None).ok()?;
     let attached = ownership::attached(&links).len();
     // No pod, no rate: it would be asked for one by one.
-    let any = networks.iter().any(|network| !network.looked.entries.is_empty());
+    let any = networks.iter().any(|network| !network.contents.entries.is_empty());
     let ends = links.iter().filter(|link| any && ownership::is_of_pod(link));
     let limited = ends.filter(|end| matches!(rtnl.rate(end.index), Ok(Some(_)))).count();
     Some((attached, limited))

@@ -24,7 +24,7 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
         ready: false,
         revision: cluster.map(|cluster| cluster.revision),
         peers: host.peers.clone(),
-        ways: found.peer_routes.clone(),
+        peer_routes: found.peer_routes.clone(),
         facts: found.outcome.as_ref().map(|outcome| outcome.facts.clone()),
         etcd: store_status(host),
         contact: None,
@@ -39,8 +39,8 @@ pub fn status(host: &Host) -> (Status, Vec<String>) {
     let name = (name.as_deref().unwrap_or_default(), host.kernel.machine_id.as_str());
     let mut status = status::host(name, &snapshot, &uses, &BTreeMap::new(), problems);
     let pending = PendingChanges::among(&found.lines);
-    if let (Some(peers), Some(ways)) = (&host.peers, &found.peer_routes) {
-        pending.correct_peers(status.peers.as_deref_mut().unwrap_or_default(), peers, ways);
+    if let (Some(peers), Some(peer_routes)) = (&host.peers, &found.peer_routes) {
+        pending.correct_peers(status.peers.as_deref_mut().unwrap_or_default(), peers, peer_routes);
     }
     status.firewall = status.firewall.filter(|_| has_subnet);
     status.firewall.iter_mut().for_each(|firewall| pending.correct_firewall(firewall));

@@ -94,11 +94,11 @@ function digest(m) {
     named(report) + (more(report) ? " and " + more(report) + " more" : ""),
   ));
   const lost = m.unreached.slice(0, SHOWN).map((other) => row(other.host, make("td", other.by + " of " + other.of, "bad")));
-  const untold = m.untold.slice(0, SHOWN).map((other) => row(other.host, other.why));
+  const silent = m.untold.slice(0, SHOWN).map((other) => row(other.host, other.why));
   return [
     ...listed("Hosts that others do not reach", ["host", "not reached well by"], lost, m.unreached.length),
     ...listed("Hosts that do not reach what most reach", ["host", "answer", "ms", "reported at", "not reached well"], faulty, ones.length),
-    ...listed("Hosts without a report", ["host", "why"], untold, m.untold.length),
+    ...listed("Hosts without a report", ["host", "why"], silent, m.untold.length),
   ];
 }
 

@@ -10,7 +10,7 @@ use tokio::runtime;
 use tokio::task::{LocalSet, spawn_blocking};
 
 use crate::api::http::{HttpRequest, JSON, Response};
-use crate::api::http_server::{self, Connection};
+use crate::api::http_server::{self, ClientConnection};
 use crate::api::listen::Socket;
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
@@ -49,7 +49,7 @@ pub fn serve(
                 let listener = listener.map_err(|error| unavailable(address, error))?;
                 ready()?;
                 let accept = async || Ok(listener.accept().await?.0);
-                let respond = async move |stream: &mut TcpStream, request, _: &Connection| {
+                let respond = async move |stream: &mut TcpStream, request, _: &ClientConnection| {
                     let response = answer(&request, true, &agent).await;
                     http_server::write(stream, &request, &response).await
                 };
@@ -62,10 +62,11 @@ pub fn serve(
                 let listener = UnixListener::from_std(listener).map_err(unavailable)?;
                 ready()?;
                 let accept = async || Ok(listener.accept().await?.0);
-                let respond = async move |stream: &mut UnixStream, request, _: &Connection| {
-                    let response = answer(&request, false, &agent).await;
-                    http_server::write(stream, &request, &response).await
-                };
+                let respond =
+                    async move |stream: &mut UnixStream, request, _: &ClientConnection| {
+                        let response = answer(&request, false, &agent).await;
+                        http_server::write(stream, &request, &response).await
+                    };
                 Ok(http_server::serve(accept, respond).await)
             }
         }

@@ -24,15 +24,15 @@ impl Validity {
     /// Source: RFC 5280 §4.1: `SEQUENCE { SEQUENCE { [0] version, serial, algorithm, issuer,
     /// SEQUENCE { from, until }, …`.
     pub fn of(certificate: &[u8]) -> Option<Validity> {
-        let mut outer = Reader(certificate);
-        let mut signed = Reader(Reader(outer.of(SEQUENCE)?).of(SEQUENCE)?);
+        let mut outer = DerReader(certificate);
+        let mut signed = DerReader(DerReader(outer.of(SEQUENCE)?).of(SEQUENCE)?);
         if signed.tag() == Some(VERSION) {
             signed.of(VERSION)?;
         }
         for tag in [INTEGER, SEQUENCE, SEQUENCE] {
             signed.of(tag)?;
         }
-        let mut times = Reader(signed.of(SEQUENCE)?);
+        let mut times = DerReader(signed.of(SEQUENCE)?);
         Some(Validity { from: times.time()?, until: times.time()? })
     }
 
@@ -58,9 +58,9 @@ const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
 /// The rest of a DER text (ITU-T X.690 §8.1).
-struct Reader<'a>(&'a [u8]);
+struct DerReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> DerReader<'a> {
     fn tag(&self) -> Option<u8> {
         self.0.first().copied()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::net::{Family, IfName};
-use crate::nft::base_chains::direction::Direction;
+use crate::nft::base_chains::direction::HookDirection;
 use crate::nft::base_chains::rule::ChainRule;
 use crate::nft::{NftChain, Policy, TableFamily};
 
@@ -36,7 +36,7 @@ pub struct RuleEdit {
     pub place: ChainRef,
     pub action: EditKind,
     /// Which way the packets go that the rule accepts.
-    pub direction: Direction,
+    pub direction: HookDirection,
     pub bridge: IfName,
 }
 

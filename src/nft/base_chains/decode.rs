@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::net::Family;
 use crate::netlink::{AttributeList, NetlinkError};
-use crate::nft::base_chains::direction::Direction;
+use crate::nft::base_chains::direction::HookDirection;
 use crate::nft::base_chains::expression_list::Expression;
-use crate::nft::base_chains::rule::{ChainRule, End, Field, Match, Test};
+use crate::nft::base_chains::rule::{ChainRule, Comparison, PacketAddress, PacketField, RuleMatch};
 use crate::nft::base_chains::xt;
 use crate::nft::numbers::{expression as n, rule};
 use crate::nft::{Data, FoundSet, Userdata, Verdict};
@@ -43,19 +43,19 @@ pub fn rules(
 /// A register's content, as far as it is known.
 #[derive(Clone)]
 enum Loaded {
-    Field(Field, Option<Vec<u8>>),
+    Field(PacketField, Option<Vec<u8>>),
     /// The index of an interface.
-    Index(Direction),
+    Index(HookDirection),
 }
 
 struct Decoder<'a> {
     sets: &'a FoundSets,
     interface: &'a dyn Fn(u32) -> Option<String>,
     registers: BTreeMap<u32, Loaded>,
-    matches: Vec<Match>,
+    matches: Vec<RuleMatch>,
 }
 
-type Verdicts = Vec<(Vec<Match>, Verdict)>;
+type Verdicts = Vec<(Vec<RuleMatch>, Verdict)>;
 
 impl Decoder<'_> {
     /// The verdicts, each with what must hold, of an expression that decides.
@@ -86,7 +86,7 @@ impl Decoder<'_> {
                 }
             }
             "reject" => return Ok(Some(self.decide(Verdict::Drop))),
-            "limit" | "quota" | "connlimit" => self.matches.push(Match::unknown()),
+            "limit" | "quota" | "connlimit" => self.matches.push(RuleMatch::unknown()),
             "match" => self.matches.extend(xt::matches(data)),
             "target" => {
                 if let Some("REJECT" | "DROP") = data.text(n::XT_NAME).as_deref() {
@@ -110,7 +110,7 @@ impl Decoder<'_> {
 
     fn loaded(&self, register: Option<u32>) -> Loaded {
         let loaded = register.and_then(|register| self.registers.get(&register));
-        loaded.cloned().unwrap_or(Loaded::Field(Field::Special, None))
+        loaded.cloned().unwrap_or(Loaded::Field(PacketField::Special, None))
     }
 
     fn mask(&mut self, data: &AttributeList) -> Result<(), NetlinkError> {
@@ -122,9 +122,9 @@ impl Decoder<'_> {
         };
         let masked = match self.loaded(data.be32(n::BITWISE_SOURCE)) {
             // `tcp flags syn`, `meta pkttype & …`: an ordinary packet has none of these.
-            Loaded::Field(Field::Special, _) => Loaded::Field(Field::Zero, None),
+            Loaded::Field(PacketField::Special, _) => Loaded::Field(PacketField::Zero, None),
             Loaded::Field(field, None) => Loaded::Field(field, Some(mask.to_vec())),
-            _ => Loaded::Field(Field::Unknown, None),
+            _ => Loaded::Field(PacketField::Unknown, None),
         };
         self.load(data.be32(n::BITWISE_DESTINATION), masked);
         Ok(())
@@ -138,16 +138,16 @@ impl Decoder<'_> {
         let negated = operation == Some(n::NOT_EQUAL);
         let found = match (loaded, operation, value) {
             (Loaded::Field(field, mask), Some(n::EQUAL | n::NOT_EQUAL), Some(value)) => {
-                Match { field, mask, test: Test::Begins(value.to_vec()), negated }
+                RuleMatch { field, mask, test: Comparison::Begins(value.to_vec()), negated }
             }
             (Loaded::Index(direction), Some(n::EQUAL | n::NOT_EQUAL), Some(value)) => {
                 let index = value.try_into().ok().map(u32::from_ne_bytes);
                 let name = index.and_then(self.interface);
-                let found = name.map(|name| Match::interface(direction, &name));
-                found.unwrap_or_else(Match::never).negated(negated)
+                let found = name.map(|name| RuleMatch::interface(direction, &name));
+                found.unwrap_or_else(RuleMatch::never).negated(negated)
             }
-            (Loaded::Field(field, _), ..) => Match::new(field, Test::Unknown),
-            _ => Match::unknown(),
+            (Loaded::Field(field, _), ..) => RuleMatch::new(field, Comparison::Unknown),
+            _ => RuleMatch::unknown(),
         };
         self.matches.push(found);
         Ok(())
@@ -158,12 +158,13 @@ impl Decoder<'_> {
         let decides = data.be32(n::LOOKUP_DESTINATION) == Some(n::REGISTER_VERDICT);
         let (field, mask) = match self.loaded(data.be32(n::LOOKUP_REGISTER)) {
             Loaded::Field(field, mask) => (field, mask),
-            Loaded::Index(_) => (Field::Unknown, None),
+            Loaded::Index(_) => (PacketField::Unknown, None),
         };
-        let within = |keys| Match { field, mask: mask.clone(), test: Test::Within(keys), negated };
+        let within =
+            |keys| RuleMatch { field, mask: mask.clone(), test: Comparison::Within(keys), negated };
         let set = data.text(n::LOOKUP_SET).and_then(|set| self.sets.get(&set));
         let Some(set) = set else {
-            self.matches.push(Match::new(field, Test::Unknown).negated(negated));
+            self.matches.push(RuleMatch::new(field, Comparison::Unknown).negated(negated));
             return decides.then(|| self.decide(Verdict::Accept));
         };
         if !decides {
@@ -182,40 +183,46 @@ impl Decoder<'_> {
 
 fn meta(key: Option<u32>) -> Loaded {
     let field = match key {
-        Some(n::INPUT_INDEX) => return Loaded::Index(Direction::In),
-        Some(n::OUTPUT_INDEX) => return Loaded::Index(Direction::Out),
-        Some(n::INPUT_NAME) => Field::Interface(Direction::In),
-        Some(n::OUTPUT_NAME) => Field::Interface(Direction::Out),
-        Some(n::NF_PROTOCOL) => Field::Family,
-        Some(n::L4_PROTOCOL) => Field::Protocol,
-        Some(n::MARK) => Field::Zero,
-        _ => Field::Special,
+        Some(n::INPUT_INDEX) => return Loaded::Index(HookDirection::In),
+        Some(n::OUTPUT_INDEX) => return Loaded::Index(HookDirection::Out),
+        Some(n::INPUT_NAME) => PacketField::Interface(HookDirection::In),
+        Some(n::OUTPUT_NAME) => PacketField::Interface(HookDirection::Out),
+        Some(n::NF_PROTOCOL) => PacketField::Family,
+        Some(n::L4_PROTOCOL) => PacketField::Protocol,
+        Some(n::MARK) => PacketField::Zero,
+        _ => PacketField::Special,
     };
     Loaded::Field(field, None)
 }
 
-fn ct(key: Option<u32>) -> Field {
+fn ct(key: Option<u32>) -> PacketField {
     match key {
-        Some(n::CONNECTION_STATE) => Field::State,
-        Some(n::CONNECTION_DIRECTION | n::CONNECTION_STATUS | n::CONNECTION_MARK) => Field::Zero,
-        _ => Field::Special,
+        Some(n::CONNECTION_STATE) => PacketField::State,
+        Some(n::CONNECTION_DIRECTION | n::CONNECTION_STATUS | n::CONNECTION_MARK) => {
+            PacketField::Zero
+        }
+        _ => PacketField::Special,
     }
 }
 
 /// RFC 791 §3.1, RFC 8200 §3: the two families have their addresses at different places.
-fn payload(data: &AttributeList) -> Field {
+fn payload(data: &AttributeList) -> PacketField {
     let place = data.be32(n::PAYLOAD_OFFSET).zip(data.be32(n::PAYLOAD_LENGTH));
-    let Some((offset, length)) = place else { return Field::Special };
-    let address = |end, family, length: u32| Field::Address(end, family, length as usize);
+    let Some((offset, length)) = place else { return PacketField::Special };
+    let address = |end, family, length: u32| PacketField::Address(end, family, length as usize);
     match (data.be32(n::PAYLOAD_BASE), offset, length) {
-        (Some(n::NETWORK_HEADER), 12, 1..=4) => address(End::Source, Family::V4, length),
-        (Some(n::NETWORK_HEADER), 16, 1..=4) => address(End::Destination, Family::V4, length),
+        (Some(n::NETWORK_HEADER), 12, 1..=4) => address(PacketAddress::Source, Family::V4, length),
+        (Some(n::NETWORK_HEADER), 16, 1..=4) => {
+            address(PacketAddress::Destination, Family::V4, length)
+        }
         // One byte there is the time to live of IPv4.
-        (Some(n::NETWORK_HEADER), 8, 2..=16) => address(End::Source, Family::V6, length),
-        (Some(n::NETWORK_HEADER), 24, 1..=16) => address(End::Destination, Family::V6, length),
+        (Some(n::NETWORK_HEADER), 8, 2..=16) => address(PacketAddress::Source, Family::V6, length),
+        (Some(n::NETWORK_HEADER), 24, 1..=16) => {
+            address(PacketAddress::Destination, Family::V6, length)
+        }
         // The protocol of IPv4, and the next header of IPv6.
-        (Some(n::NETWORK_HEADER), 9 | 6, 1) => Field::Protocol,
-        (Some(n::TRANSPORT_HEADER), n::PORT_OFFSET, 2) => Field::DestinationPort,
-        _ => Field::Special,
+        (Some(n::NETWORK_HEADER), 9 | 6, 1) => PacketField::Protocol,
+        (Some(n::TRANSPORT_HEADER), n::PORT_OFFSET, 2) => PacketField::DestinationPort,
+        _ => PacketField::Special,
     }
 }

@@ -5,38 +5,38 @@ pub const COMMENT_PREFIX: &str = "humanz: ";
 
 /// Seen from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
+pub enum HookDirection {
     /// In by the bridge: from pods.
     In,
     /// Out by the bridge: to pods.
     Out,
 }
 
-impl Direction {
+impl HookDirection {
     /// Both, in the order in which they are inserted at a head, so that `In` comes first.
-    pub const BOTH: [Direction; 2] = [Direction::Out, Direction::In];
+    pub const BOTH: [HookDirection; 2] = [HookDirection::Out, HookDirection::In];
 
     /// The comment of our rule.
     pub fn comment(self) -> String {
         match self {
-            Direction::In => format!("{COMMENT_PREFIX}from pods"),
-            Direction::Out => format!("{COMMENT_PREFIX}to pods"),
+            HookDirection::In => format!("{COMMENT_PREFIX}from pods"),
+            HookDirection::Out => format!("{COMMENT_PREFIX}to pods"),
         }
     }
 
     /// As iptables calls it.
     pub fn option(self) -> &'static str {
         match self {
-            Direction::In => "-i",
-            Direction::Out => "-o",
+            HookDirection::In => "-i",
+            HookDirection::Out => "-o",
         }
     }
 
     /// As nft calls it.
     pub fn keyword(self) -> &'static str {
         match self {
-            Direction::In => "iifname",
-            Direction::Out => "oifname",
+            HookDirection::In => "iifname",
+            HookDirection::Out => "oifname",
         }
     }
 }

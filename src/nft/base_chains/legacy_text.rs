@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::net::{AddressRange, Family, IfName};
 use crate::nft::base_chains::chain::{BaseChain, ChainRef};
-use crate::nft::base_chains::direction::Direction;
-use crate::nft::base_chains::rule::{ChainRule, End, Match};
+use crate::nft::base_chains::direction::HookDirection;
+use crate::nft::base_chains::rule::{ChainRule, PacketAddress, RuleMatch};
 use crate::nft::base_chains::xt;
 use crate::nft::{Policy, Verdict};
 
@@ -29,7 +29,7 @@ pub fn chain(family: Family, name: &'static str, listed: &str) -> BaseChain {
 }
 
 /// Our rule, as arguments behind the chain's name.
-pub fn rule(direction: Direction, bridge: &IfName) -> Vec<String> {
+pub fn rule(direction: HookDirection, bridge: &IfName) -> Vec<String> {
     let (option, comment) = (direction.option(), direction.comment());
     let words = [option, bridge.as_str(), "-m", "comment", "--comment", &comment, "-j", "ACCEPT"];
     words.map(str::to_owned).to_vec()
@@ -57,25 +57,25 @@ fn chain_rule(words: &[&str]) -> ChainRule {
             "-m" => {
                 let name = value();
                 understood = UNDERSTOOD.contains(&name) || xt::SPECIAL.contains(&name);
-                (!understood).then(Match::unknown)
+                (!understood).then(RuleMatch::unknown)
             }
             "--comment" => {
                 rule.comment = words.next().map(str::to_owned);
                 None
             }
-            "-i" => Some(interface(Direction::In, value())),
-            "-o" => Some(interface(Direction::Out, value())),
-            "-s" => Some(address(End::Source, value())),
-            "-d" => Some(address(End::Destination, value())),
+            "-i" => Some(interface(HookDirection::In, value())),
+            "-o" => Some(interface(HookDirection::Out, value())),
+            "-s" => Some(address(PacketAddress::Source, value())),
+            "-d" => Some(address(PacketAddress::Destination, value())),
             "-p" => protocol(value()),
             "--dport" | "--dports" => Some(ports(value())),
             "--ctstate" | "--state" => {
                 let fits = value().split(',').any(|state| state == "NEW") != negated;
                 negated = false;
-                (!fits).then(Match::never)
+                (!fits).then(RuleMatch::never)
             }
             // Its values are passed over.
-            option if option.starts_with('-') && understood => Some(Match::never()),
+            option if option.starts_with('-') && understood => Some(RuleMatch::never()),
             _ => None,
         };
         rule.matches.extend(found.map(|found| found.negated(negated)));
@@ -98,14 +98,14 @@ fn verdict(option: &str, target: &str) -> Verdict {
 }
 
 /// `-i cni+` means every name that starts so.
-fn interface(direction: Direction, name: &str) -> Match {
+fn interface(direction: HookDirection, name: &str) -> RuleMatch {
     match name.strip_suffix('+') {
-        Some(start) => Match::interfaces(direction, start),
-        None => Match::interface(direction, name),
+        Some(start) => RuleMatch::interfaces(direction, start),
+        None => RuleMatch::interface(direction, name),
     }
 }
 
-fn protocol(name: &str) -> Option<Match> {
+fn protocol(name: &str) -> Option<RuleMatch> {
     let number = match name {
         "all" => return None,
         "icmp" => 1,
@@ -115,26 +115,26 @@ fn protocol(name: &str) -> Option<Match> {
         "sctp" => 132,
         name => match name.parse() {
             Ok(number) => number,
-            Err(_) => return Some(Match::never()),
+            Err(_) => return Some(RuleMatch::never()),
         },
     };
-    Some(Match::protocol(number))
+    Some(RuleMatch::protocol(number))
 }
 
 /// `53`, `100:200`, `53,100:200`.
-fn ports(text: &str) -> Match {
+fn ports(text: &str) -> RuleMatch {
     let range = |text: &str| {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
         Some((first.parse().ok()?, last.parse().ok()?))
     };
     let ranges = text.split(',').map(range).collect::<Option<Vec<_>>>();
-    ranges.map_or_else(Match::unknown, |ranges| Match::ports(&ranges))
+    ranges.map_or_else(RuleMatch::unknown, |ranges| RuleMatch::ports(&ranges))
 }
 
-fn address(end: End, network: &str) -> Match {
+fn address(end: PacketAddress, network: &str) -> RuleMatch {
     match network.parse::<ipnetwork::IpNetwork>() {
-        Ok(network) => Match::address(end, &[AddressRange::from(network)]),
-        Err(_) => Match::unknown(),
+        Ok(network) => RuleMatch::address(end, &[AddressRange::from(network)]),
+        Err(_) => RuleMatch::unknown(),
     }
 }
 
@@ -173,13 +173,13 @@ mod tests {
         rule.clone()
     }
 
-    fn check(line: &str, matches: &[Match], verdict: Verdict) {
+    fn check(line: &str, matches: &[RuleMatch], verdict: Verdict) {
         let rule = rule_of(line);
         assert_eq!((&rule.matches[..], rule.verdict), (matches, verdict), "{line}");
     }
 
-    fn from(network: &str) -> Match {
-        address(End::Source, network)
+    fn from(network: &str) -> RuleMatch {
+        address(PacketAddress::Source, network)
     }
 
     #[test]
@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn a_rule_of_ours_is_read_back() {
         let line = r#"-A FORWARD -i humanz0 -m comment --comment "humanz: from pods" -j ACCEPT"#;
-        check(line, &[Match::interface(Direction::In, "humanz0")], Verdict::Accept);
+        check(line, &[RuleMatch::interface(HookDirection::In, "humanz0")], Verdict::Accept);
         assert_eq!(rule_of(line).comment.as_deref(), Some("humanz: from pods"));
-        let given = rule(Direction::In, &"humanz0".parse().unwrap());
+        let given = rule(HookDirection::In, &"humanz0".parse().unwrap());
         assert_eq!(words(line)[2..], given);
     }
 
@@ -207,16 +207,17 @@ mod tests {
 
     #[test]
     fn interfaces_and_addresses_are_understood() {
-        let not_cni = Match::interfaces(Direction::In, "cni").negated(true);
+        let not_cni = RuleMatch::interfaces(HookDirection::In, "cni").negated(true);
         check("-A FORWARD ! -i cni+ -j ACCEPT", &[not_cni], Verdict::Accept);
-        let matches = [from("10.0.0.0/8"), Match::interface(Direction::Out, "eth0").negated(true)];
+        let matches =
+            [from("10.0.0.0/8"), RuleMatch::interface(HookDirection::Out, "eth0").negated(true)];
         check("-A FORWARD -s 10.0.0.0/8 ! -o eth0 -j DROP", &matches, Verdict::Drop);
     }
 
     #[test]
     fn the_state_of_a_new_connection_is_known() {
         let start = "-A FORWARD -m conntrack --ctstate";
-        let never = [Match::never()];
+        let never = [RuleMatch::never()];
         check(&format!("{start} RELATED,ESTABLISHED -j ACCEPT"), &never, Verdict::Accept);
         let jump = Verdict::Jump("KUBE-SERVICES".to_owned());
         check(&format!("{start} NEW -j KUBE-SERVICES"), &[], jump);
@@ -227,22 +228,22 @@ mod tests {
     fn protocols_and_ports_are_read_and_marks_are_never_set() {
         let line = "-A FORWARD -i humanz0 -p tcp -m tcp --dport 22 -j ACCEPT";
         let matches = [
-            Match::interface(Direction::In, "humanz0"),
-            Match::protocol(6),
-            Match::ports(&[(22, 22)]),
+            RuleMatch::interface(HookDirection::In, "humanz0"),
+            RuleMatch::protocol(6),
+            RuleMatch::ports(&[(22, 22)]),
         ];
         check(line, &matches, Verdict::Accept);
         let line = "-A FORWARD -p udp -m multiport --dports 53,8472:8473 -j ACCEPT";
-        let matches = [Match::protocol(17), Match::ports(&[(53, 53), (8472, 8473)])];
+        let matches = [RuleMatch::protocol(17), RuleMatch::ports(&[(53, 53), (8472, 8473)])];
         check(line, &matches, Verdict::Accept);
         let line = "-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT";
-        check(line, &[Match::never()], Verdict::Accept);
+        check(line, &[RuleMatch::never()], Verdict::Accept);
     }
 
     #[test]
     fn other_extensions_are_unknown() {
         let line = "-A FORWARD -m set --match-set good src -j ACCEPT";
-        check(line, &[Match::unknown()], Verdict::Accept);
+        check(line, &[RuleMatch::unknown()], Verdict::Accept);
     }
 
     #[test]

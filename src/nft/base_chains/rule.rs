@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::net::{AddressRange, Family, IfName};
 use crate::netlink::wire::octets;
 use crate::nft::Verdict;
-use crate::nft::base_chains::direction::Direction;
+use crate::nft::base_chains::direction::HookDirection;
 use crate::nft::expression::family_number;
 
 /// IFNAMSIZ: what an interface's name is filled up to.
@@ -32,28 +32,28 @@ pub struct ChainRule {
     /// The kernel's number for it; `None` in older tables.
     pub handle: Option<u64>,
     /// All of them must hold.
-    pub matches: Vec<Match>,
+    pub matches: Vec<RuleMatch>,
     pub verdict: Verdict,
     pub comment: Option<String>,
 }
 
 /// A comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Match {
-    pub field: Field,
+pub struct RuleMatch {
+    pub field: PacketField,
     /// What is left of the field, as far as this goes.
     pub mask: Option<Vec<u8>>,
-    pub test: Test,
+    pub test: Comparison,
     pub negated: bool,
 }
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum PacketField {
     /// The name of an interface, filled up with zeros.
-    Interface(Direction),
+    Interface(HookDirection),
     /// The first bytes of an address: how many.
-    Address(End, Family, usize),
+    Address(PacketAddress, Family, usize),
     /// The number of its family.
     Family,
     Protocol,
@@ -70,13 +70,13 @@ pub enum Field {
 
 /// Which address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum PacketAddress {
     Source,
     Destination,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Test {
+pub enum Comparison {
     /// The field begins with these bytes.
     Begins(Vec<u8>),
     /// It is in one of these ranges, first and last.
@@ -87,10 +87,10 @@ pub enum Test {
 
 impl ChainRule {
     /// It accepts everything that comes in, or goes out, by `bridge`, and nothing else.
-    pub fn accepts(&self, direction: Direction, bridge: &IfName) -> bool {
+    pub fn accepts(&self, direction: HookDirection, bridge: &IfName) -> bool {
         let [only] = &self.matches[..] else { return false };
-        let Test::Begins(name) = &only.test else { return false };
-        let field = Field::Interface(direction);
+        let Comparison::Begins(name) = &only.test else { return false };
+        let field = PacketField::Interface(direction);
         let name = name.split(|byte| *byte == 0).next().filter(|start| start.len() < name.len());
         self.verdict == Verdict::Accept
             && (only.field, only.negated) == (field, false)
@@ -98,57 +98,60 @@ impl ChainRule {
     }
 }
 
-impl Match {
-    pub fn new(field: Field, test: Test) -> Match {
-        Match { field, mask: None, test, negated: false }
+impl RuleMatch {
+    pub fn new(field: PacketField, test: Comparison) -> RuleMatch {
+        RuleMatch { field, mask: None, test, negated: false }
     }
 
     /// No ordinary packet fulfils it.
-    pub fn never() -> Match {
-        Match::new(Field::Special, Test::Begins(Vec::new()))
+    pub fn never() -> RuleMatch {
+        RuleMatch::new(PacketField::Special, Comparison::Begins(Vec::new()))
     }
 
-    pub fn unknown() -> Match {
-        Match::new(Field::Unknown, Test::Unknown)
+    pub fn unknown() -> RuleMatch {
+        RuleMatch::new(PacketField::Unknown, Comparison::Unknown)
     }
 
     /// An interface of exactly this name.
-    pub fn interface(direction: Direction, name: &str) -> Match {
-        Match::new(Field::Interface(direction), Test::Begins([name.as_bytes(), &[0]].concat()))
+    pub fn interface(direction: HookDirection, name: &str) -> RuleMatch {
+        RuleMatch::new(
+            PacketField::Interface(direction),
+            Comparison::Begins([name.as_bytes(), &[0]].concat()),
+        )
     }
 
     /// An interface whose name begins so.
-    pub fn interfaces(direction: Direction, start: &str) -> Match {
-        Match::new(Field::Interface(direction), Test::Begins(start.into()))
+    pub fn interfaces(direction: HookDirection, start: &str) -> RuleMatch {
+        RuleMatch::new(PacketField::Interface(direction), Comparison::Begins(start.into()))
     }
 
     /// An address in one of `ranges`, all of one family.
-    pub fn address(end: End, ranges: &[AddressRange]) -> Match {
+    pub fn address(end: PacketAddress, ranges: &[AddressRange]) -> RuleMatch {
         let family = ranges.first().map_or(Family::V4, |range| Family::of(range.first()));
         let within = ranges.iter().map(|range| (octets(range.first()), octets(range.last())));
-        let field = Field::Address(end, family, usize::from(family.bits() / 8));
-        Match::new(field, Test::Within(within.collect()))
+        let field = PacketField::Address(end, family, usize::from(family.bits() / 8));
+        RuleMatch::new(field, Comparison::Within(within.collect()))
     }
 
-    pub fn protocol(number: u8) -> Match {
-        Match::new(Field::Protocol, Test::Begins(vec![number]))
+    pub fn protocol(number: u8) -> RuleMatch {
+        RuleMatch::new(PacketField::Protocol, Comparison::Begins(vec![number]))
     }
 
     /// A destination port in one of these ranges, first and last.
-    pub fn ports(ranges: &[(u16, u16)]) -> Match {
+    pub fn ports(ranges: &[(u16, u16)]) -> RuleMatch {
         let bytes = |port: u16| port.to_be_bytes().to_vec();
         let within = ranges.iter().map(|(first, last)| (bytes(*first), bytes(*last)));
-        Match::new(Field::DestinationPort, Test::Within(within.collect()))
+        RuleMatch::new(PacketField::DestinationPort, Comparison::Within(within.collect()))
     }
 
     #[must_use]
-    pub fn negated(self, negated: bool) -> Match {
-        Match { negated: self.negated != negated, ..self }
+    pub fn negated(self, negated: bool) -> RuleMatch {
+        RuleMatch { negated: self.negated != negated, ..self }
     }
 
     /// Whether `packet` fulfils it; `None` if that is not known.
     pub fn holds(&self, packet: &Packet<'_>) -> Option<bool> {
-        if self.field == Field::Unknown {
+        if self.field == PacketField::Unknown {
             return None;
         }
         let Some(mut bytes) = self.field.bytes(packet) else { return Some(self.negated) };
@@ -156,26 +159,26 @@ impl Match {
             *byte &= mask;
         }
         let is = match &self.test {
-            Test::Begins(wanted) => bytes.starts_with(wanted),
-            Test::Within(ranges) => ranges.iter().any(|(first, last)| {
+            Comparison::Begins(wanted) => bytes.starts_with(wanted),
+            Comparison::Within(ranges) => ranges.iter().any(|(first, last)| {
                 first.len() == bytes.len() && *first <= bytes && bytes <= *last
             }),
-            Test::Unknown => return None,
+            Comparison::Unknown => return None,
         };
         Some(is != self.negated)
     }
 
     pub fn is_of_address(&self) -> bool {
-        matches!(self.field, Field::Address(..))
+        matches!(self.field, PacketField::Address(..))
     }
 
     /// It is about an interface or an address.
     pub fn is_targeted(&self) -> bool {
-        self.is_of_address() || matches!(self.field, Field::Interface(_))
+        self.is_of_address() || matches!(self.field, PacketField::Interface(_))
     }
 }
 
-impl Field {
+impl PacketField {
     /// `None` if an ordinary packet has no such thing.
     fn bytes(self, packet: &Packet<'_>) -> Option<Vec<u8>> {
         let name = |name: &str| {
@@ -184,22 +187,24 @@ impl Field {
             bytes
         };
         match self {
-            Field::Interface(Direction::In) => Some(name(packet.input)),
-            Field::Interface(Direction::Out) => Some(name(packet.output)),
-            Field::Address(end, family, length) => {
+            PacketField::Interface(HookDirection::In) => Some(name(packet.input)),
+            PacketField::Interface(HookDirection::Out) => Some(name(packet.output)),
+            PacketField::Address(end, family, length) => {
                 let address = match end {
-                    End::Source => packet.source,
-                    End::Destination => packet.destination,
+                    PacketAddress::Source => packet.source,
+                    PacketAddress::Destination => packet.destination,
                 };
                 let octets = (Family::of(address) == family).then(|| octets(address))?;
                 octets.get(..length).map(<[u8]>::to_vec)
             }
-            Field::Family => Some(vec![family_number(Family::of(packet.source))]),
-            Field::Protocol => packet.transport.map(|(protocol, _)| vec![protocol]),
-            Field::DestinationPort => packet.transport.map(|(_, port)| port.to_be_bytes().to_vec()),
-            Field::State => Some(STATE_NEW.to_ne_bytes().to_vec()),
-            Field::Zero => Some(vec![0; 4]),
-            Field::Special | Field::Unknown => None,
+            PacketField::Family => Some(vec![family_number(Family::of(packet.source))]),
+            PacketField::Protocol => packet.transport.map(|(protocol, _)| vec![protocol]),
+            PacketField::DestinationPort => {
+                packet.transport.map(|(_, port)| port.to_be_bytes().to_vec())
+            }
+            PacketField::State => Some(STATE_NEW.to_ne_bytes().to_vec()),
+            PacketField::Zero => Some(vec![0; 4]),
+            PacketField::Special | PacketField::Unknown => None,
         }
     }
 }

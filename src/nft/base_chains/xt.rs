@@ -2,7 +2,7 @@
 
 use crate::netlink::AttributeList;
 use crate::nft::base_chains::expression_list::Expression;
-use crate::nft::base_chains::rule::{Match, STATE_NEW};
+use crate::nft::base_chains::rule::{RuleMatch, STATE_NEW};
 use crate::nft::numbers::expression as n;
 
 /// Extensions that ask for something that an ordinary packet is not.
@@ -26,7 +26,7 @@ pub fn comment((name, data): &Expression) -> Option<String> {
 }
 
 /// What an extension compares; nothing if a new connection always fulfils it.
-pub fn matches(data: &AttributeList) -> Option<Match> {
+pub fn matches(data: &AttributeList) -> Option<RuleMatch> {
     let info = data.get(n::XT_INFO).unwrap_or_default();
     match data.text(n::XT_NAME).unwrap_or_default().as_str() {
         "comment" => None,
@@ -35,28 +35,28 @@ pub fn matches(data: &AttributeList) -> Option<Match> {
                 let negated = half(info, CONNTRACK_NEGATED).unwrap_or(0) & CONNTRACK_STATE != 0;
                 state(states, negated)
             }
-            (Some(_), Some(_)) => Some(Match::never()),
-            _ => Some(Match::unknown()),
+            (Some(_), Some(_)) => Some(RuleMatch::never()),
+            _ => Some(RuleMatch::unknown()),
         },
         "state" => state(half(info, 0)?, false),
-        "udp" => Some(udp(info).unwrap_or_else(Match::unknown)),
-        name if SPECIAL.contains(&name) => Some(Match::never()),
-        _ => Some(Match::unknown()),
+        "udp" => Some(udp(info).unwrap_or_else(RuleMatch::unknown)),
+        name if SPECIAL.contains(&name) => Some(RuleMatch::never()),
+        _ => Some(RuleMatch::unknown()),
     }
 }
 
 /// Of `struct xt_udp` (linux/netfilter/xt_tcpudp.h): first and last source port, first and last
 /// destination port, and the flags that negate them.
-fn udp(info: &[u8]) -> Option<Match> {
+fn udp(info: &[u8]) -> Option<RuleMatch> {
     let negated = info.get(8)?;
     let any_source = (half(info, 0)?, half(info, 2)?, negated & 1) == (0, u16::MAX, 0);
-    let ports = Match::ports(&[(half(info, 4)?, half(info, 6)?)]).negated(negated & 2 != 0);
-    Some(if any_source { ports } else { Match::never() })
+    let ports = RuleMatch::ports(&[(half(info, 4)?, half(info, 6)?)]).negated(negated & 2 != 0);
+    Some(if any_source { ports } else { RuleMatch::never() })
 }
 
-fn state(states: u16, negated: bool) -> Option<Match> {
+fn state(states: u16, negated: bool) -> Option<RuleMatch> {
     let new = u32::from(states) & STATE_NEW != 0;
-    (new == negated).then(Match::never)
+    (new == negated).then(RuleMatch::never)
 }
 
 /// Two bytes in the host's order.

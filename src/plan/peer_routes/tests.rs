@@ -35,18 +35,18 @@ fn per_family(addresses: &[&str]) -> PerFamily<IpAddr> {
 
 /// This host: what it wants, its addresses, and those it can send from.
 struct Host {
-    backend: Backend,
+    backend: LocalBackend,
     own: PerFamily<IpAddr>,
     underlay: PerFamily<IpAddr>,
     up: bool,
 }
 
-fn host(backend: Backend) -> Host {
+fn host(backend: LocalBackend) -> Host {
     let own = per_family(&["192.0.2.1", "2001:db8::1"]);
     Host { backend, own, underlay: own, up: true }
 }
 
-/// The ways from `host` to `peer`, as `direct …`, `tunnel …` or `! reason`.
+/// The peer_routes from `host` to `peer`, as `direct …`, `tunnel …` or `! reason`.
 fn check(host: &Host, peer: Peer, expected: &[&str]) {
     check_resolved(host, peer, &[], expected);
 }
@@ -65,14 +65,15 @@ fn check_resolved(host: &Host, peer: Peer, resolved: &[&str], expected: &[&str])
         connected: connected.to_vec(),
         own: host.own,
         underlay: host.underlay,
-        tunnel: Tunnel::of(&subnets, VXLAN).filter(|_| host.backend != Backend::Direct),
+        tunnel: Tunnel::of(&subnets, VXLAN).filter(|_| host.backend != LocalBackend::Direct),
     };
-    let ways = ways(&peers, &resolved, &here);
-    let direct = ways.direct.values().map(|hop| format!("direct {} dev {}", hop.via, hop.device));
-    let tunnels = ways.remotes.iter();
+    let peer_routes = peer_routes(&peers, &resolved, &here);
+    let direct =
+        peer_routes.direct.values().map(|hop| format!("direct {} dev {}", hop.via, hop.device));
+    let tunnels = peer_routes.remotes.iter();
     let tunnels = tunnels.map(|remote| format!("tunnel {} to {}", remote.subnet, remote.address));
-    let not = ways.unreachable.iter().map(|line| format!("! {}", line.problem()));
-    let faults = ways.faults.iter().map(|fault| format!("! {fault}"));
+    let not = peer_routes.unreachable.iter().map(|line| format!("! {}", line.problem()));
+    let faults = peer_routes.faults.iter().map(|fault| format!("! {fault}"));
     let lines: Vec<String> = direct.chain(tunnels).chain(not).chain(faults).collect();
     assert_eq!(lines.len(), expected.len(), "{lines:?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -87,7 +88,7 @@ const BOTH: &[&str] = &["10.1.2.0/24", "fd00:0:0:2::/64"];
 
 #[test]
 fn a_host_on_the_segment_is_reached_through_the_nearest_interface() {
-    for backend in [Backend::Direct, Backend::Auto] {
+    for backend in [LocalBackend::Direct, LocalBackend::Auto] {
         check(&host(backend), peer(V4, &["192.0.2.2"]), &["direct 192.0.2.2 dev 2"]);
         check(&host(backend), peer(V4, &["192.0.3.2"]), &["direct 192.0.3.2 dev 3"]);
     }
@@ -97,15 +98,19 @@ fn a_host_on_the_segment_is_reached_through_the_nearest_interface() {
 fn a_host_behind_a_router_is_reached_through_its_tunnel() {
     let far = || peer(V4, &["198.51.100.2"]);
     let tunnel = ["tunnel 10.1.2.0/24 to 198.51.100.2"];
-    check(&host(Backend::Auto), far(), &tunnel);
-    check(&host(Backend::Vxlan), far(), &tunnel);
-    check(&host(Backend::Direct), far(), &["198.51.100.2 is not on a segment of this host, and B"]);
+    check(&host(LocalBackend::Auto), far(), &tunnel);
+    check(&host(LocalBackend::Vxlan), far(), &tunnel);
+    check(
+        &host(LocalBackend::Direct),
+        far(),
+        &["198.51.100.2 is not on a segment of this host, and B"],
+    );
 }
 
 #[test]
 fn a_host_without_a_tunnel_is_reached_directly_or_reported() {
     let python = || Peer { backend: records::Backend::Direct, ..peer(V4, &[]) };
-    for backend in [Backend::Auto, Backend::Vxlan] {
+    for backend in [LocalBackend::Auto, LocalBackend::Vxlan] {
         let host = host(backend);
         let near = Peer { tunnel: None, ..peer(V4, &["192.0.2.2"]) };
         check(&host, near, &["direct 192.0.2.2 dev 2"]);
@@ -121,29 +126,29 @@ fn a_host_with_a_bad_tunnel_loses_nothing_but_that() {
     let mut near = peer(V4, &["192.0.2.2"]);
     near.tunnel.as_mut().unwrap().port = 0;
     let bad = "its tunnel is ignored: port 0";
-    check(&host(Backend::Auto), near.clone(), &["direct 192.0.2.2 dev 2", bad]);
+    check(&host(LocalBackend::Auto), near.clone(), &["direct 192.0.2.2 dev 2", bad]);
     let far = Peer { addresses: per_family(&["198.51.100.2"]), ..near };
-    check(&host(Backend::Auto), far, &["the host has no tunnel", bad]);
+    check(&host(LocalBackend::Auto), far, &["the host has no tunnel", bad]);
 }
 
 #[test]
 fn who_wants_tunnels_gets_them_if_the_other_has_some() {
     let wants = Peer { backend: records::Backend::Vxlan, ..peer(V4, &["192.0.2.2"]) };
     let tunnel = ["tunnel 10.1.2.0/24 to 192.0.2.2"];
-    check(&host(Backend::Auto), wants.clone(), &tunnel);
-    check(&host(Backend::Direct), wants, &["direct 192.0.2.2 dev 2"]);
-    check(&host(Backend::Vxlan), peer(V4, &["192.0.2.2"]), &tunnel);
+    check(&host(LocalBackend::Auto), wants.clone(), &tunnel);
+    check(&host(LocalBackend::Direct), wants, &["direct 192.0.2.2 dev 2"]);
+    check(&host(LocalBackend::Vxlan), peer(V4, &["192.0.2.2"]), &tunnel);
 }
 
 #[test]
 fn each_family_of_pods_has_its_own_way() {
     check(
-        &host(Backend::Auto),
+        &host(LocalBackend::Auto),
         peer(BOTH, &["192.0.2.2", "2001:db8:9::2"]),
         &["direct 192.0.2.2 dev 2", "tunnel fd00:0:0:2::/64 to 2001:db8:9::2"],
     );
     check(
-        &host(Backend::Vxlan),
+        &host(LocalBackend::Vxlan),
         peer(BOTH, &["192.0.2.2", "2001:db8:9::2"]),
         &["tunnel 10.1.2.0/24 to 192.0.2.2", "tunnel fd00:0:0:2::/64 to 2001:db8:9::2"],
     );
@@ -152,23 +157,23 @@ fn each_family_of_pods_has_its_own_way() {
 #[test]
 fn hosts_that_share_one_family_reach_both_through_it() {
     check(
-        &host(Backend::Auto),
+        &host(LocalBackend::Auto),
         peer(BOTH, &["2001:db8:9::2"]),
         &["tunnel 10.1.2.0/24 to 2001:db8:9::2", "tunnel fd00:0:0:2::/64 to 2001:db8:9::2"],
     );
     check(
-        &host(Backend::Auto),
+        &host(LocalBackend::Auto),
         peer(BOTH, &["192.0.2.2"]),
         &["direct 192.0.2.2 dev 2", "tunnel fd00:0:0:2::/64 to 192.0.2.2"],
     );
-    let only_v4 = Host { own: per_family(&["192.0.2.1"]), ..host(Backend::Auto) };
+    let only_v4 = Host { own: per_family(&["192.0.2.1"]), ..host(LocalBackend::Auto) };
     let only_v4 = Host { underlay: only_v4.own, ..only_v4 };
     check(&only_v4, peer(V4, &["2001:db8:9::2"]), &["no IPv6 address to send to 2001:db8:9::2"]);
 }
 
 #[test]
 fn an_outage_of_the_uplink_is_no_reason_for_a_tunnel() {
-    let down = Host { up: false, underlay: PerFamily::default(), ..host(Backend::Auto) };
+    let down = Host { up: false, underlay: PerFamily::default(), ..host(LocalBackend::Auto) };
     check(&down, peer(V4, &["192.0.2.2"]), &["the link to 192.0.2.2 is down; set it up"]);
     let expected = "192.0.2.1 (NODE_IP, if that is set), which no interface that is up has";
     check(&down, peer(V4, &["198.51.100.2"]), &[expected]);
@@ -177,12 +182,12 @@ fn an_outage_of_the_uplink_is_no_reason_for_a_tunnel() {
 #[test]
 fn a_host_without_an_address_of_the_family_is_reported() {
     let v6 = peer(&["fd00:0:0:2::/64"], &["192.0.2.2"]);
-    check(&host(Backend::Direct), v6, &["no IPv6 address"]);
+    check(&host(LocalBackend::Direct), v6, &["no IPv6 address"]);
 }
 
 #[test]
 fn a_host_that_claims_our_address_is_reported() {
-    for backend in [Backend::Direct, Backend::Auto, Backend::Vxlan] {
+    for backend in [LocalBackend::Direct, LocalBackend::Auto, LocalBackend::Vxlan] {
         check(&host(backend), peer(V4, &["192.0.2.1"]), &["belongs to this host"]);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use humanz::checks::forward::{Traffic, input, plan, removals};
 use humanz::net::{Family, IfName, PerFamily};
 use humanz::nft::base_chains::{
-    BaseChain, ChainRef, ChainRule, FoundChains, FoundSets, decode, expression_list, legacy_text,
+    BaseChain, ChainRef, ChainRule, FoundSets, HookChains, decode, expression_list, legacy_text,
 };
 use humanz::nft::{NftChain, Policy, TableFamily, found};
 
@@ -72,7 +72,7 @@ fn judged(chain: BaseChain) {
         destination: [192, 0, 2, 2].into(),
         udp_port: 10_400,
     };
-    let found = FoundChains { chains: vec![chain], ..FoundChains::default() };
+    let found = HookChains { chains: vec![chain], ..HookChains::default() };
     let others = ["10.244.0.0/24", "10.244.200.0/24", "fd00:0:0:2::/64"].into_iter();
     let others = others.map(|subnet| ("b", subnet.parse().expect("a subnet")));
     let planned = plan(&traffic, others, &found);

@@ -1,6 +1,6 @@
 use crate::checks::forward::evaluate::*;
 use crate::net::Family;
-use crate::nft::base_chains::{ChainRef, Direction, End, Field, Test};
+use crate::nft::base_chains::{ChainRef, Comparison, HookDirection, PacketAddress, PacketField};
 
 /// Rules as a person writes them: matches and a verdict, `not` before a match that must not hold.
 pub fn rules(lines: &[&str]) -> Vec<ChainRule> {
@@ -15,19 +15,19 @@ fn rule(line: &str) -> ChainRule {
         let word = words.next().unwrap();
         let mut argument = || words.next().unwrap().to_owned();
         let found = match word {
-            "iif" => Match::interface(Direction::In, &argument()),
-            "oif" => Match::interface(Direction::Out, &argument()),
-            "from" => Match::address(End::Source, &[network(&argument())]),
-            "to" => Match::address(End::Destination, &[network(&argument())]),
-            "v6" => Match::new(Field::Family, Test::Begins(vec![10])),
-            "tcp" => Match::protocol(6),
-            "udp" => Match::protocol(17),
+            "iif" => RuleMatch::interface(HookDirection::In, &argument()),
+            "oif" => RuleMatch::interface(HookDirection::Out, &argument()),
+            "from" => RuleMatch::address(PacketAddress::Source, &[network(&argument())]),
+            "to" => RuleMatch::address(PacketAddress::Destination, &[network(&argument())]),
+            "v6" => RuleMatch::new(PacketField::Family, Comparison::Begins(vec![10])),
+            "tcp" => RuleMatch::protocol(6),
+            "udp" => RuleMatch::protocol(17),
             "port" => {
                 let port = argument().parse().unwrap();
-                Match::ports(&[(port, port)])
+                RuleMatch::ports(&[(port, port)])
             }
-            "special" => Match::never(),
-            "unknown" => Match::unknown(),
+            "special" => RuleMatch::never(),
+            "unknown" => RuleMatch::unknown(),
             word => {
                 let verdict = match word {
                     "accept" => Verdict::Accept,

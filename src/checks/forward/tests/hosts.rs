@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::{FIREWALLD, IPTABLES, PLAIN, accept, chain, rule, traffic};
 use crate::checks::forward::*;
 use crate::net::AddressRange;
-use crate::nft::base_chains::{End, Field, Test};
+use crate::nft::base_chains::{Comparison, PacketAddress, PacketField};
 use crate::nft::{Policy, TableFamily, Verdict};
 
 /// Ten hosts with a subnet of each family, `h0` to `h9`. The host of the tests is 3.
@@ -24,16 +24,16 @@ fn networks(networks: &[&str]) -> Vec<AddressRange> {
 }
 
 fn to(list: &[&str], verdict: Verdict) -> ChainRule {
-    rule(&[Match::address(End::Destination, &networks(list))], verdict)
+    rule(&[RuleMatch::address(PacketAddress::Destination, &networks(list))], verdict)
 }
 
 fn from(list: &[&str], verdict: Verdict) -> ChainRule {
-    rule(&[Match::address(End::Source, &networks(list))], verdict)
+    rule(&[RuleMatch::address(PacketAddress::Source, &networks(list))], verdict)
 }
 
 /// The problems of a chain, without their fixes.
 fn check(chain: BaseChain, wanted: &[&str]) {
-    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
+    let found = HookChains { chains: vec![chain], unreadable: Vec::new() };
     let plan = plan(&traffic(), hosts(), &found);
     assert_eq!(plan.edits, [], "nothing is changed for it");
     let lines: Vec<&str> = plan.problems.iter().map(|problem| problem.what.as_str()).collect();
@@ -115,7 +115,7 @@ fn a_host_that_a_list_forgot_is_named() {
     let rules = [
         to(&["203.0.113.0/24"], Verdict::Accept),
         to(&known, Verdict::Accept),
-        rule(&[Match::new(Field::Family, Test::Begins(vec![2]))], Verdict::Drop),
+        rule(&[RuleMatch::new(PacketField::Family, Comparison::Begins(vec![2]))], Verdict::Drop),
     ];
     let place = (TableFamily::Ip, "filter", "forward");
     let chain = chain(place, Policy::Accept, &rules);
@@ -123,7 +123,7 @@ fn a_host_that_a_list_forgot_is_named() {
                 10.244.5.0/24 (host h5)";
     let back =
         "nft table ip filter, chain forward: a rule drops what other hosts' pods send to pods";
-    let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
+    let found = HookChains { chains: vec![chain], unreadable: Vec::new() };
     let lines: Vec<String> = plan(&traffic(), hosts(), &found)
         .problems
         .into_iter()
@@ -136,15 +136,15 @@ fn a_host_that_a_list_forgot_is_named() {
 #[test]
 fn a_drop_of_no_hosts_pods_is_not_reported() {
     check(chain(PLAIN, Policy::Accept, &[to(&["10.244.200.0/24"], Verdict::Drop)]), &[]);
-    let to_h5 = Match::address(End::Destination, &networks(&["10.244.5.0/24"]));
-    check(chain(PLAIN, Policy::Accept, &[rule(&[to_h5, Match::never()], Verdict::Drop)]), &[]);
+    let to_h5 = RuleMatch::address(PacketAddress::Destination, &networks(&["10.244.5.0/24"]));
+    check(chain(PLAIN, Policy::Accept, &[rule(&[to_h5, RuleMatch::never()], Verdict::Drop)]), &[]);
 }
 
 #[test]
 fn a_drop_behind_an_accept_for_the_bridge_is_not_reported() {
     let rules = [
-        accept(Direction::In, "humanz0"),
-        accept(Direction::Out, "humanz0"),
+        accept(HookDirection::In, "humanz0"),
+        accept(HookDirection::Out, "humanz0"),
         to(&["10.244.5.0/24"], Verdict::Drop),
     ];
     check(chain(PLAIN, Policy::Accept, &rules), &[]);
@@ -156,7 +156,7 @@ fn the_fix_is_a_command_that_finds_the_rule() {
         let wall = rule(&[], Verdict::Jump("WALL".to_owned()));
         let called = [("WALL".to_owned(), vec![to(&["10.244.5.0/24"], Verdict::Drop)])].into();
         let chain = BaseChain { called, ..chain(at, Policy::Accept, &[wall]) };
-        let found = FoundChains { chains: vec![chain], unreadable: Vec::new() };
+        let found = HookChains { chains: vec![chain], unreadable: Vec::new() };
         let problem = plan(&traffic(), hosts(), &found).problems.remove(0);
         assert!(problem.what.contains("a rule of chain WALL drops"), "{problem}");
         assert!(problem.fix.as_ref().unwrap().contains(wanted), "{problem}");
@@ -172,12 +172,13 @@ fn thousands_of_rules_are_evaluated_for_the_first_hosts() {
     let many: Vec<ChainRule> = (0..20_000_u32)
         .map(|at| {
             let address = IpAddr::from(Ipv4Addr::from(0x0af4_0402 + 2 * at));
-            let only = Match::address(End::Destination, &[AddressRange::single(address)]);
+            let only =
+                RuleMatch::address(PacketAddress::Destination, &[AddressRange::single(address)]);
             rule(&[only], Verdict::Drop)
         })
         .collect();
     let found =
-        FoundChains { chains: vec![chain(PLAIN, Policy::Accept, &many)], unreadable: Vec::new() };
+        HookChains { chains: vec![chain(PLAIN, Policy::Accept, &many)], unreadable: Vec::new() };
     let names: Vec<String> = (0..20_000).map(|number| format!("h{number}")).collect();
     let subnet =
         |number: u32| IpNetwork::new(Ipv4Addr::from(0x0af4_0400 + 16 * number).into(), 28).unwrap();

@@ -15,11 +15,11 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// The latest repairs.
 #[derive(Debug, Default)]
-pub struct RepairPace {
+pub struct RepairRateLimit {
     latest: VecDeque<Instant>,
 }
 
-impl RepairPace {
+impl RepairRateLimit {
     pub fn repaired(&mut self, now: Instant) {
         if self.latest.len() > FREE {
             self.latest.pop_front();
@@ -40,18 +40,18 @@ mod tests {
 
     #[test]
     fn many_repairs_in_a_row_slow_the_agent_down_for_a_while() {
-        let mut pace = RepairPace::default();
+        let mut rate_limit = RepairRateLimit::default();
         let mut now = Instant::now();
         for _ in 0..FREE {
             now += SETTLE;
-            pace.repaired(now);
-            assert_eq!(pace.pause(now), SETTLE);
+            rate_limit.repaired(now);
+            assert_eq!(rate_limit.pause(now), SETTLE);
         }
-        pace.repaired(now);
-        assert_eq!(pace.pause(now), SLOW);
-        assert_eq!(pace.pause(now + WINDOW), SETTLE);
+        rate_limit.repaired(now);
+        assert_eq!(rate_limit.pause(now), SLOW);
+        assert_eq!(rate_limit.pause(now + WINDOW), SETTLE);
 
-        let mut rare = RepairPace::default();
+        let mut rare = RepairRateLimit::default();
         for _ in 0..10 * FREE {
             now += WINDOW / 40;
             rare.repaired(now);

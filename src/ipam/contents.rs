@@ -24,25 +24,25 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`] if a folder cannot be read.
-    pub fn look(&self) -> Result<StoreContents, StoreError> {
-        let mut looked = StoreContents::default();
+    pub fn contents(&self) -> Result<StoreContents, StoreError> {
+        let mut contents = StoreContents::default();
         let owners = names(&self.layout.owners())?;
         let owners = owners.iter().map(|name| self.layout.owners().join(name));
-        looked.taken = self.layout.addresses()?.into_iter().collect();
-        let files = looked.taken.iter().map(|address| self.layout.address(*address));
+        contents.taken = self.layout.addresses()?.into_iter().collect();
+        let files = contents.taken.iter().map(|address| self.layout.address(*address));
         for path in owners.chain(files).collect::<Vec<_>>() {
             let Some(bytes) = read(&path)? else { continue };
             match StoreEntry::parse(&bytes) {
                 Ok(entry) if entry.boot_id != self.boot_id => {}
-                Ok(entry) if looked.entries.iter().any(|known| same(known, &entry)) => {}
-                Ok(entry) => looked.entries.push(entry),
+                Ok(entry) if contents.entries.iter().any(|known| same(known, &entry)) => {}
+                Ok(entry) => contents.entries.push(entry),
                 Err(why) => {
-                    looked.faults.push(format!("{} is not an entry: {why}", path.display()))
+                    contents.faults.push(format!("{} is not an entry: {why}", path.display()))
                 }
             }
         }
-        looked.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
-        Ok(looked)
+        contents.entries.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+        Ok(contents)
     }
 }
 
