@@ -96,11 +96,17 @@ impl EventFilter {
                 self.attached.remove(&index);
                 self.gone += 1;
                 if self.gone.is_multiple_of(LEFTOVERS) {
-                    return Scope::FIREWALL;
+                    return Scope::FIREWALL.and(self.pod_left());
                 }
+                return self.pod_left();
             }
         }
         Scope::default()
+    }
+
+    /// Its address is no longer its own.
+    fn pod_left(&self) -> Scope {
+        if self.own.has_policies() { Scope::POLICY } else { Scope::default() }
     }
 
     /// Without an answer from the kernel the full reconcile, once a minute, sees what is missed here.

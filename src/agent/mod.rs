@@ -25,7 +25,7 @@ pub(crate) mod logger;
 pub(crate) mod names;
 mod notify;
 mod own_writes;
-mod policy;
+pub(crate) mod policy;
 pub mod probe;
 pub(crate) mod reachability;
 pub(crate) mod reconcile;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ipnetwork::IpNetwork;
@@ -14,6 +15,8 @@ use crate::netlink::fdb::Destination;
 pub struct OwnWrites {
     /// The netlink port that routes and neighbours are written from: their events bear it.
     port: u32,
+    /// Policies are in force, which pods that go concern.
+    policies: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -30,12 +33,20 @@ type Written = BTreeMap<Mac, (IpAddr, u16)>;
 
 impl OwnWrites {
     pub fn new(port: u32) -> OwnWrites {
-        OwnWrites { port, state: Mutex::default() }
+        OwnWrites { port, ..OwnWrites::default() }
     }
 
     /// The event's sender is this agent.
     pub fn is_sender(&self, port: u32) -> bool {
         port == self.port && port != 0
+    }
+
+    pub fn set_policies(&self, in_force: bool) {
+        self.policies.store(in_force, Ordering::Relaxed);
+    }
+
+    pub fn has_policies(&self) -> bool {
+        self.policies.load(Ordering::Relaxed)
     }
 
     /// Where pods have their addresses.

@@ -10,6 +10,8 @@
 //! No set of ranges decides alone whether a packet is judged: the kernel does not find anything in
 //! one while it commits it (see [`crate::nft::Nft::replace`]).
 
+pub mod address;
+
 mod conditions;
 mod forms;
 mod name;

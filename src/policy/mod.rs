@@ -3,6 +3,7 @@
 //! Sources (NetworkPolicy, ClusterNetworkPolicy, groups) become [`Rules`]: one ordered list in which
 //! the first match decides. Everything that a pod, a peer or a port can be is a value of this room.
 
+pub mod ask;
 pub mod compile;
 pub mod endpoint;
 pub mod evaluate;

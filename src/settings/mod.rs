@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-use crate::cni::config::GuardConf;
+use crate::cni::config::{AgentDown, GuardConf};
 use crate::cni::version::Version;
 use crate::etcd::EtcdSettings;
 use crate::kube::KubeSettings;
@@ -60,6 +60,8 @@ pub struct Settings {
     pub flowtable: bool,
     /// What pods may send, and which way it takes.
     pub guard: GuardConf,
+    /// `None`: no policies.
+    pub policy: Option<PolicySettings>,
     /// Turn on forwarding in the kernel.
     pub manage_sysctl: bool,
     pub cni: CniSettings,
@@ -120,6 +122,13 @@ pub enum Source {
     Kubernetes(KubeSettings),
     /// Given by the operator; there is no etcd and there are no other hosts.
     Static(PerFamily<IpNetwork>),
+}
+
+/// Policies, if they are on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySettings {
+    pub file: Option<PathBuf>,
+    pub on_agent_down: AgentDown,
 }
 
 /// The CNI configuration and its place.

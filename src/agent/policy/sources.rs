@@ -1,6 +1,7 @@
 //! Pure. The last valid snapshot of each source of policies.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::net::Problem;
 use crate::policy::{Provider, Snapshot, Update};
@@ -10,23 +11,46 @@ use crate::policy::{Provider, Snapshot, Update};
 pub struct Policies {
     snapshots: BTreeMap<Provider, Snapshot>,
     problems: BTreeMap<Provider, Vec<Problem>>,
+    merged: Option<Arc<Snapshot>>,
 }
 
 impl Policies {
+    /// What was kept from an earlier life, of the sources that there are still.
+    pub fn kept(mut snapshots: BTreeMap<Provider, Snapshot>, of: &[Provider]) -> Policies {
+        snapshots.retain(|provider, _| of.contains(provider));
+        let mut policies = Policies { snapshots, ..Policies::default() };
+        policies.merge();
+        policies
+    }
+
     /// Takes over what a source says; true if that changes what holds.
     pub fn take(&mut self, update: Update) -> bool {
         self.problems.insert(update.provider, update.problems);
         let Some(snapshot) = update.snapshot else { return false };
-        self.snapshots.get(&update.provider) != Some(&snapshot) && {
-            self.snapshots.insert(update.provider, snapshot);
-            true
+        if self.snapshots.get(&update.provider) == Some(&snapshot) {
+            return false;
         }
+        self.snapshots.insert(update.provider, snapshot);
+        self.merge();
+        true
     }
 
-    #[expect(dead_code, reason = "the reconcile reads it with the next commits")]
+    fn merge(&mut self) {
+        let all = || Arc::new(Snapshot::merged(self.snapshots.values()));
+        self.merged = (!self.snapshots.is_empty()).then(all);
+    }
+
     /// What all of them say; `None` before the first one has said anything.
-    pub fn snapshot(&self) -> Option<Snapshot> {
-        (!self.snapshots.is_empty()).then(|| Snapshot::merged(self.snapshots.values()))
+    pub fn snapshot(&self) -> Option<&Arc<Snapshot>> {
+        self.merged.as_ref()
+    }
+
+    pub fn has(&self, provider: Provider) -> bool {
+        self.snapshots.contains_key(&provider)
+    }
+
+    pub fn snapshots(&self) -> &BTreeMap<Provider, Snapshot> {
+        &self.snapshots
     }
 
     pub fn problems(&self) -> impl Iterator<Item = Problem> {

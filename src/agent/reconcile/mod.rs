@@ -12,6 +12,7 @@ pub mod host_checks;
 pub mod host_ports;
 pub mod input;
 pub mod plugin;
+pub mod policy;
 pub mod routes;
 pub mod sysctls;
 pub mod tunnel;
@@ -23,6 +24,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Hint;
 use crate::agent::own_writes::OwnWrites;
+use crate::agent::reconcile::policy::PolicyInput;
 use crate::agent::trigger::Scope;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
@@ -45,6 +47,8 @@ pub struct Reconcile<'a> {
     pub in_sync: bool,
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
+    /// What is known of policies; `None` where nobody knows.
+    pub policies: Option<&'a PolicyInput>,
     /// What this host was when it was looked at last.
     pub previous: Option<&'a HostState>,
     /// All was as it should be once: runtimes were given the CNI configuration.

@@ -38,8 +38,17 @@ pub fn run(
 ) -> Option<ReconcileOutcome> {
     if let Some(own) = run.own_writes {
         own.set_pools(run.settings.pool_networks());
+        own.set_policies(run.settings.policy.is_some());
     }
-    let ReconcileCache { ways, placed, table, tunnels, guards } = known;
+    let ReconcileCache { ways, placed, table, tunnels, guards, policy } = known;
+    let look = run.scope.policy;
+    if (look || run.scope.firewall)
+        && !reconcile::policy::reconcile(run, look, policy, applier)
+        && !run.was_ready
+    {
+        // No pod may start where nothing would keep it in quarantine.
+        return None;
+    }
     let before = run.previous.map(|before| before.own);
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,

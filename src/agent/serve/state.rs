@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::policy::Policies;
+use crate::agent::policy::{Asked, Policies};
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -69,7 +69,13 @@ pub struct AgentState {
     pub(super) writable: BTreeSet<PathBuf>,
     pub(super) stop: bool,
     /// What each source of policies said last.
-    pub(super) policies: Policies,
+    pub policies: Policies,
+    /// It has changed since it was kept for the next start.
+    pub(super) policies_unkept: bool,
+    /// When to read POLICY_FILE.
+    pub(super) policy_file_due: Option<Instant>,
+    /// New pods, whose plugins wait.
+    pub(super) asked: Vec<Asked>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -116,6 +122,9 @@ impl AgentState {
             writable: BTreeSet::new(),
             stop: false,
             policies: Policies::default(),
+            policies_unkept: false,
+            policy_file_due: Some(now),
+            asked: Vec::new(),
             once: false,
         }
     }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind, Protocol};
 use crate::policy::endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
 use crate::policy::labels::Labels;
@@ -15,8 +17,9 @@ use crate::policy::read::kubernetes::{labels, protocol};
 use crate::policy::read::membership::{Claims, Membership, NamespaceRule, assign};
 
 /// What is known of a cluster beside its policies.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
+    #[serde(with = "namespaces")]
     namespaces: BTreeMap<Name, Arc<Namespace>>,
     /// Rules for the pods of namespaces.
     pub rules: BTreeMap<Name, NamespaceRule>,
@@ -64,9 +67,8 @@ impl Cluster {
         let own = labels(metadata.get("labels"));
         let annotations = labels(metadata.get("annotations"));
         let (member, problems) = self.membership(&name, &namespace, &annotations, &own);
-        let without = || Arc::new(Namespace::new(namespace.clone(), Labels::new()));
         endpoints.pods.push(Endpoint {
-            namespace: self.namespaces.get(&namespace).cloned().unwrap_or_else(without),
+            namespace: self.namespace_of(&namespace),
             name,
             labels: own,
             addresses,
@@ -76,6 +78,33 @@ impl Cluster {
             network: member.network,
         });
         Ok(problems)
+    }
+
+    /// A pod that only its runtime describes, without addresses, and what is wrong with it.
+    pub fn standalone(
+        &self,
+        (namespace, name): (Name, Name),
+        annotations: &Labels,
+        labels: Labels,
+        host: NodeName,
+    ) -> (Endpoint, Vec<Problem>) {
+        let (member, problems) = self.membership(&name, &namespace, annotations, &labels);
+        let endpoint = Endpoint {
+            namespace: self.namespace_of(&namespace),
+            name,
+            labels,
+            addresses: Vec::new(),
+            ports: Vec::new(),
+            host,
+            group: member.group,
+            network: member.network,
+        };
+        (endpoint, problems)
+    }
+
+    fn namespace_of(&self, name: &Name) -> Arc<Namespace> {
+        let without = || Arc::new(Namespace::new(name.clone(), Labels::new()));
+        self.namespaces.get(name).cloned().unwrap_or_else(without)
     }
 
     fn membership(
@@ -103,6 +132,27 @@ impl Cluster {
                 (configured, vec![problem])
             }
         }
+    }
+}
+
+mod namespaces {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::policy::endpoint::Namespace;
+    use crate::policy::name::Name;
+
+    type ByName = BTreeMap<Name, Arc<Namespace>>;
+
+    pub fn serialize<S: Serializer>(all: &ByName, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.values().map(|one| &**one))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByName, D::Error> {
+        let all: Vec<Namespace> = Vec::deserialize(from)?;
+        Ok(all.into_iter().map(|one| (one.name().clone(), Arc::new(one))).collect())
     }
 }
 

@@ -1,0 +1,159 @@
+//! Keeps the table of policies.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::agent::applier::Applier;
+use crate::agent::policy::Pods;
+use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
+use crate::inspect::{Kernel, pods};
+use crate::net::node_name::NodeName;
+use crate::net::{Object, Problem, ProblemKind};
+use crate::nft::CachedTable;
+use crate::os::random;
+use crate::plan::Line;
+use crate::plan::policy_table::{FoundPolicy, plan};
+use crate::policy::compile::{HostPolicy, MarkBits, POLICY_TABLE, PolicyTable, compile};
+use crate::policy::{Direction, Peer, Rule, Selector, Snapshot};
+
+/// The netlink group that reports of drops go to.
+const LOG_GROUP: u16 = 104;
+
+/// After each transaction the table is read again, until nothing differs; more times than a plan has
+/// transactions and leftovers mean that somebody else writes, too.
+const ATTEMPTS: usize = 8;
+
+/// What is known of policies when a reconcile begins.
+#[derive(Clone, Debug)]
+pub struct PolicyInput {
+    pub host: NodeName,
+    /// `None` before any source has said anything.
+    pub known: Option<Arc<Snapshot>>,
+}
+
+/// What was found out by earlier reconciles.
+#[derive(Debug, Default)]
+pub struct CachedPolicy {
+    table: CachedTable,
+    pub pods: Pods,
+}
+
+/// Makes the table as it should be; false if policies are on and the table is not in force. `look`: the
+/// store of addresses is read again.
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    look: bool,
+    cache: &mut CachedPolicy,
+    applier: &mut Applier,
+) -> bool {
+    if run.settings.policy.is_none() {
+        if look {
+            remove(run.kernel, applier);
+        }
+        return true;
+    }
+    if look && let Err(error) = read_pods(run, cache) {
+        applier.inspection_failed(Object::named("pods of this host"), &error);
+    }
+    match keep(run, cache, applier) {
+        Ok(in_force) => in_force,
+        Err(error) => {
+            applier.inspect_failed(Object::Table(POLICY_TABLE.to_owned()), error);
+            false
+        }
+    }
+}
+
+fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()> {
+    let network = &run.settings.cni.name;
+    let store =
+        pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
+    let contents = store.look().with_context(|| ipam_dir_hint(run.settings))?;
+    cache.pods = Pods::of(network, &contents.entries);
+    Ok(())
+}
+
+fn keep(
+    run: &Reconcile<'_>,
+    cache: &mut CachedPolicy,
+    applier: &mut Applier,
+) -> anyhow::Result<bool> {
+    let nft = &run.kernel.nft;
+    let CachedPolicy { table, pods } = cache;
+    let known = run.policies.and_then(|input| Some((&input.host, input.known.as_deref()?)));
+    if known.is_none() && table.observe(nft, POLICY_TABLE)?.is_some() {
+        // What was in force stays so until a source has said something.
+        return Ok(true);
+    }
+    let wanted = wanted(run, known, pods);
+    let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
+    for _ in 0..ATTEMPTS {
+        let found = match table.observe(nft, POLICY_TABLE)? {
+            Some(table) => {
+                let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
+                Some(FoundPolicy { table: table.clone(), counters })
+            }
+            None => None,
+        };
+        let plan = plan(&wanted, found.as_ref(), first_epoch);
+        if plan.transactions.is_empty() {
+            return Ok(true);
+        }
+        let failures = applier.failures().len();
+        let edit = || nft.edit(POLICY_TABLE, &plan.transactions);
+        match plan.changes.is_empty() {
+            // Counters alone.
+            true if applier.is_dry() => {}
+            true => edit()?,
+            false => applier.apply_together(&plan.changes, edit),
+        }
+        if applier.is_dry() || applier.failures().len() > failures {
+            return Ok(applier.is_dry());
+        }
+    }
+    anyhow::bail!("another program changes it again and again")
+}
+
+fn wanted(run: &Reconcile<'_>, known: Option<(&NodeName, &Snapshot)>, pods: &Pods) -> PolicyTable {
+    let subnets: Vec<_> = run.subnets.iter().copied().collect();
+    // Without any source everything is in quarantine.
+    let here =
+        known.map(|(host, known)| known.clone().on_host(pods.endpoints(known, host), &subnets));
+    let here = here.unwrap_or_default();
+    compile(&HostPolicy {
+        rules: &here.rules,
+        pods: &here.pods,
+        members: &here.members,
+        subnets: &subnets,
+        mark_bits: MarkBits::DEFAULT,
+        log_group: LOG_GROUP,
+    })
+}
+
+/// What rules say of the way from a pod to its own host, which no forward chain sees.
+pub fn not_enforced(known: &Snapshot) -> Vec<Problem> {
+    let is_nodes = |peer: &Peer| matches!(peer, Peer::Selected(Selector::Nodes(_)));
+    let about_nodes = |rule: &&Rule| {
+        rule.direction == Direction::Egress && rule.peers.iter().flatten().any(is_nodes)
+    };
+    let problem = |rule: &Rule| {
+        let what = format!("{rule} holds for other nodes only: a pod always reaches its own node");
+        let subject = Object::named(rule.origin.to_string());
+        Problem::new(ProblemKind::Policy, subject, what)
+            .with_fix("protect the node's own services with its firewall (chain INPUT)")
+    };
+    known.rules.enforced().filter(about_nodes).map(problem).collect()
+}
+
+/// Removes the table.
+pub fn remove(kernel: &Kernel, applier: &mut Applier) {
+    let table = || Object::Table(POLICY_TABLE.to_owned());
+    match kernel.nft.tables() {
+        Ok(tables) if tables.iter().any(|name| name == POLICY_TABLE) => {
+            applier.apply(&Line::removed(table()), || kernel.nft.delete(POLICY_TABLE));
+        }
+        Ok(_) => {}
+        Err(error) => applier.inspect_failed(table(), error),
+    }
+}
