@@ -27,7 +27,12 @@ pub fn put_in_force(
 ) -> Result<String, CniError> {
     let why = match answer(add, entry) {
         Ok(Answer { in_force: true, .. }) => return Ok("in force".to_owned()),
-        Ok(Answer { why, .. }) => return Ok(format!("quarantine: {why}")),
+        Ok(Answer { why, .. }) => {
+            // The agent may not have come to the address yet.
+            let nft = Nft::open().or_internal("open the table of policies")?;
+            forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
+            return Ok(format!("quarantine: {why}"));
+        }
         Err(why) => why,
     };
     let again = |what: String| {

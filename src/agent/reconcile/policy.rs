@@ -10,7 +10,8 @@ use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::inspect::{Kernel, pods};
 use crate::net::node_name::NodeName;
 use crate::net::{Object, Problem, ProblemKind};
-use crate::nft::CachedTable;
+use crate::netlink::NetlinkError;
+use crate::nft::{CachedTable, Nft};
 use crate::os::random;
 use crate::plan::Line;
 use crate::plan::policy_table::{FoundPolicy, plan};
@@ -88,31 +89,42 @@ fn keep(
     }
     let wanted = wanted(run, known, pods);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
+    let mut refused = None;
     for _ in 0..ATTEMPTS {
-        let found = match table.observe(nft, POLICY_TABLE)? {
-            Some(table) => {
-                let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
-                Some(FoundPolicy { table: table.clone(), counters })
-            }
-            None => None,
-        };
-        let plan = plan(&wanted, found.as_ref(), first_epoch);
-        if plan.transactions.is_empty() {
-            return Ok(true);
-        }
-        let failures = applier.failures().len();
-        let edit = || nft.edit(POLICY_TABLE, &plan.transactions);
-        match plan.changes.is_empty() {
-            // Counters alone.
-            true if applier.is_dry() => {}
-            true => edit()?,
-            false => applier.apply_together(&plan.changes, edit),
-        }
-        if applier.is_dry() || applier.failures().len() > failures {
-            return Ok(applier.is_dry());
+        match step(nft, table, &wanted, first_epoch, applier) {
+            Ok(true) => return Ok(true),
+            Ok(false) => refused = None,
+            // Somebody else has changed a table while this one was read or written.
+            Err(error) => refused = Some(error),
         }
     }
-    anyhow::bail!("another program changes it again and again")
+    match refused {
+        Some(error) => Err(error.into()),
+        None => anyhow::bail!("another program changes it again and again"),
+    }
+}
+
+/// True if nothing differs.
+fn step(
+    nft: &Nft,
+    table: &mut CachedTable,
+    wanted: &PolicyTable,
+    first_epoch: u32,
+    applier: &mut Applier,
+) -> Result<bool, NetlinkError> {
+    let found = match table.observe(nft, POLICY_TABLE)? {
+        Some(table) => {
+            let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
+            Some(FoundPolicy { table: table.clone(), counters })
+        }
+        None => None,
+    };
+    let plan = plan(wanted, found.as_ref(), first_epoch);
+    if plan.transactions.is_empty() {
+        return Ok(true);
+    }
+    applier.attempt(&plan.changes, || nft.edit(POLICY_TABLE, &plan.transactions))?;
+    Ok(applier.is_dry())
 }
 
 fn wanted(run: &Reconcile<'_>, known: Option<(&NodeName, &Snapshot)>, pods: &Pods) -> PolicyTable {
