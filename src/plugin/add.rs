@@ -47,6 +47,9 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let addresses = &entry.addresses;
     if let Some(on_agent_down) = add.conf.policy {
         call.line.fact("policies", policy::put_in_force(add, &entry, on_agent_down)?);
+        // What a former pod was allowed to get may wait there for its MAC.
+        let forget = attach::forget_neighbours(host.bridge.index, addresses);
+        rtnl.apply(&forget).or_internal("drop packets for a former pod")?;
     }
     let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
     let left_out = conntrack::without_former(addresses, || {
