@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::agent::policy::Asked;
+use crate::agent::new_pods::Asked;
 use crate::etcd;
 use crate::lease::Resolved;
 use crate::policy::Update;

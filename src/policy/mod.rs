@@ -8,6 +8,7 @@ pub mod compile;
 pub mod endpoint;
 pub mod evaluate;
 pub mod labels;
+pub mod local;
 pub mod members;
 pub mod name;
 pub mod read;
@@ -15,6 +16,7 @@ pub mod rule;
 pub mod selector;
 pub mod service;
 pub mod snapshot;
+pub mod sources;
 pub mod tuple;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};

@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
-use crate::agent::policy::KEPT;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
-use crate::inspect::last_settings;
+use crate::inspect::{last_policies, last_settings};
 use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
@@ -27,7 +26,7 @@ const STATE: [&str; 9] = [
     last_settings::FILE,
     "state.json.damaged",
     sysctl_record::FILE,
-    KEPT,
+    last_policies::FILE,
     "configuration.json",
     "machine-id",
     "agent.env",

@@ -24,13 +24,13 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::applier::Hint;
 use crate::agent::own_writes::OwnWrites;
-use crate::agent::reconcile::policy::PolicyInput;
 use crate::agent::trigger::Scope;
 use crate::inspect::Kernel;
 use crate::inspect::host_state::HostState;
 use crate::lease::Resolved;
 use crate::lease::peers::Peers;
 use crate::net::PerFamily;
+use crate::policy::local::HostKnowledge;
 use crate::settings::Settings;
 
 /// What a reconcile works from.
@@ -48,7 +48,7 @@ pub struct Reconcile<'a> {
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
     /// What is known of policies; `None` where nobody knows.
-    pub policies: Option<&'a PolicyInput>,
+    pub policies: Option<&'a HostKnowledge>,
     /// What this host was when it was looked at last.
     pub previous: Option<&'a HostState>,
     /// All was as it should be once: runtimes were given the CNI configuration.

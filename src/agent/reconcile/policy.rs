@@ -1,22 +1,20 @@
 //! Keeps the table of policies.
 
-use std::sync::Arc;
-
 use anyhow::Context;
 
 use crate::agent::applier::Applier;
-use crate::agent::policy::Pods;
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::inspect::{Kernel, pods};
+use crate::net::Object;
 use crate::net::node_name::NodeName;
-use crate::net::{Object, Problem, ProblemKind};
 use crate::netlink::NetlinkError;
 use crate::nft::{CachedTable, Nft};
 use crate::os::random;
 use crate::plan::Line;
 use crate::plan::policy_table::{FoundPolicy, plan};
+use crate::policy::Snapshot;
 use crate::policy::compile::{HostPolicy, MarkBits, POLICY_TABLE, PolicyTable, compile};
-use crate::policy::{Direction, Peer, Rule, Selector, Snapshot};
+use crate::policy::local::Pods;
 
 /// The netlink group that reports of drops go to.
 const LOG_GROUP: u16 = 104;
@@ -24,14 +22,6 @@ const LOG_GROUP: u16 = 104;
 /// After each transaction the table is read again, until nothing differs; more times than a plan has
 /// transactions and leftovers mean that somebody else writes, too.
 const ATTEMPTS: usize = 8;
-
-/// What is known of policies when a reconcile begins.
-#[derive(Clone, Debug)]
-pub struct PolicyInput {
-    pub host: NodeName,
-    /// `None` before any source has said anything.
-    pub known: Option<Arc<Snapshot>>,
-}
 
 /// What was found out by earlier reconciles.
 #[derive(Debug, Default)]
@@ -141,21 +131,6 @@ fn wanted(run: &Reconcile<'_>, known: Option<(&NodeName, &Snapshot)>, pods: &Pod
         mark_bits: MarkBits::DEFAULT,
         log_group: LOG_GROUP,
     })
-}
-
-/// What rules say of the way from a pod to its own host, which no forward chain sees.
-pub fn not_enforced(known: &Snapshot) -> Vec<Problem> {
-    let is_nodes = |peer: &Peer| matches!(peer, Peer::Selected(Selector::Nodes(_)));
-    let about_nodes = |rule: &&Rule| {
-        rule.direction == Direction::Egress && rule.peers.iter().flatten().any(is_nodes)
-    };
-    let problem = |rule: &Rule| {
-        let what = format!("{rule} holds for other nodes only: a pod always reaches its own node");
-        let subject = Object::named(rule.origin.to_string());
-        Problem::new(ProblemKind::Policy, subject, what)
-            .with_fix("protect the node's own services with its firewall (chain INPUT)")
-    };
-    known.rules.enforced().filter(about_nodes).map(problem).collect()
 }
 
 /// Removes the table.

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::applier::Applier;
-use crate::agent::policy::{self, Policies};
-use crate::agent::reconcile::policy::{PolicyInput, not_enforced};
+use crate::agent::new_pods;
 use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
-use crate::agent::trigger::{Scope, TriggerReason};
+use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
+use crate::inspect::{last_policies, policy_file};
 use crate::policy::ask::Answer;
+use crate::policy::local::HostKnowledge;
+use crate::policy::sources::Policies;
 use crate::policy::{Provider, Update};
 use crate::settings::{PolicySettings, Settings, Source};
 
@@ -22,7 +24,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// What held before the agent stopped, of the sources in `settings`.
 pub fn kept_policies(settings: &Settings) -> Policies {
     let Some(policy) = &settings.policy else { return Policies::default() };
-    Policies::kept(policy::kept(&settings.state_dir), &providers(policy, &settings.source))
+    Policies::kept(last_policies::kept(&settings.state_dir), &providers(policy, &settings.source))
 }
 
 fn providers(policy: &PolicySettings, source: &Source) -> Vec<Provider> {
@@ -40,10 +42,7 @@ impl Agent {
     pub(super) fn take_policies(&mut self, update: Update) -> Scope {
         let changed = self.state.policies.take(update);
         self.state.policies_unkept |= changed;
-        let policies = &self.state.policies;
-        let unenforced = policies.snapshot().map(|known| not_enforced(known)).unwrap_or_default();
-        let problems = policies.problems().chain(unenforced);
-        self.shared.problems.set(ProblemSource::Policies, problems);
+        self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
         if changed { Scope::POLICY } else { Scope::default() }
     }
 
@@ -64,7 +63,7 @@ impl Agent {
             return;
         };
         let Some(file) = &policy.file else { return };
-        let update = policy::read(file, &self.name, !self.state.policies.has(Provider::File));
+        let update = policy_file::read(file, &self.name, !self.state.policies.has(Provider::File));
         let scope = self.take_policies(update);
         if !scope.is_empty() {
             self.state.scope = self.state.scope.and(scope);
@@ -80,7 +79,9 @@ impl Agent {
         }
         let Some(triggers) = self.on_pods.take() else { return };
         let folder = &self.settings.cni.ipam_dir;
-        if let Err(error) = policy::listen(folder, triggers.clone()) {
+        let to = triggers.clone();
+        let ask = move |asked| trigger::send(&to, Trigger::Pod(asked));
+        if let Err(error) = new_pods::listen(folder, ask) {
             log::error!("hear of new pods in {}: {error}", folder.display());
             self.on_pods = Some(triggers);
         }
@@ -91,14 +92,14 @@ impl Agent {
         if !std::mem::take(&mut self.state.policies_unkept) {
             return;
         }
-        let kept = policy::keep(&self.settings.state_dir, self.state.policies.snapshots());
+        let kept = last_policies::keep(&self.settings.state_dir, self.state.policies.snapshots());
         if let Err(error) = kept {
             log::error!("keep the policies for the next start: {error}");
         }
     }
 
-    pub(super) fn policy_input(&self) -> PolicyInput {
-        PolicyInput { host: self.name.clone(), known: self.state.policies.snapshot().cloned() }
+    pub(super) fn policy_input(&self) -> HostKnowledge {
+        HostKnowledge { host: self.name.clone(), known: self.state.policies.snapshot().cloned() }
     }
 
     /// Puts the policies of new pods in force at once, and answers their plugins.

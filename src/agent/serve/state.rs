@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::policy::{Asked, Policies};
+use crate::agent::new_pods::Asked;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -16,6 +16,7 @@ use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::policy::sources::Policies;
 use crate::settings::{Settings, Texts};
 
 use crate::agent::serve::pace::RepairPace;

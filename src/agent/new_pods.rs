@@ -3,11 +3,9 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::agent::trigger::{self, Trigger};
 use crate::os::local_socket;
 use crate::policy::ask::{self, Answer, LocalPod};
 
@@ -34,12 +32,12 @@ impl Asked {
 ///
 /// # Errors
 /// There can be no socket or no thread.
-pub fn listen(ipam_dir: &Path, triggers: Sender<Trigger>) -> io::Result<()> {
+pub fn listen(ipam_dir: &Path, ask: impl Fn(Asked) + Send + 'static) -> io::Result<()> {
     let listener = local_socket::listen(&ask::socket(ipam_dir))?;
     let hear = move || {
         for stream in listener.incoming() {
             match stream.and_then(question) {
-                Ok(asked) => trigger::send(&triggers, Trigger::Pod(asked)),
+                Ok(asked) => ask(asked),
                 Err(error) => {
                     log::debug!("a question about a new pod: {error}");
                     thread::sleep(Duration::from_millis(1));

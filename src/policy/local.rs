@@ -1,15 +1,26 @@
 //! Pure. The pods of this host, by the store of addresses and by what the plugin asks for new ones.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
+use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
-use crate::policy::{Endpoint, Name, Snapshot};
+use crate::policy::name::Name;
+use crate::policy::snapshot::Snapshot;
 
 /// Where a runtime has no namespaces.
 const DEFAULT_NAMESPACE: &str = "default";
+
+/// What is known of policies on a host.
+#[derive(Clone, Debug)]
+pub struct HostKnowledge {
+    pub host: NodeName,
+    /// `None` before any source has said anything.
+    pub known: Option<Arc<Snapshot>>,
+}
 
 /// By container and interface.
 #[derive(Debug, Default)]
