@@ -252,9 +252,12 @@ fn collect(folder: &Path, module: &str, files: &mut BTreeMap<String, File>) {
         let path = entry.expect("an entry of src").path();
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let child = if module.is_empty() { stem.clone() } else { format!("{module}::{stem}") };
+        if stem == "tests" {
+            continue;
+        }
         if path.is_dir() {
             collect(&path, &child, files);
-        } else if stem != "tests" && path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             let name = match stem.as_str() {
                 "lib" => String::new(),
                 "mod" => module.to_owned(),

@@ -149,6 +149,7 @@ fn claim(
         without_record: BTreeSet::new(),
         leaves_claims: false,
         ticket: None,
+        has_raced: false,
         instance: String::new(),
         alive: false,
     };

@@ -45,7 +45,7 @@ use crate::agent::shared_state::StartServer;
 use crate::inspect::{identity, last_settings, preflight};
 use crate::settings::exit::Exit;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
-use crate::settings::{self, flags, values_only};
+use crate::settings::{self, values_only};
 
 /// Serves this host as `mode` says.
 ///
@@ -72,8 +72,7 @@ pub fn serve(
 /// The settings that this host was served with last, for a start with invalid ones: its pods and the other
 /// hosts need it more than the operator needs an agent that does not start.
 pub fn last_valid_settings(loader: &mut SettingsLoader) -> Option<LoadedSettings> {
-    let folder = flags::VARIABLES.iter().find(|variable| variable.name == "STATE_DIR")?;
-    let folder = PathBuf::from(loader.text_of(folder));
+    let folder = PathBuf::from(loader.text_of("STATE_DIR"));
     let machine_id = identity::machine_id(&folder).ok()?;
     let texts = last_settings::read(&folder, &machine_id)?;
     let settings = settings::parse(&texts, values_only).ok()?;

@@ -52,6 +52,8 @@ pub struct Leased {
     pub started: Instant,
     /// Why it does not answer, or gives no subnet.
     pub down: Option<String>,
+    /// The last known good state may be another machine's, which etcd is about to say.
+    pub undecided: bool,
     /// To be saved at `save_at`.
     pub unsaved: Option<Saved>,
     pub save_at: Instant,
@@ -110,6 +112,7 @@ impl Registry {
             path,
             started,
             down: None,
+            undecided: false,
             unsaved: None,
             save_at: started,
         })))
@@ -160,7 +163,7 @@ impl Registry {
     /// When the agent serves the last known good state, if there is one.
     pub fn patience_ends(&self) -> Option<Instant> {
         let Registry::Leased(leased) = self else { return None };
-        leased.saved.as_ref().map(|_| leased.started + PATIENCE)
+        leased.saved.as_ref().filter(|_| !leased.undecided).map(|_| leased.started + PATIENCE)
     }
 
     pub fn save_due(&self) -> Option<Instant> {

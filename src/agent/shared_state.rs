@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use crate::checks::probe::Seen;
 use crate::etcd::Reports;
 use crate::os::heartbeat::Heartbeat;
-use crate::settings::Settings;
+use crate::settings::{Settings, Texts};
 
 use crate::agent::active_problems::ActiveProblems;
 use crate::agent::counters::Counters;
@@ -24,6 +24,7 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 pub struct SharedState {
     /// This host's name in etcd.
     pub name: String,
+    settings: Mutex<Arc<Texts>>,
     /// Identifies this machine.
     pub machine_id: String,
     /// When the agent started.
@@ -41,9 +42,10 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    pub fn new(name: String, machine_id: String) -> SharedState {
+    pub fn new(name: String, machine_id: String, settings: Texts) -> SharedState {
         SharedState {
             name,
+            settings: Mutex::new(Arc::new(settings)),
             machine_id,
             started: SystemTime::now(),
             problems: ActiveProblems::default(),
@@ -54,6 +56,15 @@ impl SharedState {
             known: Mutex::default(),
             heartbeats: Mutex::default(),
         }
+    }
+
+    /// The settings that this host is served with.
+    pub fn settings(&self) -> Arc<Texts> {
+        Arc::clone(&lock(&self.settings))
+    }
+
+    pub fn serve_with(&self, settings: Texts) {
+        *lock(&self.settings) = Arc::new(settings);
     }
 
     /// A loop begins: it must beat within each `limit` from now on.

@@ -43,7 +43,8 @@ pub fn serve(
     make_state_dir(&settings.state_dir, &kernel.machine_id)?;
     let _lock = lock::take(&settings.state_dir)?;
     let name = node_name(&settings)?;
-    let shared = Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone()));
+    let shared =
+        Arc::new(SharedState::new(name.to_string(), kernel.machine_id.clone(), texts.clone()));
     let port = kernel.rtnl.port().context("open rtnetlink socket")?;
     let own_writes = Arc::new(OwnWrites::new(port));
     watch::kernel(&settings.bridge, &own_writes, &triggers, &shared)?;

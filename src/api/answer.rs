@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use serde_json::{Value, json as object};
 
 use crate::agent::readiness::not_ready;
 use crate::agent::shared_state::SharedState;
@@ -42,13 +43,19 @@ pub fn answer(shared: &SharedState, listener: Listener, request: &HttpRequest) -
         ("/readyz", _) => readiness(shared),
         ("/metrics", _) => Response::new(200, MEDIA, metrics(shared)),
         ("/v1/status", Listener::Socket) => json(&status::status(shared)),
+        ("/v1/settings", Listener::Socket) => json(&settings(shared)),
         ("/v1/changes", Listener::Socket) if !request.head_only => return Answer::Changes,
         ("/v1/matrix", Listener::Socket) => return Answer::Matrix,
         _ => Response::text(
             404,
-            "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/changes and /v1/matrix, too",
+            "there is /metrics, /healthz, /readyz; on the socket /v1/status, /v1/settings, /v1/changes and /v1/matrix, too",
         ),
     })
+}
+
+/// The settings that this host is served with, by variable, as text.
+fn settings(shared: &SharedState) -> Value {
+    object!({ "schema": 1, "settings": *shared.settings() })
 }
 
 pub fn json(value: &impl Serialize) -> Response {

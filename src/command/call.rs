@@ -2,10 +2,11 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::agent::{self, logger};
+use crate::agent::logger;
 use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
@@ -40,38 +41,28 @@ impl<'a> Call<'a> {
         Call { origin, style, out }
     }
 
-    /// The settings, as the agent would have them. From then on faults of what is called are
-    /// logged to stderr (`RUST_LOG` says which).
+    /// The settings that the agent of this host serves with; without one those that it would have. From
+    /// then on faults of what is called are logged to stderr (`RUST_LOG` says which).
     ///
     /// # Errors
     /// Every setting that is wrong.
     pub fn load(&mut self) -> Result<LoadedSettings, Exit> {
+        self.follow_agent();
         let loaded =
             self.origin.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
         logger::set(loaded.log.as_deref().unwrap_or("error"));
         Ok(loaded)
     }
 
-    /// As [`Call::load`], for data from the agent: while one answers, the settings need not say
-    /// which etcd it has, and invalid ones are among the problems that it reports.
-    ///
-    /// # Errors
-    /// Every setting that is wrong.
-    pub fn load_beside_agent(&mut self) -> Result<LoadedSettings, Exit> {
-        let refused = match self.load() {
-            Ok(loaded) => return Ok(loaded),
-            Err(refused) => refused,
-        };
-        let without = self.origin.clone();
-        self.origin.set_default("ETCD_HOST", "https://localhost");
-        match self.load() {
-            Ok(loaded) if agent_socket::answers(&loaded.settings) => Ok(loaded),
-            _ => {
-                self.origin = without;
-                let last = agent::last_valid_settings(&mut self.origin);
-                last.filter(|last| agent_socket::answers(&last.settings)).ok_or(refused)
-            }
+    /// Asks the agent of this host for its settings; whether it gave them.
+    pub fn follow_agent(&mut self) -> bool {
+        if !self.origin.may_follow_agent() {
+            return false;
         }
+        let texts = agent_socket::settings(Path::new(&self.origin.text_of("SOCKET")));
+        let is_known = texts.is_some();
+        self.origin.follow_agent(texts.unwrap_or_default());
+        is_known
     }
 
     /// Answers with `value` (an object) if `as_json`, else with `text`. `fine`: nothing is wrong.

@@ -11,7 +11,7 @@ use crate::command::config::found::{EffectiveValue, Places};
 use crate::command::table::{Cell, Table, Tone};
 use crate::inspect::preflight;
 use crate::net::Problem;
-use crate::settings::exit::Exit;
+use crate::settings::exit::{self, Exit};
 use crate::settings::flags::{VARIABLES, Variable};
 use crate::settings::loader::{LOG, SettingSource, without_effect};
 use crate::settings::values::without_secrets;
@@ -25,9 +25,11 @@ use crate::settings::values_only;
     name = "config",
     example = "{command_name}",
     example = "{command_name} --json",
+    example = "{command_name} --running --changed",
     example = "{command_name} --check --env-file /etc/humanz/new.env",
     error_code(0, "the settings are valid"),
-    error_code(2, "a setting is invalid; every error is listed")
+    error_code(2, "a setting is invalid; every error is listed"),
+    error_code(69, "--running, and no agent answers")
 )]
 pub struct Config {
     /// only those that differ from their defaults
@@ -36,6 +38,9 @@ pub struct Config {
     /// compare them with this host: its files, links and addresses (check-config is short for config --check --env)
     #[argh(switch)]
     check: bool,
+    /// those that the agent of this host serves with, instead of those that it would have after a start
+    #[argh(switch)]
+    running: bool,
     /// print NAME=value lines, as in the settings file
     #[argh(switch)]
     env: bool,
@@ -47,6 +52,10 @@ pub struct Config {
 /// # Errors
 /// The settings file cannot be read, or a setting is invalid (after it was shown).
 pub fn run(call: &mut Call<'_>, options: &Config) -> Result<Outcome, Exit> {
+    if options.running && !call.follow_agent() {
+        let why = "no agent of this host answers with its settings: see humanz-agent status";
+        return Err(Exit::new(exit::UNAVAILABLE, why));
+    }
     let raw = call.origin.load_raw().map_err(|faults| Exit::invalid_settings(&faults))?;
     let checked = raw.check(if options.check { preflight::check } else { values_only });
     let mut warnings = raw.warnings.clone();
@@ -125,6 +134,7 @@ fn setting(shown: &SettingRow) -> Value {
         SettingSource::Option => "option",
         SettingSource::Environment => "environment",
         SettingSource::File(..) => "file",
+        SettingSource::Agent => "agent",
         SettingSource::Default => "default",
     };
     json!({

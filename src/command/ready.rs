@@ -41,7 +41,8 @@ pub struct Options {
 /// # Errors
 /// A setting is invalid, or the answer cannot be written.
 pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
-    let settings = call.load_beside_agent()?.settings;
+    call.origin.set_default("ETCD_HOST", "localhost");
+    let settings = call.load()?.settings;
     let path = if options.alive { "/healthz" } else { "/readyz" };
     let ask = || agent_socket::of(&settings).and_then(|socket| agent_socket::text(socket, path));
     let end = Instant::now() + Duration::from_secs(options.wait.into());

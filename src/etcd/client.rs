@@ -17,7 +17,7 @@ use crate::etcd::settings::EtcdSettings;
 use crate::etcd::watch::{KeyWatch, raw};
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
-use crate::lease::snapshot::{Raw, Snapshot};
+use crate::lease::snapshot::{Cluster, Raw, Snapshot};
 use crate::lease::transaction::{Condition, Transaction, Write};
 
 /// Keys requested at once.
@@ -72,25 +72,44 @@ impl Etcd {
     /// Both key ranges at one revision.
     pub async fn read(&self) -> Result<Snapshot, EtcdError> {
         let mut snapshot = Snapshot::default();
-        let mut revision = 0;
+        let (mut revision, mut cluster) = (0, 0);
         for range in [self.roots.hosts_range(), self.roots.humanz_range()] {
             let put = |raw: Raw<'_>| {
                 snapshot.put(&self.roots, raw);
                 true
             };
-            revision = self.read_range(&range, revision, put).await?;
+            let before = cluster;
+            (revision, cluster) = self.read_range(&range, revision, put).await?;
+            if before != 0 && before != cluster {
+                return Err(EtcdError::Unreachable(
+                    "the etcd cluster changed meanwhile".to_owned(),
+                ));
+            }
         }
         snapshot.revision = revision;
+        snapshot.cluster = Some(Cluster { id: cluster, addresses: self.members.addresses() });
         Ok(snapshot)
     }
 
-    /// Reads `range` at `revision` (0: now) while `take` returns true; gives the revision.
+    /// Nothing but the host keys, now.
+    pub async fn read_hosts(&self) -> Result<Snapshot, EtcdError> {
+        let mut snapshot = Snapshot::default();
+        let put = |raw: Raw<'_>| {
+            snapshot.put(&self.roots, raw);
+            true
+        };
+        self.read_range(&self.roots.hosts_range(), 0, put).await?;
+        Ok(snapshot)
+    }
+
+    /// Reads `range` at `revision` (0: now) while `take` returns true; gives the revision and the id of the
+    /// cluster.
     async fn read_range(
         &self,
         range: &str,
         revision: i64,
         mut take: impl FnMut(Raw<'_>) -> bool,
-    ) -> Result<i64, EtcdError> {
+    ) -> Result<(i64, u64), EtcdError> {
         let end = after(range);
         let what = format!("read {range}");
         let (mut revision, mut limit) = (revision, PAGE);
@@ -111,14 +130,12 @@ impl Etcd {
                 page => page?,
             };
             if revision == 0 {
-                revision = page.header().map_or(0, |header| header.revision());
+                revision = page.header().map_or(0, ResponseHeader::revision);
             }
-            if !page.kvs().iter().all(|pair| take(raw(pair))) {
-                return Ok(revision);
-            }
+            let taken = page.kvs().iter().all(|pair| take(raw(pair)));
             match page.kvs().last() {
-                Some(last) if page.more() => from = [last.key(), &[0]].concat(),
-                _ => return Ok(revision),
+                Some(last) if taken && page.more() => from = [last.key(), &[0]].concat(),
+                _ => return Ok((revision, page.header().map_or(0, ResponseHeader::cluster_id))),
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::etcd::failure::Failure;
 use crate::etcd::settings::EtcdSettings;
 use crate::etcd::tls::files::{Files, Stamp};
 use crate::lease::EtcdError;
-use crate::net::{Object, Problem, ProblemKind};
+use crate::net::{Object, Problem, ProblemKind, hash};
 use crate::os::random;
 
 /// Wait before a refused password is tried again, unless the file changes: each attempt costs etcd 50 ms,
@@ -322,6 +322,11 @@ impl Members {
             }
             _ => Ok((found, faults)),
         }
+    }
+
+    /// Hash of the configured addresses.
+    pub fn addresses(&self) -> u64 {
+        hash::stable(&self.settings().endpoints.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn speaks_tls(&self) -> bool {

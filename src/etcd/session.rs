@@ -39,7 +39,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const PROBATION: Duration = Duration::from_secs(2);
 
 /// How long an agent that was asked may take to show that it lives: in the boot of the one that asks, and
-/// otherwise.
+/// otherwise. Every further window is twice as long.
 const ANSWER_SAME_BOOT: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -48,6 +48,13 @@ const COPY: Duration = Duration::from_secs(20);
 
 /// Longest time before another attempt after a lost race; doubled for each one lost, six times.
 const LOST_RACE: Duration = Duration::from_millis(10);
+
+/// Revisions during a claim from which on many hosts join together. Each then begins to watch later, by
+/// [`APART`] for each revision: etcd sends what they missed in a few large responses, instead of each step of
+/// each host to every other one, and the hosts that have no subnet yet get theirs first.
+const CROWD: i64 = 100;
+const APART: Duration = Duration::from_millis(2);
+const MOST_APART: Duration = Duration::from_secs(10);
 
 /// How long revoking the etcd lease may take at the end.
 pub const STOP_WITHIN: Duration = Duration::from_secs(1);
@@ -150,6 +157,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 Exit::Refused(_) => {}
                 Exit::Failed(error) => {
                     self.inputs.contact.failed(&error);
+                    if let EtcdError::Refused(_) = error {
+                        self.etcd.next_member();
+                    }
                     self.publish_disconnected(error.to_string());
                 }
             }
@@ -161,7 +171,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
     /// Serves until something breaks; `attempts` is reset once etcd has answered.
     async fn serve(&mut self, attempts: &mut u32) -> Result<Infallible, Exit> {
         loop {
-            let Settled { lease, snapshot } = self.settle().await?;
+            let Settled { lease, snapshot, behind } = self.settle().await?;
+            let is_fresh = lease.is_some();
             *attempts = 0;
             self.publish_connected();
             if let Some(lease) = lease {
@@ -169,6 +180,12 @@ impl<P: FnMut(Update)> Session<'_, P> {
             }
             self.publish_trouble();
             (self.publish)(Update::Snapshot(Arc::clone(&snapshot)));
+            if is_fresh && behind > CROWD {
+                sleep(random::jittered(
+                    MOST_APART.min(APART * u32::try_from(behind).unwrap_or(u32::MAX)),
+                ))
+                .await;
+            }
             self.follow(Arc::unwrap_or_clone(snapshot)).await?;
         }
     }
@@ -210,6 +227,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     new_store_id,
                 }))
             }
+            Command::ReadHosts => Event::FoundHosts(self.etcd.read_hosts().await?),
             Command::Commit { what, transaction } => {
                 Event::Committed(self.etcd.commit(what, &transaction).await?)
             }
@@ -218,8 +236,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 sleep(match pause {
                     Pause::Grace => GRACE,
                     Pause::Probation => PROBATION,
-                    Pause::Answer { same_boot: true } => ANSWER_SAME_BOOT,
-                    Pause::Answer { same_boot: false } => ANSWER,
+                    Pause::Answer { same_boot: true, waits: 0 } => ANSWER_SAME_BOOT,
+                    Pause::Answer { waits, .. } => ANSWER * 2u32.pow(waits),
                     Pause::LostRace(races) => random::up_to(LOST_RACE * 2u32.pow(races.min(6))),
                 })
                 .await;

@@ -37,6 +37,9 @@ impl KeyWatch {
         let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
         match answer {
             Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
+            Ok(Some(answer)) if is_of_other_cluster(&answer, snapshot) => {
+                Err(EtcdError::Unreachable(ended("it is of another cluster".to_owned())))
+            }
             Ok(Some(answer)) if has_gone_back(&answer, snapshot) => Err(EtcdError::Unreachable(
                 ended(format!("its revision is less than {}", snapshot.revision)),
             )),
@@ -82,6 +85,11 @@ fn has_gone_back(answer: &WatchResponse, snapshot: &Snapshot) -> bool {
     let revision = answer.header().map_or(0, |header| header.revision());
     let is_progress = !answer.created() && answer.events().is_empty();
     is_progress && revision > 0 && revision < snapshot.revision
+}
+
+fn is_of_other_cluster(answer: &WatchResponse, snapshot: &Snapshot) -> bool {
+    let read = snapshot.cluster.map(|cluster| cluster.id);
+    answer.header().is_some_and(|header| read.is_some_and(|read| read != header.cluster_id()))
 }
 
 /// A deleted key has version 0. (The crate panics on a kind of event that it does not know.)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::settings::Settings;
+use crate::settings::{Settings, Texts, flags};
 
 /// Longest wait for the agent: one that does nothing else answers within a millisecond.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,9 +24,11 @@ pub fn of(settings: &Settings) -> Result<&Path, String> {
     settings.socket.as_deref().ok_or_else(|| "the agent has no socket (SOCKET=none)".to_owned())
 }
 
-/// Whether an agent answers on the socket that the settings name.
-pub fn answers(settings: &Settings) -> bool {
-    of(settings).is_ok_and(|path| get(path, "/v1/status").is_ok())
+/// The settings that the agent behind `socket` serves with; `None` if none answers, or one of an older
+/// release.
+pub fn settings(socket: &Path) -> Option<Texts> {
+    let settings = get(socket, "/v1/settings").ok()?["settings"].take();
+    Some(flags::texts(serde_json::from_value(settings).ok()?))
 }
 
 /// Whether this user may not open the socket that the settings name: nobody knows then whether an agent

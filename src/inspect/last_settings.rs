@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::os::files::{self, FileError};
-use crate::settings::Texts;
-use crate::settings::flags::VARIABLES;
+use crate::settings::{Texts, flags};
 
 /// In the state directory.
 pub const FILE: &str = "settings.json";
@@ -28,12 +27,7 @@ pub fn read(state_dir: &Path, machine_id: &str) -> Option<Texts> {
     if record.machine_id != machine_id {
         return None;
     }
-    let mut settings = record.settings;
-    let texts = VARIABLES.iter().map(|variable| {
-        let default = || variable.default.to_owned();
-        (variable.name, settings.remove(variable.name).unwrap_or_else(default))
-    });
-    Some(texts.collect())
+    Some(flags::texts(record.settings))
 }
 
 /// Keeps `texts`, unless they are kept; mode 0600.
@@ -59,6 +53,7 @@ fn path(state_dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::flags::VARIABLES;
 
     #[test]
     fn the_settings_are_read_back_on_the_same_machine_only() {

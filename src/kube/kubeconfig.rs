@@ -60,6 +60,11 @@ pub fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, String> {
     let named = |key: &str| context.get(key).and_then(Value::as_str).unwrap_or_default();
     let cluster = entry(&document, "clusters", "cluster", named("cluster"))?;
     let user = entry(&document, "users", "user", named("user"))?;
+    for (key, value) in [cluster, user].into_iter().filter_map(Value::as_object).flatten() {
+        if value.is_number() {
+            return Err(format!("{key} is a number: put it in quotes"));
+        }
+    }
     if let Some((key, what)) = UNKNOWN.iter().find(|(key, _)| is_set(user, key)) {
         return Err(format!(
             "user {:?} has {key} ({what}), which is not supported: use a token, a tokenFile or a client certificate",
@@ -211,7 +216,8 @@ users:
         refused(&user("username: root\n    password: hunter2"), "a password");
         refused(&user("client-key: k"), "without a client-certificate");
         refused(&user("client-key-data: hunter2 hunter2"), "client-key-data is not base64");
-        refused(&user("token: |\n      hunter2"), "kubectl config view");
+        refused(&user("token: [hunter2"), "kubectl config view");
+        refused(&user("token: 12345"), "token is a number");
         let cluster =
             |line: &str| KUBEADM.replace("    server:", &format!("    {line}\n    server:"));
         refused(&cluster("insecure-skip-tls-verify: true"), "anybody could impersonate");

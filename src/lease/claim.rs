@@ -217,7 +217,11 @@ fn write(found: &Snapshot, own: &Claimant, lease: &Lease) -> Option<Transaction>
     }
     // A subnet that is its own by right does not depend on what others write into their keys.
     let is_new = !host && right(found, name, *first).is_none();
-    if is_new && found.hosts.is_empty() {
+    // With a number after the first one, other hosts claim at this moment: the range has keys when the claim
+    // arrives, or the claim is tried again.
+    let is_first =
+        found.hosts.is_empty() && (own.has_raced || own.ticket.is_none_or(|ticket| ticket == 1));
+    if is_new && is_first {
         transaction.range_unchanged(roots.hosts_range(), found.revision);
     } else if is_new {
         transaction.none_has(roots.hosts_range(), first.to_string());

@@ -26,6 +26,11 @@ pub enum LeaseError {
     )]
     HeldByCopy { host: NodeName, machine_id: String, addresses: PerFamily<IpAddr>, since: String },
     #[error(
+        "another agent with this host's name {host} and machine id, started at {since} on another address, \
+        may still live: this one waits until that one answers or its alive key expires, a minute at most"
+    )]
+    MayBeCopy { host: NodeName, since: String },
+    #[error(
         "a copy of this machine runs, with the same name {host} and machine id {machine_id}; its agent, \
         started at {since}, does not serve"
     )]
@@ -86,6 +91,11 @@ impl LeaseError {
         matches!(self, LeaseError::HeldByCopy { .. })
     }
 
+    /// Whether this machine is a copy is not known yet.
+    pub fn may_be_of_copy(&self) -> bool {
+        matches!(self, LeaseError::MayBeCopy { .. })
+    }
+
     /// The host moves to another subnet once no pod uses a disputed one.
     pub fn ends_without_pods(&self) -> bool {
         matches!(self, LeaseError::SubnetLost { .. } | LeaseError::SubnetShared { .. })
@@ -100,7 +110,9 @@ impl LeaseError {
                 "remove hosts that had been removed and are back (humanz-agent nodes ls, nodes rm); this \
                  is reported until etcd has passed revision {from}, or the agent starts again"
             ),
-            LeaseError::HeldByCopy { .. } | LeaseError::Copied { .. } => {
+            LeaseError::HeldByCopy { .. }
+            | LeaseError::Copied { .. }
+            | LeaseError::MayBeCopy { .. } => {
                 "on the copy: stop its agent, remove STATE_DIR, renew /etc/machine-id \
                  (systemd-machine-id-setup), set another NODE_NAME, start its agent"
                     .to_owned()

@@ -71,6 +71,8 @@ pub struct Claimant {
     pub leaves_claims: bool,
     /// A number that no other host has, once allocated.
     pub ticket: Option<i64>,
+    /// Another host was first with a key that this one compared.
+    pub has_raced: bool,
     /// Differs with every start of the agent.
     pub instance: String,
     /// The alive key was put with the current etcd lease.

@@ -1,7 +1,7 @@
 //! Pure. The last known good state of this host, and its text in the state file.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::identity::{Identity, Lease};
 use crate::lease::records::{ClusterConfig, NodeName, NodeRecord};
-use crate::lease::snapshot::{Snapshot, Stored};
+use crate::lease::snapshot::{Cluster, Snapshot, Stored};
 use crate::net::{PerFamily, hash};
 
 /// The last known good state.
@@ -34,36 +34,24 @@ const SCHEMA: u32 = 1;
 /// Key, value, revision of creation, revision of the last change.
 type StoredEntry<K, V> = (K, V, i64, i64);
 
-/// The state in the file, to write.
-#[derive(Serialize)]
+/// The state in the file.
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StateFileView<'a> {
-    host: &'a NodeName,
-    machine_id: &'a str,
-    lease: &'a Lease,
+struct StateFile<'a> {
+    host: Cow<'a, NodeName>,
+    machine_id: Cow<'a, str>,
+    lease: Cow<'a, Lease>,
     revision: i64,
-    config: Option<StoredEntry<&'a (), &'a ClusterConfig>>,
-    hosts: Vec<StoredEntry<&'a NodeName, &'a IpNetwork>>,
-    nodes: Vec<StoredEntry<&'a NodeName, &'a NodeRecord>>,
-    claims: Vec<StoredEntry<&'a IpNetwork, &'a NodeName>>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    resolved: &'a Resolved,
-}
-
-/// The state in the file, as read.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct StateFile {
-    host: NodeName,
-    machine_id: String,
-    lease: Lease,
-    revision: i64,
-    config: Option<StoredEntry<(), ClusterConfig>>,
-    hosts: Vec<StoredEntry<NodeName, IpNetwork>>,
-    nodes: Vec<StoredEntry<NodeName, NodeRecord>>,
-    claims: Vec<StoredEntry<IpNetwork, NodeName>>,
-    #[serde(default)]
-    resolved: Resolved,
+    config: Option<StoredEntry<(), Cow<'a, ClusterConfig>>>,
+    hosts: Vec<StoredEntry<Cow<'a, NodeName>, IpNetwork>>,
+    nodes: Vec<StoredEntry<Cow<'a, NodeName>, Cow<'a, NodeRecord>>>,
+    claims: Vec<StoredEntry<IpNetwork, Cow<'a, NodeName>>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    resolved: Cow<'a, Resolved>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    without_record: Cow<'a, BTreeSet<NodeName>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<Cluster>,
 }
 
 impl Saved {
@@ -75,7 +63,7 @@ impl Saved {
 
     /// The content of the file.
     pub fn to_text(&self) -> String {
-        let state = serde_json::to_string(&self.view()).expect("lists and strings serialise");
+        let state = serde_json::to_string(&self.file()).expect("lists and strings serialise");
         let checksum = hash::stable(&[&state]);
         format!(r#"{{"schema":{SCHEMA},"checksum":"{checksum:016x}"{BEFORE_STATE}{state}}}"#)
     }
@@ -100,22 +88,32 @@ impl Saved {
         if header.checksum != format!("{:016x}", hash::stable(&[state])) {
             return Err("its checksum is wrong".to_owned());
         }
-        let state: StateFile = serde_json::from_str(state).map_err(|error| error.to_string())?;
+        let state: StateFile<'_> =
+            serde_json::from_str(state).map_err(|error| error.to_string())?;
         Ok(state.saved())
     }
 
-    fn view(&self) -> StateFileView<'_> {
+    fn file(&self) -> StateFile<'_> {
+        use Cow::Borrowed;
         let snapshot = &self.snapshot;
-        StateFileView {
-            host: &self.host,
-            machine_id: &self.machine_id,
-            lease: &self.lease,
+        let config = snapshot.config.as_ref();
+        let hosts = snapshot.hosts.iter();
+        let nodes = snapshot.nodes.iter();
+        let claims = snapshot.claims.iter();
+        StateFile {
+            host: Borrowed(&self.host),
+            machine_id: Borrowed(&self.machine_id),
+            lease: Borrowed(&self.lease),
             revision: snapshot.revision,
-            config: snapshot.config.as_ref().map(|config| entry(&(), config)),
-            hosts: snapshot.hosts.iter().map(|(host, stored)| entry(host, stored)).collect(),
-            nodes: snapshot.nodes.iter().map(|(host, stored)| entry(host, stored)).collect(),
-            claims: snapshot.claims.iter().map(|(subnet, stored)| entry(subnet, stored)).collect(),
-            resolved: &self.resolved,
+            config: config.map(|config| entry((), Borrowed(&config.value), config)),
+            hosts: hosts.map(|(host, at)| entry(Borrowed(host), at.value, at)).collect(),
+            nodes: nodes
+                .map(|(host, at)| entry(Borrowed(host), Borrowed(&*at.value), at))
+                .collect(),
+            claims: claims.map(|(subnet, at)| entry(*subnet, Borrowed(&at.value), at)).collect(),
+            resolved: Borrowed(&self.resolved),
+            without_record: Borrowed(&*snapshot.without_record),
+            cluster: snapshot.cluster,
         }
     }
 }
@@ -123,31 +121,45 @@ impl Saved {
 /// What stands between the checksum and what it is the checksum of.
 const BEFORE_STATE: &str = r#","state":"#;
 
-impl StateFile {
+impl StateFile<'_> {
     fn saved(self) -> Saved {
+        let config = self.config.map(|((), config, created, modified)| Stored {
+            value: config.into_owned(),
+            created,
+            modified,
+        });
+        let hosts = self.hosts.into_iter().map(|(host, value, created, modified)| {
+            (host.into_owned(), Stored { value, created, modified })
+        });
         let nodes = self.nodes.into_iter().map(|(host, node, created, modified)| {
-            stored((host, Arc::new(node), created, modified))
+            let value = Arc::new(node.into_owned());
+            (host.into_owned(), Stored { value, created, modified })
+        });
+        let claims = self.claims.into_iter().map(|(subnet, host, created, modified)| {
+            (subnet, Stored { value: host.into_owned(), created, modified })
         });
         let snapshot = Snapshot {
             revision: self.revision,
-            config: self.config.map(|config| stored(config).1),
-            hosts: Arc::new(self.hosts.into_iter().map(stored).collect()),
+            config,
+            hosts: Arc::new(hosts.collect()),
             nodes: Arc::new(nodes.collect()),
-            claims: Arc::new(self.claims.into_iter().map(stored).collect()),
+            claims: Arc::new(claims.collect()),
+            without_record: Arc::new(self.without_record.into_owned()),
+            cluster: self.cluster,
             ..Snapshot::default()
         };
-        let snapshot = Arc::new(snapshot);
-        let StateFile { host, machine_id, lease, resolved, .. } = self;
-        Saved { host, machine_id, lease, snapshot, resolved }
+        Saved {
+            host: self.host.into_owned(),
+            machine_id: self.machine_id.into_owned(),
+            lease: self.lease.into_owned(),
+            snapshot: Arc::new(snapshot),
+            resolved: self.resolved.into_owned(),
+        }
     }
 }
 
-fn entry<'a, K, T: Borrow<V>, V>(key: &'a K, stored: &'a Stored<T>) -> StoredEntry<&'a K, &'a V> {
-    (key, stored.value.borrow(), stored.created, stored.modified)
-}
-
-fn stored<K, V>((key, value, created, modified): StoredEntry<K, V>) -> (K, Stored<V>) {
-    (key, Stored { value, created, modified })
+fn entry<K, V, T>(key: K, value: V, stored: &Stored<T>) -> StoredEntry<K, V> {
+    (key, value, stored.created, stored.modified)
 }
 
 #[cfg(test)]
@@ -172,6 +184,8 @@ pub mod tests {
             let raw = Raw { key: key.as_bytes(), value: value.as_bytes(), created, modified };
             snapshot.put(&roots, raw);
         }
+        snapshot.without_record = Arc::new(["h3".parse().unwrap()].into());
+        snapshot.cluster = Some(Cluster { id: u64::MAX, addresses: 7 });
         let mut lease = Lease::default();
         lease.subnets.v4 = subnet::parse("10.0.1.0/24").ok();
         Saved {

@@ -17,7 +17,6 @@ mod tests;
 mod watching;
 mod went_back;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -62,6 +61,7 @@ impl SessionMachine {
         let usable = |snapshot: &Snapshot| refusal::config(snapshot, &network).is_none();
         let saved = saved.filter(|saved| saved.is_of(&identity) && usable(&saved.snapshot));
         let remembered = saved.as_ref().map(|saved| saved.lease.subnets).unwrap_or_default();
+        let without_record = saved.as_ref().map(|saved| &*saved.snapshot.without_record);
         let own = Claimant {
             identity,
             attributes,
@@ -69,9 +69,10 @@ impl SessionMachine {
             keep: Default::default(),
             remembered,
             vacated: Default::default(),
-            without_record: BTreeSet::new(),
+            without_record: without_record.cloned().unwrap_or_default(),
             leaves_claims: false,
             ticket: None,
+            has_raced: false,
             instance,
             alive: false,
         };
@@ -161,6 +162,13 @@ impl SessionMachine {
             (_, Err(error)) => Err(error.into()),
             (State::AwaitingAnswer, Ok(_)) => Ok(self.answer_is_due()),
             (State::Asking(found), Ok(Event::Committed(Some(_)))) => Ok(self.await_answer(&found)),
+            (State::Probation(found, lease), Ok(Event::Elapsed)) => {
+                self.state = State::Probation(found, lease);
+                Ok(Command::ReadHosts)
+            }
+            (State::Probation(found, lease), Ok(Event::FoundHosts(now))) => {
+                Ok(self.proved(found, lease, now))
+            }
             (State::Reading, Ok(Event::Found(found))) => self.consider(*found),
             (State::AwaitingLease(found), Ok(Event::LeaseKept(etcd_lease))) => {
                 self.etcd_lease = etcd_lease;
@@ -172,6 +180,7 @@ impl SessionMachine {
             }
             (State::Claiming(..), Ok(Event::Committed(None))) => {
                 self.progress.races += 1;
+                self.own.has_raced = true;
                 // Twice is no accident: many hosts got tickets of slots that are taken.
                 if self.progress.races > 1 {
                     self.own.ticket = None;

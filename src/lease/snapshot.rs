@@ -1,10 +1,11 @@
 //! Pure. The parsed content of etcd at one revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use serde::{Deserialize, Serialize};
 
 use crate::lease::records::{
     Alive, ClusterConfig, Contender, Key, NodeName, NodeRecord, RecordError, Roots, claim_value,
@@ -40,6 +41,19 @@ pub struct Snapshot {
     pub contenders: Arc<BTreeMap<NodeName, Stored<Arc<Contender>>>>,
     /// Keys without a valid record, by key.
     pub faults: Arc<BTreeMap<Box<str>, Fault>>,
+    /// Hosts whose node record went while their subnet stayed: those do not run the Python agent.
+    pub without_record: Arc<BTreeSet<NodeName>>,
+    /// Whose keys these are; `None`: not noted.
+    pub cluster: Option<Cluster>,
+}
+
+/// An etcd cluster as it was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// The id that its members derive from how it was founded.
+    pub id: u64,
+    /// Hash of the configured addresses: other addresses are meant to lead to another cluster.
+    pub addresses: u64,
 }
 
 /// A value and its revisions.
@@ -153,10 +167,12 @@ impl Snapshot {
         capped(problems, PROBLEMS, ProblemKind::EtcdRecord, "further keys in etcd")
     }
 
-    /// Equal to `other` but for the revision.
+    /// Equal to `other` but for the revision and what this host noted.
     pub fn says_the_same(&self, other: &Snapshot) -> bool {
         // Equal because shared costs nothing; a copy shares everything.
-        *other == Snapshot { revision: other.revision, ..self.clone() }
+        let Snapshot { revision, cluster, ref without_record, .. } = *other;
+        let without_record = Arc::clone(without_record);
+        *other == Snapshot { revision, cluster, without_record, ..self.clone() }
     }
 
     /// Revision of the last change of `key`, valid or not; 0 if it does not exist.

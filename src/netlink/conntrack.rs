@@ -6,7 +6,8 @@
 //!
 //! The kernel's table has as many buckets as the host may have flows (262,144 of them), and has no
 //! index by address. To list it takes a lock for each bucket: 4 ms, however few flows there are. To
-//! have the kernel delete by a filter (since 6.8) compares each: 0.15 ms for each end.
+//! have the kernel delete by a filter compares each: 0.15 ms for each end. Older kernels (6.1 does, 6.12
+//! does not) refuse that at once, before they look at any flow.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -15,7 +16,6 @@ use std::path::PathBuf;
 use neli::consts::nl::NlmF;
 use neli::types::Buffer;
 use nix::errno::Errno;
-use nix::sys::utsname::uname;
 
 use crate::net::{Family, HostPort};
 use crate::netlink::ctnetlink::{
@@ -58,18 +58,6 @@ pub enum ConntrackError {
     },
 }
 
-/// The kernel deletes by a filter, since 6.8. (Those that had it put in earlier are not known.)
-pub fn kernel_filters() -> bool {
-    let Ok(names) = uname() else { return false };
-    filters(&names.release().to_string_lossy())
-}
-
-fn filters(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let mut next = || numbers.next().and_then(Result::ok);
-    (next(), next()) >= (Some(6), Some(8))
-}
-
 /// There are flows in the calling thread's network namespace, so that looking for some of them may
 /// be worth what it costs. Reads one small file.
 ///
@@ -104,24 +92,21 @@ pub fn flush_udp(addresses: &[IpAddr]) -> Result<usize, ConntrackError> {
 }
 
 /// [`flush_udp`] at a tenth of its cost, for addresses whose former owner's flows were flushed when
-/// it went: the kernel alone forgets what one of the IPv4 `addresses` began or was sent.
+/// it went: the kernel alone forgets what one of the IPv4 `addresses` began or was sent. False, and
+/// nothing is forgotten, where the kernel deletes by no filter.
 ///
 /// Left alone is what an address answers behind a service's, and IPv6: the kernel's filter takes its
 /// addresses for different when they are the same (`ctnetlink_filter_match_tuple`).
 ///
 /// # Errors
-/// [`ConntrackError`]; `EINVAL` unless [`kernel_filters`].
-pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<(), ConntrackError> {
+/// [`ConntrackError`].
+pub fn flush_udp_ends(addresses: &[IpAddr]) -> Result<bool, ConntrackError> {
     let v4 = addresses.iter().filter(|address| address.is_ipv4());
     let forget =
         |address: &IpAddr| [FlowEnd::Source, FlowEnd::Destination].map(|end| (*address, end));
     let ends: Vec<Message> =
         v4.flat_map(forget).map(|(address, end)| forget_all(address, end)).collect();
-    if ends.is_empty() {
-        return Ok(());
-    }
-    let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(addresses))?;
-    socket.transact(&ends).map_err(failed(addresses))
+    delete_by_filter(&ends).map_err(failed(addresses))
 }
 
 /// Forgets the UDP flows to `ports` of this host, whoever answers them. (Flows to the same port of
@@ -135,10 +120,9 @@ pub fn flush_udp_ports(ports: &[HostPort]) -> Result<(), ConntrackError> {
         return Ok(());
     }
     let addresses: Vec<IpAddr> = ports.iter().map(|port| port.address).collect();
-    if kernel_filters() {
-        let socket = NetlinkSocket::open(Protocol::Netfilter).map_err(failed(&addresses))?;
-        let all: Vec<Message> = ports.iter().map(forget_port).collect();
-        return socket.transact(&all).map_err(failed(&addresses));
+    let all: Vec<Message> = ports.iter().map(forget_port).collect();
+    if delete_by_filter(&all).map_err(failed(&addresses))? {
+        return Ok(());
     }
     for family in Family::BOTH {
         let numbers = ports.iter().filter(|port| port.family() == family).map(|port| port.port);
@@ -153,6 +137,17 @@ pub fn flush_udp_ports(ports: &[HostPort]) -> Result<(), ConntrackError> {
         }
     }
     Ok(())
+}
+
+/// False where the kernel deletes by no filter: it misses the rest of the flow's addresses and ports.
+fn delete_by_filter(filters: &[Message]) -> Result<bool, NetlinkError> {
+    if filters.is_empty() {
+        return Ok(true);
+    }
+    match NetlinkSocket::open(Protocol::Netfilter)?.transact(filters) {
+        Err(error) if error.errno() == Some(Errno::EINVAL) => Ok(false),
+        outcome => outcome.map(|()| true),
+    }
 }
 
 fn failed(addresses: &[IpAddr]) -> impl FnOnce(NetlinkError) -> ConntrackError {
@@ -285,19 +280,4 @@ fn concerns(
         Ok::<bool, NetlinkError>(end.is_some_and(|end| addresses.iter().any(|own| own == end)))
     };
     Ok(names(original, SOURCE)? || names(original, DESTINATION)? || names(answer, SOURCE)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::netlink::conntrack::filters;
-
-    #[test]
-    fn the_kernel_filters_since_six_eight() {
-        for release in ["6.8.0-31-generic", "6.18.44-fc-v669", "7.0", "6.12-rc1"] {
-            assert!(filters(release), "{release}");
-        }
-        for release in ["6.7.12", "5.14.0-503.el9.x86_64", "6", "", "linux"] {
-            assert!(!filters(release), "{release}");
-        }
-    }
 }

@@ -242,6 +242,8 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const ARP: [u8; 2] = [0x08, 0x06];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const UDP: u8 = 17;
+/// The next header of a fragment.
+const FRAGMENT: u8 = 44;
 const ICMPV6: u8 = 58;
 /// The types of NDP: router and neighbour solicitation and advertisement, redirect.
 const FIRST_NDP: u8 = 133;
@@ -322,8 +324,8 @@ impl Guard {
     }
 
     fn ipv4(&self, rules: &mut Rules) {
-        // From port 67 to port 68.
-        let answer = transport(0, Compare::Equal, &[0, 67, 0, 68]);
+        // To port 68, from whichever: clients do not look.
+        let answer = transport(2, Compare::Equal, &[0, 68]);
         rules.drop(DropReason::Dhcp, vec![of(IPV4), protocol(UDP), answer]);
         for source in self.sources(Family::V4) {
             let from = || vec![of(IPV4), within(12, &source, true)];
@@ -340,21 +342,30 @@ impl Guard {
         }
     }
 
+    /// In a first fragment that ends before the transport header nobody sees to whom it goes, so that
+    /// UDP and ICMPv6 must show theirs, unless in later fragments.
     fn ipv6(&self, rules: &mut Rules) {
-        // From port 547 to port 546.
-        let answer = transport(0, Compare::Equal, &[2, 35, 2, 34]);
+        const CLIENT: [u8; 2] = [2, 34];
+        let not = |protocol| FrameMatch::Protocol(Compare::NotEqual, protocol);
+        for source in self.sources(Family::V6) {
+            let unicast = |more: Vec<FrameMatch>| [self.ipv6_unicast(&source), more].concat();
+            rules.add("unicast", unicast(vec![not(ICMPV6), not(UDP)]), self.unicast());
+            let port = transport(2, Compare::NotEqual, &CLIENT);
+            rules.add("unicast", unicast(vec![protocol(UDP), port]), self.unicast());
+            let later =
+                [network(6, Compare::Equal, &[FRAGMENT]), network(42, Compare::AtLeast, &[0, 8])];
+            rules.add("unicast", unicast(later.into()), self.unicast());
+        }
+        let answer = transport(2, Compare::Equal, &CLIENT);
         rules.drop(DropReason::Dhcp, vec![of(IPV6), protocol(UDP), answer]);
         for source in self.sources(Family::V6) {
-            let mut matches = self.ipv6_unicast(&source);
-            matches.push(FrameMatch::Protocol(Compare::NotEqual, ICMPV6));
-            rules.add("unicast", matches, self.unicast());
             for group in self.groups(Family::V6) {
                 let matches = [
                     of(IPV6),
                     within(8, &source, true),
                     to_group(true),
                     within(24, &group, true),
-                    FrameMatch::Protocol(Compare::NotEqual, ICMPV6),
+                    not(ICMPV6),
                 ];
                 rules.add("allowed", matches, FrameAction::Accept);
             }
@@ -436,9 +447,10 @@ impl Guard {
         rules.add("nd", with_mac, FrameAction::Accept);
         rules.drop(DropReason::Ndp, icmp(FIRST_NDP, LAST_NDP).collect());
         for source in self.sources(Family::V6) {
-            // Without the protocol also a first fragment that hides it in the next one would pass.
+            // Without the protocol and a type also a first fragment that hides them in the next one
+            // would pass.
             let mut matches = self.ipv6_unicast(&source);
-            matches.push(protocol(ICMPV6));
+            matches.extend([protocol(ICMPV6), transport(0, Compare::AtLeast, &[0])]);
             rules.add("icmpv6", matches, self.unicast());
         }
     }
@@ -603,7 +615,7 @@ mod tests {
     #[test]
     fn unicast_goes_to_the_host_or_as_it_was_sent() {
         let set = "ether daddr set 0a:58:0a:f4:01:01 meta pkttype set host accept";
-        assert_eq!(texts(&guard()).iter().filter(|rule| rule.ends_with(set)).count(), 3);
+        assert_eq!(texts(&guard()).iter().filter(|rule| rule.ends_with(set)).count(), 5);
         let bridged = Guard { routed_by: None, ..guard() };
         assert!(texts(&bridged).iter().all(|rule| !rule.contains("daddr set")));
     }

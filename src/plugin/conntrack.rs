@@ -1,7 +1,7 @@
 //! Conntrack entries of UDP for addresses and host ports whose owner changed: they are deleted, or
 //! packets would still reach the former owner.
 //!
-//! Deleting the entries that one IPv4 address is an end of costs 0.3 ms (Linux 6.8 and later). Entries
+//! Deleting the entries that one IPv4 address is an end of costs 0.3 ms where the kernel does it. Entries
 //! in which it answers behind a translated address, and all of IPv6, need a walk over the whole table:
 //! 4 ms in which its CPU passes no grace period, so that removing an interface takes 12 ms longer.
 
@@ -25,16 +25,17 @@ pub fn without_former<T>(addresses: &[IpAddr], work: impl FnOnce() -> T) -> T {
     if addresses.is_empty() || !may_have_entries() {
         return work();
     }
-    if conntrack::kernel_filters() {
-        let outcome = work();
-        warn(conntrack::flush_udp_ends(addresses));
-        return outcome;
+    match conntrack::flush_udp_ends(addresses) {
+        // A walk takes longer than the work.
+        Ok(false) => thread::scope(|scope| {
+            scope.spawn(|| warn(conntrack::flush_udp(addresses).map(drop)));
+            work()
+        }),
+        outcome => {
+            warn(outcome.map(drop));
+            work()
+        }
     }
-    // A walk takes longer than the work.
-    thread::scope(|scope| {
-        scope.spawn(|| warn(conntrack::flush_udp(addresses).map(drop)));
-        work()
-    })
 }
 
 /// Deletes the entries of `addresses`, which have no owner any more, and of the host's `ports` that
@@ -45,14 +46,15 @@ pub fn forget(addresses: &[IpAddr], ports: Option<&[HostPort]>) {
     }
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().partition(|it| it.is_ipv4());
     warn(conntrack::flush_udp(&v6).map(drop));
-    let few = (1..=FEW).contains(&v4.len()) && conntrack::kernel_filters();
-    match ports.filter(|_| few && !others_translate()) {
-        Some(ports) => {
+    let few = (1..=FEW).contains(&v4.len());
+    let ports = ports.filter(|_| few && !others_translate());
+    match ports.map(|ports| (ports, conntrack::flush_udp_ends(&v4))) {
+        None | Some((_, Ok(false))) => warn(conntrack::flush_udp(&v4).map(drop)),
+        Some((ports, ends)) => {
             let ports = over_udp(ports).into_iter().filter(|port| port.family() == Family::V4);
-            warn(conntrack::flush_udp_ends(&v4));
+            warn(ends.map(drop));
             warn(conntrack::flush_udp_ports(&ports.collect::<Vec<_>>()));
         }
-        None => warn(conntrack::flush_udp(&v4).map(drop)),
     }
 }
 

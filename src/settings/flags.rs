@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use argh::{ArgsInfo, FromArgs, SubCommands};
 
+use crate::settings::Texts;
 use crate::settings::choices;
 
 /// A setting of the agent as its users know it.
@@ -173,6 +174,16 @@ pub struct Uninstall {
     /// print one JSON object
     #[argh(switch)]
     pub json: bool,
+}
+
+/// Settings that were stored or sent by an agent: what this release does not know is left out, and what
+/// that one did not know has its default.
+pub fn texts(mut stored: BTreeMap<String, String>) -> Texts {
+    let texts = VARIABLES.iter().map(|variable| {
+        let default = || variable.default.to_owned();
+        (variable.name, stored.remove(variable.name).unwrap_or_else(default))
+    });
+    texts.collect()
 }
 
 #[cfg(test)]

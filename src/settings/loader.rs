@@ -32,6 +32,10 @@ pub struct SettingsLoader {
     environment: BTreeMap<&'static str, String>,
     /// The file that must exist: it was given as an option, or has been read before.
     file: Option<PathBuf>,
+    /// The file was given as an option.
+    file_is_given: bool,
+    /// What the agent of this host serves with: it takes the place of the usual settings file.
+    running: Texts,
     /// Defaults that replace those of [`VARIABLES`].
     defaults: BTreeMap<&'static str, String>,
 }
@@ -43,6 +47,8 @@ pub enum SettingSource {
     Environment,
     /// A line of the settings file, from 1.
     File(PathBuf, usize),
+    /// The agent that serves this host.
+    Agent,
     Default,
 }
 
@@ -52,6 +58,7 @@ impl fmt::Display for SettingSource {
             SettingSource::Option => f.write_str("option"),
             SettingSource::Environment => f.write_str("environment"),
             SettingSource::File(path, line) => write!(f, "{}:{line}", path.display()),
+            SettingSource::Agent => f.write_str("agent"),
             SettingSource::Default => f.write_str("default"),
         }
     }
@@ -107,6 +114,8 @@ impl SettingsLoader {
             options,
             environment: set.collect(),
             file: file.map(PathBuf::from),
+            file_is_given: file.is_some(),
+            running: Texts::new(),
             defaults: BTreeMap::new(),
         }
     }
@@ -114,6 +123,17 @@ impl SettingsLoader {
     /// Replaces the default of `variable`.
     pub fn set_default(&mut self, variable: &'static str, value: &str) {
         self.defaults.insert(variable, value.to_owned());
+    }
+
+    /// Whether what the agent of this host serves with counts: somebody who names a file wants that.
+    pub fn may_follow_agent(&self) -> bool {
+        !self.file_is_given
+    }
+
+    /// From now on options and environment win over `texts` of the agent that serves this host, and
+    /// those over the settings file, which may have been edited since.
+    pub fn follow_agent(&mut self, texts: Texts) {
+        self.running = texts;
     }
 
     /// Reads the file and checks all settings.
@@ -134,11 +154,15 @@ impl SettingsLoader {
     /// # Errors
     /// Every syntax error of the file.
     pub fn load_raw(&mut self) -> Result<RawSettings, Vec<Problem>> {
-        let file = self.file()?;
+        let file = match self.file() {
+            Err(_) if !self.running.is_empty() => Assignments::new(),
+            file => file?,
+        };
         let texts = VARIABLES.iter().map(|variable| (variable.name, self.text(variable, &file)));
         let texts = texts.collect();
         let log = self.environment.get(LOG).map(|text| (text.clone(), SettingSource::Environment));
-        let log = log.or_else(|| file.get(LOG).map(|set| self.line(set)));
+        let in_file = || file.get(LOG).map(|set| self.line(set));
+        let log = log.or_else(|| in_file().filter(|_| self.running.is_empty()));
         let log = log.filter(|(text, _)| !text.is_empty());
         Ok(RawSettings { texts, log, warnings: self.warnings(&file) })
     }
@@ -166,10 +190,15 @@ impl SettingsLoader {
         Ok(assignments)
     }
 
-    /// The text of `variable`, also where the settings file cannot be read: then as if there were none.
-    pub fn text_of(&mut self, variable: &Variable) -> String {
+    /// The text of the variable `name`, also where the settings file cannot be read: then as if there
+    /// were none.
+    ///
+    /// # Panics
+    /// There is no such variable.
+    pub fn text_of(&mut self, name: &str) -> String {
+        let variable = VARIABLES.iter().find(|variable| variable.name == name);
         let file = self.file().unwrap_or_default();
-        self.text(variable, &file).0
+        self.text(variable.expect("a variable of humanz"), &file).0
     }
 
     /// The settings file.
@@ -182,10 +211,16 @@ impl SettingsLoader {
         let option = || self.options.get(name).map(|text| (text.clone(), SettingSource::Option));
         let environment =
             || self.environment.get(name).map(|text| (text.clone(), SettingSource::Environment));
+        let running = || {
+            let text = self.running.get(name)?;
+            let is_default = text == default;
+            let source = if is_default { SettingSource::Default } else { SettingSource::Agent };
+            Some((text.clone(), source))
+        };
         let replaced =
             || self.defaults.get(name).map(|text| (text.clone(), SettingSource::Default));
-        let set =
-            option().or_else(environment).or_else(|| file.get(name).map(|set| self.line(set)));
+        let in_file = || file.get(name).map(|set| self.line(set));
+        let set = option().or_else(environment).or_else(running).or_else(in_file);
         let set = set.or_else(replaced).map(|(text, source)| (text.trim().to_owned(), source));
         let set = set.filter(|(text, _)| !text.is_empty());
         set.unwrap_or_else(|| (default.to_owned(), SettingSource::Default))

@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use nix::fcntl::Flock;
 
 use crate::agent::applier::Applier;
-use crate::agent::{lock, logger, reconcile};
+use crate::agent::{self, lock, logger, reconcile};
 use crate::inspect::Kernel;
 use crate::net::Problem;
 use crate::plan::Line;
@@ -35,14 +35,19 @@ pub struct Removed {
     pub failures: Vec<Problem>,
 }
 
-/// Takes humanz off this host, or in a dry run only lists what would be removed. `ETCD_HOST` matters only
-/// for a release.
+/// Takes humanz off this host, or in a dry run only lists what would be removed: with the settings that
+/// its agent served with last, unless a settings file is given. `ETCD_HOST` matters only for a release.
 ///
 /// # Errors
 /// A setting is wrong; or as [`remove`].
 pub fn run(loader: &mut SettingsLoader, options: &Uninstall) -> Result<Removed, Exit> {
     if !options.release {
         loader.set_default("ETCD_HOST", "https://localhost");
+    }
+    if loader.may_follow_agent()
+        && let Some(last) = agent::last_valid_settings(loader)
+    {
+        loader.follow_agent(last.texts);
     }
     let loaded = loader.load(values_only).map_err(|faults| Exit::invalid_settings(&faults))?;
     logger::set(loaded.log.as_deref().unwrap_or(logger::USUAL));

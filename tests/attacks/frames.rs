@@ -4,60 +4,24 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::json;
 
+use crate::attack::{Attack, Attacks, arriving};
 use crate::packets::{
     ARP, BROADCAST, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMPV6, IPV4, IPV6, Mac, UDP, arp,
     ethernet, fragment, icmpv6, ipv4, ipv4_fragment, ipv6, neighbour, padding,
     router_advertisement, tagged, udp, udp6,
 };
 use crate::scene::{At, By, End, Scene, marked4, marked6};
+use crate::{headers, link_frames};
 
-const SOLICITATION: u8 = 135;
-const ADVERTISEMENT: u8 = 136;
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
+pub const SOLICITATION: u8 = 135;
+pub const ADVERTISEMENT: u8 = 136;
+pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+pub const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 /// Somebody on the Internet.
 const STRANGER4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const STRANGER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 7);
 /// The host's own address on its uplink.
 const NODE4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
-
-/// Frames of the attacker, and what shows that they arrived.
-struct Attack {
-    name: String,
-    frames: Vec<Vec<u8>>,
-    at: At,
-    needles: Vec<Vec<u8>>,
-}
-
-struct Attacks<'a> {
-    scene: &'a Scene,
-    list: Vec<Attack>,
-}
-
-impl Attacks<'_> {
-    /// One frame of the attacker to the victim; `needle` must be in what arrives.
-    fn at_victim(&mut self, name: &str, kind: u16, payload: Vec<u8>, needle: &[u8]) {
-        let (to, from) = (self.scene.victim.mac, self.scene.attacker.mac);
-        self.frame(name, At::Victim, ethernet(to, from, kind, &payload), needle);
-    }
-
-    fn frame(&mut self, name: &str, at: At, frame: Vec<u8>, needle: &[u8]) {
-        self.frames(name, at, vec![frame], &[needle]);
-    }
-
-    /// Frames that do nothing unless each of `needles` arrives.
-    fn frames(&mut self, name: &str, at: At, frames: Vec<Vec<u8>>, needles: &[&[u8]]) {
-        let name = name.to_owned();
-        let needles = needles.iter().map(|needle| needle.to_vec()).collect();
-        self.list.push(Attack { name, frames, at, needles });
-    }
-
-    /// A mark that is in no other frame.
-    fn mark(&self) -> [u8; 8] {
-        let number = u8::try_from(self.list.len()).unwrap();
-        [b'a', b't', b't', b'a', b'c', b'k', 0xc5, number]
-    }
-}
 
 fn ipv4_attacks(attacks: &mut Attacks<'_>) {
     let Scene { attacker, victim, bystander, gateway, .. } = *attacks.scene;
@@ -437,18 +401,26 @@ fn ndp_attacks(attacks: &mut Attacks<'_>) {
 
 fn all(scene: &Scene) -> Vec<Attack> {
     let mut list = Vec::new();
-    for part in [ipv4_attacks, dhcp_attacks, link_attacks, arp_attacks, ipv6_attacks, ndp_attacks] {
+    for part in [
+        ipv4_attacks,
+        dhcp_attacks,
+        link_attacks,
+        arp_attacks,
+        ipv6_attacks,
+        link_frames::tags,
+        link_frames::protocols,
+        link_frames::arp_forms,
+        headers::ipv4_forms,
+        headers::ipv6_forms,
+        headers::dhcp_forms,
+        // After its query the bridge floods no group but that of all nodes.
+        ndp_attacks,
+    ] {
         let mut attacks = Attacks { scene, list: Vec::new() };
         part(&mut attacks);
         list.extend(attacks.list);
     }
     list
-}
-
-/// The attacks that arrive.
-fn arriving(scene: &Scene, attacks: &[Attack]) -> Vec<String> {
-    let arrives = |attack: &&Attack| scene.arrives(&attack.frames, attack.at, &attack.needles);
-    attacks.iter().filter(arrives).map(|attack| attack.name.clone()).collect()
 }
 
 #[test]
@@ -510,6 +482,17 @@ fn honest(scene: &Scene) -> Vec<Attack> {
         let echo = icmpv6((own.v6, victim.v6), 128, &[&[0, 7, 0, 1][..], &mark].concat());
         let frame = ethernet(to, own.mac, IPV6, &ipv6((own.v6, victim.v6), ICMPV6, 64, &echo));
         attacks.frame(&format!("echo request {name}"), At::Victim, frame, &mark);
+    }
+    let pair = (own.v6, victim.v6);
+    let data = [0x5a; 40];
+    let echo = icmpv6(pair, 128, &[&[0, 7, 0, 1][..], &data].concat());
+    for (protocol, whole) in [(UDP, udp6(pair, (4000, 4001), &data)), (ICMPV6, echo)] {
+        let (head, tail) = whole.split_at(24);
+        let parts = [fragment(protocol, 0, true, head), fragment(protocol, 24, false, tail)];
+        let frames =
+            parts.map(|part| ethernet(victim.mac, own.mac, IPV6, &ipv6(pair, FRAGMENT, 64, &part)));
+        let name = format!("protocol {protocol} in fragments");
+        attacks.frames(&name, At::Victim, frames.into(), &[head, tail]);
     }
     let mark = attacks.mark();
     let packet = ipv4((own.v4, victim.v4), UDP, &udp((68, 67), &mark));

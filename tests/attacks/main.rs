@@ -10,11 +10,15 @@
 use humanz_test_support as support;
 
 mod agent;
+mod attack;
 mod frames;
+mod headers;
 mod kernel_state;
+mod link_frames;
 mod metrics_address;
 mod neighbours;
 mod packet_socket;
 mod packets;
 mod scene;
+mod sub_interfaces;
 mod tunnels;

@@ -60,6 +60,17 @@ pub fn ipv4_fragment((from, to): Pair4, protocol: u8, fragment: u16, payload: &[
     [&head, payload].concat()
 }
 
+/// `options`: whole words of 4 bytes, at most 40.
+pub fn ipv4_options(pair: Pair4, protocol: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut packet = ipv4(pair, protocol, &[options, payload].concat());
+    let length = 20 + options.len();
+    packet[0] = 0x40 | u8::try_from(length / 4).unwrap();
+    packet[10..12].copy_from_slice(&[0, 0]);
+    let sum = checksum(&packet[..length]).to_be_bytes();
+    packet[10..12].copy_from_slice(&sum);
+    packet
+}
+
 pub fn ipv6((from, to): Pair6, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let head = [0x60, 0, 0, 0, length[0], length[1], next, hop_limit];
@@ -126,7 +137,7 @@ fn with_checksum((from, to): Pair6, protocol: u8, at: usize, mut packet: Vec<u8>
 }
 
 /// RFC 1071.
-fn checksum(bytes: &[u8]) -> u16 {
+pub fn checksum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     let mut sum: u32 = bytes.chunks(2).map(word).sum();
     while sum > 0xffff {

@@ -61,6 +61,10 @@ impl Scene {
             conf["type"] = json!("bridge");
             conf["isGateway"] = json!(true);
             conf["ipam"] = json!({ "type": "host-local", "ranges": ranges });
+            // Its checks of headers are not what is tested.
+            for family in ["iptables", "ip6tables"] {
+                host.run(&format!("sysctl -q -w net.bridge.bridge-nf-call-{family}=0"));
+            }
         }
         let [attacker, victim, bystander] = ["attacker", "victim", "bystander"].map(|name| {
             host.netns(name);
@@ -85,6 +89,12 @@ impl Scene {
         let links = self.host.ip("link show");
         let found = links.as_array().unwrap().iter().find(|link| link["ifindex"] == index);
         found.unwrap()["ifname"].as_str().unwrap().to_owned()
+    }
+
+    /// The MAC of that.
+    pub fn port_mac(&self, end: &End) -> Mac {
+        let text = self.read(&format!("/sys/class/net/{}/address", self.port(end))).unwrap();
+        text.trim().parse::<humanz::net::Mac>().unwrap().0
     }
 
     /// The attacker sends `frames`; whether what is in each of `needles` arrives at the victim, or as

@@ -14,6 +14,7 @@ mod call;
 mod dataplane;
 mod fill;
 mod ground;
+mod joins;
 mod parallel;
 mod peers;
 mod records;
@@ -38,7 +39,7 @@ use table::Table;
 type Part = (&'static str, &'static str, fn(&mut Ground, &mut Table));
 
 /// The part "agent" is all those whose names begin with "agent-".
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("add", "ADD, CHECK and DEL, one at a time", single::measure),
     ("asked", "pods that ask for a host port and for limits", asked::measure),
     ("parallel", "ADD and DEL, eight at a time", parallel::measure),
@@ -48,6 +49,7 @@ const PARTS: [Part; 9] = [
     ("agent-100", "the agent among 100 hosts", peers::hundred),
     ("agent-1000", "the agent among 1,000 hosts", peers::thousand),
     ("agent-10000", "the agent among 10,000 hosts", peers::ten_thousand),
+    ("joins", "1,000 fresh hosts that start together", joins::measure),
 ];
 
 fn main() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::cni::Network;
@@ -148,6 +149,43 @@ fn a_host_with_pods_keeps_a_subnet_that_a_python_host_took_for_them_alone() {
     until_ready(host);
     Pod::add(host, "late-again").delete();
     drop(agent);
+}
+
+#[test]
+fn an_original_that_is_stalled_keeps_its_name_and_its_clone_waits() {
+    let cluster = Cluster::new(2);
+    let [original, clone] = &cluster.hosts[..] else { panic!("two hosts") };
+    let first = Agent::start(original, &[]);
+    first.wait_ready();
+    let (subnet, pod) = (subnet(&cluster, "h1"), Pod::add(original, "running"));
+    clone.run("mkdir -p /var/lib/humanz").ok();
+    for file in ["/etc/machine-id", "/var/lib/humanz/state.json"] {
+        clone.write(file, &original.read(file).unwrap());
+    }
+    let instance = || {
+        let alive = cluster.etcd.get("/humanz/v1/alive/h1").expect("it is kept");
+        serde_json::from_str::<Value>(&alive).unwrap()["instance"].clone()
+    };
+    let before = instance();
+    first.process.signal(Signal::SIGSTOP);
+    let copy = Agent::start(clone, &[("NODE_NAME", "h1")]);
+    until_not_ready(clone, &["h1", "may still live"]);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(instance(), before, "nobody takes the name");
+    assert_eq!(clone.read(CONFIGURATION), None, "nor serves what the original knew");
+    first.process.signal(Signal::SIGCONT);
+    let words = ["which came second, does not serve"];
+    eventually("the copy stands back", 4 * SOON, || {
+        let (code, body) = local::get(clone, "/readyz");
+        let hit = code == 503 && !body.contains("may still live");
+        if hit && words.iter().all(|word| body.contains(word)) { Ok(()) } else { Err(body) }
+    });
+    assert_eq!((instance(), self::subnet(&cluster, "h1")), (before, subnet.clone()));
+    until_ready(original);
+    reaches_its_gateway(&pod, original, &gateway(&subnet));
+    Pod::add(original, "later").delete();
+    assert_eq!(clone.read(CONFIGURATION), None);
+    copy.stop();
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod matrix;
 mod nodes;
 mod probe;
 mod routes;
+mod running;
 mod status;
 mod typed;
 mod watch;

@@ -5,16 +5,17 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use humanz::checks::forward::Traffic;
 use humanz::net::PerFamily;
 use humanz::plan::firewall::{AGENT_TABLE, FirewallSpec};
+use humanz_test_support::netns::{ip, trust_addresses};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, unshare};
+
+pub use humanz_test_support::netns::{Netns, run, run_args};
 
 /// The host's own addresses.
 pub const HOST: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
@@ -33,42 +34,6 @@ pub const POD: [&str; 2] = ["10.244.3.2", "fd00:10:0:3::2"];
 const ARRIVES: Duration = Duration::from_secs(10);
 /// How long to wait for one that is.
 const LOST: Duration = Duration::from_millis(300);
-
-/// A network namespace.
-pub struct Netns(OwnedFd);
-
-impl Netns {
-    pub fn new() -> Netns {
-        let made = thread::spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace (needs root)");
-            trust_addresses();
-            std::fs::File::open("/proc/thread-self/ns/net").unwrap()
-        });
-        Netns(made.join().unwrap().into())
-    }
-
-    /// Runs `task` in it, on a thread of its own.
-    pub fn inside<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
-        let enter = || {
-            setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
-            task()
-        };
-        let outcome = thread::scope(|scope| scope.spawn(enter).join());
-        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-
-    /// A path that `ip link … netns` takes.
-    fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
-    }
-}
-
-/// Disables duplicate address detection, which takes a second.
-fn trust_addresses() {
-    for conf in ["all", "default"] {
-        std::fs::write(format!("/proc/sys/net/ipv6/conf/{conf}/accept_dad"), "0").unwrap();
-    }
-}
 
 /// The pod and the remote machine.
 pub struct Network {
@@ -140,7 +105,7 @@ impl Network {
 
     /// The address with which the pod reaches `server` on the remote machine.
     pub fn seen_by(&self, server: &str) -> String {
-        let listener = self.remote.listen(server);
+        let listener = listen(&self.remote, server);
         let to = listener.local_addr().unwrap();
         let mut stream = self
             .pod
@@ -185,14 +150,14 @@ impl Network {
 
     /// The pod gets a connection to `address` in `server`.
     pub fn connects(&self, server: &Netns, address: &str, within: Duration) -> bool {
-        let listener = server.listen(address);
+        let listener = listen(server, address);
         let to = listener.local_addr().unwrap();
         self.pod.inside(|| TcpStream::connect_timeout(&to, within)).is_ok()
     }
 
     /// A server on the remote machine that takes every connection; gives its port.
     pub fn serve(&self, server: &str) -> u16 {
-        let listener = self.remote.listen(server);
+        let listener = listen(&self.remote, server);
         let port = listener.local_addr().unwrap().port();
         thread::spawn(move || listener.incoming().for_each(drop));
         port
@@ -206,7 +171,7 @@ impl Network {
 
     /// The pod does not reach `server`.
     pub fn is_cut_off(&self, server: &str) -> bool {
-        let listener = self.remote.listen(server);
+        let listener = listen(&self.remote, server);
         let to = listener.local_addr().unwrap();
         self.pod.inside(|| TcpStream::connect_timeout(&to, LOST)).is_err()
     }
@@ -234,11 +199,9 @@ impl Network {
     }
 }
 
-impl Netns {
-    fn listen(&self, address: &str) -> TcpListener {
-        let address: IpAddr = address.parse().unwrap();
-        self.inside(|| TcpListener::bind((address, 0))).unwrap()
-    }
+fn listen(netns: &Netns, address: &str) -> TcpListener {
+    let address: IpAddr = address.parse().unwrap();
+    netns.inside(|| TcpListener::bind((address, 0))).unwrap()
 }
 
 /// The firewall's parameters of this network.
@@ -268,35 +231,4 @@ pub fn traffic() -> Traffic {
         pools: PerFamily { v4: network("10.244.0.0/16"), v6: network("fd00:10::/48") },
         bridged: Vec::new(),
     }
-}
-
-/// Runs lines of `ip` commands in the calling thread's namespaces.
-fn ip(lines: &str) {
-    let mut child = Command::new("ip")
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("ip is missing (package iproute2)");
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "{lines}");
-}
-
-/// Runs a command in the calling thread's namespaces and returns its output.
-///
-/// # Panics
-/// If it fails, with its output.
-pub fn run(command: &str) -> String {
-    let mut words = command.split_whitespace();
-    run_args(words.next().unwrap(), &words.collect::<Vec<_>>())
-}
-
-/// The same, for arguments with spaces in them.
-pub fn run_args(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{program} is missing: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -123,15 +123,39 @@ fn an_agent_whose_predecessor_died_takes_its_alive_key_over() {
         for (left, boot) in [(earlier, "boot-1"), (&killed, "boot-1"), (&killed, "boot-2")] {
             etcd.put(&format!("{HUMANZ}/alive/h1"), left);
             let begun = std::time::Instant::now();
-            let host = Host::launch(copy(&etcd, boot, None));
+            let mut again = start(&etcd, "h1");
+            again.identity.boot_id = boot.to_owned();
+            let host = Host::launch(again);
             host.snapshot();
-            println!("served {:?} after the start, alive key {left}", begun.elapsed());
+            let took = begun.elapsed();
+            println!("served {took:?} after the start, alive key {left}");
+            assert!(took < Duration::from_secs(10), "it waited for the end of the alive key");
             assert_eq!(host.subnet(), "10.244.1.0/24");
             let alive = etcd.get(&format!("{HUMANZ}/alive/h1")).unwrap();
             assert!(alive.contains("instance") && !alive.contains("dead"), "{alive}");
             assert_eq!(etcd.get(&format!("{HUMANZ}/contenders/h1")), None, "nobody is asked now");
             host.stop();
         }
+    });
+}
+
+#[test]
+fn an_agent_that_moved_waits_until_the_alive_key_of_its_predecessor_is_gone() {
+    isolated(|| {
+        let etcd = EtcdServer::start();
+        let state = Host::up(&etcd, "h1").stop();
+        let left = r#"{"schema":1,"machineId":"machine-of-h1","since":"2026-11-20T18:46:00Z","instance":"dead"}"#;
+        let alive = format!("{HUMANZ}/alive/h1");
+        etcd.call(async |client| {
+            let lease = client.lease_grant(4, None).await?.id();
+            let options = etcd_client::PutOptions::new().with_lease(lease);
+            client.put(alive.as_str(), left, Some(options)).await.map(drop)
+        });
+        let host = Host::launch(copy(&etcd, "boot-1", Some(state)));
+        trouble(&host, 0, LeaseError::may_be_of_copy);
+        assert!(etcd.get(&alive).is_some_and(|found| found.contains("dead")), "it is asked first");
+        host.reported(0, "the end of it", |update| matches!(update, Update::Trouble(None)));
+        assert_eq!(host.subnet(), "10.244.1.0/24");
     });
 }
 

@@ -1,6 +1,8 @@
 //! etcd that lost its data: no host changes its subnet, no host is ever missing.
 
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp};
 use humanz::etcd::Update;
@@ -260,6 +262,76 @@ fn saved_state_of_a_network_with_other_settings_is_not_restored() {
         let host = Host::launch(start);
         assert_eq!(host.subnet(), "10.99.1.0/24");
         assert_eq!(etcd.list(HOSTS).len(), 1);
+    });
+}
+
+fn leads_elsewhere(update: &Update) -> bool {
+    matches!(update, Update::Disconnected { why } if why.contains("another etcd cluster"))
+}
+
+#[test]
+fn another_cluster_behind_the_address_gets_nothing_and_changes_nothing() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let sleeper = Host::up(&etcd, "h2").stop();
+        let host = Host::up(&etcd, "h1");
+        let mark = host.mark();
+        etcd.kill();
+        let mut other = EtcdServer::start_with(&["--initial-cluster-token", "other"]);
+        host.reported(mark, "another cluster, empty", leads_elsewhere);
+        let restarted = started_with(&other, sleeper);
+        restarted.reported(0, "another cluster, empty", leads_elsewhere);
+        // Longer than both would need to put back what they know.
+        let stranger = Host::up(&other, "h9");
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(other.list(HOSTS).len(), 1, "a host of another network");
+        let follows = |update: &Update| matches!(update, Update::Snapshot(_) | Update::Lease(_));
+        assert!(!host.since(mark).iter().chain(&restarted.since(0)).any(follows));
+        drop(stranger);
+        other.kill();
+        etcd.restart();
+        host.reported(mark, "its own cluster", follows);
+        assert_eq!(restarted.subnet(), "10.244.1.0/24");
+        assert_eq!(host.leases(), ["10.244.2.0/24".to_owned()].into());
+    });
+}
+
+#[test]
+fn a_cluster_restored_from_a_snapshot_is_followed_although_its_id_differs() {
+    isolated(|| {
+        let mut etcd = EtcdServer::start();
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (snapshot, data) = (path("snapshot"), path("data"));
+        let run = |words: &[&str]| {
+            let mut etcdctl = Command::new("etcdctl");
+            let done = etcdctl.env("ETCDCTL_API", "3").args(words).output().unwrap();
+            assert!(done.status.success(), "{words:?}: {done:?}");
+        };
+        let cluster = |etcd: &EtcdServer| {
+            let answer = etcd.call(async |client| client.get("x", None).await);
+            answer.header().unwrap().cluster_id()
+        };
+        let before = Host::up(&etcd, "h1");
+        run(&["--endpoints", &etcd.url(), "snapshot", "save", &snapshot]);
+        let after = Host::up(&etcd, "h2");
+        let (former, marks) = (cluster(&etcd), [before.mark(), after.mark()]);
+        etcd.kill();
+        let founded = ["--name", "one", "--initial-cluster", "one=http://127.0.0.1:2380"];
+        let address = ["--initial-advertise-peer-urls", "http://127.0.0.1:2380"];
+        let token = ["--initial-cluster-token", "restored", "--data-dir", &data];
+        run(&[&["snapshot", "restore", &snapshot][..], &founded, &address, &token].concat());
+        etcd.replace_data(data.as_ref());
+        etcd.restart();
+        assert_ne!(cluster(&etcd), former);
+        for (host, mark) in [&before, &after].into_iter().zip(marks) {
+            host.reported(mark, "both hosts", |update| match update {
+                Update::Snapshot(found) => found.hosts.len() == 2 && found.revision > 0,
+                _ => false,
+            });
+            assert_eq!(host.leases().len(), 1);
+        }
+        assert_eq!(etcd.get(&format!("{HOSTS}/h2")), Some(after.subnet()));
     });
 }
 

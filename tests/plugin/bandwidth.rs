@@ -86,7 +86,10 @@ fn each_direction_has_its_qdisc_and_check_compares_it() {
     }
     Call::new("DEL", &conf, "c1").key("prevResult", result).run(&host).ok();
     host.assert_clean("after DEL");
-    assert_eq!(host.ip("link show type ifb"), json!([]));
+    // An iproute2 whose question the kernel does not understand shows an empty object for each link.
+    let shown = host.ip("link show type ifb");
+    let devices = shown.as_array().unwrap().iter().filter(|link| link["ifname"].is_string());
+    assert_eq!(devices.count(), 0, "{shown}");
 }
 
 #[test]

@@ -198,7 +198,9 @@ fn the_mac_of_a_bridge_that_humanz_did_not_make_may_follow_its_ports() {
 #[test]
 fn missing_or_swapped_links_are_reported() {
     let pod = Pod::new();
-    pod.host.run("ip -n c1 link set eth0 name other").ok();
+    // Linux before 6.2 renames no link that is up.
+    let rename = "ip -n c1 link set eth0 down && ip -n c1 link set eth0 name other";
+    pod.host.shell(&format!("{rename} && ip -n c1 link set other up")).ok();
     let answer = pod.call().run(&pod.host);
     assert!(
         answer.error().starts_with("interface eth0 is missing in the pod"),

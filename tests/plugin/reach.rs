@@ -180,3 +180,41 @@ fn masquerading_is_one_table_for_the_network_and_restored_if_flushed() {
     }
     host.assert_clean("after DEL");
 }
+
+/// strace gives the request that deletes by a filter a type that no kernel knows: it is refused as by a
+/// kernel that knows no filter.
+#[test]
+fn udp_flows_are_deleted_where_the_kernel_deletes_by_no_filter() {
+    let host = PluginHost::new();
+    let conf = conf("1.0.0", json!({ "subnet": "10.1.2.0/24" }));
+    let traced = |verb: &str, name: &str, address: &str, inject: &str| {
+        let line = format!("-I -p udp -s {address} -d 192.0.2.50 --sport 5000 --dport 53 -t 600");
+        host.run(&format!("conntrack {line}")).ok();
+        let strace = format!("strace -f -qq -o /run/trace -e trace=sendto{inject}");
+        Call::new(verb, &conf, name).under(&strace).run(&host).ok();
+        let left = host.run("conntrack -L -p udp").stdout;
+        assert!(!left.contains(address), "{verb}: {left}");
+        host.read("/run/trace").expect("strace is needed: apt-get install strace")
+    };
+    host.add(&conf, "first");
+    for name in ["c1", "c2"] {
+        host.netns(name);
+    }
+    for verb in ["ADD", "DEL"] {
+        let seen = traced(verb, "c1", "10.1.2.3", "");
+        // Where strace does not see what kind of socket it is, it shows the number.
+        let is_deletion = |line: &&str| {
+            line.contains("IPCTNL_MSG_CT_DELETE") || line.contains("nlmsg_type=0x102 ")
+        };
+        let deletion = seen.lines().find(is_deletion).expect("a request to delete flows");
+        let thread = deletion.split(' ').next().unwrap();
+        let of_thread = |line: &&str| line.split(' ').next() == Some(thread);
+        let number = 1 + seen.lines().filter(of_thread).position(|line| line == deletion).unwrap();
+        let length = deletion.split("nlmsg_len=").nth(1).unwrap();
+        let length: u32 = length.split(',').next().unwrap().parse().unwrap();
+        let header = format!("{:08x}020f", length.swap_bytes());
+        let inject = format!(" -e inject=sendto:poke_enter=@arg2={header}:when={number}");
+        let seen = traced(verb, "c2", "10.1.2.4", &inject);
+        assert!(seen.lines().any(|line| line.contains("INJECTED")), "{seen}");
+    }
+}

@@ -9,10 +9,11 @@ use humanz::nft::{ElementChange, Nft};
 use humanz::plan::policy_table::{FoundPolicy, PolicyPlan, plan};
 use humanz::policy::compile::{POLICY_TABLE, PolicyTable, compile};
 use humanz::policy::{Rules, Transport, Tuple, evaluate};
+use humanz_test_support::netns::run_args;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::agreement::expected;
-use super::network::{Network, Probe, alone, run};
+use super::network::{Network, Probe, alone};
 use super::random::Random;
 use super::world::{HOSTS, PORTS, World};
 
@@ -41,7 +42,7 @@ fn any_table_is_read_back_as_it_was_written_and_becomes_any_other() {
             let mut random = Random::new(seed);
             bring(&nft, &World::random(&mut random).on_host(0, compile));
         }
-        let listed = run("nft", &["list", "table", "inet", POLICY_TABLE]);
+        let listed = run_args("nft", &["list", "table", "inet", POLICY_TABLE]);
         for line in [
             "ct mark & 0xffff0000 == @epoch counter packets 0 bytes 0 accept",
             "ct original ip saddr 10.244.1.0/24 counter packets 0 bytes 0 jump from4",
@@ -82,7 +83,7 @@ fn damage_is_repaired() {
              add set inet humanz-policy out4 { type inet_service; }",
             "delete table inet humanz-policy",
         ] {
-            run("nft", &[damage]);
+            run_args("nft", &[damage]);
             assert_ne!(plan(&wanted, observe(&nft).as_ref(), 1 << 16), PolicyPlan::default());
             bring(&nft, &wanted);
         }

@@ -2,16 +2,13 @@
 //! namespaces; pods have a veth each, so that everything between them is forwarded.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
 use humanz::net::Protocol;
 use humanz::policy::{Transport, Tuple};
-use nix::sched::{CloneFlags, setns, unshare};
+use humanz_test_support::netns::{Netns, ip};
 use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind,
@@ -22,46 +19,25 @@ use super::world::{NODES, OUTSIDE, PORTS};
 
 const PODS_PER_HOST: usize = 4;
 
-/// A network namespace.
-pub struct Netns(OwnedFd);
-
-impl Netns {
-    fn new() -> Netns {
-        let made = thread::spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace (needs root)");
-            for (key, value) in [
-                ("ipv6/conf/all/accept_dad", "0"),
-                ("ipv6/conf/default/accept_dad", "0"),
-                ("ipv4/ip_forward", "1"),
-                ("ipv6/conf/all/forwarding", "1"),
-                ("ipv4/ping_group_range", "0 2147483647"),
-            ] {
-                std::fs::write(format!("/proc/sys/net/{key}"), value).unwrap();
-            }
-            ip("link set lo up");
-            std::fs::File::open("/proc/thread-self/ns/net").unwrap()
-        });
-        Netns(made.join().unwrap().into())
-    }
-
-    /// Runs `task` in it, on a thread of its own.
-    pub fn inside<T: Send>(&self, task: impl FnOnce() -> T + Send) -> T {
-        let enter = || {
-            setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
-            task()
-        };
-        let outcome = thread::scope(|scope| scope.spawn(enter).join());
-        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-
-    fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
-    }
+/// A machine that forwards, and whose processes may ping.
+fn machine() -> Netns {
+    let netns = Netns::new();
+    netns.inside(|| {
+        for (key, value) in [
+            ("ipv4/ip_forward", "1"),
+            ("ipv6/conf/all/forwarding", "1"),
+            ("ipv4/ping_group_range", "0 2147483647"),
+        ] {
+            std::fs::write(format!("/proc/sys/net/{key}"), value).unwrap();
+        }
+        ip("link set lo up");
+    });
+    netns
 }
 
 /// Runs `test` in a network namespace of its own.
 pub fn alone(test: impl FnOnce() + Send) {
-    Netns::new().inside(test);
+    machine().inside(test);
 }
 
 /// The number of the next packet over UDP.
@@ -92,29 +68,29 @@ pub struct Network {
 
 impl Network {
     pub fn new() -> Network {
-        let hosts = [Netns::new(), Netns::new()];
-        let core = Netns::new();
+        let hosts = [machine(), machine()];
+        let core = machine();
         let mut places = BTreeMap::new();
         let mut servers = Vec::new();
         for (place, host) in hosts.iter().enumerate() {
             join(&core, host, place);
             for number in (0..2 * PODS_PER_HOST).filter(|number| number % 2 == place) {
-                let pod = Netns::new();
+                let pod = machine();
                 let addresses = plug(host, &pod, place, 10 + number);
                 servers.extend(pod.inside(serve));
                 for address in addresses {
-                    let copy = Netns(pod.0.try_clone().unwrap());
+                    let copy = pod.again();
                     places.insert(address, copy);
                 }
             }
             servers.extend(host.inside(serve));
             for address in NODES[place] {
-                places.insert(address.parse().unwrap(), Netns(host.0.try_clone().unwrap()));
+                places.insert(address.parse().unwrap(), host.again());
             }
         }
         servers.extend(core.inside(serve));
         for address in OUTSIDE {
-            places.insert(address.parse().unwrap(), Netns(core.0.try_clone().unwrap()));
+            places.insert(address.parse().unwrap(), core.again());
         }
         Network { hosts, places, servers, received: Default::default() }
     }
@@ -292,29 +268,4 @@ fn plug(host: &Netns, pod: &Netns, place: usize, number: usize) -> [IpAddr; 2] {
         ));
     });
     [v4.parse().unwrap(), v6.parse().unwrap()]
-}
-
-/// Runs lines of `ip` commands in the calling thread's namespace.
-fn ip(lines: &str) {
-    let mut child = Command::new("ip")
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("ip is missing (package iproute2)");
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "{lines}");
-}
-
-/// Runs a command in the calling thread's namespace and returns its output.
-///
-/// # Panics
-/// If it fails, with its output.
-pub fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{program} is missing: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -20,6 +20,8 @@ pub enum Flaw {
     /// The number is put, then read, and the slot taken without looking who has it (the Python
     /// agent).
     PutThenGet,
+    /// A new host does not wait, on an empty etcd, for those that lost their keys with it.
+    NoGrace,
     /// An agent does not ask whether another one with its name and machine id lives.
     CopyUnnoticed,
     /// A host whose subnet an older snapshot of etcd gives to a removed host does not take it back.

@@ -56,7 +56,7 @@ impl World {
         let Some(lost) = self.lost else { return false };
         // A host that is new cannot distinguish a backup from the store that it was made of; it claims a
         // subnet at once, and a survivor reads again within half a second.
-        if self.back > lost && self.now < self.back + SURVIVORS {
+        if self.restored && self.back > lost && self.now < self.back + SURVIVORS {
             return true;
         }
         let name = self.hosts[victim].name(self.flaw);

@@ -154,6 +154,11 @@ fn a_removal_before_everything_was_read_is_detected() {
 }
 
 #[test]
+fn a_new_host_that_does_not_wait_for_survivors_is_detected() {
+    detected(Flaw::NoGrace, &["both use", "lacks"]);
+}
+
+#[test]
 fn a_copied_machine_that_nobody_notices_is_detected() {
     detected(Flaw::CopyUnnoticed, &["both serve", "do not come to rest"]);
 }

@@ -66,6 +66,8 @@ pub struct World {
     /// When data was lost last, and when etcd answered again.
     pub lost: Option<u64>,
     pub back: u64,
+    /// It came back with the keys of a backup.
+    pub restored: bool,
     pub(super) backup: Option<Store>,
     pub hosts: Vec<Host>,
     /// Hosts of the Python agent: whether each runs, and its subnet.
@@ -91,6 +93,7 @@ impl World {
             up: true,
             lost: None,
             back: 0,
+            restored: false,
             backup: None,
             hosts: (0..script.hosts).map(Host::new).collect(),
             pythons: BTreeMap::new(),
@@ -244,6 +247,7 @@ impl World {
     /// etcd starts anew with other data.
     fn lose(&mut self, store: Store) {
         self.down();
+        self.restored = !store.keys.is_empty();
         self.store = store;
         self.epoch += 1;
         self.lost = Some(self.now);
@@ -420,9 +424,10 @@ impl World {
             }
             Command::Pause(pause) => {
                 let time = match pause {
+                    Pause::Grace if self.flaw == Flaw::NoGrace => 100,
                     Pause::Grace | Pause::Probation => 2_000,
-                    Pause::Answer { same_boot: true } => 500,
-                    Pause::Answer { same_boot: false } => 1_000,
+                    Pause::Answer { same_boot: true, waits: 0 } => 500,
+                    Pause::Answer { waits, .. } => 1_000 << waits,
                     Pause::LostRace(races) => self.random.below(10 << races.min(6)),
                 };
                 self.after(time, response(Event::Elapsed));
@@ -520,7 +525,7 @@ impl World {
     }
 
     fn settled(&mut self, host: usize, settled: Settled) {
-        let Settled { lease, snapshot } = settled;
+        let Settled { lease, snapshot, .. } = settled;
         if let Some(lease) = lease {
             self.use_lease(host, &lease);
         }
@@ -548,6 +553,11 @@ impl World {
 
     /// etcd has not answered in time: the agent serves from its last known state.
     fn last_known(&mut self, host: usize) {
+        let trouble = self.hosts[host].agent.as_ref().and_then(|a| a.machine.trouble());
+        if trouble.is_some_and(LeaseError::may_be_of_copy) {
+            let life = self.hosts[host].life;
+            return self.after(1_000, Scheduled::LastKnownGood(host, life));
+        }
         let waits = self.hosts[host].agent.as_ref().is_some_and(|a| {
             let copied = a.machine.trouble().is_some_and(LeaseError::is_of_copy);
             a.machine.lease().is_none() && !copied
@@ -641,6 +651,7 @@ impl World {
                 call.found.snapshot = self.store.read();
                 Ok(Event::Found(Box::new(call.found)))
             }
+            Command::ReadHosts => Ok(Event::FoundHosts(self.store.read())),
             Command::AllocateTicket => {
                 let number = self.store.count();
                 if self.flaw == Flaw::PutThenGet && call.answered {

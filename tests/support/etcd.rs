@@ -149,6 +149,10 @@ impl EtcdServer {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("etcd runs").id()
+    }
+
     /// Holds it still: it keeps its connections and answers nothing.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);

@@ -26,6 +26,7 @@ pub mod kernel;
 pub mod keys;
 pub mod local;
 pub mod namespace;
+pub mod netns;
 pub mod node;
 pub mod ping;
 pub mod plugin_host;
@@ -38,6 +39,7 @@ pub mod web;
 
 pub use agent::Agent;
 pub use cluster::{Alone, Cluster};
+pub use netns::Netns;
 pub use node::{Node, Place};
 pub use ping::Pinger;
 pub use plugin_host::PluginHost;

@@ -104,7 +104,8 @@ pub fn enter_network(path: &str) {
     setns(file.as_fd(), CloneFlags::CLONE_NEWNET).unwrap_or_else(|e| panic!("enter {path}: {e}"));
 }
 
-fn on_thread<T: Send>(task: impl FnOnce() -> T + Send) -> T {
+/// Runs `task` on a thread that ends with it.
+pub fn on_thread<T: Send>(task: impl FnOnce() -> T + Send) -> T {
     let outcome = std::thread::scope(|scope| scope.spawn(task).join());
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

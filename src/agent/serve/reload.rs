@@ -104,6 +104,7 @@ impl Agent {
         if let Some(server) = &self.server {
             server.move_to(&settings);
         }
+        self.shared.serve_with(texts.clone());
         self.texts = texts;
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
         self.settings = settings;

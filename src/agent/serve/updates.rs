@@ -38,6 +38,7 @@ impl Agent {
                 if let (None, Registry::Leased(leased)) = (&self.state.subnets, &mut self.registry)
                 {
                     leased.down = Some(error.with_fix());
+                    leased.undecided = error.may_be_of_copy();
                     // The state of a copied machine is of the other one.
                     leased.saved = leased.saved.take().filter(|_| !error.is_of_copy());
                 }
@@ -83,6 +84,7 @@ impl Agent {
         self.state.etcd.down.clone_from(&why);
         self.note_store();
         if let Registry::Leased(leased) = &mut self.registry {
+            leased.undecided &= why.is_none();
             leased.down = why;
         }
     }

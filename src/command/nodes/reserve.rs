@@ -90,6 +90,7 @@ pub fn reserve(
         without_record: BTreeSet::new(),
         leaves_claims: false,
         ticket: None,
+        has_raced: false,
         instance: String::new(),
         alive: true,
     };

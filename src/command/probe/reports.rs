@@ -22,7 +22,7 @@ const FAULTS: usize = 6;
 /// # Errors
 /// No agent answers, or there is no such host.
 pub fn run(call: &mut Call<'_>, hosts: &[String], as_json: bool) -> Result<Outcome, Exit> {
-    let loaded = call.load_beside_agent()?;
+    let loaded = call.load()?;
     let unavailable = |why| Exit::new(exit::UNAVAILABLE, why);
     let answer =
         agent_socket::of(&loaded.settings).and_then(|path| agent_socket::get(path, "/v1/matrix"));

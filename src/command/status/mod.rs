@@ -43,7 +43,7 @@ pub struct Options {
 /// # Errors
 /// A setting is invalid, or the kernel's sockets cannot be opened.
 pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
-    let loaded = call.load_beside_agent()?;
+    let loaded = call.load()?;
     let settings = &loaded.settings;
     let mut shown = match agent_socket::of(settings)
         .and_then(|path| agent_socket::get(path, "/v1/status"))

@@ -38,7 +38,8 @@ pub struct Ui {
 /// A setting or the address is wrong, or the address cannot be had.
 pub fn run(call: &mut Call<'_>, options: &Ui) -> Result<Outcome, Exit> {
     let place = place(&options.listen).map_err(|wrong| Exit::new(exit::SETTINGS, wrong))?;
-    let Some(agent) = call.load_beside_agent()?.settings.socket else {
+    call.origin.set_default("ETCD_HOST", "localhost");
+    let Some(agent) = call.load()?.settings.socket else {
         return Err(Exit::new(
             exit::UNAVAILABLE,
             "SOCKET=none: the agent has no socket to read from",

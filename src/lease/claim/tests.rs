@@ -1,3 +1,6 @@
+mod pools;
+mod python;
+
 use std::collections::BTreeSet;
 
 use crate::lease::claim::*;
@@ -49,6 +52,7 @@ fn own() -> Claimant {
         without_record: BTreeSet::new(),
         leaves_claims: false,
         ticket: Some(7),
+        has_raced: false,
         instance: "i1".to_owned(),
         alive: true,
     }
@@ -117,7 +121,9 @@ fn a_fresh_host_puts_its_alive_key_allocates_a_ticket_and_claims() {
 
 #[test]
 fn a_claim_depends_on_every_key_it_was_decided_by() {
-    let (_, first) = written(&[], &own());
+    let (_, first) = written(&[], &Claimant { ticket: Some(1), ..own() });
+    let (_, again) = written(&[], &Claimant { has_raced: true, ..own() });
+    let (_, expects_others) = written(&[], &own());
     let (_, transaction) = written(&[("/h/h9", "10.0.9.0/24")], &own());
     let unchanged = |key: &str, modified| Condition::Unchanged { key: key.to_owned(), modified };
     for condition in [
@@ -131,19 +137,13 @@ fn a_claim_depends_on_every_key_it_was_decided_by() {
         assert!(transaction.conditions.contains(&condition), "{condition:?}");
     }
     let range = Condition::RangeUnchanged { prefix: "/h/".to_owned(), since: 2 };
-    assert!(
-        first.conditions.contains(&range),
-        "etcd compares no values of keys that are not there"
-    );
+    for first in [first, again] {
+        assert!(first.conditions.contains(&range), "etcd compares no values of absent keys");
+    }
     let ranges = |condition: &Condition| matches!(condition, Condition::RangeUnchanged { .. });
-    assert!(!transaction.conditions.iter().any(ranges), "one host does not wait for another");
-}
-
-#[test]
-fn what_the_python_agent_left_is_adopted() {
-    let (subnet, transaction) = written(&[("/h/h1", "10.0.9.0/24")], &own());
-    assert_eq!(subnet, "10.0.9.0/24");
-    assert_eq!(writes(&transaction), ["put /z/subnets/4/10.0.9.0-24", "put /z/nodes/h1"]);
+    for other in [transaction, expects_others] {
+        assert!(!other.conditions.iter().any(ranges), "one host does not wait for another");
+    }
 }
 
 #[test]
@@ -314,124 +314,6 @@ fn the_sign_of_life_of_another_machine_is_never_overwritten() {
 }
 
 #[test]
-fn a_subnet_outside_the_pool_is_refused_with_both_and_what_to_do() {
-    assert_eq!(
-        refused(&[("/h/h1", "10.1.9.0/24")], &own()).with_fix(),
-        "this host's subnet 10.1.9.0/24 (etcd key /h/h1) lies outside the pool 10.0.0.0/16; either \
-         set IP_SUBNET or IPV6_SUBNET back to a pool with 10.1.9.0/24, or drain this host and \
-         delete the etcd key /h/h1"
-    );
-}
-
-#[test]
-fn a_claimed_subnet_that_this_host_served_before_stays_although_the_pool_does_not_contain_it() {
-    let served = Claimant { remembered: v4("10.1.9.0/24"), ..own() };
-    let claimed = [("/h/h1", "10.1.9.0/24"), ("/z/subnets/4/10.1.9.0-24", "h1")];
-    assert_eq!(subnet_of(&claimed, &served), "10.1.9.0/24");
-    let other = [("/h/h1", "10.1.8.0/24"), ("/z/subnets/4/10.1.8.0-24", "h1")];
-    let lost = [("/h/h1", "10.1.9.0/24"), ("/z/subnets/4/10.1.9.0-24", "h2")];
-    for (keys, host) in [(&claimed, &own()), (&other, &served), (&lost, &served)] {
-        let error = refused(keys, host);
-        assert!(matches!(error, LeaseError::OutsidePool { .. }), "{error}");
-    }
-}
-
-#[test]
-fn settings_that_differ_are_refused_by_name() {
-    let mut other = own();
-    other.network.pools.v4 = Some(Pool::new(subnet::parse("10.0.0.0/16").unwrap(), 9).unwrap());
-    let error = refused(&[], &other).to_string();
-    assert!(
-        error.starts_with("IP_SUBNET_MARGIN is 9 on this host, but 8 in the network"),
-        "{error}"
-    );
-    let broken = refused(&[("/z/config", "{}")], &own());
-    assert!(matches!(broken, LeaseError::ConfigBroken { .. }), "{broken}");
-}
-
-#[test]
-fn with_hosts_of_the_python_agent_only_the_drawn_slot_is_safe() {
-    let keys = [OWN_ALIVE, ("/h/py", "10.0.7.0/24")];
-    assert_eq!(next(&found(&keys), &own()), Step::AllocateTicket);
-    assert_eq!(subnet_of(&[("/h/py", "10.0.6.0/24")], &own()), "10.0.7.0/24");
-    let mut late = own();
-    late.ticket = Some(300);
-    assert_eq!(subnet_of(&[("/h/py", "10.0.45.0/24")], &late), "10.0.46.0/24");
-}
-
-#[test]
-fn a_full_pool_names_the_hosts_that_are_not_alive() {
-    let mut small = own();
-    small.network.pools.v4 = Some(Pool::new(subnet::parse("10.0.0.0/24").unwrap(), 2).unwrap());
-    let config = small.network.config("a").to_json();
-    let node = node("m2", "10.0.0.64/26");
-    let keys = [
-        ("/z/config", &*config),
-        OWN_ALIVE,
-        ("/h/h2", "10.0.0.64/26"),
-        ("/z/nodes/h2", &*node),
-        ("/h/py", "10.0.0.128/26"),
-        ("/h/py2", "10.0.0.192/26"),
-    ];
-    let pool = subnet::parse("10.0.0.0/24").unwrap();
-    let dead = vec!["h2".parse().unwrap()];
-    assert_eq!(refused(&keys, &small), LeaseError::Exhausted { pool, slots: 3, taken: 3, dead });
-}
-
-#[test]
-fn a_host_whose_subnet_was_lost_stays_with_it_if_no_other_is_free() {
-    let mut small = own();
-    small.network.pools.v4 = Some(Pool::new(subnet::parse("10.0.0.0/24").unwrap(), 1).unwrap());
-    small.keep = v4("10.0.0.128/25");
-    small.vacated = small.keep;
-    let config = small.network.config("a").to_json();
-    let keys = [
-        ("/z/config", &*config),
-        OWN_ALIVE,
-        ("/h/h2", "10.0.0.128/25"),
-        ("/z/subnets/4/10.0.0.128-25", "h2"),
-    ];
-    let (subnet, owner) = (subnet::parse("10.0.0.128/25").unwrap(), "h2".parse().unwrap());
-    assert_eq!(refused(&keys, &small), LeaseError::SubnetLost { subnet, owner });
-}
-
-#[test]
-fn a_wide_subnet_without_a_claim_takes_nothing() {
-    let keys = [("/h/evil", "10.0.0.0/17"), ("/h/evil2", "10.0.128.0/17")];
-    let mut late = own();
-    late.ticket = Some(300);
-    assert_eq!(subnet_of(&keys, &late), "10.0.45.0/24");
-    let remembering = Claimant { remembered: v4("10.0.9.0/24"), ..own() };
-    assert_eq!(subnet_of(&keys, &remembering), "10.0.9.0/24");
-    let claimed = [("/h/h2", "10.0.8.0/23"), ("/z/subnets/4/10.0.8.0-23", "h2")];
-    let late = Claimant { ticket: Some(265), ..own() };
-    assert_eq!(subnet_of(&claimed, &late), "10.0.10.0/24", "an adopted one has a claim");
-}
-
-#[test]
-fn both_families_are_claimed_together_and_one_is_added_later() {
-    let mut dual = own();
-    dual.network.pools.v6 = Some(Pool::new(subnet::parse("fd00:10::/48").unwrap(), 16).unwrap());
-    let config = dual.network.config("a").to_json();
-    let both = subnet_of(&[("/z/config", &config)], &dual);
-    assert_eq!(both, "10.0.7.0/24 fd00:10:0:7::/64");
-    let added = subnet_of(&[("/z/config", &config), ("/h/h1", "10.0.9.0/24")], &dual);
-    assert_eq!(added, "10.0.9.0/24 fd00:10:0:7::/64");
-}
-
-#[test]
-fn without_ipv4_the_host_key_holds_the_ipv6_subnet() {
-    let mut own = own();
-    let v6 = Pool::new(subnet::parse("fd00:10::/48").unwrap(), 16).unwrap();
-    own.network.pools = PerFamily { v4: None, v6: Some(v6) };
-    let config = own.network.config("a").to_json();
-    let (subnet, transaction) = written(&[("/z/config", &config)], &own);
-    assert_eq!(subnet, "fd00:10:0:7::/64");
-    let (key, value) = ("/h/h1".to_owned(), "fd00:10:0:7::/64".to_owned());
-    assert!(transaction.writes.contains(&Write::Put { key, value, lease: 0 }));
-}
-
-#[test]
 fn a_subnet_is_given_back_only_as_it_was_found() {
     let found = found(&[("/h/h1", "10.0.9.0/24"), ("/z/subnets/4/10.0.9.0-24", "h1")]);
     let release = release(&found, &own(), &Lease { subnets: v4("10.0.9.0/24") });
@@ -445,58 +327,4 @@ fn a_subnet_is_given_back_only_as_it_was_found() {
         ]
     );
     assert_eq!(release.writes.len(), 3);
-}
-
-#[test]
-fn a_python_host_takes_only_a_subnet_that_a_host_can_have() {
-    let lease = Lease { subnets: v4("10.0.9.0/24") };
-    let keys = [("/h/h1", "10.0.9.0/24"), ("/h/a", "0.0.0.0/0"), ("/h/b", "10.0.0.0/16")];
-    assert_eq!(python::taken_by(&found(&keys), &own(), &lease), None);
-    let keys = [("/h/a", "10.0.9.0/24"), ("/h/h1", "10.0.9.0/24")];
-    assert_eq!(python::taken_by(&found(&keys), &own(), &lease).unwrap().as_str(), "a");
-    let had_a_record = Claimant { without_record: ["a".parse().unwrap()].into(), ..own() };
-    assert_eq!(python::taken_by(&found(&keys), &had_a_record, &lease), None);
-    let node = node("m2", "10.0.9.0/24");
-    for record in [&*node, "garbage"] {
-        let keys = [("/h/a", "10.0.9.0/24"), ("/z/nodes/a", record)];
-        let found = found(&keys);
-        assert_eq!(python::taken_by(&found, &own(), &lease), None, "it is none of those");
-        assert!(!python::any(&found, &roots()));
-    }
-    let wide = [("/h/a", "10.0.8.0/23")];
-    assert_eq!(python::taken_by(&found(&wide), &own(), &lease), None, "more than one slot");
-}
-
-#[test]
-fn a_later_python_host_does_not_take_an_adopted_subnet() {
-    let lease = Lease { subnets: v4("10.0.9.0/24") };
-    let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
-    let claim = ("/z/subnets/4/10.0.9.0-24", "h1");
-    let taken = |keys: &[_]| python::taken_by(&found(keys), &own(), &lease).is_some();
-    assert!(!taken(&[ours, theirs]), "it was here first");
-    assert!(!taken(&[ours, theirs, claim]), "and is claimed by now");
-    assert!(taken(&[theirs, ours]), "the other one was");
-    let mut chosen = found(&[]);
-    for (key, value, revision) in
-        [(ours.0, ours.1, 2), (claim.0, claim.1, 2), (theirs.0, theirs.1, 3)]
-    {
-        let (key, value) = (key.as_bytes(), value.as_bytes());
-        chosen.put(&roots(), Raw { key, value, created: revision, modified: revision });
-    }
-    assert!(python::taken_by(&chosen, &own(), &lease).is_some(), "it was chosen, not adopted");
-    for used in
-        [Claimant { keep: lease.subnets, ..own() }, Claimant { remembered: lease.subnets, ..own() }]
-    {
-        assert_eq!(python::taken_by(&chosen, &used, &lease), None, "pods use it");
-    }
-}
-
-#[test]
-fn a_dry_run_foresees_the_claim_beside_a_python_host_of_the_same_subnet() {
-    use crate::lease::session::{ClaimPreview, dry_run_claim};
-    let (ours, theirs) = (("/h/h1", "10.0.9.0/24"), ("/h/a", "10.0.9.0/24"));
-    let kept = ClaimPreview::Repaired(Lease { subnets: v4("10.0.9.0/24") });
-    assert_eq!(dry_run_claim(&found(&[ours, theirs]), own()), Ok(kept));
-    let another = ClaimPreview::Chosen(Lease { subnets: v4("10.0.1.0/24") });
-    assert_eq!(dry_run_claim(&found(&[theirs, ours]), own()), Ok(another));
 }

@@ -3,8 +3,8 @@
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use crate::lease::records::value::{SCHEMA, json, to_json};
-use crate::lease::records::{Backend, RecordError};
+use crate::lease::records::Backend;
+use crate::lease::records::value::SCHEMA;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, PerFamily};
 
@@ -77,16 +77,6 @@ impl ClusterConfig {
         self.ip_subnet_margin = margin(Family::V4);
         self.ipv6_subnet = network(Family::V6);
         self.ipv6_subnet_margin = margin(Family::V6);
-    }
-
-    /// # Errors
-    /// [`RecordError`] if `value` is no such JSON object.
-    pub fn parse(value: &[u8]) -> Result<ClusterConfig, RecordError> {
-        json(value)
-    }
-
-    pub fn to_json(&self) -> String {
-        to_json(self)
     }
 
     /// These settings with the new `id`, rebuilt from `ancestor`.

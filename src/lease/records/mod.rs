@@ -5,7 +5,6 @@
 
 mod alive;
 mod config;
-mod contender;
 mod error;
 mod node;
 mod reachability;
@@ -13,11 +12,27 @@ mod roots;
 mod value;
 
 pub use crate::net::node_name::{NodeName, NodeNameError};
-pub use alive::Alive;
+pub use alive::{Alive, Contender};
 pub use config::{Ancestor, ClusterConfig};
-pub use contender::Contender;
 pub use error::RecordError;
 pub use node::{Backend, NodeRecord, Tunnel, Vxlan};
 pub use reachability::{PathFault, PathState, ReachabilityReport};
 pub use roots::{Key, Roots};
 pub use value::{claim_value, host_value};
+
+macro_rules! json_records {
+    ($($record:ty),+) => {$(
+        impl $record {
+            /// # Errors
+            /// [`RecordError`] if `value` is no such JSON object.
+            pub fn parse(value: &[u8]) -> Result<Self, RecordError> {
+                value::json(value)
+            }
+
+            pub fn to_json(&self) -> String {
+                value::to_json(self)
+            }
+        }
+    )+};
+}
+json_records!(Alive, ClusterConfig, Contender, NodeRecord);

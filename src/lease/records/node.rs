@@ -9,8 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::lease::records::RecordError;
-use crate::lease::records::value::{SCHEMA, json, label, to_json};
+use crate::lease::records::value::{SCHEMA, label};
 use crate::net::{Family, Mac, PerFamily, subnet};
 
 /// The value of `nodes/<hostname>`. Its machine id is the owner of the host's keys.
@@ -105,16 +104,6 @@ impl NodeRecord {
             other: BTreeMap::new(),
         }
     }
-
-    /// # Errors
-    /// [`RecordError`] if `value` is no such JSON object.
-    pub fn parse(value: &[u8]) -> Result<NodeRecord, RecordError> {
-        json(value)
-    }
-
-    pub fn to_json(&self) -> String {
-        to_json(self)
-    }
 }
 
 impl TryFrom<String> for Backend {
@@ -185,6 +174,7 @@ fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerFamily<IpA
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::records::RecordError;
 
     const FULL: &str = r#"{"schema":1,"machineId":"m","bootId":"b","version":"0.1.0","subnets":["10.244.3.0/24","fd00:0:0:3::/64"],"addresses":["192.0.2.7","2001:db8::7"],"backend":"direct","tunnel":{"mac":"0a:58:00:00:00:01","vni":4096,"port":8472},"mtu":1500,"later":{"x":1}}"#;
 

@@ -94,6 +94,7 @@ impl SessionMachine {
 
     /// A transaction was committed.
     pub(super) fn committed(&mut self, state: State, revision: i64) -> Result<Command, Exit> {
+        self.progress.revision = revision;
         let (mut found, transaction) = match state {
             State::Configuring(found, transaction) => (found, transaction),
             State::Claiming(found, transaction) => {

@@ -3,7 +3,9 @@
 //!
 //! The alive key says which instance of the agent it is of. One that finds the key of another instance
 //! asks it to show that it lives, by the contender key. A living agent answers: it writes its alive key
-//! again. The one that asked then never serves; without an answer it takes the key over.
+//! again. The one that asked then never serves; without an answer it takes the key over. A living agent
+//! may be stalled for seconds, and its etcd lease lives on. The machine that has the address in the node
+//! record is no copy, and waits for one short window; another one waits until the alive key is gone.
 
 use std::sync::Arc;
 
@@ -15,12 +17,18 @@ use crate::lease::session::messages::{Command, Exit, Pause};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::Transaction;
 
+/// Windows for an answer, each as long as those before it together, that are over before a machine with
+/// another address takes the name of an agent whose alive key is still kept: twice the life of that key.
+const WINDOWS: u32 = 6;
+
 /// The other agent, and what to do.
 enum Contention {
     /// The name is this agent's, or free.
     None,
     /// The other agent may live: ask it.
     Ask,
+    /// It was asked, and may be stalled.
+    Wait,
     /// It answered, and was first.
     Superseded(LeaseError),
     /// This agent was asked by another one and was first: answer.
@@ -42,6 +50,7 @@ impl SessionMachine {
                     return Err(Ok(self.commit("write the alive key", answer, answering)));
                 }
                 Contention::Ask => return Err(Ok(self.ask(found))),
+                Contention::Wait => return Err(Ok(self.wait_for_answer(&found))),
                 Contention::Superseded(error) => self.superseded = Some(error),
             }
         }
@@ -102,9 +111,19 @@ impl SessionMachine {
             Some(asked) if asked.instance == alive.instance && *modified > asked.modified => {
                 Contention::Superseded(self.superseding(found, alive))
             }
-            Some(asked) if asked.instance == alive.instance && asked.waited => Contention::None,
-            _ => Contention::Ask,
+            Some(asked) if asked.instance != alive.instance => Contention::Ask,
+            Some(asked) if asked.waits >= self.windows(found) => Contention::None,
+            Some(_) => Contention::Wait,
+            None => Contention::Ask,
         }
+    }
+
+    /// Windows for an answer before this agent takes the name.
+    fn windows(&self, found: &Snapshot) -> u32 {
+        let node = found.nodes.get(&self.own.identity.name);
+        let has_moved =
+            node.is_some_and(|node| node.value.addresses != self.own.attributes.addresses);
+        if has_moved && self.lease.is_none() { WINDOWS } else { 1 }
     }
 
     fn is_same_machine(&self, alive: &Stored<Arc<Alive>>) -> bool {
@@ -163,12 +182,21 @@ impl SessionMachine {
         let Some(alive) = found.alive.get(name).filter(|_| self.superseded.is_none()) else {
             return self.read();
         };
-        let node = found.nodes.get(name);
-        let same_boot = node.is_some_and(|node| *node.value.boot_id == *self.own.identity.boot_id);
         let (instance, modified) = (alive.value.instance.clone(), alive.modified);
-        self.asked = Some(Asked { instance, modified, waited: false });
+        self.asked = Some(Asked { instance, modified, waits: 0 });
+        if self.windows(found) > 1 {
+            let (host, since) = (name.clone(), alive.value.since.to_string());
+            self.trouble = Some(LeaseError::MayBeCopy { host, since });
+        }
+        self.wait_for_answer(found)
+    }
+
+    fn wait_for_answer(&mut self, found: &Snapshot) -> Command {
+        let node = found.nodes.get(&self.own.identity.name);
+        let same_boot = node.is_some_and(|node| *node.value.boot_id == *self.own.identity.boot_id);
         self.state = State::AwaitingAnswer;
-        Command::Pause(Pause::Answer { same_boot })
+        let waits = self.asked.as_ref().map_or(0, |asked| asked.waits);
+        Command::Pause(Pause::Answer { same_boot, waits })
     }
 
     /// This host may not put the contender key: the alive key is taken over without a question.
@@ -176,13 +204,16 @@ impl SessionMachine {
         self.cannot_ask = true;
         self.warnings.push(format!("{why}; a copy of this machine would not be noticed"));
         let _pause = self.await_answer(found);
-        self.answer_is_due()
+        if let Some(asked) = &mut self.asked {
+            asked.waits = WINDOWS;
+        }
+        self.read()
     }
 
-    /// The time for an answer is over.
+    /// A window for the answer is over.
     pub(super) fn answer_is_due(&mut self) -> Command {
         if let Some(asked) = &mut self.asked {
-            asked.waited = true;
+            asked.waits += 1;
         }
         self.read()
     }

@@ -52,6 +52,7 @@ pub fn dry_run_claim(found: &Snapshot, own: Claimant) -> Result<ClaimPreview, Le
                 etcd_lease: ETCD_LEASE,
                 new_store_id: String::new(),
             })),
+            Command::ReadHosts => Event::FoundHosts(store.clone()),
             Command::Commit { transaction, .. } => {
                 chosen |= machine.chosen.is_some();
                 repaired |= matches!(machine.state, State::Claiming(..));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::lease::claim::{self, python};
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::Lease;
-use crate::lease::records::NodeName;
+use crate::lease::records::{Key, NodeName};
 use crate::lease::restore;
 use crate::lease::session::machine::{SessionMachine, State};
 use crate::lease::session::messages::{Command, Event, Exit, Pause, Settled};
@@ -29,8 +29,24 @@ impl SessionMachine {
         let unused = self.lease.is_none() && self.own.remembered != lease.subnets;
         if unused && chosen.as_ref() == Some(&lease) && python::any(&found, &self.own.network.roots)
         {
-            return self.pause(Pause::Probation);
+            self.state = State::Probation(found, lease);
+            return Command::Pause(Pause::Probation);
         }
+        self.held(found, lease)
+    }
+
+    /// The fresh subnet was not taken during the pause, by the host keys `now`: other keys do not matter.
+    pub(super) fn proved(&mut self, found: Snapshot, lease: Lease, now: Snapshot) -> Command {
+        let now = Snapshot { hosts: now.hosts, ..found.clone() };
+        let key = Key::Host(self.own.identity.name.clone());
+        let revisions = |snapshot: &Snapshot| snapshot.revisions(&self.own.network.roots, &key);
+        if revisions(&now) != revisions(&found) || self.given_up_for(&now, &lease).is_some() {
+            return self.read();
+        }
+        self.held(found, lease)
+    }
+
+    fn held(&mut self, found: Snapshot, lease: Lease) -> Command {
         if self.own.alive && found.alive.contains_key(&self.own.identity.name) {
             return self.settle(found, lease);
         }
@@ -88,19 +104,21 @@ impl SessionMachine {
 
     pub(super) fn settle(&mut self, found: Snapshot, lease: Lease) -> Command {
         let (own, network) = (&self.own.identity.name, &self.own.network);
-        let complete = match &mut self.absent {
+        let mut complete = match &mut self.absent {
             Some(absent) => {
                 *absent = restore::still_absent(absent, &found);
                 restore::remembering(absent, found, own, network)
             }
             None => found,
         };
+        complete.without_record = Arc::new(self.own.without_record.clone());
         let snapshot = Arc::new(complete);
         self.last_known = Some(Arc::clone(&snapshot));
         self.own.keep = lease.subnets;
         self.failed = false;
         let changed = self.lease.as_ref() != Some(&lease);
         self.lease = Some(lease.clone());
-        Command::Follow(Settled { lease: changed.then_some(lease), snapshot })
+        let behind = self.progress.revision - snapshot.revision;
+        Command::Follow(Settled { lease: changed.then_some(lease), snapshot, behind })
     }
 }

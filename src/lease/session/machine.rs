@@ -53,6 +53,8 @@ pub(super) struct Progress {
     pub waited_for_survivors: bool,
     /// How often another host was first.
     pub races: u32,
+    /// Revision of the last transaction.
+    pub revision: i64,
 }
 
 /// What another agent with this host's name was asked.
@@ -61,8 +63,8 @@ pub(super) struct Asked {
     pub(super) instance: Box<str>,
     /// Revision of the alive key then: an answer changes it.
     pub(super) modified: i64,
-    /// The time for an answer is over.
-    pub(super) waited: bool,
+    /// How many windows for an answer are over.
+    pub(super) waits: u32,
 }
 
 /// The state before etcd went back.
@@ -94,6 +96,8 @@ pub(super) enum State {
     /// Putting the contender key.
     Asking(Snapshot),
     AwaitingAnswer,
+    /// Waiting whether a host of the Python agent takes the fresh subnet, then reading the host keys.
+    Probation(Snapshot, Lease),
     /// Putting the alive key because another agent asked.
     Answering(Snapshot, Transaction),
     Allocating(Snapshot),

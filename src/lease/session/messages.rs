@@ -16,6 +16,8 @@ use crate::net::PerFamily;
 pub enum Command {
     /// Read both key ranges: [`Event::Found`].
     Read,
+    /// Read the host keys only: [`Event::FoundHosts`].
+    ReadHosts,
     /// Commit `transaction`: [`Event::Committed`]. `what`: its purpose, for errors.
     Commit { what: &'static str, transaction: Transaction },
     /// Allocate a number that no other host gets: [`Event::TicketAllocated`].
@@ -35,6 +37,8 @@ pub struct Settled {
     pub lease: Option<Lease>,
     /// The watch begins after its revision.
     pub snapshot: Arc<Snapshot>,
+    /// Revisions since then, as far as this host saw: how much the hosts write at this time.
+    pub behind: i64,
 }
 
 /// Reason for a pause.
@@ -46,8 +50,8 @@ pub enum Pause {
     /// Hosts of the Python agent may be taking the fresh subnet.
     Probation,
     /// Another agent with this host's name and machine id shows meanwhile that it lives. In the same boot
-    /// it is almost always the one that was killed before this one.
-    Answer { same_boot: bool },
+    /// it is almost always the one that was killed before this one. `waits`: windows that are over.
+    Answer { same_boot: bool, waits: u32 },
     /// This many times in a row another host was first.
     LostRace(u32),
 }
@@ -56,6 +60,8 @@ pub enum Pause {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Found(Box<Found>),
+    /// Nothing but host keys.
+    FoundHosts(Snapshot),
     /// The revision of the transaction; `None` if a condition did not hold.
     Committed(Option<i64>),
     TicketAllocated(i64),

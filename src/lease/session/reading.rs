@@ -1,10 +1,11 @@
 //! Pure. Everything was read: which network it is, and what comes before the claim.
 
 use crate::lease::claim::refusal;
+use crate::lease::etcd_error::EtcdError;
 use crate::lease::growth;
 use crate::lease::identity::Network;
 use crate::lease::known_config;
-use crate::lease::records::Key;
+use crate::lease::records::{ClusterConfig, Key};
 use crate::lease::restore::{self, Continuity, Restoration};
 use crate::lease::session::machine::{SessionMachine, State};
 use crate::lease::session::messages::{Command, Exit, Found, Pause};
@@ -21,6 +22,9 @@ impl SessionMachine {
             etcd_lease,
             new_store_id,
         } = found;
+        if let Some(why) = self.other_cluster(&found) {
+            return Err(EtcdError::Refused(why).into());
+        }
         known_config::keep(&mut found, self.last_known.as_deref(), &configured);
         self.own.vacated = vacated;
         self.own.network = self.network(configured, &found);
@@ -55,6 +59,32 @@ impl SessionMachine {
             }
             None => self.claim(found),
         }
+    }
+
+    /// Why `found` is not to be followed: the configured addresses lead to another etcd cluster, and nothing
+    /// there is of this host's network. One that was restored from a snapshot has another id, too.
+    fn other_cluster(&self, found: &Snapshot) -> Option<String> {
+        let known = self.last_known.as_deref()?;
+        let (before, now) = (known.cluster?, found.cluster?);
+        let network = known.config.as_ref().map(|config| &*config.value.id)?;
+        let knows = |config: &ClusterConfig| {
+            *config.id == *network
+                || config.rebuilt_from.iter().any(|former| *former.id == *network)
+        };
+        let own = &self.own.identity;
+        let is_ours = found.config.as_ref().is_some_and(|config| knows(&config.value))
+            || found
+                .nodes
+                .get(&own.name)
+                .is_some_and(|node| *node.value.machine_id == *own.machine_id);
+        (before.addresses == now.addresses && before.id != now.id && !is_ours).then(|| {
+            let key = self.own.network.key(&Key::Config);
+            format!(
+                "this is another etcd cluster (id {:x}, not {:x}) without this network; if it replaces \
+                 the former one, put the network settings there under {key}, with the id {network}",
+                now.id, before.id
+            )
+        })
     }
 
     /// Writes the network settings, unless another host does.

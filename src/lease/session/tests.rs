@@ -4,6 +4,7 @@ use super::*;
 use crate::lease::etcd_error::EtcdError;
 use crate::lease::identity::node_record;
 use crate::lease::records::{Alive, Backend, Roots};
+use crate::lease::snapshot::Cluster;
 use crate::lease::transaction::{Transaction, Write};
 use crate::net::PerFamily;
 use crate::net::subnet::{self, Pool};
@@ -128,6 +129,7 @@ impl Scene {
                 self.store.revision = revision;
                 Event::Committed(Some(revision))
             }
+            Command::ReadHosts => Event::FoundHosts(self.store.clone()),
             Command::AllocateTicket => {
                 self.tickets += 1;
                 Event::TicketAllocated(self.tickets)
@@ -226,6 +228,47 @@ fn a_host_that_deletes_its_record_and_takes_a_subnet_later_is_none_of_the_python
     assert!(scene.machine.agrees(&scene.store));
     scene.run().unwrap();
     assert_eq!((scene.subnet(), scene.machine.trouble()), (own, None));
+}
+
+#[test]
+fn a_restarted_host_remembers_who_lost_the_node_record() {
+    let mut scene = Scene::new();
+    scene.put_host("evil", "10.0.3.0/24");
+    scene.run().unwrap();
+    scene.delete("/z/nodes/evil");
+    let mirror = scene.store.clone();
+    let snapshot = scene.machine.update(&mirror).unwrap();
+    let (own, lease) = (scene.subnet(), scene.machine.lease().unwrap().clone());
+    let (host, machine_id) = ("h1".parse().unwrap(), "m1".to_owned());
+    let saved = Saved { host, machine_id, lease, snapshot, resolved: Default::default() };
+    let saved = Saved::from_text(&saved.to_text()).unwrap();
+    scene.machine = Scene::machine(&scene.configured, Some(saved));
+    scene.put("/h/evil", &own);
+    scene.run().unwrap();
+    assert_eq!((scene.subnet(), scene.machine.trouble()), (own, None));
+}
+
+#[test]
+fn another_cluster_is_followed_only_with_something_of_this_network_or_at_another_address() {
+    let cluster = |id, addresses| Some(Cluster { id, addresses });
+    let mut scene = Scene::new();
+    scene.store.cluster = cluster(1, 1);
+    scene.run().unwrap();
+    let ours = scene.store.clone();
+    let other = Snapshot { cluster: cluster(2, 1), ..Snapshot::default() };
+    let mut refused = |store: &Snapshot| {
+        scene.store = store.clone();
+        matches!(scene.run(), Err(Exit::Failed(EtcdError::Refused(_))))
+    };
+    assert!(refused(&other), "empty");
+    let mut foreign = other.clone();
+    foreign.config = ours.config.clone();
+    foreign.config.as_mut().unwrap().value.id = "foreign".into();
+    foreign.hosts = ours.hosts.clone();
+    assert!(refused(&foreign), "the same name has the same subnet in another network");
+    assert!(!refused(&Snapshot { cluster: cluster(2, 1), ..ours.clone() }), "restored");
+    assert!(!refused(&Snapshot { cluster: cluster(3, 1), nodes: ours.nodes.clone(), ..foreign }));
+    assert!(!refused(&Snapshot { cluster: cluster(4, 2), ..other }), "other addresses");
 }
 
 #[test]

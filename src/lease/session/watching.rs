@@ -43,7 +43,8 @@ impl SessionMachine {
             return None;
         }
         self.note_lost_records(mirror);
-        let snapshot = Arc::new(mirror.clone());
+        let without_record = Arc::new(self.own.without_record.clone());
+        let snapshot = Arc::new(Snapshot { without_record, ..mirror.clone() });
         self.last_known = Some(Arc::clone(&snapshot));
         Some(snapshot)
     }

@@ -48,8 +48,7 @@ pub fn objects(text: &str) -> Result<Vec<Value>, String> {
         let all = serde_json::Deserializer::from_str(text).into_iter();
         all.collect::<Result<_, _>>().map_err(|error| format!("{error}"))?
     } else {
-        let parts = text.split("\n---\n");
-        parts.map(yaml::parse).collect::<Result<_, _>>()?
+        yaml::documents(text)?
     };
     let mut objects = Vec::new();
     for document in documents {

@@ -117,8 +117,7 @@ impl<'a> Field<'a> {
         self.value.as_str().ok_or_else(|| self.fault("must be a text"))
     }
 
-    /// A number, or its digits: the reader of YAML has them as text, and nothing else that takes a
-    /// number takes a name of digits alone.
+    /// A number, or its digits: nothing that takes a number takes a name of digits alone.
     ///
     /// # Errors
     /// It is no whole number in `range`.

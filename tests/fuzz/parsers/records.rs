@@ -70,6 +70,7 @@ fn own() -> Claimant {
         without_record: BTreeSet::new(),
         leaves_claims: false,
         ticket: Some(1),
+        has_raced: false,
         instance: "i1".to_owned(),
         alive: true,
     }

@@ -1,0 +1,98 @@
+//! Subcommands beside an agent whose settings are in no file.
+
+use crate::support::Agent;
+use crate::support::cluster::Alone;
+use crate::support::node::Place;
+use crate::{object, refused, run};
+
+const FILE: &str = "/etc/humanz/agent.env";
+
+/// Nothing in the environment: a shell of an operator.
+const SHELL: [(&str, &str); 1] = [("ETCD_HOST", "")];
+
+const ASKING: [&str; 9] = [
+    "status",
+    "doctor",
+    "ready",
+    "routes",
+    "ipam ls",
+    "ipam check",
+    "explain 10.244.2.1 10.244.2.1 --quiet",
+    "nodes ls",
+    "config --running",
+];
+
+#[test]
+fn what_the_agent_was_started_with_is_known_to_all_subcommands() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.run("mkdir -p /etc/humanz").ok();
+    let typed = "--standalone --subnet 10.244.2.0/24 --bridge-name br7 --mtu 1402";
+    let agent = Agent::start_with(host, typed, &SHELL);
+    agent.wait_ready();
+    for (damage, text) in [
+        ("none", ""),
+        ("another host's", "BRIDGE_NAME=br1\nETCD_HOST=192.0.2.99\n"),
+        ("a typing mistake", "MTU=many\nBACKEND=carrier-pigeon\n"),
+        ("no syntax", "export MTU\n\"\n"),
+    ] {
+        host.write(FILE, text);
+        for line in ASKING {
+            let ended = run(host, line, &SHELL);
+            assert!(!ended.stderr.contains("wrong:"), "{damage}: {line}: {ended}");
+        }
+        let shown = run(host, "status", &SHELL);
+        assert!(shown.stdout.contains("10.244.2.0/24"), "{damage}: {shown}");
+        let running = object(&run(host, "config --running --json --changed", &SHELL));
+        let settings = running["settings"].as_array().unwrap();
+        let of = |name: &str| settings.iter().find(|setting| setting["name"] == name).unwrap();
+        for (name, value) in [("BRIDGE_NAME", "br7"), ("MTU", "1402"), ("SUBNET", "10.244.2.0/24")]
+        {
+            assert_eq!(of(name)["value"], value, "{damage}: {running:#}");
+            assert_eq!(of(name)["from"], "agent", "{damage}: {running:#}");
+        }
+    }
+    // Who names a file, or a value, wants that.
+    refused(&run(host, &format!("status --env-file {FILE}"), &SHELL), 2, &["export"]);
+    let typed = object(&run(host, "config --running --json --mtu 1300", &SHELL)).to_string();
+    assert!(typed.contains("\"1300\""), "{typed}");
+    host.run(&format!("rm {FILE}")).ok();
+    agent.stop();
+    refused(&run(host, "config --running", &SHELL), 69, &["humanz-agent status"]);
+    refused(&run(host, "status", &SHELL), 2, &["ETCD_HOST"]);
+}
+
+#[test]
+fn a_reload_is_followed() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.run("mkdir -p /etc/humanz").ok();
+    let lines = "SUBNET_SOURCE=static\nSUBNET=10.244.2.0/24\n";
+    host.write(FILE, lines);
+    let agent = Agent::start(host, &SHELL);
+    agent.wait_ready();
+    host.write(FILE, &format!("{lines}MTU=1380\n"));
+    let mtu = || {
+        let running = object(&run(host, "config --running --json", &SHELL));
+        let settings = running["settings"].as_array().unwrap().clone();
+        settings.iter().find(|it| it["name"] == "MTU").unwrap()["value"].clone()
+    };
+    assert_eq!(mtu(), "auto");
+    agent.reload();
+    assert_eq!(mtu(), "1380");
+}
+
+/// Without an agent what it served with last is removed.
+#[test]
+fn an_uninstallation_knows_what_was_served() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    let typed = "--standalone --subnet 10.244.2.0/24 --bridge-name br7";
+    let agent = Agent::start_with(host, typed, &SHELL);
+    agent.wait_ready();
+    agent.stop();
+    let plan = run(host, "uninstall --dry-run", &SHELL).ok();
+    assert!(plan.contains("- bridge br7"), "{plan}");
+    run(host, "uninstall --purge", &SHELL).ok();
+    assert!(!host.run("ip link show br7").succeeded());
+}
