@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::trigger::Scope;
@@ -96,17 +97,14 @@ impl EventFilter {
                 self.attached.remove(&index);
                 self.gone += 1;
                 if self.gone.is_multiple_of(LEFTOVERS) {
-                    return Scope::FIREWALL.and(self.pod_left());
+                    return Scope::FIREWALL;
                 }
-                return self.pod_left();
+                if self.own.policies.load(Ordering::Relaxed) {
+                    return Scope::POLICY;
+                }
             }
         }
         Scope::default()
-    }
-
-    /// Its address is no longer its own.
-    fn pod_left(&self) -> Scope {
-        if self.own.has_policies() { Scope::POLICY } else { Scope::default() }
     }
 
     /// Without an answer from the kernel the full reconcile, once a minute, sees what is missed here.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::os::local_socket;
+use crate::inspect::local_socket;
 use crate::policy::ask::{self, Answer, LocalPod};
 
 /// How long the plugin may take to ask; meanwhile nobody else is heard.
@@ -38,10 +38,7 @@ pub fn listen(ipam_dir: &Path, ask: impl Fn(Asked) + Send + 'static) -> io::Resu
         for stream in listener.incoming() {
             match stream.and_then(question) {
                 Ok(asked) => ask(asked),
-                Err(error) => {
-                    log::debug!("a question about a new pod: {error}");
-                    thread::sleep(Duration::from_millis(1));
-                }
+                Err(_refused) => thread::sleep(Duration::from_millis(1)),
             }
         }
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ipnetwork::IpNetwork;
@@ -16,7 +16,7 @@ pub struct OwnWrites {
     /// The netlink port that routes and neighbours are written from: their events bear it.
     port: u32,
     /// Policies are in force, which pods that go concern.
-    policies: AtomicBool,
+    pub policies: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -39,14 +39,6 @@ impl OwnWrites {
     /// The event's sender is this agent.
     pub fn is_sender(&self, port: u32) -> bool {
         port == self.port && port != 0
-    }
-
-    pub fn set_policies(&self, in_force: bool) {
-        self.policies.store(in_force, Ordering::Relaxed);
-    }
-
-    pub fn has_policies(&self) -> bool {
-        self.policies.load(Ordering::Relaxed)
     }
 
     /// Where pods have their addresses.

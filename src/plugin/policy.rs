@@ -6,14 +6,15 @@ use std::net::IpAddr;
 use crate::cni::config::AgentDown;
 use crate::cni::error::{CniError, code};
 use crate::cni::request::Add;
+use crate::inspect::local_socket;
 use crate::ipam::StoreEntry;
 use crate::netlink::NetlinkError;
 use crate::nft::{ElementChange, Nft};
-use crate::os::local_socket;
 use crate::plugin::failure::OrInternal;
-use crate::policy::ask::{self, Answer, LocalPod};
+use crate::policy::ask::{self, Answer};
 use crate::policy::compile::POLICY_TABLE;
-use crate::policy::compile::address::{added, epoch, places, removed};
+use crate::policy::compile::address::{epoch, opened, places, removed};
+use crate::policy::local::question;
 
 /// Has the policies of the pod put in force; gives what became of that, for the log. Without an agent
 /// the pod gets what `on_agent_down` says, and nothing that a former pod with one of its addresses had.
@@ -51,7 +52,8 @@ pub fn put_in_force(
         _ if !is_there => return Err(again(format!("no table inet {POLICY_TABLE}: {why}"))),
         AgentDown::Open => {
             forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
-            open(&nft, &entry.addresses).or_internal("open the pod")?;
+            let opened = nft.change_elements(POLICY_TABLE, &opened(&entry.addresses));
+            opened.or_internal("open the pod")?;
         }
         _ => forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?,
     }
@@ -60,17 +62,7 @@ pub fn put_in_force(
 }
 
 fn answer(add: &Add, entry: &StoreEntry) -> Result<Answer, String> {
-    let pod = LocalPod {
-        network: add.conf.name.to_string(),
-        container_id: entry.container_id.clone(),
-        ifname: entry.ifname.clone(),
-        pod: entry.pod.clone(),
-        addresses: entry.addresses.clone(),
-        labels: entry.words.labels.clone(),
-        annotations: entry.words.annotations.clone(),
-    };
-    let mut question = serde_json::to_vec(&pod).map_err(|error| error.to_string())?;
-    question.push(b'\n');
+    let question = question(add.conf.name.as_str(), entry);
     let socket = ask::socket(&add.conf.data_dir);
     let answer = local_socket::ask(&socket, &question, ask::LIMIT, ask::DEADLINE);
     let answer = answer.map_err(|error| format!("{}: {error}", socket.display()))?;
@@ -92,11 +84,5 @@ fn forget(nft: &Nft, addresses: &[IpAddr]) -> Result<(), NetlinkError> {
     let epoch = epoch();
     let marks = nft.elements(POLICY_TABLE, &epoch)?;
     changes.extend((!marks.is_empty()).then(|| removed(&epoch, marks)));
-    nft.change_elements(POLICY_TABLE, &changes)
-}
-
-fn open(nft: &Nft, addresses: &[IpAddr]) -> Result<(), NetlinkError> {
-    let places = addresses.iter().flat_map(|address| places(*address));
-    let changes: Vec<ElementChange> = places.map(|(set, element)| added(&set, element)).collect();
     nft.change_elements(POLICY_TABLE, &changes)
 }

@@ -1,15 +1,22 @@
 //! Pure. The pods of this host, by the store of addresses and by what the plugin asks for new ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
 
 use crate::ipam::StoreEntry;
 use crate::net::node_name::NodeName;
 use crate::policy::ask::LocalPod;
+use crate::policy::compile::{HostPolicy, MarkBits, PolicyTable, compile};
 use crate::policy::endpoint::Endpoint;
 use crate::policy::labels::Labels;
 use crate::policy::name::Name;
 use crate::policy::snapshot::Snapshot;
+
+/// The netlink group that reports of drops go to.
+const LOG_GROUP: u16 = 104;
 
 /// Where a runtime has no namespaces.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -22,6 +29,31 @@ pub struct HostKnowledge {
     pub known: Option<Arc<Snapshot>>,
 }
 
+impl HostKnowledge {
+    /// The table of a host with these pods; without any source all of them are in quarantine.
+    pub fn table(&self, pods: &Pods, subnets: &[IpNetwork]) -> PolicyTable {
+        let here = self
+            .known
+            .as_deref()
+            .map(|known| known.clone().on_host(pods.endpoints(known, &self.host), subnets));
+        let here = here.unwrap_or_default();
+        compile(&HostPolicy {
+            rules: &here.rules,
+            pods: &here.pods,
+            members: &here.members,
+            subnets,
+            mark_bits: MarkBits::DEFAULT,
+            log_group: LOG_GROUP,
+        })
+    }
+
+    /// The addresses of `pods` that are in no quarantine.
+    pub fn addresses(&self, pods: &Pods) -> BTreeSet<IpAddr> {
+        let known = self.known.as_deref().map(|known| pods.endpoints(known, &self.host));
+        known.into_iter().flatten().flat_map(|pod| pod.addresses).collect()
+    }
+}
+
 /// By container and interface.
 #[derive(Debug, Default)]
 pub struct Pods(BTreeMap<(String, String), LocalPod>);
@@ -29,17 +61,8 @@ pub struct Pods(BTreeMap<(String, String), LocalPod>);
 impl Pods {
     /// Those of a network, and no others.
     pub fn of(network: &str, entries: &[StoreEntry]) -> Pods {
-        let pod = |entry: &StoreEntry| LocalPod {
-            network: network.to_owned(),
-            container_id: entry.container_id.clone(),
-            ifname: entry.ifname.clone(),
-            pod: entry.pod.clone(),
-            addresses: entry.addresses.clone(),
-            labels: entry.words.labels.clone(),
-            annotations: entry.words.annotations.clone(),
-        };
         let mut pods = Pods::default();
-        entries.iter().map(pod).for_each(|pod| pods.add(pod));
+        entries.iter().for_each(|entry| pods.add(local_pod(network, entry)));
         pods
     }
 
@@ -76,6 +99,24 @@ impl Pods {
         };
         self.0.values().filter(|pod| !pod.addresses.is_empty()).filter_map(endpoint).collect()
     }
+}
+
+fn local_pod(network: &str, entry: &StoreEntry) -> LocalPod {
+    LocalPod {
+        network: network.to_owned(),
+        container_id: entry.container_id.clone(),
+        ifname: entry.ifname.clone(),
+        pod: entry.pod.clone(),
+        addresses: entry.addresses.clone(),
+        labels: entry.words.labels.clone(),
+        annotations: entry.words.annotations.clone(),
+    }
+}
+
+/// The line that asks for a new pod's policies.
+pub fn question(network: &str, entry: &StoreEntry) -> Vec<u8> {
+    let text = serde_json::to_vec(&local_pod(network, entry)).expect("texts are always JSON");
+    [text, vec![b'\n']].concat()
 }
 
 /// A container without a pod is one of its own.

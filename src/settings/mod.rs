@@ -28,6 +28,7 @@ use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
 use crate::net::{IfName, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::Backend;
+use crate::policy::Provider;
 
 pub use parse::{HostCheck, Texts, parse, values_only};
 
@@ -129,6 +130,19 @@ pub enum Source {
 pub struct PolicySettings {
     pub file: Option<PathBuf>,
     pub on_agent_down: AgentDown,
+}
+
+impl PolicySettings {
+    /// Where policies come from on a host with this source of subnets.
+    pub fn providers(&self, source: &Source) -> Vec<Provider> {
+        let file = self.file.is_some().then_some(Provider::File);
+        let cluster = match source {
+            Source::Kubernetes(_) => Some(Provider::Kubernetes),
+            Source::Etcd { .. } => Some(Provider::Etcd),
+            Source::Static(_) => None,
+        };
+        file.into_iter().chain(cluster).collect()
+    }
 }
 
 /// The CNI configuration and its place.

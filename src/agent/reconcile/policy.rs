@@ -6,18 +6,13 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
 use crate::inspect::{Kernel, pods};
 use crate::net::Object;
-use crate::net::node_name::NodeName;
 use crate::netlink::NetlinkError;
 use crate::nft::{CachedTable, Nft};
 use crate::os::random;
 use crate::plan::Line;
 use crate::plan::policy_table::{FoundPolicy, plan};
-use crate::policy::Snapshot;
-use crate::policy::compile::{HostPolicy, MarkBits, POLICY_TABLE, PolicyTable, compile};
+use crate::policy::compile::{POLICY_TABLE, PolicyTable};
 use crate::policy::local::Pods;
-
-/// The netlink group that reports of drops go to.
-const LOG_GROUP: u16 = 104;
 
 /// After each transaction the table is read again, until nothing differs; more times than a plan has
 /// transactions and leftovers mean that somebody else writes, too.
@@ -72,26 +67,24 @@ fn keep(
 ) -> anyhow::Result<bool> {
     let nft = &run.kernel.nft;
     let CachedPolicy { table, pods } = cache;
-    let known = run.policies.and_then(|input| Some((&input.host, input.known.as_deref()?)));
-    if known.is_none() && table.observe(nft, POLICY_TABLE)?.is_some() {
+    let Some(policies) = run.policies else { return Ok(true) };
+    if policies.known.is_none() && table.observe(nft, POLICY_TABLE)?.is_some() {
         // What was in force stays so until a source has said something.
         return Ok(true);
     }
-    let wanted = wanted(run, known, pods);
+    let subnets: Vec<_> = run.subnets.iter().copied().collect();
+    let wanted = policies.table(pods, &subnets);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
-    let mut refused = None;
+    let mut refused = anyhow::anyhow!("another program changes it again and again");
     for _ in 0..ATTEMPTS {
         match step(nft, table, &wanted, first_epoch, applier) {
             Ok(true) => return Ok(true),
-            Ok(false) => refused = None,
+            Ok(false) => {}
             // Somebody else has changed a table while this one was read or written.
-            Err(error) => refused = Some(error),
+            Err(error) => refused = error.into(),
         }
     }
-    match refused {
-        Some(error) => Err(error.into()),
-        None => anyhow::bail!("another program changes it again and again"),
-    }
+    Err(refused)
 }
 
 /// True if nothing differs.
@@ -115,22 +108,6 @@ fn step(
     }
     applier.attempt(&plan.changes, || nft.edit(POLICY_TABLE, &plan.transactions))?;
     Ok(applier.is_dry())
-}
-
-fn wanted(run: &Reconcile<'_>, known: Option<(&NodeName, &Snapshot)>, pods: &Pods) -> PolicyTable {
-    let subnets: Vec<_> = run.subnets.iter().copied().collect();
-    // Without any source everything is in quarantine.
-    let here =
-        known.map(|(host, known)| known.clone().on_host(pods.endpoints(known, host), &subnets));
-    let here = here.unwrap_or_default();
-    compile(&HostPolicy {
-        rules: &here.rules,
-        pods: &here.pods,
-        members: &here.members,
-        subnets: &subnets,
-        mark_bits: MarkBits::DEFAULT,
-        log_group: LOG_GROUP,
-    })
 }
 
 /// Removes the table.

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use ipnetwork::IpNetwork;
 
@@ -38,7 +39,7 @@ pub fn run(
 ) -> Option<ReconcileOutcome> {
     if let Some(own) = run.own_writes {
         own.set_pools(run.settings.pool_networks());
-        own.set_policies(run.settings.policy.is_some());
+        own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
     let ReconcileCache { ways, placed, table, tunnels, guards, policy } = known;
     let look = run.scope.policy;

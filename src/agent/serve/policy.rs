@@ -1,7 +1,6 @@
 //! Policies: what their sources say, new pods, and what is kept for the next start.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ use crate::policy::ask::Answer;
 use crate::policy::local::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::{Provider, Update};
-use crate::settings::{PolicySettings, Settings, Source};
+use crate::settings::Settings;
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -24,17 +23,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// What held before the agent stopped, of the sources in `settings`.
 pub fn kept_policies(settings: &Settings) -> Policies {
     let Some(policy) = &settings.policy else { return Policies::default() };
-    Policies::kept(last_policies::kept(&settings.state_dir), &providers(policy, &settings.source))
-}
-
-fn providers(policy: &PolicySettings, source: &Source) -> Vec<Provider> {
-    let file = policy.file.is_some().then_some(Provider::File);
-    let cluster = match source {
-        Source::Kubernetes(_) => Some(Provider::Kubernetes),
-        Source::Etcd { .. } => Some(Provider::Etcd),
-        Source::Static(_) => None,
-    };
-    file.into_iter().chain(cluster).collect()
+    Policies::kept(last_policies::kept(&settings.state_dir), &policy.providers(&settings.source))
 }
 
 impl Agent {
@@ -137,10 +126,7 @@ impl Agent {
         let mut why = TriggerReason::default();
         why.and(TriggerReason::PODS);
         self.record_changes(&applier, &why, true);
-        let pods = &self.state.cache.policy.pods;
-        let known = policies.known.as_deref().map(|known| pods.endpoints(known, &policies.host));
-        let known: BTreeSet<IpAddr> =
-            known.into_iter().flatten().flat_map(|pod| pod.addresses).collect();
+        let known = policies.addresses(&self.state.cache.policy.pods);
         for asked in asked {
             let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
             asked.answer(&match (is_in_force, is_known) {

@@ -29,9 +29,13 @@ pub fn epoch() -> Set {
     Set { name: EPOCH_SET.to_owned(), shape: Shape::set([Type::Mark]), elements: [].into() }
 }
 
-pub fn added(set: &Set, element: Element) -> ElementChange {
-    let (set, shape) = (set.name.clone(), set.shape.clone());
-    ElementChange { set, shape, added: [element].into(), removed: [].into() }
+/// What opens pods with these addresses.
+pub fn opened(addresses: &[IpAddr]) -> Vec<ElementChange> {
+    let added = |(set, element): (Set, Element)| {
+        let (set, shape) = (set.name, set.shape);
+        ElementChange { set, shape, added: [element].into(), removed: [].into() }
+    };
+    addresses.iter().flat_map(|address| places(*address)).map(added).collect()
 }
 
 pub fn removed(set: &Set, elements: impl IntoIterator<Item = Element>) -> ElementChange {
