@@ -79,13 +79,28 @@ impl Nft {
     /// [`NetlinkError`].
     pub fn ensure(&self, ruleset: &Ruleset) -> Result<(), NetlinkError> {
         match self.transact(message::ensure(ruleset)) {
-            Err(error) if is_of_another_kind(&error) => {
+            Ok(()) if self.has_sets(ruleset)? => Ok(()),
+            Err(error) if !is_of_another_kind(&error) => Err(with_hint(error)),
+            _ => {
                 let mut messages = message::delete(&ruleset.table);
                 messages.extend(message::ensure(ruleset));
                 self.transact(messages).map_err(with_hint)
             }
-            outcome => outcome.map_err(with_hint),
         }
+    }
+
+    /// Linux 5.10 takes a set for added where one of another kind has its name; later ones refuse it.
+    fn has_sets(&self, ruleset: &Ruleset) -> Result<bool, NetlinkError> {
+        let name = Attributes::new().text(set::TABLE, &ruleset.table);
+        let request = get(&ruleset.table, kind::GET_SET, name);
+        let found = self.socket.dump(&request, found::set)?;
+        let is_found = |wanted: &Set| {
+            let same = |found: &FoundSet| {
+                found.name == wanted.name && found.shape.as_ref() == Some(&wanted.shape)
+            };
+            found.iter().any(same)
+        };
+        Ok(ruleset.sets.iter().all(is_found))
     }
 
     /// The elements of a set or map; none if it is not there.

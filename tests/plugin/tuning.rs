@@ -100,6 +100,7 @@ fn a_pod_sends_with_its_own_mac_only() {
     let host = PluginHost::new();
     let conf = dual(json!({ "macspoofchk": true }));
     if !crate::support::kernel::locks_ports() {
+        host.netns("c1");
         let refused = Call::new("ADD", &conf, "c1").run(&host);
         assert!(refused.error().contains("5.18"), "{}", refused.error());
         return;
