@@ -32,6 +32,7 @@ pub fn clean_up(settings: &Settings, kernel: &Kernel) -> Applier {
     reconcile::routes::remove_all(&kernel.rtnl, &mut applier);
     reconcile::tunnel::remove_all(&kernel.rtnl, &mut applier);
     reconcile::firewall::remove_all(kernel, settings, &mut applier);
+    reconcile::policy::remove(kernel, &mut applier);
     reconcile::guard::remove(kernel, settings, &mut applier);
     let bridge = Line::removed(Object::Bridge(settings.bridge.clone()));
     applier.apply(&bridge, || reconcile::bridge::remove(&kernel.rtnl, &settings.bridge));

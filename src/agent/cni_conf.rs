@@ -94,6 +94,9 @@ fn plugin(settings: &Settings, subnets: &PerFamily<IpNetwork>, mtu: u32) -> Map<
         let allowed: Vec<String> = guard.allowed.iter().map(IpNetwork::to_string).collect();
         set("allowedAddresses", json!(allowed));
     }
+    if let Some(policy) = &settings.policy {
+        set("policy", json!(policy.on_agent_down.name()));
+    }
     let reserved = settings.reserved_ports();
     if !reserved.is_empty() {
         set("reservedPorts", json!(reserved));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::trigger::Scope;
@@ -110,6 +111,9 @@ impl EventFilter {
                 self.gone += 1;
                 if self.gone.is_multiple_of(LEFTOVERS) {
                     return Scope::FIREWALL;
+                }
+                if self.own.policies.load(Ordering::Relaxed) {
+                    return Scope::POLICY;
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ipnetwork::IpNetwork;
@@ -14,6 +15,8 @@ use crate::netlink::fdb::Destination;
 pub struct OwnWrites {
     /// The netlink port that routes and neighbours are written from: their events bear it.
     port: u32,
+    /// Policies are in force, which pods that go concern.
+    pub policies: AtomicBool,
     state: Mutex<WrittenState>,
 }
 
@@ -30,7 +33,7 @@ type Written = BTreeMap<Mac, (IpAddr, u16)>;
 
 impl OwnWrites {
     pub fn new(port: u32) -> OwnWrites {
-        OwnWrites { port, state: Mutex::default() }
+        OwnWrites { port, ..OwnWrites::default() }
     }
 
     /// The event's sender is this agent.

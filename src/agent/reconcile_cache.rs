@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ipnetwork::IpNetwork;
 
 use crate::agent::reconcile::guard::CachedGuards;
+use crate::agent::reconcile::policy::CachedPolicy;
 use crate::agent::reconcile::tunnel_filter::CachedFilter;
 use crate::lease::{Peers, Resolved};
 use crate::nft::CachedTable;
@@ -26,6 +27,8 @@ pub struct ReconcileCache {
     pub tunnels: CachedFilter,
     /// The guards of pods.
     pub guards: CachedGuards,
+    /// Policies and their pods.
+    pub policy: CachedPolicy,
 }
 
 /// The peer_routes to the other hosts, and what they were computed from: 7 ms for 10,000 hosts.

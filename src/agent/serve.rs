@@ -31,6 +31,7 @@ use crate::settings::exit::{self, Exit};
 
 pub use agent::Agent;
 pub use files::RuntimeFiles;
+pub use policy::kept_policies;
 pub use refused_settings::RefusedSettings;
 pub use state::AgentState;
 
@@ -50,6 +51,7 @@ impl Agent {
             notify::alive();
             self.beat.beat();
             self.look_for_pods();
+            self.answer_pods();
             let reconciled = self.reconcile().is_some();
             self.publish();
             if reconciled && let Some(lost) = self.lost_folder() {
@@ -96,6 +98,7 @@ impl Agent {
             (can_look && !self.state.scope.is_empty()).then_some(self.state.reconcile_at),
             can_look.then_some(self.state.resync_at),
             self.files.due().filter(|_| can_look),
+            self.state.policy_file_due,
             self.state.disputed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),
@@ -137,6 +140,7 @@ impl Agent {
                 (Scope::ROUTES.and(Scope::FIREWALL), TriggerReason::NAMES)
             }
             Trigger::Files(files) => {
+                self.note_policy_file(&files);
                 self.files.changed(&files, Instant::now());
                 return Ok(());
             }
@@ -150,6 +154,10 @@ impl Agent {
                 return Ok(());
             }
             Trigger::Policy(update) => (self.take_policies(update), TriggerReason::POLICIES),
+            Trigger::Pod(asked) => {
+                self.state.asked.push(asked);
+                return Ok(());
+            }
             Trigger::Registry(update) => (self.handle_update(update)?, TriggerReason::HOSTS),
         };
         if !scope.is_empty() {

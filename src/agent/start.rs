@@ -12,7 +12,7 @@ use crate::agent::active_problems::ProblemSource;
 use crate::agent::names::{self, Names};
 use crate::agent::own_writes::OwnWrites;
 use crate::agent::registry::Registry;
-use crate::agent::serve::{Agent, AgentState, RefusedSettings, RuntimeFiles};
+use crate::agent::serve::{self, Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
 use crate::agent::trigger::{self, Trigger};
 use crate::agent::{lock, probe, signals, watch};
@@ -53,13 +53,15 @@ pub fn serve(
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
     let registry = Registry::connect(&settings, &name, &kernel, &shared, publish)?;
     let heartbeat = shared.expect("names", names::LIMIT);
-    let on_names = move |names| trigger::send(&triggers, Trigger::Names(names));
+    let (on_names, on_pods) = (triggers.clone(), triggers);
+    let on_names = move |names| trigger::send(&on_names, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
     let mut state = AgentState::new(registry.fixed(), registry.resolved());
     shared
         .problems
         .set(ProblemSource::Settings, refused.iter().flat_map(RefusedSettings::problems));
     state.refused = refused;
+    state.policies = serve::kept_policies(&settings);
     if !once && let Err(error) = probe::spawn(&shared) {
         log::warn!("other hosts are not probed: {error}");
     }
@@ -80,6 +82,7 @@ pub fn serve(
         files,
         state,
         own_writes,
+        on_pods: Some(on_pods),
     };
     if once { agent.once() } else { agent.serve() }
 }

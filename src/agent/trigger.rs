@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::agent::new_pods::Asked;
 use crate::etcd;
 use crate::lease::Resolved;
 use crate::policy::Update;
@@ -24,8 +25,10 @@ pub enum Trigger {
     Files(BTreeSet<PathBuf>),
     Signal(Signal),
     /// A source of policies says something else.
-    #[expect(dead_code, reason = "the sources send it with the next commits")]
+    #[expect(dead_code, reason = "of the sources that are watched: Kubernetes, etcd")]
     Policy(Update),
+    /// The plugin asks for a new pod's policies.
+    Pod(Asked),
 }
 
 /// Quiet time after a reconcile: a storm of events costs one reconcile each 20 ms, a single one waits for
@@ -62,7 +65,7 @@ impl Scope {
     /// Routes changed.
     pub const ROUTES: Scope = Scope { routes: true, ..Scope::NONE };
     /// nftables changed.
-    pub const FIREWALL: Scope = Scope { firewall: true, policy: true, ..Scope::NONE };
+    pub const FIREWALL: Scope = Scope { firewall: true, ..Scope::NONE };
     /// Policies, or what they concern, changed.
     pub const POLICY: Scope = Scope { policy: true, ..Scope::NONE };
 
@@ -98,6 +101,8 @@ impl TriggerReason {
     pub const NAMES: &str = "a host's name resolves to another address";
     /// The settings were read again.
     pub const SETTINGS: &str = "the settings were read again";
+    /// A pod came or went.
+    pub const PODS: &str = "pods came or went";
     /// The registry has other hosts or pools.
     pub const HOSTS: &str = "the hosts of the network changed";
     /// A source of policies says something else.

@@ -1,5 +1,7 @@
 //! Pure. `CNI_ARGS`.
 
+use std::collections::BTreeMap;
+
 use ipnetwork::IpNetwork;
 
 use crate::cni::error::CniError;
@@ -18,6 +20,8 @@ pub struct CniArgs {
     pub pod_name: Option<String>,
     /// `K8S_POD_UID`.
     pub pod_uid: Option<String>,
+    /// The keys that humanz does not know.
+    pub further: BTreeMap<String, String>,
 }
 
 impl CniArgs {
@@ -48,7 +52,10 @@ impl CniArgs {
                 "K8S_POD_NAME" => args.pod_name = printable(key, value)?,
                 "K8S_POD_UID" => args.pod_uid = printable(key, value)?,
                 "K8S_POD_INFRA_CONTAINER_ID" => {}
-                _ => unknown.push(pair),
+                _ => {
+                    unknown.push(pair);
+                    args.further.insert(key.to_owned(), value.to_owned());
+                }
             }
         }
         if unknown.is_empty() || ignore_unknown {

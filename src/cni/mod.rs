@@ -25,6 +25,7 @@ pub mod route;
 pub mod sysctl;
 pub mod tuning;
 pub mod version;
+pub mod words;
 
 pub use attachment::Attachment;
 pub use bandwidth::{Bandwidth, Limit};

@@ -11,6 +11,7 @@ use crate::cni::json::{self, FieldError};
 use crate::cni::requested::RequestedAddresses;
 use crate::cni::result::CniResult;
 use crate::cni::version::Version;
+use crate::cni::words::Words;
 
 /// The plugin that the program was called as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct Add {
     pub args: CniArgs,
     /// What the container requests, from all sources.
     pub requested: RequestedAddresses,
+    /// What it says of itself for policies.
+    pub words: Words,
 }
 
 /// DEL: detach a container. It is served with the values that are valid, so that an invalid
@@ -144,7 +147,9 @@ fn add(
              \"10.244.1.0/24\") or ranges",
         ));
     }
-    Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, requested })))
+    let annotations = conf.runtime.words.annotations.clone();
+    let words = Words { annotations, ..conf.labels.clone() }.with(&args);
+    Ok(Request::Add(Box::new(Add { attachment, netns, conf, args, requested, words })))
 }
 
 /// After a plugin that has created the interface, the keys for creating one would have no effect.

@@ -114,7 +114,7 @@ fn forward(mut events: Events, to: &Sender<KernelEvent>) {
     while let Ok(batch) = events.wait(PATIENCE) {
         // Of every neighbour the kernel reports each change of its state.
         // A change of guards ends with one event.
-        let shown = |event: &Event| {
+        let shown = |event: &KernelEvent| {
             !matches!(
                 event,
                 KernelEvent::Neighbour { .. }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::cni::words::Words;
 use crate::net::{IfName, PortForward, PortMapping, hash, port};
 
 /// The owner of addresses: one interface of one container.
@@ -22,6 +23,8 @@ pub struct Owner {
     pub time_secs: u64,
     /// The requested host ports.
     pub ports: Option<RequestedPorts>,
+    /// For policies.
+    pub words: Words,
 }
 
 /// Requested host ports, with what is needed to restore them.
@@ -62,6 +65,9 @@ pub struct StoreEntry {
     /// addresses.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tolerant")]
     pub ports: Option<RequestedPorts>,
+    /// What the container says of itself for policies.
+    #[serde(default, skip_serializing_if = "Words::is_empty")]
+    pub words: Words,
 }
 
 impl StoreEntry {
@@ -80,6 +86,7 @@ impl StoreEntry {
             boot_id: boot_id.to_owned(),
             time_secs: owner.time_secs,
             ports: owner.ports.clone(),
+            words: owner.words.clone(),
         }
     }
 
@@ -177,7 +184,7 @@ mod tests {
             pod: Some("default/web".to_owned()),
             netns: Some("/run/netns/a".to_owned()),
             time_secs: 7,
-            ports: None,
+            ..Owner::default()
         };
         let addresses = vec!["10.1.2.2".parse().unwrap(), "fd00::2".parse().unwrap()];
         StoreEntry::new(&owner, addresses, "b")

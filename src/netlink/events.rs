@@ -125,18 +125,18 @@ impl Events {
 }
 
 /// The event that a message of nftables reports.
-fn of_nftables(reply: &Reply<'_>, in_frames: &mut bool) -> Option<Event> {
+fn of_nftables(reply: &Reply<'_>, in_frames: &mut bool) -> Option<KernelEvent> {
     /// NFT_MSG_NEWGEN of linux/netfilter/nf_tables.h, NFPROTO_NETDEV.
     const NEW_GENERATION: u16 = 10 << 8 | 15;
     const NETDEV: u8 = 5;
     if reply.kind == NEW_GENERATION {
-        return std::mem::take(in_frames).then_some(Event::FramesDone);
+        return std::mem::take(in_frames).then_some(KernelEvent::FramesDone);
     }
     if reply.body().first() != Some(&NETDEV) {
-        return Some(Event::Nftables);
+        return Some(KernelEvent::Nftables);
     }
     *in_frames = true;
-    Some(Event::Frames { kind: reply.kind, body: reply.body().to_vec() })
+    Some(KernelEvent::Frames { kind: reply.kind, body: reply.body().to_vec() })
 }
 
 /// The event that a message of rtnetlink reports; `None` if it does not matter here.

@@ -70,6 +70,12 @@ impl List {
                 let lookup = lookup(set).be32(n::LOOKUP_FLAGS, n::LOOKUP_INVERTED);
                 self.load(*field).then("lookup", lookup)
             }
+            Match::BridgedNdp => {
+                let place = (n::HOP_LIMIT_OFFSET, 1);
+                let list = self.load(Field::Protocol).compare(n::EQUAL, &[n::ICMPV6]);
+                let list = list.of_family(Family::V6);
+                list.payload_into(n::REGISTER_1, n::NETWORK_HEADER, place).compare(n::EQUAL, &[255])
+            }
             Match::Established => self.established(),
             Match::Vxlan(vni) => self.vxlan(*vni),
             Match::NotLocal => {

@@ -208,6 +208,10 @@ pub mod expression {
     pub const TRANSPORT_HEADER: u32 = 2;
     /// Where TCP, UDP and SCTP have the destination port.
     pub const PORT_OFFSET: u32 = 2;
+    /// Of IPv6.
+    pub const HOP_LIMIT_OFFSET: u32 = 7;
+    /// IPPROTO_ICMPV6.
+    pub const ICMPV6: u8 = 58;
     pub const MARK: u32 = 3;
     pub const INPUT_INDEX: u32 = 4;
     pub const OUTPUT_INDEX: u32 = 5;

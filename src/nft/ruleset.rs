@@ -104,6 +104,9 @@ pub enum Match {
     In(Field, String),
     /// The packet is of the field's family, and the field is not in the set of that name.
     NotIn(Field, String),
+    /// ICMPv6 that no router has passed on: in a forward chain, neighbour discovery that the bridge
+    /// shows to it (br_netfilter).
+    BridgedNdp,
     /// Packets of its connection were seen in both directions.
     Established,
     /// It is the outer packet of a VXLAN tunnel with that identifier, whatever the port.
@@ -245,6 +248,7 @@ impl fmt::Display for Match {
             Match::OutputInterfaceNot(name) => write!(f, "oifname != \"{name}\""),
             Match::In(field, set) => write!(f, "{field} @{set}"),
             Match::NotIn(field, set) => write!(f, "{field} != @{set}"),
+            Match::BridgedNdp => f.write_str("meta l4proto ipv6-icmp ip6 hoplimit 255"),
             Match::Established => f.write_str("ct state established"),
             Match::Vxlan(vni) => {
                 write!(f, "meta l4proto udp @th,64,32 0x8000000 @th,96,24 {vni:#x}")

@@ -21,7 +21,9 @@ use crate::plugin::attach::{self, AttachContext};
 use crate::plugin::failure::OrInternal;
 use crate::plugin::invocation::CallContext;
 use crate::plugin::undo_stack::UndoStack;
-use crate::plugin::{bridge, claim, conntrack, host_ports, masquerade, netns, store, sysctls};
+use crate::plugin::{
+    bridge, claim, conntrack, host_ports, masquerade, netns, policy, store, sysctls,
+};
 
 /// The pod's interface, third in every result.
 const POD_INTERFACE: usize = 2;
@@ -43,6 +45,12 @@ pub fn add(add: &Add, call: &mut CallContext<'_>) -> Result<(), CniError> {
     let entry =
         claim::reserve(&store, add, sets, since_1970, host.link_exists, cleanup_stale, &mut undo)?;
     let addresses = &entry.addresses;
+    if let Some(on_agent_down) = add.conf.policy {
+        call.line.fact("policies", policy::put_in_force(add, &entry, on_agent_down)?);
+        // What a former pod was allowed to get may wait there for its MAC.
+        let forget = attach::forget_neighbours(host.bridge.index, addresses);
+        rtnl.apply(&forget).or_internal("drop packets for a former pod")?;
+    }
     let mut plan = AddPlan::new(add, &host, claim::assigned(addresses, sets, add));
     let left_out = conntrack::without_former(addresses, || {
         attach::attach(&plan.context, &plan.wanted, &mut undo)

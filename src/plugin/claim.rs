@@ -65,6 +65,7 @@ pub fn reserve<'s>(
         netns: Some(add.netns.path.clone()),
         time_secs: since_1970.as_secs(),
         ports: ports(add),
+        words: add.words.clone(),
     };
     let requested: Vec<_> = add.requested.ips.iter().map(IpNetwork::ip).collect();
     let reservation = match store.lock(LOCK_WAIT)?.reserve(&owner, sets, &requested) {

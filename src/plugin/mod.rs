@@ -32,6 +32,7 @@ mod masquerade;
 mod netns;
 mod panic;
 mod pod_state;
+mod policy;
 mod status;
 mod store;
 mod sysctls;

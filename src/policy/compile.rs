@@ -10,6 +10,8 @@
 //! No set of ranges decides alone whether a packet is judged: the kernel does not find anything in
 //! one while it commits it (see [`crate::nft::Nft::replace`]).
 
+pub mod address;
+
 mod conditions;
 mod forms;
 mod name;
@@ -236,7 +238,11 @@ fn gates<'a>(
         networks.into_iter().filter(|it| families.contains(&subnet::family(*it))).collect();
     let judged = Action::Verdict(Verdict::Accept);
     let present = Match::ConnectionMarkIn(host.mark_bits.0, EPOCH_SET.to_owned());
-    let mut rules = vec![plain("judged in this epoch", vec![present], judged)];
+    let mut rules = vec![plain("judged in this epoch", vec![present], judged.clone())];
+    if families.contains(&Family::V6) {
+        let bridged = vec![Match::NoConnection, Match::BridgedNdp];
+        rules.push(plain("neighbour discovery on the bridge", bridged, judged.clone()));
+    }
     for network in &networks {
         rules.extend(untracked(*network));
     }

@@ -3,10 +3,12 @@
 //! Sources (NetworkPolicy, ClusterNetworkPolicy, groups) become [`Rules`]: one ordered list in which
 //! the first match decides. Everything that a pod, a peer or a port can be is a value of this room.
 
+pub mod ask;
 pub mod compile;
 pub mod endpoint;
 pub mod evaluate;
 pub mod labels;
+pub mod local;
 pub mod members;
 pub mod name;
 pub mod read;
@@ -14,6 +16,7 @@ pub mod rule;
 pub mod selector;
 pub mod service;
 pub mod snapshot;
+pub mod sources;
 pub mod tuple;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};

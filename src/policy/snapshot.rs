@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::net::Problem;
 use crate::policy::endpoint::{Endpoint, Endpoints};
 use crate::policy::members::{self, Members};
+use crate::policy::read::cluster::Cluster;
 use crate::policy::rule::Rules;
 
 /// Where policies come from. A pod that two of them know is as the first one says.
@@ -35,6 +36,10 @@ pub struct Snapshot {
     /// subnets count only as far as they are those of `pods`.
     #[serde(with = "pairs")]
     pub members: Members,
+    /// What is known of namespaces, where runtimes describe pods that no source knows (hosts without
+    /// Kubernetes); `None`: such a pod stays in quarantine.
+    #[serde(default)]
+    pub standalone: Option<Cluster>,
 }
 
 /// What a source sends to the loop.
@@ -51,7 +56,9 @@ impl Snapshot {
     /// What all sources say together.
     pub fn merged<'a>(all: impl IntoIterator<Item = &'a Snapshot>) -> Snapshot {
         let (mut rules, mut pods, mut members) = (Vec::new(), BTreeMap::new(), Members::new());
+        let mut standalone = None;
         for one in all {
+            standalone = standalone.or_else(|| one.standalone.clone());
             rules.extend(one.rules.iter().cloned());
             for pod in &one.pods {
                 pods.entry((pod.namespace.name(), &pod.name)).or_insert(pod);
@@ -61,7 +68,7 @@ impl Snapshot {
             }
         }
         let pods = pods.into_values().cloned().collect();
-        Snapshot { rules: Rules::new(rules), pods, members }
+        Snapshot { rules: Rules::new(rules), pods, members, standalone }
     }
 
     /// With `pods`, which have their addresses, as all pods of the host with these `subnets`: nothing
@@ -110,7 +117,8 @@ mod tests {
         assert_eq!(documents.problems, []);
         let peers = members::peers(documents.rules.iter());
         let members = members::find(&peers, &documents.endpoints);
-        Snapshot { rules: documents.rules, pods: documents.endpoints.pods, members }
+        let pods = documents.endpoints.pods;
+        Snapshot { rules: documents.rules, pods, members, standalone: Some(documents.cluster) }
     }
 
     fn pod(name: &str, address: &str) -> String {

@@ -1,5 +1,6 @@
 //! Pure. Settings with a fixed set of values: one list each for parsing, help and completion.
 
+use crate::cni::config::AgentDown;
 use crate::cni::version::Version;
 use crate::plan::peer_routes::LocalBackend;
 
@@ -33,6 +34,16 @@ pub const GUARDS: Choices<bool, 2> = Choices([("on", true), ("off", false)]);
 
 /// `POD_ROUTING`: whether the host routes between its own pods.
 pub const ROUTINGS: Choices<bool, 2> = Choices([("host", true), ("bridge", false)]);
+
+/// `POLICY`.
+pub const POLICIES: Choices<bool, 2> = Choices([("off", false), ("on", true)]);
+
+/// `POLICY_ON_AGENT_DOWN`.
+pub const AGENT_DOWN: Choices<AgentDown, 3> = Choices([
+    (AgentDown::Quarantine.name(), AgentDown::Quarantine),
+    (AgentDown::Fail.name(), AgentDown::Fail),
+    (AgentDown::Open.name(), AgentDown::Open),
+]);
 
 /// `CNI_VERSION`: those that a configuration may name.
 pub const CNI_VERSIONS: Choices<Version, 4> = Choices([

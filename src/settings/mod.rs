@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-use crate::cni::config::GuardConf;
+use crate::cni::config::{AgentDown, GuardConf};
 use crate::cni::version::Version;
 use crate::etcd::EtcdSettings;
 use crate::kube::KubeSettings;
@@ -28,6 +28,7 @@ use crate::lease::records::{NodeName, Roots, Vxlan};
 use crate::net::subnet::Pool;
 use crate::net::{IfName, Object, PerFamily, Problem, ProblemKind};
 use crate::plan::peer_routes::LocalBackend;
+use crate::policy::Provider;
 
 pub use parse::{HostCheck, Texts, parse, values_only};
 
@@ -60,6 +61,8 @@ pub struct Settings {
     pub flowtable: bool,
     /// What pods may send, and which way it takes.
     pub guard: GuardConf,
+    /// `None`: no policies.
+    pub policy: Option<PolicySettings>,
     /// Turn on forwarding in the kernel.
     pub manage_sysctl: bool,
     pub cni: CniSettings,
@@ -120,6 +123,26 @@ pub enum Source {
     Kubernetes(KubeSettings),
     /// Given by the operator; there is no etcd and there are no other hosts.
     Static(PerFamily<IpNetwork>),
+}
+
+/// Policies, if they are on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySettings {
+    pub file: Option<PathBuf>,
+    pub on_agent_down: AgentDown,
+}
+
+impl PolicySettings {
+    /// Where policies come from on a host with this source of subnets.
+    pub fn providers(&self, source: &Source) -> Vec<Provider> {
+        let file = self.file.is_some().then_some(Provider::File);
+        let cluster = match source {
+            Source::Kubernetes(_) => Some(Provider::Kubernetes),
+            Source::Etcd { .. } => Some(Provider::Etcd),
+            Source::Static(_) => None,
+        };
+        file.into_iter().chain(cluster).collect()
+    }
 }
 
 /// The CNI configuration and its place.

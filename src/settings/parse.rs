@@ -12,10 +12,10 @@ use crate::cni::config::GuardConf;
 use crate::lease::records::Vxlan;
 use crate::net::subnet::{self, Pool};
 use crate::net::{Family, Object, PerFamily, Problem};
-use crate::settings::choices::{BACKENDS, CNI_VERSIONS, GUARDS, ROUTINGS};
+use crate::settings::choices::{AGENT_DOWN, BACKENDS, CNI_VERSIONS, GUARDS, POLICIES, ROUTINGS};
 use crate::settings::flags::VARIABLES;
 use crate::settings::values;
-use crate::settings::{CniSettings, HostSettings, Settings, invalid};
+use crate::settings::{CniSettings, HostSettings, PolicySettings, Settings, invalid};
 
 /// The text of settings by variable.
 pub type Texts = BTreeMap<&'static str, String>;
@@ -115,6 +115,7 @@ impl Parser<'_> {
         let manage_forward = self.value("MANAGE_FORWARD", values::boolean);
         let flowtable = self.value("FLOWTABLE", values::boolean);
         let guard = self.guard();
+        let policy = self.policy(guard.as_ref(), flowtable);
         let manage_sysctl = self.value("MANAGE_SYSCTL", values::boolean);
         let cni = self.cni();
         let socket = self.value("SOCKET", values::path_or_none);
@@ -139,6 +140,7 @@ impl Parser<'_> {
             manage_forward: manage_forward?,
             flowtable: flowtable?,
             guard: guard?,
+            policy: policy?,
             manage_sysctl: manage_sysctl?,
             cni: cni?,
             socket: socket?,
@@ -155,6 +157,37 @@ impl Parser<'_> {
         let routes = self.value("POD_ROUTING", |text| ROUTINGS.read(text));
         let allowed = self.value("ALLOWED_ADDRESSES", |text| values::list(text, values::subnet));
         Some(GuardConf { is_on: is_on?, routes: routes?, allowed: allowed? })
+    }
+
+    /// What goes past the forward hook cannot be judged there.
+    fn policy(
+        &mut self,
+        guard: Option<&GuardConf>,
+        flowtable: Option<bool>,
+    ) -> Option<Option<PolicySettings>> {
+        let is_on = self.value("POLICY", |text| POLICIES.read(text));
+        let file = self.optional("POLICY_FILE", values::absolute);
+        let on_agent_down = self.value("POLICY_ON_AGENT_DOWN", |text| AGENT_DOWN.read(text));
+        let settings = PolicySettings { file: file?, on_agent_down: on_agent_down? };
+        if !is_on? {
+            return Some(None);
+        }
+        if settings.file.is_none() {
+            self.fault("POLICY_FILE", "POLICY=on needs a file of policies");
+        }
+        if guard.is_some_and(|guard| !guard.is_on || !guard.routes) {
+            let variable =
+                if self.text("POD_ROUTING") == "host" { "POD_GUARD" } else { "POD_ROUTING" };
+            let why = "POLICY=on needs POD_GUARD=on and POD_ROUTING=host: pods of this host would \
+                       reach each other by the bridge, past every policy";
+            self.fault(variable, why);
+        }
+        if flowtable == Some(true) {
+            let why = "POLICY=on needs FLOWTABLE=false: what a policy takes away would still reach \
+                       connections that pass by the forward chains";
+            self.fault("FLOWTABLE", why);
+        }
+        Some(Some(settings))
     }
 
     fn vxlan(&mut self) -> Option<Vxlan> {

@@ -120,7 +120,7 @@ impl ClusterState {
         }
         let nodes = self.nodes().map(|node| &node.node);
         let members = find(&needed(rules.iter(), &own), &pods, nodes);
-        Snapshot { rules, pods: own, members }
+        Snapshot { rules, pods: own, members, standalone: None }
     }
 
     fn rules(&mut self) -> &Rules {

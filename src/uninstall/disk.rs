@@ -11,20 +11,22 @@ use crate::agent::applier::Applier;
 use crate::agent::reconcile;
 use crate::agent::reconcile::plugin::COPY;
 use crate::agent::sysctl_record;
-use crate::inspect::last_settings;
+use crate::inspect::{last_policies, last_settings};
 use crate::ipam::{Store, calls};
 use crate::net::{Object, Problem, ProblemKind};
 use crate::os::{files, mount};
 use crate::plan::Line;
+use crate::policy::ask;
 use crate::settings::Settings;
 
 /// What the agent keeps in its state directory, and the settings that the removal of a package puts
 /// there; other files are somebody else's.
-const STATE: [&str; 8] = [
+const STATE: [&str; 9] = [
     "state.json",
     last_settings::FILE,
     "state.json.damaged",
     sysctl_record::FILE,
+    last_policies::FILE,
     "configuration.json",
     "machine-id",
     "agent.env",
@@ -68,6 +70,10 @@ pub fn store(settings: &Settings, applier: &mut Applier) {
         applier.apply(&removed("counted calls", &calls), || {
             calls::remove(directory).with_context(|| format!("remove {}", calls.display()))
         });
+    }
+    let socket = ask::socket(directory);
+    if socket.symlink_metadata().is_ok() {
+        file("socket", &socket, applier);
     }
     for directory in [Some(directory.as_path()), directory.parent()].into_iter().flatten() {
         empty(directory, applier);

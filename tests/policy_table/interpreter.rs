@@ -123,6 +123,8 @@ impl Packet {
                 find(ruleset, &key, set).is_some()
             }),
             Match::NoConnection => self.connection.is_none(),
+            // A routed packet's hop limit is below.
+            Match::BridgedNdp => false,
             Match::Limit { .. } => true,
             other => panic!("{other}"),
         }

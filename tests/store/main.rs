@@ -93,7 +93,7 @@ fn owner(container_id: &str, ifname: &str) -> Owner {
         pod: Some("default/web".to_owned()),
         netns: Some("/run/netns/x".to_owned()),
         time_secs: 1_700_000_000,
-        ports: None,
+        ..Owner::default()
     }
 }
 

@@ -12,6 +12,7 @@ pub mod host_checks;
 pub mod host_ports;
 pub mod input;
 pub mod plugin;
+pub mod policy;
 pub mod routes;
 pub mod sysctls;
 pub mod tunnel;
@@ -29,6 +30,7 @@ use crate::inspect::host_state::HostState;
 use crate::lease::Resolved;
 use crate::lease::peers::Peers;
 use crate::net::PerFamily;
+use crate::policy::local::HostKnowledge;
 use crate::settings::Settings;
 
 /// What a reconcile works from.
@@ -45,6 +47,8 @@ pub struct Reconcile<'a> {
     pub in_sync: bool,
     /// Addresses of hosts that publish none.
     pub resolved: &'a Resolved,
+    /// What is known of policies; `None` where nobody knows.
+    pub policies: Option<&'a HostKnowledge>,
     /// What this host was when it was looked at last.
     pub previous: Option<&'a HostState>,
     /// All was as it should be once: runtimes were given the CNI configuration.

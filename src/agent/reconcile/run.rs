@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use ipnetwork::IpNetwork;
 
@@ -38,8 +39,17 @@ pub fn run(
 ) -> Option<ReconcileOutcome> {
     if let Some(own) = run.own_writes {
         own.set_pools(run.settings.pool_networks());
+        own.policies.store(run.settings.policy.is_some(), Ordering::Relaxed);
     }
-    let ReconcileCache { peer_routes, placed, table, tunnels, guards } = known;
+    let ReconcileCache { peer_routes, placed, table, tunnels, guards, policy } = known;
+    let look = run.scope.policy;
+    if (look || run.scope.firewall)
+        && !reconcile::policy::reconcile(run, look, policy, applier)
+        && !run.was_ready
+    {
+        // No pod may start where nothing would keep it in quarantine.
+        return None;
+    }
     let before = run.previous.map(|before| before.own);
     let mut facts = match host_state::observe(&run.kernel.rtnl, run.settings, before) {
         Ok(facts) => facts,

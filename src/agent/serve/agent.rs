@@ -1,7 +1,7 @@
 //! The agent while it runs, as a value.
 
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 
 use crate::agent::names::Names;
 use crate::agent::own_writes::OwnWrites;
@@ -39,4 +39,6 @@ pub struct Agent {
     pub state: AgentState,
     /// What the filter of the kernel's events knows to be ours.
     pub own_writes: Arc<OwnWrites>,
+    /// For the thread that hears questions about new pods, until it is started.
+    pub on_pods: Option<Sender<Trigger>>,
 }

@@ -1,15 +1,142 @@
-//! Policies: what their sources say.
+//! Policies: what their sources say, new pods, and what is kept for the next start.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::agent::active_problems::ProblemSource;
+use crate::agent::applier::Applier;
+use crate::agent::new_pods;
+use crate::agent::reconcile::{self, Reconcile};
 use crate::agent::serve::agent::Agent;
-use crate::agent::trigger::Scope;
-use crate::policy::Update;
+use crate::agent::trigger::{self, Scope, Trigger, TriggerReason};
+use crate::inspect::{last_policies, policy_file};
+use crate::policy::ask::Answer;
+use crate::policy::local::HostKnowledge;
+use crate::policy::sources::Policies;
+use crate::policy::{Provider, Update};
+use crate::settings::Settings;
+
+/// Wait after a change of the file: what is written in several steps is read once.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// What held before the agent stopped, of the sources in `settings`.
+pub fn kept_policies(settings: &Settings) -> Policies {
+    let Some(policy) = &settings.policy else { return Policies::default() };
+    Policies::kept(last_policies::kept(&settings.state_dir), &policy.providers(&settings.source))
+}
 
 impl Agent {
     /// Where to look because of `update`.
     pub(super) fn take_policies(&mut self, update: Update) -> Scope {
         let changed = self.state.policies.take(update);
+        self.state.policies_unkept |= changed;
         self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
         if changed { Scope::POLICY } else { Scope::default() }
+    }
+
+    pub(super) fn note_policy_file(&mut self, files: &BTreeSet<PathBuf>) {
+        let policy = self.settings.policy.as_ref();
+        if policy.and_then(|policy| policy.file.as_ref()).is_some_and(|file| files.contains(file)) {
+            self.state.policy_file_due = Some(Instant::now() + SETTLE);
+        }
+    }
+
+    /// Reads POLICY_FILE if it is due.
+    pub(super) fn read_policy_file(&mut self) {
+        if self.state.policy_file_due.take_if(|due| *due <= Instant::now()).is_none() {
+            return;
+        }
+        let Some(policy) = &self.settings.policy else {
+            self.shared.problems.set(ProblemSource::Policies, None);
+            return;
+        };
+        let Some(file) = &policy.file else { return };
+        let update = policy_file::read(file, &self.name, !self.state.policies.has(Provider::File));
+        let scope = self.take_policies(update);
+        if !scope.is_empty() {
+            self.state.scope = self.state.scope.and(scope);
+            self.state.reasons.and(TriggerReason::POLICIES);
+            self.state.reconcile_at = Instant::now();
+        }
+    }
+
+    /// Starts to hear the questions of plugins, if policies are on.
+    fn hear_pods(&mut self) {
+        if self.settings.policy.is_none() || self.state.once {
+            return;
+        }
+        let Some(triggers) = self.on_pods.take() else { return };
+        let folder = &self.settings.cni.ipam_dir;
+        let to = triggers.clone();
+        let ask = move |asked| trigger::send(&to, Trigger::Pod(asked));
+        if let Err(error) = new_pods::listen(folder, ask) {
+            log::error!("hear of new pods in {}: {error}", folder.display());
+            self.on_pods = Some(triggers);
+        }
+    }
+
+    /// Keeps what holds for the next start.
+    pub(super) fn keep_policies(&mut self) {
+        if !std::mem::take(&mut self.state.policies_unkept) {
+            return;
+        }
+        let kept = last_policies::keep(&self.settings.state_dir, self.state.policies.snapshots());
+        if let Err(error) = kept {
+            log::error!("keep the policies for the next start: {error}");
+        }
+    }
+
+    pub(super) fn policy_input(&self) -> HostKnowledge {
+        HostKnowledge { host: self.name.clone(), known: self.state.policies.snapshot().cloned() }
+    }
+
+    /// Puts the policies of new pods in force at once, and answers their plugins.
+    pub(super) fn answer_pods(&mut self) {
+        self.hear_pods();
+        if self.state.asked.is_empty() {
+            return;
+        }
+        let asked = std::mem::take(&mut self.state.asked);
+        let quarantine = |why: &str| Answer { in_force: false, why: why.to_owned() };
+        let Some(subnets) = self.state.subnets.filter(|_| self.settings.policy.is_some()) else {
+            let why = quarantine("the agent starts");
+            return asked.into_iter().for_each(|asked| asked.answer(&why));
+        };
+        let policies = self.policy_input();
+        for asked in asked.iter().filter(|asked| asked.pod.network == self.settings.cni.name) {
+            self.state.cache.policy.pods.add(asked.pod.clone());
+        }
+        let run = Reconcile {
+            settings: &self.settings,
+            kernel: &self.kernel,
+            subnets: &subnets,
+            peers: None,
+            in_sync: self.state.in_sync,
+            resolved: &self.state.resolved,
+            policies: Some(&policies),
+            previous: None,
+            was_ready: self.state.ready,
+            scope: Scope::default(),
+            own_writes: None,
+        };
+        let mut applier = Applier::new(false);
+        let cache = &mut self.state.cache.policy;
+        let is_in_force = reconcile::policy::reconcile(&run, false, cache, &mut applier);
+        let mut why = TriggerReason::default();
+        why.and(TriggerReason::PODS);
+        self.record_changes(&applier, &why, true);
+        let known = policies.addresses(&self.state.cache.policy.pods);
+        for asked in asked {
+            let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
+            asked.answer(&match (is_in_force, is_known) {
+                (true, true) => Answer { in_force: true, why: String::new() },
+                (true, false) => quarantine("the source of policies does not know the pod yet"),
+                (false, _) => quarantine("the table of policies cannot be changed"),
+            });
+        }
+        if !is_in_force {
+            self.state.scope = self.state.scope.and(Scope::POLICY);
+        }
     }
 }

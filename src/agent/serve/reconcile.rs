@@ -17,6 +17,7 @@ impl Agent {
     /// Reconciles if a scope is due. Not before the other hosts are
     /// known: the lease arrives a moment earlier, and a host without routes is not ready.
     pub(super) fn reconcile(&mut self) -> Option<Applier> {
+        self.read_policy_file();
         let now = Instant::now();
         if now >= self.state.resync_at {
             self.state.scope = Scope::ALL;
@@ -41,6 +42,7 @@ impl Agent {
         if scope.files {
             self.files.follow(&self.settings, self.loader.path());
         }
+        let policies = self.policy_input();
         let run = Reconcile {
             settings: &self.settings,
             kernel: &self.kernel,
@@ -48,6 +50,7 @@ impl Agent {
             peers: Some(&peers),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
+            policies: Some(&policies),
             previous: self.state.facts.as_ref(),
             was_ready: self.state.ready,
             scope,
@@ -67,6 +70,9 @@ impl Agent {
         }
         self.count_reconcile(scope, now, !applier.failures().is_empty());
         self.conclude(scope, seen, &applier);
+        if applier.failures().is_empty() {
+            self.keep_policies();
+        }
         if scope == Scope::ALL {
             self.conclude_reload(applier.failures().is_empty());
             if applier.failures().is_empty() {

@@ -1,5 +1,7 @@
 //! The reload: the settings file is read again, and what changed is carried out at once.
 
+use std::time::Instant;
+
 use crate::agent::applier::Applier;
 use crate::agent::reconcile::Reconcile;
 use crate::agent::reconcile::run;
@@ -106,6 +108,7 @@ impl Agent {
         self.texts = texts;
         self.state.superseded.get_or_insert_with(|| self.settings.clone());
         self.settings = settings;
+        self.state.policy_file_due = Some(Instant::now());
         self.report_pools();
     }
 
@@ -121,6 +124,7 @@ impl Agent {
             peers: Some(peers),
             in_sync: self.state.in_sync,
             resolved: &self.state.resolved,
+            policies: None,
             previous: self.state.facts.as_ref(),
             was_ready: self.state.ready,
             scope: Scope::ALL,

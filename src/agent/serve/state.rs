@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipnetwork::IpNetwork;
 
-use crate::agent::policy::Policies;
+use crate::agent::new_pods::Asked;
 use crate::agent::reconcile_cache::ReconcileCache;
 use crate::agent::snapshot::StoreStatus;
 use crate::agent::trigger::{Scope, TriggerReason};
@@ -16,6 +16,7 @@ use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::policy::sources::Policies;
 use crate::settings::{Settings, Texts};
 
 use crate::agent::serve::rate_limit::RepairRateLimit;
@@ -69,7 +70,13 @@ pub struct AgentState {
     pub(super) writable: BTreeSet<PathBuf>,
     pub(super) stop: bool,
     /// What each source of policies said last.
-    pub(super) policies: Policies,
+    pub policies: Policies,
+    /// It has changed since it was kept for the next start.
+    pub(super) policies_unkept: bool,
+    /// When to read POLICY_FILE.
+    pub(super) policy_file_due: Option<Instant>,
+    /// New pods, whose plugins wait.
+    pub(super) asked: Vec<Asked>,
     /// The agent leaves once the host is as it should be, or with the first failure.
     pub(super) once: bool,
 }
@@ -116,6 +123,9 @@ impl AgentState {
             writable: BTreeSet::new(),
             stop: false,
             policies: Policies::default(),
+            policies_unkept: false,
+            policy_file_due: Some(now),
+            asked: Vec::new(),
             once: false,
         }
     }

@@ -5,6 +5,7 @@
 
 mod document;
 mod guard;
+mod policy;
 mod range;
 mod reserved;
 mod runtime;
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 pub use document::MAX_BYTES;
 pub use guard::GuardConf;
+pub use policy::AgentDown;
 pub use range::RangeConf;
 pub use runtime::RuntimeConfig;
 
@@ -32,6 +34,7 @@ use crate::cni::result::CniResult;
 use crate::cni::route::Route;
 use crate::cni::tuning::Tuning;
 use crate::cni::version::Version;
+use crate::cni::words::Words;
 use crate::net::{Family, IfName, Mac, ReservedPort};
 
 /// A network's configuration with what the runtime added for one call.
@@ -55,6 +58,8 @@ pub struct NetConf {
     pub mac_spoof_check: bool,
     /// What pods may send.
     pub guard: GuardConf,
+    /// `policy`; `None`: the network has no policies.
+    pub policy: Option<AgentDown>,
     /// `reservedPorts`: ports of the host that lead to no pod.
     pub reserved_ports: Vec<ReservedPort>,
     /// `isGateway`: the bridge has the gateways' addresses.
@@ -80,6 +85,8 @@ pub struct NetConf {
     pub mac: Option<Mac>,
     /// `args.cni`.
     pub args: RequestedAddresses,
+    /// Labels in `args.cni`.
+    pub labels: Words,
     /// `runtimeConfig`.
     pub runtime: RuntimeConfig,
     /// `prevResult`.
@@ -147,6 +154,7 @@ impl NetConf {
             port_isolation: flag("portIsolation").unwrap_or(false),
             mac_spoof_check: flag("macspoofchk").unwrap_or(false),
             guard: GuardConf::read(conf),
+            policy: policy::read(conf),
             reserved_ports: reserved::read(conf),
             is_gateway: is_default_gateway || is_gateway.unwrap_or(false),
             is_default_gateway,
@@ -162,6 +170,7 @@ impl NetConf {
             },
             tuning,
             mac: conf.get("mac").and_then(|mac| mac.parsed()),
+            labels: args.as_ref().map(Words::labels).unwrap_or_default(),
             args: args.map(|args| RequestedAddresses::read(&args)).unwrap_or_default(),
             runtime,
             prev_result: prev_result.and_then(|result| CniResult::read(&result, version)),

@@ -5,6 +5,7 @@ use crate::cni::dns::Dns;
 use crate::cni::json::Field;
 use crate::cni::port_mappings;
 use crate::cni::requested::RequestedAddresses;
+use crate::cni::words::Words;
 use crate::net::PortMapping;
 
 /// The capabilities that the runtime passed, of those that the configuration declares.
@@ -17,6 +18,8 @@ pub struct RuntimeConfig {
     pub bandwidth: Bandwidth,
     /// From the pod's annotations.
     pub annotated: RequestedAddresses,
+    /// Those of the pod's annotations that are for policies.
+    pub words: Words,
 }
 
 impl RuntimeConfig {
@@ -34,9 +37,8 @@ impl RuntimeConfig {
             dns: field.object("dns").map(|dns| Dns::read_capability(&dns)).unwrap_or_default(),
             port_mappings: port_mappings.unwrap_or_default(),
             bandwidth: bandwidth.map(|limits| Bandwidth::read(&limits)).unwrap_or_default(),
-            annotated: annotations
-                .map(|found| RequestedAddresses::annotated(&found))
-                .unwrap_or_default(),
+            annotated: annotations.as_ref().map(RequestedAddresses::annotated).unwrap_or_default(),
+            words: annotations.as_ref().map(Words::annotated).unwrap_or_default(),
         }
     }
 }

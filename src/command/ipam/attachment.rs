@@ -50,6 +50,7 @@ pub fn close_ports(settings: &Settings, freed: &[StoreEntry]) -> Result<(), Exit
     let kernel = Kernel::open(settings)?;
     let mut applier = Applier::new(false);
     let pass = Reconcile {
+        policies: None,
         settings,
         kernel: &kernel,
         subnets: &PerFamily::default(),

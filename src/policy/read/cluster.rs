@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::net::node_name::NodeName;
@@ -16,8 +17,9 @@ use crate::policy::read::membership::{Claims, Membership, NamespaceRule, assign}
 use crate::policy::read::pod::{Pod, address};
 
 /// What is known of a cluster beside its policies.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
+    #[serde(with = "namespaces")]
     namespaces: BTreeMap<Name, Arc<Namespace>>,
     /// Rules for the pods of namespaces.
     pub rules: BTreeMap<Name, NamespaceRule>,
@@ -83,6 +85,28 @@ impl Cluster {
         (endpoint, problems)
     }
 
+    /// A pod that only its runtime describes, without addresses, and what is wrong with it.
+    pub fn standalone(
+        &self,
+        (namespace, name): (Name, Name),
+        annotations: &Labels,
+        labels: Labels,
+        host: NodeName,
+    ) -> (Endpoint, Vec<Problem>) {
+        let (member, problems) = self.membership(&name, &namespace, annotations, &labels);
+        let endpoint = Endpoint {
+            namespace: self.namespace_of(&namespace),
+            name,
+            labels,
+            addresses: Vec::new(),
+            ports: Vec::new(),
+            host,
+            group: member.group,
+            network: member.network,
+        };
+        (endpoint, problems)
+    }
+
     fn membership(
         &self,
         name: &Name,
@@ -119,6 +143,27 @@ pub fn namespace(object: &Value) -> Result<Namespace, Fault> {
     let metadata = Field::root(object).need("metadata")?;
     metadata.get("labels").map(|labels| labels.entries().map(drop)).transpose()?;
     Ok(Namespace::new(metadata.need("name")?.name()?, labels(metadata.get("labels"))))
+}
+
+mod namespaces {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::policy::endpoint::Namespace;
+    use crate::policy::name::Name;
+
+    type ByName = BTreeMap<Name, Arc<Namespace>>;
+
+    pub fn serialize<S: Serializer>(all: &ByName, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.values().map(|one| &**one))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByName, D::Error> {
+        let all: Vec<Namespace> = Vec::deserialize(from)?;
+        Ok(all.into_iter().map(|one| (one.name().clone(), Arc::new(one))).collect())
+    }
 }
 
 /// A node with its addresses.

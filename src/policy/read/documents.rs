@@ -33,6 +33,8 @@ const DEPTH_LIMIT: u32 = 4;
 pub struct Documents {
     pub rules: Rules,
     pub endpoints: Endpoints,
+    /// Namespaces and the rules for their pods.
+    pub cluster: Cluster,
     pub problems: Vec<Problem>,
 }
 
@@ -87,6 +89,7 @@ pub fn read(objects: &[Value], free: bool) -> Documents {
     Documents {
         rules: Rules::new(reader.parsed.rules),
         endpoints: reader.endpoints,
+        cluster: reader.cluster,
         problems: reader.parsed.problems,
     }
 }

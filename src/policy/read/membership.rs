@@ -4,6 +4,7 @@
 //! words count only as far as the rule of its namespace allows: who may create pods in a namespace
 //! could else take another group's rights.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::policy::labels::Labels;
@@ -34,7 +35,7 @@ pub struct Claims<'a> {
 }
 
 /// A pod's group and network.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     pub group: Option<Scoped>,
     pub network: Option<Scoped>,
@@ -61,7 +62,7 @@ pub enum Refusal {
 /// `tenant` (default `default`) completes names without one; `pods` come before `group` and
 /// `network`, the first match first; `allow` are the groups and networks that pods may ask for
 /// themselves, beside those that the rule gives them; `*`: all of the tenant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceRule {
     tenant: Name,
     all: Membership,

@@ -1,0 +1,52 @@
+//! Questions of the plugin about new pods: heard by a thread, answered by the loop.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::inspect::local_socket;
+use crate::policy::ask::{self, Answer, LocalPod};
+
+/// How long the plugin may take to ask; meanwhile nobody else is heard.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A question that waits for its answer.
+#[derive(Debug)]
+pub struct Asked {
+    pub pod: LocalPod,
+    to: UnixStream,
+}
+
+impl Asked {
+    /// A plugin that has gone needs no answer.
+    pub fn answer(mut self, answer: &Answer) {
+        let Ok(mut line) = serde_json::to_vec(answer) else { return };
+        line.push(b'\n');
+        let _gone = self.to.set_nonblocking(true).and_then(|()| self.to.write_all(&line));
+    }
+}
+
+/// Starts the thread that hears questions.
+///
+/// # Errors
+/// There can be no socket or no thread.
+pub fn listen(ipam_dir: &Path, ask: impl Fn(Asked) + Send + 'static) -> io::Result<()> {
+    let listener = local_socket::listen(&ask::socket(ipam_dir))?;
+    let hear = move || {
+        for stream in listener.incoming() {
+            match stream.and_then(question) {
+                Ok(asked) => ask(asked),
+                Err(_refused) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    };
+    thread::Builder::new().name("policies".into()).spawn(hear).map(drop)
+}
+
+fn question(mut stream: UnixStream) -> io::Result<Asked> {
+    local_socket::refuse_others(&stream)?;
+    let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + PATIENCE)?;
+    Ok(Asked { pod: serde_json::from_slice(&line)?, to: stream })
+}

@@ -1,0 +1,123 @@
+//! Keeps the table of policies.
+
+use anyhow::Context;
+
+use crate::agent::applier::Applier;
+use crate::agent::reconcile::{Reconcile, ipam_dir_hint};
+use crate::inspect::{Kernel, pods};
+use crate::net::Object;
+use crate::netlink::NetlinkError;
+use crate::nft::{CachedTable, Nft};
+use crate::os::random;
+use crate::plan::Line;
+use crate::plan::policy_table::{FoundPolicy, plan};
+use crate::policy::compile::{POLICY_TABLE, PolicyTable};
+use crate::policy::local::Pods;
+
+/// After each transaction the table is read again, until nothing differs; more times than a plan has
+/// transactions and leftovers mean that somebody else writes, too.
+const ATTEMPTS: usize = 8;
+
+/// What was found out by earlier reconciles.
+#[derive(Debug, Default)]
+pub struct CachedPolicy {
+    table: CachedTable,
+    pub pods: Pods,
+}
+
+/// Makes the table as it should be; false if policies are on and the table is not in force. `look`: the
+/// store of addresses is read again.
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    look: bool,
+    cache: &mut CachedPolicy,
+    applier: &mut Applier,
+) -> bool {
+    if run.settings.policy.is_none() {
+        if look {
+            remove(run.kernel, applier);
+        }
+        return true;
+    }
+    if look && let Err(error) = read_pods(run, cache) {
+        applier.inspection_failed(Object::named("pods of this host"), &error);
+    }
+    match keep(run, cache, applier) {
+        Ok(in_force) => in_force,
+        Err(error) => {
+            applier.inspect_failed(Object::Table(POLICY_TABLE.to_owned()), error);
+            false
+        }
+    }
+}
+
+fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()> {
+    let network = &run.settings.cni.name;
+    let store =
+        pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
+    let contents = store.contents().with_context(|| ipam_dir_hint(run.settings))?;
+    cache.pods = Pods::of(network, &contents.entries);
+    Ok(())
+}
+
+fn keep(
+    run: &Reconcile<'_>,
+    cache: &mut CachedPolicy,
+    applier: &mut Applier,
+) -> anyhow::Result<bool> {
+    let nft = &run.kernel.nft;
+    let CachedPolicy { table, pods } = cache;
+    let Some(policies) = run.policies else { return Ok(true) };
+    if policies.known.is_none() && table.observe(nft, POLICY_TABLE)?.is_some() {
+        // What was in force stays so until a source has said something.
+        return Ok(true);
+    }
+    let subnets: Vec<_> = run.subnets.iter().copied().collect();
+    let wanted = policies.table(pods, &subnets);
+    let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);
+    let mut refused = anyhow::anyhow!("another program changes it again and again");
+    for _ in 0..ATTEMPTS {
+        match step(nft, table, &wanted, first_epoch, applier) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            // Somebody else has changed a table while this one was read or written.
+            Err(error) => refused = error.into(),
+        }
+    }
+    Err(refused)
+}
+
+/// True if nothing differs.
+fn step(
+    nft: &Nft,
+    table: &mut CachedTable,
+    wanted: &PolicyTable,
+    first_epoch: u32,
+    applier: &mut Applier,
+) -> Result<bool, NetlinkError> {
+    let found = match table.observe(nft, POLICY_TABLE)? {
+        Some(table) => {
+            let counters = nft.counters(POLICY_TABLE)?.into_keys().collect();
+            Some(FoundPolicy { table: table.clone(), counters })
+        }
+        None => None,
+    };
+    let plan = plan(wanted, found.as_ref(), first_epoch);
+    if plan.transactions.is_empty() {
+        return Ok(true);
+    }
+    applier.attempt(&plan.changes, || nft.edit(POLICY_TABLE, &plan.transactions))?;
+    Ok(applier.is_dry())
+}
+
+/// Removes the table.
+pub fn remove(kernel: &Kernel, applier: &mut Applier) {
+    let table = || Object::Table(POLICY_TABLE.to_owned());
+    match kernel.nft.tables() {
+        Ok(tables) if tables.iter().any(|name| name == POLICY_TABLE) => {
+            applier.apply(&Line::removed(table()), || kernel.nft.delete(POLICY_TABLE));
+        }
+        Ok(_) => {}
+        Err(error) => applier.inspect_failed(table(), error),
+    }
+}

@@ -1,0 +1,68 @@
+//! Pure. What a container says of itself for policies: labels, and the annotations that name its group
+//! and network.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cni::args::CniArgs;
+use crate::cni::json::Field;
+
+/// Annotations of other prefixes are none of ours.
+const PREFIXES: [&str; 2] = ["humanz.io/", "io.contiv."];
+
+/// More than this many words of a kind, or longer ones, are left out: they are kept with each address.
+const MAX_WORDS: usize = 64;
+const MAX_BYTES: usize = 253;
+
+/// Words of a container; whether they count is for policies to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Words {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Words {
+    /// `labels` of `args.cni`: an object, or a list of `{key, value}`.
+    ///
+    /// Source: CNI conventions, "labels".
+    pub(super) fn labels(args: &Field) -> Words {
+        let Some(labels) = args.get("labels") else { return Words::default() };
+        let value = labels.value();
+        let object = value.as_object().into_iter().flatten();
+        let object = object.map(|(key, value)| (Some(key.as_str()), value.as_str()));
+        let list = value.as_array().into_iter().flatten();
+        let list = list.map(|item| (item["key"].as_str(), item["value"].as_str()));
+        let pairs = object.chain(list).filter_map(|(key, value)| Some((key?, value?)));
+        Words { labels: limited(pairs), ..Words::default() }
+    }
+
+    /// Those of the pod's annotations.
+    pub(super) fn annotated(annotations: &Field) -> Words {
+        let all = annotations.value().as_object().into_iter().flatten();
+        let pairs = all.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+        let ours = pairs.filter(|(key, _)| PREFIXES.iter().any(|it| key.starts_with(it)));
+        Words { annotations: limited(ours), ..Words::default() }
+    }
+
+    /// With the unknown keys of `CNI_ARGS` as labels, where there are no others of their name.
+    pub(super) fn with(mut self, args: &CniArgs) -> Words {
+        let further = args.further.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        for (key, value) in limited(further) {
+            self.labels.entry(key).or_insert(value);
+        }
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.annotations.is_empty()
+    }
+}
+
+fn limited<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    let short = pairs.filter(|(key, value)| key.len().max(value.len()) <= MAX_BYTES);
+    short.take(MAX_WORDS).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}

@@ -1,0 +1,121 @@
+//! Questions over a socket in the file system, between processes of root.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket,
+};
+use nix::sys::time::TimeVal;
+
+use crate::os::files;
+
+/// Asks `question` (one line) at `path`; gives the answer, one line of at most `limit` bytes.
+///
+/// # Errors
+/// Nobody answers within `deadline`, or somebody who is not root.
+pub fn ask(path: &Path, question: &[u8], limit: usize, deadline: Duration) -> io::Result<Vec<u8>> {
+    let until = Instant::now() + deadline;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let micros = i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX);
+    setsockopt(&socket, SendTimeout, &TimeVal::new(micros / 1_000_000, micros % 1_000_000))?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let mut stream = UnixStream::from(OwnedFd::from(socket));
+    refuse_others(&stream)?;
+    stream.write_all(question)?;
+    read_line(&mut stream, limit, until)
+}
+
+/// A line of at most `limit` bytes, without its end.
+///
+/// # Errors
+/// It does not come before `until`, or is longer.
+pub fn read_line(stream: &mut UnixStream, limit: usize, until: Instant) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let read = match stream.read(&mut part) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        line.extend_from_slice(&part[..read]);
+        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            line.truncate(end);
+            return Ok(line);
+        }
+        if line.len() > limit {
+            return Err(io::Error::other(format!("more than {limit} bytes")));
+        }
+    }
+}
+
+/// # Errors
+/// The other end is not root.
+pub fn refuse_others(stream: &UnixStream) -> io::Result<()> {
+    match getsockopt(stream, PeerCredentials)?.uid() {
+        0 => Ok(()),
+        other => Err(io::Error::other(format!("the other end runs as user {other}, not as root"))),
+    }
+}
+
+/// A socket at `path` for root alone, in place of one that is there.
+///
+/// # Errors
+/// It cannot be made.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Made under another name, so that it never has other permissions.
+    let new = files::unfinished(path);
+    files::remove(&new).map_err(io::Error::other)?;
+    let listener = UnixListener::bind(&new)?;
+    fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+    fs::rename(&new, path)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_question_is_answered_in_time_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let patience = Duration::from_millis(100);
+        assert!(ask(&path, b"x\n", 9, patience).is_err(), "nobody listens");
+        let listener = listen(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let begun = Instant::now();
+        assert!(ask(&path, b"x\n", 9, patience).is_err(), "nobody answers");
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        let answer = |text: &'static [u8]| {
+            let listener = listener.try_clone().unwrap();
+            move || listener.incoming().flatten().for_each(|mut it| it.write_all(text).unwrap())
+        };
+        thread::spawn(answer(b"yes\nmore"));
+        let long = Duration::from_secs(20);
+        assert_eq!(ask(&path, b"x\n", 9, long).unwrap(), b"yes");
+        let listener = listen(&path).unwrap();
+        thread::spawn(move || {
+            listener.incoming().flatten().for_each(|mut it| drop(it.write_all(&[b'a'; 20_000])))
+        });
+        assert!(ask(&path, b"x\n", 9, long).unwrap_err().to_string().contains("more than 9"));
+    }
+}

@@ -1,0 +1,43 @@
+//! Pure. What the plugin asks the agent before a pod's interface is up: one line of JSON each way.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How long the plugin waits for the answer.
+pub const DEADLINE: Duration = Duration::from_millis(200);
+
+/// The longest line, in bytes.
+pub const LIMIT: usize = 64 << 10;
+
+/// The agent's socket, below the folder of the store of addresses (`dataDir`), which both know.
+pub fn socket(ipam_dir: &Path) -> PathBuf {
+    ipam_dir.join(".policy.sock")
+}
+
+/// A pod of this host, as its runtime and the store of addresses have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalPod {
+    /// The network's name.
+    pub network: String,
+    pub container_id: String,
+    pub ifname: String,
+    /// `namespace/name`, or `None` from a runtime that has no pods.
+    pub pod: Option<String>,
+    pub addresses: Vec<IpAddr>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The pod's policies are in force; else it is in quarantine.
+    pub in_force: bool,
+    /// Why it is in quarantine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}

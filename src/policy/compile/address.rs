@@ -1,0 +1,44 @@
+//! Pure. What the table holds of one pod's address, for the plugin where no agent answers.
+
+use std::net::IpAddr;
+
+use crate::net::Family;
+use crate::nft::{Data, Element, ElementChange, Set, Shape, Type, Value, Verdict};
+use crate::policy::compile::EPOCH_SET;
+use crate::policy::compile::name::numbered;
+
+/// The sets and maps in which an address stands, each with the element of a pod without rules.
+pub fn places(address: IpAddr) -> Vec<(Set, Element)> {
+    let family = Family::of(address);
+    let kind = Type::address(family);
+    let set = |name, shape| Set { name: numbered(name, family), shape, elements: [].into() };
+    let key = Element::key([Value::address(address)]);
+    let open = Element { data: Some(Data::Verdict(Verdict::Return)), ..key.clone() };
+    let pair = Element::key([Value::address(address), Value::address(address)]);
+    vec![
+        (set("in", Shape::verdicts([kind])), open.clone()),
+        (set("out", Shape::verdicts([kind])), open),
+        (set("open", Shape::set([kind])), key),
+        (set("self", Shape::set([kind, kind])), pair),
+    ]
+}
+
+/// The set without which every connection is judged with each packet, until the agent begins a new
+/// epoch.
+pub fn epoch() -> Set {
+    Set { name: EPOCH_SET.to_owned(), shape: Shape::set([Type::Mark]), elements: [].into() }
+}
+
+/// What opens pods with these addresses.
+pub fn opened(addresses: &[IpAddr]) -> Vec<ElementChange> {
+    let added = |(set, element): (Set, Element)| {
+        let (set, shape) = (set.name, set.shape);
+        ElementChange { set, shape, added: [element].into(), removed: [].into() }
+    };
+    addresses.iter().flat_map(|address| places(*address)).map(added).collect()
+}
+
+pub fn removed(set: &Set, elements: impl IntoIterator<Item = Element>) -> ElementChange {
+    let (set, shape) = (set.name.clone(), set.shape.clone());
+    ElementChange { set, shape, added: [].into(), removed: elements.into_iter().collect() }
+}

@@ -1,0 +1,170 @@
+//! Pure. The pods of this host, by the store of addresses and by what the plugin asks for new ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use crate::ipam::StoreEntry;
+use crate::net::node_name::NodeName;
+use crate::policy::ask::LocalPod;
+use crate::policy::compile::{HostPolicy, MarkBits, PolicyTable, compile};
+use crate::policy::endpoint::Endpoint;
+use crate::policy::labels::Labels;
+use crate::policy::name::Name;
+use crate::policy::snapshot::Snapshot;
+
+/// The netlink group that reports of drops go to.
+const LOG_GROUP: u16 = 104;
+
+/// Where a runtime has no namespaces.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// What is known of policies on a host.
+#[derive(Clone, Debug)]
+pub struct HostKnowledge {
+    pub host: NodeName,
+    /// `None` before any source has said anything.
+    pub known: Option<Arc<Snapshot>>,
+}
+
+impl HostKnowledge {
+    /// The table of a host with these pods; without any source all of them are in quarantine.
+    pub fn table(&self, pods: &Pods, subnets: &[IpNetwork]) -> PolicyTable {
+        let here = self
+            .known
+            .as_deref()
+            .map(|known| known.clone().on_host(pods.endpoints(known, &self.host), subnets));
+        let here = here.unwrap_or_default();
+        compile(&HostPolicy {
+            rules: &here.rules,
+            pods: &here.pods,
+            members: &here.members,
+            subnets,
+            mark_bits: MarkBits::DEFAULT,
+            log_group: LOG_GROUP,
+        })
+    }
+
+    /// The addresses of `pods` that are in no quarantine.
+    pub fn addresses(&self, pods: &Pods) -> BTreeSet<IpAddr> {
+        let known = self.known.as_deref().map(|known| pods.endpoints(known, &self.host));
+        known.into_iter().flatten().flat_map(|pod| pod.addresses).collect()
+    }
+}
+
+/// By container and interface.
+#[derive(Debug, Default)]
+pub struct Pods(BTreeMap<(String, String), LocalPod>);
+
+impl Pods {
+    /// Those of a network, and no others.
+    pub fn of(network: &str, entries: &[StoreEntry]) -> Pods {
+        let mut pods = Pods::default();
+        entries.iter().for_each(|entry| pods.add(local_pod(network, entry)));
+        pods
+    }
+
+    /// A new pod: a former one that had one of its addresses has it no longer.
+    pub fn add(&mut self, pod: LocalPod) {
+        for former in self.0.values_mut() {
+            former.addresses.retain(|address| !pod.addresses.contains(address));
+        }
+        self.0.insert((pod.container_id.clone(), pod.ifname.clone()), pod);
+    }
+
+    /// What policies say of these pods: as their source knows them; else, on a host without Kubernetes,
+    /// as their runtime describes them. A pod that nobody knows is not among them: it stays in quarantine.
+    pub fn endpoints(&self, known: &Snapshot, host: &NodeName) -> Vec<Endpoint> {
+        let by_name: BTreeMap<(&Name, &Name), &Endpoint> =
+            known.pods.iter().map(|pod| ((pod.namespace.name(), &pod.name), pod)).collect();
+        let endpoint = |pod: &LocalPod| {
+            let (namespace, name) = names(pod)?;
+            let addresses = pod.addresses.clone();
+            if let Some(known) = by_name.get(&(&namespace, &name)) {
+                return Some(Endpoint { addresses, ..(*known).clone() });
+            }
+            let cluster = known.standalone.as_ref()?;
+            let words = |words: &BTreeMap<String, String>| -> Labels {
+                words
+                    .iter()
+                    .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+                    .collect()
+            };
+            let (annotations, labels) = (words(&pod.annotations), words(&pod.labels));
+            let (endpoint, _) =
+                cluster.standalone((namespace, name), &annotations, labels, host.clone());
+            Some(Endpoint { addresses, ..endpoint })
+        };
+        self.0.values().filter(|pod| !pod.addresses.is_empty()).filter_map(endpoint).collect()
+    }
+}
+
+fn local_pod(network: &str, entry: &StoreEntry) -> LocalPod {
+    LocalPod {
+        network: network.to_owned(),
+        container_id: entry.container_id.clone(),
+        ifname: entry.ifname.clone(),
+        pod: entry.pod.clone(),
+        addresses: entry.addresses.clone(),
+        labels: entry.words.labels.clone(),
+        annotations: entry.words.annotations.clone(),
+    }
+}
+
+/// The line that asks for a new pod's policies.
+pub fn question(network: &str, entry: &StoreEntry) -> Vec<u8> {
+    let text = serde_json::to_vec(&local_pod(network, entry)).expect("texts are always JSON");
+    [text, vec![b'\n']].concat()
+}
+
+/// A container without a pod is one of its own.
+fn names(pod: &LocalPod) -> Option<(Name, Name)> {
+    let text = pod.pod.as_deref().unwrap_or(&pod.container_id);
+    let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT_NAMESPACE, text));
+    Some((namespace.parse().ok()?, name.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::read::cluster::Cluster;
+
+    fn pod(container_id: &str, pod: Option<&str>, address: &str) -> LocalPod {
+        LocalPod {
+            network: "net".to_owned(),
+            container_id: container_id.to_owned(),
+            ifname: "eth0".to_owned(),
+            pod: pod.map(str::to_owned),
+            addresses: vec![address.parse().unwrap()],
+            labels: [("app".to_owned(), container_id.to_owned())].into(),
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    fn check(pods: &Pods, standalone: bool, wanted: &[&str]) {
+        let cluster = standalone.then(|| Cluster::new(true));
+        let known = Snapshot { standalone: cluster, ..Snapshot::default() };
+        let found = pods.endpoints(&known, &"n1".parse().unwrap());
+        let text = |pod: &Endpoint| format!("{pod} {:?} {:?}", pod.addresses, pod.labels);
+        assert_eq!(found.iter().map(text).collect::<Vec<_>>(), wanted);
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_pod_that_got_it_last() {
+        let mut pods = Pods::default();
+        pods.add(pod("c1", Some("shop/web"), "10.1.2.3"));
+        pods.add(pod("c2", None, "10.1.2.3"));
+        check(&pods, true, &[r#"default/c2 [10.1.2.3] {"app": "c2"}"#]);
+    }
+
+    #[test]
+    fn a_pod_that_the_api_does_not_know_yet_is_in_quarantine() {
+        let mut pods = Pods::default();
+        pods.add(pod("c1", Some("shop/web"), "10.1.2.3"));
+        pods.add(pod("c2", Some("a b/web"), "10.1.2.4"));
+        check(&pods, false, &[]);
+        check(&pods, true, &[r#"shop/web [10.1.2.3] {"app": "c1"}"#]);
+    }
+}
