@@ -19,7 +19,7 @@ const PACKET_PATH: [&str; 11] =
 
 /// Lines of code of [`PACKET_PATH`], without blank lines, comments and tests. May only shrink, but for what
 /// is new: policies in force need their part in loop and plugin (600).
-const PACKET_PATH_LINES: usize = 28_600;
+const PACKET_PATH_LINES: usize = 29_300;
 
 /// Clock, environment, files, sockets, streams and log.
 const WORLD: &[&str] = &[
