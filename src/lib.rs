@@ -17,8 +17,9 @@
 //! | [`settings`] | variables, file, flags, defaults, exit codes | environment, one file |
 //! | [`checks`] | what is wrong and where packets are lost → problems | nothing |
 //! | [`plan`] | (wanted, found) → changes: bridge, routes, tunnels, firewall, host ports, pod | nothing |
+//! | [`sources`] | policies, pods and members of groups as the Kubernetes API and etcd have them | their connections |
 //! | [`policy`] | rules of every source, what they decide for a connection and why, and the table that enforces them | nothing |
-//! | [`kube`] | client of the Kubernetes API; nodes as snapshots | the API |
+//! | [`kube`] | client of the Kubernetes API; nodes as snapshots, lists and watches of other objects | the API |
 //! | [`etcd`] | client, members, session, TLS | etcd |
 //! | [`lease`] | records, claim, session state machine, restore, growth | nothing |
 //! | [`ipam`] | address pool, file store, host-port claims | files below `dataDir` |
@@ -75,4 +76,5 @@ pub mod plan;
 pub mod plugin;
 pub mod policy;
 pub mod settings;
+pub mod sources;
 pub mod uninstall;

@@ -10,11 +10,12 @@ mod hop;
 mod last;
 mod middle;
 mod path;
+mod tunnel_table;
 
 pub use hop::{Hop, HopVerdict};
 pub use path::{
     EchoResult, EndPlace, LocalPod, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
-    RemoteEnd,
+    RemoteEnd, TunnelTable,
 };
 
 /// The hops of `path`, up to the one where packets are lost, if they are.

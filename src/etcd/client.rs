@@ -14,7 +14,7 @@ use crate::etcd::connection::Member;
 use crate::etcd::failure::reason;
 use crate::etcd::members::Members;
 use crate::etcd::settings::EtcdSettings;
-use crate::etcd::watch::{KeyWatch, raw};
+use crate::etcd::watch::{self, KeyWatch, Seen, raw};
 use crate::lease::EtcdError;
 use crate::lease::records::{Key, NodeName, ReachabilityReport, Roots};
 use crate::lease::snapshot::{Cluster, Raw, Snapshot};
@@ -255,24 +255,25 @@ impl Etcd {
         }
     }
 
-    /// Watches both key ranges from `revision` on.
-    pub async fn watch(&self, revision: i64) -> Result<KeyWatch, EtcdError> {
+    /// Watches both key ranges, for what was not seen.
+    pub async fn watch(&self, seen: Seen) -> Result<KeyWatch, EtcdError> {
         let options = |range: &str, id| {
             WatchOptions::new()
                 .with_range(after(range))
-                .with_start_revision(revision)
+                .with_start_revision(seen.start())
                 .with_progress_notify()
                 .with_fragment()
                 .with_watch_id(id)
         };
         let (hosts, humanz) = (self.roots.hosts_range(), self.roots.humanz_range());
         let request = async |mut member: Member| {
-            let mut stream = member.watch.watch(hosts.as_str(), Some(options(&hosts, 1))).await?;
-            stream.watch(humanz.as_str(), Some(options(&humanz, 2))).await?;
+            let mut stream =
+                member.watch.watch(hosts.as_str(), Some(options(&hosts, watch::HOSTS))).await?;
+            stream.watch(humanz.as_str(), Some(options(&humanz, watch::HUMANZ))).await?;
             Ok(stream)
         };
         let stream = self.members.call("watch", request).await?;
-        Ok(KeyWatch::new(stream, self.roots.clone(), self.endpoint()))
+        Ok(KeyWatch::new(stream, seen, self.roots.clone(), self.endpoint()))
     }
 
     /// Changes to the next member.
@@ -291,7 +292,7 @@ async fn renew(keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> 
 }
 
 /// The end of the range of keys that begin with `prefix`. Its last byte is `/`.
-fn after(prefix: &str) -> Vec<u8> {
+pub fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;

@@ -8,8 +8,8 @@
 //! - `reports`: writes and reads reachability reports
 //! - `files`: applies renewed certificates and passwords
 //! - `roles`: users and roles, for an administrator
-//! - `client`, `members`, `connection`, `failure`, `watch`: calls and members; the only files that use
-//!   the etcd crate
+//! - `client`, `members`, `connection`, `failure`, `watch`: calls and members; only these files and
+//!   `sources::ranges` use the etcd crate
 //! - `tls`: certificates and TLS errors
 
 mod client;
@@ -27,12 +27,14 @@ mod tls;
 mod update;
 mod watch;
 
-pub use client::FoundReports;
+pub use client::{Etcd, FoundReports, after};
+pub use connection::Member;
 pub use contact::Contact;
 pub use reports::Reports;
 pub use roles::{AppliedRole, WantedRole};
 pub use settings::{EtcdSettings, Setup, Start};
 pub use update::Update;
+pub use watch::canceled;
 
 use std::io;
 use std::sync::Arc;

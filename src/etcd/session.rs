@@ -1,5 +1,6 @@
 //! Carries out the commands of the session state machine, and watches etcd in between.
 
+mod crowd;
 mod follow;
 
 use std::cell::RefCell;
@@ -48,13 +49,6 @@ const COPY: Duration = Duration::from_secs(20);
 
 /// Longest time before another attempt after a lost race; doubled for each one lost, six times.
 const LOST_RACE: Duration = Duration::from_millis(10);
-
-/// Revisions during a claim from which on many hosts join together. Each then begins to watch later, by
-/// [`APART`] for each revision: etcd sends what they missed in a few large responses, instead of each step of
-/// each host to every other one, and the hosts that have no subnet yet get theirs first.
-const CROWD: i64 = 100;
-const APART: Duration = Duration::from_millis(2);
-const MOST_APART: Duration = Duration::from_secs(10);
 
 /// How long revoking the etcd lease may take at the end.
 pub const STOP_WITHIN: Duration = Duration::from_secs(1);
@@ -180,13 +174,8 @@ impl<P: FnMut(Update)> Session<'_, P> {
             }
             self.publish_trouble();
             (self.publish)(Update::Snapshot(Arc::clone(&snapshot)));
-            if is_fresh && behind > CROWD {
-                sleep(random::jittered(
-                    MOST_APART.min(APART * u32::try_from(behind).unwrap_or(u32::MAX)),
-                ))
-                .await;
-            }
-            self.follow(Arc::unwrap_or_clone(snapshot)).await?;
+            let behind = if is_fresh { behind } else { 0 };
+            self.follow(Arc::unwrap_or_clone(snapshot), behind).await?;
         }
     }
 

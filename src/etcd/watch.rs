@@ -7,25 +7,61 @@ use crate::lease::EtcdError;
 use crate::lease::records::{Key, Roots};
 use crate::lease::snapshot::{Raw, Snapshot};
 
-/// A watch of both key ranges. It is never resumed: when it ends, everything is read again.
+/// A watch of both key ranges. When it ends by itself, everything is read again.
 pub struct KeyWatch {
     stream: WatchStream,
+    seen: Seen,
     roots: Roots,
     endpoint: String,
 }
 
+/// The revision of the last change of each range: another watch begins with it, as there may be more of the
+/// same revision.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    hosts: i64,
+    humanz: i64,
+}
+
+impl Seen {
+    /// Everything up to `revision`.
+    pub fn after(revision: i64) -> Seen {
+        Seen { hosts: revision + 1, humanz: revision + 1 }
+    }
+
+    pub fn start(&self) -> i64 {
+        self.hosts.min(self.humanz)
+    }
+
+    /// Whether a change of the watch `id` at `revision` is new, or may be.
+    fn is_new(&mut self, id: i64, revision: i64) -> bool {
+        let last = if id == HOSTS { &mut self.hosts } else { &mut self.humanz };
+        let is_new = revision >= *last;
+        *last = revision.max(*last);
+        is_new
+    }
+}
+
+/// Numbers of the watches of the two ranges on one stream.
+pub const HOSTS: i64 = 1;
+pub const HUMANZ: i64 = 2;
+
 /// The content of one response.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
-    /// Keys were put or deleted.
-    pub changed: bool,
+    /// Keys that were put or deleted.
+    pub changes: usize,
     /// A host key was deleted.
     pub host_removed: bool,
 }
 
 impl KeyWatch {
-    pub fn new(stream: WatchStream, roots: Roots, endpoint: String) -> KeyWatch {
-        KeyWatch { stream, roots, endpoint }
+    pub fn new(stream: WatchStream, seen: Seen, roots: Roots, endpoint: String) -> KeyWatch {
+        KeyWatch { stream, seen, roots, endpoint }
+    }
+
+    pub fn seen(&self) -> Seen {
+        self.seen
     }
 
     /// Applies the next response to `snapshot`. Cancel-safe.
@@ -55,10 +91,13 @@ impl KeyWatch {
         asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error))))
     }
 
-    fn take(&self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Changes {
+    fn take(&mut self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Changes {
         let mut changes = Changes::default();
         for pair in answer.events().iter().filter_map(Event::kv) {
-            changes.changed = true;
+            if !self.seen.is_new(answer.watch_id(), pair.mod_revision()) {
+                continue;
+            }
+            changes.changes += 1;
             if is_deletion(pair) {
                 let key = self.roots.parse(pair.key());
                 changes.host_removed |= matches!(key, Ok(Some(Key::Host(_))));
@@ -97,7 +136,7 @@ fn is_deletion(pair: &KeyValue) -> bool {
     pair.version() == 0
 }
 
-fn canceled(answer: &WatchResponse, ended: impl Fn(String) -> String) -> EtcdError {
+pub fn canceled(answer: &WatchResponse, ended: impl Fn(String) -> String) -> EtcdError {
     let why = answer.cancel_reason();
     if answer.compact_revision() > 0 {
         EtcdError::Compacted(ended(format!("compacted at {}", answer.compact_revision())))

@@ -1,15 +1,13 @@
-//! Calls of the Kubernetes API; the only file here that uses the HTTP crates.
+//! Calls of the Kubernetes API; only this file, `answer` and `watch` use the HTTP crates.
 //!
 //! HTTP/2, which every API server speaks, through the client that the connection with etcd uses too.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::time::Duration;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode};
-use http_body::Body as _;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tonic::body::Body;
 use tonic::transport::channel::Change;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -17,27 +15,15 @@ use tower_service::Service;
 
 use crate::etcd::failure::chain;
 use crate::kube::access::Access;
-use crate::kube::nodes::Nodes;
-use crate::kube::object::{self, NodeEvent, NodePage};
+use crate::kube::answer::{ApiError, broken, next_bytes};
+use crate::kube::object::{self, PageEnd};
+use crate::kube::query::{Query, escaped};
 use crate::kube::settings::KubeSettings;
+use crate::kube::watch::Watch;
 use crate::lease::records::NodeName;
 use crate::os::random;
 
-/// Why a call failed, as far as it decides what to do next.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ApiError {
-    /// The requested version is too old; list again.
-    #[error("{0}")]
-    Expired(String),
-    /// The answer exceeds the size limit.
-    #[error("{0}")]
-    TooLarge(String),
-    /// No answer, a refusal, or an invalid one.
-    #[error("{0}")]
-    Failed(String),
-}
-
-/// Concurrent requests, at most: a watch and a patch.
+/// Changes of the server's address that may wait; there is one.
 const REQUESTS: usize = 4;
 
 /// Longest time for a TCP connection and its TLS handshake.
@@ -58,20 +44,11 @@ const WATCH_SECONDS: u64 = 300;
 /// How much longer a server may take to end a watch.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
-/// Nodes in a page. One has about 10 kB in a real cluster, and up to 1.5 MB.
-const PAGE_NODES: usize = 100;
-
-/// Largest page accepted, in bytes; fewer nodes are requested if it is larger.
+/// Largest page accepted, in bytes; fewer objects are requested if it is larger.
 const PAGE_LIMIT: usize = 8 * 1024 * 1024;
-
-/// Largest event accepted, in bytes.
-const EVENT_LIMIT: usize = 4 * 1024 * 1024;
 
 /// Largest explanation of a refusal read, in bytes.
 const REFUSAL_LIMIT: usize = 16 * 1024;
-
-/// No cluster has so many nodes.
-const NODES_LIMIT: usize = 100_000;
 
 /// A connection with the API, made by the first call, and again after it broke.
 pub struct Api {
@@ -113,63 +90,71 @@ impl Api {
         &self.access.server.origin
     }
 
-    /// Fills the empty `nodes` and returns their version.
-    pub async fn list(&self, nodes: &mut Nodes) -> Result<String, ApiError> {
+    /// Lists everything, page by page, and returns the version of the list.
+    ///
+    /// `take` parses a page. An error of it is one of the list.
+    pub async fn list(
+        &self,
+        query: &Query,
+        mut take: impl FnMut(&[u8]) -> Result<PageEnd, String>,
+    ) -> Result<String, ApiError> {
+        let what = format!("list {}", query.name);
         let (mut next, mut version, mut count) = (None, None, 0);
-        let mut limit = PAGE_NODES;
+        let mut limit = query.page;
         loop {
-            let page = match self.page(limit, next.as_deref()).await {
+            let bytes = match self.page(&what, query, limit, next.as_deref()).await {
                 Err(ApiError::TooLarge(_)) if limit > 1 => {
                     limit /= 2;
                     continue;
                 }
                 page => page?,
             };
-            count += page.nodes.len();
-            if count > NODES_LIMIT {
-                return Err(self.failed("list nodes", "the list does not end"));
-            }
-            for node in page.nodes {
-                match node {
-                    Ok(node) => nodes.put(node),
-                    Err(fault) => nodes.put_faulty(fault),
-                }
+            let page = take(&bytes).map_err(|error| self.failed(&what, &error))?;
+            count += page.count;
+            if count > query.limit {
+                return Err(self.failed(&what, &format!("more than {}", query.limit)));
             }
             let version = version.get_or_insert(page.version);
             next = page.next;
             if next.is_none() {
-                nodes.reached(version);
                 return Ok(std::mem::take(version));
             }
         }
     }
 
-    async fn page(&self, limit: usize, next: Option<&str>) -> Result<NodePage, ApiError> {
-        const WHAT: &str = "list nodes";
-        let mut path = format!("/api/v1/nodes?limit={limit}");
+    async fn page(
+        &self,
+        what: &str,
+        query: &Query,
+        limit: usize,
+        next: Option<&str>,
+    ) -> Result<Vec<u8>, ApiError> {
+        let mut path = format!("{}?limit={limit}{}", query.path, query.selected());
         if let Some(next) = next {
             path.push_str("&continue=");
             path.push_str(&escaped(next));
         }
         let answer = async {
-            let mut body = self.send(WHAT, Method::GET, &path, None).await?;
-            self.whole(WHAT, &mut body, PAGE_LIMIT).await
+            let mut body = self.send(what, Method::GET, &path, None).await?;
+            self.whole(what, &mut body, PAGE_LIMIT).await
         };
-        let bytes = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(WHAT))??;
-        object::page(&bytes).map_err(|error| self.failed(WHAT, &error))
+        timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(what))?
     }
 
-    /// Follows the nodes from `version` on.
-    pub async fn watch(&self, version: &str) -> Result<NodeWatch<'_>, ApiError> {
+    /// Follows the objects from `version` on.
+    pub async fn watch(&self, query: &Query, version: &str) -> Result<Watch, ApiError> {
+        let what = format!("watch {}", query.name);
         let seconds = WATCH_SECONDS + random::below(WATCH_SECONDS as usize) as u64;
-        let version = escaped(version);
         let path = format!(
-            "/api/v1/nodes?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}"
+            "{}?watch=1&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={seconds}{}",
+            query.path,
+            escaped(version),
+            query.selected()
         );
-        let answer = self.send(WATCH, Method::GET, &path, None);
-        let body = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(WATCH))??;
+        let answer = self.send(&what, Method::GET, &path, None);
+        let body = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| self.no_answer(&what))??;
         let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
-        Ok(NodeWatch { api: self, body, until, rest: Vec::new() })
+        Ok(Watch::new(format!("{what}: {}", self.endpoint()), body, until))
     }
 
     /// Changes conditions of a node by a strategic merge patch.
@@ -237,7 +222,11 @@ impl Api {
         };
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         let why = format!("{what}: {}: status {status}{said}{advice}", self.endpoint());
-        if code == 410 { ApiError::Expired(why) } else { ApiError::Failed(why) }
+        match code {
+            404 => ApiError::Missing(why),
+            410 => ApiError::Expired(why),
+            _ => ApiError::Failed(why),
+        }
     }
 
     fn failed(&self, what: &str, why: &str) -> ApiError {
@@ -247,91 +236,4 @@ impl Api {
     fn no_answer(&self, what: &str) -> ApiError {
         self.failed(what, &format!("no answer within {ANSWER_TIMEOUT:?}"))
     }
-}
-
-const WATCH: &str = "watch nodes";
-
-/// A watch that is under way.
-pub struct NodeWatch<'a> {
-    api: &'a Api,
-    body: Body,
-    until: Instant,
-    /// The beginning of an incomplete event.
-    rest: Vec<u8>,
-}
-
-impl NodeWatch<'_> {
-    /// The next events; `None` at the end of the watch. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Option<Vec<NodeEvent>>, ApiError> {
-        loop {
-            let more = match timeout_at(self.until, next_bytes(&mut self.body)).await {
-                Ok(more) => more.map_err(|error| self.api.failed(WATCH, &error))?,
-                Err(_) => return Err(self.api.failed(WATCH, "it does not end")),
-            };
-            let Some(more) = more else { return Ok(None) };
-            let end = more.iter().rposition(|byte| *byte == b'\n');
-            let end = end.map(|end| self.rest.len() + end);
-            self.rest.extend_from_slice(&more);
-            if self.rest.len() - end.map_or(0, |end| end + 1) > EVENT_LIMIT {
-                let why = format!("an event of more than {EVENT_LIMIT} bytes");
-                return Err(self.api.failed(WATCH, &why));
-            }
-            if let Some(end) = end {
-                let lines: Vec<u8> = self.rest.drain(..=end).collect();
-                return self.events(&lines).map(Some);
-            }
-        }
-    }
-
-    fn events(&self, lines: &[u8]) -> Result<Vec<NodeEvent>, ApiError> {
-        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let event = |line| match object::event(line) {
-            Ok(NodeEvent::Error(410, why)) => Err(ApiError::Expired(why)),
-            Ok(NodeEvent::Error(_, why)) => Err(self.api.failed(WATCH, &why)),
-            Ok(event) => Ok(event),
-            Err(error) => Err(self.api.failed(WATCH, &error)),
-        };
-        lines.map(event).collect()
-    }
-}
-
-/// The next bytes of a body; `None` at its end.
-async fn next_bytes(body: &mut Body) -> Result<Option<tonic::codegen::Bytes>, String> {
-    loop {
-        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-        match frame.transpose().map_err(|status| broken(&chain(&status)))? {
-            None => return Ok(None),
-            Some(frame) => {
-                if let Ok(bytes) = frame.into_data() {
-                    return Ok(Some(bytes));
-                }
-            }
-        }
-    }
-}
-
-/// An error of the connection, with its fix.
-fn broken(reason: &str) -> String {
-    let advice = if reason.contains("UnknownIssuer") {
-        "; its certificate was not signed by the authority in the kubeconfig (or the service account)"
-    } else if reason.contains("not valid for name") {
-        "; its certificate is for other names: set tls-server-name in the kubeconfig, or KUBE_API"
-    } else {
-        ""
-    };
-    format!("{reason}{advice}")
-}
-
-/// `text` as a value in a query. Source: RFC 3986 §2.3.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                escaped.push(byte.into());
-            }
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
 }

@@ -1,24 +1,32 @@
-//! The connection with the Kubernetes API: the subnets of all hosts from its nodes.
+//! The connections with the Kubernetes API: the subnets of all hosts from its nodes, and what policies need.
 //!
-//! It runs in its own thread: an unreachable API is tried again forever, and nothing that was
+//! That of the nodes runs in its own thread: an unreachable API is tried again forever, and nothing that was
 //! published is revoked. Nodes are listed page by page and then watched; every published snapshot has
 //! all of them.
 //!
-//! - `session`: list, watch
-//! - `client`, `access`: API calls, address and credentials
-//! - `object`, `nodes`, `own`, `kubeconfig`, `yaml`, `settings`: parsed values, pure
+//! - `session`: lists and watches the nodes
+//! - `follow`: lists and watches other resources
+//! - `client`, `answer`, `watch`, `access`: API calls, address and credentials
+//! - `object`, `resource`, `query`, `nodes`, `own`, `kubeconfig`, `yaml`, `settings`: parsed values, pure
 
 mod access;
+mod answer;
 mod client;
+mod follow;
 pub mod kubeconfig;
 pub mod nodes;
 pub mod object;
 pub mod own;
+mod query;
+pub mod resource;
 mod session;
 mod settings;
+mod watch;
 pub mod yaml;
 
+pub use follow::{Followed, Heard, follow};
 pub use nodes::Nodes;
+pub use resource::{ObjectKey, Resource};
 pub use settings::{KubeSettings, Server, Setup, Start};
 
 use std::io;
@@ -78,7 +86,8 @@ pub fn read(api: &KubeSettings, own: &NodeName, attributes: Attributes) -> Resul
     event_loop::once(async || {
         let mut nodes = Nodes::new(own.clone(), attributes);
         let api = client::Api::open(api).map_err(|error| error.to_string())?;
-        api.list(&mut nodes).await.map_err(|error| error.to_string())?;
+        let listed = api.list(&nodes::query(), |page| nodes.take_page(page)).await;
+        nodes.reached(&listed.map_err(|error| error.to_string())?);
         Ok(nodes)
     })
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use crate::kube::object::NodeObject;
+use crate::kube::object::{self, NodeObject, PageEnd};
+use crate::kube::query::Query;
 use crate::lease::identity::Attributes;
 use crate::lease::records::{Alive, NodeName, NodeRecord, RecordError, Tunnel};
 use crate::lease::snapshot::{Fault, Snapshot, Store, Stored};
@@ -19,6 +20,11 @@ pub struct Nodes {
     own: Option<NodeObject>,
     attributes: Attributes,
     snapshot: Snapshot,
+}
+
+/// All nodes. One has about 10 kB in a real cluster, and up to 1.5 MB.
+pub fn query() -> Query {
+    Query { name: "nodes", path: "/api/v1/nodes", field_selector: None, page: 100, limit: 100_000 }
 }
 
 impl Nodes {
@@ -35,6 +41,21 @@ impl Nodes {
     /// All of them.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// Takes in a page of the list.
+    ///
+    /// # Errors
+    /// Not a page of nodes.
+    pub fn take_page(&mut self, bytes: &[u8]) -> Result<PageEnd, String> {
+        let (nodes, end) = object::page(bytes)?;
+        for node in nodes {
+            match node {
+                Ok(node) => self.put(node),
+                Err(fault) => self.put_faulty(fault),
+            }
+        }
+        Ok(end)
     }
 
     /// Takes in a node as it is now.

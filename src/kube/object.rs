@@ -32,16 +32,20 @@ pub struct NodeObject {
     pub unavailable: bool,
 }
 
-/// A page of a list.
-#[derive(Debug)]
-pub struct NodePage {
-    /// The nodes, and the errors of those that cannot be hosts.
-    pub nodes: Vec<Result<NodeObject, RecordError>>,
+/// What a page of a list says beside its objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageEnd {
+    /// Objects on this page.
+    pub count: usize,
     /// The version from which to watch.
     pub version: String,
     /// Continuation token; `None` on the last page.
     pub next: Option<String>,
 }
+
+/// The server ends a watch: status code and message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended(pub u16, pub String);
 
 /// An event of a watch; with the version after it.
 #[derive(Debug)]
@@ -54,48 +58,71 @@ pub enum NodeEvent {
     Bookmark(String),
     /// A node that cannot be a host.
     Faulty(String, RecordError),
-    /// The server ends the watch: status code and message.
-    Error(u16, String),
 }
 
 /// Longest identifier accepted, in bytes; a machine id has 32.
 const ID_LIMIT: usize = 64;
 
+/// The nodes of a page, and the errors of those that cannot be hosts.
+///
 /// # Errors
 /// Not a list of nodes.
-pub fn page(bytes: &[u8]) -> Result<NodePage, String> {
-    let list: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if list["kind"] != "NodeList" {
-        return Err("not a NodeList".to_owned());
-    }
-    let version = version(&list).ok_or("no resourceVersion")?;
-    let items = list["items"].as_array().into_iter().flatten();
-    Ok(NodePage {
-        nodes: items.map(node).collect(),
-        version,
-        next: filled(&list["metadata"]["continue"]),
-    })
+pub fn page(bytes: &[u8]) -> Result<(Vec<Result<NodeObject, RecordError>>, PageEnd), String> {
+    let (items, end) = page_of("Node", bytes)?;
+    Ok((items.iter().map(node).collect(), end))
 }
 
-/// One line of a watch.
+/// The objects of a page of a list of `kind`.
+///
+/// # Errors
+/// Not such a list.
+pub fn page_of(kind: &str, bytes: &[u8]) -> Result<(Vec<Value>, PageEnd), String> {
+    let mut list: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if text(&list["kind"]).strip_suffix("List") != Some(kind) {
+        return Err(format!("not a {kind}List"));
+    }
+    let version = version(&list).ok_or("no resourceVersion")?;
+    let next = filled(&list["metadata"]["continue"]);
+    let items = match list["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    };
+    let end = PageEnd { count: items.len(), version, next };
+    Ok((items, end))
+}
+
+/// One line of a watch: type and object of the event, and the version after it.
 ///
 /// # Errors
 /// Not an event.
-pub fn event(line: &[u8]) -> Result<NodeEvent, String> {
-    let event: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let (kind, object) = (text(&event["type"]), &event["object"]);
+pub fn line(line: &[u8]) -> Result<Result<(String, Value, String), Ended>, String> {
+    let mut event: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let object = event.get_mut("object").map(Value::take).unwrap_or_default();
+    let kind = text(&event["type"]);
     if kind == "ERROR" {
         let code = object["code"].as_u64().and_then(|code| u16::try_from(code).ok());
-        return Ok(NodeEvent::Error(code.unwrap_or(0), message(object)));
+        return Ok(Err(Ended(code.unwrap_or(0), message(&object))));
     }
-    let version = version(object).ok_or("no resourceVersion")?;
-    match (kind, node(object)) {
-        ("BOOKMARK", _) => Ok(NodeEvent::Bookmark(version)),
-        ("ADDED" | "MODIFIED", Ok(node)) => Ok(NodeEvent::Put(version, Box::new(node))),
-        ("DELETED", Ok(node)) => Ok(NodeEvent::Gone(version, node.name)),
-        ("ADDED" | "MODIFIED" | "DELETED", Err(fault)) => Ok(NodeEvent::Faulty(version, fault)),
-        (other, _) => Err(format!("{other:.40?} is not a type of event")),
-    }
+    let version = version(&object).ok_or("no resourceVersion")?;
+    Ok(Ok((kind.to_owned(), object, version)))
+}
+
+/// One line of a watch of nodes.
+///
+/// # Errors
+/// Not an event.
+pub fn event(bytes: &[u8]) -> Result<Result<NodeEvent, Ended>, String> {
+    let (kind, object, version) = match line(bytes)? {
+        Ok(event) => event,
+        Err(ended) => return Ok(Err(ended)),
+    };
+    Ok(Ok(match (kind.as_str(), node(&object)) {
+        ("BOOKMARK", _) => NodeEvent::Bookmark(version),
+        ("ADDED" | "MODIFIED", Ok(node)) => NodeEvent::Put(version, Box::new(node)),
+        ("DELETED", Ok(node)) => NodeEvent::Gone(version, node.name),
+        ("ADDED" | "MODIFIED" | "DELETED", Err(fault)) => NodeEvent::Faulty(version, fault),
+        (other, _) => return Err(format!("{other:.40?} is not a type of event")),
+    }))
 }
 
 /// The message in the body of a refused request; may be empty.
@@ -218,7 +245,7 @@ mod tests {
 
     fn read(object: serde_json::Value) -> NodeObject {
         let line = json!({"type": "ADDED", "object": object}).to_string();
-        match event(line.as_bytes()).unwrap() {
+        match event(line.as_bytes()).unwrap().unwrap() {
             NodeEvent::Put(version, node) if version == "7" => *node,
             other => panic!("{other:?}"),
         }
@@ -275,21 +302,21 @@ mod tests {
         let parsed = |kind: &str, object: serde_json::Value| {
             event(json!({"type": kind, "object": object}).to_string().as_bytes())
         };
-        assert!(matches!(parsed("MODIFIED", full()), Ok(NodeEvent::Put(..))));
+        assert!(matches!(parsed("MODIFIED", full()), Ok(Ok(NodeEvent::Put(..)))));
         assert!(
-            matches!(parsed("DELETED", full()), Ok(NodeEvent::Gone(_, name)) if name.as_str() == "h1")
+            matches!(parsed("DELETED", full()), Ok(Ok(NodeEvent::Gone(_, name))) if name.as_str() == "h1")
         );
         let bookmark = json!({"kind": "Node", "metadata": {"resourceVersion": "9"}});
         assert!(
-            matches!(parsed("BOOKMARK", bookmark), Ok(NodeEvent::Bookmark(version)) if version == "9")
+            matches!(parsed("BOOKMARK", bookmark), Ok(Ok(NodeEvent::Bookmark(version))) if version == "9")
         );
         let status = json!({"kind": "Status", "status": "Failure", "message": "too old resource version: 1 (2)\n",
             "reason": "Expired", "code": 410});
-        let Ok(NodeEvent::Error(410, why)) = parsed("ERROR", status) else { panic!("no error") };
+        let Ok(Err(Ended(410, why))) = parsed("ERROR", status) else { panic!("no error") };
         assert_eq!(why, "too old resource version: 1 (2)");
         let mut named = full();
         named["metadata"]["name"] = json!("a/b");
-        assert!(matches!(parsed("ADDED", named), Ok(NodeEvent::Faulty(..))));
+        assert!(matches!(parsed("ADDED", named), Ok(Ok(NodeEvent::Faulty(..)))));
         assert!(parsed("EXPLODED", full()).unwrap_err().contains("EXPLODED"));
         assert!(parsed("ADDED", json!({"metadata": {"name": "h1"}})).is_err());
         assert!(event(b"").is_err() && event(b"[]").is_err() && event(b"\xff").is_err());
@@ -303,13 +330,13 @@ mod tests {
         };
         let first = page(list("more", "5").as_bytes()).unwrap();
         assert_eq!(
-            (first.nodes.len(), &*first.version, first.next.as_deref()),
-            (1, "5", Some("more"))
+            (first.0.len(), first.1),
+            (1, PageEnd { count: 1, version: "5".into(), next: Some("more".into()) })
         );
-        assert_eq!(page(list("", "5").as_bytes()).unwrap().next, None);
+        assert_eq!(page(list("", "5").as_bytes()).unwrap().1.next, None);
         assert!(page(list("", "").as_bytes()).unwrap_err().contains("resourceVersion"));
         let empty = br#"{"kind":"NodeList","metadata":{"resourceVersion":"5"},"items":null}"#;
-        assert!(page(empty).unwrap().nodes.is_empty());
+        assert!(page(empty).unwrap().0.is_empty());
         for bad in ["", "{}", "null", r#"{"kind":"Status","metadata":{"resourceVersion":"1"}}"#] {
             assert!(page(bad.as_bytes()).is_err(), "{bad:?} was taken");
         }

@@ -9,9 +9,10 @@ use tokio::sync::watch as latest;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::etcd::{Contact, Update};
-use crate::kube::client::{Api, ApiError};
-use crate::kube::nodes::Nodes;
-use crate::kube::object::NodeEvent;
+use crate::kube::answer::ApiError;
+use crate::kube::client::Api;
+use crate::kube::nodes::{self, Nodes};
+use crate::kube::object::{self, NodeEvent};
 use crate::kube::own;
 use crate::kube::settings::{Setup, Start};
 use crate::lease::{Attributes, Identity, Lease, NodeError, Snapshot};
@@ -156,7 +157,8 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
     async fn list(&mut self, api: &Api) -> Result<Listed, Interruption> {
         let attributes = self.inputs.attributes.borrow_and_update().clone();
         let mut nodes = Nodes::new(self.identity.name.clone(), attributes);
-        let version = api.list(&mut nodes).await?;
+        let version = api.list(&nodes::query(), |page| nodes.take_page(page)).await?;
+        nodes.reached(&version);
         self.contact.heard();
         Ok(Listed { nodes, version, at: Instant::now() })
     }
@@ -168,7 +170,7 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
         setup: &Setup,
         listed: &mut Listed,
     ) -> Result<(), Interruption> {
-        let mut watch = api.watch(&listed.version).await?;
+        let mut watch = api.watch(&nodes::query(), &listed.version).await?;
         let begun = Instant::now();
         self.publish_connected(api);
         self.take(&listed.nodes, setup)?;
@@ -176,7 +178,7 @@ impl<P: FnMut(Update)> KubeSession<'_, P> {
         let mut due = None;
         loop {
             tokio::select! {
-                events = watch.next() => {
+                events = watch.next(object::event) => {
                     let Some(events) = events? else { break };
                     self.contact.heard();
                     self.contact.changed();
@@ -307,7 +309,6 @@ impl Listed {
                 version
             }
             NodeEvent::Bookmark(version) => version,
-            NodeEvent::Error(..) => return,
         };
         self.nodes.reached(&version);
         self.version = version;

@@ -58,9 +58,15 @@ pub enum Change {
 
 /// The role of the host `name`, which has or shall have `subnets`.
 pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRole {
+    let range = |access, key| Permission { access, key, is_prefix: true };
     let read = [roots.hosts_range(), roots.humanz_range(), roots.reports_range()];
-    let read =
-        read.map(|key| Permission { access: Access::Read, key, is_prefix: true }).into_iter();
+    let read = read.map(|key| range(Access::Read, key)).into_iter();
+    // What others announce is a hint where to look; what is there stands below the name of its host.
+    let groups = [
+        range(Access::Read, roots.members_range()),
+        range(Access::Write, roots.members_of(name)),
+        range(Access::ReadWrite, roots.announcements_range()),
+    ];
     let own = [Key::Host, Key::Node, Key::Alive, Key::Contender].map(|key| key(name.clone()));
     let own = own.into_iter().chain(subnets.iter().map(|subnet| Key::Claim(*subnet)));
     let own = own.map(|key| roots.key(&key)).chain([roots.report(name)]);
@@ -68,7 +74,7 @@ pub fn of_host(roots: &Roots, name: &NodeName, subnets: &[IpNetwork]) -> HostRol
     HostRole {
         role: format!("humanz-{name}"),
         user: name.to_string(),
-        permissions: read.chain(write).collect(),
+        permissions: read.chain(write).chain(groups).collect(),
     }
 }
 
@@ -241,6 +247,9 @@ mod tests {
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/subnets/4/10.244.9.0-24",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1/subnets/6/fd10:244:0:9::-64",
                 "etcdctl role grant-permission humanz-h9 write /humanz/v1-probes/h9",
+                "etcdctl role grant-permission humanz-h9 --prefix=true read /humanz/v1-members/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true write /humanz/v1-members/h9/",
+                "etcdctl role grant-permission humanz-h9 --prefix=true readwrite /humanz/v1-groups/",
                 "etcdctl user add h9",
                 "etcdctl user grant-role h9 humanz-h9",
             ]

@@ -16,6 +16,7 @@ use crate::nft::{
     Action, Base, Chain, Element, Field, Hook, Match, Policy, Rule, Ruleset, Set, Shape, Type,
     Verdict,
 };
+use crate::plan::tunnel::device_name;
 
 pub use changes::{TableChange, TableDifference, changes};
 pub use repair::{TableRepair, creation, repair};
@@ -51,6 +52,9 @@ pub struct FirewallSpec {
     pub masquerade: bool,
     /// VXLAN network identifier of the host's tunnels, if it may have some.
     pub tunnel_vni: Option<u32>,
+    /// This host's own addresses. What it sends from them through a tunnel gets the tunnel's address:
+    /// to its own ones the other hosts send answers by another way, on which pods are unknown.
+    pub own_addresses: BTreeSet<IpAddr>,
     /// The table accepts what is forwarded from and to pods. That alone does not help against a
     /// drop in another table: see [`crate::checks::forward`].
     pub accept_forward: bool,
@@ -82,8 +86,12 @@ impl FirewallSpec {
     }
 
     fn nodes(&self, family: Family) -> BTreeSet<Element> {
-        let nodes = self.node_addresses.iter().filter(|node| Family::of(**node) == family);
-        nodes.copied().map(|node| AddressRange::single(node).into()).collect()
+        elements(&self.node_addresses, family)
+    }
+
+    /// Where there are tunnels.
+    fn own(&self, family: Family) -> BTreeSet<Element> {
+        self.tunnel_vni.map(|_| elements(&self.own_addresses, family)).unwrap_or_default()
     }
 }
 
@@ -116,7 +124,9 @@ fn tunnel(spec: &FirewallSpec) -> Option<Chain> {
 }
 
 fn postrouting(spec: &FirewallSpec, families: &[Family]) -> Option<Chain> {
-    let rules: Vec<Rule> = families.iter().flat_map(|family| masquerade(spec, *family)).collect();
+    let own = families.iter().flat_map(|family| own_into_tunnels(spec, *family));
+    let rules = families.iter().flat_map(|family| masquerade(spec, *family)).chain(own);
+    let rules: Vec<Rule> = rules.collect();
     let base = base("nat", Hook::POSTROUTING, PRIORITY_SRCNAT);
     (!rules.is_empty()).then(|| Chain { name: "postrouting".to_owned(), base: Some(base), rules })
 }
@@ -139,6 +149,22 @@ fn masquerade(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
     subnets.into_iter().map(rule).collect()
 }
 
+/// One rule for each device.
+fn own_into_tunnels(spec: &FirewallSpec, family: Family) -> Vec<Rule> {
+    if spec.own(family).is_empty() {
+        return Vec::new();
+    }
+    let rule = |underlay| Rule {
+        comment: "this host to pods behind tunnels".to_owned(),
+        matches: vec![
+            Match::OutputInterface(device_name(underlay)),
+            Match::In(Field::Source(family), own_set(family)),
+        ],
+        action: Action::Masquerade,
+    };
+    Family::BOTH.map(rule).into()
+}
+
 fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
     let fixed = NEVER_MASQUERADED.map(|text| text.parse().expect("a network"));
     let lists = [&spec.pod_subnets[..], &spec.pools, &spec.non_masq_cidrs, &fixed];
@@ -148,11 +174,16 @@ fn sets(spec: &FirewallSpec, family: Family) -> Vec<Set> {
         shape: Shape { intervals: true, ..Shape::set([Type::address(family)]) },
         elements: covering(networks).into_iter().map(Element::from).collect(),
     };
-    let elements = spec.nodes(family);
+    let hosts = [(nodes_set(family), spec.nodes(family)), (own_set(family), spec.own(family))];
+    let hosts = hosts.into_iter().filter(|(_, elements)| !elements.is_empty());
     let shape = Shape::set([Type::address(family)]);
-    let nodes = Set { name: nodes_set(family), shape, elements };
-    let nodes = Some(nodes).filter(|nodes| !nodes.elements.is_empty());
-    [cluster].into_iter().chain(nodes).collect()
+    let hosts = hosts.map(|(name, elements)| Set { name, shape: shape.clone(), elements });
+    [cluster].into_iter().chain(hosts).collect()
+}
+
+fn elements(addresses: &BTreeSet<IpAddr>, family: Family) -> BTreeSet<Element> {
+    let of_family = addresses.iter().filter(|address| Family::of(**address) == family);
+    of_family.copied().map(|address| AddressRange::single(address).into()).collect()
 }
 
 fn cluster_set(family: Family) -> String {
@@ -166,6 +197,13 @@ fn nodes_set(family: Family) -> String {
     match family {
         Family::V4 => "nodes4".to_owned(),
         Family::V6 => "nodes6".to_owned(),
+    }
+}
+
+fn own_set(family: Family) -> String {
+    match family {
+        Family::V4 => "own4".to_owned(),
+        Family::V6 => "own6".to_owned(),
     }
 }
 
@@ -190,6 +228,7 @@ mod tests {
                 .into(),
             masquerade: true,
             tunnel_vni: None,
+            own_addresses: BTreeSet::new(),
             accept_forward: true,
         }
     }
@@ -272,6 +311,30 @@ mod tests {
         let untracked =
             "tunnel: meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 counter notrack";
         check(&tunnels, &[FROM_PODS, TO_PODS, untracked]);
+    }
+
+    #[test]
+    fn what_the_host_sends_through_a_tunnel_gets_the_address_of_that() {
+        let own = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().unwrap()).into();
+        let spec = FirewallSpec {
+            node_addresses: BTreeSet::new(),
+            accept_forward: false,
+            own_addresses: own,
+            tunnel_vni: Some(104),
+            ..spec(&["10.244.3.0/24"])
+        };
+        let untracked =
+            "tunnel: meta l4proto udp @th,64,32 0x8000000 @th,96,24 0x68 counter notrack";
+        let pods = "postrouting: ip saddr 10.244.3.0/24 ip daddr != @cluster4 \
+                    oifname != \"humanz0\" counter masquerade fully-random";
+        let through = |device: &str| {
+            format!(
+                "postrouting: oifname \"{device}\" ip saddr @own4 counter masquerade fully-random"
+            )
+        };
+        let (v4, v6) = (through("humanz-vx4"), through("humanz-vx6"));
+        check(&spec, &[CLUSTER4, "@own4 192.0.2.1", untracked, pods, &v4, &v6]);
+        check(&FirewallSpec { tunnel_vni: None, ..spec }, &[CLUSTER4, pods]);
     }
 
     #[test]

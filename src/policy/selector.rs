@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::endpoint::{Endpoint, Node};
+use crate::policy::endpoint::{Endpoint, Namespace, Node};
 use crate::policy::labels::LabelSelector;
 use crate::policy::name::{Name, Scoped};
 
@@ -33,6 +33,15 @@ pub enum Selector {
     Nodes(LabelSelector),
 }
 
+impl Namespaces {
+    pub fn matches(&self, namespace: &Namespace) -> bool {
+        match self {
+            Namespaces::Named(name) => name == namespace.name(),
+            Namespaces::Labelled(selector) => selector.matches(namespace.labels()),
+        }
+    }
+}
+
 impl Selector {
     /// All pods of the cluster: a set that needs no members where the pool stands for it.
     pub fn every_pod() -> Selector {
@@ -43,14 +52,19 @@ impl Selector {
     pub fn matches_pod(&self, pod: &Endpoint) -> bool {
         match self {
             Selector::Pods { namespaces, labels } => {
-                let namespace = match namespaces {
-                    Namespaces::Named(name) => name == pod.namespace.name(),
-                    Namespaces::Labelled(selector) => selector.matches(pod.namespace.labels()),
-                };
-                namespace && labels.matches(&pod.labels)
+                namespaces.matches(&pod.namespace) && labels.matches(&pod.labels)
             }
             Selector::Group(group) => pod.group.as_ref() == Some(group),
             Selector::Network(network) => pod.network.as_ref() == Some(network),
+            Selector::Nodes(_) => false,
+        }
+    }
+
+    /// Pods of `namespace` may be among those of this selector.
+    pub fn may_match_namespace(&self, namespace: &Namespace) -> bool {
+        match self {
+            Selector::Pods { namespaces, .. } => namespaces.matches(namespace),
+            Selector::Group(_) | Selector::Network(_) => true,
             Selector::Nodes(_) => false,
         }
     }

@@ -11,6 +11,7 @@ use humanz_test_support as support;
 
 mod agent;
 mod attack;
+mod forged_hosts;
 mod frames;
 mod headers;
 mod kernel_state;

@@ -18,32 +18,32 @@ use crate::support::wait::SOON;
 use crate::support::{Agent, Node, Place, Pod, soon};
 
 const DUAL_STACK: &[(&str, &str)] = &[("IPV6_SUBNET", "fd10::/48"), ("RESYNC_INTERVAL", "3600s")];
-const PORT: u16 = 10400;
-const TABLE: &str = "humanz-tunnels";
+pub const PORT: u16 = 10400;
+pub const TABLE: &str = "humanz-tunnels";
 
 /// Two hosts with a router between them, and pods.
-struct Scene {
-    agents: Vec<Agent>,
+pub struct Scene {
+    pub agents: Vec<Agent>,
     /// Of the other host, and of the one attacked.
-    near: Pod,
-    far: Pod,
-    cluster: Cluster,
+    pub near: Pod,
+    pub far: Pod,
+    pub cluster: Cluster,
     macs: [Mac; 2],
 }
 
 /// Somebody who sends a packet of a tunnel to the far host.
-struct Attack<'a> {
-    name: String,
-    from: &'a dyn Place,
+pub struct Attack<'a> {
+    pub name: String,
+    pub from: &'a dyn Place,
     /// The outer destination.
-    to: IpAddr,
+    pub to: IpAddr,
     /// What the tunnel's device gives out, with a mark in it.
-    frame: Vec<u8>,
-    mark: [u8; 8],
+    pub frame: Vec<u8>,
+    pub mark: [u8; 8],
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub fn new() -> Scene {
         let cluster = Cluster::routed(1, 1);
         let agents = cluster.start_agents(DUAL_STACK);
         let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
@@ -56,13 +56,13 @@ impl Scene {
         Scene { agents, near, far, cluster, macs }
     }
 
-    fn hosts(&self) -> [&Node; 2] {
+    pub fn hosts(&self) -> [&Node; 2] {
         let [near, far] = &self.cluster.hosts[..] else { panic!("two hosts") };
         [near, far]
     }
 
     /// A frame of the near host's tunnel.
-    fn inner(&self, (from, to): (IpAddr, IpAddr), mark: &[u8]) -> Vec<u8> {
+    pub fn inner(&self, (from, to): (IpAddr, IpAddr), mark: &[u8]) -> Vec<u8> {
         let (kind, packet) = match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
                 (IPV4, ipv4((from, to), UDP, &udp((4000, 4001), mark)))
@@ -131,8 +131,12 @@ impl Scene {
 
     /// Names of the attacks whose packet comes out of the far host's tunnel.
     fn succeed(&self) -> Vec<String> {
+        self.arriving(&self.attacks())
+    }
+
+    /// The same of these.
+    pub fn arriving(&self, attacks: &[Attack<'_>]) -> Vec<String> {
         let [_, far] = self.hosts();
-        let attacks = self.attacks();
         let arrives = |attack: &&Attack<'_>| {
             let device = if attack.to.is_ipv4() { "humanz-vx4" } else { "humanz-vx6" };
             let watcher = PacketSocket::open(far, device);
@@ -263,7 +267,7 @@ fn no_pod_gets_the_port_of_a_tunnel() {
     assert!(watcher.sees(&[mark], b"the fence"), "the attack works");
 }
 
-fn send(from: &dyn Place, to: SocketAddr, data: &[u8]) {
+pub fn send(from: &dyn Place, to: SocketAddr, data: &[u8]) {
     from.spot().inside(|| {
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any).unwrap();

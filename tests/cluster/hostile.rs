@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::cni::Network;
+use crate::support::ping::Pinger;
 use crate::support::{Agent, Cluster, Place, Pod, eventually, facts, local};
 
 #[test]
@@ -197,4 +198,30 @@ fn hostile_tunnels_are_reported_and_affect_no_other_host() {
     assert!(sent.contains("dst 203.0.113.108 port 53") && sent.lines().count() == 2, "{sent}");
     pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[1].v4())).ok();
     pods[1].run(&format!("ping -n -c 1 -W 3 {}", pods[0].v4())).ok();
+}
+
+/// A name without a record, as a Python host writes it, with the subnet of a host whose agent is away.
+#[test]
+fn a_name_that_appears_over_a_restart_takes_no_subnet() {
+    let cluster = Cluster::new(2);
+    let agents = cluster.start_agents(&[]);
+    let [h1, h2] = &cluster.hosts[..] else { panic!("two hosts") };
+    let pods = [Pod::add(h1, "a"), Pod::add(h2, "a")];
+    pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", pods[1].v4()), Duration::from_secs(20));
+    let subnet = cluster.etcd.get("/humanz/hosts/h1").unwrap();
+    let before = (facts::addresses(h1, "humanz0"), facts::routes(h2));
+    let pingers = [Pinger::start(&pods[0], pods[1].v4()), Pinger::start(&pods[1], pods[0].v4())];
+    agents[0].stop();
+    cluster.etcd.put("/humanz/hosts/aaa", subnet.as_str());
+    let again = Agent::start(h1, &[]);
+    again.wait_log(&["aaa"]);
+    let names_it = |status: &serde_json::Value| status["problems"].to_string().contains("aaa");
+    local::status_when(h1, "the name is a problem", names_it);
+    assert_eq!((facts::addresses(h1, "humanz0"), facts::routes(h2)), before);
+    assert_eq!(cluster.etcd.get("/humanz/hosts/h1"), Some(subnet));
+    cluster.etcd.delete("/humanz/hosts/aaa");
+    local::status_when(h1, "no problem is left", |status| !names_it(status));
+    Pod::add(h1, "b");
+    pingers.into_iter().for_each(|pinger| pinger.report().assert_nothing_lost());
+    assert_eq!((facts::addresses(h1, "humanz0"), facts::routes(h2)), before);
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, DeleteOptions, Error, PutOptions, Txn, TxnOp};
 
+use crate::support::certificates::{CLIENT, Certificates, Wanted};
 use crate::support::ping::Pinger;
-use crate::support::{Agent, Cluster, Place, Pod, eventually, facts};
+use crate::support::{Agent, Cluster, Node, Place, Pod, eventually, facts, local};
 
 const PASSWORDS: &str = "/var/lib/passwords";
 
@@ -14,16 +15,39 @@ struct Scene {
     cluster: Cluster,
     agents: Vec<Agent>,
     passwords: Vec<String>,
+    /// By which they log in instead.
+    certificates: Option<Certificates>,
 }
 
+/// How hosts show who they are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Login {
+    Password,
+    /// With the host's name as its common name, over TLS.
+    Certificate,
+}
+
+/// What a host with a certificate needs.
+const WITH_CERTIFICATE: &[(&str, &str)] = &[
+    ("ETCD_HOST", "https://192.0.2.2:2379"),
+    ("ETCD_CACERT", "/etc/humanz/ca.pem"),
+    ("ETCD_CERT", "/etc/humanz/own.pem"),
+    ("ETCD_KEY", "/etc/humanz/own.key"),
+];
+
 impl Scene {
-    fn new(variables: &[(&str, &str)]) -> Scene {
-        let cluster = Cluster::new(3);
-        let arguments = format!("nodes roles --apply --passwords {PASSWORDS} h1 h2 h3");
+    fn new(login: Login, variables: &[(&str, &str)]) -> Scene {
+        let mut cluster = Cluster::new(3);
+        let certificates = (login == Login::Certificate).then(|| certificates(&mut cluster));
+        let passwords = format!("--passwords {PASSWORDS} ");
+        let passwords = if login == Login::Password { passwords } else { String::new() };
+        let arguments = format!("nodes roles --apply {passwords}h1 h2 h3");
         cluster.hosts[0].shell(&format!("mkdir -p {PASSWORDS}")).ok();
-        let made = Agent::run(&cluster.hosts[0], &arguments, variables);
+        let by = if login == Login::Password { &[] } else { WITH_CERTIFICATE };
+        let with = [by, variables].concat();
+        let made = Agent::run(&cluster.hosts[0], &arguments, &with);
         assert!(made.stdout.contains("+ etcdctl user grant-role h3 humanz-h3"), "{made:?}");
-        let again = Agent::run(&cluster.hosts[0], &arguments, variables);
+        let again = Agent::run(&cluster.hosts[0], &arguments, &with);
         assert!(!again.stdout.contains("etcdctl role"), "the second time nothing: {again:?}");
         cluster.etcd.call(async |client| {
             client.user_add("root", "secret", None).await?;
@@ -31,18 +55,44 @@ impl Scene {
             client.user_grant_role("root", "root").await?;
             client.auth_enable().await.map(drop)
         });
-        let read = |name: &str| cluster.hosts[0].read(&format!("{PASSWORDS}/{name}")).unwrap();
-        let passwords: Vec<String> = ["h1", "h2", "h3"].map(read).into();
-        let mut agents = Vec::new();
-        for (host, password) in cluster.hosts.iter().zip(&passwords) {
+        let read = |name: &str| cluster.hosts[0].read(&format!("{PASSWORDS}/{name}"));
+        let passwords: Vec<String> =
+            ["h1", "h2", "h3"].iter().filter_map(|name| read(name)).collect();
+        let mut scene = Scene { cluster, agents: Vec::new(), passwords, certificates };
+        for (host, password) in scene.cluster.hosts.iter().zip(&scene.passwords) {
             host.shell("mkdir -p /etc/humanz").ok();
             host.write("/etc/humanz/password", password);
-            agents.push(start(host, variables));
         }
-        for agent in &agents {
+        scene.agents =
+            scene.cluster.hosts.iter().map(|host| scene.start(host, variables)).collect();
+        for agent in &scene.agents {
             agent.wait_ready();
         }
-        Scene { cluster, agents, passwords }
+        scene
+    }
+
+    fn start(&self, host: &Node, variables: &[(&str, &str)]) -> Agent {
+        let password = [("ETCD_USER", host.name()), ("ETCD_PASSWORD_FILE", "/etc/humanz/password")];
+        let login = if self.certificates.is_some() { WITH_CERTIFICATE } else { &password };
+        Agent::start(host, &[login, variables].concat())
+    }
+
+    fn call_as<T: Send>(
+        &self,
+        (user, password): (&str, &str),
+        request: impl AsyncFnOnce(&mut etcd_client::Client) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        match &self.certificates {
+            Some(all) => self.cluster.etcd.try_call_with(all.login(user), request),
+            None => self.cluster.etcd.try_call_as((user, password), request),
+        }
+    }
+
+    fn as_root<T: Send>(
+        &self,
+        request: impl AsyncFnOnce(&mut etcd_client::Client) -> Result<T, Error> + Send,
+    ) -> T {
+        self.call_as(("root", "secret"), request).unwrap()
     }
 
     /// Does something with the credentials of h3.
@@ -50,14 +100,13 @@ impl Scene {
         &self,
         request: impl AsyncFnOnce(&mut etcd_client::Client) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
-        self.cluster.etcd.try_call_as(("h3", self.passwords[2].trim()), request)
+        let password = self.passwords.last().map_or("", |password| password.trim());
+        self.call_as(("h3", password), request)
     }
 
     fn get(&self, key: &str) -> Option<String> {
-        let answer = self.cluster.etcd.try_call_as(("root", "secret"), async |client| {
-            client.get(key, None).await.map(|mut answer| answer.take_kvs())
-        });
-        answer.unwrap().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned())
+        let found = self.as_root(async |client| client.get(key, None).await);
+        found.kvs().first().map(|pair| String::from_utf8_lossy(pair.value()).into_owned())
     }
 
     fn put_as_stolen(&self, key: &str, value: &[u8]) {
@@ -65,9 +114,39 @@ impl Scene {
     }
 }
 
-fn start(host: &crate::support::Node, variables: &[(&str, &str)]) -> Agent {
-    let login = [("ETCD_USER", host.name()), ("ETCD_PASSWORD_FILE", "/etc/humanz/password")];
-    Agent::start(host, &[&login, variables].concat())
+/// An etcd that asks for certificates, and one for each host and the administrator.
+fn certificates(cluster: &mut Cluster) -> Certificates {
+    let certificates = Certificates::new();
+    let etcd = &mut cluster.etcd;
+    let says = format!(
+        "subjectAltName=IP:127.0.0.1,IP:{}\nextendedKeyUsage=serverAuth,clientAuth\n",
+        etcd.node.v4()
+    );
+    certificates.sign(&Wanted { name: "server", ca: "ca", days: (-1, 30), says: &says });
+    for name in ["ca.pem", "server.pem", "server.key"] {
+        let text = std::fs::read_to_string(certificates.path(name)).unwrap();
+        etcd.node.write(&format!("/etc/{name}"), &text);
+    }
+    etcd.restart_with_tls();
+    etcd.url = WITH_CERTIFICATE[0].1.to_owned();
+    etcd.options = certificates.ours();
+    for name in ["root", "h1", "h2", "h3"] {
+        certificates.sign(&Wanted { name, ca: "ca", days: (-1, 30), says: CLIENT });
+    }
+    for host in &cluster.hosts {
+        give(host, &certificates);
+    }
+    certificates
+}
+
+fn give(host: &Node, certificates: &Certificates) {
+    host.shell("mkdir -p /etc/humanz").ok();
+    let (key, certificate) = certificates.pair(host.name());
+    let files =
+        [("own.key", key), ("own.pem", certificate), ("ca.pem", certificates.text("ca.pem"))];
+    for (name, from) in files {
+        host.write(&format!("/etc/humanz/{name}"), &std::fs::read_to_string(from).unwrap());
+    }
 }
 
 fn denied<T>(what: &str, answer: Result<T, Error>) {
@@ -78,13 +157,21 @@ fn denied<T>(what: &str, answer: Result<T, Error>) {
 /// What the role forbids, etcd refuses.
 #[test]
 fn a_stolen_host_writes_no_key_of_others() {
-    let scene = Scene::new(crate::DUAL_STACK);
-    let before = scene.cluster.etcd.try_call_as(("root", "secret"), async |client| {
+    writes_no_key_of_others(Login::Password);
+}
+
+#[test]
+fn a_stolen_certificate_writes_no_key_of_others() {
+    writes_no_key_of_others(Login::Certificate);
+}
+
+fn writes_no_key_of_others(login: Login) {
+    let scene = Scene::new(login, crate::DUAL_STACK);
+    let before = scene.as_root(async |client| {
         let all = etcd_client::GetOptions::new().with_prefix();
         client.get("/humanz/", Some(all)).await.map(|mut found| found.take_kvs())
     });
-    let keys: Vec<String> =
-        before.unwrap().iter().map(|pair| pair.key_str().unwrap().to_owned()).collect();
+    let keys: Vec<String> = before.iter().map(|pair| pair.key_str().unwrap().to_owned()).collect();
     let own = |key: &&String| key.ends_with("/h3") || scene.get(key).as_deref() == Some("h3");
     let foreign: Vec<&String> = keys.iter().filter(|key| !own(key)).collect();
     for part in ["hosts/h1", "nodes/h1", "alive/h1", "subnets/4/", "subnets/6/", "v1/config"] {
@@ -99,6 +186,8 @@ fn a_stolen_host_writes_no_key_of_others() {
         "/humanz/v1/subnets/4/10.244.99.0-24",
         "/humanz/v1/subnets/4/10.244.0.0-17",
         "/humanz/v1-probes/h1",
+        "/humanz/v1-members/h1/0a",
+        "/humanz/v1-members/h30/0a",
         "/humanz/v1/networks/x",
         "/x",
     ];
@@ -121,10 +210,10 @@ fn a_stolen_host_writes_no_key_of_others() {
         denied(&key, scene.stolen(async |client| client.put(key.as_str(), "x", None).await));
     }
     // The etcd lease of another host's alive key.
-    let leases = scene.cluster.etcd.try_call_as(("root", "secret"), async |client| {
+    let leases = scene.as_root(async |client| {
         client.get("/humanz/v1/alive/h1", None).await.map(|mut found| found.take_kvs())
     });
-    let lease = leases.unwrap()[0].lease();
+    let lease = leases[0].lease();
     denied("revoke", scene.stolen(async |client| client.lease_revoke(lease).await));
     let attached = PutOptions::new().with_lease(lease);
     let attach = async |client: &mut etcd_client::Client| {
@@ -141,12 +230,21 @@ fn a_stolen_host_writes_no_key_of_others() {
 /// What it permits harms h3 alone: the pods of h1 and h2 reach each other all the time.
 #[test]
 fn the_keys_of_a_stolen_host_harm_its_own_pods_alone() {
-    let scene = Scene::new(crate::TUNNELS);
+    harm_its_own_pods_alone(Login::Password);
+}
+
+#[test]
+fn the_keys_of_a_stolen_certificate_harm_the_pods_of_its_host_alone() {
+    harm_its_own_pods_alone(Login::Certificate);
+}
+
+fn harm_its_own_pods_alone(login: Login) {
+    let scene = Scene::new(login, crate::TUNNELS);
     let [h1, h2, h3] = &scene.cluster.hosts[..] else { panic!("three hosts") };
     let pods = [Pod::add(h1, "a"), Pod::add(h2, "a"), Pod::add(h3, "a")];
     pods[2].run(&format!("ping -n -c 1 -W 3 {}", pods[0].v4())).ok();
     let pingers = [Pinger::start(&pods[0], pods[1].v4()), Pinger::start(&pods[1], pods[0].v4())];
-    let theirs = |host: &crate::support::Node, other: &str| {
+    let theirs = |host: &Node, other: &str| {
         let subnet = scene.get(&format!("/humanz/hosts/{other}")).unwrap();
         let mut routes = facts::devices(host);
         routes.retain(|route, _| *route == subnet);
@@ -214,20 +312,56 @@ fn the_keys_of_a_stolen_host_harm_its_own_pods_alone() {
     }
     // An agent that restarts serves the same, and h3's comes back with what its claims reserve.
     scene.agents[0].kill();
-    let again = start(h1, crate::TUNNELS);
+    let again = scene.start(h1, crate::TUNNELS);
     again.wait_ready();
-    scene
-        .cluster
-        .etcd
-        .try_call_as(("root", "secret"), async |client| {
-            client.put(claim.as_str(), "h3", None).await
-        })
-        .unwrap();
-    let third = start(h3, crate::TUNNELS);
+    scene.as_root(async |client| client.put(claim.as_str(), "h3", None).await);
+    let third = scene.start(h3, crate::TUNNELS);
     third.wait_ready();
     assert_eq!(of("h3"), s3);
     eventually("h3 is reached again", Duration::from_secs(20), || {
         let ping = pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[2].v4()));
         if ping.stdout.contains(" 0% packet loss") { Ok(()) } else { Err(ping.stdout) }
     });
+}
+
+/// No certificate that can be used at a start: the host serves what it served, says why it has no etcd, and
+/// connects by itself once the file is right.
+#[test]
+fn a_start_with_an_unusable_certificate_serves_what_was_served() {
+    let mut cluster = Cluster::new(2);
+    let certificates = certificates(&mut cluster);
+    let agents = cluster.start_agents(WITH_CERTIFICATE);
+    let host = &cluster.hosts[0];
+    let pods = [Pod::add(host, "a"), Pod::add(&cluster.hosts[1], "b")];
+    pods[0].until_ok(&format!("ping -n -c 1 -W 1 {}", pods[1].v4()), Duration::from_secs(20));
+    let subnet = facts::addresses(host, "humanz0");
+    agents[0].stop();
+    for (number, (broken, file)) in [
+        ("echo garbage > /etc/humanz/own.pem", "own.pem"),
+        (": > /etc/humanz/own.pem", "own.pem"),
+        ("rm /etc/humanz/own.pem", "own.pem"),
+        ("rm -r /etc/humanz/own.key; mkdir /etc/humanz/own.key", "own.key"),
+        ("echo garbage > /etc/humanz/own.key", "own.key"),
+        (": > /etc/humanz/ca.pem", "ca.pem"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        host.shell(broken).ok();
+        let agent = Agent::start(host, WITH_CERTIFICATE);
+        agent.wait_ready();
+        assert_eq!(facts::addresses(host, "humanz0"), subnet, "{broken}");
+        let says = |status: &serde_json::Value| {
+            let problems = status["problems"].as_array().cloned().unwrap_or_default();
+            problems.iter().any(|problem| problem["what"].to_string().contains(file))
+        };
+        local::status_when(host, &format!("{broken}: the file is named"), says);
+        pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[1].v4())).ok();
+        Pod::add(host, &format!("new{number}")).delete();
+        host.shell("rm -rf /etc/humanz/own.key").ok();
+        give(host, &certificates);
+        local::status_when(host, &format!("{broken}: connected again"), |status| !says(status));
+        local::status_when(host, "etcd", |status| status["etcd"]["connected"].is_string());
+        agent.stop();
+    }
 }

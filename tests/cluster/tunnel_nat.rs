@@ -66,7 +66,7 @@ fn replies_to_masqueraded_tunnel_traffic_arrive() {
 #[test]
 fn what_a_node_sends_from_its_own_address_comes_out_of_the_tunnel() {
     let cluster = Cluster::routed(1, 1);
-    let _agents = cluster.start_agents(DUAL_STACK);
+    let _agents = cluster.start_agents(&[DUAL_STACK, &[("IP_MASQ", "false")]].concat());
     let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
     let (pod, other) = (Pod::add(near, "a"), Pod::add(far, "b"));
     let nodes: [IpAddr; 2] = [far.v4().into(), far.v6().into()];
@@ -83,6 +83,45 @@ fn what_a_node_sends_from_its_own_address_comes_out_of_the_tunnel() {
         // The answers need a route through the router, which knows no pods.
         far.run(&format!("ping -n -c 3 -i 0.2 -W 1 -I {} {address}", nodes[index]));
         assert_eq!(arrived() - before, 3);
+    }
+}
+
+/// A process in the host's network asks a service: its source is the node's address, chosen before the
+/// service's is translated, and a kube-proxy without cluster CIDR masquerades nothing.
+#[test]
+fn a_host_asks_services_behind_a_tunnel_from_any_of_its_addresses() {
+    let cluster = Cluster::routed(1, 1);
+    let _agents = cluster.start_agents(DUAL_STACK);
+    let [near, far] = &cluster.hosts[..] else { panic!("two hosts") };
+    let (client, server) = (Pod::add(near, "a"), Pod::add(far, "b"));
+    near.run("ip address add 198.51.100.77/32 dev lo").ok();
+    near.run("ip address add 2001:db8:51::77/128 dev lo").ok();
+    let services = ["10.96.0.10", "fd96::10"];
+    for (index, address) in server.addresses().into_iter().enumerate() {
+        client.until_ok(&format!("ping -n -c 1 -W 1 {address}"), SOON);
+        let family = ["ip", "ip6"][index];
+        let rules = format!(
+            "add table {family} service
+             add chain {family} service out {{ type nat hook output priority -100; }}
+             add rule {family} service out {family} daddr {} dnat to {address}",
+            services[index]
+        );
+        near.run_command(&mut command("nft -f -"), &rules).ok();
+        let node: IpAddr = if index == 0 { near.v4().into() } else { near.v6().into() };
+        let web = Web::serve(&server, address);
+        let further = ["198.51.100.77", "2001:db8:51::77"][index];
+        for (from, to) in [
+            (node.to_string(), SocketAddr::new(services[index].parse().unwrap(), 8000)),
+            (node.to_string(), SocketAddr::new(address, 8000)),
+            (further.to_owned(), SocketAddr::new(address, 8000)),
+        ] {
+            let curl =
+                format!("curl -sS --noproxy * --interface {from} -m 5 -o /dev/null http://{to}/");
+            near.until_ok(&curl, SOON);
+        }
+        let gateways = client.gateways();
+        let seen = web.seen();
+        assert!(seen.iter().all(|from| gateways.contains(from)), "{seen:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A small API server: nodes, as kubernetes.io documents list (limit, continue), watch (bookmarks, 410
+//! A small API server: nodes, pods, namespaces and policies, as kubernetes.io documents list (limit, continue), watch (bookmarks, 410
 //! Gone), the status of a node, bearer tokens and client certificates; and its failures.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,55 +19,18 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::certificates::Certificates;
+use crate::rbac::Rule;
+use crate::state::{NODES, State, path_of};
 use crate::support::Node;
+
 use crate::support::process::lock;
+
+pub use crate::state::Mode;
 
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const PORT: u16 = 6443;
 pub const URL: &str = "https://192.0.2.2:6443";
 pub const TOKEN: &str = "the-first-token";
-
-/// How it behaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    #[default]
-    Well,
-    /// 403 to everything.
-    Forbidden,
-    /// Lists and watches are malformed.
-    Garbage,
-    /// Lists and events without end.
-    Huge,
-    /// Takes requests and answers nothing.
-    Silent,
-    /// Ends every watch at once.
-    Brief,
-}
-
-#[derive(Default)]
-struct State {
-    nodes: BTreeMap<String, Value>,
-    version: u64,
-    /// Version, type, object.
-    events: Vec<(u64, &'static str, Value)>,
-    /// The nodes of every version that a page may still be wanted of.
-    past: BTreeMap<u64, BTreeMap<String, Value>>,
-    /// Everything up to this version is forgotten.
-    compacted: u64,
-    /// Running watches at that version continue.
-    spared: u64,
-    tokens: BTreeSet<String>,
-    mode: Mode,
-    /// A watch from too long ago is refused by the status of the answer, not by an event.
-    refuses_by_status: bool,
-    may_patch: bool,
-    /// Compact before the second page.
-    compacts_between_pages: bool,
-    bookmarks: u64,
-    /// Raised to break every watch.
-    broken: u64,
-    requests: Vec<String>,
-}
 
 struct Server {
     state: Mutex<State>,
@@ -168,31 +131,52 @@ impl Api {
         result
     }
 
-    /// Registers or changes a node.
-    pub fn put(&self, node: Value) {
-        self.change(|state| {
-            let name = node["metadata"]["name"].as_str().unwrap().to_owned();
-            let kind = if state.nodes.contains_key(&name) { "MODIFIED" } else { "ADDED" };
-            state.record(kind, node);
-        });
+    /// Creates or changes an object.
+    pub fn put(&self, object: Value) {
+        self.change(|state| state.put(object));
     }
 
     /// Changes a node that is there.
     pub fn edit(&self, name: &str, change: impl FnOnce(&mut Value)) {
-        let mut node = lock(&self.server.state).nodes[name].clone();
-        change(&mut node);
-        self.put(node);
+        self.edit_of("Node", name, change);
     }
 
+    /// Changes an object that is there; `key` is `namespace/name`.
+    pub fn edit_of(&self, kind: &str, key: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = lock(&self.server.state).get(path_of(kind), key).unwrap();
+        change(&mut object);
+        self.put(object);
+    }
+
+    /// Deletes a node.
     pub fn delete(&self, name: &str) {
+        self.delete_of("Node", name);
+    }
+
+    pub fn delete_of(&self, kind: &str, key: &str) {
+        self.change(|state| state.delete(path_of(kind), key));
+    }
+
+    /// Serves the custom resource of `kind` from now on, or no longer.
+    pub fn serve_custom(&self, kind: &str, serves: bool) {
         self.change(|state| {
-            let node = state.nodes[name].clone();
-            state.record("DELETED", node);
+            let path = path_of(kind);
+            if serves {
+                state.custom.insert(path);
+            } else {
+                state.custom.remove(path);
+                state.broken += 1;
+            }
         });
     }
 
     pub fn node(&self, name: &str) -> Value {
-        lock(&self.server.state).nodes[name].clone()
+        lock(&self.server.state).get(NODES, name).unwrap()
+    }
+
+    /// Permits what the role in `manifest` permits, instead of everything.
+    pub fn enforce(&self, rules: Vec<Rule>) {
+        self.change(|state| state.rules = Some(rules));
     }
 
     /// Other objects change: versions advance without an event for watches of nodes.
@@ -260,69 +244,18 @@ impl Api {
 
     /// Lists that were asked for from their beginning.
     pub fn lists(&self) -> usize {
-        let is_list = |line: &&String| line.contains("nodes?limit") && !line.contains("continue");
+        let is_list = |line: &&String| line.contains("/nodes?limit") && !line.contains("continue");
         self.requests().iter().filter(is_list).count()
     }
 
     pub fn watches(&self) -> usize {
-        self.requests().iter().filter(|line| line.contains("watch=1")).count()
+        self.requests().iter().filter(|line| line.contains("/nodes?watch=1")).count()
     }
 }
 
 impl Drop for Api {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-impl State {
-    fn record(&mut self, kind: &'static str, mut node: Value) {
-        self.version += 1;
-        node["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let name = node["metadata"]["name"].as_str().unwrap().to_owned();
-        match kind {
-            "DELETED" => drop(self.nodes.remove(&name)),
-            _ => drop(self.nodes.insert(name, node.clone())),
-        }
-        self.events.push((self.version, kind, node));
-    }
-
-    fn compact(&mut self) {
-        self.version += 1;
-        self.compacted = self.version;
-        self.events.clear();
-        self.past.clear();
-    }
-
-    /// The list, or status and message of a refusal.
-    fn list(&mut self, query: &BTreeMap<String, String>) -> Result<Value, (u16, &'static str)> {
-        let limit: usize = query.get("limit").map_or(0, |limit| limit.parse().unwrap());
-        let (version, from) = match query.get("continue") {
-            None => {
-                self.past.insert(self.version, self.nodes.clone());
-                (self.version, String::new())
-            }
-            Some(token) => {
-                if std::mem::take(&mut self.compacts_between_pages) {
-                    self.compact();
-                }
-                let (version, from) = token.split_once("/+=").unwrap();
-                (version.parse().unwrap(), from.to_owned())
-            }
-        };
-        let Some(nodes) = self.past.get(&version) else {
-            return Err((
-                410,
-                "The provided continue parameter is too old to display a consistent list result.",
-            ));
-        };
-        let rest = nodes.range(from..);
-        let limit = if limit == 0 { usize::MAX } else { limit };
-        let mut rest = rest.map(|(name, node)| (name.clone(), node.clone()));
-        let items: Vec<Value> = rest.by_ref().take(limit).map(|(_, node)| node).collect();
-        let next = rest.next().map(|(name, _)| format!("{version}/+={name}")).unwrap_or_default();
-        let metadata = json!({"resourceVersion": version.to_string(), "continue": next});
-        Ok(json!({"kind": "NodeList", "apiVersion": "v1", "metadata": metadata, "items": items}))
     }
 }
 
@@ -417,38 +350,35 @@ async fn answer(
             text.extend_from_slice(&bytes);
         }
         let name = head.uri.path().strip_prefix("/api/v1/nodes/").unwrap().strip_suffix("/status");
-        patch(&server, name.unwrap(), &serde_json::from_slice(&text).unwrap());
+        lock(&server.state).patch(name.unwrap(), &serde_json::from_slice(&text).unwrap());
+        server.changed.send_modify(|count| *count += 1);
         return reply(&mut respond, 200, "{}");
     }
-    if head.uri.path() != "/api/v1/nodes" {
+    let verb = if query.contains_key("watch") { "watch" } else { "list" };
+    let (path, permitted) = {
+        let state = lock(&server.state);
+        (state.serves(head.uri.path()), state.permits(verb, head.uri.path()))
+    };
+    if !permitted {
+        let resource = head.uri.path().rsplit('/').next().unwrap_or_default();
+        return reply(&mut respond, 403, forbidden(resource));
+    }
+    let Some(path) = path else {
         return reply(&mut respond, 404, status(404, "NotFound", "not found").to_string());
+    };
+    if verb == "watch" {
+        return follow(&server, path, &query, respond, mode).await;
     }
-    if query.contains_key("watch") {
-        return follow(&server, &query, respond, mode).await;
-    }
-    let list = lock(&server.state).list(&query);
+    let list = lock(&server.state).list(path, &query);
     match list {
         Ok(list) => reply(&mut respond, 200, list.to_string()),
         Err((code, why)) => reply(&mut respond, code, status(code, "Expired", why).to_string()),
     }
 }
 
-/// As a strategic merge: conditions are identified by their type.
-fn patch(server: &Server, name: &str, patch: &Value) {
-    let mut state = lock(&server.state);
-    let mut node = state.nodes[name].clone();
-    let conditions = node["status"]["conditions"].as_array_mut().unwrap();
-    for new in patch["status"]["conditions"].as_array().unwrap() {
-        conditions.retain(|old| old["type"] != new["type"]);
-        conditions.push(new.clone());
-    }
-    state.record("MODIFIED", node);
-    drop(state);
-    server.changed.send_modify(|count| *count += 1);
-}
-
 async fn follow(
     server: &Server,
+    path: &'static str,
     query: &BTreeMap<String, String>,
     mut respond: SendResponse<tonic::codegen::Bytes>,
     mode: Mode,
@@ -479,20 +409,13 @@ async fn follow(
                 send(json!({"type": "ERROR", "object": too_old()}), true);
                 return;
             }
-            let new = state.events.iter().filter(|(version, ..)| *version > from);
-            let mut events: Vec<Value> =
-                new.map(|(_, kind, node)| json!({"type": kind, "object": node})).collect();
-            from = state.events.last().map_or(from, |(version, ..)| from.max(*version));
+            let mut events = state.events(path, query, from);
+            from = state.events.last().map_or(from, |event| from.max(event.version));
             let wants = query.get("allowWatchBookmarks").is_some_and(|value| value == "true");
             if wants && state.bookmarks > bookmarks {
                 bookmarks = state.bookmarks;
                 from = state.version;
-                let metadata =
-                    json!({"resourceVersion": from.to_string(), "creationTimestamp": null});
-                events.push(
-                    json!({"type": "BOOKMARK", "object": {"kind": "Node", "apiVersion": "v1",
-                    "metadata": metadata, "spec": {}, "status": {}}}),
-                );
+                events.push(state.bookmark(path));
             }
             (events, state.broken > broken)
         };

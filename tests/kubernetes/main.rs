@@ -11,8 +11,12 @@ use humanz_test_support as support;
 mod access;
 mod api;
 mod certificates;
+mod exchange;
 mod hostile;
 mod own;
+mod policies;
+mod rbac;
+mod state;
 mod watching;
 
 use std::collections::BTreeMap;

@@ -106,8 +106,13 @@ impl Certificates {
 
     /// How the test itself connects: as the client.
     pub fn ours(&self) -> ConnectOptions {
+        self.login("client")
+    }
+
+    /// How whoever has that pair connects.
+    pub fn login(&self, name: &str) -> ConnectOptions {
         let read = |path: &str| fs::read(path).unwrap();
-        let (key, certificate) = self.pair("client");
+        let (key, certificate) = self.pair(name);
         let tls = TlsOptions::new()
             .ca_certificate(Certificate::from_pem(read(&self.pair("ca").1)))
             .identity(Identity::from_pem(read(&certificate), read(&key)));

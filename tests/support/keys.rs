@@ -30,12 +30,7 @@ impl Keys {
         &self,
         request: impl AsyncFnOnce(&mut Client) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
-        let mut request = Some(request);
-        let mut answer = None;
-        (self.network)(&mut || {
-            answer = request.take().map(|request| self.block_on(self.options.clone(), request));
-        });
-        answer.expect("the task ran")
+        self.try_call_with(self.options.clone(), request)
     }
 
     /// [`Keys::try_call`] as the user `user`.
@@ -47,7 +42,18 @@ impl Keys {
         (user, password): (&str, &str),
         request: impl AsyncFnOnce(&mut Client) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
-        let options = self.options.clone().with_user(user, password);
+        self.try_call_with(self.options.clone().with_user(user, password), request)
+    }
+
+    /// [`Keys::try_call`] with other options.
+    ///
+    /// # Errors
+    /// The error of the server or of the connection.
+    pub fn try_call_with<T: Send>(
+        &self,
+        options: ConnectOptions,
+        request: impl AsyncFnOnce(&mut Client) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
         let mut request = Some(request);
         let mut answer = None;
         (self.network)(&mut || {

@@ -17,6 +17,8 @@ pub struct Store {
     pub node: Node,
     server: Mutex<Option<Process>>,
     keys: Keys,
+    /// Arguments of one that speaks https.
+    tls: Vec<&'static str>,
 }
 
 impl Store {
@@ -29,7 +31,12 @@ impl Store {
         let network: Network = Box::new(move |task| {
             network.with_namespace(|namespace| namespace.on_its_network(task));
         });
-        Self { node, server: Mutex::default(), keys: Keys::new(Self::url(), network) }
+        Self {
+            node,
+            server: Mutex::default(),
+            keys: Keys::new(Self::url(), network),
+            tls: Vec::new(),
+        }
     }
 
     pub fn url() -> String {
@@ -37,10 +44,12 @@ impl Store {
     }
 
     pub fn start(&self) {
-        let url = Self::url();
+        let scheme = if self.tls.is_empty() { "http" } else { "https" };
+        let url = Self::url().replace("http", scheme);
         let mut etcd = command("etcd --name one --listen-peer-urls http://127.0.0.1:2380");
         etcd.args(["--data-dir", DATA, "--advertise-client-urls", &url]);
-        etcd.args(["--listen-client-urls", "http://0.0.0.0:2379", "--logger", "zap"]);
+        etcd.args(["--listen-client-urls", &format!("{scheme}://0.0.0.0:2379"), "--logger", "zap"]);
+        etcd.args(&self.tls);
         // Alone it elects itself: no reason to wait a second for others.
         etcd.args(["--heartbeat-interval", "20", "--election-timeout", "100"]);
         *lock(&self.server) = Some(self.node.spawn(&mut etcd));
@@ -52,7 +61,11 @@ impl Store {
             if let Some(status) = self.server(Process::ended) {
                 return Err(format!("it ended: {status}\n{}", self.server(Process::log)));
             }
-            let health = self.node.run("curl -sS -m 1 http://127.0.0.1:2379/health");
+            let by = match self.tls.is_empty() {
+                true => "http",
+                false => "--cacert /etc/ca.pem --cert /etc/server.pem --key /etc/server.key https",
+            };
+            let health = self.node.run(&format!("curl -sS -m 1 {by}://127.0.0.1:2379/health"));
             if health.stdout.contains("true") { Ok(()) } else { Err(health.to_string()) }
         });
     }
@@ -68,6 +81,14 @@ impl Store {
 
     pub fn thaw(&self) {
         self.server(|server| server.signal(Signal::SIGCONT));
+    }
+
+    /// Killed, and back with its data, by https, with `server.pem`, `server.key` and `ca.pem` in its
+    /// `/etc`; it asks its clients for certificates.
+    pub fn restart_with_tls(&mut self) {
+        self.tls = vec!["--cert-file", "/etc/server.pem", "--key-file", "/etc/server.key"];
+        self.tls.extend(["--client-cert-auth", "--trusted-ca-file", "/etc/ca.pem"]);
+        self.restart();
     }
 
     /// Killed, and back without any of its data.
@@ -94,5 +115,11 @@ impl std::ops::Deref for Store {
 
     fn deref(&self) -> &Keys {
         &self.keys
+    }
+}
+
+impl std::ops::DerefMut for Store {
+    fn deref_mut(&mut self) -> &mut Keys {
+        &mut self.keys
     }
 }

@@ -167,6 +167,7 @@ fn spec(run: &Reconcile<'_>, facts: &HostState, ways: &PeerRoutes) -> FirewallSp
         node_addresses: near.chain(facts.all_addresses.iter().copied()).collect(),
         masquerade: settings.masquerade,
         tunnel_vni: tunnel::own_end(run).map(|end| end.vni),
+        own_addresses: facts.all_addresses.clone(),
         accept_forward: settings.manage_forward,
     }
 }

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use crate::checks::explain::firewall;
 use crate::checks::explain::hop::{AGENT, HERE, Hop};
 use crate::checks::explain::path::{
     EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, RemoteEnd,
 };
+use crate::checks::explain::{firewall, tunnel_table};
 use crate::net::{Family, Mac};
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
@@ -26,6 +26,7 @@ pub fn host(path: &Path) -> Vec<Hop> {
     if let EndPlace::RemoteHost(_) | EndPlace::Outside = path.from.place {
         hops.extend(arrival(path));
     }
+    hops.extend(tunnel_table::sent(path));
     let (from_here, to_here) = (is_here(&path.from), is_here(&path.to));
     if !from_here && !to_here {
         hops.push(forwarding(host));
@@ -95,16 +96,24 @@ fn arrival(path: &Path) -> Vec<Hop> {
     let seen = format!("packets of {} come by {}", path.from.name, link.name);
     let mut hops = vec![Hop::fine(name, HERE, seen)];
     if let (Some(tunnel), Some(remote)) = (&path.back.tunnel, path.from.remote()) {
-        hops.extend(tunnel_firewall(path, tunnel, remote));
+        if let Some((uplink, theirs, ours)) = underlay(path, tunnel, remote) {
+            hops.push(firewall::tunnels(path, &uplink, theirs, ours));
+            hops.extend(tunnel_table::received(path, remote, theirs));
+        }
     }
     hops
 }
 
-fn tunnel_firewall(path: &Path, tunnel: &PathTunnel, remote: &RemoteEnd) -> Option<Hop> {
+/// The link that packets of a tunnel come in by, and their addresses: theirs and ours.
+fn underlay(
+    path: &Path,
+    tunnel: &PathTunnel,
+    remote: &RemoteEnd,
+) -> Option<(String, IpAddr, IpAddr)> {
     let way = tunnel.way.as_ref().ok().copied().flatten()?;
     let ours = way.source?;
     let theirs = *remote.addresses.get(Family::of(ours))?;
-    Some(firewall::tunnels(path, &path.host.name(way.device), theirs, ours))
+    Some((path.host.name(way.device), theirs, ours))
 }
 
 fn forwarding(host: &PathHost) -> Hop {

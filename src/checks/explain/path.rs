@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 
 use crate::cni::config::GuardConf;
+use crate::net::subnet::Pool;
 use crate::net::{Family, IfName, Mac, PerFamily};
 use crate::netlink::address::Address;
 use crate::netlink::connections::Connection;
@@ -14,6 +15,7 @@ use crate::netlink::fdb::Destination;
 use crate::netlink::link::Link;
 use crate::netlink::neighbour::{NeighbourState, NudState};
 use crate::netlink::route::RouteLookup;
+use crate::nft::FoundSet;
 use crate::nft::base_chains::FoundChains;
 use crate::plan::guard::DropReason;
 
@@ -145,8 +147,20 @@ pub struct PathHost {
     pub input: Result<FoundChains, String>,
     /// The UDP port of the host's tunnels.
     pub tunnel_port: u16,
+    /// The table of tunnels, if it is there; an error is why it could not be looked at.
+    pub tunnel_table: Result<Option<TunnelTable>, String>,
     /// What leaves the pools is to be masqueraded, and whether the table that does it is there.
     pub masquerades: Option<bool>,
+}
+
+/// The table that decides which packets of tunnels are taken in, and which pods cannot send.
+#[derive(Debug)]
+pub struct TunnelTable {
+    pub sets: Vec<FoundSet>,
+    /// Comments of its rules, with the packets that each has counted.
+    pub counts: Vec<(String, u64)>,
+    /// Where the pods of all hosts have their addresses.
+    pub pools: PerFamily<Pool>,
 }
 
 /// What this host does with packets to one address.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::checks::explain::{
-    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns,
+    EchoResult, EndPlace, Lookup, Path, PathEnd, PathHost, PathTunnel, PodNetns, TunnelTable,
 };
 use crate::command::explain::find::PathEnds;
 use crate::inspect::Host;
@@ -21,6 +21,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::nft::Nft;
 use crate::os::netns::{self, NetNs};
 use crate::os::{echo, sysctl};
+use crate::plan::firewall::tunnels::TUNNELS_TABLE;
 use crate::plan::firewall::{AGENT_TABLE, standalone_table};
 use crate::plan::guard::{DropReason, TABLE};
 use crate::settings::exit::Exit;
@@ -155,11 +156,19 @@ fn host(from: &PathEnd, to: &PathEnd, found: &Host) -> Result<PathHost, Exit> {
         forward: kernel.forward.observe(&[family]).map_err(|error| error.to_string()),
         input: kernel.forward.observe_input(&[family]).map_err(|error| error.to_string()),
         tunnel_port: settings.vxlan.port,
+        tunnel_table: tunnel_table(found).map_err(|error| error.to_string()),
         masquerades: masquerades(from, to, found),
         bridge_name,
         bridge,
         links,
     })
+}
+
+fn tunnel_table(found: &Host) -> Result<Option<TunnelTable>, NetlinkError> {
+    let nft = &found.kernel.nft;
+    let Some(table) = nft.observe(TUNNELS_TABLE)? else { return Ok(None) };
+    let counts = nft.counts(TUNNELS_TABLE)?;
+    Ok(Some(TunnelTable { sets: table.sets, counts, pools: found.settings.pools }))
 }
 
 /// The bridge of the pods' network; not the agent's if the network has its own.

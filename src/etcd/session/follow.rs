@@ -5,13 +5,19 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::etcd::session::Session;
+use crate::etcd::session::crowd::Crowd;
 use crate::etcd::update::Update;
+use crate::etcd::watch::{Changes, KeyWatch, Seen};
 use crate::lease::EtcdError;
 use crate::lease::Snapshot;
 use crate::lease::session::{Exit, is_same_store};
+use crate::os::random;
 
 /// Events that come closer together than this make one snapshot.
 const COALESCE: Duration = Duration::from_millis(5);
+
+/// In this time etcd sends what was missed during a rest: it looks every 100 ms for watches that are behind.
+const CATCH_UP: Duration = Duration::from_millis(200);
 
 /// Rest after a snapshot, in multiples of its processing time: a storm in a large network takes a
 /// quarter of a processor at most.
@@ -25,11 +31,18 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 impl<P: FnMut(Update)> Session<'_, P> {
     /// Publishes the changes from the watch, beginning after `mirror`. Returns when something is to
-    /// be written, or everything to be read again.
-    pub(super) async fn follow(&mut self, mut mirror: Snapshot) -> Result<(), Exit> {
+    /// be written, or everything to be read again. `behind`: revisions since then.
+    pub(super) async fn follow(&mut self, mut mirror: Snapshot, behind: i64) -> Result<(), Exit> {
         let mut renewed = self.etcd.members().renewed();
-        let mut watch = self.etcd.watch(mirror.revision + 1).await?;
         let mut heard_at = Instant::now();
+        let mut seen = Seen::after(mirror.revision);
+        let mut crowd = Crowd::new(heard_at.into_std());
+        // While it rests there is no watch, and nothing is published.
+        let mut resume_at = crowd.after_claim(behind).map(|rest| heard_at + random::jittered(rest));
+        let mut watch = match resume_at {
+            Some(_) => None,
+            None => Some(self.etcd.watch(seen).await?),
+        };
         let mut ask = interval_at(heard_at + ASK, ASK);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut due = None;
@@ -40,17 +53,28 @@ impl<P: FnMut(Update)> Session<'_, P> {
         loop {
             self.inputs.contact.beat.beat();
             tokio::select! {
-                heard = watch.next(&mut mirror) => {
+                () = sleep_until(resume_at.unwrap_or(heard_at)), if resume_at.is_some() => {
+                    resume_at = None;
+                    watch = Some(self.etcd.watch(seen).await?);
+                    heard_at = Instant::now();
+                    crowd.resume(heard_at.into_std());
+                    due = Some(heard_at + CATCH_UP);
+                }
+                heard = next(&mut watch, &mut mirror) => {
                     let heard = heard?;
                     heard_at = Instant::now();
                     self.inputs.contact.heard();
                     host_removed |= heard.host_removed;
-                    if heard.changed {
+                    if heard.changes > 0 {
                         self.inputs.contact.changed();
                         due.get_or_insert((heard_at + COALESCE).max(rested));
                     }
+                    if let Some(rest) = crowd.after_changes(heard.changes, heard_at.into_std()) {
+                        seen = watch.take().map_or(seen, |watch| watch.seen());
+                        resume_at = Some(heard_at + random::jittered(rest));
+                    }
                 }
-                () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() => {
+                () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() && watch.is_some() => {
                     let begun = Instant::now();
                     due = None;
                     let removed = std::mem::take(&mut host_removed);
@@ -71,7 +95,9 @@ impl<P: FnMut(Update)> Session<'_, P> {
                         let why = format!("watch: no response for {SILENCE:?}");
                         return Err(EtcdError::Unreachable(why).into());
                     }
-                    watch.request_progress().await?;
+                    if let Some(watch) = &mut watch {
+                        watch.request_progress().await?;
+                    }
                 }
                 Ok(()) = renewed.changed() => move_at = Some(Instant::now() + self.spread()),
                 () = sleep_until(move_at.unwrap_or(heard_at)), if move_at.is_some() => return Ok(()),
@@ -81,5 +107,13 @@ impl<P: FnMut(Update)> Session<'_, P> {
                 Ok(()) = self.etcd_lease.changed() => return Ok(()),
             }
         }
+    }
+}
+
+/// The next changes, of which there are none without a watch. Cancel-safe.
+async fn next(watch: &mut Option<KeyWatch>, mirror: &mut Snapshot) -> Result<Changes, EtcdError> {
+    match watch {
+        Some(watch) => watch.next(mirror).await,
+        None => std::future::pending().await,
     }
 }

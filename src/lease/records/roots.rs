@@ -64,6 +64,38 @@ impl Roots {
         std::str::from_utf8(key).ok()?.strip_prefix(&self.reports_range())?.parse().ok()
     }
 
+    /// The range of what hosts say of members of groups; outside the watched ranges, as reports are.
+    pub fn members_range(&self) -> String {
+        format!("{}-members/", self.humanz)
+    }
+
+    /// The range in which `host` alone writes its members.
+    pub fn members_of(&self, host: &NodeName) -> String {
+        format!("{}-members/{host}/", self.humanz)
+    }
+
+    /// The members on `host` of a group.
+    pub fn members(&self, host: &NodeName, group: &str) -> String {
+        format!("{}-members/{host}/{group}", self.humanz)
+    }
+
+    /// The range in which all hosts announce changes of members.
+    pub fn announcements_range(&self) -> String {
+        format!("{}-groups/", self.humanz)
+    }
+
+    /// Where each host with members of a group has a key of its name.
+    pub fn announcements(&self, group: &str) -> String {
+        format!("{}-groups/{group}/", self.humanz)
+    }
+
+    /// Group and host of an announcement; `None` if it is no such key.
+    pub fn announced<'a>(&self, key: &'a [u8]) -> Option<(&'a str, NodeName)> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.announcements_range())?;
+        let (group, host) = rest.split_once('/')?;
+        Some((group, host.parse().ok()?))
+    }
+
     pub fn key(&self, key: &Key) -> String {
         let humanz = &self.humanz;
         match key {
@@ -180,6 +212,19 @@ mod tests {
         assert_eq!(key, "/humanz/v1-probes/h1");
         assert_eq!(roots().parse(key.as_bytes()), Ok(None));
         assert_eq!(roots().host_of_report(key.as_bytes()), Some(name));
+        let host: NodeName = "h1".parse().unwrap();
+        let members = roots().members(&host, "0a");
+        assert_eq!(members, "/humanz/v1-members/h1/0a");
+        assert!(members.starts_with(&roots().members_of(&host)));
+        let announced = format!("{}h1", roots().announcements("0a"));
+        assert_eq!(announced, "/humanz/v1-groups/0a/h1");
+        assert_eq!(roots().announced(announced.as_bytes()), Some(("0a", host)));
+        for other in ["/humanz/v1-groups/0a", "/humanz/v1-groups/0a/b/c", "/humanz/v1/nodes/h1"] {
+            assert_eq!(roots().announced(other.as_bytes()), None, "{other}");
+        }
+        for key in [members, announced] {
+            assert_eq!(roots().parse(key.as_bytes()), Ok(None));
+        }
         for followed in [roots().hosts_range(), roots().humanz_range(), roots().claims_range()] {
             assert!(!key.starts_with(&followed), "{followed}");
         }

@@ -87,12 +87,17 @@ struct Pair {
 
 impl Pair {
     fn set(self) -> &'static str {
-        match (self.inner, self.outer) {
-            (Family::V4, Family::V4) => "hosts_4in4",
-            (Family::V6, Family::V4) => "hosts_6in4",
-            (Family::V4, Family::V6) => "hosts_4in6",
-            (Family::V6, Family::V6) => "hosts_6in6",
-        }
+        senders_set(self.outer, self.inner)
+    }
+}
+
+/// The set of hosts, each with what its pods send from.
+pub fn senders_set(outer: Family, inner: Family) -> &'static str {
+    match (inner, outer) {
+        (Family::V4, Family::V4) => "hosts_4in4",
+        (Family::V6, Family::V4) => "hosts_6in4",
+        (Family::V4, Family::V6) => "hosts_4in6",
+        (Family::V6, Family::V6) => "hosts_6in6",
     }
 }
 
@@ -225,14 +230,16 @@ impl TunnelFilter {
     }
 }
 
-fn nodes_set(family: Family) -> &'static str {
+/// The set of hosts, each with its own address.
+pub fn nodes_set(family: Family) -> &'static str {
     match family {
         Family::V4 => "nodes_4in4",
         Family::V6 => "nodes_6in6",
     }
 }
 
-fn ends_set(family: Family) -> &'static str {
+/// The set of addresses and ports of tunnels.
+pub fn ends_set(family: Family) -> &'static str {
     match family {
         Family::V4 => "tunnels4",
         Family::V6 => "tunnels6",

@@ -1,18 +1,19 @@
 //! Pure. Pods, namespaces and nodes of the Kubernetes API as endpoints.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::net::{Object, Problem, ProblemKind, Protocol};
-use crate::policy::endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
+use crate::net::node_name::NodeName;
+use crate::net::{Object, Problem, ProblemKind};
+use crate::policy::endpoint::{Endpoint, Endpoints, Namespace, Node};
 use crate::policy::labels::Labels;
 use crate::policy::name::Name;
 use crate::policy::read::fields::{Fault, Field};
-use crate::policy::read::kubernetes::{labels, protocol};
+use crate::policy::read::kubernetes::labels;
 use crate::policy::read::membership::{Claims, Membership, NamespaceRule, assign};
+use crate::policy::read::pod::{Pod, address};
 
 /// What is known of a cluster beside its policies.
 #[derive(Clone, Debug, Default)]
@@ -34,11 +35,12 @@ impl Cluster {
     /// # Errors
     /// It has no name.
     pub fn namespace(&mut self, object: &Value) -> Result<(), Fault> {
-        let metadata = Field::root(object).need("metadata")?;
-        let name = metadata.need("name")?.name()?;
-        let namespace = Namespace::new(name.clone(), labels(metadata.get("labels")));
-        self.namespaces.insert(name, Arc::new(namespace));
+        self.put(Arc::new(namespace(object)?));
         Ok(())
+    }
+
+    pub fn put(&mut self, namespace: Arc<Namespace>) {
+        self.namespaces.insert(namespace.name().clone(), namespace);
     }
 
     /// Adds a pod to `endpoints`, and what is wrong with it; not one in its host's network, without
@@ -47,35 +49,38 @@ impl Cluster {
     /// # Errors
     /// It has no name, namespace or host: it is no endpoint.
     pub fn pod(&self, object: &Value, endpoints: &mut Endpoints) -> Result<Vec<Problem>, Fault> {
-        let root = Field::root(object);
-        let (metadata, spec) = (root.need("metadata")?, root.need("spec")?);
-        let status = root.get("status");
-        let name = metadata.need("name")?.name()?;
-        let namespace = metadata.need("namespace")?.name()?;
-        let phase = status.as_ref().and_then(|status| status.get("phase"));
-        let ended = phase.is_some_and(|phase| matches!(phase.text(), Ok("Succeeded" | "Failed")));
-        let host_network = spec.get("hostNetwork").is_some_and(|field| field.flag() == Ok(true));
-        let addresses = status.map(|status| addresses(&status)).unwrap_or_default();
-        if ended || host_network || addresses.is_empty() {
+        let pod = Pod::read(object)?;
+        if !pod.is_endpoint || pod.addresses.is_empty() {
             return Ok(Vec::new());
         }
-        let host = spec.need("nodeName")?;
-        let host = host.text()?.parse().map_err(|error| host.fault(format!("{error}")))?;
-        let own = labels(metadata.get("labels"));
-        let annotations = labels(metadata.get("annotations"));
-        let (member, problems) = self.membership(&name, &namespace, &annotations, &own);
-        let without = || Arc::new(Namespace::new(namespace.clone(), Labels::new()));
-        endpoints.pods.push(Endpoint {
-            namespace: self.namespaces.get(&namespace).cloned().unwrap_or_else(without),
-            name,
-            labels: own,
-            addresses,
-            ports: ports(&spec),
+        let missing = || Field::root(object).fault("spec.nodeName is missing");
+        let host = pod.host.clone().ok_or_else(missing)?;
+        let (endpoint, problems) = self.endpoint(pod, host);
+        endpoints.pods.push(endpoint);
+        Ok(problems)
+    }
+
+    /// The namespace `name`; one without labels if it is not known.
+    pub fn namespace_of(&self, name: &Name) -> Arc<Namespace> {
+        let without = || Arc::new(Namespace::new(name.clone(), Labels::new()));
+        self.namespaces.get(name).cloned().unwrap_or_else(without)
+    }
+
+    /// `pod` on `host`, and what is wrong with what it claims.
+    pub fn endpoint(&self, pod: Pod, host: NodeName) -> (Endpoint, Vec<Problem>) {
+        let (member, problems) =
+            self.membership(&pod.name, &pod.namespace, &pod.annotations, &pod.labels);
+        let endpoint = Endpoint {
+            namespace: self.namespace_of(&pod.namespace),
+            name: pod.name,
+            labels: pod.labels,
+            addresses: pod.addresses,
+            ports: pod.ports,
             host,
             group: member.group,
             network: member.network,
-        });
-        Ok(problems)
+        };
+        (endpoint, problems)
     }
 
     fn membership(
@@ -106,6 +111,16 @@ impl Cluster {
     }
 }
 
+/// A namespace with its labels.
+///
+/// # Errors
+/// It has no name, or more labels than are read.
+pub fn namespace(object: &Value) -> Result<Namespace, Fault> {
+    let metadata = Field::root(object).need("metadata")?;
+    metadata.get("labels").map(|labels| labels.entries().map(drop)).transpose()?;
+    Ok(Namespace::new(metadata.need("name")?.name()?, labels(metadata.get("labels"))))
+}
+
 /// A node with its addresses.
 ///
 /// # Errors
@@ -119,40 +134,4 @@ pub fn node(object: &Value) -> Result<Node, Fault> {
     let addresses = status.and_then(|status| status.list("addresses").ok()).unwrap_or_default();
     let addresses = addresses.iter().filter_map(|field| address(&field.get("address")?));
     Ok(Node { name, labels: labels(metadata.get("labels")), addresses: addresses.collect() })
-}
-
-fn address(field: &Field<'_>) -> Option<IpAddr> {
-    field.text().ok()?.parse().ok()
-}
-
-/// `podIPs`, or the one of old API servers.
-fn addresses(status: &Field<'_>) -> Vec<IpAddr> {
-    let all = status.list("podIPs").unwrap_or_default();
-    let all: Vec<IpAddr> = all.iter().filter_map(|field| address(&field.get("ip")?)).collect();
-    if all.is_empty() {
-        status.get("podIP").as_ref().and_then(address).into_iter().collect()
-    } else {
-        all
-    }
-}
-
-/// Ports with names, of containers and of init containers that stay.
-fn ports(spec: &Field<'_>) -> Vec<NamedPort> {
-    let stays = |container: &Field<'_>| {
-        container.get("restartPolicy").is_some_and(|policy| policy.text() == Ok("Always"))
-    };
-    let containers = spec.list("containers").unwrap_or_default();
-    let sidecars = spec.list("initContainers").unwrap_or_default();
-    let sidecars = sidecars.into_iter().filter(stays);
-    let ports = containers.into_iter().chain(sidecars);
-    let ports = ports.flat_map(|container| container.list("ports").unwrap_or_default());
-    ports.filter_map(|port| named_port(&port)).collect()
-}
-
-fn named_port(field: &Field<'_>) -> Option<NamedPort> {
-    let name = field.get("name")?.name().ok()?;
-    let port = field.get("containerPort")?.number(1..=u16::MAX).ok()?;
-    let protocol =
-        field.get("protocol").map_or(Ok(Protocol::Tcp), |field| protocol(&field)).ok()?;
-    Some(NamedPort { name, protocol, port })
 }

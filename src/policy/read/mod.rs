@@ -12,6 +12,7 @@ pub mod kubernetes;
 pub mod membership;
 pub mod network_policy;
 pub mod parsed;
+pub mod pod;
 
 use serde_json::Value;
 

@@ -17,6 +17,7 @@ fn faults_of_a_tunnel_are_found() {
         ("$C4", c.v4().to_string()),
         ("$C6", c.v6().to_string()),
         ("$CNET", format!("{}.0/24", c.v4().to_string().rsplit_once('.').unwrap().0)),
+        ("$H1", h1.v4().to_string()),
         ("$H2", h2.v4().to_string()),
     ];
     let mut broken = Broken { host: h1, words, faults: Vec::new() };
@@ -29,8 +30,18 @@ fn faults_of_a_tunnel_are_found() {
     let save = "bridge fdb show dev humanz-vx4 | grep -m1 dst > /tmp/fdb";
     let fdb = "bridge fdb append $(sed 's/ self.*//' /tmp/fdb) dev humanz-vx4";
     let gone = "bridge fdb del $(sed 's/ dst.*//' /tmp/fdb) dev humanz-vx4";
+    let keep = "nft list table inet humanz-tunnels > /tmp/tunnels";
+    let kept = "nft delete table inet humanz-tunnels 2>/dev/null || true; nft -f /tmp/tunnels";
+    let filter = "tunnel-filter";
     for (script, ends, wanted, repair) in [
         (input, "$C4 a", "tunnel-firewall", "nft delete table inet evil"),
+        (&format!("{keep}; nft flush set inet humanz-tunnels hosts_4in4"), "$C4 a", filter, kept),
+        (&format!("{keep}; nft flush set inet humanz-tunnels hosts_6in6"), "$C6 a", filter, kept),
+        (&format!("{keep}; nft delete table inet humanz-tunnels"), "$C4 a", "-", kept),
+        ("true", "$C4 a", "-", "true"),
+        ("true", "a udp://$H2:10400", filter, "true"),
+        ("true", "a udp://$H1:10400", filter, "true"),
+        ("true", "a udp://$H2:10401", "-", "true"),
         (&format!("{save}; {gone}"), "a $C4", "tunnel", fdb),
         ("ip route del default", "a $C4", "underlay", "ip route add default via 192.0.2.1"),
         ("ip -6 route del default", "a $C6", "underlay", "ip -6 route add default via fd99::1"),

@@ -1,0 +1,53 @@
+//! Answers of the Kubernetes API, as far as they arrive.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use http_body::Body as _;
+use tonic::body::Body;
+
+use crate::etcd::failure::chain;
+
+/// Why a call failed, as far as it decides what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// The requested version is too old; list again.
+    #[error("{0}")]
+    Expired(String),
+    /// The API has no such resource.
+    #[error("{0}")]
+    Missing(String),
+    /// The answer exceeds the size limit.
+    #[error("{0}")]
+    TooLarge(String),
+    /// No answer, a refusal, or an invalid one.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The next bytes of a body; `None` at its end.
+pub async fn next_bytes(body: &mut Body) -> Result<Option<tonic::codegen::Bytes>, String> {
+    loop {
+        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+        match frame.transpose().map_err(|status| broken(&chain(&status)))? {
+            None => return Ok(None),
+            Some(frame) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+        }
+    }
+}
+
+/// An error of the connection, with its fix.
+pub fn broken(reason: &str) -> String {
+    let advice = if reason.contains("UnknownIssuer") {
+        "; its certificate was not signed by the authority in the kubeconfig (or the service account)"
+    } else if reason.contains("not valid for name") {
+        "; its certificate is for other names: set tls-server-name in the kubeconfig, or KUBE_API"
+    } else {
+        ""
+    };
+    format!("{reason}{advice}")
+}

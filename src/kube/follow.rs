@@ -1,0 +1,248 @@
+//! Lists and watches resources of the Kubernetes API, each by a task of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::kube::answer::ApiError;
+use crate::kube::client::Api;
+use crate::kube::query::Query;
+use crate::kube::resource::{ObjectEvent, ObjectKey, Resource};
+use crate::kube::settings::KubeSettings;
+use crate::os::random;
+
+/// Longest time before another attempt after the first failure; doubled for each further one …
+const RETRY: Duration = Duration::from_millis(500);
+
+/// … up to this.
+const LONGEST_RETRY: Duration = Duration::from_secs(15);
+
+/// Attempts from the same version, which may be the reason of the failure.
+const TRIES: u32 = 3;
+
+/// Age at which everything is listed again in any case.
+const RELIST: Duration = Duration::from_secs(3600);
+
+/// A watch that ends earlier without an error failed for an unknown reason.
+const SHORT: Duration = Duration::from_secs(10);
+
+/// Longest time after which a resource that the cluster lacks is asked for again.
+const ABSENT: Duration = Duration::from_secs(40);
+
+/// Answers in a row by which a resource that was there is gone: a server that starts may not have it yet.
+const ABSENCES: u32 = 3;
+
+/// Changes that may wait to be taken.
+const QUEUE: usize = 256;
+
+/// What was heard of a resource. `T`: its objects as they are kept.
+#[derive(Debug)]
+pub enum Heard<T> {
+    /// Everything, in place of what was there before.
+    All(BTreeMap<ObjectKey, T>),
+    Put(ObjectKey, T),
+    Gone(ObjectKey),
+    /// It is followed; what was heard is up to date.
+    Connected {
+        endpoint: String,
+    },
+    /// It is not followed now; what was heard before stays. Repeated for every new reason.
+    Disconnected {
+        why: String,
+    },
+}
+
+/// The tasks; dropping them ends them.
+#[derive(Debug)]
+pub struct Followed<T> {
+    pub heard: mpsc::Receiver<(Resource, Heard<T>)>,
+    _tasks: JoinSet<()>,
+}
+
+/// Follows `queries`, and keeps of each object what `parse` makes of it. To be called in an event loop.
+///
+/// A resource that the cluster lacks has no objects; it is asked for again now and then.
+pub fn follow<T: Send + 'static>(
+    api: &KubeSettings,
+    queries: Vec<(Resource, Query)>,
+    parse: fn(Resource, &Value) -> T,
+) -> Followed<T> {
+    let (sender, heard) = mpsc::channel(QUEUE);
+    let mut tasks = JoinSet::new();
+    for (resource, query) in queries {
+        let follower = Follower {
+            api: api.clone(),
+            resource,
+            query,
+            parse,
+            sender: sender.clone(),
+            listed: None,
+            has_objects: false,
+            disconnected: Some(BTreeSet::new()),
+            attempts: 0,
+            absences: 0,
+        };
+        tasks.spawn(follower.run());
+    }
+    Followed { heard, _tasks: tasks }
+}
+
+struct Follower<T> {
+    api: KubeSettings,
+    resource: Resource,
+    query: Query,
+    parse: fn(Resource, &Value) -> T,
+    sender: mpsc::Sender<(Resource, Heard<T>)>,
+    /// The version heard last, and when everything was listed.
+    listed: Option<(String, Instant)>,
+    /// A list of them was heard.
+    has_objects: bool,
+    /// The API does not answer, for the reasons reported since.
+    disconnected: Option<BTreeSet<String>>,
+    attempts: u32,
+    absences: u32,
+}
+
+/// Nobody takes what is heard.
+struct Unheard;
+
+impl<T> Follower<T> {
+    async fn run(mut self) {
+        while self.attempt().await.is_ok() {}
+    }
+
+    async fn attempt(&mut self) -> Result<(), Unheard> {
+        self.attempts += 1;
+        match self.serve().await? {
+            Ok(()) => {}
+            Err(ApiError::Expired(why)) => {
+                log::debug!("listing {} again: {why}", self.query.name);
+                self.listed = None;
+            }
+            Err(ApiError::Missing(why)) if self.resource.is_optional() => {
+                self.listed = None;
+                return self.absent(why).await;
+            }
+            Err(error) => self.disconnected(error.to_string()).await?,
+        }
+        if self.attempts >= TRIES {
+            self.listed = None;
+        }
+        if self.attempts > 0 {
+            let longest = RETRY * 2u32.pow(self.attempts.min(8) - 1);
+            sleep(random::jittered(LONGEST_RETRY.min(longest))).await;
+        }
+        Ok(())
+    }
+
+    /// The cluster has no such resource.
+    async fn absent(&mut self, why: String) -> Result<(), Unheard> {
+        self.absences += 1;
+        if self.has_objects && self.absences < ABSENCES {
+            self.disconnected(why).await?;
+        } else {
+            if self.absences == 1 || self.has_objects {
+                self.send(Heard::All(BTreeMap::new())).await?;
+            }
+            self.has_objects = false;
+            self.attempts = 0;
+        }
+        sleep(random::jittered(ABSENT)).await;
+        Ok(())
+    }
+
+    async fn serve(&mut self) -> Result<Result<(), ApiError>, Unheard> {
+        let api = match Api::open(&self.api) {
+            Ok(api) => api,
+            Err(error) => return Ok(Err(error)),
+        };
+        let version = match &self.listed {
+            Some((version, at)) if at.elapsed() < RELIST => version.clone(),
+            _ => match self.list(&api).await {
+                Ok((version, objects)) => {
+                    self.has_objects = true;
+                    self.absences = 0;
+                    self.listed = Some((version.clone(), Instant::now()));
+                    self.send(Heard::All(objects)).await?;
+                    version
+                }
+                Err(error) => return Ok(Err(error)),
+            },
+        };
+        self.watch(&api, &version).await
+    }
+
+    async fn list(&self, api: &Api) -> Result<(String, BTreeMap<ObjectKey, T>), ApiError> {
+        let mut objects = BTreeMap::new();
+        let take = |bytes: &[u8]| {
+            let (page, end) = self.resource.page(bytes)?;
+            let parsed =
+                page.into_iter().map(|(key, one)| (key, (self.parse)(self.resource, &one)));
+            objects.extend(parsed);
+            Ok(end)
+        };
+        let version = api.list(&self.query, take).await?;
+        Ok((version, objects))
+    }
+
+    async fn watch(&mut self, api: &Api, version: &str) -> Result<Result<(), ApiError>, Unheard> {
+        let (resource, query) = (self.resource, self.query.clone());
+        let mut watch = match api.watch(&query, version).await {
+            Ok(watch) => watch,
+            Err(error) => return Ok(Err(error)),
+        };
+        let begun = Instant::now();
+        if self.disconnected.take().is_some() {
+            self.send(Heard::Connected { endpoint: api.endpoint().to_owned() }).await?;
+        }
+        loop {
+            let events = match watch.next(|line| resource.event(line)).await {
+                Ok(Some(events)) => events,
+                Ok(None) => break,
+                Err(error) => return Ok(Err(error)),
+            };
+            self.attempts = 0;
+            for event in events {
+                self.take(event).await?;
+            }
+        }
+        if begun.elapsed() > SHORT {
+            self.attempts = 0;
+        }
+        Ok(Ok(()))
+    }
+
+    async fn take(&mut self, event: ObjectEvent) -> Result<(), Unheard> {
+        let version = match event {
+            ObjectEvent::Put(key, object, version) => {
+                let parsed = (self.parse)(self.resource, &object);
+                self.send(Heard::Put(key, parsed)).await?;
+                version
+            }
+            ObjectEvent::Gone(key, version) => {
+                self.send(Heard::Gone(key)).await?;
+                version
+            }
+            ObjectEvent::Bookmark(version) => version,
+        };
+        if let Some((reached, _)) = &mut self.listed {
+            *reached = version;
+        }
+        Ok(())
+    }
+
+    async fn disconnected(&mut self, why: String) -> Result<(), Unheard> {
+        if self.disconnected.get_or_insert_default().insert(why.clone()) {
+            self.send(Heard::Disconnected { why }).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, heard: Heard<T>) -> Result<(), Unheard> {
+        self.sender.send((self.resource, heard)).await.map_err(|_| Unheard)
+    }
+}

@@ -1,0 +1,37 @@
+//! Pure. What is listed and watched in the Kubernetes API.
+
+/// What is listed and watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// In the plural, for errors: `nodes`.
+    pub name: &'static str,
+    pub path: &'static str,
+    /// Which of them, as `name=value`.
+    pub field_selector: Option<String>,
+    /// Objects in a page: they differ in size.
+    pub page: usize,
+    /// Objects, at most; no cluster has more.
+    pub limit: usize,
+}
+
+impl Query {
+    /// As further arguments of a path.
+    pub fn selected(&self) -> String {
+        let one = |selector| format!("&fieldSelector={}", escaped(selector));
+        self.field_selector.as_deref().map(one).unwrap_or_default()
+    }
+}
+
+/// `text` as a value in a query. Source: RFC 3986 §2.3.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                escaped.push(byte.into());
+            }
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}

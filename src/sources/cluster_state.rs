@@ -1,0 +1,205 @@
+//! Pure. Everything that is known of a cluster from its API, and what that says of this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use crate::kube::{Heard, ObjectKey, Resource};
+use crate::net::node_name::NodeName;
+use crate::net::{Object, Problem, ProblemKind};
+use crate::policy::read::Parsed;
+use crate::policy::read::cluster::Cluster;
+use crate::policy::read::pod::Pod;
+use crate::policy::{Endpoint, Name, Provider, Rules, Snapshot, Update};
+use crate::sources::find::{find, needed};
+use crate::sources::item::{HostNode, Item};
+
+/// Which pods are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodScope {
+    /// Those of all hosts.
+    All,
+    /// This host's; others publish the members of groups themselves.
+    Own,
+}
+
+/// The objects of a cluster.
+#[derive(Debug)]
+pub struct ClusterState {
+    host: NodeName,
+    objects: BTreeMap<Resource, BTreeMap<ObjectKey, Item>>,
+    /// Resources that have been listed, and those that are followed at all.
+    listed: BTreeSet<Resource>,
+    followed: BTreeSet<Resource>,
+    /// Why a resource is not followed now.
+    disconnected: BTreeMap<Resource, String>,
+    /// The rules of all policies, until one of them changes.
+    rules: Option<Rules>,
+}
+
+/// Problems of pods and nodes that are listed.
+const PROBLEMS_LIMIT: usize = 100;
+
+impl ClusterState {
+    /// Nothing yet. `followed`: the resources of which something will be heard.
+    pub fn new(host: NodeName, followed: impl IntoIterator<Item = Resource>) -> ClusterState {
+        ClusterState {
+            host,
+            objects: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            followed: followed.into_iter().collect(),
+            disconnected: BTreeMap::new(),
+            rules: None,
+        }
+    }
+
+    /// Takes in what was heard; false if that changes nothing.
+    pub fn take(&mut self, resource: Resource, heard: Heard<Item>) -> bool {
+        let objects = self.objects.entry(resource).or_default();
+        match heard {
+            Heard::All(all) => {
+                *objects = all;
+                self.listed.insert(resource);
+            }
+            Heard::Put(key, item) => drop(objects.insert(key, item)),
+            Heard::Gone(key) => drop(objects.remove(&key)),
+            Heard::Connected { .. } => return self.disconnected.remove(&resource).is_some(),
+            Heard::Disconnected { why } => {
+                self.disconnected.insert(resource, why);
+                return true;
+            }
+        }
+        if !matches!(resource, Resource::Namespaces | Resource::Nodes | Resource::Pods) {
+            self.rules = None;
+        }
+        true
+    }
+
+    /// What the API says, once every resource has been listed.
+    pub fn update(&mut self) -> Update {
+        let mut problems = self.disconnections();
+        let whole = self.followed.iter().all(|resource| self.listed.contains(resource));
+        let snapshot = whole.then(|| self.snapshot(&mut problems));
+        Update { provider: Provider::Kubernetes, snapshot, problems }
+    }
+
+    fn snapshot(&mut self, problems: &mut Vec<Problem>) -> Snapshot {
+        let rules = self.rules().clone();
+        problems.extend(self.faults());
+        let cluster = self.cluster();
+        let nodes: BTreeMap<&NodeName, &HostNode> =
+            self.nodes().map(|node| (&node.node.name, node)).collect();
+        let (mut own, mut all, mut refused) = (Vec::new(), BTreeMap::new(), Vec::new());
+        for pod in self.pods().filter(|pod| pod.is_endpoint) {
+            let Some(host) = &pod.host else { continue };
+            let mut pod = pod.clone();
+            let subnets = nodes.get(host).map(|node| node.subnets.as_slice()).unwrap_or_default();
+            refused.extend(refuse(&mut pod, subnets));
+            let is_own = *host == self.host;
+            let (endpoint, faults) = cluster.endpoint(pod, host.clone());
+            if is_own {
+                refused.extend(faults);
+                own.push(endpoint);
+            } else if !endpoint.addresses.is_empty() {
+                all.entry(endpoint.namespace.name().clone())
+                    .or_insert_with(Vec::new)
+                    .push(endpoint);
+            }
+        }
+        let more = refused.len().saturating_sub(PROBLEMS_LIMIT);
+        refused.truncate(PROBLEMS_LIMIT);
+        if more > 0 {
+            let what = format!("{more} more pods have addresses or groups that are not theirs");
+            refused.push(Problem::new(ProblemKind::Policy, Object::named("pods"), what));
+        }
+        problems.append(&mut refused);
+        let mut pods: BTreeMap<&Name, Vec<&Endpoint>> = BTreeMap::new();
+        for endpoint in all.values().flatten().chain(&own) {
+            pods.entry(endpoint.namespace.name()).or_default().push(endpoint);
+        }
+        let nodes = self.nodes().map(|node| &node.node);
+        let members = find(&needed(rules.iter(), &own), &pods, nodes);
+        Snapshot { rules, pods: own, members }
+    }
+
+    fn rules(&mut self) -> &Rules {
+        if self.rules.is_none() {
+            let rules = self.policies().flat_map(|policy| policy.rules.iter().cloned());
+            self.rules = Some(Rules::new(rules.collect()));
+        }
+        self.rules.get_or_insert_default()
+    }
+
+    fn items(&self, resource: Resource) -> impl Iterator<Item = &Item> {
+        self.objects.get(&resource).into_iter().flat_map(BTreeMap::values)
+    }
+
+    fn policies(&self) -> impl Iterator<Item = &Parsed> {
+        self.objects.values().flat_map(BTreeMap::values).filter_map(|item| match item {
+            Item::Policy(policy) => Some(policy),
+            _ => None,
+        })
+    }
+
+    fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.items(Resource::Pods).filter_map(|item| match item {
+            Item::Pod(pod) => Some(pod),
+            _ => None,
+        })
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = &HostNode> + Clone {
+        let nodes = self.objects.get(&Resource::Nodes).into_iter().flat_map(BTreeMap::values);
+        nodes.filter_map(|item| match item {
+            Item::Node(node) => Some(node),
+            _ => None,
+        })
+    }
+
+    fn cluster(&self) -> Cluster {
+        let mut cluster = Cluster::new(false);
+        for item in self.items(Resource::Namespaces) {
+            if let Item::Namespace(namespace) = item {
+                cluster.put(namespace.clone());
+            }
+        }
+        cluster
+    }
+
+    /// What is wrong with objects.
+    fn faults(&self) -> Vec<Problem> {
+        let items = self.objects.values().flat_map(BTreeMap::values);
+        let mut faults = Vec::new();
+        for item in items {
+            match item {
+                Item::Policy(policy) => faults.extend(policy.problems.iter().cloned()),
+                Item::Faulty(problem) => faults.push(problem.clone()),
+                _ => {}
+            }
+        }
+        faults
+    }
+
+    fn disconnections(&self) -> Vec<Problem> {
+        let problem = |(resource, why): (&Resource, &String)| {
+            let subject = Object::named(resource.query().name);
+            let what = format!("not followed; what was known of them stays in force: {why}");
+            Problem::new(ProblemKind::KubernetesApi, subject, what)
+        };
+        self.disconnected.iter().map(problem).collect()
+    }
+}
+
+/// Takes from `pod` the addresses outside its node's `subnets`, if these are known: a node can only
+/// speak of its own pods.
+fn refuse(pod: &mut Pod, subnets: &[IpNetwork]) -> Option<Problem> {
+    let has = |address: &IpAddr| {
+        subnets.is_empty() || subnets.iter().any(|subnet| subnet.contains(*address))
+    };
+    let foreign = pod.addresses.iter().copied().find(|address| !has(address))?;
+    pod.addresses.retain(has);
+    let subject = Object::named(format!("pod {}/{}", pod.namespace, pod.name));
+    let what = format!("address {foreign} is ignored: it is not in a subnet of its node");
+    Some(Problem::new(ProblemKind::Policy, subject, what))
+}

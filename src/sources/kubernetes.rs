@@ -1,0 +1,105 @@
+//! Follows what the Kubernetes API says of policies.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use crate::kube::{Followed, KubeSettings, Resource, follow};
+use crate::net::node_name::NodeName;
+use crate::os::event_loop::{self, EventLoop};
+use crate::policy::Update;
+use crate::sources::cluster_state::{ClusterState, PodScope};
+use crate::sources::item::Item;
+
+/// Changes that come closer together than this make one update.
+const COALESCE: Duration = Duration::from_millis(5);
+
+/// Rest after an update, in multiples of the time that it took: a storm in a large cluster takes a
+/// quarter of a processor at most.
+const REST: u32 = 3;
+
+/// Longest time in which the API must say everything to [`read`].
+const READ_WITHIN: Duration = Duration::from_secs(60);
+
+/// What to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub api: KubeSettings,
+    /// This host's node.
+    pub host: NodeName,
+    pub pods: PodScope,
+}
+
+/// Starts following. `publish` is called from its thread and must not block for long.
+///
+/// # Errors
+/// The thread or its event loop cannot be created.
+pub fn spawn(
+    start: Start,
+    mut publish: impl FnMut(Update) + Send + 'static,
+) -> io::Result<EventLoop> {
+    EventLoop::spawn("policies", async move |stopped| run(&start, stopped, &mut publish).await)
+}
+
+/// Everything, read once.
+///
+/// # Errors
+/// The API does not answer in time, or refuses.
+pub fn read(start: &Start) -> Result<Update, String> {
+    event_loop::once(async || {
+        let (mut state, mut followed) = begin(start);
+        let until = Instant::now() + READ_WITHIN;
+        loop {
+            let update = state.update();
+            if let (None, Some(problem)) = (&update.snapshot, update.problems.first()) {
+                return Err(problem.what.clone());
+            }
+            if update.snapshot.is_some() {
+                return Ok(update);
+            }
+            tokio::select! {
+                Some((resource, heard)) = followed.heard.recv() => drop(state.take(resource, heard)),
+                () = sleep_until(until) => return Err("the Kubernetes API does not answer".to_owned()),
+            }
+        }
+    })
+}
+
+fn begin(start: &Start) -> (ClusterState, Followed<Item>) {
+    let query = |resource: Resource| match (resource, start.pods) {
+        (Resource::Pods | Resource::Nodes, PodScope::Own) => resource.query_of(&start.host),
+        _ => resource.query(),
+    };
+    let queries = Resource::ALL.map(|resource| (resource, query(resource)));
+    let state = ClusterState::new(start.host.clone(), Resource::ALL);
+    (state, follow(&start.api, queries.into(), Item::read))
+}
+
+async fn run(start: &Start, mut stopped: oneshot::Receiver<()>, publish: &mut impl FnMut(Update)) {
+    let (mut state, mut followed) = begin(start);
+    let (mut due, mut rested) = (None, Instant::now());
+    let mut published = None;
+    loop {
+        tokio::select! { biased;
+            _ = &mut stopped => return,
+            () = sleep_until(due.unwrap_or(rested)), if due.is_some() => {
+                let begun = Instant::now();
+                due = None;
+                let update = state.update();
+                let content = (update.snapshot.clone(), update.problems.clone());
+                if published.as_ref() != Some(&content) {
+                    published = Some(content);
+                    publish(update);
+                }
+                rested = Instant::now() + begun.elapsed() * REST;
+            }
+            Some((resource, heard)) = followed.heard.recv() => {
+                if state.take(resource, heard) {
+                    due.get_or_insert((Instant::now() + COALESCE).max(rested));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Values that hosts share beside their records: some ranges of keys, read and watched on request.
+
+use etcd_client::{Event, GetOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream};
+
+use crate::etcd::failure::reason;
+use crate::etcd::{Etcd, Member, after, canceled};
+use crate::lease::EtcdError;
+
+/// Keys read in one transaction. Source: etcd's `--max-txn-ops`, 128.
+const TOGETHER: usize = 64;
+
+impl Etcd {
+    /// The keys that begin with `range`, and the revision; `None` instead of more than `limit`.
+    pub async fn keys(
+        &self,
+        range: &str,
+        limit: usize,
+    ) -> Result<(Option<Vec<Vec<u8>>>, i64), EtcdError> {
+        let most = i64::try_from(limit).unwrap_or(i64::MAX - 1) + 1;
+        let request = async |mut member: Member| {
+            let options = GetOptions::new().with_range(after(range)).with_keys_only();
+            member.kv.get(range, Some(options.with_limit(most))).await
+        };
+        let answer = self.members().call(&format!("read {range}"), request).await?;
+        let revision = answer.header().map_or(0, |header| header.revision());
+        let keys: Vec<Vec<u8>> = answer.kvs().iter().map(|pair| pair.key().to_vec()).collect();
+        Ok(((keys.len() <= limit).then_some(keys), revision))
+    }
+
+    /// The values of `keys` that exist, in their order.
+    pub async fn values(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, EtcdError> {
+        let (mut values, mut together) = (Vec::with_capacity(keys.len()), TOGETHER);
+        while let Some(rest) = keys.get(values.len()..).filter(|rest| !rest.is_empty()) {
+            let some = &rest[..together.min(rest.len())];
+            let request = async |mut member: Member| {
+                let reads = some.iter().map(|key| TxnOp::get(key.as_str(), None));
+                member.kv.txn(Txn::new().and_then(reads.collect::<Vec<_>>())).await
+            };
+            let answer = match self.members().call(&format!("read {}", some[0]), request).await {
+                Err(EtcdError::TooLarge(_)) if together > 1 => {
+                    together /= 2;
+                    continue;
+                }
+                answer => answer?,
+            };
+            values.extend(answer.op_responses().into_iter().map(|response| match response {
+                TxnOpResponse::Get(found) => found.kvs().first().map(|pair| pair.value().to_vec()),
+                _ => None,
+            }));
+        }
+        Ok(values)
+    }
+
+    /// Watches the keys that begin with one of `ranges`, from `revision` on. At least one range.
+    pub async fn watch_ranges(
+        &self,
+        ranges: &[String],
+        revision: i64,
+    ) -> Result<RangeWatch, EtcdError> {
+        let options = |range: &str, id| {
+            WatchOptions::new()
+                .with_range(after(range))
+                .with_start_revision(revision)
+                .with_progress_notify()
+                .with_fragment()
+                .with_watch_id(id)
+        };
+        let request = async |mut member: Member| {
+            let mut numbered = (1..).zip(ranges);
+            let (id, first) = numbered.next().unwrap_or((1, &ranges[0]));
+            let mut stream = member.watch.watch(first.as_str(), Some(options(first, id))).await?;
+            for (id, range) in numbered {
+                stream.watch(range.as_str(), Some(options(range, id))).await?;
+            }
+            Ok(stream)
+        };
+        let stream = self.members().call("watch", request).await?;
+        Ok(RangeWatch { stream, endpoint: self.endpoint() })
+    }
+}
+
+/// A watch of ranges. It is never resumed: when it ends, everything is read again.
+pub struct RangeWatch {
+    stream: WatchStream,
+    endpoint: String,
+}
+
+impl RangeWatch {
+    /// The keys that were put or deleted; none: a sign of life. Cancel-safe.
+    ///
+    /// # Errors
+    /// The watch ended or was refused.
+    pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, EtcdError> {
+        let ended = |why: String| format!("watch: etcd {}: {why}", self.endpoint);
+        match self.stream.message().await {
+            Ok(Some(answer)) if answer.canceled() => Err(canceled(&answer, ended)),
+            Ok(Some(answer)) => {
+                let pairs = answer.events().iter().filter_map(Event::kv);
+                Ok(pairs.map(|pair| pair.key().to_vec()).collect())
+            }
+            Ok(None) => Err(EtcdError::Unreachable(ended("the stream ended".to_owned()))),
+            Err(error) => Err(EtcdError::Unreachable(ended(reason(&error)))),
+        }
+    }
+
+    /// Requests a sign of life.
+    pub async fn request_progress(&mut self) -> Result<(), EtcdError> {
+        let asked = self.stream.request_progress().await;
+        asked.map_err(|error| EtcdError::Unreachable(format!("watch: {}", reason(&error))))
+    }
+}

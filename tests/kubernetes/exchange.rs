@@ -1,0 +1,326 @@
+//! Members of groups through a real etcd, between hosts in namespaces.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use humanz::etcd::EtcdSettings;
+use humanz::lease::Roots;
+use humanz::policy::{Member, Members, Selector};
+use humanz::sources::{
+    Exchange, ExchangeInputs, ExchangeStart, Exchanged, GroupId, HostAddresses, Hosts, exchange,
+};
+
+use crate::support::process::lock;
+use crate::support::wait::SOON;
+use crate::support::{Cluster, Node, eventually, soon};
+
+fn roots() -> Roots {
+    Roots {
+        hosts: "/humanz/hosts".into(),
+        counter: "/humanz/counter".into(),
+        humanz: "/humanz/v1".into(),
+    }
+}
+
+/// `app=NAME` of the namespace shop.
+fn group(name: &str) -> Selector {
+    let text = format!(
+        r#"{{"pods":{{"namespaces":{{"named":"shop"}},"labels":[{{"In":["app",["{name}"]]}}]}}}}"#
+    );
+    Selector::parse(&text).unwrap()
+}
+
+fn member(address: &str) -> Member {
+    Member { addresses: vec![address.parse().unwrap()], ports: Vec::new() }
+}
+
+/// Hosts that exchange members.
+struct Scene {
+    cluster: Cluster,
+    hosts: Arc<Hosts>,
+}
+
+/// The exchange of one host.
+struct Peer {
+    name: String,
+    exchange: Exchange,
+    inputs: Mutex<ExchangeInputs>,
+    heard: Arc<Mutex<Vec<Exchanged>>>,
+}
+
+impl Scene {
+    /// Host h3 has 10.244.3.0/24.
+    fn new(count: u8) -> Scene {
+        let cluster = Cluster::new(count);
+        let addresses = |number: usize, host: &Node| HostAddresses {
+            subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
+            nodes: vec![IpAddr::V4(host.v4())],
+        };
+        let hosts = (1..).zip(&cluster.hosts);
+        let hosts =
+            hosts.map(|(number, host)| (host.name().parse().unwrap(), addresses(number, host)));
+        Scene { hosts: Arc::new(hosts.collect()), cluster }
+    }
+
+    fn peer(&self, number: usize) -> Peer {
+        let host = &self.cluster.hosts[number - 1];
+        let name = host.name().to_owned();
+        let keys = &self.cluster.etcd;
+        let record = format!("/humanz/v1/nodes/{name}");
+        if keys.get(&record).is_none() {
+            keys.put(&record, "{}");
+        }
+        let etcd = EtcdSettings {
+            endpoints: vec![crate::support::store::Store::url()],
+            timeout: Duration::from_secs(2),
+            ..EtcdSettings::default()
+        };
+        let start = ExchangeStart { etcd, roots: roots(), host: name.parse().unwrap() };
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let publish = {
+            let heard = Arc::clone(&heard);
+            move |exchanged| lock(&heard).push(exchanged)
+        };
+        let exchange = host.with_namespace(|namespace| {
+            namespace.on_its_network(|| exchange(start, publish).unwrap())
+        });
+        let record = keys.pairs(&record)[0].mod_revision();
+        let inputs = ExchangeInputs {
+            hosts: Arc::clone(&self.hosts),
+            record: Some(record),
+            ..ExchangeInputs::default()
+        };
+        exchange.set(inputs.clone());
+        Peer { name, exchange, inputs: Mutex::new(inputs), heard }
+    }
+
+    fn key(host: &str, selector: &Selector) -> String {
+        roots().members(&host.parse().unwrap(), GroupId::of(selector).as_str())
+    }
+}
+
+impl Peer {
+    fn change(&self, change: impl FnOnce(&mut ExchangeInputs)) {
+        let mut inputs = lock(&self.inputs);
+        change(&mut inputs);
+        self.exchange.set(inputs.clone());
+    }
+
+    /// Its own members of `selector` are these.
+    fn has(&self, selector: &Selector, addresses: &[&str]) {
+        let members: BTreeSet<Member> = addresses.iter().map(|address| member(address)).collect();
+        self.change(|inputs| drop(inputs.own.insert(selector.clone(), members)));
+    }
+
+    fn needs(&self, selectors: &[Selector]) {
+        self.change(|inputs| inputs.needed = selectors.iter().cloned().collect());
+    }
+
+    fn last(&self) -> Exchanged {
+        lock(&self.heard).last().cloned().unwrap_or_default()
+    }
+
+    fn members(&self) -> Members {
+        self.last().members
+    }
+
+    fn of(&self, selector: &Selector) -> Vec<String> {
+        let members = self.members().remove(selector).unwrap_or_default();
+        members.iter().flat_map(|it| &it.addresses).map(ToString::to_string).collect()
+    }
+
+    fn becomes(&self, selector: &Selector, wanted: &[&str]) {
+        eventually(&format!("{}: {wanted:?}", self.name), 3 * SOON, || {
+            let found = self.of(selector);
+            if found == wanted { Ok(()) } else { Err(format!("{found:?} {:?}", self.last())) }
+        });
+    }
+
+    fn wait_problem(&self, words: &str) {
+        eventually(words, 3 * SOON, || {
+            let problems = self.last().problems;
+            let text = format!("{problems:?}");
+            if text.contains(words) { Ok(()) } else { Err(text) }
+        });
+    }
+}
+
+#[test]
+fn a_pod_labelled_on_one_host_is_a_member_on_another_within_100_ms() {
+    let scene = Scene::new(2);
+    let (a, b) = (scene.peer(1), scene.peer(2));
+    let (web, other) = (group("web"), group("other"));
+    b.needs(std::slice::from_ref(&web));
+    let mut times = Vec::new();
+    for round in 0..20 {
+        let own: &[&str] = if round % 2 == 0 { &["10.244.1.2", "10.244.1.3"] } else { &[] };
+        // The rest after a write is part of the rate, not of the latency.
+        std::thread::sleep(Duration::from_millis(150));
+        let begun = Instant::now();
+        a.has(&web, own);
+        while b.of(&web) != own {
+            assert!(begun.elapsed() < 3 * SOON, "{:?}", b.last());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        times.push(begun.elapsed());
+    }
+    times.sort();
+    println!("label on host A → member on host B: median {:?}, longest {:?}", times[10], times[19]);
+    assert!(times[10] < Duration::from_millis(100), "{times:?}");
+    // What nobody here needs is published by its host, and read by no other.
+    a.has(&other, &["10.244.1.9"]);
+    soon("it is published", || scene.cluster.etcd.get(&Scene::key("h1", &other)).is_some());
+    assert_eq!(b.members().keys().collect::<Vec<_>>(), [&web]);
+}
+
+#[test]
+fn a_group_is_withdrawn_and_made_again_and_leaves_nothing_behind() {
+    let scene = Scene::new(2);
+    let (a, b) = (scene.peer(1), scene.peer(2));
+    let web = group("web");
+    a.has(&web, &["10.244.1.2"]);
+    // Needed only later.
+    soon("published", || scene.cluster.etcd.get(&Scene::key("h1", &web)).is_some());
+    b.needs(std::slice::from_ref(&web));
+    b.becomes(&web, &["10.244.1.2"]);
+    for _ in 0..3 {
+        a.has(&web, &[]);
+        b.becomes(&web, &[]);
+        let keys = &scene.cluster.etcd;
+        assert!(keys.list("/humanz/v1-members/").is_empty());
+        assert!(keys.list("/humanz/v1-groups/").is_empty());
+        a.has(&web, &["10.244.1.7"]);
+        b.becomes(&web, &["10.244.1.7"]);
+    }
+    b.needs(&[]);
+    soon("what is not needed is not kept", || b.members().is_empty());
+}
+
+#[test]
+fn members_stay_while_etcd_is_away_and_are_read_again_after_it() {
+    let scene = Scene::new(2);
+    let (a, b) = (scene.peer(1), scene.peer(2));
+    let web = group("web");
+    a.has(&web, &["10.244.1.2"]);
+    b.needs(std::slice::from_ref(&web));
+    b.becomes(&web, &["10.244.1.2"]);
+    scene.cluster.etcd.kill();
+    b.wait_problem("those known before stay in force");
+    a.has(&web, &["10.244.1.3"]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(b.of(&web), ["10.244.1.2"], "frozen");
+    scene.cluster.etcd.start();
+    b.becomes(&web, &["10.244.1.3"]);
+    soon("no problem is left", || b.last().problems.is_empty());
+    // The history is gone: everything is read again.
+    scene.cluster.etcd.compact();
+    a.has(&web, &["10.244.1.4"]);
+    b.becomes(&web, &["10.244.1.4"]);
+}
+
+#[test]
+fn what_a_stolen_host_says_of_others_is_ignored() {
+    let scene = Scene::new(3);
+    let (a, b) = (scene.peer(1), scene.peer(2));
+    let web = group("web");
+    a.has(&web, &["10.244.1.2"]);
+    b.needs(std::slice::from_ref(&web));
+    b.becomes(&web, &["10.244.1.2"]);
+    let keys = &scene.cluster.etcd;
+    let announce = |host: &str| {
+        keys.put(&format!("{}{host}", roots().announcements(GroupId::of(&web).as_str())), "");
+    };
+    // As its role lets it: below its own name.
+    let say = |value: &[u8]| {
+        keys.put(&Scene::key("h3", &web), value);
+        announce("h3");
+    };
+    let value = |selector: &Selector, addresses: &[&str]| {
+        let members: Vec<Member> = addresses.iter().map(|address| member(address)).collect();
+        serde_json::json!({"selector": selector.text(), "members": members}).to_string()
+    };
+    say(value(&web, &["10.244.3.3", "10.244.1.99", "10.244.2.99"]).as_bytes());
+    b.becomes(&web, &["10.244.1.2", "10.244.3.3"]);
+    b.wait_problem("is not the host's to give");
+    for (bytes, words) in [
+        (value(&group("db"), &["10.244.3.3"]).into_bytes(), "another group"),
+        (vec![b'x'; 1_000_000], "bytes"),
+        (br#"{"selector":"","members":[],"more":1}"#.to_vec(), "unknown field"),
+        (b"\xff\x00".to_vec(), "ignored"),
+    ] {
+        say(&bytes);
+        b.wait_problem(words);
+        b.becomes(&web, &["10.244.1.2"]);
+    }
+    // As many members as a value holds.
+    let many: Vec<String> =
+        (0..1_000_000 / 60).map(|number| format!("10.244.3.{}", number % 250 + 2)).collect();
+    let texts: Vec<String> = many
+        .iter()
+        .enumerate()
+        .map(|(number, address)| format!(r#"{{"addresses":["{address}"],"ports":[{{"name":"p{number}","protocol":"tcp","port":1}}]}}"#))
+        .collect();
+    let text = serde_json::to_string(&web.text()).unwrap();
+    let flood = format!(r#"{{"selector":{text},"members":[{}]}}"#, texts.join(","));
+    say(flood.as_bytes());
+    b.wait_problem("host h3");
+    b.becomes(&web, &["10.244.1.2"]);
+    // Announcements say where to look, never what is there: those of others can be forged and deleted.
+    let announcements = roots().announcements(GroupId::of(&web).as_str());
+    keys.delete_all(&announcements);
+    announce("h1");
+    announce("nobody");
+    keys.put(&format!("{announcements}$(reboot)"), "x");
+    keys.put(&format!("{announcements}a/b/c"), "x");
+    keys.delete(&format!("{announcements}h1"));
+    say(value(&web, &["10.244.3.4"]).as_bytes());
+    b.becomes(&web, &["10.244.1.2", "10.244.3.4"]);
+    keys.delete_all(&announcements);
+    // The others notice nothing of it, but for a host that starts: until its host announces it again.
+    assert_eq!(b.of(&web), ["10.244.1.2", "10.244.3.4"]);
+    a.has(&web, &["10.244.1.2", "10.244.1.3"]);
+    b.becomes(&web, &["10.244.1.2", "10.244.1.3", "10.244.3.4"]);
+}
+
+#[test]
+fn a_host_that_is_gone_takes_its_members_with_it() {
+    let scene = Scene::new(2);
+    let (a, b) = (scene.peer(1), scene.peer(2));
+    let web = group("web");
+    a.has(&web, &["10.244.1.2"]);
+    b.needs(std::slice::from_ref(&web));
+    b.becomes(&web, &["10.244.1.2"]);
+    // Lost for a day, but still a host of the network: its pods may run.
+    drop(a);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(b.of(&web), ["10.244.1.2"]);
+    b.change(|inputs| {
+        let mut hosts = Hosts::clone(&inputs.hosts);
+        hosts.retain(|name, _| name.as_str() != "h1");
+        inputs.hosts = Arc::new(hosts);
+    });
+    b.becomes(&web, &[]);
+    b.change(|inputs| inputs.hosts = Arc::clone(&scene.hosts));
+    b.becomes(&web, &["10.244.1.2"]);
+    scene.cluster.etcd.delete(&Scene::key("h1", &web));
+    let announced = format!("{}h1", roots().announcements(GroupId::of(&web).as_str()));
+    scene.cluster.etcd.delete(&announced);
+    b.becomes(&web, &[]);
+}
+
+#[test]
+fn a_machine_that_lost_its_record_publishes_nothing() {
+    let scene = Scene::new(2);
+    let (a, b) = (scene.peer(1), scene.peer(2));
+    let web = group("web");
+    a.has(&web, &["10.244.1.2"]);
+    b.needs(std::slice::from_ref(&web));
+    b.becomes(&web, &["10.244.1.2"]);
+    // Another machine has the name now.
+    scene.cluster.etcd.put("/humanz/v1/nodes/h1", "{\"another\": 1}");
+    a.has(&web, &["10.244.1.66"]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(b.of(&web), ["10.244.1.2"]);
+}

@@ -1,0 +1,53 @@
+//! The role in packaging/daemonset-kubernetes.yaml, as an API server applies it.
+
+const MANIFEST: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/daemonset-kubernetes.yaml"));
+
+/// One rule of a ClusterRole.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    groups: Vec<String>,
+    resources: Vec<String>,
+    verbs: Vec<String>,
+}
+
+/// The rules of the manifest.
+pub fn role() -> Vec<Rule> {
+    let role = MANIFEST.split("\n---\n").find(|text| text.contains("\nkind: ClusterRole\n"));
+    let mut rules = Vec::new();
+    for line in role.unwrap().lines().map(|line| line.trim_start_matches([' ', '-'])) {
+        let Some((field, list)) = line.split_once(": [") else { continue };
+        let list = list.strip_suffix(']').unwrap().split(", ");
+        let words: Vec<String> = list.map(|word| word.trim_matches('"').to_owned()).collect();
+        match field {
+            "apiGroups" => {
+                rules.push(Rule { groups: words, resources: Vec::new(), verbs: Vec::new() });
+            }
+            "resources" => rules.last_mut().unwrap().resources = words,
+            "verbs" => rules.last_mut().unwrap().verbs = words,
+            _ => {}
+        }
+    }
+    rules
+}
+
+impl Rule {
+    /// `verb` on the resource at `path`: `/api/v1/pods`, `/apis/GROUP/VERSION/RESOURCE`.
+    pub fn permits(&self, verb: &str, path: &str) -> bool {
+        let parts: Vec<&str> = path.split('/').collect();
+        let (group, resource) = match parts.as_slice() {
+            ["", "api", _, resource] => ("", *resource),
+            ["", "apis", group, _, resource] => (*group, *resource),
+            _ => return false,
+        };
+        let has = |words: &[String], word: &str| words.iter().any(|one| one == word);
+        has(&self.groups, group) && has(&self.resources, resource) && has(&self.verbs, verb)
+    }
+
+    /// Every pair of resource and verb.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.resources.iter().flat_map(|resource| {
+            self.verbs.iter().map(move |verb| (resource.as_str(), verb.as_str()))
+        })
+    }
+}

@@ -1,0 +1,227 @@
+//! What the tests' API server knows: objects, their history, and how it behaves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::rbac::Rule;
+
+pub type Objects = BTreeMap<String, Value>;
+
+pub const NODES: &str = "/api/v1/nodes";
+
+/// Path, kind, and whether a CustomResourceDefinition brings it.
+const RESOURCES: [(&str, &str, bool); 7] = [
+    (NODES, "Node", false),
+    ("/api/v1/namespaces", "Namespace", false),
+    ("/api/v1/pods", "Pod", false),
+    ("/apis/networking.k8s.io/v1/networkpolicies", "NetworkPolicy", false),
+    (
+        "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
+        "ClusterNetworkPolicy",
+        true,
+    ),
+    ("/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies", "AdminNetworkPolicy", true),
+    (
+        "/apis/policy.networking.k8s.io/v1alpha1/baselineadminnetworkpolicies",
+        "BaselineAdminNetworkPolicy",
+        true,
+    ),
+];
+
+/// A change of an object.
+pub struct Event {
+    pub version: u64,
+    pub path: &'static str,
+    pub before: Option<Value>,
+    pub after: Option<Value>,
+}
+
+/// The path of the resource of `kind`.
+pub fn path_of(kind: &str) -> &'static str {
+    RESOURCES.iter().find(|(_, one, _)| *one == kind).unwrap().0
+}
+
+fn kind_of(path: &str) -> &'static str {
+    RESOURCES.iter().find(|(one, ..)| *one == path).unwrap().1
+}
+
+fn key_of(object: &Value) -> String {
+    let name = object["metadata"]["name"].as_str().unwrap();
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Whether `object` is one of the field selector in `query`, as `spec.nodeName=h1`.
+fn is_selected(query: &BTreeMap<String, String>, object: &Value) -> bool {
+    let Some(selector) = query.get("fieldSelector") else { return true };
+    let (field, value) = selector.split_once('=').unwrap();
+    let found = field.split('.').fold(object, |object, name| &object[name]);
+    found.as_str().unwrap_or_default() == value
+}
+
+/// How it behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    #[default]
+    Well,
+    /// 403 to everything.
+    Forbidden,
+    /// Lists and watches are malformed.
+    Garbage,
+    /// Lists and events without end.
+    Huge,
+    /// Takes requests and answers nothing.
+    Silent,
+    /// Ends every watch at once.
+    Brief,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// By the path of their resource, and there by `namespace/name`.
+    pub objects: BTreeMap<&'static str, Objects>,
+    /// Custom resources that it serves.
+    pub custom: BTreeSet<&'static str>,
+    pub version: u64,
+    pub events: Vec<Event>,
+    /// The objects of every list of which a page may still be wanted.
+    pub past: BTreeMap<(u64, String), Objects>,
+    /// Everything up to this version is forgotten.
+    pub compacted: u64,
+    /// Running watches at that version continue.
+    pub spared: u64,
+    pub tokens: BTreeSet<String>,
+    pub mode: Mode,
+    /// A watch from too long ago is refused by the status of the answer, not by an event.
+    pub refuses_by_status: bool,
+    pub may_patch: bool,
+    /// Compact before the second page.
+    pub compacts_between_pages: bool,
+    pub bookmarks: u64,
+    /// Raised to break every watch.
+    pub broken: u64,
+    pub requests: Vec<String>,
+    /// What its role permits; `None`: everything.
+    pub rules: Option<Vec<Rule>>,
+}
+
+impl State {
+    pub fn serves(&self, path: &str) -> Option<&'static str> {
+        let found = RESOURCES.iter().find(|(one, ..)| *one == path);
+        let found = found.filter(|(one, _, custom)| !custom || self.custom.contains(one));
+        found.map(|(one, ..)| *one)
+    }
+
+    /// `verb` on the resource at `path`.
+    pub fn permits(&self, verb: &str, path: &str) -> bool {
+        self.rules.as_ref().is_none_or(|rules| rules.iter().any(|rule| rule.permits(verb, path)))
+    }
+
+    pub fn get(&self, path: &'static str, key: &str) -> Option<Value> {
+        self.objects.get(path)?.get(key).cloned()
+    }
+
+    pub fn put(&mut self, mut object: Value) {
+        let path = path_of(object["kind"].as_str().unwrap());
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let before = self.objects.entry(path).or_default().insert(key_of(&object), object.clone());
+        self.events.push(Event { version: self.version, path, before, after: Some(object) });
+    }
+
+    pub fn delete(&mut self, path: &'static str, key: &str) {
+        self.version += 1;
+        let mut before = self.objects.get_mut(path).unwrap().remove(key).unwrap();
+        before["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.events.push(Event { version: self.version, path, before: Some(before), after: None });
+    }
+
+    pub fn compact(&mut self) {
+        self.version += 1;
+        self.compacted = self.version;
+        self.events.clear();
+        self.past.clear();
+    }
+
+    /// The list, or status and message of a refusal.
+    pub fn list(
+        &mut self,
+        path: &'static str,
+        query: &BTreeMap<String, String>,
+    ) -> Result<Value, (u16, &'static str)> {
+        let limit: usize = query.get("limit").map_or(0, |limit| limit.parse().unwrap());
+        let (version, from) = match query.get("continue") {
+            None => {
+                let mut found = self.objects.get(path).cloned().unwrap_or_default();
+                found.retain(|_, object| is_selected(query, object));
+                self.past.insert((self.version, path.to_owned()), found);
+                (self.version, String::new())
+            }
+            Some(token) => {
+                if std::mem::take(&mut self.compacts_between_pages) {
+                    self.compact();
+                }
+                let (version, from) = token.split_once("/+=").unwrap();
+                (version.parse().unwrap(), from.to_owned())
+            }
+        };
+        let Some(objects) = self.past.get(&(version, path.to_owned())) else {
+            return Err((
+                410,
+                "The provided continue parameter is too old to display a consistent list result.",
+            ));
+        };
+        let rest = objects.range(from..);
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        let mut rest = rest.map(|(key, object)| (key.clone(), object.clone()));
+        // As servers do: no kind in the objects of a list.
+        let bare = |mut object: Value| {
+            let fields = object.as_object_mut().unwrap();
+            fields.retain(|name, _| name != "kind" && name != "apiVersion");
+            object
+        };
+        let items: Vec<Value> = rest.by_ref().take(limit).map(|(_, object)| bare(object)).collect();
+        let next = rest.next().map(|(key, _)| format!("{version}/+={key}")).unwrap_or_default();
+        let metadata = json!({"resourceVersion": version.to_string(), "continue": next});
+        let kind = format!("{}List", kind_of(path));
+        Ok(json!({"kind": kind, "apiVersion": "v1", "metadata": metadata, "items": items}))
+    }
+
+    /// The events of a watch after the version `from`.
+    pub fn events(&self, path: &str, query: &BTreeMap<String, String>, from: u64) -> Vec<Value> {
+        let new = self.events.iter().filter(|event| event.version > from && event.path == path);
+        let said = new.filter_map(|event| {
+            let selected =
+                |object: &Option<Value>| object.clone().filter(|it| is_selected(query, it));
+            let (kind, object) = match (selected(&event.before), selected(&event.after)) {
+                (None, Some(after)) => ("ADDED", after),
+                (Some(_), Some(after)) => ("MODIFIED", after),
+                (Some(before), None) => ("DELETED", before),
+                (None, None) => return None,
+            };
+            Some(json!({"type": kind, "object": object}))
+        });
+        said.collect()
+    }
+
+    /// As a strategic merge of the status of a node: conditions are identified by their type.
+    pub fn patch(&mut self, name: &str, patch: &Value) {
+        let mut node = self.get(NODES, name).unwrap();
+        let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+        for new in patch["status"]["conditions"].as_array().unwrap() {
+            conditions.retain(|old| old["type"] != new["type"]);
+            conditions.push(new.clone());
+        }
+        self.put(node);
+    }
+
+    pub fn bookmark(&self, path: &str) -> Value {
+        let metadata =
+            json!({"resourceVersion": self.version.to_string(), "creationTimestamp": null});
+        json!({"type": "BOOKMARK", "object": {"kind": kind_of(path), "apiVersion": "v1",
+            "metadata": metadata, "spec": {}, "status": {}}})
+    }
+}
