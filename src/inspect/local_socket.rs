@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub fn ask(path: &Path, question: &[u8], limit: usize, deadline: Duration) -> io
     let micros = i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX);
     setsockopt(&socket, SendTimeout, &TimeVal::new(micros / 1_000_000, micros % 1_000_000))?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-    let mut stream = UnixStream::from(OwnedFd::from(socket));
+    let mut stream = UnixStream::from(socket);
     refuse_others(&stream)?;
     stream.write_all(question)?;
     read_line(&mut stream, limit, until)

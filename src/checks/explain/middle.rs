@@ -95,11 +95,11 @@ fn arrival(path: &Path) -> Vec<Hop> {
     }
     let seen = format!("packets of {} come by {}", path.from.name, link.name);
     let mut hops = vec![Hop::fine(name, HERE, seen)];
-    if let (Some(tunnel), Some(remote)) = (&path.back.tunnel, path.from.remote()) {
-        if let Some((uplink, theirs, ours)) = underlay(path, tunnel, remote) {
-            hops.push(firewall::tunnels(path, &uplink, theirs, ours));
-            hops.extend(tunnel_table::received(path, remote, theirs));
-        }
+    if let (Some(tunnel), Some(remote)) = (&path.back.tunnel, path.from.remote())
+        && let Some((uplink, theirs, ours)) = underlay(path, tunnel, remote)
+    {
+        hops.push(firewall::tunnels(path, &uplink, theirs, ours));
+        hops.extend(tunnel_table::received(path, remote, theirs));
     }
     hops
 }
