@@ -47,9 +47,7 @@ pub enum Heard<T> {
     Put(ObjectKey, T),
     Gone(ObjectKey),
     /// It is followed; what was heard is up to date.
-    Connected {
-        endpoint: String,
-    },
+    Connected,
     /// It is not followed now; what was heard before stays. Repeated for every new reason.
     Disconnected {
         why: String,
@@ -148,6 +146,9 @@ impl<T> Follower<T> {
             if self.absences == 1 || self.has_objects {
                 self.send(Heard::All(BTreeMap::new())).await?;
             }
+            if self.disconnected.take().is_some() {
+                self.send(Heard::Connected).await?;
+            }
             self.has_objects = false;
             self.attempts = 0;
         }
@@ -197,7 +198,7 @@ impl<T> Follower<T> {
         };
         let begun = Instant::now();
         if self.disconnected.take().is_some() {
-            self.send(Heard::Connected { endpoint: api.endpoint().to_owned() }).await?;
+            self.send(Heard::Connected).await?;
         }
         loop {
             let events = match watch.next(|line| resource.event(line)).await {

@@ -64,7 +64,7 @@ impl ClusterState {
             }
             Heard::Put(key, item) => drop(objects.insert(key, item)),
             Heard::Gone(key) => drop(objects.remove(&key)),
-            Heard::Connected { .. } => return self.disconnected.remove(&resource).is_some(),
+            Heard::Connected => return self.disconnected.remove(&resource).is_some(),
             Heard::Disconnected { why } => {
                 self.disconnected.insert(resource, why);
                 return true;
