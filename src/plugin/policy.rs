@@ -26,30 +26,34 @@ pub fn put_in_force(
     entry: &StoreEntry,
     on_agent_down: AgentDown,
 ) -> Result<String, CniError> {
-    let why = match answer(add, entry) {
-        Ok(Answer { in_force: true, .. }) => return Ok("in force".to_owned()),
-        Ok(Answer { why, .. }) => {
-            // The agent may not have come to the address yet.
-            let nft = Nft::open().or_internal("open the table of policies")?;
-            forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
-            return Ok(format!("quarantine: {why}"));
-        }
-        Err(why) => why,
-    };
+    let answered = answer(add, entry);
+    if matches!(answered, Ok(Answer { in_force: true, .. })) {
+        return Ok("in force".to_owned());
+    }
     let again = |what: String| {
         let fix = "is humanz-agent running on this host? (systemctl status humanz-agent)";
         CniError::new(code::TRY_AGAIN, format!("policies: {what}; {fix}"))
     };
-    if on_agent_down == AgentDown::Fail {
+    if let (Err(why), AgentDown::Fail) = (&answered, on_agent_down) {
         return Err(again(format!("the agent does not answer: {why} (POLICY_ON_AGENT_DOWN=fail)")));
     }
     let nft = Nft::open().or_internal("open the table of policies")?;
     let tables = nft.tables().or_internal("look for the table of policies")?;
     let is_there = tables.iter().any(|table| table == POLICY_TABLE);
+    let no_table = |why: &str| again(format!("no table inet {POLICY_TABLE}: {why}"));
+    let why = match answered {
+        // Without the table nothing would keep the pod in quarantine.
+        Ok(Answer { why, .. }) if !is_there => return Err(no_table(&why)),
+        Ok(Answer { why, .. }) => {
+            // The agent may not have come to the address yet.
+            forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
+            return Ok(format!("quarantine: {why}"));
+        }
+        Err(why) => why,
+    };
     match on_agent_down {
         AgentDown::Open if !is_there => {}
-        // Without the table nothing would keep the pod in quarantine.
-        _ if !is_there => return Err(again(format!("no table inet {POLICY_TABLE}: {why}"))),
+        _ if !is_there => return Err(no_table(&why)),
         AgentDown::Open => {
             forget(&nft, &entry.addresses).or_internal("remove a former pod's policies")?;
             let opened = nft.change_elements(POLICY_TABLE, &opened(&entry.addresses));
