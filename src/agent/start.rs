@@ -11,6 +11,7 @@ use anyhow::Context;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::names::{self, Names};
 use crate::agent::own_writes::OwnWrites;
+use crate::agent::policy_source::PolicySource;
 use crate::agent::registry::Registry;
 use crate::agent::serve::{self, Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
@@ -53,7 +54,7 @@ pub fn serve(
     let publish = move |update| trigger::send(&on_update, Trigger::Registry(update));
     let registry = Registry::connect(&settings, &name, &kernel, &shared, publish)?;
     let heartbeat = shared.expect("names", names::LIMIT);
-    let (on_names, on_pods) = (triggers.clone(), triggers);
+    let (on_names, on_pods) = (triggers.clone(), triggers.clone());
     let on_names = move |names| trigger::send(&on_names, Trigger::Names(names));
     let names = Names::spawn(heartbeat, registry.resolved(), on_names).context("start a thread")?;
     let mut state = AgentState::new(registry.fixed(), registry.resolved());
@@ -83,6 +84,7 @@ pub fn serve(
         state,
         own_writes,
         on_pods: Some(on_pods),
+        policy_source: PolicySource::new(triggers),
     };
     if once { agent.once() } else { agent.serve() }
 }

@@ -25,7 +25,6 @@ pub enum Trigger {
     Files(BTreeSet<PathBuf>),
     Signal(Signal),
     /// A source of policies says something else.
-    #[expect(dead_code, reason = "of the sources that are watched: Kubernetes, etcd")]
     Policy(Update),
     /// The plugin asks for a new pod's policies.
     Pod(Asked),

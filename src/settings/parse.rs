@@ -172,8 +172,18 @@ impl Parser<'_> {
         if !is_on? {
             return Some(None);
         }
-        if settings.file.is_none() {
-            self.fault("POLICY_FILE", "POLICY=on needs a file of policies");
+        match (self.text("SUBNET_SOURCE") == "kubernetes", settings.file.is_some()) {
+            (false, false) => {
+                let why = "POLICY=on needs a file of policies, except with SUBNET_SOURCE=kubernetes, \
+                           where they come from the API";
+                self.fault("POLICY_FILE", why);
+            }
+            (true, true) => {
+                let why = "with SUBNET_SOURCE=kubernetes policies come from the API alone: create \
+                           them there, and leave this empty";
+                self.fault("POLICY_FILE", why);
+            }
+            _ => {}
         }
         if guard.is_some_and(|guard| !guard.is_on || !guard.routes) {
             let variable =

@@ -133,6 +133,25 @@ fn one_host_needs_no_etcd() {
 }
 
 #[test]
+fn policies_come_from_one_place() {
+    let on = |more: &[(&'static str, &str)]| {
+        let found = with(&[&[("POLICY", "on"), ("ETCD_HOST", "e")], more].concat());
+        found.map(|settings| settings.policy.unwrap().providers(&settings.source)).map_err(
+            |faults| {
+                assert_eq!(faults.len(), 1, "{faults:?}");
+                faults[0].to_string()
+            },
+        )
+    };
+    let (kubernetes, file) = (("SUBNET_SOURCE", "kubernetes"), ("POLICY_FILE", "/p"));
+    assert_eq!(on(&[kubernetes]), Ok(vec![Provider::Kubernetes]));
+    assert!(on(&[kubernetes, file]).unwrap_err().contains("from the API alone"));
+    assert!(on(&[]).unwrap_err().starts_with("POLICY_FILE is not set: POLICY=on needs a file"));
+    assert!(on(&[("SUBNET_SOURCE", "static")]).unwrap_err().contains("SUBNET_SOURCE=kubernetes"));
+    assert_eq!(on(&[("SUBNET_SOURCE", "static"), file]), Ok(vec![Provider::File]));
+}
+
+#[test]
 fn ipv6_alone_is_a_network() {
     let settings = with(&[("ETCD_HOST", "e"), ("IP_SUBNET", "none"), ("IPV6_SUBNET", "fd00::/48")]);
     assert!(settings.unwrap().pools.v4.is_none());

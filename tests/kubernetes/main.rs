@@ -11,12 +11,15 @@ use humanz_test_support as support;
 mod access;
 mod api;
 mod certificates;
+mod enforced;
 mod exchange;
 mod hostile;
 mod own;
 mod policies;
 mod rbac;
 mod state;
+#[path = "../policy_agent/traffic.rs"]
+mod traffic;
 mod watching;
 
 use std::collections::BTreeMap;
@@ -28,6 +31,9 @@ use support::wait::SOON;
 use support::{Agent, Cluster, Node, Place, eventually, facts};
 
 const KUBECONFIG: &str = "/etc/humanz/kubeconfig";
+
+/// Port of the pods that listen.
+const PORT: u16 = 5000;
 
 const VARIABLES: &[(&str, &str)] =
     &[("SUBNET_SOURCE", "kubernetes"), ("KUBECONFIG", KUBECONFIG), ("ETCD_HOST", "")];

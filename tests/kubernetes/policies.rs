@@ -18,12 +18,12 @@ use crate::support::wait::SOON;
 use crate::support::{Node, eventually, soon};
 use crate::{Scene, kubeconfig, node};
 
-fn namespace(name: &str, labels: Value) -> Value {
+pub fn namespace(name: &str, labels: Value) -> Value {
     json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name, "labels": labels}})
 }
 
 /// A pod of `shop` with the label `app`.
-fn pod(name: &str, app: &str, host: &str, addresses: &[&str]) -> Value {
+pub fn pod(name: &str, app: &str, host: &str, addresses: &[&str]) -> Value {
     let ips: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
     json!({"kind": "Pod", "apiVersion": "v1",
         "metadata": {"name": name, "namespace": "shop", "labels": {"app": app}},
@@ -33,7 +33,7 @@ fn pod(name: &str, app: &str, host: &str, addresses: &[&str]) -> Value {
 }
 
 /// Pods with `app=db` may be reached by those with `app=web`.
-fn policy(name: &str) -> Value {
+pub fn policy(name: &str) -> Value {
     json!({"kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1",
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {"podSelector": {"matchLabels": {"app": "db"}},

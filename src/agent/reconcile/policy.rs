@@ -68,9 +68,10 @@ fn keep(
     let nft = &run.kernel.nft;
     let CachedPolicy { table, pods } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
-    if policies.known.is_none() && table.observe(nft, POLICY_TABLE)?.is_some() {
-        // What was in force stays so until a source has said something.
-        return Ok(true);
+    if policies.known.is_none() {
+        // What was in force stays so until a source has said something; where nothing was, pods that run
+        // are not cut off before that, and none can start.
+        return Ok(table.observe(nft, POLICY_TABLE)?.is_some());
     }
     let subnets: Vec<_> = run.subnets.iter().copied().collect();
     let wanted = policies.table(pods, &subnets);

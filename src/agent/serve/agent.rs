@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use crate::agent::names::Names;
 use crate::agent::own_writes::OwnWrites;
+use crate::agent::policy_source::PolicySource;
 use crate::agent::registry::Registry;
 use crate::agent::serve::files::RuntimeFiles;
 use crate::agent::serve::state::AgentState;
@@ -41,4 +42,6 @@ pub struct Agent {
     pub own_writes: Arc<OwnWrites>,
     /// For the thread that hears questions about new pods, until it is started.
     pub on_pods: Option<Sender<Trigger>>,
+    /// Policies of the Kubernetes API.
+    pub policy_source: PolicySource,
 }

@@ -15,7 +15,8 @@ use crate::policy::ask::Answer;
 use crate::policy::local::HostKnowledge;
 use crate::policy::sources::Policies;
 use crate::policy::{Provider, Update};
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
+use crate::sources::{PodScope, Start};
 
 /// Wait after a change of the file: what is written in several steps is read once.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -27,12 +28,31 @@ pub fn kept_policies(settings: &Settings) -> Policies {
 }
 
 impl Agent {
+    /// Starts and ends what follows the Kubernetes API, as the settings say.
+    pub(super) fn follow_policies(&mut self) {
+        let wanted = match &self.settings.source {
+            Source::Kubernetes(api) if self.settings.policy.is_some() => {
+                Some(Start { api: api.clone(), host: self.name.clone(), pods: PodScope::All })
+            }
+            _ => None,
+        };
+        self.policy_source.follow(wanted);
+    }
+
     /// Where to look because of `update`.
     pub(super) fn take_policies(&mut self, update: Update) -> Scope {
+        if self.settings.policy.is_none() {
+            return Scope::default();
+        }
         let changed = self.state.policies.take(update);
         self.state.policies_unkept |= changed;
         self.shared.problems.set(ProblemSource::Policies, self.state.policies.problems());
-        if changed { Scope::POLICY } else { Scope::default() }
+        match (changed, self.state.ready) {
+            (false, _) => Scope::default(),
+            // The start may have waited for it.
+            (true, false) => Scope::ALL,
+            (true, true) => Scope::POLICY,
+        }
     }
 
     pub(super) fn note_policy_file(&mut self, files: &BTreeSet<PathBuf>) {
@@ -132,6 +152,9 @@ impl Agent {
             asked.answer(&match (is_in_force, is_known) {
                 (true, true) => Answer { in_force: true, why: String::new() },
                 (true, false) => quarantine("the source of policies does not know the pod yet"),
+                (false, _) if policies.known.is_none() => {
+                    quarantine("no policies have been read yet")
+                }
                 (false, _) => quarantine("the table of policies cannot be changed"),
             });
         }

@@ -17,6 +17,7 @@ impl Agent {
     /// Reconciles if a scope is due. Not before the other hosts are
     /// known: the lease arrives a moment earlier, and a host without routes is not ready.
     pub(super) fn reconcile(&mut self) -> Option<Applier> {
+        self.follow_policies();
         self.read_policy_file();
         let now = Instant::now();
         if now >= self.state.resync_at {
