@@ -1,7 +1,7 @@
 //! The host agent.
 //!
 //! ```text
-//! start ──▶ registry, policy_source, watch, names, signals ──Trigger──▶ serve ──Scope──▶ reconcile ──▶ serve::publish ──▶ SharedState
+//! start ──▶ registry, sources, watch, names, signals ──Trigger──▶ serve ──Scope──▶ reconcile ──▶ serve::publish ──▶ SharedState
 //! ```
 //!
 //! The main thread reconciles; it alone changes the kernel. The other threads only send triggers. What is
@@ -26,7 +26,6 @@ pub(crate) mod names;
 mod new_pods;
 mod notify;
 mod own_writes;
-mod policy_source;
 pub mod probe;
 pub(crate) mod reachability;
 pub(crate) mod reconcile;

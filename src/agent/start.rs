@@ -11,7 +11,6 @@ use anyhow::Context;
 use crate::agent::active_problems::ProblemSource;
 use crate::agent::names::{self, Names};
 use crate::agent::own_writes::OwnWrites;
-use crate::agent::policy_source::PolicySource;
 use crate::agent::registry::Registry;
 use crate::agent::serve::{self, Agent, AgentState, RefusedSettings, RuntimeFiles};
 use crate::agent::shared_state::{self, SharedState, StartServer, StatusServer};
@@ -23,6 +22,7 @@ use crate::os::{files, identity};
 use crate::settings::Settings;
 use crate::settings::exit::Exit;
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
+use crate::sources::Following;
 
 /// Serves this host until the agent is stopped; with `once`, until one reconcile has succeeded.
 ///
@@ -84,7 +84,7 @@ pub fn serve(
         state,
         own_writes,
         on_pods: Some(on_pods),
-        policy_source: PolicySource::new(triggers),
+        policies: Following::new(move |update| trigger::send(&triggers, Trigger::Policy(update))),
     };
     if once { agent.once() } else { agent.serve() }
 }

@@ -2,7 +2,6 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use serde_json::Value;
 
@@ -11,7 +10,7 @@ use crate::command::table::Style;
 use crate::inspect::agent_socket;
 use crate::settings::exit::{self, Exit};
 use crate::settings::loader::{LoadedSettings, SettingsLoader};
-use crate::settings::values_only;
+use crate::settings::{values, values_only};
 
 /// Version of every `--json` object. Keys are added without a new one; none is renamed, removed or
 /// given another meaning.
@@ -59,7 +58,8 @@ impl<'a> Call<'a> {
         if !self.origin.may_follow_agent() {
             return false;
         }
-        let texts = agent_socket::settings(Path::new(&self.origin.text_of("SOCKET")));
+        let socket = values::path_or_none(&self.origin.text_of("SOCKET")).ok().flatten();
+        let texts = socket.and_then(|socket| agent_socket::settings(&socket));
         let is_known = texts.is_some();
         self.origin.follow_agent(texts.unwrap_or_default());
         is_known

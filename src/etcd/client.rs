@@ -72,6 +72,8 @@ impl Etcd {
     /// Both key ranges at one revision.
     pub async fn read(&self) -> Result<Snapshot, EtcdError> {
         let mut snapshot = Snapshot::default();
+        // Those of now: a reload may replace them while this reads.
+        let addresses = self.members.addresses();
         let (mut revision, mut cluster) = (0, 0);
         for range in [self.roots.hosts_range(), self.roots.humanz_range()] {
             let put = |raw: Raw<'_>| {
@@ -87,7 +89,7 @@ impl Etcd {
             }
         }
         snapshot.revision = revision;
-        snapshot.cluster = Some(Cluster { id: cluster, addresses: self.members.addresses() });
+        snapshot.cluster = Some(Cluster { id: cluster, addresses });
         Ok(snapshot)
     }
 

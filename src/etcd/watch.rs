@@ -21,16 +21,28 @@ pub struct KeyWatch {
 pub struct Seen {
     hosts: i64,
     humanz: i64,
+    /// Everything before it was sent: a range may change once in days, and etcd's history is shorter.
+    complete: i64,
+    /// Revision of the last answer without changes. Etcd before 3.5.8 gives it too early, the one before it
+    /// is certain.
+    answered: i64,
 }
 
 impl Seen {
     /// Everything up to `revision`.
     pub fn after(revision: i64) -> Seen {
-        Seen { hosts: revision + 1, humanz: revision + 1 }
+        let next = revision + 1;
+        Seen { hosts: next, humanz: next, complete: next, answered: next }
     }
 
     pub fn start(&self) -> i64 {
-        self.hosts.min(self.humanz)
+        self.hosts.min(self.humanz).max(self.complete)
+    }
+
+    /// Etcd says that it has sent all changes up to `revision`.
+    fn answer(&mut self, revision: i64) {
+        self.complete = self.answered;
+        self.answered = revision.max(self.answered);
     }
 
     /// Whether a change of the watch `id` at `revision` is new, or may be.
@@ -93,6 +105,9 @@ impl KeyWatch {
 
     fn take(&mut self, answer: &WatchResponse, snapshot: &mut Snapshot) -> Changes {
         let mut changes = Changes::default();
+        if answer.watch_id() < 0 && !answer.created() && answer.events().is_empty() {
+            self.seen.answer(answer.header().map_or(0, |header| header.revision()));
+        }
         for pair in answer.events().iter().filter_map(Event::kv) {
             if !self.seen.is_new(answer.watch_id(), pair.mod_revision()) {
                 continue;
@@ -128,7 +143,9 @@ fn has_gone_back(answer: &WatchResponse, snapshot: &Snapshot) -> bool {
 
 fn is_of_other_cluster(answer: &WatchResponse, snapshot: &Snapshot) -> bool {
     let read = snapshot.cluster.map(|cluster| cluster.id);
-    answer.header().is_some_and(|header| read.is_some_and(|read| read != header.cluster_id()))
+    // A proxy of etcd may leave it out.
+    let id = answer.header().map_or(0, |header| header.cluster_id());
+    id != 0 && read.is_some_and(|read| read != id)
 }
 
 /// A deleted key has version 0. (The crate panics on a kind of event that it does not know.)

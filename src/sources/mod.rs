@@ -3,7 +3,7 @@
 //!
 //! An unreachable store is tried again forever, and nothing that was published is revoked.
 //!
-//! - `kubernetes`: policies, namespaces, nodes and pods of the Kubernetes API
+//! - `kubernetes`, `following`: policies, namespaces, nodes and pods of the Kubernetes API
 //! - `exchange`, `ranges`: members of groups on other hosts, through etcd
 //! - `item`, `cluster_state`, `find`: what is kept of their objects, and what they say, pure
 //! - `publication`, `shared`: keys and values of members, pure
@@ -11,6 +11,7 @@
 mod cluster_state;
 mod exchange;
 mod find;
+mod following;
 mod item;
 mod kubernetes;
 mod publication;
@@ -19,6 +20,7 @@ mod shared;
 
 pub use cluster_state::{ClusterState, PodScope};
 pub use exchange::{Exchange, ExchangeInputs, ExchangeStart, Exchanged, exchange};
+pub use following::Following;
 pub use item::Item;
 pub use kubernetes::{Start, read, spawn};
 pub use shared::{GroupId, HostAddresses, Hosts};

@@ -109,7 +109,8 @@ fn errors_of_the_access_are_reported() {
     refused(&good.replace("https://", "http://"), "must be a URL such as https://");
     refused(&good.replace("ca.pem", "gone.pem"), "read /etc/humanz/gone.pem: No such file");
     refused(&good.replace("ca.pem", "token"), "contains no PEM certificate");
-    refused("no: [kubeconfig]", "kubectl config view");
+    refused("no: [kubeconfig]", "is it a kubeconfig?");
+    refused("no: [kubeconfig", "kubectl config view");
     let ended = Agent::run(host, "check-config", &with(&[("KUBE_API", "http://192.0.2.2")]));
     assert!(ended.status.code() == Some(2) && ended.to_string().contains("KUBE_API"), "{ended}");
 

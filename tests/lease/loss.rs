@@ -272,22 +272,23 @@ fn leads_elsewhere(update: &Update) -> bool {
 #[test]
 fn another_cluster_behind_the_address_gets_nothing_and_changes_nothing() {
     isolated(|| {
+        let mut other = EtcdServer::start_with(&["--initial-cluster-token", "other"]);
+        drop(Host::up(&other, "h9").stop());
+        other.kill();
         let mut etcd = EtcdServer::start();
         let sleeper = Host::up(&etcd, "h2").stop();
         let host = Host::up(&etcd, "h1");
         let mark = host.mark();
         etcd.kill();
-        let mut other = EtcdServer::start_with(&["--initial-cluster-token", "other"]);
-        host.reported(mark, "another cluster, empty", leads_elsewhere);
+        other.restart();
+        host.reported(mark, "another cluster", leads_elsewhere);
         let restarted = started_with(&other, sleeper);
-        restarted.reported(0, "another cluster, empty", leads_elsewhere);
+        restarted.reported(0, "another cluster", leads_elsewhere);
         // Longer than both would need to put back what they know.
-        let stranger = Host::up(&other, "h9");
         std::thread::sleep(Duration::from_secs(2));
         assert_eq!(other.list(HOSTS).len(), 1, "a host of another network");
         let follows = |update: &Update| matches!(update, Update::Snapshot(_) | Update::Lease(_));
         assert!(!host.since(mark).iter().chain(&restarted.since(0)).any(follows));
-        drop(stranger);
         other.kill();
         etcd.restart();
         host.reported(mark, "its own cluster", follows);

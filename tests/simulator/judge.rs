@@ -136,15 +136,17 @@ impl World {
         }
     }
 
-    /// The published snapshot: it lacks no host that the host knew and that has not left.
+    /// The published snapshot: it lacks no host that the host knew and that has not left. One that a loss of
+    /// data gave another subnet than the known one may just have come.
     pub fn judge_snapshot(&mut self, host: usize, snapshot: &Snapshot) {
         let Some(known) = self.hosts[host].disk.as_ref().map(|saved| &saved.snapshot) else {
             return;
         };
         let missing = |other: &&Host| {
             let name = other.name(self.flaw);
-            let is_there = known.hosts.contains_key(&name) && !snapshot.hosts.contains_key(&name);
-            other.uses.is_some() && !other.left && other.number != host && is_there
+            let is_known = known.hosts.get(&name).map(|stored| stored.value) == other.uses;
+            let is_missing = is_known && !snapshot.hosts.contains_key(&name);
+            other.uses.is_some() && !other.left && other.number != host && is_missing
         };
         if let Some(other) = self.hosts.iter().find(missing).map(|other| other.number) {
             self.wrong_about(other, format!("the snapshot of h{host} lacks h{other}"));

@@ -152,8 +152,12 @@ fn repair(
 ) -> anyhow::Result<Vec<Problem>> {
     let Kernel { rtnl, nft, .. } = run.kernel;
     let (settings, network) = (run.settings, run.settings.cni.name.as_str());
+    // A port that is up now has its guard, one that comes meanwhile belongs to an ADD.
+    let up: BTreeSet<u32> =
+        rtnl.links(None)?.iter().filter(|link| link.up).map(|link| link.index).collect();
     let frames: Option<FoundFrames> = nft.frames(TABLE, &all_sets())?;
-    let links = rtnl.links(None)?;
+    let mut links = rtnl.links(None)?;
+    links.retain(|link| !link.up || up.contains(&link.index));
     let store = pods::store(settings, network).map_err(|exit| anyhow::anyhow!(exit.why))?;
     let contents = store.contents().with_context(|| ipam_dir_hint(settings))?;
     let (pinned, neighbours) = (rtnl.pinned(bridge.index)?, rtnl.neighbours(bridge.index)?);

@@ -22,7 +22,8 @@ const ATTEMPTS: usize = 8;
 #[derive(Debug, Default)]
 pub struct CachedPolicy {
     table: CachedTable,
-    pub pods: Pods,
+    /// `None`: they have not been read yet.
+    pub pods: Option<Pods>,
 }
 
 /// Makes the table as it should be; false if policies are on and the table is not in force. `look`: the
@@ -56,7 +57,7 @@ fn read_pods(run: &Reconcile<'_>, cache: &mut CachedPolicy) -> anyhow::Result<()
     let store =
         pods::store(run.settings, network).map_err(|exit| anyhow::anyhow!("{}", exit.why))?;
     let contents = store.contents().with_context(|| ipam_dir_hint(run.settings))?;
-    cache.pods = Pods::of(network, &contents.entries);
+    cache.pods = Some(Pods::of(network, &contents.entries));
     Ok(())
 }
 
@@ -68,11 +69,14 @@ fn keep(
     let nft = &run.kernel.nft;
     let CachedPolicy { table, pods } = cache;
     let Some(policies) = run.policies else { return Ok(true) };
-    if policies.known.is_none() {
-        // What was in force stays so until a source has said something; where nothing was, pods that run
-        // are not cut off before that, and none can start.
-        return Ok(table.observe(nft, POLICY_TABLE)?.is_some());
+    let no_pods = Pods::default();
+    let is_there = table.observe(nft, POLICY_TABLE)?.is_some();
+    if policies.known.is_none() || (pods.is_none() && is_there) {
+        // What was in force stays so until a source has said something, and the pods are known; where
+        // nothing was, pods that run are not cut off before that, and none can start.
+        return Ok(is_there);
     }
+    let pods = pods.as_ref().unwrap_or(&no_pods);
     let subnets: Vec<_> = run.subnets.iter().copied().collect();
     let wanted = policies.table(pods, &subnets);
     let first_epoch = wanted.mark_bits().epoch(random::below(u32::MAX as usize) as u32);

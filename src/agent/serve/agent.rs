@@ -5,7 +5,6 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use crate::agent::names::Names;
 use crate::agent::own_writes::OwnWrites;
-use crate::agent::policy_source::PolicySource;
 use crate::agent::registry::Registry;
 use crate::agent::serve::files::RuntimeFiles;
 use crate::agent::serve::state::AgentState;
@@ -16,6 +15,7 @@ use crate::lease::records::NodeName;
 use crate::os::heartbeat::Heartbeat;
 use crate::settings::loader::SettingsLoader;
 use crate::settings::{Settings, Texts};
+use crate::sources::Following;
 
 /// The agent while it runs. Its methods are in the files beside this one.
 pub struct Agent {
@@ -43,5 +43,5 @@ pub struct Agent {
     /// For the thread that hears questions about new pods, until it is started.
     pub on_pods: Option<Sender<Trigger>>,
     /// Policies of the Kubernetes API.
-    pub policy_source: PolicySource,
+    pub policies: Following,
 }

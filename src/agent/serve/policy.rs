@@ -36,7 +36,7 @@ impl Agent {
             }
             _ => None,
         };
-        self.policy_source.follow(wanted);
+        self.policies.set(wanted);
     }
 
     /// Where to look because of `update`.
@@ -124,8 +124,12 @@ impl Agent {
             return asked.into_iter().for_each(|asked| asked.answer(&why));
         };
         let policies = self.policy_input();
+        let Some(pods) = &mut self.state.cache.policy.pods else {
+            let why = quarantine("the agent starts");
+            return asked.into_iter().for_each(|asked| asked.answer(&why));
+        };
         for asked in asked.iter().filter(|asked| asked.pod.network == self.settings.cni.name) {
-            self.state.cache.policy.pods.add(asked.pod.clone());
+            pods.add(asked.pod.clone());
         }
         let run = Reconcile {
             settings: &self.settings,
@@ -146,7 +150,8 @@ impl Agent {
         let mut why = TriggerReason::default();
         why.and(TriggerReason::PODS);
         self.record_changes(&applier, &why, true);
-        let known = policies.addresses(&self.state.cache.policy.pods);
+        let pods = self.state.cache.policy.pods.as_ref();
+        let known = pods.map(|pods| policies.addresses(pods)).unwrap_or_default();
         for asked in asked {
             let is_known = asked.pod.addresses.iter().all(|address| known.contains(address));
             asked.answer(&match (is_in_force, is_known) {

@@ -46,6 +46,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
         let mut ask = interval_at(heard_at + ASK, ASK);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut due = None;
+        let mut changes = 0;
         let mut rested = heard_at;
         let mut host_removed = false;
         // When everything is read again through the new connection.
@@ -61,7 +62,15 @@ impl<P: FnMut(Update)> Session<'_, P> {
                     due = Some(heard_at + CATCH_UP);
                 }
                 heard = next(&mut watch, &mut mirror) => {
-                    let heard = heard?;
+                    let heard = match heard {
+                        // It rested for longer than etcd keeps its history.
+                        Err(EtcdError::Compacted(_)) => {
+                            (watch, due) = (None, None);
+                            move_at = Some(Instant::now() + self.spread());
+                            continue;
+                        }
+                        heard => heard?,
+                    };
                     heard_at = Instant::now();
                     self.inputs.contact.heard();
                     host_removed |= heard.host_removed;
@@ -69,10 +78,7 @@ impl<P: FnMut(Update)> Session<'_, P> {
                         self.inputs.contact.changed();
                         due.get_or_insert((heard_at + COALESCE).max(rested));
                     }
-                    if let Some(rest) = crowd.after_changes(heard.changes, heard_at.into_std()) {
-                        seen = watch.take().map_or(seen, |watch| watch.seen());
-                        resume_at = Some(heard_at + random::jittered(rest));
-                    }
+                    changes += heard.changes;
                 }
                 () = sleep_until(due.unwrap_or(heard_at)), if due.is_some() && watch.is_some() => {
                     let begun = Instant::now();
@@ -88,6 +94,11 @@ impl<P: FnMut(Update)> Session<'_, P> {
                         None => drop(self.inputs.contact.take_changed()),
                     }
                     rested = Instant::now() + begun.elapsed() * REST;
+                    let heard = std::mem::take(&mut changes);
+                    if let Some(rest) = crowd.after_changes(heard, begun.into_std()) {
+                        seen = watch.take().map_or(seen, |watch| watch.seen());
+                        resume_at = Some(Instant::now() + random::jittered(rest));
+                    }
                 }
                 _ = ask.tick() => {
                     if heard_at.elapsed() > SILENCE {

@@ -16,6 +16,7 @@ use crate::lease::session::machine::{Asked, SessionMachine, State};
 use crate::lease::session::messages::{Command, Exit, Pause};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::Transaction;
+use crate::net::Family;
 
 /// Windows for an answer, each as long as those before it together, that are over before a machine with
 /// another address takes the name of an agent whose alive key is still kept: twice the life of that key.
@@ -121,8 +122,13 @@ impl SessionMachine {
     /// Windows for an answer before this agent takes the name.
     fn windows(&self, found: &Snapshot) -> u32 {
         let node = found.nodes.get(&self.own.identity.name);
-        let has_moved =
-            node.is_some_and(|node| node.value.addresses != self.own.attributes.addresses);
+        let own = &self.own.attributes.addresses;
+        let is_other = |family| match (node?.value.addresses.get(family), own.get(family)) {
+            (Some(recorded), Some(own)) => Some(recorded != own),
+            // A machine that starts may have none of a family yet.
+            _ => None,
+        };
+        let has_moved = Family::BOTH.into_iter().filter_map(is_other).any(|is_other| is_other);
         if has_moved && self.lease.is_none() { WINDOWS } else { 1 }
     }
 

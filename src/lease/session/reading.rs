@@ -62,7 +62,8 @@ impl SessionMachine {
     }
 
     /// Why `found` is not to be followed: the configured addresses lead to another etcd cluster, and nothing
-    /// there is of this host's network. One that was restored from a snapshot has another id, too.
+    /// there is another network. One that was restored from a snapshot has another id, too, and an empty one
+    /// has taken the place of one that lost its data.
     fn other_cluster(&self, found: &Snapshot) -> Option<String> {
         let known = self.last_known.as_deref()?;
         let (before, now) = (known.cluster?, found.cluster?);
@@ -72,15 +73,17 @@ impl SessionMachine {
                 || config.rebuilt_from.iter().any(|former| *former.id == *network)
         };
         let own = &self.own.identity;
+        let is_empty = found.config.is_none() && found.hosts.is_empty() && found.nodes.is_empty();
         let is_ours = found.config.as_ref().is_some_and(|config| knows(&config.value))
             || found
                 .nodes
                 .get(&own.name)
                 .is_some_and(|node| *node.value.machine_id == *own.machine_id);
-        (before.addresses == now.addresses && before.id != now.id && !is_ours).then(|| {
+        let is_other = before.addresses == now.addresses && before.id != now.id && now.id != 0;
+        (is_other && !is_ours && !is_empty).then(|| {
             let key = self.own.network.key(&Key::Config);
             format!(
-                "this is another etcd cluster (id {:x}, not {:x}) without this network; if it replaces \
+                "this is another etcd cluster (id {:x}, not {:x}) with another network; if it replaces \
                  the former one, put the network settings there under {key}, with the id {network}",
                 now.id, before.id
             )

@@ -74,8 +74,11 @@ impl FrameEdit {
 
 fn add_table(at: Place<'_>, comment: Option<&str>) -> Message {
     let userdata = comment.map(|comment| Userdata::comment(comment).bytes());
-    let attributes =
-        Attributes::new().text(table::NAME, at.table).put_some(table::USERDATA, userdata);
+    // Without flags a dormant table would stay so.
+    let attributes = Attributes::new()
+        .text(table::NAME, at.table)
+        .be32(table::FLAGS, 0)
+        .put_some(table::USERDATA, userdata);
     at.message(format!("add {at}"), kind::NEW_TABLE, NlmF::CREATE, attributes)
 }
 

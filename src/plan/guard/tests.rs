@@ -71,6 +71,19 @@ fn the_shared_rules_of_a_version_stay_as_they_are() {
     assert_eq!(chains, names.map(|(name, rules, hash)| (name.to_owned(), rules, hash)));
 }
 
+/// These have no version in their names: what changes gets another name.
+#[test]
+fn sets_and_chains_without_a_version_stay_as_they_are() {
+    let shared = guard().shared();
+    let sets = shared.sets.iter().map(|set| format!("{} {:?}", set.name, set.shape));
+    let chains = shared.chains.iter().filter(|chain| chain.name.starts_with("drop-"));
+    let rules = chains
+        .flat_map(|chain| chain.rules.iter().map(move |rule| format!("{} {rule}", chain.name)));
+    let texts: Vec<String> = sets.chain(rules).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_eq!((texts.len(), hash::stable(&texts)), (29, 11_408_411_656_133_223_096), "{texts:#?}");
+}
+
 #[test]
 fn a_guard_that_is_whole_needs_nothing() {
     let (guard, device) = (guard(), guard().device);
