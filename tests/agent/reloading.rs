@@ -316,7 +316,9 @@ fn a_start_with_invalid_settings_serves_the_last_valid_ones_until_they_are_right
         soon("the right ones are taken over", || mtu(host, "humanz0") == "1450");
         soon("and the problem is gone", || invalid(host).is_empty());
         configure(host, "MTU=1400\n");
+        // The end of the reload before may be reported after the beginning of this one.
         agent.reload();
+        soon("these are served", || mtu(host, "humanz0") == "1400");
         agent.stop();
     }
     // A clone of this disk has settings of its own, or none.
