@@ -355,7 +355,7 @@ fn a_start_with_an_unusable_certificate_serves_what_was_served() {
             let problems = status["problems"].as_array().cloned().unwrap_or_default();
             problems.iter().any(|problem| problem["what"].to_string().contains(file))
         };
-        local::status_when(host, &format!("{broken}: the file is named"), says);
+        local::status_when(host, &format!("{broken}: the problem gives the file"), says);
         pods[0].run(&format!("ping -n -c 1 -W 3 {}", pods[1].v4())).ok();
         Pod::add(host, &format!("new{number}")).delete();
         host.shell("rm -rf /etc/humanz/own.key").ok();
