@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::inspect::local_socket;
 use crate::settings::{Settings, Texts, flags};
 
 /// Longest wait for the agent: one that does nothing else answers within a millisecond.
@@ -24,10 +25,14 @@ pub fn of(settings: &Settings) -> Result<&Path, String> {
     settings.socket.as_deref().ok_or_else(|| "the agent has no socket (SOCKET=none)".to_owned())
 }
 
-/// The settings that the agent behind `socket` serves with; `None` if none answers, or one of an older
-/// release.
+/// The settings that the agent behind `socket` serves with; `None` if none answers, one of an older
+/// release, or somebody who is not root: subcommands do what these settings say.
 pub fn settings(socket: &Path) -> Option<Texts> {
-    let settings = get(socket, "/v1/settings").ok()?["settings"].take();
+    let mut stream = ask(socket, "/v1/settings").ok()?;
+    local_socket::refuse_others(&stream).ok()?;
+    let mut answer = Vec::new();
+    (&mut stream).take(LIMIT_BYTES).read_to_end(&mut answer).ok()?;
+    let settings = body(&answer).ok()?["settings"].take();
     Some(flags::texts(serde_json::from_value(settings).ok()?))
 }
 

@@ -25,7 +25,7 @@ pub enum Provider {
     File,
 }
 
-/// Rules, and whom they concern.
+/// Rules, and the pods that they are about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub rules: Rules,

@@ -2,7 +2,8 @@
 
 use crate::support::Agent;
 use crate::support::cluster::Alone;
-use crate::support::node::Place;
+use crate::support::node::{Place, command};
+use crate::support::soon;
 use crate::{object, refused, run};
 
 const FILE: &str = "/etc/humanz/agent.env";
@@ -95,4 +96,35 @@ fn an_uninstallation_knows_what_was_served() {
     assert!(plan.contains("- bridge br7"), "{plan}");
     run(host, "uninstall --purge", &SHELL).ok();
     assert!(!host.run("ip link show br7").succeeded());
+}
+
+/// A program of another user that answers as an agent would.
+const FALSE_AGENT: &str = r#"
+use Socket;
+socket(my $server, AF_UNIX, SOCK_STREAM, 0) or die;
+bind($server, sockaddr_un("/tmp/agent.sock")) or die;
+listen($server, 9) or die;
+while (accept(my $client, $server)) {
+    sysread($client, my $question, 4096);
+    syswrite($client, "HTTP/1.0 200 OK\r\n\r\n{\"settings\": {\"ETCD_HOST\": \"192.0.2.66\"}}");
+    close($client);
+}
+"#;
+
+#[test]
+fn settings_come_from_root_alone() {
+    let alone = Alone::new();
+    let host = &alone.host;
+    host.write("/tmp/agent.pl", FALSE_AGENT);
+    for (user, code) in [("0", 0), ("65534", 69)] {
+        host.run("rm -f /tmp/agent.sock").ok();
+        let user = format!("setpriv --reuid {user} --clear-groups perl /tmp/agent.pl");
+        let server = host.spawn(&mut command(&user));
+        soon("it listens", || host.run("test -S /tmp/agent.sock").succeeded());
+        let variables = [SHELL[0], ("SOCKET", "/tmp/agent.sock")];
+        let ended = run(host, "config --running", &variables);
+        assert_eq!(ended.status.code(), Some(code), "{ended}");
+        assert_eq!(ended.stdout.contains("192.0.2.66"), code == 0, "{ended}");
+        server.kill();
+    }
 }

@@ -105,8 +105,8 @@ impl Rules<'_> {
         self.drop(DropReason::Dhcp, vec![of(IPV6), protocol(UDP), answer]);
     }
 
-    /// Unicast but ICMPv6. In a first fragment that ends before the transport header nobody sees to whom it
-    /// goes, so that UDP and ICMPv6 must show theirs, unless in later fragments.
+    /// Unicast but ICMPv6. In a first fragment that ends before the transport header nobody sees which
+    /// port it goes to, so that UDP and ICMPv6 must show theirs, unless in later fragments.
     fn ipv6(&mut self, from: &FrameMatch) {
         let port = transport(2, Compare::NotEqual, &CLIENT6);
         let later =
