@@ -77,8 +77,8 @@ impl Registry {
         let identity = identity::of_host(name, &kernel.machine_id)?;
         let path = settings.state_file();
         let saved = last_known_good(&path, &identity);
-        let facts = host_state::observe(&kernel.rtnl, settings, None)?;
-        let attributes = attributes(settings, facts.own);
+        let host_state = host_state::observe(&kernel.rtnl, settings, None)?;
+        let attributes = attributes(settings, host_state.own);
         let (connection, contact) = match &settings.source {
             Wanted::Etcd { server, roots } => {
                 let (etcd, network) = (server.clone(), settings.network(roots));

@@ -71,15 +71,15 @@ pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
 /// What can be known without the agent.
 fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     let host = Host::inspect(settings, HostList::Live)?;
-    let (mut status, drift) = without_agent::status(&host);
+    let (mut status, pending) = without_agent::status(&host);
     let mut problems = vec![silent_agent(settings, &why)];
     problems.extend(status.problems.0.take().unwrap_or_default());
     if host.subnets.is_empty() {
         let what = "this host's subnet is unknown, so nothing was compared with it";
         let problem = Problem::new(ProblemKind::Lease, Object::named("lease"), what);
         problems.push(problem.with_fix("an agent gets one from etcd when it starts"));
-    } else if !drift.is_empty() {
-        let count = match drift.len() {
+    } else if !pending.is_empty() {
+        let count = match pending.len() {
             1 => "1 change is".to_owned(),
             many => format!("{many} changes are"),
         };
@@ -90,7 +90,7 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
     }
     status.problems = Problems(Some(problems));
     let agent = ShownAgent { answers: false, error: Some(why) };
-    Ok(Shown { status, agent, drift: Some(drift), ..Shown::default() })
+    Ok(Shown { status, agent, pending: Some(pending), ..Shown::default() })
 }
 
 /// What the stores and the kernel say of pods: the agent does not know it.

@@ -12,7 +12,7 @@ pub struct Shown {
     pub status: Status,
     pub agent: ShownAgent,
     /// Changes that an agent would make, if none answers.
-    pub drift: Option<Vec<String>>,
+    pub pending: Option<Vec<String>>,
     pub pods: Pods,
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::lease::claim;
 use crate::lease::error::LeaseError;
 use crate::lease::records::{Alive, Contender, Key};
-use crate::lease::session::machine::{Asked, SessionMachine, State};
+use crate::lease::session::machine::{LivenessCheck, SessionMachine, State};
 use crate::lease::session::messages::{Command, Exit, Pause};
 use crate::lease::snapshot::{Snapshot, Stored};
 use crate::lease::transaction::Transaction;
@@ -189,7 +189,7 @@ impl SessionMachine {
             return self.read();
         };
         let (instance, modified) = (alive.value.instance.clone(), alive.modified);
-        self.asked = Some(Asked { instance, modified, waits: 0 });
+        self.asked = Some(LivenessCheck { instance, modified, waits: 0 });
         if self.windows(found) > 1 {
             let (host, since) = (name.clone(), alive.value.since.to_string());
             self.trouble = Some(LeaseError::MayBeCopy { host, since });
