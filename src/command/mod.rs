@@ -44,9 +44,9 @@ use crate::settings::loader::SettingsLoader;
 #[argh(subcommand)]
 pub enum Subcommand {
     /// How this host is.
-    Status(status::Options),
+    Status(status::StatusOptions),
     /// Whether pods can start.
-    Ready(ready::Options),
+    Ready(ready::ReadyOptions),
     /// The hosts of the network.
     Nodes(nodes::NodesCommand),
     /// The addresses of pods.

@@ -92,7 +92,8 @@ fn rows(host: &Host) -> Result<Vec<Row>, Exit> {
     let Some(peers) = run.peers else { return Ok(Vec::new()) };
     let peer_routes =
         peer_routes::peer_routes(&peers.by_name, run.resolved, &run::local_host(&run, &host_state));
-    let tunnels = reconcile::tunnel::reconcile(&run, &host_state, &peer_routes, &mut Applier::new(true));
+    let tunnels =
+        reconcile::tunnel::reconcile(&run, &host_state, &peer_routes, &mut Applier::new(true));
     let mut wanted = peer_routes.direct.clone();
     wanted.extend(tunnels.unwrap_or_default().routes(&run, &peer_routes));
     let found = reconcile::routes::found(&host.kernel.rtnl).context("list routes")?;

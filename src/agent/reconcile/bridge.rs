@@ -28,7 +28,11 @@ pub enum BridgeOutcome {
 }
 
 /// Makes or repairs the bridge.
-pub fn reconcile(run: &Reconcile<'_>, host_state: &HostState, applier: &mut Applier) -> BridgeOutcome {
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    applier: &mut Applier,
+) -> BridgeOutcome {
     let wanted = wanted(run, host_state);
     let rtnl = &run.kernel.rtnl;
     let before = applier.failures().len();

@@ -11,7 +11,11 @@ use crate::plan::firewall::{TableRepair, changes, repair};
 use crate::plan::tunnel::device_name;
 
 /// Puts right what differs; gives why the kernel refuses, if it does: pods then go on without.
-pub fn reconcile(run: &Reconcile<'_>, host_state: &HostState, applier: &mut Applier) -> Option<Problem> {
+pub fn reconcile(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    applier: &mut Applier,
+) -> Option<Problem> {
     let (nft, settings) = (&run.kernel.nft, run.settings);
     let wanted = settings.flowtable.then(|| {
         let devices = host_state.uplinks.iter().cloned().chain(tunnels(run.kernel)).collect();

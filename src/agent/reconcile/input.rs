@@ -33,7 +33,11 @@ pub fn check(
 }
 
 /// One for each family of outer packets: all other hosts send to the same port.
-fn tunnels(run: &Reconcile<'_>, host_state: &HostState, peer_routes: &PeerRoutes) -> Vec<TunnelTraffic> {
+fn tunnels(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    peer_routes: &PeerRoutes,
+) -> Vec<TunnelTraffic> {
     let uplink = host_state.uplinks.first();
     let tunnel = |(underlay, own): (Family, &IpAddr)| {
         let mut remotes = peer_routes.remotes.iter().map(|remote| remote.address);

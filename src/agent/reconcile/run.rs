@@ -86,8 +86,10 @@ pub fn run(
         reconcile::tunnel_filter::reconcile(run, &host_state, tunnels, applier);
     }
     if scope.routes {
-        problems
-            .push((ProblemSource::PeerRoutes, routes(run, &host_state, peer_routes, placed, applier)));
+        problems.push((
+            ProblemSource::PeerRoutes,
+            routes(run, &host_state, peer_routes, placed, applier),
+        ));
     }
     let blocked = first.or_else(|| scope.firewall.then(|| firewall(applier)));
     problems.extend(blocked.map(|found| (ProblemSource::Firewall, found)));
@@ -122,7 +124,12 @@ fn uplinks(host_state: &HostState) -> Vec<Problem> {
 
 /// Reconciles plugin and CNI configuration: the first configuration waits for its plugin and the bridge, and
 /// one that runtimes have stays in place without them.
-fn files(run: &Reconcile<'_>, host_state: &HostState, bridge: BridgeOutcome, applier: &mut Applier) {
+fn files(
+    run: &Reconcile<'_>,
+    host_state: &HostState,
+    bridge: BridgeOutcome,
+    applier: &mut Applier,
+) {
     let is_installed = reconcile::plugin::reconcile(run, applier) || run.was_ready;
     if is_installed && bridge != BridgeOutcome::Broken {
         reconcile::conf::reconcile(run, host_state, applier);

@@ -25,12 +25,12 @@ use crate::plan::tunnel::{
 /// The devices as they are after [`keep`], by the family of their outer packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tunnels {
-    devices: PerFamily<Kept>,
+    devices: PerFamily<KeptDevice>,
 }
 
 /// A device of ours.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct KeptDevice {
     /// 0 in a dry run that would make it.
     index: u32,
     mtu_bytes: u32,
@@ -90,7 +90,7 @@ pub fn reconcile(
         let device = TunnelDevice { name, mac, vni, port, local: *local, mtu_bytes, addresses };
         let usable = host_state.underlay.get(underlay).is_some();
         let index = device::reconcile(run, &device, found.clone(), applier);
-        tunnels.devices.set(underlay, index.map(|index| Kept { index, mtu_bytes, usable }));
+        tunnels.devices.set(underlay, index.map(|index| KeptDevice { index, mtu_bytes, usable }));
     }
     Some(tunnels)
 }
@@ -120,7 +120,7 @@ impl Tunnels {
     /// Takes from the devices what no route needs any more.
     pub fn tidy(&self, run: &Reconcile<'_>, peer_routes: &PeerRoutes, applier: &mut Applier) {
         if run.in_sync {
-            let usable = |device: &Kept| device.usable;
+            let usable = |device: &KeptDevice| device.usable;
             let devices = self.devices;
             let devices =
                 PerFamily { v4: devices.v4.filter(usable), v6: devices.v6.filter(usable) };

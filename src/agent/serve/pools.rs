@@ -100,7 +100,8 @@ impl Agent {
         match &self.state.host_state {
             Some(host_state) => host_state.all_addresses.iter().copied().find(inside),
             None => {
-                let host_state = host_state::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
+                let host_state =
+                    host_state::observe(&self.kernel.rtnl, &self.settings, None).ok()?;
                 host_state.all_addresses.into_iter().find(inside)
             }
         }

@@ -10,7 +10,7 @@ use crate::api::status::{Problems, Status};
 use crate::command::call::{Call, Outcome};
 use crate::command::json;
 use crate::command::silent_agent::silent_agent;
-use crate::command::status::shown::{PodNetwork, Pods, Shown, ShownAgent};
+use crate::command::status::shown::{PodCounts, PodNetwork, Shown, ShownAgent};
 use crate::inspect::agent_socket;
 use crate::inspect::pods::{self, StoreNetwork};
 use crate::inspect::{Host, HostList};
@@ -32,7 +32,7 @@ use crate::settings::exit::{self, Exit};
     error_code(1, "something is wrong, and is shown"),
     error_code(69, "this user may not ask the agent")
 )]
-pub struct Options {
+pub struct StatusOptions {
     /// print one JSON object
     #[argh(switch)]
     json: bool,
@@ -42,7 +42,7 @@ pub struct Options {
 ///
 /// # Errors
 /// A setting is invalid, or the kernel's sockets cannot be opened.
-pub fn run(call: &mut Call<'_>, options: &Options) -> Result<Outcome, Exit> {
+pub fn run(call: &mut Call<'_>, options: &StatusOptions) -> Result<Outcome, Exit> {
     let loaded = call.load()?;
     let settings = &loaded.settings;
     let mut shown = match agent_socket::of(settings)
@@ -94,7 +94,7 @@ fn without_agent(settings: &Settings, why: String) -> Result<Shown, Exit> {
 }
 
 /// What the stores and the kernel say of pods: the agent does not know it.
-fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) -> Pods {
+fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) -> PodCounts {
     let subnets = status.lease.iter().filter_map(|lease| lease.subnets.as_ref()).flatten();
     let subnets: Vec<ipnetwork::IpNetwork> = subnets.filter_map(|text| text.parse().ok()).collect();
     let store = || Object::File("store", settings.cni.ipam_dir.clone());
@@ -122,7 +122,7 @@ fn pods_of(status: &Status, settings: &Settings, problems: &mut Vec<Problem>) ->
         });
     }
     let (attached, limited) = attached(&networks).unwrap_or_default();
-    Pods { attached, limited, networks: list }
+    PodCounts { attached, limited, networks: list }
 }
 
 /// How many pods are plugged in, and how many of these have a limited rate; `None` if the kernel

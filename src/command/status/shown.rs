@@ -13,7 +13,7 @@ pub struct Shown {
     pub agent: ShownAgent,
     /// Changes that an agent would make, if none answers.
     pub pending: Option<Vec<String>>,
-    pub pods: Pods,
+    pub pods: PodCounts,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -23,7 +23,7 @@ pub struct ShownAgent {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Pods {
+pub struct PodCounts {
     pub attached: usize,
     /// With a limited rate.
     pub limited: usize,
