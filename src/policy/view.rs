@@ -130,6 +130,7 @@ mod tests {
             container_id: container_id.to_owned(),
             ifname: "eth0".to_owned(),
             pod: pod.map(str::to_owned),
+            uid: None,
             addresses: vec![address.parse().unwrap()],
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
