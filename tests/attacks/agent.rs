@@ -279,8 +279,12 @@ fn a_pods_link_that_somebody_sets_down_is_set_up() {
         ip link set humanz0 name other && exit
         ip link set humanz0 down && ip link set humanz0 name other && exit
     done; exit 1";
-    for broken in [rename, "ip link set humanz0 down"] {
-        host.shell(broken).ok();
-        reaches(&pods[0], &pods[1]);
-    }
+    host.shell(rename).ok();
+    reaches(&pods[0], &pods[1]);
+    let late = Pod::add(host, "late");
+    reaches(&late, &pods[0]);
+    assert!(!host.run("ip link show other").succeeded(), "its name is not back");
+    host.run("ip link set humanz0 down").ok();
+    reaches(&pods[0], &pods[1]);
+    reaches(&pods[1], &late);
 }
