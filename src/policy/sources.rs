@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::net::{Object, Problem, ProblemKind};
-use crate::policy::rule::{Direction, Peer, Rule};
-use crate::policy::selector::Selector;
+use crate::net::Problem;
 use crate::policy::snapshot::{Provider, Snapshot, Update};
 
 /// What every source said last.
@@ -55,26 +53,10 @@ impl Policies {
         &self.snapshots
     }
 
-    /// What is wrong with their objects, and what cannot be enforced.
+    /// What is wrong with their objects.
     pub fn problems(&self) -> impl Iterator<Item = Problem> {
-        let unenforced = self.merged.iter().flat_map(|known| not_enforced(known));
-        self.problems.values().flatten().cloned().chain(unenforced)
+        self.problems.values().flatten().cloned()
     }
-}
-
-/// What rules say of the way from a pod to its own host, which no forward chain sees.
-fn not_enforced(known: &Snapshot) -> Vec<Problem> {
-    let is_nodes = |peer: &Peer| matches!(peer, Peer::Selected(Selector::Nodes(_)));
-    let about_nodes = |rule: &&Rule| {
-        rule.direction == Direction::Egress && rule.peers.iter().flatten().any(is_nodes)
-    };
-    let problem = |rule: &Rule| {
-        let what = format!("{rule} holds for other nodes only: a pod always reaches its own node");
-        let subject = Object::named(rule.origin.to_string());
-        Problem::new(ProblemKind::Policy, subject, what)
-            .with_fix("protect the node's own services with its firewall (chain INPUT)")
-    };
-    known.rules.enforced().filter(about_nodes).map(problem).collect()
 }
 
 #[cfg(test)]

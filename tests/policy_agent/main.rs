@@ -8,9 +8,11 @@ use humanz_test_support as support;
 mod hosts;
 mod kills;
 mod one_host;
+mod own_node;
 mod settings;
 mod start;
 mod traffic;
+mod without_agent;
 
 use serde_json::{Value, json};
 

@@ -16,6 +16,7 @@ use crate::ipam::Closed;
 use crate::lease::snapshot::Snapshot;
 use crate::lease::{Peers, Resolved};
 use crate::net::PerFamily;
+use crate::policy::keeping::Keeping;
 use crate::policy::sources::Policies;
 use crate::settings::{Settings, Texts};
 
@@ -71,8 +72,8 @@ pub struct AgentState {
     pub(super) stop: bool,
     /// What each source of policies said last.
     pub policies: Policies,
-    /// It has changed since it was kept for the next start.
-    pub(super) policies_unkept: bool,
+    /// What of it is kept for the next start.
+    pub(super) kept_policies: Keeping,
     /// When to read POLICY_FILE.
     pub(super) policy_file_due: Option<Instant>,
     /// New pods, whose plugins wait.
@@ -123,7 +124,7 @@ impl AgentState {
             writable: BTreeSet::new(),
             stop: false,
             policies: Policies::default(),
-            policies_unkept: false,
+            kept_policies: Keeping::new(now),
             policy_file_due: Some(now),
             asked: Vec::new(),
             once: false,
