@@ -7,9 +7,11 @@ use humanz_test_support as support;
 
 mod hosts;
 mod kills;
+mod leak;
 mod one_host;
 mod own_node;
 mod settings;
+mod socket;
 mod start;
 mod traffic;
 mod without_agent;

@@ -115,7 +115,8 @@ fn names_are_answered(host: &Node, pod: &Pod, ways: &[IpAddr]) {
 fn by_link_local_address(host: &Node, pod: &Pod) {
     let shown = host.run("ip -6 -o address show dev humanz0 scope link").ok();
     let node: Ipv6Addr = shown.split([' ', '/']).find_map(|word| word.parse().ok()).unwrap();
-    let index = pod.run("cat /sys/class/net/eth0/ifindex").ok().trim().parse().unwrap();
+    let index = pod.run("ip -o link show dev eth0").ok();
+    let index = index.split(':').next().unwrap().parse().unwrap();
     let server = host.spot().inside(|| UdpSocket::bind(("::", PORT + 1)).unwrap());
     server.set_nonblocking(true).unwrap();
     let socket = pod.spot().inside(|| UdpSocket::bind("[::]:0").unwrap());

@@ -8,7 +8,7 @@ use crate::support::{Agent, Node, Place, Pod, eventually, pod, soon, wait};
 use crate::traffic::{Flood, Server};
 use crate::{FILE, STANDALONE, add, alone, attachment, only_from, serve, write_policies};
 
-const INDEX: &str = "/var/lib/humanz/ipam/.policy.index";
+const INDEX: &str = "/run/humanz/ipam/.policy.index";
 
 fn connect(host: &Node, name: &str, namespace: &str) -> Pod {
     pod::make_netns(host, name);
@@ -140,7 +140,7 @@ fn a_dry_run_shows_what_becomes_of_the_table() {
     let host = &alone.host;
     write_policies(host, &[only_from("db", &["web"])]);
     let lines = || Agent::run(host, "--dry-run", STANDALONE).ok();
-    assert!(lines().contains("+ table inet humanz-policy"), "{}", lines());
+    assert!(lines().contains("+ nft table inet humanz-policy"), "{}", lines());
     let agent = serve(host, &[]);
     let _db = add(host, "db", "db");
     assert!(!lines().contains("humanz-policy"), "{}", lines());
@@ -152,6 +152,6 @@ fn a_dry_run_shows_what_becomes_of_the_table() {
         "{text}"
     );
     let off = Agent::run(host, "--dry-run", &[STANDALONE, &[("POLICY", "off")]].concat()).ok();
-    assert!(off.contains("- table inet humanz-policy"), "{off}");
+    assert!(off.contains("- nft table inet humanz-policy"), "{off}");
     assert!(host.run("nft list table inet humanz-policy").ok().contains("np/shop/db"));
 }

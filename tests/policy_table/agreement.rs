@@ -2,7 +2,7 @@
 
 use humanz::nft::Hook;
 use humanz::policy::compile::compile;
-use humanz::policy::{Direction, Judgement, Tuple, evaluate};
+use humanz::policy::{Direction, Judgement, Reason, Tuple, evaluate};
 
 use super::interpreter::Packet;
 use super::random::Random;
@@ -40,7 +40,10 @@ fn the_table_agrees_with_evaluate() {
                 );
                 // What passed is not judged again in the same epoch, if it was judged.
                 let is_judged = match packet.hook {
-                    Hook::INPUT => world.is_local(host, tuple.source),
+                    Hook::INPUT => {
+                        world.is_local(host, tuple.source)
+                            && judgement.egress.reason != Reason::OwnResolver
+                    }
                     hook => hook == Hook::FORWARD,
                 };
                 assert_eq!(packet.connection.unwrap().mark == 1 << 16, passes && is_judged);
