@@ -18,12 +18,12 @@ const READERS: usize = 64;
 
 /// A question that waits for its answer.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PodRequest {
     pub pod: LocalPod,
     to: UnixStream,
 }
 
-impl Asked {
+impl PodRequest {
     /// A plugin that has gone needs no answer.
     pub fn answer(mut self, answer: &Answer) {
         let Ok(mut line) = serde_json::to_vec(answer) else { return };
@@ -37,7 +37,10 @@ impl Asked {
 ///
 /// # Errors
 /// There can be no socket or no thread.
-pub fn listen(ipam_dir: &Path, ask: impl Fn(Asked) + Clone + Send + 'static) -> io::Result<()> {
+pub fn listen(
+    ipam_dir: &Path,
+    ask: impl Fn(PodRequest) + Clone + Send + 'static,
+) -> io::Result<()> {
     let listener = local_socket::listen(&ask::socket(ipam_dir))?;
     let readers = Arc::new(());
     let hear = move || {
@@ -60,8 +63,8 @@ pub fn listen(ipam_dir: &Path, ask: impl Fn(Asked) + Clone + Send + 'static) -> 
     thread::Builder::new().name("policies".into()).spawn(hear).map(drop)
 }
 
-fn question(mut stream: UnixStream) -> io::Result<Asked> {
+fn question(mut stream: UnixStream) -> io::Result<PodRequest> {
     local_socket::refuse_others(&stream)?;
     let line = local_socket::read_line(&mut stream, ask::LIMIT, Instant::now() + PATIENCE)?;
-    Ok(Asked { pod: serde_json::from_slice(&line)?, to: stream })
+    Ok(PodRequest { pod: serde_json::from_slice(&line)?, to: stream })
 }

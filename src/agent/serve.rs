@@ -102,6 +102,7 @@ impl Agent {
             self.files.due().filter(|_| can_look),
             self.state.policy_file_due,
             self.state.kept_policies.due(),
+            self.state.quarantine_due,
             self.state.disputed.look_at,
             self.state.refused.as_ref().map(|refused| refused.look_at),
             self.registry.patience_ends().filter(|_| !can_look),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,12 @@ pub fn kept(state_dir: &Path, or_outdated: bool) -> BTreeMap<Provider, Snapshot>
     if kept.is_empty() && or_outdated { read(&state_dir.join(OUTDATED)) } else { kept }
 }
 
+/// When they were kept.
+pub fn written(state_dir: &Path) -> Option<SystemTime> {
+    let time = |name| fs::metadata(state_dir.join(name)).and_then(|file| file.modified()).ok();
+    time(FILE).or_else(|| time(OUTDATED))
+}
+
 /// What an agent with these settings would know at its start; `None` without policies, or if this user may
 /// not read them.
 pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
@@ -71,7 +78,8 @@ pub fn at_start(settings: &Settings, host: &NodeName) -> Option<HostKnowledge> {
     let kept = kept(&settings.state_dir, true);
     let mut policies = Policies::kept(kept, &policy.providers(&settings.source));
     if let Some(file) = &policy.file {
-        policies.take(policy_file::read(file, host, !policies.has(Provider::File)));
+        let update = policy_file::read(file, host, !policies.has(Provider::File));
+        policies.take(update, SystemTime::now());
     }
     Some(HostKnowledge { host: host.clone(), known: policies.snapshot().cloned() })
 }

@@ -20,6 +20,7 @@ pub mod snapshot;
 pub mod sources;
 pub mod tuple;
 pub mod unconcerned;
+pub mod view;
 
 pub use endpoint::{Endpoint, Endpoints, NamedPort, Namespace, Node};
 pub use evaluate::{Decision, Judgement, Reason, evaluate};

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::process::{Process, command};
+use crate::support::node::command;
+use crate::support::process::Process;
 use crate::support::{Agent, Node, Place, Pod, pod, soon};
 use crate::traffic::{Flood, Server};
 use crate::{STANDALONE, add, alone, attachment, only_from, serve, write_policies};

@@ -3,7 +3,7 @@
 use ipnetwork::IpNetwork;
 
 use crate::net::{Family, IfName, Protocol, subnet};
-use crate::nft::{Action, Base, Chain, Field, Hook, Match, Policy, Rule, Value, Verdict};
+use crate::nft::{Action, Base, Chain, ChainPolicy, Field, Hook, Match, Rule, Value, Verdict};
 use crate::policy::compile::forms::plain;
 use crate::policy::compile::name::{EPOCH_SET, FORWARD_CHAIN, INPUT_CHAIN, numbered};
 use crate::policy::service::DNS_PORT;
@@ -23,7 +23,7 @@ pub fn hooks(networks: &[IpNetwork], families: &[Family], bits: u32) -> ([Chain;
 }
 
 fn base(hook: Hook) -> Option<Base> {
-    let (kind, policy) = ("filter".to_owned(), Policy::Accept);
+    let (kind, policy) = ("filter".to_owned(), ChainPolicy::Accept);
     Some(Base { kind, hook, priority: PRIORITY, policy })
 }
 
