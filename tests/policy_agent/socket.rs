@@ -85,8 +85,9 @@ fn only_root_may_ask_and_no_question_is_endless() {
     assert!(ask(host, "65534", &question, "1").starts_with("refused"));
     // Even if somebody opens the file, and the folders.
     host.shell(&format!("chmod 0666 {SOCKET}; chmod 0755 /run/humanz /run/humanz/ipam")).ok();
-    assert_eq!(ask(host, "65534", &question, "1"), "answer: ");
-    for (text, times) in [("x", "10000000"), ("{", "100000"), ("nonsense\n", "1"), ("\0\n", "1")] {
+    let said = ask(host, "65534", &question, "1");
+    assert!(["answer: ", "cut off"].contains(&said.as_str()), "{said}");
+    for (text, times) in [("x", "10000000"), ("{", "100000"), ("nonsense\n", "1"), ("[]\n", "1")] {
         let said = ask(host, "0", text, times);
         assert!(!said.contains("in_force") && said != "silence", "{text}: {said}");
     }
@@ -158,7 +159,7 @@ fn a_pod_is_not_in_force_because_somebody_says_so() {
     // Root's answer is believed: the control, which shows that the attacker's is read at all.
     let root = spawn(host, ANSWER, &[SOCKET, "0", yes, "1"]);
     let (db, _) = connect("believed");
-    assert!(policies_log(host).contains("policies=\"in force\""), "{}", policies_log(host));
+    assert!(policies_log(host).contains("policies=in force"), "{}", policies_log(host));
     db.delete();
     drop(root);
     for (name, uid, text, times) in [
