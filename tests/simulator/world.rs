@@ -426,7 +426,7 @@ impl World {
                 let time = match pause {
                     Pause::Grace if self.flaw == Flaw::NoGrace => 100,
                     Pause::Grace | Pause::Probation => 2_000,
-                    Pause::Answer { same_boot: true, waits: 0 } => 500,
+                    Pause::Answer { same_boot: true, waits: 0, .. } => 500,
                     Pause::Answer { waits, .. } => 1_000 << waits,
                     Pause::LostRace(races) => self.random.below(10 << races.min(6)),
                 };
