@@ -6,7 +6,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::disputed::{
-    CONFIGURATION, gateway, no_pod_starts, reaches_its_gateway, subnet, until_not_ready, until_ready,
+    CONFIGURATION, gateway, no_pod_starts, reaches_its_gateway, subnet, until_not_ready,
+    until_ready,
 };
 use crate::support::cni::Network;
 use crate::support::wait::SOON;

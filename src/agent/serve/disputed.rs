@@ -49,8 +49,7 @@ impl Agent {
     fn unconfirmed(&self, own: &PerFamily<IpNetwork>) -> Option<Problem> {
         let Disputed { closed, confirmed, .. } = &self.state.disputed;
         let closed = closed.as_ref().filter(|_| !confirmed && !self.has_dispute(own))?;
-        let is_own =
-            |closed: &&IpNetwork| own.iter().any(|own| subnet::overlap(*own, **closed));
+        let is_own = |closed: &&IpNetwork| own.iter().any(|own| subnet::overlap(*own, **closed));
         let subnet = closed.subnets.iter().find(is_own)?;
         let what = format!(
             "subnet {subnet} stays closed for new pods until etcd says that it is this host's; before \
